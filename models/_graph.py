@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
-from math import sqrt
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod, sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-
-from ._weights import Weight
 
 #: The operator set that the builders write: the default of current exporters.
 OPSET = 18
@@ -28,19 +27,58 @@ EXTERNAL_LIMIT_BYTES = 256 << 20
 MODEL_LIMIT_BYTES = (2 << 30) - (1 << 20)
 #: External tensors begin at multiples of this, so that they can be memory-mapped.
 ALIGNMENT_BYTES = 64 << 10
+#: Elements generated at a time (16 MiB of float32).
+CHUNK_ELEMENTS = 4 << 20
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A float32 tensor to be drawn: ``mean + scale * standard normal``, or uniform.
+
+    It is generated in chunks from its own random stream when it is written, not before: the same
+    seed gives the same values whether the tensor is stored in the model or streamed to a file of
+    several gigabytes.
+
+    ``stream`` is the pair (model seed, number of the tensor in the model) that seeds its stream.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    #: ``"normal"`` (mean ``a``, standard deviation ``b``) or ``"uniform"`` (``a`` to ``b``).
+    distribution: str
+    a: float
+    b: float
+    stream: tuple[int, int]
+
+    @property
+    def size_bytes(self) -> int:
+        """The number of bytes in float32."""
+        return 4 * prod(self.shape)
+
+    def chunks(self) -> Iterator[np.ndarray]:
+        """Yield the values in row-major order, at most ``CHUNK_ELEMENTS`` at a time."""
+        generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(self.stream)))
+        elements = prod(self.shape)
+        for start in range(0, elements, CHUNK_ELEMENTS):
+            count = min(CHUNK_ELEMENTS, elements - start)
+            if self.distribution == "uniform":
+                values = generator.random(count, dtype=np.float32)
+                values *= np.float32(self.b - self.a)
+            else:
+                values = generator.standard_normal(count, dtype=np.float32)
+                values *= np.float32(self.b)
+            values += np.float32(self.a)
+            yield values
+
+    def array(self) -> np.ndarray:
+        """Return the whole tensor in memory."""
+        return np.concatenate(list(self.chunks())).reshape(self.shape)
 
 
 class GraphBuilder:
-    """An ONNX graph in the making.
+    """An ONNX graph in the making, with a seed for all random weights.
 
     Every method that adds a node returns the name of its output.
-
-    Parameters
-    ----------
-    name
-        The graph's name.
-    seed
-        Seeds all random weights.
     """
 
     def __init__(self, name: str, seed: int):
@@ -115,11 +153,8 @@ class GraphBuilder:
     ) -> str:
         """Add a square convolution from ``channels[0]`` to ``channels[1]`` channels.
 
-        Parameters
-        ----------
-        options
-            ``stride`` (1), ``groups`` (1), ``bias`` (False), ``linear`` (False: the layer
-            is followed by a rectifier).
+        Options are ``stride`` (1), ``groups`` (1), ``bias`` (False), ``linear`` (False: the layer
+        is followed by a rectifier).
         """
         groups = options.get("groups", 1)
         fan_in = channels[0] // groups * kernel * kernel
@@ -172,11 +207,6 @@ class GraphBuilder:
 
         The files are written and checked in a temporary folder next to the target and
         then moved to their names, the model last.
-
-        Returns
-        -------
-        Path
-            The model's file.
         """
         path = Path(path)
         folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))

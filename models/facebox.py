@@ -22,21 +22,7 @@ def facebox_net(
     reshaped to (batch, boxes, 4).  The first fully connected weight is stored as
     (S·S, S·S/4): 65536 × 16384 at the default size, 4.3 GB.
 
-    Parameters
-    ----------
-    size
-        Height and width S of the image in pixels, a multiple of 16.
-    boxes
-        Number of boxes in the output.
-    batch
-        Number of images.
-    seed
-        Seeds the weights.
-
-    Raises
-    ------
-    ValueError
-        If ``size`` is not a multiple of 16.
+    Raises ``ValueError`` if ``size`` is not a multiple of 16.
     """
     if size % 2**_LEVELS or size <= 0:
         raise ValueError(f"FaceBoxNet halves its image {_LEVELS} times: size must be a positive "
@@ -70,15 +56,7 @@ def facebox_loss(
     ``count`` (batch), their numbers; outputs ``boxes``, ``loss`` and ``grad_boxes``, the gradient
     of the loss at the boxes, which a training step takes from there.
 
-    Parameters
-    ----------
-    size, boxes, batch, seed
-        As for `facebox_net`.
-
-    Raises
-    ------
-    ValueError
-        If ``size`` is not a multiple of 16.
+    Raises ``ValueError`` if ``size`` is not a multiple of 16.
     """
     g = facebox_net(size=size, boxes=boxes, batch=batch, seed=seed)
     g.name = "facebox_loss"

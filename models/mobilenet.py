@@ -44,18 +44,7 @@ def mobilenet_v1(
 ) -> GraphBuilder:
     """MobileNetV1: one convolution and 13 depthwise-separable blocks, with ReLU.
 
-    Parameters
-    ----------
-    width
-        Multiplies the number of channels of every layer (1.0, 0.75, 0.5 and 0.25 are usual).
-    size
-        Height and width of the input image in pixels.
-    classes
-        Length of the output.
-    batch
-        Number of images.
-    seed
-        Seeds the weights.
+    Usual widths are 1.0, 0.75, 0.5 and 0.25.
     """
     g = GraphBuilder("mobilenet_v1", seed)
 
@@ -84,18 +73,7 @@ def mobilenet_v2(
 ) -> GraphBuilder:
     """MobileNetV2: inverted residual blocks with linear bottlenecks and ReLU6.
 
-    Parameters
-    ----------
-    width
-        Multiplies the number of channels of every layer (1.4, 1.0, 0.75, 0.5, 0.35 are usual).
-    size
-        Height and width of the input image in pixels.
-    classes
-        Length of the output.
-    batch
-        Number of images.
-    seed
-        Seeds the weights.
+    Usual widths are 1.4, 1.0, 0.75, 0.5 and 0.35.
     """
     g = GraphBuilder("mobilenet_v2", seed)
 

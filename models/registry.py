@@ -20,32 +20,20 @@ from .squeezenet import squeezenet
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a builder.
+    """A parameter of a builder."""
 
-    Parameters
-    ----------
-    name
-        Its keyword.
-    type
-        ``int`` or ``float``.
-    default
-        Its value when it is not given.
-    description
-        One sentence.
-    """
-
+    #: Its keyword.
     name: str
+    #: ``int`` or ``float``.
     type: type
+    #: Its value when it is not given.
     default: int | float
     description: str
 
     def parse(self, value: Any) -> int | float:
         """Convert ``value`` (text or a number) to the parameter's type.
 
-        Raises
-        ------
-        ValueError
-            If it is no number of that type, or not positive (a seed may be 0).
+        Raises ``ValueError`` if it is no number of that type, or not positive (a seed may be 0).
         """
         try:
             number = self.type(value)
@@ -62,21 +50,11 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Builder:
-    """A network that can be built.
+    """A network that can be built."""
 
-    Parameters
-    ----------
-    name
-        Its name in ``BUILDERS`` and on the command line.
-    function
-        Takes the parameters as keywords and returns the graph.
-    description
-        One sentence.
-    parameters
-        Its parameters, in order.
-    """
-
+    #: Its name in ``BUILDERS`` and on the command line.
     name: str
+    #: Takes the parameters as keywords and returns the graph.
     function: Callable[..., GraphBuilder]
     description: str
     parameters: tuple[Parameter, ...]
@@ -84,10 +62,7 @@ class Builder:
     def arguments(self, given: Mapping[str, Any]) -> dict[str, int | float]:
         """Convert given parameters (text or numbers) to the function's keywords.
 
-        Raises
-        ------
-        ValueError
-            If a parameter is unknown or its value does not fit.
+        Raises ``ValueError`` if a parameter is unknown or its value does not fit.
         """
         known = {parameter.name: parameter for parameter in self.parameters}
         unknown = [name for name in given if name not in known]
@@ -99,6 +74,7 @@ class Builder:
         return {name: known[name].parse(value) for name, value in given.items()}
 
 
+#: Parameters of all builders.
 _PARAMETERS = {
     "width": "Multiplies the number of channels of every layer.",
     "size": "Height and width of the input image in pixels.",
@@ -126,31 +102,19 @@ BUILDERS: dict[str, Builder] = {
 }
 
 
-def _find(name: str) -> Builder:
-    try:
-        return BUILDERS[name]
-    except KeyError:
-        raise ValueError(f"There is no model {name!r}; there are {', '.join(BUILDERS)}.") from None
+def _graph(name: str, parameters: Mapping[str, Any]) -> GraphBuilder:
+    if name not in BUILDERS:
+        raise ValueError(f"There is no model {name!r}; there are {', '.join(BUILDERS)}.")
+    return BUILDERS[name].function(**BUILDERS[name].arguments(parameters))
 
 
 def make(name: str, **parameters: Any) -> onnx.ModelProto:
-    """Build a network in memory.
+    """Build a network of ``BUILDERS`` in memory; its parameters are numbers or text.
 
-    Parameters
-    ----------
-    name
-        A key of ``BUILDERS``.
-    parameters
-        Its parameters, as numbers or text.
-
-    Raises
-    ------
-    ValueError
-        If the name, a parameter or its value is unknown, or the weights exceed the
-        2 GB that an ONNX model in memory can hold.
+    Raises ``ValueError`` if the name, a parameter or its value is unknown, or the weights exceed
+    the 2 GB that an ONNX model in memory can hold.
     """
-    builder = _find(name)
-    graph = builder.function(**builder.arguments(parameters))
+    graph = _graph(name, parameters)
     if graph.weight_bytes > MODEL_LIMIT_BYTES:
         raise ValueError(
             f"{name} has {graph.weight_bytes / 1e9:.1f} GB of weights here, more than a model "
@@ -166,34 +130,12 @@ def build(
     external_limit_bytes: int = EXTERNAL_LIMIT_BYTES,
     **parameters: Any,
 ) -> Path:
-    """Build a network and write it to ``path``.
+    """Build a network of ``BUILDERS`` and write it to ``path``; parameters are numbers or text.
 
-    Weights of more than ``external_limit_bytes`` in total are streamed to
-    ``<path>.data``, which belongs beside the model.
+    An existing file is replaced once the new one is complete.  Weights of more than
+    ``external_limit_bytes`` in total are streamed to ``<path>.data``, which belongs beside it.
 
-    Parameters
-    ----------
-    name
-        A key of ``BUILDERS``.
-    path
-        The file to write; an existing one is replaced once the new one is complete.
-    external_limit_bytes
-        Largest total size of weights that stay inside the model's file.
-    parameters
-        The network's parameters, as numbers or text.
-
-    Returns
-    -------
-    Path
-        The file written.
-
-    Raises
-    ------
-    ValueError
-        If the name, a parameter or its value is unknown.
-    OSError
-        If the files cannot be written.
+    Raises ``ValueError`` if the name, a parameter or its value is unknown; ``OSError`` if the files
+    cannot be written.
     """
-    builder = _find(name)
-    graph = builder.function(**builder.arguments(parameters))
-    return graph.save(path, external_limit_bytes)
+    return _graph(name, parameters).save(path, external_limit_bytes)

@@ -18,21 +18,7 @@ _EPSILON = 1e-5
 def resnet50(
     *, width: float = 1.0, size: int = 224, classes: int = 1000, batch: int = 1, seed: int = 0
 ) -> GraphBuilder:
-    """ResNet-50: residual blocks of 1×1, 3×3 and 1×1 convolutions, with ReLU.
-
-    Parameters
-    ----------
-    width
-        Multiplies the number of channels of every layer.
-    size
-        Height and width of the input image in pixels.
-    classes
-        Length of the output.
-    batch
-        Number of images.
-    seed
-        Seeds the weights.
-    """
+    """ResNet-50: residual blocks of 1×1, 3×3 and 1×1 convolutions, with ReLU."""
     return residual_network(
         "resnet50", (3, 4, 6, 3), width=width, size=size, classes=classes, batch=batch, seed=seed
     )

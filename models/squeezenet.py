@@ -20,21 +20,7 @@ _MODULES = (
 def squeezenet(
     *, width: float = 1.0, size: int = 224, classes: int = 1000, batch: int = 1, seed: int = 0
 ) -> GraphBuilder:
-    """SqueezeNet 1.1: fire modules, whose two expansions are concatenated.
-
-    Parameters
-    ----------
-    width
-        Multiplies the number of channels of every layer.
-    size
-        Height and width of the input image in pixels.
-    classes
-        Length of the output.
-    batch
-        Number of images.
-    seed
-        Seeds the weights.
-    """
+    """SqueezeNet 1.1: fire modules, whose two expansions are concatenated."""
     g = GraphBuilder("squeezenet", seed)
 
     def conv(x: str, name: str, channels: tuple[int, int], kernel: int, stride: int = 1) -> str:

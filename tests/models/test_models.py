@@ -9,7 +9,7 @@ from onnx import numpy_helper
 
 from tvmflow import models
 from tvmflow.models import _graph
-from tvmflow.models._weights import Weight
+from tvmflow.models._graph import Weight
 from tvmflow.models.mobilenet import scaled_channels
 from tvmflow.models.resnet import residual_network
 
@@ -203,7 +203,7 @@ def test_chunks_are_the_whole(monkeypatch, distribution):
     """How a weight is cut into pieces does not show in its values."""
     weight = Weight("w", (7, 11, 13), distribution, -1.0, 3.0, (5, 0))
     whole = weight.array()
-    monkeypatch.setattr("tvmflow.models._weights.CHUNK_ELEMENTS", 37)
+    monkeypatch.setattr("tvmflow.models._graph.CHUNK_ELEMENTS", 37)
     assert all(chunk.size <= 37 for chunk in weight.chunks())
     np.testing.assert_array_equal(weight.array(), whole)
     assert whole.shape == weight.shape

@@ -27,10 +27,9 @@ from ..devices.target import TargetSpec
 from ..errors import CompileError, TvmflowError
 from ..frontend import ImportedModel, load_model
 from ..graph.cuda_graph import CaptureGraph, StageBoundary
-from ..graph.fuse import AnnotateCustomOperators
 from ..graph.layout.interface import block_interface
 from ..graph.layout.layout import LayoutPass
-from ..graph.legalize import LEGALIZE, DecomposeCumsum, not_legalized
+from ..graph.legalize import LEGALIZE, AnnotateCustomOperators, DecomposeCumsum, not_legalized
 from ..graph.memory import HoistWorkspaces, plan_memory
 from ..graph.simplify import FoldArrays, FoldCalls
 from ..graph.storage.float16 import UseFloat16

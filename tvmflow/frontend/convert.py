@@ -14,10 +14,10 @@ from tvm import relax, te, topi
 from ..ir.names import unique
 from ..ir.operator import FUNCTION_ATTRIBUTE
 from ..ir.operators import OPERATORS
-from ..ir.rewriter import identifier
+from ..ir.rewriter import identifier, shape_of
 from ..ir.tensors import TensorType
 from ..ops.onnx_form import attributes_of
-from .converter import Converter, NodeContext, Refusal, bind, constant, dtype_of, shape_of
+from .converter import Converter, NodeContext, Refusal, bind, constant, dtype_of
 from .graph import Graph, node_name
 from .ops import CONVERTERS
 
@@ -45,18 +45,17 @@ class _Expressions(dict[str, relax.Expr]):
 def to_relax(graph: Graph) -> tuple[tvm.IRModule | None, dict[str, np.ndarray]]:
     """Convert the graph to a module whose ``main`` takes the inputs and large weights.
 
-    Nodes that cannot be converted are added to the graph's problems.
-
-    Returns
-    -------
-    tuple
-        The module (``None`` if there are problems), and the large weights by parameter name.
+    Nodes that cannot be converted are added to the graph's problems; then the module is ``None``.
+    The large weights are returned by parameter name.
     """
     _name_apart(graph.nodes)
     for node in graph.nodes:
         if _converter_of(node) is None and not graph.is_refused(node):
             graph.refuse(node, "the operator is not supported")
-    weights = _large_weights(graph)
+    # Weights that stay outside the IR, in the order of their first use.
+    names = [*(name for node in graph.nodes for name in node.input), *graph.outputs]
+    arrays = {name: graph.constants[name] for name in names if name in graph.constants}
+    weights = {n: a for n, a in arrays.items() if a.nbytes >= graph.large_weight_bytes}
     expressions = _Expressions(graph.constants)
     types = {info.name: TensorType(info.shape, info.dtype) for info in graph.inputs}
     types |= {name: TensorType(a.shape, str(a.dtype)) for name, a in weights.items()}
@@ -74,13 +73,6 @@ def to_relax(graph: Graph) -> tuple[tvm.IRModule | None, dict[str, np.ndarray]]:
             outputs = [_output(builder, name, graph, expressions) for name in graph.outputs]
         builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
     return (None if graph.problems else builder.get()), weights
-
-
-def _large_weights(graph: Graph) -> dict[str, np.ndarray]:
-    """Return the weights that stay outside the IR, in the order of their first use."""
-    names = [*(name for node in graph.nodes for name in node.input), *graph.outputs]
-    arrays = {name: graph.constants[name] for name in names if name in graph.constants}
-    return {n: array for n, array in arrays.items() if array.nbytes >= graph.large_weight_bytes}
 
 
 def _variable(name: str, kind: TensorType) -> relax.Var:
@@ -101,12 +93,8 @@ def _output(
 
 def _converted(builder: relax.BlockBuilder, value: relax.Expr, dtype: str) -> relax.Expr:
     """Return a tensor in another type, by a function of its own."""
-    return builder.call_te(
-        lambda x: topi.cast(x, dtype),
-        value,
-        primfunc_name_hint="convert",
-        primfunc_attrs={"op_pattern": _OPAQUE},
-    )
+    options = {"primfunc_name_hint": "convert", "primfunc_attrs": {"op_pattern": _OPAQUE}}
+    return builder.call_te(lambda x: topi.cast(x, dtype), value, **options)
 
 
 # Nodes ---------------------------------------------------------------------------------
@@ -119,28 +107,26 @@ def _convert_nodes(builder: relax.BlockBuilder, graph: Graph, expressions: _Expr
     for node in graph.nodes:
         names = [name if name in used and name in graph.types else None for name in node.output]
         results = [graph.types[name] if name else None for name in names]
-        values: Sequence[relax.Expr | None] = []
+        values: list[relax.Expr | None] = []
         converter = _converter_of(node)
         is_ready = all(name in expressions for name in node.input if name)
         if converter is not None and is_ready and not graph.is_refused(node):
             context = NodeContext(builder, node, graph, expressions, results, taken)
             try:
                 found = converter(context)
-                values = [found] if isinstance(found, relax.Expr) else found
+                parts = [found] if isinstance(found, relax.Expr) else found
                 values = [
-                    _result(builder, bindings[name], value, name in graph.outputs, expected)
+                    _result(context, bindings[name], value, name in graph.outputs, expected)
                     if value is not None and name
                     else None
-                    for name, value, expected in zip(names, values, results, strict=False)
+                    for name, value, expected in zip(names, parts, results, strict=False)
                 ]
             except Refusal as refusal:
                 graph.refuse(node, str(refusal))
-                values = []
             except Exception as error:  # noqa: BLE001 (TVM raises many kinds for what it refuses)
                 _LOG.debug("converting %s %s", node.op_type, node_name(node), exc_info=True)
                 lines = str(error).strip().splitlines() or [type(error).__name__]
                 graph.refuse(node, f"TVM does not take it: {lines[-1].strip()}")
-                values = []
         for name, value in itertools.zip_longest(names, values):
             if name:
                 expressions[name] = _variable(name, graph.types[name]) if value is None else value
@@ -165,41 +151,24 @@ def _custom(c: NodeContext) -> list[relax.Expr]:
         return operator.tensors([next(given) if here else None for here in present], attributes)
 
     count = len(operator.outputs)
+    attrs = {FUNCTION_ATTRIBUTE: count}
     call = c.builder.call_te(
-        compute,
-        *c.inputs(),
-        primfunc_name_hint=operator.name,
-        primfunc_attrs={FUNCTION_ATTRIBUTE: count},
+        compute, *c.inputs(), primfunc_name_hint=operator.name, primfunc_attrs=attrs
     )
-    if count == 1:
-        return [call]
-    results = c.emit(call)
-    return [relax.TupleGetItem(results, index) for index in range(count)]
+    return [call if count == 1 else relax.TupleGetItem(call, index) for index in range(count)]
 
 
 def _result(
-    builder: relax.BlockBuilder,
-    binding: str,
-    value: relax.Expr,
-    is_output: bool,
-    expected: TensorType | None,
+    c: NodeContext, binding: str, value: relax.Expr, is_output: bool, expected: TensorType | None
 ) -> relax.Expr:
-    """Bind a converted result under its name, and compare its type with ONNX's.
-
-    Raises
-    ------
-    Refusal
-        If the conversion has another shape or dtype than ONNX's shape inference says.
-    """
+    """Bind a converted result under its name, and compare its type with ONNX's."""
     kind = relax.Var if is_output else relax.DataflowVar
+    value = c.flat(value)
     if is_output or not isinstance(value, relax.Var | tvm.ir.GenericConst):
-        value = bind(builder, value, binding, kind)
+        value = bind(c.builder, value, binding, kind)
     found = TensorType(shape_of(value), dtype_of(value))
     if expected is not None and found != expected:
-        raise Refusal(
-            f"its result would be {found.dtype}{list(found.shape)} where ONNX has "
-            f"{expected.dtype}{list(expected.shape)}"
-        )
+        raise Refusal(f"its result would be {found} where ONNX has {expected}")
     return value
 
 

@@ -2,11 +2,12 @@
 
 A converter takes a :class:`NodeContext` and returns Relax expressions that compute exactly what the
 ONNX operator does, for static shapes; or it raises :class:`Refusal` with the reason.  Each file of
-:mod:`tvmflow.frontend.ops` registers those of a family of operators::
+:mod:`tvmflow.frontend.ops` registers those of a family of operators.  Expressions may be nested:
+each one within another is bound to a variable, once, also where it is used several times::
 
-    @converts("Relu")
-    def relu(c: NodeContext) -> relax.Expr:
-        return relax.op.nn.relu(c.input())
+    @converts("Softsign")
+    def softsign(c: NodeContext) -> relax.Expr:
+        return c.input() / (R.abs(c.input()) + c.constant(1))
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from tvm import relax
+from tvm.relax import op as R
 
 from ..ir.limits import excess
-from ..ir.rewriter import identifier
+from ..ir.rewriter import constant_array, identifier, shape_of
 from ..ir.tensors import TensorType
 from .graph import Graph, node_attributes, node_name
 
@@ -32,29 +34,16 @@ class Refusal(Exception):  # noqa: N818 - not an error of the program, but its a
 
 @dataclass
 class NodeContext:
-    """One ONNX node on its way to Relax.
-
-    Parameters
-    ----------
-    builder
-        The open block builder.
-    node
-        The node to convert.
-    graph
-        The node's graph.
-    expressions
-        Relax expressions of the values computed so far, by ONNX name.
-    results
-        Static types of the node's results, ``None`` for those that nothing uses.
-    taken
-        Identifiers of the bindings of all nodes' results.
-    """
+    """One ONNX node on its way to Relax."""
 
     builder: relax.BlockBuilder
     node: onnx.NodeProto
     graph: Graph
+    #: Relax expressions of the values computed so far, by ONNX name.
     expressions: Mapping[str, relax.Expr]
+    #: Static types of the node's results, ``None`` for those that nothing uses.
     results: Sequence[TensorType | None]
+    #: Identifiers of the bindings of all nodes' results.
     taken: Container[str]
 
     def __post_init__(self) -> None:
@@ -62,6 +51,7 @@ class NodeContext:
         self.opset = self.graph.opset
         self.attributes = node_attributes(self.node)
         self._inputs: list[str] = list(self.node.input)
+        self._variables: dict[relax.Expr, relax.Var] = {}
         self._emitted = 0
 
     # Inputs and attributes -------------------------------------------------------------
@@ -80,9 +70,10 @@ class NodeContext:
             raise Refusal(f"its attribute {name!r} is missing")
         return self.attribute(name)
 
-    def axis(self, default: int) -> int:
+    def axis(self, default: int | None = None, rank: int | None = None) -> int:
         """Return the attribute ``axis``, counted from the front of the first input's axes."""
-        return normalized_axis(self.attribute("axis", default), len(self.shape()))
+        axis = self.required("axis") if default is None else self.attribute("axis", default)
+        return normalized_axis(axis, len(self.shape()) if rank is None else rank)
 
     def has(self, index: int) -> bool:
         """Tell whether the optional input is given."""
@@ -132,37 +123,65 @@ class NodeContext:
 
     # Output ----------------------------------------------------------------------------
 
-    def emit(self, expression: relax.Expr) -> relax.Var:
-        """Bind an intermediate result to a variable named after the node.
+    def emit(self, value: relax.Expr) -> relax.Expr:
+        """Bind an intermediate result to a variable named after the node, which gives it a type.
 
         Kernels are traced back to nodes by these names: ``NODE#1``, ``NODE#2``, ... are
         the node's intermediate results and ``NODE`` is its result.  As an identifier that is
         ``NODE_1``, as exporters call their second node: such numbers are left out.
         """
-        self._emitted += 1
-        while identifier(name := f"{node_name(self.node)}#{self._emitted}") in self.taken:
+        if isinstance(value, relax.Tuple):
+            return relax.Tuple([self.emit(field) for field in value.fields])
+        if not isinstance(value, relax.Call | relax.TupleGetItem):
+            return value
+        if value not in self._variables:
+            flat = self.flat(value)
             self._emitted += 1
-        return bind(self.builder, expression, name, relax.DataflowVar)
+            while identifier(name := f"{node_name(self.node)}#{self._emitted}") in self.taken:
+                self._emitted += 1
+            self._variables[value] = bind(self.builder, flat, name, relax.DataflowVar)
+        return self._variables[value]
+
+    def flat(self, value: relax.Expr) -> relax.Expr:
+        """Return an expression's variable, or it with variables in the place of those within it."""
+        if value in self._variables:
+            return self._variables[value]
+        if isinstance(value, relax.TupleGetItem):
+            return relax.TupleGetItem(self.emit(value.tuple_value), value.index)
+        if isinstance(value, relax.Call):
+            arguments = [self.emit(argument) for argument in value.args]
+            return relax.Call(value.op, arguments, value.attrs, value.ty_args)
+        return value
 
     def cast(self, value: relax.Expr, dtype: str) -> relax.Expr:
         """Return a value in a dtype, as it is where it has that already."""
-        return value if dtype_of(value) == dtype else self.emit(relax.op.astype(value, dtype))
+        value = self.emit(value)
+        if dtype_of(value) == dtype:
+            return value
+        array = constant_array(value)
+        return R.astype(value, dtype) if array is None else constant(array.astype(dtype))
+
+    def reshaped(self, index: int, shape: Sequence[int]) -> relax.Expr:
+        """Return an input in another shape, as a constant if its values are known."""
+        values = self.known(index)
+        if values is not None:
+            return constant(values.reshape(shape))
+        return R.reshape(self.input(index), shape)
 
     def constant(self, value: npt.ArrayLike, dtype: str | None = None) -> relax.Expr:
         """Return a constant of the given dtype, or of the first input's."""
         return constant(np.asarray(value).astype(dtype or self.dtype()))
 
-    def factor(self, value: npt.ArrayLike) -> relax.Expr:
-        """Return a constant of the first input's dtype to multiply with or divide by.
+    def zero_factor(self) -> relax.Expr:
+        """Return zero in the first input's dtype, to multiply with.
 
         TVM takes a product with the number zero for zero, whatever the other factor, and refuses
         to divide by it; it does not look into a tensor that has an axis.
         """
-        array = np.asarray(value).astype(self.dtype())
-        return constant(array.reshape(1) if not array.any() and self.shape() else array)
+        return self.constant(np.zeros([1] if self.shape() else []))
 
     def factor_input(self, index: int) -> relax.Expr:
-        """Return an input to multiply with or divide by, as :meth:`factor` does a constant."""
+        """Return an input to multiply with or divide by, as :meth:`zero_factor`."""
         value, rank = self.known(index), len(self.result.shape)
         if value is None or value.ndim or value.any() or not rank or value.dtype.kind != "f":
             return self.input(index)
@@ -185,10 +204,7 @@ def converts(
 ) -> Callable[[Converter], Converter]:
     """Register a function as the converter of ONNX operators.
 
-    Parameters
-    ----------
-    result_type
-        Instead of ONNX's shape inference, where that does not suffice.
+    ``result_type`` is asked instead of ONNX's shape inference, where that does not suffice.
     """
 
     def register(function: Converter) -> Converter:
@@ -200,6 +216,12 @@ def converts(
         return function
 
     return register
+
+
+def formulas(**converters: Converter) -> None:
+    """Register converters that are one expression each, by operator."""
+    for op_type, converter in converters.items():
+        converts(op_type)(converter)
 
 
 def constant(array: np.ndarray) -> relax.Expr:
@@ -219,11 +241,6 @@ def bind(
     variable = kind(name, normalized.ty)
     builder.emit_normalized(relax.VarBinding(variable, normalized))
     return variable
-
-
-def shape_of(expression: relax.Expr) -> tuple[int, ...]:
-    """Return a Relax tensor's static shape."""
-    return tuple(int(extent) for extent in expression.ty.shape)
 
 
 def dtype_of(expression: relax.Expr) -> str:

@@ -12,6 +12,8 @@ import onnx
 from onnx import helper
 
 from ..errors import UnsupportedModelError
+from ..ir.operator import DOMAIN
+from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorInfo, TensorType
 
 #: ONNX's own operator domain has two spellings.
@@ -22,55 +24,38 @@ _NAMES_SHOWN = 8
 
 @dataclass
 class Graph:
-    """A model with static shapes.
-
-    Parameters
-    ----------
-    name
-        The model's name.
-    opset
-        Version of ONNX's operator set that the nodes follow.
-    inputs
-        Arguments of a call, in order.
-    outputs
-        Names of the results, in order.
-    nodes
-        In topological order, each of the default domain or a custom operator, and without nested
-        graphs.
-    constants
-        Initializers and everything computed from them, by name; large ones memory-mapped.
-    large_weight_bytes
-        Constants of at least this size stay outside the IR and are never rewritten.
-    types
-        Types of inputs and of node results, where they are known.
-    dequantized
-        The DequantizeLinear nodes by the names of their results, also of those that are constants.
-    is_widened
-        True if values that are float16 in the model are computed in fp32.
-    half_outputs
-        Outputs that are float16 to the application, though computed in fp32.
-    problems
-        Nodes that cannot be compiled, as :meth:`refuse` noted them.
-    """
+    """A model with static shapes."""
 
     name: str
+    #: Version of ONNX's operator set that the nodes follow.
     opset: int
+    #: Arguments of a call, in order.
     inputs: tuple[TensorInfo, ...]
+    #: Names of the results, in order.
     outputs: list[str]
+    #: In topological order, each of the default domain or a custom operator, and without nested
+    #: graphs.
     nodes: list[onnx.NodeProto]
+    #: Initializers and everything computed from them, by name; large ones memory-mapped.
     constants: dict[str, np.ndarray]
+    #: Constants of at least this size stay outside the IR and are never rewritten.
     large_weight_bytes: int
+    #: Types of inputs and of node results, where they are known.
     types: dict[str, TensorType] = field(default_factory=dict)
+    #: The DequantizeLinear nodes by the names of their results, also of those that are constants.
     dequantized: dict[str, onnx.NodeProto] = field(default_factory=dict)
+    #: Outputs that are float16 to the application, though computed in fp32.
     half_outputs: set[str] = field(default_factory=set)
+    #: True if values that are float16 in the model are computed in fp32.
     is_widened: bool = False
-    problems: list[Problem] = field(default_factory=list)
+    #: Operator, name and reason of the nodes that cannot be compiled, as :meth:`refuse` noted them.
+    problems: list[tuple[str, str, str]] = field(default_factory=list)
     _refused: dict[int, onnx.NodeProto] = field(default_factory=dict)
 
     def refuse(self, node: onnx.NodeProto, reason: str) -> None:
         """Note that a node cannot be compiled; it stays in ``nodes`` for what it depends on."""
         operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-        self.problems.append(Problem(operator, node_name(node), reason))
+        self.problems.append((operator, node_name(node), reason))
         self._refused[id(node)] = node
 
     def is_refused(self, node: onnx.NodeProto) -> bool:
@@ -99,20 +84,11 @@ class Graph:
         return Counter([*(name for node in self.nodes for name in node.input), *self.outputs])
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A node that cannot be compiled right, and the reason."""
-
-    op_type: str
-    node: str
-    reason: str
-
-
-def unsupported(problems: Iterable[Problem], label: str) -> UnsupportedModelError:
+def unsupported(problems: Iterable[tuple[str, str, str]], label: str) -> UnsupportedModelError:
     """Describe everything in a model that cannot be compiled, by operator and reason."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for problem in problems:
-        groups.setdefault((problem.op_type, problem.reason), []).append(problem.node)
+    for op_type, node, reason in problems:
+        groups.setdefault((op_type, reason), []).append(node)
     lines = []
     for (op_type, reason), names in sorted(groups.items()):
         shown = ", ".join(names[:_NAMES_SHOWN])
@@ -144,6 +120,14 @@ def node_attributes(node: onnx.NodeProto) -> dict[str, Any]:
     }
 
 
-def has_nested_graph(node: onnx.NodeProto) -> bool:
-    """Tell whether a node contains a branch or a loop's body."""
-    return any(a.type in (a.GRAPH, a.GRAPHS) for a in node.attribute)
+def unknown_operator(node: onnx.NodeProto, opset: int) -> str | None:
+    """Say why nothing is known of a node: its operator, or nested graphs; else ``None``."""
+    if node.domain == DOMAIN and node.op_type not in OPERATORS:
+        return f"no such operator is registered (`ops=FILE`), there are {', '.join(OPERATORS)}"
+    if node.domain not in ("", DOMAIN):
+        return f"only ONNX's own operators and those of {DOMAIN} are supported"
+    if any(a.type in (a.GRAPH, a.GRAPHS) for a in node.attribute):
+        return "nested graphs (branches and loop bodies) are not supported"
+    if not node.domain and not onnx.defs.has(node.op_type, opset, ""):
+        return f"operator set {opset} has no such operator"
+    return None

@@ -13,7 +13,7 @@ from ..ir.operator import DOMAIN, VERSION
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorInfo, TensorType
 from ..ops.onnx_form import register_schemas
-from .graph import DEFAULT_DOMAINS, Graph, has_nested_graph
+from .graph import DEFAULT_DOMAINS, Graph, unknown_operator
 from .rewrite import expand_quantized, move_quantized
 from .shapes import static_inputs
 from .source import Source, constant_value, to_array
@@ -28,14 +28,9 @@ OLDEST_IR_VERSION = 3
 def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph:
     """Check the model, take its weights out and set the shapes of its inputs.
 
-    Raises
-    ------
-    ModelError
-        If the model is not valid by ONNX's checker or describes no computation.
-    UnsupportedModelError
-        If its version or a type in it is not supported.
-    ShapeError
-        If its inputs do not become static.
+    Raises ``ModelError`` if the model is not valid by ONNX's checker or describes no computation;
+    ``UnsupportedModelError`` if its version or a type in it is not supported; ``ShapeError`` if its
+    inputs do not become static.
     """
     model = source.model
     opset = _check_versions(model)
@@ -77,22 +72,19 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     _check_custom(model, result.nodes)
     del skeleton.functions[:], skeleton.graph.node[:]
     skeleton.graph.node.extend(result.nodes)
-    _check(skeleton, constants)
+    _check(skeleton, opset, constants)
     return result
 
 
 def _check_content(graph: onnx.GraphProto) -> None:
     """Refuse graphs that compute nothing, or with sparse weights."""
-    if not graph.output:
-        raise ModelError(
-            "The model's graph has no outputs: it describes no computation.",
-            remedy="Export the model with at least one output.",
-        )
-    if not graph.node:
-        raise ModelError(
-            "The model's graph has no nodes: it describes no computation.",
-            remedy="Export the model again.",
-        )
+    for what, found, remedy in (
+        ("outputs", graph.output, "Export the model with at least one output."),
+        ("nodes", graph.node, "Export the model again."),
+    ):
+        if not found:
+            text = f"The model's graph has no {what}: it describes no computation."
+            raise ModelError(text, remedy=remedy)
     if graph.sparse_initializer:
         raise UnsupportedModelError(
             f"The model has {len(graph.sparse_initializer)} sparse weights, the first is "
@@ -186,13 +178,13 @@ def _value_info(name: str, dtype: np.dtype, shape: Sequence[int]) -> onnx.ValueI
     return helper.make_tensor_value_info(name, elem_type, shape)
 
 
-def _check(skeleton: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> None:
+def _check(skeleton: onnx.ModelProto, opset: int, constants: Mapping[str, np.ndarray]) -> None:
     """Run ONNX's checker, with the weights as inputs.
 
     Models with operators that it does not know are left alone: these are reported with
     everything else that is not supported, the checker would name only one.
     """
-    if any(not _is_known(node, skeleton) for node in skeleton.graph.node):
+    if any(unknown_operator(node, opset) for node in skeleton.graph.node):
         return
     for name, array in constants.items():
         skeleton.graph.input.append(_value_info(name, array.dtype, array.shape))
@@ -205,16 +197,6 @@ def _check(skeleton: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> No
             remedy="Export the model again; onnx.checker.check_model shows the same error.",
             details=context.strip() or None,
         ) from error
-
-
-def _is_known(node: onnx.NodeProto, model: onnx.ModelProto) -> bool:
-    """Tell whether a node is one of ONNX's own operators or ours, without nested graphs."""
-    if has_nested_graph(node):
-        return False
-    if node.domain:
-        return node.domain == DOMAIN and node.op_type in OPERATORS
-    version = next(o.version for o in model.opset_import if not o.domain)
-    return bool(onnx.defs.has(node.op_type, version, ""))
 
 
 # Operator sets 1 to 6 --------------------------------------------------------------------
@@ -247,7 +229,13 @@ def _upgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         typed = onnx.shape_inference.infer_shapes(skeleton)
         _align(typed)
         result = version_converter.convert_version(typed, OLDEST_OPSET)
-        _check_nodes(result)
+        # The converter may not know whether nodes fit the newer operators.
+        context = onnx.checker.C.CheckerContext()
+        context.ir_version = result.ir_version
+        imports = {entry.domain: entry.version for entry in result.opset_import}
+        context.opset_imports = imports | {"": OLDEST_OPSET}
+        for node in result.graph.node:
+            onnx.checker.check_node(node, context)
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise UnsupportedModelError(
@@ -256,23 +244,12 @@ def _upgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
             remedy="Export the model for operator set 18, for example.",
             details="\n".join(lines[1:]) or None,
         ) from error
-    kept = [value for value in result.graph.input if value.name not in names]
-    del result.graph.input[:]
-    result.graph.input.extend(kept)
+    inputs = [value for value in result.graph.input if value.name not in names]
+    result.graph.ClearField("input")
+    result.graph.ClearField("value_info")
+    result.graph.input.extend(inputs)
     result.graph.initializer.extend(weights)
-    del result.graph.value_info[:]
     return result
-
-
-def _check_nodes(model: onnx.ModelProto) -> None:
-    """Check that nodes fit the newer operators: the converter may not know."""
-    context = onnx.checker.C.CheckerContext()
-    context.ir_version = model.ir_version
-    context.opset_imports = {entry.domain: entry.version for entry in model.opset_import} | {
-        "": OLDEST_OPSET
-    }
-    for node in model.graph.node:
-        onnx.checker.check_node(node, context)
 
 
 def _align(model: onnx.ModelProto) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from copy import deepcopy
 
 import numpy as np
 import onnx
@@ -17,7 +18,7 @@ from ..ir.tensors import TensorType
 from ..module.call_checks import CallCheck
 from ..ops.onnx_form import attributes_of
 from .converter import Refusal
-from .graph import DEFAULT_DOMAINS, Graph, has_nested_graph, node_attributes, node_name
+from .graph import DEFAULT_DOMAINS, Graph, node_attributes, node_name, unknown_operator
 from .ops import RESULT_TYPES
 from .source import DTYPES, constant_value, dtype_name
 
@@ -32,6 +33,8 @@ _RANDOM = {
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
     "RandomUniformLike",
 }  # fmt: skip
+#: Operators of whose input only the shape and type count.
+_OF_SHAPES = ("EyeLike", "Shape", "Size")
 
 
 def propagate(graph: Graph) -> None:
@@ -41,17 +44,15 @@ def propagate(graph: Graph) -> None:
     ``graph.problems`` those that never can: of unknown operators or domains, with nested
     graphs, or with a result whose shape depends on values at run time.
 
-    Raises
-    ------
-    ModelError
-        If ONNX's shape inference finds a contradiction, such as shapes that do not fit.
+    Raises ``ModelError`` if ONNX's shape inference finds a contradiction, such as shapes that do
+    not fit.
     """
     kept: list[onnx.NodeProto] = []
     aliases: dict[str, str] = {}
     used = graph.consumers()
     for original in graph.nodes:
         node = _with_inputs(original, aliases)
-        reason = _structural_reason(node, graph.opset)
+        reason = unknown_operator(node, graph.opset)
         if reason is not None:
             graph.refuse(node, reason)
             kept.append(node)
@@ -63,7 +64,12 @@ def propagate(graph: Graph) -> None:
             if node.op_type == "DequantizeLinear":
                 graph.dequantized[node.output[0]] = node
             types, reason = _infer(node, graph)
-            values = _fold(node, graph, types) or _empty(types)
+            # Nothing needs to run for results without elements.
+            values = _fold(node, graph, types) or {
+                name: np.zeros(kind.shape, kind.dtype)
+                for name, kind in types.items()
+                if kind.elements == 0
+            }
             graph.constants.update(values)
             if values and all(name in values for name in node.output if name):
                 continue
@@ -77,29 +83,14 @@ def propagate(graph: Graph) -> None:
 
 
 def _with_inputs(node: onnx.NodeProto, aliases: Mapping[str, str]) -> onnx.NodeProto:
-    """Return the node with the inputs that aliases stand for."""
     if node.domain == "" and not any(name in aliases for name in node.input):
         return node
-    renamed = onnx.NodeProto()
-    renamed.CopyFrom(node)
+    renamed = deepcopy(node)
     if node.domain in DEFAULT_DOMAINS:
         renamed.ClearField("domain")
     for index, name in enumerate(renamed.input):
         renamed.input[index] = aliases.get(name, name)
     return renamed
-
-
-def _structural_reason(node: onnx.NodeProto, opset: int) -> str | None:
-    """Refuse nodes of which nothing can be said: unknown operators, nested graphs."""
-    if node.domain == DOMAIN and node.op_type not in OPERATORS:
-        return f"no such operator is registered (`ops=FILE`), there are {', '.join(OPERATORS)}"
-    if node.domain not in ("", DOMAIN):
-        return f"only ONNX's own operators and those of {DOMAIN} are supported"
-    if has_nested_graph(node):
-        return "nested graphs (branches and loop bodies) are not supported"
-    if not node.domain and not onnx.defs.has(node.op_type, opset, ""):
-        return f"operator set {opset} has no such operator"
-    return None
 
 
 def _is_identity(node: onnx.NodeProto, graph: Graph, used: Container[str]) -> bool:
@@ -114,13 +105,6 @@ def _is_identity(node: onnx.NodeProto, graph: Graph, used: Container[str]) -> bo
     return training is not None and not training.any()
 
 
-def _empty(types: Mapping[str, TensorType]) -> dict[str, np.ndarray]:
-    """Return the results that have no elements: nothing needs to run for them."""
-    return {
-        name: np.zeros(kind.shape, kind.dtype) for name, kind in types.items() if kind.elements == 0
-    }
-
-
 # Types ---------------------------------------------------------------------------------
 
 
@@ -129,12 +113,8 @@ def _infer(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], s
 
     The second value is the reason where one is not static.
 
-    Raises
-    ------
-    ModelError
-        If the shapes of the inputs do not fit together.
-    ShapeError
-        If a result is too large for any device, or for this machine.
+    Raises ``ModelError`` if the shapes of the inputs do not fit together; ``ShapeError`` if a
+    result is too large for any device, or for this machine.
     """
     types, reason = (_infer_custom(node, graph), None) if node.domain else _infer_own(node, graph)
     for kind in types.values():
@@ -165,20 +145,23 @@ def _infer_own(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType
     if not schema.has_type_and_shape_inference_function:
         # GreaterOrEqual and LessOrEqual had none before operator set 16.
         schema = onnx.defs.get_schema(node.op_type)
+    opsets = [helper.make_opsetid("", graph.opset)]
     try:
         inferred = shape_inference.infer_node_outputs(
-            schema, node, input_types, input_data,
-            opset_imports=[helper.make_opsetid("", graph.opset)],
-        )  # fmt: skip
-    except onnx.checker.ValidationError as error:
+            schema, node, input_types, input_data, opset_imports=opsets
+        )
+    except (
+        onnx.checker.ValidationError, shape_inference.InferenceError,
+        ValueError, RuntimeError, MemoryError,
+    ) as error:  # fmt: skip
+        first, name = str(error).strip().partition("\n")[0], node_name(node)
+        if isinstance(error, onnx.checker.ValidationError):
+            raise ModelError(
+                f"Node {name!r} is not a valid {node.op_type}: {first}",
+                remedy="Export the model again.",
+            ) from error
         raise ModelError(
-            f"Node {node_name(node)!r} is not a valid {node.op_type}: {_first_line(error)}",
-            remedy="Export the model again.",
-        ) from error
-    except (shape_inference.InferenceError, ValueError, RuntimeError, MemoryError) as error:
-        raise ModelError(
-            f"The shapes at node {node_name(node)!r} ({node.op_type}) do not fit together: "
-            f"{_first_line(error)}",
+            f"The shapes at node {name!r} ({node.op_type}) do not fit together: {first}",
             remedy="Check the given input shapes, or export the model again.",
         ) from error
     own_rule = RESULT_TYPES.get(node.op_type)
@@ -230,10 +213,6 @@ def _static_type(inferred: onnx.TypeProto | None) -> TensorType:
     if min(shape, default=0) < 0:
         raise Refusal(f"its result would have the shape {list(shape)}")
     return TensorType(shape, DTYPES[tensor.elem_type])
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 # Custom operators ----------------------------------------------------------------------
@@ -289,26 +268,25 @@ def call_checks(graph: Graph) -> tuple[CallCheck, ...]:
 def _fold(
     node: onnx.NodeProto, graph: Graph, result_types: Mapping[str, TensorType]
 ) -> dict[str, np.ndarray] | None:
-    """Compute a node's results if its inputs are constants, or it only asks for a shape.
+    """Return a node's results, if its inputs are constants or it only asks for a shape.
 
-    Returns
-    -------
-    dict or None
-        Arrays by result name; ``None`` if the node has to run.
+    ``None`` if the node has to run.
     """
-    if node.op_type in ("Shape", "Size"):
-        return {node.output[0]: _shape_of(node, graph)}
     if node.op_type == "Constant":
         value = constant_value(node)
         return None if value is None else {node.output[0]: value}
-    inputs = _known_inputs(node, graph)
-    if node.op_type in _RANDOM or inputs is None:
+    sizes = [kind.elements for kind in result_types.values()]
+    if node.op_type in _OF_SHAPES:
+        kind = graph.type_of(node.input[0])
+        inputs = {node.input[0]: np.broadcast_to(np.zeros((), kind.dtype), kind.shape)}
+    elif node.op_type in _RANDOM or not all(n in graph.constants for n in node.input if n):
         return None
-    sizes = [array.size for array in inputs.values()]
-    sizes += [kind.elements for kind in result_types.values()]
+    else:
+        inputs = {name: graph.constants[name] for name in node.input if name}
+        sizes += [array.size for array in inputs.values()]
+        if any(array.nbytes >= graph.large_weight_bytes for array in inputs.values()):
+            return None
     if max(sizes, default=0) > _FOLD_LIMIT_ELEMENTS:
-        return None
-    if any(array.nbytes >= graph.large_weight_bytes for array in inputs.values()):
         return None
     try:
         results = _evaluated(node, inputs, graph.opset)
@@ -316,26 +294,6 @@ def _fold(
         return None
     numeric = node.domain or all(array.dtype.kind in "fiub" for array in results.values())
     return results if numeric else None
-
-
-def _known_inputs(node: onnx.NodeProto, graph: Graph) -> dict[str, np.ndarray] | None:
-    """Return the values of all inputs, ``None`` if one is computed at run time."""
-    if node.op_type == "EyeLike" and node.input[0] in graph.types:
-        kind = graph.types[node.input[0]]  # only the shape and type of its input count
-        return {node.input[0]: np.broadcast_to(np.zeros((), kind.dtype), kind.shape)}
-    if not all(name in graph.constants for name in node.input if name):
-        return None
-    return {name: graph.constants[name] for name in node.input if name}
-
-
-def _shape_of(node: onnx.NodeProto, graph: Graph) -> np.ndarray:
-    """Return the result of Shape or Size, whose input need only have a known type."""
-    shape = graph.type_of(node.input[0]).shape
-    if node.op_type == "Size":
-        return np.array(np.prod(shape, dtype=np.int64))
-    attributes = node_attributes(node)
-    # Python's slices count from the end and clamp in the same way.
-    return np.array(shape[attributes.get("start", 0) : attributes.get("end")], np.int64)
 
 
 def _evaluated(

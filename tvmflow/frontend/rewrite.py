@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 
 import numpy as np
 import onnx
@@ -124,10 +125,8 @@ def move_quantized(
         before = reals.get(node.input[0]) if node.input else None
         if before is not None and not node.domain and node.op_type in _MOVES:
             name = f"{node_name(node)}:quantized"
-            moved, real = onnx.NodeProto(), onnx.NodeProto()
-            moved.CopyFrom(node)
+            moved, real = deepcopy(node), deepcopy(before)
             moved.name, moved.input[0], moved.output[0] = name, before.input[0], name
-            real.CopyFrom(before)
             real.name, real.input[0], real.output[0] = node_name(node), name, node.output[0]
             result += [moved, real]
             reals[node.output[0]] = real
@@ -241,16 +240,15 @@ def _merged(layer: onnx.NodeProto, norm: onnx.NodeProto, graph: Graph) -> onnx.N
         factors = scale.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
         new_weight = (grouped.astype(np.float64) * factors).reshape(weight.shape)
     new_bias = np.broadcast_to(old_bias.reshape(-1) * scale + shift, scale.shape)
+    exact = {f"{norm.output[0]}#weight": new_weight, f"{norm.output[0]}#bias": new_bias}
     with np.errstate(over="ignore"):
-        rounded = {"weight": new_weight.astype(weight.dtype), "bias": new_bias.astype(weight.dtype)}
-    exact = {"weight": new_weight, "bias": new_bias}
-    if any((np.isinf(rounded[part]) & np.isfinite(exact[part])).any() for part in exact):
+        rounded = {name: array.astype(weight.dtype) for name, array in exact.items()}
+    if any((np.isinf(rounded[name]) & np.isfinite(exact[name])).any() for name in exact):
         return None
-    graph.constants |= {f"{norm.output[0]}#{part}": array for part, array in rounded.items()}
-    merged = onnx.NodeProto()
-    merged.CopyFrom(layer)
+    graph.constants |= rounded
+    merged = deepcopy(layer)
     del merged.input[1:]
-    merged.input.extend(f"{norm.output[0]}#{part}" for part in rounded)
+    merged.input.extend(rounded)
     merged.output[0] = norm.output[0]
     for attribute in merged.attribute:
         if layer.op_type == "Gemm" and attribute.name == "beta":

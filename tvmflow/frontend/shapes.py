@@ -22,23 +22,12 @@ _FIXED = "Give no shape for it: the model fixes it. Another one needs the model 
 def static_inputs(
     inputs: Sequence[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]] | None
 ) -> tuple[TensorInfo, ...]:
-    """Give every input a static shape.
+    """Give every input a static shape; ``shapes`` are those of dynamic ones, and may repeat others.
 
     A symbol that the given shapes set for one input is set for all others that use it.
 
-    Parameters
-    ----------
-    inputs
-        The graph's inputs, without its initializers.
-    shapes
-        Shape by input name, for dynamic inputs; may repeat static ones.
-
-    Raises
-    ------
-    ShapeError
-        If a shape is missing, names no input, contradicts the model, or is too large.
-    UnsupportedModelError
-        If an input is not a tensor of a supported element type.
+    Raises ``ShapeError`` if a shape is missing, names no input, contradicts the model, or is too
+    large; ``UnsupportedModelError`` if an input is not a tensor of a supported element type.
     """
     given = {name: _extents(name, shape) for name, shape in (shapes or {}).items()}
     declared = {value.name: _declared(value) for value in inputs}
@@ -62,16 +51,13 @@ def static_inputs(
         kind = TensorType(static, DTYPES[value.type.tensor_type.elem_type])
         remedy = "Give it a smaller shape with `shapes`." if given else "Export a smaller input."
         check_size(f"The input {name!r}", kind, remedy)
-        result.append(TensorInfo(name, kind.shape, kind.dtype, open_dims=_open(dims, static)))
+        # Those that the model leaves open; all without a rank.
+        ranked = dims if dims is not None else [None] * len(static)
+        open_dims = tuple(n for n, dim in enumerate(ranked) if not isinstance(dim, int))
+        result.append(TensorInfo(name, kind.shape, kind.dtype, open_dims=open_dims))
     if open_inputs:
         raise _open_error(open_inputs, declared, symbols)
     return tuple(result)
-
-
-def _open(dims: list[_Dim] | None, static: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the numbers of the dimensions that the model leaves open; all without a rank."""
-    known = dims if dims is not None else [None] * len(static)
-    return tuple(number for number, dim in enumerate(known) if not isinstance(dim, int))
 
 
 def with_open_batch(inputs: Sequence[onnx.ValueInfoProto]) -> list[str]:
@@ -85,18 +71,10 @@ def batch_shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Return shapes of all inputs that have a batch, which is the first open one's first dimension.
 
-    Parameters
-    ----------
-    inputs
-        The graph's inputs, without its initializers.
-    shapes
-        Given ones, with any batch, where more than the batch is open.
+    ``shapes`` are given ones, with any batch, where more than the batch is open.
 
-    Raises
-    ------
-    ShapeError
-        If no input has an open first dimension, more of one with a batch is open, or a given
-        shape contradicts the model.
+    Raises ``ShapeError`` if no input has an open first dimension, more of one with a batch is open,
+    or a given shape contradicts the model.
     """
     declared = {value.name: _declared(value) for value in inputs}
     dims = {name: known for name, known in declared.items() if known}
@@ -170,10 +148,7 @@ def _declared(value: onnx.ValueInfoProto) -> list[_Dim] | None:
 
 
 def _check(
-    name: str,
-    dims: list[_Dim] | None,
-    shape: tuple[int, ...],
-    symbols: dict[str, tuple[int, str]],
+    name: str, dims: list[_Dim] | None, shape: tuple[int, ...], symbols: dict[str, tuple[int, str]]
 ) -> None:
     """Compare a given shape with the declared one, and note the symbols it sets."""
     if dims is None:

@@ -31,24 +31,19 @@ from ..ir.tensors import TensorType
 
 #: Element types that can be compiled, by ONNX's number.
 DTYPES: dict[int, str] = {
-    TensorProto.FLOAT: "float32",
-    TensorProto.FLOAT16: "float16",
-    TensorProto.DOUBLE: "float64",
-    TensorProto.INT8: "int8",
-    TensorProto.INT16: "int16",
-    TensorProto.INT32: "int32",
-    TensorProto.INT64: "int64",
-    TensorProto.UINT8: "uint8",
-    TensorProto.UINT16: "uint16",
-    TensorProto.UINT32: "uint32",
-    TensorProto.UINT64: "uint64",
-    TensorProto.BOOL: "bool",
-}
+    helper.np_dtype_to_tensor_dtype(np.dtype(name)): name
+    for name in (
+        "float32", "float16", "float64", "int8", "int16", "int32", "int64",
+        "uint8", "uint16", "uint32", "uint64", "bool",
+    )
+}  # fmt: skip
 
 #: Marks external data that lies in the model's own file.
 _SAME_FILE = "\0same file"
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT, _BYTES = 0, 2
+#: Bytes of the other wire types.
+_FIXED = {1: 8, 5: 4}
 
 #: Nested messages to walk through: message -> field number -> message.
 _PATHS = {
@@ -70,23 +65,15 @@ _COPY_AGAIN = "Copy or export the model again."
 
 @dataclass
 class Source:
-    """A parsed model and where it came from.
+    """A parsed model and where it came from."""
 
-    Parameters
-    ----------
-    name
-        The file's stem, or the graph's name.
-    model
-        The parsed message; large tensors and external data are not loaded.
-    large_weight_bytes
-        Tensors of at least this size are not loaded.
-    file
-        The model's own file, beside which external data is; ``None`` without a path.
-    """
-
+    #: The file's stem, or the graph's name.
     name: str
+    #: The parsed message; large tensors and external data are not loaded.
     model: onnx.ModelProto
+    #: Tensors of at least this size are not loaded.
     large_weight_bytes: int
+    #: The model's own file, beside which external data is; ``None`` without a path.
     file: Path | None = None
 
     @property
@@ -103,10 +90,7 @@ def open_model(
 
     A message in memory is used as it is: nothing here or later changes it.
 
-    Raises
-    ------
-    ModelError
-        If there is no such file, it cannot be read, or it is no ONNX model.
+    Raises ``ModelError`` if there is no such file, it cannot be read, or it is no ONNX model.
     """
     if isinstance(model, onnx.ModelProto):
         if not model.HasField("graph"):
@@ -124,8 +108,7 @@ def open_model(
             "onnx.ModelProto.",
             remedy="Pass the path of an ONNX file.",
         )
-    path = Path(model)
-    label = repr(str(path))
+    path, label = Path(model), repr(os.fspath(Path(model)))
     parsed = _parse(_read(path, label, large_weight_bytes), label)
     return Source(path.stem, parsed, large_weight_bytes, path)
 
@@ -161,26 +144,19 @@ def _read(path: Path, label: str, large_weight_bytes: int) -> bytes:
 
 
 def _parse(content: bytes, label: str) -> onnx.ModelProto:
-    """Parse a serialized model."""
-    damaged = ModelError(
-        f"{label} is not an ONNX model, or is damaged or cut short.",
-        remedy=_COPY_AGAIN,
-    )
     if not content:
-        raise ModelError(
-            f"{label} is empty, expected an ONNX model.",
-            remedy=_COPY_AGAIN,
-        )
+        raise ModelError(f"{label} is empty, expected an ONNX model.", remedy=_COPY_AGAIN)
     try:
         model = onnx.ModelProto.FromString(content)
-    except DecodeError as error:
-        raise damaged from error
-    # The parser skips what it does not know: other data can parse as a model without a graph.
-    if not model.HasField("graph") or not model.ir_version:
-        raise damaged
-    # Nor does it look at text: what is no UTF-8 comes out as bytes.
-    if not all(isinstance(text, str) for text in _texts(model)):
-        raise damaged
+    except DecodeError:
+        model = onnx.ModelProto()
+    # The parser skips what it does not know: other data can parse as a model without a graph.  Nor
+    # does it look at text: what is no UTF-8 comes out as bytes.
+    whole = model.HasField("graph") and model.ir_version
+    if not whole or not all(isinstance(text, str) for text in _texts(model)):
+        raise ModelError(
+            f"{label} is not an ONNX model, or is damaged or cut short.", remedy=_COPY_AGAIN
+        )
     return model
 
 
@@ -211,29 +187,27 @@ def _strip_large_tensors(data: memoryview, limit_bytes: int) -> bytes:
     Each such tensor becomes one with external data, whose location is ``_SAME_FILE`` and
     whose offset counts from the start of ``data``.
     """
-    pieces, _ = _strip(data, 0, len(data), "Model", limit_bytes)
-    return b"".join(pieces)
+    return b"".join(_strip(data, 0, len(data), "Model", limit_bytes))
 
 
 def _strip(
     data: memoryview, start: int, end: int, message: str, limit_bytes: int
-) -> tuple[list[bytes | memoryview], int]:
-    """Return the pieces of the message in ``data[start:end]`` and their total length."""
+) -> list[bytes | memoryview]:
+    """Return the pieces of the message in ``data[start:end]``."""
     pieces: list[bytes | memoryview] = []
     copied_to = start
     for number, begin, payload, stop in _large_fields(data, start, end, limit_bytes):
         inner = _PATHS.get(message, {}).get(number)
+        pieces.append(data[copied_to:begin])
         if message == "Tensor" and number == _RAW_DATA:
-            replacement: list[bytes | memoryview] = [_external(payload, stop - payload)]
+            pieces.append(_external(payload, stop - payload))
         elif inner is not None:
-            parts, length = _strip(data, payload, stop, inner, limit_bytes)
-            replacement = [_varint(number << 3 | _BYTES) + _varint(length), *parts]
+            parts = _strip(data, payload, stop, inner, limit_bytes)
+            pieces += [_varint(number << 3 | _BYTES), _varint(sum(map(len, parts))), *parts]
         else:
-            continue
-        pieces += [data[copied_to:begin], *replacement]
+            pieces.append(data[begin:stop])
         copied_to = stop
-    pieces.append(data[copied_to:end])
-    return pieces, sum(len(piece) for piece in pieces)
+    return [*pieces, data[copied_to:end]]
 
 
 def _external(offset: int, length: int) -> bytes:
@@ -252,46 +226,33 @@ def _large_fields(
     while position < end:
         begin = position
         tag, position = _read_varint(data, position, end)
-        wire_type = tag & 7
-        if wire_type == _VARINT:
-            _, position = _read_varint(data, position, end)
-        elif wire_type == _FIXED64:
-            position += 8
-        elif wire_type == _FIXED32:
-            position += 4
-        elif wire_type == _BYTES:
-            length, position = _read_varint(data, position, end)
-            payload, position = position, position + length
-            if position <= end and length >= limit_bytes:
-                yield tag >> 3, begin, payload, position
-        else:
-            raise _damaged(begin)
-        if position > end:
+        number, wire_type = tag >> 3, tag & 7
+        if wire_type in _FIXED:
+            position += _FIXED[wire_type]
+        elif wire_type in (_VARINT, _BYTES):
+            value, position = _read_varint(data, position, end)
+            if wire_type == _BYTES:
+                payload, position = position, position + value
+                if position <= end and value >= limit_bytes:
+                    yield number, begin, payload, position
+        if wire_type not in (_VARINT, _BYTES, *_FIXED) or position > end:
             raise _damaged(begin)
 
 
 def _read_varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
     """Read a base-128 number, least significant group first; return it and the next position."""
-    value = shift = 0
-    start = position
-    while position < end and shift < 70:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
+    value = 0
+    for index in range(min(10, end - position)):
+        byte = data[position + index]
+        value |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
-            return value, position
-        shift += 7
-    raise _damaged(start)
+            return value, position + index + 1
+    raise _damaged(position)
 
 
 def _varint(value: int) -> bytes:
-    """Encode a base-128 number, least significant group first."""
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    groups = [value >> shift & 0x7F for shift in range(0, max(1, value.bit_length()), 7)]
+    return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
 
 
 def _damaged(position: int) -> ModelError:
@@ -315,18 +276,10 @@ def dtype_name(elem_type: int) -> str:
 def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
     """Return the values of an initializer or an attribute's tensor; external data memory-mapped.
 
-    Parameters
-    ----------
-    source
-        The tensor's model; ``None`` for a tensor that holds its own values.
+    ``source`` is the tensor's model; ``None`` for a tensor that holds its own values.
 
-    Raises
-    ------
-    ModelError
-        If external data is missing, cut short or outside the model's folder, or the tensor
-        is too large.
-    UnsupportedModelError
-        If the element type cannot be compiled.
+    Raises ``ModelError`` if external data is missing, cut short or outside the model's folder, or
+    the tensor is too large; ``UnsupportedModelError`` if the element type cannot be compiled.
     """
     what, shape = f"Tensor {tensor.name!r}", tuple(tensor.dims)
     dtype = DTYPES.get(tensor.data_type)
@@ -373,10 +326,7 @@ def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
 def check_external_files(source: Source) -> None:
     """Look where external data lies, for whoever lets another program read the model's file.
 
-    Raises
-    ------
-    ModelError
-        If a file of it is outside the model's folder.
+    Raises ``ModelError`` if a file of it is outside the model's folder.
     """
     graphs = (source.model.graph, *source.model.functions)
     attributes = (a for graph in graphs for node in graph.node for a in node.attribute)
@@ -387,7 +337,6 @@ def check_external_files(source: Source) -> None:
 
 
 def _map_external(tensor: TensorProto, dtype: str, source: Source | None) -> np.ndarray:
-    """Memory-map a tensor's external data."""
     what = f"Tensor {tensor.name!r}"
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location, shape = entries.get("location", ""), tuple(tensor.dims)

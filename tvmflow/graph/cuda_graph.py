@@ -41,10 +41,7 @@ def StageBoundary(mod: IRModule) -> IRModule:  # noqa: N802
 
     Runs when calls write to such tensors, and workspaces are among them.
 
-    Raises
-    ------
-    CompileError
-        If a function allocates memory of the device while it runs.
+    Raises ``CompileError`` if a function allocates memory of the device while it runs.
     """
     for gv, function in mod.functions.items():
         if isinstance(function, tirx.PrimFunc) and allocates(function):
@@ -59,23 +56,22 @@ def StageBoundary(mod: IRModule) -> IRModule:  # noqa: N802
 @module_pass("CaptureGraph")
 def CaptureGraph(mod: IRModule) -> IRModule:  # noqa: N802
     """Make the calls of a planned `main` a captured function; TVM's pass does it."""
+
+    def renamed(binding: relax.Binding) -> list[relax.Binding]:
+        if op_name(binding.value) != "relax.vm.alloc_storage":
+            return [binding]
+        size, device, dtype, scope = binding.value.args
+        storage = relax.op.memory.alloc_storage(size, device, scope, dtype)
+        return [relax.VarBinding(binding.var, storage)]
+
     # TVM's pass knows storage by the memory dialect's operator.
-    planned = with_bindings(
-        mod["main"], lambda binding: [relax.VarBinding(binding.var, _storage(binding.value))]
-    )
+    planned = with_bindings(mod["main"], renamed)
     # New calls get their types before the pass remembers functions by what is in them.
     passes = [relax.transform.Normalize(), relax.transform.RewriteCUDAGraph()]
     instruments = tvm.transform.PassContext.current().instruments
     config = {"relax.backend.use_cuda_graph": True}
     with tvm.transform.PassContext(config=config, instruments=list(instruments or ())):
         return tvm.transform.Sequential(passes)(with_main(mod, planned))
-
-
-def _storage(value: relax.Expr) -> relax.Expr:
-    if op_name(value) != "relax.vm.alloc_storage":
-        return value
-    size, device, dtype, scope = value.args
-    return relax.op.memory.alloc_storage(size, device, scope, dtype)
 
 
 def _with_copies(main: relax.Function) -> relax.Function:

@@ -1,4 +1,12 @@
-"""Operators to TIR: ours where TVM's is wrong for some numbers, or on some devices.
+"""From operators to primary functions: ours where TVM's are wrong, and what decides fusion.
+
+Before::
+
+    lv  = R.call_tir(conv2d, (x, W))        lv1 = R.add(lv, b)      lv2 = R.clip(lv1, 0, 6)
+
+After::
+
+    lv2 = R.call_tir(fused_conv2d_add_clip, (x, W, b))
 
 TVM simplifies expressions of floats by rules of integers:
 
@@ -42,8 +50,9 @@ from ..codegen.rounding import elementwise
 from ..devices.target import TargetSpec
 from ..errors import CompileError
 from ..ir.expressions import nodes_in
+from ..ir.operator import FUNCTION_ATTRIBUTE
 from ..ir.passes import module_pass
-from ..ir.rewriter import Rewriter, op_name, shape_of
+from ..ir.rewriter import Rewriter, ints, op_name, shape_of
 from ..ir.signatures import bindings_of
 
 #: Emits the TIR of a call.
@@ -82,30 +91,22 @@ def position(x: te.Tensor, axis: int | None, keepdims: bool, *, largest: bool) -
     win, lose = tirx.const(infinity, x.dtype), tirx.const(-infinity, x.dtype)
     least = tirx.const(float("-inf"), x.dtype)
 
-    def number(*i: tirx.Var) -> tirx.Expr:
-        stands_in = tirx.Select(i[along] == 0, win, lose)
-        return tirx.Select(x(*i) >= least, x(*i), stands_in)
-
-    return find(te.compute(x.shape, number, name="numbers"), along, keepdims)
-
-
-def _position(builder: relax.BlockBuilder, call: relax.Call, largest: bool) -> relax.Expr:
-    axis = None if call.attrs.axis is None else int(call.attrs.axis)
-    hint = "argmax" if largest else "argmin"
-    return builder.call_te(
-        partial(position, largest=largest),
-        *(call.args[0], axis, bool(call.attrs.keepdims)),
-        primfunc_name_hint=hint,
+    numbers = te.compute(
+        x.shape,
+        lambda *i: tirx.Select(x(*i) >= least, x(*i), tirx.Select(i[along] == 0, win, lose)),
+        name="numbers",
     )
+    return find(numbers, along, keepdims)
 
 
-def _reduction(builder: relax.BlockBuilder, call: relax.Call, largest: bool) -> relax.Expr:
-    axes, keepdims = call.attrs.axis, bool(call.attrs.keepdims)
-    reduced = None if axes is None else [int(axis) for axis in axes]
-    hint = "max" if largest else "min"
-    return builder.call_te(
-        partial(extreme, largest=largest), call.args[0], reduced, keepdims, primfunc_name_hint=hint
-    )
+def _extreme(
+    builder: relax.BlockBuilder, call: relax.Call, compute: Callable[..., te.Tensor], hint: str
+) -> relax.Expr:
+    x, axes, keepdims = call.args[0], call.attrs.axis, bool(call.attrs.keepdims)
+    if axes is not None:
+        axes = int(axes) if compute is position else list(ints(axes))
+    compute = partial(compute, largest=hint.endswith("max"))
+    return builder.call_te(compute, x, axes, keepdims, primfunc_name_hint=hint)
 
 
 def _sign(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -120,15 +121,6 @@ def _sign(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return elementwise(builder, call, "sign", element)
 
 
-def _not(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    false, true = tirx.const(False, "bool"), tirx.const(True, "bool")
-    return elementwise(builder, call, "logical_not", lambda x: tirx.Select(x, false, true))
-
-
-def _or(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return elementwise(builder, call, "logical_or", tirx.bitwise_or)
-
-
 def _subtract(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     whole = not str(call.ty.dtype).startswith("float")
 
@@ -141,14 +133,15 @@ def _subtract(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _max_pool(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Maxima of windows in one or three dimensions; those in two have a schedule of their own."""
     attrs, rank = call.attrs, len(shape_of(call)) - 2
-    padding = [int(p) for p in attrs.padding]
-    strides, dilation = ([int(v) for v in values] for values in (attrs.strides, attrs.dilation))
-    window, before, after = [int(v) for v in attrs.pool_size], padding[:rank], padding[rank:]
+    window, strides, padding, dilation = map(
+        ints, (attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation)
+    )
 
     def compute(x: te.Tensor) -> te.Tensor:
         lowest = tirx.const(float("-inf"), x.dtype)
         if any(padding):
-            x = topi.nn.pad(x, [0, 0, *before], [0, 0, *after], lowest, name="pad")
+            before, after = [0, 0, *padding[:rank]], [0, 0, *padding[rank:]]
+            x = topi.nn.pad(x, before, after, lowest, name="pad")
         over = [te.reduce_axis((0, extent)) for extent in window]
 
         def element(*index: tirx.Var) -> tirx.Expr:
@@ -166,9 +159,7 @@ def _max_pool(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _conv_transpose(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Transposed convolutions that are dilated, and not of the blocked layout."""
     attrs = call.attrs
-    strides, padding, dilation = (
-        [int(v) for v in values] for values in (attrs.strides, attrs.padding, attrs.dilation)
-    )
+    strides, padding, dilation = map(ints, (attrs.strides, attrs.padding, attrs.dilation))
     if max(dilation) == 1:
         return call.op.get_attr("FLegalize")(builder, call)
     groups, dtype = int(attrs.groups), str(call.ty.dtype)
@@ -191,25 +182,26 @@ def _conv_transpose(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr
             source = floordiv(k, outputs) * inputs + channel
             left = x(n, source, *at).astype(dtype)
             product = left * w(source, floormod(k, outputs), *taps).astype(dtype)
-            exists = tirx.all(*there)
-            zero = tirx.const(0, dtype)
-            return te.sum(tirx.if_then_else(exists, product, zero), axis=[channel, *taps])
+            spread = tirx.if_then_else(tirx.all(*there), product, tirx.const(0, dtype))
+            return te.sum(spread, axis=[channel, *taps])
 
         return te.compute(shape_of(call), element, name="conv_transpose")
 
     return builder.call_te(compute, *call.args, primfunc_name_hint="conv_transpose")
 
 
+_FALSE, _TRUE = tirx.const(False, "bool"), tirx.const(True, "bool")
+
 #: By operator, what TVM's legalisation takes instead of its own.
 LEGALIZE: dict[str, Legalize] = {
     "relax.sign": _sign,
-    "relax.logical_not": _not,
-    "relax.logical_or": _or,
+    "relax.logical_not": partial(
+        elementwise, name="logical_not", element=lambda x: tirx.Select(x, _FALSE, _TRUE)
+    ),
+    "relax.logical_or": partial(elementwise, name="logical_or", element=tirx.bitwise_or),
     "relax.subtract": _subtract,
-    "relax.argmax": partial(_position, largest=True),
-    "relax.argmin": partial(_position, largest=False),
-    "relax.max": partial(_reduction, largest=True),
-    "relax.min": partial(_reduction, largest=False),
+    **{f"relax.{n}": partial(_extreme, compute=position, hint=n) for n in ("argmax", "argmin")},
+    **{f"relax.{n}": partial(_extreme, compute=extreme, hint=n) for n in ("max", "min")},
     **{f"relax.nn.conv{rank}d_transpose": _conv_transpose for rank in (1, 2, 3)},
     "relax.nn.max_pool1d": _max_pool,
     "relax.nn.max_pool3d": _max_pool,
@@ -299,3 +291,28 @@ class _CumsumInSteps(Rewriter):
 
         attributes = {"op_pattern": _OPAQUE, **({PARTIAL: True} if is_partial else {})}
         return self.bb.call_te(step, x, primfunc_name_hint="running_sum", primfunc_attrs=attributes)
+
+
+# -- fusion -------------------------------------------------------------------------------
+
+#: TVM's numbers for how a function's results depend on its operands, which decide what is fused.
+_ELEMENTWISE, _BROADCAST, _INJECTIVE, _REDUCTION, _PRODUCT = range(5)
+
+
+@module_pass("AnnotateCustomOperators")
+def AnnotateCustomOperators(mod: IRModule) -> IRModule:  # noqa: N802
+    """Fuse custom operators with what is around them.
+
+    TVM fuses nothing into what it does not understand, such as a sum with two results, and no
+    function that reads several elements into a sum.  An operator whose elements are independent
+    is computed where it is read, also by a sum; others compute their operands where they read them.
+    """
+    known = {kind: kind for kind in (_ELEMENTWISE, _BROADCAST, _PRODUCT)} | {_INJECTIVE: _BROADCAST}
+    result = mod.clone()
+    for name, function in mod.functions_items():
+        if isinstance(function, tirx.PrimFunc) and FUNCTION_ATTRIBUTE in function.attrs:
+            single = function.attrs[FUNCTION_ATTRIBUTE] == 1
+            kind = int(function.attrs["op_pattern"])
+            pattern = known.get(kind, _REDUCTION) if single else _REDUCTION
+            result[name] = function.with_attr("op_pattern", pattern)
+    return result

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from math import prod
 
@@ -166,10 +166,8 @@ class Tensor:
     @property
     def kind(self) -> Kind:
         """The kind of allocation that it can share."""
-        if self.scope == HALF_BUFFER:
-            return Kind.HALF_BUFFER
-        if self.scope is None:
-            return Kind.BUFFER
+        if self.scope is None or self.scope == HALF_BUFFER:
+            return Kind(self.scope or "global")
         return Kind.HALF_IMAGE if is_half(self.scope) else Kind.IMAGE
 
     @property
@@ -240,21 +238,14 @@ class MemoryPlan:
                 for b in self.blocks
             ],
             "tensors": [
-                {
-                    "name": t.name,
+                asdict(t)
+                | {
                     "shape": list(t.shape),
-                    "dtype": t.dtype,
                     "storage": "texture" if t.is_image else "buffer",
                     "stored_as": "float16" if t.kind in HALF_KINDS else t.dtype,
                     "layout": t.layout,
-                    "scope": t.scope,
                     "image": None if t.extent is None else str(t.extent),
                     "bytes": t.bytes,
-                    "block": t.block,
-                    "first": t.first,
-                    "last": t.last,
-                    "producer": t.producer,
-                    "readers": t.readers,
                 }
                 for t in self.tensors
             ],
@@ -366,39 +357,33 @@ class _Planner:
     # -- applying it ---------------------------------------------------------------------------
 
     def _apply(self, plan: MemoryPlan) -> IRModule:
-        storages: dict[int, relax.Var] = {}
+        storages: dict[relax.Var | int, relax.Var] = {}
         bindings: list[relax.Binding] = []
-
-        def allocate(name: str, block: Block) -> relax.Var:
-            bindings.append(relax.VarBinding(relax.Var(name, relax.ObjectType()), _allocate(block)))
-            return bindings[-1].var
-
         for binding in self.bindings:
             tensor = self.tensors.get(binding.var)
             if tensor is None or (tensor.block is None and tensor.scope is None):
                 bindings.append(binding)
                 continue
+            key = binding.var if tensor.block is None else tensor.block
             if tensor.block is None:
                 # A result in an image of its own.
-                own = Block(tensor.kind, tensor.bytes, tensor.extent)
-                storage = allocate(f"{tensor.name}_image", own)
+                name = f"{tensor.name}_image"
+                block = Block(tensor.kind, tensor.bytes, tensor.extent)
             else:
-                if tensor.block not in storages:
-                    name = f"{'image' if tensor.is_image else 'buffer'}{tensor.block}"
-                    storages[tensor.block] = allocate(name, plan.blocks[tensor.block])
-                storage = storages[tensor.block]
-            value = _tensor_in(storage, tensor, binding.var.ty)
+                name = f"{'image' if tensor.is_image else 'buffer'}{tensor.block}"
+                block = plan.blocks[tensor.block]
+            if key not in storages:
+                storages[key] = relax.Var(name, relax.ObjectType())
+                bindings.append(relax.VarBinding(storages[key], _allocate(block)))
+            value = _tensor_in(storages[key], tensor, binding.var.ty)
             bindings.append(relax.VarBinding(binding.var, value))
         body = [relax.BindingBlock(bindings)]
         return with_main(self.mod, with_body(self.main, body, self.main.body.body))
 
 
 def _name_of(operator: relax.Expr) -> str:
-    """Name of a primary function, a packed function or an operator."""
-    for attribute in ("name_hint", "global_symbol", "name"):
-        if hasattr(operator, attribute):
-            return str(getattr(operator, attribute))
-    return str(operator)
+    names = ("name_hint", "global_symbol", "name")
+    return str(next((getattr(operator, n) for n in names if hasattr(operator, n)), operator))
 
 
 def _allocate(block: Block) -> relax.Expr:

@@ -50,18 +50,9 @@ class Fusion:
 
 
 def fusion(mod: IRModule) -> list[Fusion]:
-    """Find pairs of functions that could be one.
+    """Find pairs of functions that could be one, the largest first, before or after scheduling.
 
-    Parameters
-    ----------
-    mod
-        A graph that calls primary functions, before or after they are scheduled.
-
-    Returns
-    -------
-    list of Fusion
-        Pairs of which one at least maps elements to elements and which nothing but a tensor
-        connects, the largest first.
+    One of a pair at least maps elements to elements, and nothing but a tensor connects them.
     """
     calls: dict[relax.Var, tuple[str, tirx.PrimFunc, Sequence[relax.Expr]]] = {}
     consumers: dict[relax.Expr, relax.Var] = {}
@@ -107,7 +98,6 @@ def _blocks(function: tirx.PrimFunc) -> list[s_tir.SBlock]:
 
 
 def _is_map(function: tirx.PrimFunc) -> bool:
-    """True if a function only maps elements to elements."""
     kinds = {v.iter_type for block in _blocks(function) for v in block.iter_vars}
     return kinds == {IterVar.DataPar}
 

@@ -19,29 +19,26 @@ from tvm import IRModule, relax
 from tvm.relax import transform
 
 from ..ir.passes import module_pass
-from ..ir.rewriter import Rewriter, constant_array, op_name, shape_of
+from ..ir.rewriter import Rewriter, constant_array, ints, op_name, shape_of
 from ..ir.signatures import bindings_of
 
-#: Operators whose result on constants is a view or a copy of the data.
-_SHAPE_OPERATORS: dict[str, Callable[[np.ndarray, relax.Call], np.ndarray]] = {
+#: Results of operators on constants: views or copies of the data, and arithmetic of two tensors
+#: that NumPy rounds as every target does.
+_ON_ARRAYS: dict[str, Callable[..., np.ndarray]] = {
     **dict.fromkeys(
         ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten"),
-        lambda a, call: a.reshape(shape_of(call)),
+        lambda call, a: a.reshape(shape_of(call)),
     ),
-    "relax.permute_dims": lambda a, call: np.transpose(
-        a, [int(x) for x in call.attrs.axes] if call.attrs.axes is not None else None
+    "relax.permute_dims": lambda call, a: np.transpose(
+        a, None if call.attrs.axes is None else ints(call.attrs.axes)
     ),
-    "relax.broadcast_to": lambda a, call: np.broadcast_to(a, shape_of(call)),
-    "relax.astype": lambda a, call: a.astype(str(call.ty.dtype)),
-}
-
-#: Operators of two tensors that NumPy rounds as every target does.
-_ARITHMETIC = {
-    "relax.add": np.add,
-    "relax.subtract": np.subtract,
-    "relax.multiply": np.multiply,
-    "relax.tvmflow.product": np.multiply,
-    "relax.tvmflow.quotient": np.divide,
+    "relax.broadcast_to": lambda call, a: np.broadcast_to(a, shape_of(call)),
+    "relax.astype": lambda call, a: a.astype(str(call.ty.dtype)),
+    "relax.add": lambda _call, a, b: a + b,
+    "relax.subtract": lambda _call, a, b: a - b,
+    "relax.multiply": lambda _call, a, b: a * b,
+    "relax.tvmflow.product": lambda _call, a, b: a * b,
+    "relax.tvmflow.quotient": lambda _call, a, b: a / b,
 }
 
 
@@ -50,18 +47,13 @@ class _FoldConstants(Rewriter):
 
     def rewrite(self, var: relax.Var, value: relax.Expr) -> relax.Expr:
         new = self.substitute(value)
-        name = op_name(new) or ""
-        if name not in _ARITHMETIC and name not in _SHAPE_OPERATORS:
+        evaluate = _ON_ARRAYS.get(op_name(new) or "")
+        arrays = _constants(new) if evaluate else []
+        if not evaluate or not arrays:
             return new
-        arrays = _constants(new)
-        if not arrays:
-            return new
-        # The result type stands at the old call: the new one is not yet normalised.
-        if name in _ARITHMETIC:
-            with np.errstate(all="ignore"):
-                found = _ARITHMETIC[name](*arrays)
-        else:
-            found = _SHAPE_OPERATORS[name](arrays[0], value)
+        with np.errstate(all="ignore"):
+            # The result type stands at the old call: the new one is not yet normalised.
+            found = evaluate(value, *arrays)
         return relax.const(np.asarray(found, order="C"), str(value.ty.dtype))
 
 

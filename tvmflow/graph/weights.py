@@ -26,13 +26,7 @@ INLINE_LIMIT_BYTES = 8
 
 
 def lift_weights(mod: IRModule) -> tuple[IRModule, dict[str, np.ndarray]]:
-    """Lift the constants of ``main`` to trailing parameters.
-
-    Returns
-    -------
-    mod, weights
-        The new module, and the arrays by parameter name, in parameter order.
-    """
+    """Lift the constants of ``main`` to trailing parameters; return these by name."""
     arrays: dict[str, np.ndarray] = {}
     params: dict[int, relax.Var] = {}
 

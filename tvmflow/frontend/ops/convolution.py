@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import onnx
 from tvm import relax
+from tvm.relax import op as R
 
 from ...ir.tensors import TensorType
-from ..converter import NodeContext, Refusal, constant, converts, shape_of
+from ..converter import NodeContext, Refusal, constant, converts, formulas
 from ..graph import Graph, node_attributes
 from .quantization import difference, integer_product, per_axis_shape, requantize
-
-R = relax.op
 
 Extents = tuple[int, ...]
 Attributes = Mapping[str, Any]
@@ -55,33 +54,22 @@ class Windows:
 def read_windows(attributes: Attributes, kernel: Extents, sizes: Extents) -> Windows:
     """Read strides, dilations and padding, and resolve ``auto_pad``.
 
-    Parameters
-    ----------
-    attributes
-        The node's attributes.
-    kernel, sizes
-        Spatial extents of the kernel and of the input.
+    ``sizes`` are the spatial extents of the input.
 
-    Raises
-    ------
-    Refusal
-        If attributes have the wrong length, or padding is negative.
+    Raises ``Refusal`` if attributes have the wrong length, or padding is negative.
     """
-    rank = len(sizes)
+    rank, mode = len(sizes), attributes.get("auto_pad", "NOTSET")
     strides = per_axis(attributes, "strides", rank, 1)
     dilations = per_axis(attributes, "dilations", rank, 1)
-    mode = attributes.get("auto_pad", "NOTSET")
     if len(kernel) != rank:
         raise Refusal(f"its kernel has {len(kernel)} axes for an input with {rank}")
     if min(kernel + strides + dilations, default=1) < 1:
         raise Refusal("its kernel, strides or dilations are not positive")
-    if mode == "NOTSET":
-        pads = per_axis(attributes, "pads", 2 * rank, 0)
+    if mode in ("NOTSET", "VALID"):
+        pads = per_axis(attributes if mode == "NOTSET" else {}, "pads", 2 * rank, 0)
         if min(pads, default=0) < 0:
             raise Refusal("its padding is negative")
         return Windows(kernel, strides, dilations, pads[:rank], pads[rank:])
-    if mode == "VALID":
-        return Windows(kernel, strides, dilations, (0,) * rank, (0,) * rank)
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
         raise Refusal(f"its auto_pad {mode!r} is unknown")
     # "Same" means as many windows as strides begin in the input; what is missing is split,
@@ -120,21 +108,23 @@ def conv(c: NodeContext) -> relax.Expr:
     return with_bias(c, integers.scaled(c, total, 1))
 
 
-@converts("ConvInteger")
-def conv_integer(c: NodeContext) -> relax.Expr:
-    """Convolution without zero points, in int32."""
-    return convolve(c, difference(c, 0, 2, None), difference(c, 1, 3, 0), c.shape(1))
-
-
 @converts("QLinearConv")
 def qlinear_conv(c: NodeContext) -> relax.Expr:
     """Convolution of quantized numbers plus a bias, quantized again."""
-    total = c.emit(convolve(c, difference(c, 0, 2, None), difference(c, 3, 5, 0), c.shape(3)))
+    total = convolve(c, difference(c, 0, 2, None), difference(c, 3, 5, 0), c.shape(3))
     if c.has(8):
         bias = c.array(8, "biases").astype(np.int32)
         shape = per_axis_shape(bias.size, c.result.shape, 1)
-        total = c.emit(R.add(total, constant(bias.reshape(shape))))
+        total = total + constant(bias.reshape(shape))
     return requantize(c, total, scales=(1, 4, 6), zero=7, axis=1)
+
+
+formulas(
+    # Without zero points, in int32.
+    ConvInteger=lambda c: convolve(
+        c, difference(c, 0, 2, None), difference(c, 1, 3, 0), c.shape(1)
+    ),
+)
 
 
 def convolve(c: NodeContext, x: relax.Expr, w: relax.Expr, weight: Extents) -> relax.Expr:
@@ -163,12 +153,7 @@ def with_bias(c: NodeContext, result: relax.Expr, index: int = 2) -> relax.Expr:
     if not c.has(index):
         return result
     shape = (1, c.shape(index)[0]) + (1,) * (len(c.shape()) - 2)
-    values = c.known(index)
-    if values is not None:
-        bias: relax.Expr = constant(np.ascontiguousarray(values.reshape(shape)))
-    else:
-        bias = c.emit(R.reshape(c.input(index), shape))
-    return R.add(c.emit(result), bias)
+    return result + c.reshaped(index, shape)
 
 
 @dataclass(frozen=True)
@@ -192,7 +177,7 @@ def transposed_windows(
     ``output_shape`` and ``auto_pad`` determine the padding from the extents; an odd element is cut
     at the end for SAME_UPPER, else at the begin.
     """
-    rank = len(sizes)
+    rank, mode = len(sizes), attributes.get("auto_pad", "NOTSET")
     given = attributes.get("output_shape")
     if given and len(given) < rank:
         raise Refusal(f"its output_shape has {len(given)} numbers, expected {rank}")
@@ -201,14 +186,13 @@ def transposed_windows(
     strides = per_axis(attributes, "strides", rank, 1)
     dilations = per_axis(attributes, "dilations", rank, 1)
     extra = per_axis(attributes, "output_padding", rank, 0)
-    mode = attributes.get("auto_pad", "NOTSET")
     full = tuple(
         (size - 1) * stride + (k - 1) * dilation + 1
         for size, k, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
     )
     whole = [f + e for f, e in zip(full, extra, strict=True)]
     if not given and not mode.startswith("SAME"):
-        pads = per_axis(attributes, "pads", 2 * rank, 0) if mode == "NOTSET" else (0,) * 2 * rank
+        pads = per_axis(attributes if mode == "NOTSET" else {}, "pads", 2 * rank, 0)
         begin = pads[:rank]
         extents = tuple(w - pads[a] - pads[a + rank] for a, w in enumerate(whole))
     else:
@@ -245,27 +229,23 @@ def conv_transpose(c: NodeContext) -> relax.Expr:
             windows.begin, windows.end, windows.extra, windows.spans, windows.strides, strict=True
         )
     )
-    options = {
-        "strides": windows.strides,
-        "dilation": windows.dilations,
-        "groups": c.attribute("group", 1),
-    }
-    if native:
-        options |= {"padding": windows.pads, "output_padding": windows.extra}
-        return with_bias(c, operator(c.input(0), c.input(1), **options))
-    return with_bias(c, _cut(c, operator(c.input(0), c.input(1), **options), windows))
+    padding = {"padding": windows.pads, "output_padding": windows.extra} if native else {}
+    result = operator(
+        c.input(0), c.input(1), strides=windows.strides, dilation=windows.dilations,
+        groups=c.attribute("group", 1), **padding,
+    )  # fmt: skip
+    return with_bias(c, result if native else _cut(result, windows))
 
 
-def _cut(c: NodeContext, full: relax.Expr, windows: TransposedWindows) -> relax.Expr:
+def _cut(full: relax.Expr, windows: TransposedWindows) -> relax.Expr:
     """Return ``full[begin : begin + extent]`` of the spatial axes, zeros where it ends early."""
-    value = c.emit(full)
-    pad_width = [0, 0, 0, 0]
-    for size, begin, extent in zip(windows.full, windows.begin, windows.extents, strict=True):
-        pad_width += [max(-begin, 0), max(begin + extent - size, 0)]
-    if any(pad_width):
-        value = c.emit(R.nn.pad(value, pad_width))
-    starts = [max(begin, 0) for begin in windows.begin]
-    ends = [start + extent for start, extent in zip(starts, windows.extents, strict=True)]
-    if shape_of(value)[2:] == windows.extents and not any(starts):
-        return value
-    return R.strided_slice(value, list(range(2, len(pad_width) // 2)), starts, ends)
+    axes = list(zip(windows.full, windows.begin, windows.extents, strict=True))
+    widths = [(max(-begin, 0), max(begin + extent - size, 0)) for size, begin, extent in axes]
+    if any(map(any, widths)):
+        full = R.nn.pad(full, [0, 0, 0, 0, *(width for pair in widths for width in pair)])
+    starts = [max(begin, 0) for _, begin, _ in axes]
+    ends = [start + extent for start, (_, _, extent) in zip(starts, axes, strict=True)]
+    sizes = [size + sum(pair) for (size, _, _), pair in zip(axes, widths, strict=True)]
+    if sizes == list(windows.extents) and not any(starts):
+        return full
+    return R.strided_slice(full, list(range(2, len(axes) + 2)), starts, ends)

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 from tvm import relax
+from tvm.relax import op as R
 
 from ...schedules.grid_sample import sample
-from ..converter import NodeContext, Refusal, constant, converts
+from ..converter import NodeContext, Refusal, converts
 from .convolution import read_windows, spatial_rank, with_bias
-
-R = relax.op
 
 
 @converts("DeformConv")
@@ -34,20 +33,14 @@ def deform_conv(c: NodeContext) -> relax.Expr:
     pictures, rows = batch * groups, taps * height
     image = c.input()
     if groups > 1:
-        image = c.emit(R.reshape(image, (pictures, channels // groups, *size)))
-    samples = c.emit(sample(image, _places(c, pictures, kernel)))
+        image = R.reshape(image, (pictures, channels // groups, *size))
+    samples = sample(image, _places(c, pictures, kernel))
     if c.has(4):
-        mask = c.emit(R.reshape(c.input(4), (pictures, 1, rows, width)))
-        samples = c.emit(R.multiply(samples, mask))
+        samples = samples * R.reshape(c.input(4), (pictures, 1, rows, width))
     if groups > 1:
-        samples = c.emit(R.reshape(samples, (batch, channels, rows, width)))
-    shape = (*c.shape(1)[:2], taps, 1)
-    known = c.known(1)
-    weight = (
-        c.emit(R.reshape(c.input(1), shape)) if known is None else constant(known.reshape(shape))
-    )
-    result = R.nn.conv2d(samples, weight, dilation=(height, 1), groups=c.attribute("group", 1))
-    return with_bias(c, result, 3)
+        samples = R.reshape(samples, (batch, channels, rows, width))
+    weight, groups = c.reshaped(1, (*c.shape(1)[:2], taps, 1)), c.attribute("group", 1)
+    return with_bias(c, R.nn.conv2d(samples, weight, dilation=(height, 1), groups=groups), 3)
 
 
 def _places(c: NodeContext, pictures: int, kernel: tuple[int, ...]) -> relax.Expr:
@@ -66,10 +59,10 @@ def _places(c: NodeContext, pictures: int, kernel: tuple[int, ...]) -> relax.Exp
     rows = kernel[0] * kernel[1] * height
     centres = np.stack([x, y]).reshape(1, 2, rows, width)
     # Offsets are rows and columns of each tap in turn; the result has all columns, then all rows.
-    offsets = c.emit(R.reshape(c.input(2), (pictures, kernel[0] * kernel[1], 2, height, width)))
-    offsets = c.emit(R.flip(c.emit(R.permute_dims(offsets, [0, 2, 1, 3, 4])), 1))
-    offsets = c.emit(R.reshape(offsets, (pictures, 2, rows, width)))
-    return c.emit(R.add(offsets, c.constant(centres)))
+    offsets = R.reshape(c.input(2), (pictures, kernel[0] * kernel[1], 2, height, width))
+    offsets = R.flip(R.permute_dims(offsets, [0, 2, 1, 3, 4]), 1)
+    offsets = R.reshape(offsets, (pictures, 2, rows, width))
+    return offsets + c.constant(centres)
 
 
 def _check(c: NodeContext) -> None:

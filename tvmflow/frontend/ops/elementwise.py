@@ -8,10 +8,9 @@ from functools import reduce
 import numpy as np
 import onnx
 from tvm import relax
+from tvm.relax import op as R
 
-from ..converter import NodeContext, Refusal, constant, converts
-
-R = relax.op
+from ..converter import NodeContext, Refusal, constant, converts, formulas
 
 #: Operators that Relax has under another name; those of two inputs broadcast like NumPy's.
 _SAME: dict[str, Callable[..., relax.Expr]] = {
@@ -42,11 +41,11 @@ def same(c: NodeContext) -> relax.Expr:
     return _SAME[c.op_type](*c.inputs())
 
 
-@converts("Mul", "Div")
-def product(c: NodeContext) -> relax.Expr:
-    """Products and quotients, which broadcast like NumPy's."""
-    operator = R.multiply if c.op_type == "Mul" else R.divide
-    return operator(c.factor_input(0), c.factor_input(1))
+formulas(
+    Mul=lambda c: c.factor_input(0) * c.factor_input(1),
+    Div=lambda c: c.factor_input(0) / c.factor_input(1),
+    Reciprocal=lambda c: c.constant(1) / c.input(),
+)
 
 
 @converts(*_OF_EQUALS)
@@ -56,26 +55,17 @@ def of_equals(c: NodeContext) -> relax.Expr:
         return _OF_EQUALS[c.op_type](c.input(0), c.input(1))
     if c.op_type == "Sub":
         # Zero, but NaN for NaN and infinities, as the product with zero is.
-        return R.multiply(c.input(), c.factor(0))
+        return c.input() * c.zero_factor()
     # TVM takes a number for equal to itself; NaN is not, and what is not less than -infinity is.
-    return R.greater_equal(c.input(), c.constant(-np.inf))
+    return c.input() >= c.constant(-np.inf)
 
 
 @converts("Max", "Min", "Sum", "Mean")
 def variadic(c: NodeContext) -> relax.Expr:
     """Operators of any number of inputs: one by one from the left."""
     combine = {"Max": R.maximum, "Min": R.minimum}.get(c.op_type, R.add)
-    inputs = c.inputs()
-    total = reduce(lambda left, right: c.emit(combine(left, right)), inputs)
-    if c.op_type == "Mean":
-        return R.multiply(total, c.constant(1.0 / len(inputs)))
-    return total
-
-
-@converts("Reciprocal")
-def reciprocal(c: NodeContext) -> relax.Expr:
-    """1 / x."""
-    return R.divide(c.constant(1), c.input())
+    total = reduce(combine, c.inputs())
+    return total * c.constant(1.0 / len(c.inputs())) if c.op_type == "Mean" else total
 
 
 @converts("Pow")
@@ -86,15 +76,12 @@ def power(c: NodeContext) -> relax.Expr:
     if exponent is not None and exponent.size == 1:
         fixed = _fixed_power(c, base, float(exponent.reshape(())))
         if fixed is not None:  # whose shape an exponent of rank > 0 may widen
-            widened = c.shape() != c.result.shape
-            return R.broadcast_to(c.emit(fixed), c.result.shape) if widened else fixed
+            return R.broadcast_to(fixed, c.result.shape) if c.shape() != c.result.shape else fixed
     if c.is_float():
         return R.power(base, c.cast(c.input(1), kind))
     # Whole powers are exact in float64 up to 2^53; rounding removes the last error of pow.
-    result = c.emit(R.power(c.cast(base, "float64"), c.cast(c.input(1), "float64")))
-    if np.dtype(c.dtype(1)).kind in "iu":
-        result = c.emit(R.round(result))
-    return R.astype(result, kind)
+    result = R.power(c.cast(base, "float64"), c.cast(c.input(1), "float64"))
+    return R.astype(result if c.is_float(1) else R.round(result), kind)
 
 
 def _fixed_power(c: NodeContext, base: relax.Expr, exponent: float) -> relax.Expr | None:
@@ -104,38 +91,32 @@ def _fixed_power(c: NodeContext, base: relax.Expr, exponent: float) -> relax.Exp
     """
     if exponent == 0.5 and c.is_float():
         # The root of minus infinity is NaN, its power is not.
-        infinite = c.emit(R.less_equal(base, c.constant(-np.inf)))
-        return R.where(infinite, c.constant(np.inf), c.emit(R.sqrt(base)))
-    if exponent.is_integer() and 1 <= exponent <= _LARGEST_PRODUCT:
-        return whole_power(c, base, int(exponent))
-    return None
+        return R.where(base <= c.constant(-np.inf), c.constant(np.inf), R.sqrt(base))
+    small = exponent.is_integer() and 1 <= exponent <= _LARGEST_PRODUCT
+    return whole_power(base, int(exponent)) if small else None
 
 
-def whole_power(c: NodeContext, base: relax.Expr, exponent: int) -> relax.Expr:
+def whole_power(base: relax.Expr, exponent: int) -> relax.Expr:
     """Write a power with a positive whole exponent as products of squares."""
-    result = None
-    while True:
+    factors = []
+    while exponent:
         if exponent & 1:
-            result = base if result is None else c.emit(R.multiply(result, base))
-        exponent >>= 1
-        if not exponent:
-            assert result is not None
-            return result
-        base = c.emit(R.multiply(base, base))
+            factors.append(base)
+        base, exponent = base * base, exponent >> 1
+    return reduce(R.multiply, factors)
 
 
 @converts("Mod")
 def modulo(c: NodeContext) -> relax.Expr:
     """Remainder: with the divisor's sign, or with the dividend's for ``fmod``."""
     if c.attribute("fmod", 0):
-        return R.mod(c.input(0), c.input(1))
+        return R.mod(*c.inputs())
     if c.is_float():
         raise Refusal("floating-point operands need the attribute fmod=1")
     if np.dtype(c.dtype()).itemsize < 4:
         # OpenCL C widens the sum of two small integers, and then has no `select` for it.
-        wide = [c.cast(x, "int32") for x in c.inputs()]
-        return R.astype(c.emit(R.floor_mod(*wide)), c.dtype())
-    return R.floor_mod(c.input(0), c.input(1))
+        return R.astype(R.floor_mod(*(c.cast(x, "int32") for x in c.inputs())), c.dtype())
+    return R.floor_mod(*c.inputs())
 
 
 @converts("BitShift")
@@ -149,20 +130,16 @@ def bit_shift(c: NodeContext) -> relax.Expr:
     if kind.kind != "u":
         raise Refusal("shifting signed numbers by amounts that are not known is not supported")
     # Hardware takes the amount modulo the width.
-    within = c.emit(R.less(c.input(1), c.constant(bits)))
-    amount_within = c.emit(R.minimum(c.input(1), c.constant(bits - 1)))
-    return R.where(within, c.emit(shift(c.input(0), amount_within)), c.constant(0))
+    within = R.minimum(c.input(1), c.constant(bits - 1))
+    return R.where(c.input(1) < c.constant(bits), shift(c.input(0), within), c.constant(0))
 
 
 @converts("IsInf")
 def is_inf(c: NodeContext) -> relax.Expr:
     """True where a value is infinite, of the signs asked for."""
     signs = (("detect_positive", np.inf), ("detect_negative", -np.inf))
-    limits = [c.constant(limit) for name, limit in signs if c.attribute(name, 1)]
-    if not limits:
-        return constant(np.zeros(c.shape(), bool))
-    tests = [c.emit(R.equal(c.input(), limit)) for limit in limits]
-    return tests[0] if len(tests) == 1 else R.logical_or(*tests)
+    tests = [R.equal(c.input(), c.constant(sign)) for name, sign in signs if c.attribute(name, 1)]
+    return reduce(R.logical_or, tests) if tests else constant(np.zeros(c.shape(), bool))
 
 
 @converts("Cast", "CastLike")
@@ -176,7 +153,7 @@ def cast(c: NodeContext) -> relax.Expr:
     if c.is_float() and target in ("int8", "uint8", "int16", "uint16"):
         # By way of 32 bits, as in ONNX Runtime: OpenCL C limits vectors to the type, and leaves
         # open what numbers beyond it become.
-        return R.astype(c.emit(R.astype(c.input(), "int32")), target)
+        return R.astype(R.astype(c.input(), "int32"), target)
     return c.input() if source == target else R.astype(c.input(), target)
 
 
@@ -184,5 +161,5 @@ def _as_half(c: NodeContext) -> relax.Expr:
     """Return what float16 would be in fp32: infinite where that is too large, else as it is."""
     x = c.cast(c.input(), "float32")
     # What is nearer to 2^16 than to the largest half, or between.
-    over = c.emit(R.greater_equal(c.emit(R.abs(x)), constant(np.float32(65520))))
-    return R.where(over, c.emit(R.multiply(x, constant(np.float32(np.inf)))), x)
+    over = R.abs(x) >= constant(np.float32(65520))
+    return R.where(over, x * constant(np.float32(np.inf)), x)

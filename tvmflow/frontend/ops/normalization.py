@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial, reduce
 from math import prod
 
 import numpy as np
 import onnx
 from tvm import relax
+from tvm.relax import op as R
 
+from ...ir.rewriter import shape_of
 from ...ir.tensors import TensorType
-from ..converter import (
-    NodeContext,
-    Refusal,
-    constant,
-    converts,
-    dtype_of,
-    shape_along,
-    shape_of,
-)
+from ..converter import NodeContext, Refusal, constant, converts, dtype_of, shape_along
 from ..graph import Graph
 from ..rewrite import scale_and_shift
 from .reduction import first_extreme
-
-R = relax.op
 
 
 @converts("BatchNormalization")
@@ -32,69 +26,22 @@ def batch_normalization(c: NodeContext) -> relax.Expr:
         raise Refusal("training mode is not supported")
     if c.attribute("spatial", 1) != 1:
         raise Refusal("statistics for every element (spatial=0) are not supported")
-    kind, epsilon = _statistics_dtype(c), c.attribute("epsilon", 1e-5)
-    x, rank = c.cast(c.input(), kind), len(c.shape())
+    kind, x = _statistics_dtype(c), _in_statistics_dtype(c)
     known = [c.known(index) for index in range(1, 5)]
     parameters = [array for array in known if array is not None]
     if len(parameters) == 4:
         scale, shift = (
-            c.constant(array.reshape(shape_along(1, rank)), kind)
-            for array in scale_and_shift(parameters, epsilon)
+            c.constant(array.reshape(shape_along(1, len(c.shape()))), kind)
+            for array in scale_and_shift(parameters, c.attribute("epsilon", 1e-5))
         )
-        centred = x
+        result = x * scale + shift
     else:
         gamma, shift, mean, variance = (
-            c.cast(c.emit(R.reshape(c.input(index), _channels(c))), kind) for index in range(1, 5)
+            c.cast(R.reshape(c.input(index), shape_along(1, len(c.shape()))), kind)
+            for index in range(1, 5)
         )
-        deviation = c.emit(R.sqrt(c.emit(R.add(variance, c.constant(epsilon, kind)))))
-        scale = c.emit(R.divide(gamma, deviation))
-        centred = c.emit(R.subtract(x, mean))
-    result = R.add(c.emit(R.multiply(centred, scale)), shift)
-    return result if kind == c.dtype() else R.astype(c.emit(result), c.dtype())
-
-
-def _channels(c: NodeContext) -> tuple[int, ...]:
-    """Return the shape in which a vector lies along the channels."""
-    return (1, c.shape()[1]) + (1,) * (len(c.shape()) - 2)
-
-
-def _normalize(
-    c: NodeContext, x: relax.Expr, axes: list[int], epsilon: float
-) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
-    """Return (x - mean) / sqrt(variance + epsilon), the mean and the inverse deviation.
-
-    This is for those who want all three, and for what :func:`_normalized` does not take.
-    """
-    mean = c.emit(R.mean(x, axes, keepdims=True))
-    centred = c.emit(R.subtract(x, mean))
-    squares = c.emit(R.multiply(centred, centred))
-    variance = c.emit(R.mean(squares, axes, keepdims=True))
-    kind = dtype_of(x)
-    deviation = c.emit(R.sqrt(c.emit(R.add(variance, c.constant(epsilon, kind)))))
-    inverse = c.emit(R.divide(c.constant(1, kind), deviation))
-    return c.emit(R.multiply(centred, inverse)), mean, inverse
-
-
-def _normalized(
-    c: NodeContext, x: relax.Expr, axes: list[int], epsilon: float, centred: bool = True
-) -> relax.Expr:
-    """Return (x - mean) / sqrt(variance + epsilon), or x / sqrt(mean square + epsilon).
-
-    One operator with a schedule of its own; scale and bias, which it could take, are left to
-    the elementwise operators behind it.
-    """
-    # TVM cannot legalize a norm without a mean over all axes.
-    if dtype_of(x) != "float32" or (not centred and len(axes) == len(shape_of(x))):
-        if centred:
-            return _normalize(c, x, axes, epsilon)[0]
-        square = c.emit(R.mean(c.emit(R.multiply(x, x)), axes, keepdims=True))
-        shifted = c.emit(R.add(square, c.constant(epsilon, dtype_of(x))))
-        return c.emit(R.divide(x, c.emit(R.sqrt(shifted))))
-    row = [shape_of(x)[axis] for axis in axes]
-    ones = constant(np.ones(row, np.float32))
-    if not centred:
-        return c.emit(R.nn.rms_norm(x, ones, axes, epsilon))
-    return c.emit(R.nn.layer_norm(x, ones, constant(np.zeros(row, np.float32)), axes, epsilon))
+        result = (x - mean) * (gamma / R.sqrt(variance + _epsilon(c))) + shift
+    return result if kind == c.dtype() else R.astype(result, c.dtype())
 
 
 def _statistics_dtype(c: NodeContext) -> str:
@@ -102,10 +49,51 @@ def _statistics_dtype(c: NodeContext) -> str:
     return "float32" if c.dtype() == "float16" else c.dtype()
 
 
-def _affine(c: NodeContext, x: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
+def _in_statistics_dtype(c: NodeContext) -> relax.Expr:
+    return c.cast(c.input(), _statistics_dtype(c))
+
+
+def _epsilon(c: NodeContext) -> relax.Expr:
+    return c.constant(c.attribute("epsilon", 1e-5), _statistics_dtype(c))
+
+
+def _normalize(c: NodeContext, x: relax.Expr, axes: list[int]) -> list[relax.Expr]:
+    """Return (x - mean) / sqrt(variance + epsilon), the mean and the inverse deviation.
+
+    This is for those who want all three, and for what :func:`_normalized` does not take.
+    """
+    mean = R.mean(x, axes, keepdims=True)
+    centred = x - mean
+    variance = R.mean(centred * centred, axes, keepdims=True)
+    inverse = c.constant(1, _statistics_dtype(c)) / R.sqrt(variance + _epsilon(c))
+    return [centred * inverse, mean, inverse]
+
+
+def _normalized(c: NodeContext, x: relax.Expr, axes: list[int], centred: bool = True) -> relax.Expr:
+    """Return (x - mean) / sqrt(variance + epsilon), or x / sqrt(mean square + epsilon).
+
+    One operator with a schedule of its own; scale and bias, which it could take, are left to
+    the elementwise operators behind it.  The result has the first input's dtype.
+    """
+    x = c.emit(x)
+    row, epsilon = [shape_of(x)[axis] for axis in axes], c.attribute("epsilon", 1e-5)
+    ones, zeros = (
+        constant(value) for value in (np.ones(row, np.float32), np.zeros(row, np.float32))
+    )
+    # TVM cannot legalize a norm without a mean over all axes.
+    if dtype_of(x) != "float32" or (not centred and len(axes) == len(shape_of(x))):
+        root = R.sqrt(R.mean(x * x, axes, keepdims=True) + _epsilon(c))
+        result = _normalize(c, x, axes)[0] if centred else x / root
+    elif centred:
+        result = R.nn.layer_norm(x, ones, zeros, axes, epsilon)
+    else:
+        result = R.nn.rms_norm(x, ones, axes, epsilon)
+    return c.cast(result, c.dtype())
+
+
+def _affine(c: NodeContext, x: relax.Expr, shape: Sequence[int]) -> relax.Expr:
     """Multiply by the second input and add the third, each reshaped to broadcast."""
-    result = R.multiply(x, c.emit(R.reshape(c.input(1), shape)))
-    return R.add(c.emit(result), c.emit(R.reshape(c.input(2), shape)))
+    return x * R.reshape(c.input(1), shape) + R.reshape(c.input(2), shape)
 
 
 def _type_of_input(node: onnx.NodeProto, graph: Graph) -> TensorType:
@@ -116,90 +104,75 @@ def _type_of_input(node: onnx.NodeProto, graph: Graph) -> TensorType:
 @converts("InstanceNormalization")
 def instance_normalization(c: NodeContext) -> relax.Expr:
     """Normalize every channel of every image."""
-    rank = len(c.shape())
-    x = c.cast(c.input(), _statistics_dtype(c))
-    normal = _normalized(c, x, list(range(2, rank)), c.attribute("epsilon", 1e-5))
-    return _affine(c, c.cast(normal, c.dtype()), _channels(c))
+    normal = _normalized(c, _in_statistics_dtype(c), list(range(2, len(c.shape()))))
+    return _affine(c, normal, shape_along(1, len(c.shape())))
 
 
 @converts("GroupNormalization", result_type=_type_of_input)
 def group_normalization(c: NodeContext) -> relax.Expr:
     """Normalize groups of channels (ONNX has withdrawn the operator's form before opset 21)."""
     shape, groups = c.shape(), c.required("num_groups")
-    x = c.cast(c.input(), _statistics_dtype(c))
     members = (groups, shape[1] // groups)
-    x = c.emit(R.reshape(x, (shape[0], *members, *shape[2:])))
-    axes = list(range(2, len(shape) + 1))
-    normal = c.cast(_normalized(c, x, axes, c.attribute("epsilon", 1e-5)), c.dtype())
-    result = _affine(c, normal, (1, *members) + (1,) * (len(shape) - 2))
-    return R.reshape(c.emit(result), shape)
+    x = R.reshape(_in_statistics_dtype(c), (shape[0], *members, *shape[2:]))
+    normal = _normalized(c, x, list(range(2, len(shape) + 1)))
+    return R.reshape(_affine(c, normal, (1, *members) + (1,) * (len(shape) - 2)), shape)
 
 
 @converts("LayerNormalization")
 def layer_normalization(c: NodeContext) -> list[relax.Expr | None]:
     """Normalize the last axes; also returns the mean and the inverse deviation."""
-    x, axes = c.cast(c.input(), _statistics_dtype(c)), list(range(c.axis(-1), len(c.shape())))
-    epsilon = c.attribute("epsilon", 1e-5)
+    x, axes = _in_statistics_dtype(c), list(range(c.axis(-1), len(c.shape())))
     statistics: list[relax.Expr | None] = [None, None]
     if c.uses_result(1) or c.uses_result(2):
-        normal, *statistics = _normalize(c, x, axes, epsilon)
+        normal, *statistics = _normalize(c, x, axes)
+        normal = c.cast(normal, c.dtype())
     else:
-        normal = _normalized(c, x, axes, epsilon)
-    result = R.multiply(c.cast(normal, c.dtype()), c.input(1))
-    if c.has(2):
-        result = R.add(c.emit(result), c.input(2))
-    return [result, *statistics]
+        normal = _normalized(c, x, axes)
+    result = normal * c.input(1)
+    return [result + c.input(2) if c.has(2) else result, *statistics]
 
 
 @converts("RMSNormalization")
 def rms_normalization(c: NodeContext) -> relax.Expr:
     """Divide by the root of the mean square of the last axes."""
-    x, axes = c.cast(c.input(), _statistics_dtype(c)), list(range(c.axis(-1), len(c.shape())))
-    normal = _normalized(c, x, axes, c.attribute("epsilon", 1e-5), centred=False)
-    return R.multiply(c.cast(normal, c.dtype()), c.input(1))
+    axes = list(range(c.axis(-1), len(c.shape())))
+    return _normalized(c, _in_statistics_dtype(c), axes, centred=False) * c.input(1)
 
 
 @converts("MeanVarianceNormalization", result_type=_type_of_input)
 def mean_variance_normalization(c: NodeContext) -> relax.Expr:
     """(x - mean) / (deviation + 1e-9), as the operator's definition has it."""
-    axes = list(c.attribute("axes") or (0, 2, 3))
-    x = c.input()
-    centred = c.emit(R.subtract(x, c.emit(R.mean(x, axes, keepdims=True))))
-    variance = c.emit(R.mean(c.emit(R.multiply(centred, centred)), axes, keepdims=True))
-    return R.divide(centred, c.emit(R.add(c.emit(R.sqrt(variance)), c.constant(1e-9))))
+    axes, x = list(c.attribute("axes") or (0, 2, 3)), c.input()
+    centred = x - R.mean(x, axes, keepdims=True)
+    variance = R.mean(centred * centred, axes, keepdims=True)
+    return centred / (R.sqrt(variance) + c.constant(1e-9))
 
 
 @converts("LpNormalization")
 def lp_normalization(c: NodeContext) -> relax.Expr:
     """Divide by the 1- or 2-norm along an axis; zero where the norm is."""
-    axis, p = c.axis(-1), c.attribute("p", 2)
-    x = c.input()
-    if p == 1:
-        norm = c.emit(R.sum(c.emit(R.abs(x)), [axis], keepdims=True))
-    elif p == 2:
-        norm = c.emit(R.sqrt(c.emit(R.sum(c.emit(R.multiply(x, x)), [axis], keepdims=True))))
-    else:
+    x, axis, p = c.input(), c.axis(-1), c.attribute("p", 2)
+    if p not in (1, 2):
         raise Refusal(f"p is {p}; 1 and 2 are supported")
-    quotient = c.emit(R.divide(x, norm))
-    return R.where(c.emit(R.equal(norm, c.constant(0))), c.constant(0), quotient)
+    total = R.sum(R.abs(x) if p == 1 else x * x, [axis], keepdims=True)
+    norm = total if p == 1 else R.sqrt(total)
+    return R.where(R.equal(norm, c.constant(0)), c.constant(0), x / norm)
 
 
 @converts("LRN")
 def local_response_normalization(c: NodeContext) -> relax.Expr:
     """x / (bias + alpha / size · sum of squares over near channels) ^ beta."""
     x, size, channels = c.input(), c.required("size"), c.shape()[1]
-    rank = len(c.shape())
-    squares = c.emit(R.multiply(x, x))
     # Beyond the first and last channel there is nothing to sum.
     before, after = min((size - 1) // 2, channels - 1), min(size // 2, channels - 1)
-    padded = c.emit(R.nn.pad(squares, [0, 0, before, after] + [0, 0] * (rank - 2)))
-    total = c.emit(R.strided_slice(padded, [1], [0], [channels]))
-    for shift in range(1, before + after + 1):
-        near = c.emit(R.strided_slice(padded, [1], [shift], [shift + channels]))
-        total = c.emit(R.add(total, near))
-    scaled = c.emit(R.multiply(total, c.constant(c.attribute("alpha", 1e-4) / size)))
-    base = c.emit(R.add(scaled, c.constant(c.attribute("bias", 1.0))))
-    return R.divide(x, c.emit(R.power(base, c.constant(c.attribute("beta", 0.75)))))
+    padded = R.nn.pad(x * x, [0, 0, before, after] + [0, 0] * (len(c.shape()) - 2))
+    near = [
+        R.strided_slice(padded, [1], [shift], [shift + channels])
+        for shift in range(before + after + 1)
+    ]
+    scaled = reduce(R.add, near) * c.constant(c.attribute("alpha", 1e-4) / size)
+    base = scaled + c.constant(c.attribute("bias", 1.0))
+    return x / R.power(base, c.constant(c.attribute("beta", 0.75)))
 
 
 @converts("Softmax", "LogSoftmax", "Hardmax")
@@ -210,22 +183,16 @@ def softmax(c: NodeContext) -> relax.Expr:
     flattened = legacy and prod(shape[axis + 1 :]) != 1
     if flattened:
         x, axis = c.emit(R.reshape(x, (prod(shape[:axis]), prod(shape[axis:])))), 1
-    if c.op_type == "Hardmax":
-        result = _hardmax(c, x, axis)
-    else:
-        operator = R.nn.softmax if c.op_type == "Softmax" else R.nn.log_softmax
-        result = operator(x, axis)
-    return R.reshape(c.emit(result), shape) if flattened else result
+    operators = {"Softmax": R.nn.softmax, "LogSoftmax": R.nn.log_softmax}
+    result = operators.get(c.op_type, partial(_hardmax, c))(x, axis)
+    return R.reshape(result, shape) if flattened else result
 
 
 def _hardmax(c: NodeContext, x: relax.Expr, axis: int) -> relax.Expr:
     """1 at the first maximum along an axis, else 0; all are 0 where the first element is NaN."""
-    shape = shape_of(x)
-    first = c.emit(first_extreme(c, x, axis, keepdims=True, largest=True))
+    shape, one = shape_of(x), c.constant(1)
+    first = first_extreme(x, axis, keepdims=True, largest=True)
     positions = np.arange(shape[axis], dtype=np.int64).reshape(shape_along(axis, len(shape)))
-    found = c.emit(R.equal(constant(positions), first))
-    one = c.constant(1)
     if c.is_float():
-        number = c.emit(R.greater_equal(x, c.constant(-np.inf)))
-        one = c.emit(R.where(number, one, c.constant(0)))
-    return R.where(found, one, c.constant(0))
+        one = R.where(x >= c.constant(-np.inf), one, c.constant(0))
+    return R.where(R.equal(constant(positions), first), one, c.constant(0))

@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 import onnx
 from tvm import relax
+from tvm.relax import op as R
 
 from ...ir.tensors import TensorType
 from ..converter import NodeContext, Refusal, converts
@@ -17,8 +18,7 @@ from .convolution import Attributes, Extents, Windows, read_windows, windowed_ty
 from .elementwise import whole_power
 from .reduction import wide_reduction
 
-R = relax.op
-
+_Operator = Callable[..., relax.Expr]
 _MAX = {1: R.nn.max_pool1d, 2: R.nn.max_pool2d, 3: R.nn.max_pool3d}
 _AVERAGE = {1: R.nn.avg_pool1d, 2: R.nn.avg_pool2d, 3: R.nn.avg_pool3d}
 
@@ -29,17 +29,7 @@ def pool_extents(op_type: str, attributes: Attributes, kernel: Extents, sizes: E
     ONNX's shape inference is not asked: it counts windows of ``ceil_mode`` that begin behind the
     input, which the specification of MaxPool and AveragePool ignores.
 
-    Parameters
-    ----------
-    attributes
-        The node's attributes.
-    kernel, sizes
-        Spatial extents of the kernel and of the input.
-
-    Raises
-    ------
-    Refusal
-        If the windows are not supported.
+    ``sizes`` are the spatial extents of the input.
     """
     windows = read_windows(attributes, kernel, sizes)
     same = attributes.get("auto_pad", "NOTSET").startswith("SAME")
@@ -52,13 +42,13 @@ def pool_extents(op_type: str, attributes: Attributes, kernel: Extents, sizes: E
                 raise Refusal("auto_pad with strides beyond the kernel is ambiguous")
     ceil = bool(attributes.get("ceil_mode", 0)) and not same
     extents = []
-    for axis, size in enumerate(sizes):
-        begin, end, stride = windows.begin[axis], windows.end[axis], windows.strides[axis]
-        room = size + begin + end - windows.spans[axis]
+    for size, span, begin, end, stride in zip(
+        sizes, windows.spans, windows.begin, windows.end, windows.strides, strict=True
+    ):
+        room = size + begin + end - span
         count = (-(-room // stride) if ceil else room // stride) + 1
-        if ceil and (count - 1) * stride >= size + begin:
-            count -= 1  # windows that begin in the padding at the end do not count
-        extents.append(count)
+        # Windows that begin in the padding at the end do not count.
+        extents.append(count - (ceil and (count - 1) * stride >= size + begin))
     return tuple(extents)
 
 
@@ -93,36 +83,26 @@ def average_pool(c: NodeContext) -> relax.Expr:
     if not any(windows.pads) or (simple and not with_padding and not own_count):
         return _pool(_AVERAGE, c.input(), windows, include_pad=False)
     mean = _pool(_AVERAGE, c.input(), windows)
-    return mean if own_count else R.multiply(c.emit(mean), c.constant(kernel / counts))
+    return mean if own_count else mean * c.constant(kernel / counts)
 
 
 @converts("LpPool", result_type=_pool_type)
 def lp_pool(c: NodeContext) -> relax.Expr:
     """p-norm of each window."""
-    p = _order(c)
-    powers = c.emit(_power(c, c.emit(R.abs(c.input())), p))
     windows = _pool_windows(c)
-    mean = c.emit(_pool(_AVERAGE, powers, windows))
-    total = c.emit(R.multiply(mean, c.constant(prod(windows.kernel))))
-    return _root(c, total, p)
+    count = c.constant(prod(windows.kernel))
+    return _norm(c, lambda powers: _pool(_AVERAGE, powers, windows) * count)
 
 
-def _order(c: NodeContext) -> int:
-    """Return the p of a p-norm."""
-    p = c.attribute("p", 2)
+def _norm(c: NodeContext, total: Callable[[relax.Expr], relax.Expr]) -> relax.Expr:
+    """Return a p-norm, of which ``total`` sums up the powers."""
+    p, x = c.attribute("p", 2), R.abs(c.input())
     if p < 1:
         raise Refusal(f"p is {p}, expected at least 1")
-    return int(p)
-
-
-def _power(c: NodeContext, x: relax.Expr, p: int) -> relax.Expr:
-    return whole_power(c, x, p) if p <= 8 else R.power(x, c.constant(p))
-
-
-def _root(c: NodeContext, x: relax.Expr, p: int) -> relax.Expr:
+    sums = total(whole_power(x, int(p)) if p <= 8 else R.power(x, c.constant(p)))
     if p == 2:
-        return R.sqrt(x)
-    return x if p == 1 else R.power(x, c.constant(1.0 / p))
+        return R.sqrt(sums)
+    return sums if p == 1 else R.power(sums, c.constant(1.0 / p))
 
 
 def _pool_windows(c: NodeContext) -> Windows:
@@ -140,10 +120,7 @@ def _pool_windows(c: NodeContext) -> Windows:
 
 
 def _pool(
-    operators: Mapping[int, Callable[..., relax.Expr]],
-    x: relax.Expr,
-    windows: Windows,
-    include_pad: bool = True,
+    operators: Mapping[int, _Operator], x: relax.Expr, windows: Windows, include_pad: bool = True
 ) -> relax.Expr:
     return operators[len(windows.kernel)](
         x, pool_size=windows.kernel, strides=windows.strides, padding=windows.pads,
@@ -152,13 +129,10 @@ def _pool(
 
 
 def _counts(c: NodeContext, windows: Windows, with_padding: bool) -> np.ndarray:
-    """Count the elements of every window that ONNX's mean divides by.
+    """Count the elements of every window that ONNX's mean divides by, as (1, 1, spatial...).
 
-    Returns
-    -------
-    numpy.ndarray
-        Shape (1, 1, spatial...): elements in the input, or in the input and the padding
-        that the attributes ask for; never those beyond, which ``ceil_mode`` touches.
+    They are in the input, or in the input and the padding that the attributes ask for; never
+    beyond, where ``ceil_mode`` leads.
     """
     sizes, declared = c.shape()[2:], read_windows(c.attributes, windows.kernel, c.shape()[2:])
     counts = np.ones((1, 1), np.int64)
@@ -167,11 +141,10 @@ def _counts(c: NodeContext, windows: Windows, with_padding: bool) -> np.ndarray:
         starts = np.arange(outputs) * windows.strides[axis] - windows.begin[axis]
         taps = np.arange(windows.kernel[axis]) * windows.dilations[axis]
         positions = starts[:, None] + taps[None, :]
-        low, high = 0, size
-        if with_padding:
-            low, high = -declared.begin[axis], size + declared.end[axis]
+        low = -declared.begin[axis] if with_padding else 0
+        high = size + declared.end[axis] if with_padding else size
         inside = ((positions >= low) & (positions < high)).sum(axis=1)
-        counts = counts[..., None] * inside.reshape((1,) * counts.ndim + (-1,))
+        counts = np.multiply.outer(counts, inside)
     return counts
 
 
@@ -180,9 +153,7 @@ def global_pool(c: NodeContext) -> relax.Expr:
     """Mean, maximum or p-norm over all spatial axes, which keep the extent 1."""
     axes = list(range(2, len(c.shape())))
     if c.op_type == "GlobalLpPool":
-        p = _order(c)
-        powers = c.emit(_power(c, c.emit(R.abs(c.input())), p))
-        return _root(c, c.emit(wide_reduction(c, R.sum, powers, axes, keepdims=True)), p)
+        return _norm(c, lambda powers: wide_reduction(c, R.sum, powers, axes, keepdims=True))
     if c.op_type == "GlobalAveragePool":
         return wide_reduction(c, R.mean, c.input(), axes, keepdims=True)
     return R.max(c.input(), axes, keepdims=True)

@@ -7,7 +7,7 @@ between DequantizeLinear and QuantizeLinear, and products of those are computed 
     DequantizeLinear(x) · DequantizeLinear(w) = sum((x - zx) (w - zw)) · sx · sw
 
 with the sum in int32, exact.  The layout pass finds the 8-bit tensors behind the differences again
-(:mod:`tvmflow.graph.layout.rules.quantized`).
+(:mod:`tvmflow.graph.layout.quantized`).
 
 ONNX Runtime's kernels for quantized operators take the scales of operands and result together
 first, by which numbers that are nearly between two steps may go to the other one.  So that networks
@@ -28,23 +28,13 @@ from math import prod
 
 import numpy as np
 from tvm import relax, tirx
+from tvm.relax import op as R
 
 from ...codegen import rounding
 from ...ir.limits import LARGE_WEIGHT_BYTES
-from ...ir.rewriter import constant_array, op_name
-from ..converter import (
-    NodeContext,
-    Refusal,
-    constant,
-    converts,
-    dtype_of,
-    normalized_axis,
-    shape_along,
-    shape_of,
-)
+from ...ir.rewriter import constant_array, op_name, shape_of
+from ..converter import NodeContext, Refusal, constant, converts, dtype_of, shape_along
 from ..graph import node_attributes
-
-R = relax.op
 
 _BYTES = ("int8", "uint8")
 _QUANTIZED = (*_BYTES, "int16", "uint16")
@@ -62,43 +52,36 @@ def quantize(c: NodeContext) -> relax.Expr:
     if c.attribute("precision", 0) not in (0, 1):
         raise Refusal("only division in float32 is supported")
     scale, zero = _parameters(c, "float32")
-    x = c.cast(c.input(), "float32")
+    x = c.emit(c.cast(c.input(), "float32"))
     points = c.known(2) if c.has(2) else np.zeros(1, np.int32)
     if points is not None and points.size == 1:
         point, values = int(points.reshape(())), c.known(1)
         if values is not None and values.size == 1:
             found = _requantized(c, x, _Target(np.float32(values.reshape(())), point, target))
             if found is not None:
-                return _rounded(c, found.value, point, target, found.zero)
-        return _rounded(c, c.emit(rounding.quotient(x, scale)), point, target)
-    value = c.emit(R.round(c.emit(rounding.quotient(x, scale))))
-    if zero is not None:
-        value = c.emit(R.add(value, zero))
+                value, added = found
+                return _rounded(value, point - added, target)
+        return _rounded(rounding.quotient(x, scale), point, target)
+    value = R.round(rounding.quotient(x, scale))
+    value = _limited(value if zero is None else value + zero, target)
     # Vectors of floats become 32-bit integers by one instruction, and these 8-bit ones; the direct
     # way is taken number by number.
-    return R.astype(c.emit(R.astype(_limited(c, value, target), "int32")), target)
+    return R.astype(R.astype(value, "int32"), target)
 
 
-def _rounded(
-    c: NodeContext, value: relax.Expr, zero: int, target: str, added: int = 0
-) -> relax.Expr:
+def _rounded(value: relax.Expr, zero: int, target: str) -> relax.Expr:
     """round(value) + zero point, to even, limited to an integer type's range.
 
     Limited first, which is the same and makes rounding cheap (:mod:`tvmflow.codegen.rounding`).
-    ``added`` is what the value has of the zero point already.
     """
-    zero -= added
-    value = _limited(c, value, target, zero)
-    value = c.emit(R.astype(c.emit(R.round(value)), "int32"))
-    if zero:
-        value = c.emit(R.add(value, constant(np.int32(zero))))
-    return R.astype(value, target)
+    value = R.astype(R.round(_limited(value, target, zero)), "int32")
+    return R.astype(value + constant(np.int32(zero)) if zero else value, target)
 
 
-def _limited(c: NodeContext, value: relax.Expr, target: str, zero: int = 0) -> relax.Expr:
+def _limited(value: relax.Expr, target: str, zero: int = 0) -> relax.Expr:
     """Limit a value, to which a zero point is still to be added, to an integer type's range."""
     limits = np.iinfo(target)
-    return c.emit(R.clip(value, limits.min - zero, limits.max - zero))
+    return R.clip(value, limits.min - zero, limits.max - zero)
 
 
 @converts("DequantizeLinear")
@@ -111,9 +94,9 @@ def dequantize(c: NodeContext) -> relax.Expr:
     difference_dtype = "int32" if c.dtype() == "int32" else "float32"
     scale, zero = _parameters(c, difference_dtype)
     value = c.cast(c.input(), difference_dtype)
-    value = value if zero is None else c.emit(R.subtract(value, zero))
+    value = value if zero is None else value - zero
     result = rounding.product(c.cast(value, "float32"), scale)
-    return result if c.result.dtype == "float32" else R.astype(c.emit(result), c.result.dtype)
+    return result if c.result.dtype == "float32" else R.astype(result, c.result.dtype)
 
 
 def _check(c: NodeContext, quantized: str) -> None:
@@ -130,18 +113,13 @@ def _parameters(c: NodeContext, zero_dtype: str) -> tuple[relax.Expr, relax.Expr
     if c.shape(1) != () and rank > 0:
         shape = [1] * rank
         if count != 1 or c.shape(1) != (1,) or rank == 1:
-            axis = normalized_axis(c.attribute("axis", 1), rank) if rank > 1 else 0
+            axis = c.axis(1) if rank > 1 else 0
             if count not in (c.shape()[axis], 1):
                 raise Refusal(f"it has {count} scales for an axis of {c.shape()[axis]}")
             shape[axis] = count
 
-    def shaped(index: int, kind: str) -> relax.Expr:
-        values = c.known(index)
-        if values is not None:
-            return constant(values.reshape(shape).astype(kind))
-        return c.cast(c.emit(R.reshape(c.input(index), shape)), kind)
-
-    return shaped(1, "float32"), shaped(2, zero_dtype) if c.has(2) else None
+    zero = c.cast(c.reshaped(2, shape), zero_dtype) if c.has(2) else None
+    return c.cast(c.reshaped(1, shape), "float32"), zero
 
 
 @converts("DynamicQuantizeLinear")
@@ -151,46 +129,27 @@ def dynamic_quantize(c: NodeContext) -> list[relax.Expr]:
     As in ONNX Runtime the scale of nothing but zeros is one; by ONNX's definition it is zero, and
     everything a quotient of two zeros.
     """
-    x = c.input()
-    zero, one = c.constant(0), c.constant(1)
-    highest = c.emit(R.maximum(c.emit(R.max(x)), zero))
-    lowest = c.emit(R.minimum(c.emit(R.min(x)), zero))
-    span = c.emit(R.subtract(highest, lowest))
-    step = c.emit(rounding.quotient(span, c.constant(255)))
-    scale = c.emit(R.where(c.emit(R.equal(span, zero)), one, step))
-    point = c.emit(R.round(c.emit(rounding.quotient(c.emit(R.negative(lowest)), scale))))
-    point = _limited(c, point, "uint8")
-    value = c.emit(R.add(c.emit(R.round(c.emit(rounding.quotient(x, scale)))), point))
-    return [R.astype(_limited(c, value, "uint8"), "uint8"), scale, R.astype(point, "uint8")]
+    x, zero, one = c.input(), c.constant(0), c.constant(1)
+    lowest = R.minimum(R.min(x), zero)
+    span = R.maximum(R.max(x), zero) - lowest
+    scale = R.where(R.equal(span, zero), one, rounding.quotient(span, c.constant(255)))
+    point = _limited(R.round(rounding.quotient(-lowest, scale)), "uint8")
+    value = R.round(rounding.quotient(x, scale)) + point
+    return [R.astype(_limited(value, "uint8"), "uint8"), scale, R.astype(point, "uint8")]
 
 
 # Operators that take 8-bit numbers -----------------------------------------------------
 
 
 def difference(c: NodeContext, index: int, zero: int, axis: int | None) -> relax.Expr:
-    """Return an operand without its zero point, in int32.
+    """Return an operand without its zero point, in int32; both by the numbers of the inputs.
 
-    Parameters
-    ----------
-    index, zero
-        Numbers of the inputs.
-    axis
-        Of the operand, along which a vector of zero points lies.
+    A vector of zero points lies along ``axis`` of the operand.
     """
     count = prod(c.shape(zero)) if c.has(zero) else 0
     shape = per_axis_shape(count, c.shape(index), axis)
-    values, zeros = c.known(index), c.known(zero) if count else None
-    if values is not None and (zeros is not None or not count):
-        whole = values.astype(np.int32)
-        return constant(whole if zeros is None else whole - zeros.astype(np.int32).reshape(shape))
-    value = c.emit(R.astype(c.input(index), "int32"))
-    if not count:
-        return value
-    if zeros is not None:
-        point: relax.Expr = constant(zeros.astype(np.int32).reshape(shape))
-    else:
-        point = c.emit(R.reshape(c.emit(R.astype(c.input(zero), "int32")), shape))
-    return c.emit(R.subtract(value, point))
+    value = c.cast(c.input(index), "int32")
+    return value - c.cast(c.reshaped(zero, shape), "int32") if count else value
 
 
 def per_axis_shape(count: int, shape: tuple[int, ...], axis: int | None) -> list[int]:
@@ -216,8 +175,8 @@ def requantize(
     ratio = left.reshape(()) * right / result.reshape(())
     shape = per_axis_shape(ratio.size, c.result.shape, axis)
     scale = constant(ratio.astype(np.float32).reshape(shape))
-    value = c.emit(rounding.product(c.emit(R.astype(total, "float32")), scale))
-    return _rounded(c, value, int(points.reshape(())), c.result.dtype)
+    value = rounding.product(R.astype(total, "float32"), scale)
+    return _rounded(value, int(points.reshape(())), c.result.dtype)
 
 
 # Products of dequantized numbers -------------------------------------------------------
@@ -234,9 +193,9 @@ class IntegerProduct:
 
     def scaled(self, c: NodeContext, total: relax.Expr, axis: int) -> relax.Expr:
         """Return the real numbers of sums in int32; scales lie along ``axis``."""
-        value = c.emit(R.astype(c.emit(total), "float32"))
+        value = R.astype(total, "float32")
         shape = shape_along(axis, len(c.result.shape))
-        return R.multiply(value, constant(self.scale.reshape(shape)))
+        return value * constant(self.scale.reshape(shape))
 
 
 def integer_product(c: NodeContext, axis: int) -> IntegerProduct | None:
@@ -254,9 +213,9 @@ def integer_product(c: NodeContext, axis: int) -> IntegerProduct | None:
     along = right.axis % rank == axis % rank
     if left.scale.size > 1 or (right.scale.size > 1 and not along):
         return None
-    x = c.emit(R.astype(left.value, "int32"))
+    x = R.astype(left.value, "int32")
     if left.zero.any():
-        x = c.emit(R.subtract(x, constant(left.zero.reshape(()))))
+        x = x - constant(left.zero.reshape(()))
     weight = right.known.astype(np.int32) - right.zero.reshape(shape_along(axis, rank))
     scale = left.scale.reshape(-1) * right.scale.reshape(-1)
     return IntegerProduct(x, weight, scale.astype(np.float32))
@@ -305,12 +264,8 @@ class _Target:
     dtype: str
 
 
-@dataclass(frozen=True)
-class _Requantized:
-    """A value in steps of the result's scale, and the zero point that it has already."""
-
-    value: relax.Expr
-    zero: int = 0
+#: A value in steps of the result's scale, and the zero point that it has already.
+_Requantized = tuple[relax.Expr, int]
 
 
 @dataclass(frozen=True)
@@ -321,14 +276,13 @@ class _Quantized:
     scale: np.float32
     zero: int
 
-    def integers(self, c: NodeContext) -> relax.Expr:
+    def integers(self) -> relax.Expr:
         """Return the integers as they are, in fp32."""
-        return c.emit(R.astype(self.value, "float32"))
+        return R.astype(self.value, "float32")
 
-    def difference(self, c: NodeContext) -> relax.Expr:
+    def difference(self) -> relax.Expr:
         """Return the integers less their zero point, in fp32."""
-        value = self.integers(c)
-        return c.emit(R.subtract(value, constant(np.float32(self.zero)))) if self.zero else value
+        return self.integers() - constant(np.float32(self.zero)) if self.zero else self.integers()
 
 
 def _requantized(c: NodeContext, x: relax.Expr, target: _Target) -> _Requantized | None:
@@ -337,22 +291,21 @@ def _requantized(c: NodeContext, x: relax.Expr, target: _Target) -> _Requantized
         return None
     found = _requantized_product(c, x, target.scale)
     if found is not None:
-        return _Requantized(found)
+        return found, 0
     value = _definition(c, x)
     rule = _REQUANTIZED.get(op_name(value) or "")
-    operands = [_quantized(c, a) for a in value.args] if rule is not None else []
-    known = [o for o in operands if o is not None]
-    return rule(c, value, known, target) if rule and len(known) == len(operands) else None
+    if rule is None:
+        return None
+    operands = [operand for a in value.args if (operand := _quantized(c, a)) is not None]
+    return rule(value, operands, target) if len(operands) == len(value.args) else None
 
 
 def _requantized_product(c: NodeContext, x: relax.Expr, scale: np.float32) -> relax.Expr | None:
     """Return sums of products in int32, a bias in steps of their scale, and activations."""
-    activations = []
-    value = _definition(c, x)
+    activations, bias, value = [], None, _definition(c, x)
     while op_name(value) in ("relax.nn.relu", "relax.clip"):
         activations.append(value)
         value = _definition(c, value.args[0])
-    bias = None
     if op_name(value) == "relax.add":
         bias = constant_array(value.args[1])
         if bias is None:
@@ -369,16 +322,15 @@ def _requantized_product(c: NodeContext, x: relax.Expr, scale: np.float32) -> re
         steps = _steps(bias, own)
         if steps is None:
             return None
-        sums = c.emit(R.add(sums, constant(steps)))
+        sums = sums + constant(steps)
     ratio = constant((own / scale).astype(np.float32))
-    result = c.emit(rounding.product(c.emit(R.astype(sums, "float32")), ratio))
+    result = rounding.product(R.astype(sums, "float32"), ratio)
     for activation in reversed(activations):
         if op_name(activation) == "relax.nn.relu":
-            result = c.emit(R.nn.relu(result))
+            result = R.nn.relu(result)
         else:
-            low, high = (tirx.const(float(limit.value / scale), "float32")
-                         for limit in activation.args[1:])  # fmt: skip
-            result = c.emit(R.clip(result, low, high))
+            limits = (float(limit.value / scale) for limit in activation.args[1:])
+            result = R.clip(result, *(tirx.const(limit, "float32") for limit in limits))
     return result
 
 
@@ -393,46 +345,38 @@ def _steps(bias: np.ndarray, scale: np.ndarray) -> np.ndarray | None:
     return whole if same.all() else None
 
 
-def _sum(
-    c: NodeContext, _call: relax.Call, operands: Sequence[_Quantized], target: _Target
-) -> _Requantized:
+def _sum(_call: relax.Call, operands: Sequence[_Quantized], target: _Target) -> _Requantized:
     """Add the integers as they are; what their zero points add is constant."""
     a, b = operands
     left, right = a.scale / target.scale, b.scale / target.scale
     # Rounded as by fused instructions.
     points = np.float32(np.float64(left) * a.zero + np.float64(np.float32(right * b.zero)))
-    rest = np.float32(target.zero) - points
-    value = c.emit(rounding.multiply_add(b.integers(c), constant(right), constant(rest)))
-    value = c.emit(rounding.multiply_add(a.integers(c), constant(left), value))
-    return _Requantized(value, target.zero)
+    rest = constant(np.float32(target.zero) - points)
+    value = rounding.multiply_add(b.integers(), constant(right), rest)
+    return rounding.multiply_add(a.integers(), constant(left), value), target.zero
 
 
-def _times(
-    c: NodeContext, _call: relax.Call, operands: Sequence[_Quantized], target: _Target
-) -> _Requantized:
+def _times(_call: relax.Call, operands: Sequence[_Quantized], target: _Target) -> _Requantized:
     a, b = operands
-    differences = c.emit(R.multiply(a.difference(c), b.difference(c)))
     ratio = constant(np.float32(np.float32(a.scale * b.scale) / target.scale))
-    value = c.emit(rounding.product(differences, ratio))
+    value = rounding.product(a.difference() * b.difference(), ratio)
     # Limits now, so that sums with the zero point are known to be small.
-    value = _limited(c, value, target.dtype, target.zero)
-    return _Requantized(c.emit(R.add(value, constant(np.float32(target.zero)))), target.zero)
+    value = _limited(value, target.dtype, target.zero)
+    return value + constant(np.float32(target.zero)), target.zero
 
 
-def _mean(
-    c: NodeContext, call: relax.Call, operands: Sequence[_Quantized], target: _Target
-) -> _Requantized | None:
+def _mean(call: relax.Call, operands: Sequence[_Quantized], target: _Target) -> _Requantized | None:
     (x,) = operands
     axes = [int(axis) for axis in call.attrs.axis]
     count = prod(shape_of(x.value)[axis] for axis in axes)
     if count > _LARGEST_SUM:
         return None
-    total = c.emit(R.sum(x.difference(c), axes, bool(call.attrs.keepdims)))
+    total = R.sum(x.difference(), axes, bool(call.attrs.keepdims))
     ratio = np.float32(x.scale / np.float32(target.scale * np.float32(count)))
-    return _Requantized(c.emit(rounding.product(total, constant(ratio))))
+    return rounding.product(total, constant(ratio)), 0
 
 
-_Rule = Callable[[NodeContext, relax.Call, Sequence[_Quantized], _Target], "_Requantized | None"]
+_Rule = Callable[[relax.Call, Sequence[_Quantized], _Target], "_Requantized | None"]
 _REQUANTIZED: dict[str, _Rule] = {
     "relax.add": _sum, "relax.multiply": _times, "relax.mean": _mean,
 }  # fmt: skip
@@ -458,6 +402,5 @@ def _quantized(c: NodeContext, expr: relax.Expr) -> _Quantized | None:
 
 
 def _definition(c: NodeContext, expr: relax.Expr) -> relax.Expr:
-    """Return what a variable is bound to."""
     found = c.builder.lookup_binding(expr) if isinstance(expr, relax.Var) else None
     return expr if found is None else found

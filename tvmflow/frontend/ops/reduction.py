@@ -6,26 +6,20 @@ from collections.abc import Callable
 
 import numpy as np
 from tvm import relax
+from tvm.relax import op as R
 
-from ..converter import (
-    NodeContext,
-    Refusal,
-    constant,
-    converts,
-    dtype_of,
-    normalized_axes,
-    normalized_axis,
-)
+from ..converter import NodeContext, Refusal, constant, converts, normalized_axes, normalized_axis
 
-R = relax.op
+_Operator = Callable[..., relax.Expr]
+
 
 #: Reductions, with an operator on every element before and on the result after them.
-_REDUCTIONS: dict[str, tuple[str | None, Callable[..., relax.Expr], str | None]] = {
+_REDUCTIONS: dict[str, tuple[_Operator | None, _Operator, _Operator | None]] = {
     "ReduceSum": (None, R.sum, None), "ReduceMean": (None, R.mean, None),
     "ReduceMax": (None, R.max, None), "ReduceMin": (None, R.min, None),
-    "ReduceProd": (None, R.prod, None), "ReduceL1": ("abs", R.sum, None),
-    "ReduceL2": ("square", R.sum, "sqrt"), "ReduceSumSquare": ("square", R.sum, None),
-    "ReduceLogSum": (None, R.sum, "log"),
+    "ReduceProd": (None, R.prod, None), "ReduceL1": (R.abs, R.sum, None),
+    "ReduceL2": (lambda x: x * x, R.sum, R.sqrt), "ReduceSumSquare": (lambda x: x * x, R.sum, None),
+    "ReduceLogSum": (None, R.sum, R.log),
 }  # fmt: skip
 
 #: Reductions of whole numbers that Relax rounds in another way, or not at all.
@@ -40,37 +34,25 @@ def reduction(c: NodeContext) -> relax.Expr:
     """Reduce some axes, which vanish or keep the extent 1."""
     before, reduce, after = _REDUCTIONS[c.op_type]
     axes, keepdims = _axes(c), bool(c.attribute("keepdims", 1))
-    x = c.input()
     if c.op_type in _FLOATING and not c.is_float():
         raise Refusal(f"{c.dtype()} values are not supported")
-    if before == "abs":
-        x = c.emit(R.abs(x))
-    elif before == "square":
-        x = c.emit(R.multiply(x, x))
-    boolean = dtype_of(x) == "bool"
-    if boolean:  # maximum and minimum of truth values
-        x = c.cast(x, "int8")
+    x = before(c.input()) if before else c.input()
+    if c.dtype() == "bool":  # maximum and minimum of truth values
+        x = R.astype(x, "int8")
     if axes:
         x = wide_reduction(c, reduce, x, axes, keepdims)
-        if after or boolean:
-            x = c.emit(x)
-    if after:
-        x = R.sqrt(x) if after == "sqrt" else R.log(x)
-    return R.astype(x, "bool") if boolean else x
+    if c.dtype() == "bool":
+        return R.astype(x, "bool")
+    return after(x) if after else x
 
 
 def wide_reduction(
-    c: NodeContext,
-    reduce: Callable[..., relax.Expr],
-    x: relax.Expr,
-    axes: list[int],
-    keepdims: bool,
+    c: NodeContext, reduce: _Operator, x: relax.Expr, axes: list[int], keepdims: bool
 ) -> relax.Expr:
     """Reduce; sum half precision, which overflows at 65504, in single precision."""
-    if dtype_of(x) != "float16" or reduce not in (R.sum, R.mean, R.prod):
+    if c.dtype() != "float16" or reduce not in (R.sum, R.mean, R.prod):
         return reduce(x, axes, keepdims)
-    wide = c.emit(R.astype(x, "float32"))
-    return R.astype(c.emit(reduce(wide, axes, keepdims)), "float16")
+    return R.astype(reduce(R.astype(x, "float32"), axes, keepdims), "float16")
 
 
 @converts("ReduceLogSumExp")
@@ -80,14 +62,12 @@ def reduce_log_sum_exp(c: NodeContext) -> relax.Expr:
     x = c.input()
     if not axes:
         return x
-    largest = c.emit(R.max(x, axes, keepdims=True))
+    largest = R.max(x, axes, keepdims=True)
     # Infinity less itself would be NaN; its exponential, or that of what is less, is the result.
-    infinite = c.emit(R.greater_equal(c.emit(R.abs(largest)), c.constant(np.inf)))
-    largest = c.emit(R.where(infinite, c.constant(0), largest))
-    exponentials = c.emit(R.exp(c.emit(R.subtract(x, largest))))
-    logarithm = c.emit(R.log(c.emit(R.sum(exponentials, axes, keepdims=True))))
-    result = R.add(logarithm, largest)
-    return result if keepdims else R.squeeze(c.emit(result), axes)
+    infinite = R.abs(largest) >= c.constant(np.inf)
+    largest = R.where(infinite, c.constant(0), largest)
+    result = R.log(R.sum(R.exp(x - largest), axes, keepdims=True)) + largest
+    return result if keepdims else R.squeeze(result, axes)
 
 
 def _axes(c: NodeContext) -> list[int]:
@@ -104,41 +84,35 @@ def _axes(c: NodeContext) -> list[int]:
 def arg_extreme(c: NodeContext) -> relax.Expr:
     """Position of the largest or smallest element; the first one, or the last if asked for."""
     axis, keepdims = c.axis(0), bool(c.attribute("keepdims", 1))
-    x, last = c.input(), bool(c.attribute("select_last_index", 0))
-    largest = c.op_type == "ArgMax"
-    if not last:
-        return first_extreme(c, x, axis, keepdims, largest)
+    x, largest = c.input(), c.op_type == "ArgMax"
+    if not c.attribute("select_last_index", 0):
+        return first_extreme(x, axis, keepdims, largest)
     if not c.is_float():
         return _last_extreme(c, x, axis, keepdims, largest)
     lowest = c.constant(-np.inf if largest else np.inf)
-    is_number = c.emit(R.greater_equal(x, c.constant(-np.inf)))
-    numbers = c.emit(R.where(is_number, x, lowest))
+    is_number = x >= c.constant(-np.inf)
+    numbers = R.where(is_number, x, lowest)
     # NaN loses wherever it is, also against an infinity: then the last number is the extreme.
-    extreme = c.emit((R.max if largest else R.min)(numbers, [axis], keepdims=keepdims))
-    others = c.emit(_last_extreme(c, numbers, axis, keepdims, largest))
-    mask = c.emit(R.astype(is_number, "float32"))
-    last_number = c.emit(_last_extreme(c, mask, axis, keepdims, largest=True))
-    position = c.emit(R.where(c.emit(R.equal(extreme, lowest)), last_number, others))
+    extreme = (R.max if largest else R.min)(numbers, [axis], keepdims=keepdims)
+    others = _last_extreme(c, numbers, axis, keepdims, largest)
+    last_number = _last_extreme(c, R.astype(is_number, "float32"), axis, keepdims, largest=True)
+    position = R.where(R.equal(extreme, lowest), last_number, others)
     # The first element stays the extreme if it is NaN, though another one be infinite.
-    first = c.emit(R.strided_slice(x, [axis], [0], [1]))
-    if not keepdims:
-        first = c.emit(R.squeeze(first, [axis]))
-    number = c.emit(R.greater_equal(first, c.constant(-np.inf)))
-    return R.where(number, position, constant(np.array(0, np.int64)))
+    first = R.strided_slice(x, [axis], [0], [1])
+    first = first if keepdims else R.squeeze(first, [axis])
+    return R.where(first >= c.constant(-np.inf), position, constant(np.array(0, np.int64)))
 
 
 def _last_extreme(
     c: NodeContext, x: relax.Expr, axis: int, keepdims: bool, largest: bool
 ) -> relax.Expr:
-    position = c.emit(first_extreme(c, c.emit(R.flip(x, axis)), axis, keepdims, largest))
-    return R.subtract(constant(np.array(c.shape()[axis] - 1, np.int64)), position)
+    position = first_extreme(R.flip(x, axis), axis, keepdims, largest)
+    return constant(np.array(c.shape()[axis] - 1, np.int64)) - position
 
 
-def first_extreme(
-    c: NodeContext, x: relax.Expr, axis: int, keepdims: bool, largest: bool
-) -> relax.Expr:
+def first_extreme(x: relax.Expr, axis: int, keepdims: bool, largest: bool) -> relax.Expr:
     """Return the position of the first largest or smallest element along an axis."""
-    position = c.emit((R.argmax if largest else R.argmin)(x, axis, keepdims))
+    position = (R.argmax if largest else R.argmin)(x, axis, keepdims)
     # Relax searches for what exceeds the type's smallest number (or is below its largest):
     # where all elements are that number it answers -1.
     return R.maximum(position, constant(np.array(0, np.int64)))
@@ -149,9 +123,9 @@ def cumulative_sum(c: NodeContext) -> relax.Expr:
     """Sum of all elements up to each one, or from each one on."""
     axis = normalized_axis(int(c.array(1, "axis").reshape(())), len(c.shape()))
     exclusive, backwards = bool(c.attribute("exclusive", 0)), bool(c.attribute("reverse", 0))
-    x = c.emit(R.flip(c.input(), axis)) if backwards else c.input()
+    x = R.flip(c.input(), axis) if backwards else c.input()
     total = R.cumsum(x, axis, dtype=c.dtype(), exclusive=exclusive)
-    return R.flip(c.emit(total), axis) if backwards else total
+    return R.flip(total, axis) if backwards else total
 
 
 @converts("TopK")
@@ -166,11 +140,10 @@ def top_k(c: NodeContext) -> list[relax.Expr]:
         raise Refusal(f"TVM does not sort {c.dtype()}")
     x = c.input()
     if not c.is_float():
-        pair = c.emit(R.topk(x, k, axis, "both", largest, "int64"))
+        pair = R.topk(x, k, axis, "both", largest, "int64")
         return [relax.TupleGetItem(pair, 0), relax.TupleGetItem(pair, 1)]
     # As in ONNX Runtime NaN is the largest; infinity makes room for it.
-    number = c.emit(R.greater_equal(x, c.constant(-np.inf)))
-    finite = c.emit(R.minimum(x, c.constant(np.finfo(c.dtype()).max)))
-    ordered = c.emit(R.where(number, finite, c.constant(np.inf)))
-    places = c.emit(R.topk(ordered, k, axis, "indices", largest, "int64"))
+    finite = R.minimum(x, c.constant(np.finfo(c.dtype()).max))
+    ordered = R.where(x >= c.constant(-np.inf), finite, c.constant(np.inf))
+    places = R.topk(ordered, k, axis, "indices", largest, "int64")
     return [R.gather_elements(x, places, axis), places]

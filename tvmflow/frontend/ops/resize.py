@@ -8,24 +8,16 @@ in ONNX's operator documentation.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from tvm import relax
+from tvm.relax import op as R
 
 from ...schedules.resize import linear_taps, relax_nearest, relax_positions
-from ..converter import (
-    NodeContext,
-    Refusal,
-    constant,
-    converts,
-    dtype_of,
-    normalized_axes,
-    shape_along,
-)
+from ..converter import NodeContext, Refusal, constant, converts, normalized_axes, shape_along
 from .shaping import take_places
-
-R = relax.op
 
 #: Up to here fp32, in which positions are worked out, has all whole numbers.
 _MOST_POSITIONS = 2**24
@@ -84,22 +76,19 @@ def _scales(c: NodeContext, axes: list[int]) -> list[float]:
             raise Refusal(f"its keep_aspect_ratio_policy {policy!r} is unknown")
         if policy != "stretch":
             ratios = [min(ratios) if policy == "not_larger" else max(ratios)] * len(ratios)
-    scales = [1.0] * len(shape)
-    for axis, ratio in zip(axes, ratios, strict=True):
-        scales[axis] = ratio
-    return scales
+    scales = dict(zip(axes, ratios, strict=True))
+    return [scales.get(axis, 1.0) for axis in range(len(shape))]
 
 
 def _regions(c: NodeContext, axes: list[int], modes: ResizeModes) -> list[tuple[float, float]]:
     """Return the region of interest of every axis, which one mode asks for."""
-    regions = [(0.0, 1.0)] * len(c.shape())
-    if modes.coordinate == "tf_crop_and_resize":
-        given = c.array(1, "regions of interest").tolist()
-        if len(given) != 2 * len(axes):
-            raise Refusal(f"its region of interest has {len(given)} numbers for {len(axes)} axes")
-        for index, axis in enumerate(axes):
-            regions[axis] = (given[index], given[index + len(axes)])
-    return regions
+    if modes.coordinate != "tf_crop_and_resize":
+        return [(0.0, 1.0)] * len(c.shape())
+    given, count = c.array(1, "regions of interest").tolist(), len(axes)
+    if len(given) != 2 * count:
+        raise Refusal(f"its region of interest has {len(given)} numbers for {count} axes")
+    regions = dict(zip(axes, zip(given[:count], given[count:], strict=True), strict=True))
+    return [regions.get(axis, (0.0, 1.0)) for axis in range(len(c.shape()))]
 
 
 def _resize(
@@ -128,39 +117,44 @@ def _resize(
     native = _native(c, maps, modes)
     if native is not None:
         return native
-    value, kind = c.input(), c.dtype()
+    kind = c.dtype()
     compute = "float32" if kind == "float16" and modes.mode != "nearest" else kind
-    value = c.cast(value, compute)
+    value = c.cast(c.input(), compute)
     for axis, mapped in maps.items():
-        value = c.emit(_along(c, value, axis, mapped))
+        value = _along(c, value, axis, mapped, compute)
         if mapped.outside.any():
             mask = constant(mapped.outside.reshape(shape_along(axis, len(shape))))
             fill = c.constant(c.attribute("extrapolation_value", 0.0), compute)
-            value = c.emit(R.where(mask, fill, value))
+            value = R.where(mask, fill, value)
     return value if compute == kind else R.astype(value, kind)
 
 
-def _along(c: NodeContext, x: relax.Expr, axis: int, mapped: AxisMap) -> relax.Expr:
+def _along(c: NodeContext, x: relax.Expr, axis: int, mapped: AxisMap, dtype: str) -> relax.Expr:
     """Resize one axis: by taking elements, mixing two, or a product with a matrix."""
-    rank, taps = len(x.ty.shape), mapped.places.shape[1]
+    rank, taps = len(c.shape()), mapped.places.shape[1]
     if taps == 1:
         return take_places(x, mapped.places[:, 0], axis)
     if taps == 2:
-        shape, parts = shape_along(axis, rank), []
-        for tap in range(2):
-            taken = c.emit(take_places(x, mapped.places[:, tap], axis))
-            weight = c.constant(mapped.weights[:, tap].reshape(shape), dtype_of(x))
-            parts.append(c.emit(R.multiply(taken, weight)))
-        return R.add(*parts)
-    matrix = mapped.matrix()
+        weights = mapped.weights.T.reshape(2, *shape_along(axis, rank))
+        return R.add(
+            *(
+                take_places(x, mapped.places[:, tap], axis) * c.constant(weights[tap], dtype)
+                for tap in range(2)
+            )
+        )
+    # The weights as a matrix (result, size).
+    dense = np.zeros((len(mapped.places), mapped.size))
+    rows = np.broadcast_to(np.arange(len(dense))[:, None], mapped.places.shape)
+    np.add.at(dense, (rows, mapped.places), mapped.weights)
+    matrix = dense.astype(np.float32)
     if axis == rank - 2:
-        return R.matmul(c.constant(matrix, dtype_of(x)), x)
-    turned = c.constant(np.ascontiguousarray(matrix.T), dtype_of(x))
+        return R.matmul(c.constant(matrix, dtype), x)
+    turned = c.constant(np.ascontiguousarray(matrix.T), dtype)
     if axis == rank - 1:
         return R.matmul(x, turned)
     swap = list(range(rank))
     swap[axis], swap[-1] = swap[-1], swap[axis]
-    return R.permute_dims(c.emit(R.matmul(c.emit(R.permute_dims(x, swap)), turned)), swap)
+    return R.permute_dims(R.matmul(R.permute_dims(x, swap), turned), swap)
 
 
 def _native(c: NodeContext, maps: dict[int, AxisMap], modes: ResizeModes) -> relax.Expr | None:
@@ -209,26 +203,17 @@ def _relax_rounding(modes: ResizeModes) -> str:
 
 @dataclass(frozen=True)
 class AxisMap:
-    """One axis of a resize.
+    """One axis of a resize."""
 
-    Parameters
-    ----------
-    size
-        Extent of the input.
-    coordinates
-        Real position in the input for each element of the result, float32.
-    places
-        Shape (result, taps): elements of the input, within the axis.
-    weights
-        Shape (result, taps): what they are multiplied by; rows sum to 1.
-    outside
-        True for elements of the result that lie outside the input and are filled with a value.
-    """
-
+    #: Extent of the input.
     size: int
+    #: Real position in the input for each element of the result, float32.
     coordinates: np.ndarray
+    #: Shape (result, taps): elements of the input, within the axis.
     places: np.ndarray
+    #: Shape (result, taps): what they are multiplied by; rows sum to 1.
     weights: np.ndarray
+    #: True for elements of the result that lie outside the input and are filled with a value.
     outside: np.ndarray
 
     @property
@@ -240,27 +225,14 @@ class AxisMap:
         there = np.where(own, self.weights, 0.0).sum(axis=1).astype(np.float32)
         return bool((there == 1).all() and not self.weights[~own].astype(np.float32).any())
 
-    def matrix(self) -> np.ndarray:
-        """Return the weights as a matrix (result, size) in float32."""
-        dense = np.zeros((len(self.places), self.size))
-        rows = np.broadcast_to(np.arange(len(self.places))[:, None], self.places.shape)
-        np.add.at(dense, (rows, self.places), self.weights)
-        return dense.astype(np.float32)
-
 
 def _axis_map(
     size: int, result: int, scale: float, roi: tuple[float, float], modes: ResizeModes
 ) -> AxisMap:
     """Work out one axis; refuse unknown modes, and positions that are not exact.
 
-    Parameters
-    ----------
-    size, result
-        Extents of the input and the result.
-    scale
-        Result per input, as given or as the ratio of the extents.
-    roi
-        Begin and end of the region of interest, relative to the axis.
+    ``scale`` is the result per input, as given or as the ratio of the extents; ``roi`` the begin
+    and end of the region of interest, relative to the axis.
     """
     if max(size, result) > _MOST_POSITIONS:
         raise Refusal(
@@ -277,7 +249,10 @@ def _axis_map(
     if modes.antialias and size == result and scale != 1:
         raise Refusal("smoothing an axis that keeps its extent is ambiguous")
     if modes.mode == "nearest":
-        if modes.coordinate == "half_pixel_symmetric" and _near_boundary(x, modes.nearest):
+        # A position may be so near a rounding boundary that the last bit decides.
+        shifted = x.astype(np.float64) - (0.5 if modes.nearest.startswith("round") else 0.0)
+        near = (np.abs(shifted - np.round(shifted)) < 1e-5).any()
+        if modes.coordinate == "half_pixel_symmetric" and near:
             raise Refusal("a position between two elements, where rounding errors decide")
         places = _nearest(x, modes.nearest, scale)[:, None]
         weights = np.ones_like(places, np.float64)
@@ -309,7 +284,7 @@ def _coordinates(
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and result > 1):
         return (y + half) / s - half
     if mode == "pytorch_half_pixel":
-        return np.zeros(result, np.float32)
+        return np.zeros_like(y)
     if mode == "half_pixel_symmetric":
         # The middle of the input is the middle of the result, also where the exact extent
         # size · scale is not whole.
@@ -321,35 +296,27 @@ def _coordinates(
     if mode == "align_corners":
         return y * np.float32(size - 1) / (length - one) if result > 1 else np.zeros_like(y)
     if mode == "tf_crop_and_resize":
-        begin, end = np.float32(roi[0]), np.float32(roi[1])
+        begin, end, last = np.float32(roi[0]), np.float32(roi[1]), np.float32(size - 1)
         if result > 1:
-            return begin * np.float32(size - 1) + y * (end - begin) * np.float32(size - 1) / (
-                length - one
-            )
-        return half * (begin + end) * np.float32(size - 1) + np.zeros_like(y)
+            return begin * last + y * (end - begin) * last / (length - one)
+        return half * (begin + end) * last + np.zeros_like(y)
     raise Refusal(f"its coordinate_transformation_mode {mode!r} is unknown")
 
 
-def _near_boundary(x: np.ndarray, mode: str) -> bool:
-    """Tell whether a position is so near a rounding boundary that the last bit decides."""
-    shifted = x.astype(np.float64) - (0.5 if mode.startswith("round") else 0.0)
-    return bool((np.abs(shifted - np.round(shifted)) < 1e-5).any())
+_ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - np.float32(0.5)),
+    "round_prefer_ceil": lambda x: np.floor(x + np.float32(0.5)),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
 
 
 def _nearest(x: np.ndarray, mode: str, scale: float) -> np.ndarray:
     if mode == "simple":  # before opset 11, where ONNX Runtime gives the unsaid rule
         mode = "ceil" if scale < 1 else "floor"
-    if mode == "round_prefer_floor":
-        rounded = np.ceil(x - np.float32(0.5))
-    elif mode == "round_prefer_ceil":
-        rounded = np.floor(x + np.float32(0.5))
-    elif mode == "floor":
-        rounded = np.floor(x)
-    elif mode == "ceil":
-        rounded = np.ceil(x)
-    else:
+    if mode not in _ROUNDINGS:
         raise Refusal(f"its nearest_mode {mode!r} is unknown")
-    return rounded.astype(np.int64)
+    return _ROUNDINGS[mode](x).astype(np.int64)
 
 
 def _taps(x: np.ndarray, shrink: float, modes: ResizeModes) -> tuple[np.ndarray, np.ndarray]:

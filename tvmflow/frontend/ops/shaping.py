@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
 import onnx
 from tvm import relax
+from tvm.relax import op as R
 
+from ...ir.rewriter import shape_of
 from ...ir.tensors import TensorType
-from ..converter import (
-    NodeContext,
-    Refusal,
-    constant,
-    converts,
-    normalized_axes,
-    normalized_axis,
-    shape_of,
-)
+from ..converter import NodeContext, Refusal, constant, converts, formulas, normalized_axes
 from ..graph import Graph, node_attributes
-
-R = relax.op
-
-
-@converts("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-def reshape(c: NodeContext) -> relax.Expr:
-    """Give the same elements another shape, which ONNX's shape inference has worked out."""
-    return R.reshape(c.input(), c.result.shape)
 
 
 @converts("Transpose")
@@ -39,7 +26,7 @@ def transpose(c: NodeContext) -> relax.Expr:
 @converts("Concat")
 def concat(c: NodeContext) -> relax.Expr:
     """Join along an axis; empty parts vanish."""
-    axis = normalized_axis(c.required("axis"), len(c.result.shape))
+    axis = c.axis()
     parts = [x for x in c.inputs() if 0 not in shape_of(x)]
     return parts[0] if len(parts) == 1 else R.concat(parts, axis)
 
@@ -59,11 +46,10 @@ def _split_lengths(c: NodeContext, axis: int) -> list[int]:
     """Return the extents of the parts, from an input, an attribute, or equal ones."""
     if c.has(1):
         return [int(length) for length in c.array(1, "lengths of the parts").reshape(-1)]
-    given = c.attribute("split")
-    if given:
-        return list(given)
-    count, extent = len(c.results), c.shape()[axis]
-    size = -(-extent // count)  # the last part may be smaller
+    if c.attribute("split"):
+        return list(c.attribute("split"))
+    extent = c.shape()[axis]
+    size = -(-extent // len(c.results))  # the last part may be smaller
     return [min(size, extent - start) for start in range(0, extent, size)]
 
 
@@ -78,12 +64,13 @@ def slice_ranges(node: onnx.NodeProto, graph: Graph) -> dict[int, range]:
         starts, ends = attributes.get("starts", []), attributes.get("ends", [])
         axes, steps = attributes.get("axes"), None
     else:
-        given: list[list[int] | None] = []
-        for name in [*node.input[1:], "", "", "", ""][:4]:
-            if name and name not in graph.constants:
-                raise Refusal("where it begins and ends is computed at run time")
-            given.append(graph.constants[name].reshape(-1).tolist() if name else None)
-        starts, ends, axes, steps = given[0] or [], given[1] or [], given[2], given[3]
+        names = [*node.input[1:], "", "", "", ""][:4]
+        if any(name and name not in graph.constants for name in names):
+            raise Refusal("where it begins and ends is computed at run time")
+        starts, ends, axes, steps = (
+            graph.constants[name].reshape(-1).tolist() if name else None for name in names
+        )
+        starts, ends = starts or [], ends or []
     axes = list(range(len(starts))) if axes is None else list(axes)
     steps = [1] * len(starts) if steps is None else steps
     if not len(starts) == len(ends) == len(axes) == len(steps):
@@ -107,24 +94,21 @@ def _sliced_type(node: onnx.NodeProto, graph: Graph) -> TensorType:
 @converts("Slice", result_type=_sliced_type)
 def slice_(c: NodeContext) -> relax.Expr:
     """Take a range of some axes, with steps; negative steps go backwards."""
-    return _take_ranges(c, c.input(), slice_ranges(c.node, c.graph))
+    return _take_ranges(c.input(), c.shape(), slice_ranges(c.node, c.graph))
 
 
-def _take_ranges(c: NodeContext, x: relax.Expr, ranges: dict[int, range]) -> relax.Expr:
-    """Take a range of each of some axes."""
-    shape = shape_of(x)
+def _take_ranges(x: relax.Expr, shape: Sequence[int], ranges: dict[int, range]) -> relax.Expr:
     forward = {axis: r for axis, r in ranges.items() if r.step > 0 and r != range(shape[axis])}
-    backward = {axis: r for axis, r in ranges.items() if r.step < 0 and len(r) > 0}
-    for r in ranges.values():
-        if len(r) == 0:
-            raise Refusal("its result is empty")
+    if not all(ranges.values()):
+        raise Refusal("its result is empty")
     if forward:
-        x = R.strided_slice(
-            x, list(forward), [r.start for r in forward.values()],
-            [r.stop for r in forward.values()], [r.step for r in forward.values()],
-        )  # fmt: skip
-    for axis, r in backward.items():
-        x = take_places(c.emit(x), np.array(r), axis)
+        begins, ends, steps = zip(
+            *((r.start, r.stop, r.step) for r in forward.values()), strict=True
+        )
+        x = R.strided_slice(x, list(forward), begins, ends, steps)
+    for axis, r in ranges.items():
+        if r.step < 0:
+            x = take_places(x, np.array(r), axis)
     return x
 
 
@@ -134,42 +118,29 @@ def take_places(x: relax.Expr, places: np.ndarray, axis: int) -> relax.Expr:
     return R.take(x, constant(places.astype(np.int32)), axis, "clip")
 
 
-@converts("Expand")
-def expand(c: NodeContext) -> relax.Expr:
-    """Broadcast to a shape."""
-    return R.broadcast_to(c.input(), c.result.shape)
+formulas(
+    # The same elements in another shape, which ONNX's shape inference has worked out.
+    **dict.fromkeys(
+        ("Reshape", "Flatten", "Squeeze", "Unsqueeze"),
+        lambda c: R.reshape(c.input(), c.result.shape),
+    ),
+    Expand=lambda c: R.broadcast_to(c.input(), c.result.shape),
+    Tile=lambda c: R.tile(c.input(), [int(n) for n in c.array(1, "repeats")]),
+)
 
 
-@converts("Tile")
-def tile(c: NodeContext) -> relax.Expr:
-    """Repeat along every axis."""
-    return R.tile(c.input(), [int(n) for n in c.array(1, "repeats")])
-
-
-@converts("DepthToSpace")
-def depth_to_space(c: NodeContext) -> relax.Expr:
-    """Move blocks of channels into space: depth-column-row or column-row-depth."""
+@converts("DepthToSpace", "SpaceToDepth")
+def depth_and_space(c: NodeContext) -> relax.Expr:
+    """Move blocks of channels into space, or back: depth-column-row or column-row-depth."""
     n, channels, height, width = c.shape()
-    block = c.required("blocksize")
-    depth = channels // (block * block)
-    if c.attribute("mode", "DCR") == "DCR":
-        return _permuted(c, (n, block, block, depth, height, width), [0, 3, 4, 1, 5, 2])
-    return _permuted(c, (n, depth, block, block, height, width), [0, 1, 4, 2, 5, 3])
-
-
-def _permuted(c: NodeContext, shape: tuple[int, ...], axes: list[int]) -> relax.Expr:
-    moved = c.emit(R.permute_dims(c.emit(R.reshape(c.input(), shape)), axes))
-    return R.reshape(moved, c.result.shape)
-
-
-@converts("SpaceToDepth")
-def space_to_depth(c: NodeContext) -> relax.Expr:
-    """Move blocks of space into channels: depth-column-row or column-row-depth."""
-    n, channels, height, width = c.shape()
-    block = c.required("blocksize")
-    shape = (n, channels, height // block, block, width // block, block)
-    is_dcr = c.attribute("mode", "DCR") == "DCR"
-    return _permuted(c, shape, [0, 3, 5, 1, 2, 4] if is_dcr else [0, 1, 3, 5, 2, 4])
+    block, is_dcr = c.required("blocksize"), c.attribute("mode", "DCR") == "DCR"
+    split: tuple[int, ...] = (n, channels, height // block, block, width // block, block)
+    axes = [0, 3, 5, 1, 2, 4] if is_dcr else [0, 1, 3, 5, 2, 4]
+    if c.op_type == "DepthToSpace":
+        depth = channels // (block * block)
+        split = (n, *((block, block, depth) if is_dcr else (depth, block, block)), height, width)
+        axes = [0, 3, 4, 1, 5, 2] if is_dcr else [0, 1, 4, 2, 5, 3]
+    return R.reshape(R.permute_dims(R.reshape(c.input(), split), axes), c.result.shape)
 
 
 @converts("Trilu")
@@ -186,68 +157,52 @@ def trilu(c: NodeContext) -> relax.Expr:
 def pad(c: NodeContext) -> relax.Expr:
     """Pad with a constant, or with elements of the input; negative padding crops."""
     shape = c.shape()
-    before, after = _amounts(c, len(shape))
-    mode = c.attribute("mode", "constant")
+    amounts, mode, x = _amounts(c, len(shape)), c.attribute("mode", "constant"), c.input()
     if mode == "constant":
-        return _pad_constant(c, c.input(), before, after, _value(c))
+        if c.opset < 11:
+            return _pad_constant(c, amounts, float(c.attribute("value", 0.0)))
+        value = c.array(2, "padding values").reshape(()).item() if c.has(2) else 0
+        return _pad_constant(c, amounts, value)
     if mode not in ("reflect", "edge", "wrap"):
         raise Refusal(f"its mode {mode!r} is unknown")
-    x = c.input()
-    for axis, (low, high) in enumerate(zip(before, after, strict=True)):
+    for axis, (low, high) in enumerate(amounts):
         if low == high == 0:
             continue
         # Which element of the input stands at each place of the result is known now.
         source = np.pad(np.arange(shape[axis]), (max(low, 0), max(high, 0)), mode)
         source = source[max(-low, 0) : source.size - max(-high, 0)]
-        x = c.emit(take_places(x, source, axis))
+        x = take_places(x, source, axis)
     return x
 
 
-def _amounts(c: NodeContext, rank: int) -> tuple[list[int], list[int]]:
+def _amounts(c: NodeContext, rank: int) -> list[tuple[int, int]]:
     """Return the padding before and after each axis."""
-    amounts = c.required("pads") if c.opset < 11 else c.array(1, "amounts of padding").tolist()
-    pads = list(amounts)
-    axes = list(range(rank))
-    if c.has(3):
-        axes = normalized_axes(c.array(3, "axes").tolist(), rank)
+    pads = list(c.required("pads") if c.opset < 11 else c.array(1, "amounts of padding").tolist())
+    axes = normalized_axes(c.array(3, "axes").tolist() if c.has(3) else range(rank), rank)
     if len(pads) != 2 * len(axes):
         raise Refusal(f"it has {len(pads)} amounts of padding for {len(axes)} axes")
-    before, after = [0] * rank, [0] * rank
-    for index, axis in enumerate(axes):
-        before[axis], after[axis] = int(pads[index]), int(pads[index + len(axes)])
-    return before, after
+    amounts = [(0, 0)] * rank
+    for axis, low, high in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
+        amounts[axis] = int(low), int(high)
+    return amounts
 
 
-def _value(c: NodeContext) -> float:
-    if c.opset < 11:
-        return float(c.attribute("value", 0.0))
-    return c.array(2, "padding values").reshape(()).item() if c.has(2) else 0
-
-
-def _pad_constant(
-    c: NodeContext, x: relax.Expr, before: list[int], after: list[int], value: float
-) -> relax.Expr:
+def _pad_constant(c: NodeContext, amounts: list[tuple[int, int]], value: float) -> relax.Expr:
     """Crop where the padding is negative, then pad with a value."""
-    shape = shape_of(x)
     crops = {
-        axis: range(max(-low, 0), shape[axis] - max(-high, 0))
-        for axis, (low, high) in enumerate(zip(before, after, strict=True))
+        axis: range(max(-low, 0), extent - max(-high, 0))
+        for axis, (extent, (low, high)) in enumerate(zip(c.shape(), amounts, strict=True))
         if low < 0 or high < 0
     }
-    if crops:
-        x = c.emit(_take_ranges(c, x, crops))
-    widths = [max(width, 0) for pair in zip(before, after, strict=True) for width in pair]
+    x = _take_ranges(c.input(), c.shape(), crops)
+    widths = [max(width, 0) for pair in amounts for width in pair]
     return R.nn.pad(x, widths, pad_value=value) if any(widths) else x
 
 
 @converts("CenterCropPad")
 def center_crop_pad(c: NodeContext) -> relax.Expr:
     """Crop or pad around the centre to a given shape."""
-    before, after = [], []
-    for size, wanted in zip(c.shape(), c.result.shape, strict=True):
-        difference = wanted - size
-        # A crop keeps the lower of two middles, padding puts an odd element at the end.
-        low = difference // 2 if difference > 0 else -((-difference) // 2)
-        before.append(low)
-        after.append(difference - low)
-    return _pad_constant(c, c.input(), before, after, 0)
+    differences = [there - here for here, there in zip(c.shape(), c.result.shape, strict=True)]
+    # A crop keeps the lower of two middles, padding puts an odd element at the end.
+    amounts = [(int(d / 2), d - int(d / 2)) for d in differences]
+    return _pad_constant(c, amounts, 0)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from tvm import relax
+from tvm.relax import op as R
 
 from ..converter import NodeContext, Refusal, converts, shape_along
-
-R = relax.op
 
 
 @converts("GridSample")
@@ -15,22 +14,23 @@ def grid_sample(c: NodeContext) -> relax.Expr:
     """Sample an image at the positions of a grid."""
     if len(c.shape()) != 4:
         raise Refusal("only images with two spatial axes are supported")
-    modes = {"linear": "bilinear", "bilinear": "bilinear", "nearest": "nearest",
-             "cubic": "bicubic", "bicubic": "bicubic"}  # fmt: skip
-    mode = modes.get(c.attribute("mode", "linear"))
-    if mode is None:
+    methods = {"linear": "bilinear", "bilinear": "bilinear", "nearest": "nearest",
+               "cubic": "bicubic", "bicubic": "bicubic"}  # fmt: skip
+    method = methods.get(c.attribute("mode", "linear"))
+    if method is None:
         raise Refusal(f"its mode {c.attribute('mode')!r} is unknown")
     padding, align = c.attribute("padding_mode", "zeros"), bool(c.attribute("align_corners", 0))
     image = c.input()
-    if padding == "reflection" and align:
+    for axis in (2, 3):
         # Reflected between the centres of the first and the last element, which TVM divides by
         # the distance of: between two that are alike, every position is the one that there is.
-        for axis in (2, 3):
-            if c.shape()[axis] == 1:
-                image = c.emit(R.concat([image, image], axis))
+        if padding == "reflection" and align and c.shape()[axis] == 1:
+            image = R.concat([image, image], axis)
     # Relax keeps the two coordinates in front of the grid's axes.
-    grid = c.emit(R.permute_dims(c.input(1), [0, 3, 1, 2]))
-    return R.image.grid_sample(image, grid, method=mode, padding_mode=padding, align_corners=align)
+    grid = R.permute_dims(c.input(1), [0, 3, 1, 2])
+    return R.image.grid_sample(
+        image, grid, method=method, padding_mode=padding, align_corners=align
+    )
 
 
 @converts("RoiAlign")
@@ -40,12 +40,12 @@ def roi_align(c: NodeContext) -> relax.Expr:
         raise Refusal("only the mode avg is supported")
     default = "half_pixel" if c.opset >= 16 else "output_half_pixel"
     mode = c.attribute("coordinate_transformation_mode", default)
-    batch = c.emit(R.astype(c.emit(R.reshape(c.input(2), (c.shape(2)[0], 1))), c.dtype(1)))
-    rois = c.emit(R.concat([batch, c.input(1)], 1))
+    batch = R.astype(R.reshape(c.input(2), (c.shape(2)[0], 1)), c.dtype(1))
+    rois = R.concat([batch, c.input(1)], 1)
     scale = c.attribute("spatial_scale", 1.0)
     if mode == "half_pixel":
         offset = np.array([0, -0.5, -0.5, -0.5, -0.5]) / scale
-        rois = c.emit(R.add(rois, c.constant(offset, c.dtype(1))))
+        rois = rois + c.constant(offset, c.dtype(1))
     return R.vision.roi_align(
         c.input(), rois,
         pooled_size=(c.attribute("output_height", 1), c.attribute("output_width", 1)),
@@ -64,17 +64,16 @@ def affine_grid(c: NodeContext) -> relax.Expr:
     align = bool(c.attribute("align_corners", 0))
     lines = [_positions(n) if align else _positions(n) * (n - 1) / n for n in extents]
     rank = len(extents)
-    maps = c.input()
 
     def column(index: int) -> relax.Expr:
-        found = c.emit(R.strided_slice(maps, [2], [index], [index + 1]))
-        return c.emit(R.reshape(found, (batch, *[1] * rank, rank)))
+        found = R.strided_slice(c.input(), [2], [index], [index + 1])
+        return R.reshape(found, (batch, *[1] * rank, rank))
 
     result = column(rank)
     # Positions begin with the last axis, x.
     for index, axis in enumerate(reversed(range(rank))):
         line = c.constant(lines[axis].reshape(1, *shape_along(axis, rank), 1))
-        result = c.emit(R.add(result, c.emit(R.multiply(line, column(index)))))
+        result = result + line * column(index)
     return R.broadcast_to(result, (batch, *extents, rank))
 
 

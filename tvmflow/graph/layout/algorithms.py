@@ -96,12 +96,8 @@ class Choice:
 
     def report(self) -> JsonObject:
         """The choice as JSON, for the module's metadata."""
-        return {
-            "convolution": self.convolution,
-            "algorithm": self.algorithm,
-            "asked": self.asked,
-            "reason": self.reason,
-        }
+        names = ("convolution", "algorithm", "asked", "reason")
+        return {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:
         return f"{self.convolution}  {self.algorithm}  {self.reason}"
@@ -117,11 +113,7 @@ class Measured:
 
 
 def impossible(
-    convolution: Convolution,
-    algorithm: str,
-    device: Device,
-    half: bool,
-    half_sums: bool = False,
+    convolution: Convolution, algorithm: str, device: Device, half: bool, half_sums: bool = False
 ) -> str | None:
     """Say why an algorithm cannot compute a convolution, ``None`` if it can.
 
@@ -164,14 +156,6 @@ def _no_product(convolution: Convolution, device: Device, half: bool) -> str | N
     return None
 
 
-def _product_pays(convolution: Convolution, device: Device) -> bool:
-    c = convolution
-    depth = c.kernel[0] * c.kernel[1] * c.inputs
-    # Of less than a block of input channels most lanes would be empty.
-    wide = c.inputs >= device.channel_block
-    return wide and gemm.pays(c.batch * c.height * c.width, c.outputs, depth)
-
-
 def cost(convolution: Convolution, algorithm: str, device: Device) -> float:
     """The formula above."""
     c = convolution
@@ -202,10 +186,7 @@ def choose(
 ) -> Choice:
     """The algorithm that was asked for, else the one that was measured, or that costs least.
 
-    Raises
-    ------
-    CompileError
-        If the algorithm that was asked for cannot compute the convolution.
+    Raises ``CompileError`` if the algorithm that was asked for cannot compute the convolution.
     """
     reasons = {a: impossible(convolution, a, device, half, half_sums) for a in ALGORITHMS}
     if asked is not None:
@@ -231,7 +212,11 @@ def _cheapest(
     convolution: Convolution, device: Device, half: bool, reasons: Mapping[str, str | None]
 ) -> tuple[str, str]:
     """The algorithm that seems best, and the reason; ``reasons`` say which cannot be."""
-    product = reasons[GEMM] is None and _product_pays(convolution, device)
+    c = convolution
+    # Of less than a block of input channels most lanes would be empty.
+    wide, depth = c.inputs >= device.channel_block, c.kernel[0] * c.kernel[1] * c.inputs
+    pays = wide and gemm.pays(c.batch * c.height * c.width, c.outputs, depth)
+    product = reasons[GEMM] is None and pays
     if product and half:
         return GEMM, "tensor cores multiply its matrices"
     able = [a for a, no in reasons.items() if no is None and a != GEMM]

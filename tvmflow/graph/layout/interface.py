@@ -38,10 +38,7 @@ def block_interface(
     ``requested`` has ``nchw4c`` or ``texture`` by the ONNX model's names; a name of an input and
     an output stands for both.  With ``half``, textures have channels of 16 bits.
 
-    Raises
-    ------
-    CompileError
-        If a name is unknown, or the tensor has no such form.
+    Raises ``CompileError`` if a name is unknown, or the tensor has no such form.
     """
     names = [info.name for info in (*inputs, *outputs)]
     for name in requested:
@@ -69,26 +66,25 @@ def block_interface(
 
 
 def _blocked(info: TensorInfo, form: str, device: Device, half: bool) -> TensorInfo:
-    if len(info.shape) != 4:
-        raise _impossible(info, form, "only tensors of 4 axes, NCHW, have blocks of channels")
-    if info.dtype != "float32":
-        raise _impossible(info, form, "only tensors of float32 are blocked")
-    shape = blocked_shape(info.shape, CHANNELS)
+    shape = blocked_shape(info.shape, CHANNELS) if len(info.shape) == 4 else ()
+    scope = interface_scope(shape, device, half) if shape and device.image_extent else None
+    why = ""
+    if not shape:
+        why = "only tensors of 4 axes, NCHW, have blocks of channels"
+    elif info.dtype != "float32":
+        why = "only tensors of float32 are blocked"
+    elif form == "texture" and not device.image_extent:
+        why = "the device has no images"
+    elif form == "texture" and scope is None:
+        limit = f"{device.image_extent}x{device.image_extent} texels"
+        why = f"no image of the device, at most {limit}, holds it"
+    if why:
+        raise CompileError(
+            f"Keeping {info} as {form} is not possible: {why}.",
+            remedy=f"Leave {info.name} out of `keep_layout`"
+            + (", or keep it as nchw4c." if "image" in why else "."),
+        )
     kept = replace(info, shape=shape, logical_shape=info.shape)
     if form == "nchw4c":
         return kept
-    if not device.image_extent:
-        raise _impossible(info, form, "the device has no images")
-    scope = interface_scope(shape, device, half)
-    if scope is None:
-        limit = f"{device.image_extent}x{device.image_extent} texels"
-        raise _impossible(info, form, f"no image of the device, at most {limit}, holds it")
-    return replace(kept, scope=scope, image=str(extent_of(shape, scope)))
-
-
-def _impossible(info: TensorInfo, form: str, why: str) -> CompileError:
-    return CompileError(
-        f"Keeping {info} as {form} is not possible: {why}.",
-        remedy=f"Leave {info.name} out of `keep_layout`"
-        + (", or keep it as nchw4c." if "image" in why else "."),
-    )
+    return replace(kept, scope=scope, image=str(extent_of(shape, str(scope))))

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tvm import IRModule, relax, te
@@ -37,7 +38,7 @@ from ...ir.names import resolve_names
 from ...ir.rewriter import Rewriter, constant_array, identifier, op_name, shape_of
 from .algorithms import Choice, Convolution, Measured, choose, convolutions
 from .interface import BlockedInterface
-from .rules import OUT_ELEMWISE_FUSABLE, RULES, Later
+from .rules import OUT_ELEMWISE_FUSABLE, RULES, Later, Result
 
 
 @dataclass
@@ -202,6 +203,10 @@ class LayoutPass(Rewriter):
             forms.blocked = self.pack(forms.plain, expr)
         return forms.blocked
 
+    def existing(self, expr: relax.Expr) -> relax.Expr:
+        """The blocked form of an old expression if that exists already, else the plain one."""
+        return self.blocked(expr) if self.is_blocked(expr) else self.substitute(expr)
+
     def plain_as(self, expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
         """The plain form of an old expression, in another shape of the same elements."""
         plain = self.substitute(expr)
@@ -224,10 +229,6 @@ class LayoutPass(Rewriter):
     def is_parameter(self, expr: relax.Expr) -> bool:
         """True if ``expr`` is an input or a large weight of the model, as it came in."""
         return any(self.env.get(expr, expr).same_as(p) for p in self.params)
-
-    def transposed_parameter(self, expr: relax.Expr) -> relax.Expr | None:
-        """The parameter ``[N, K]`` that ``expr`` is the transpose of, or ``None``."""
-        return self.transposed.get(expr)
 
     def rewrite(self, var: relax.Var, value: relax.Expr) -> relax.Expr | None:
         """Ask the operator's rule; without one it reads and writes plain tensors."""
@@ -263,6 +264,12 @@ class LayoutPass(Rewriter):
         if self.accumulate != "fp16" or str(call.ty.dtype) != "float32":
             return None
         return "float16" if may_sum_in_half(length, weight) else None
+
+    def emit_blocked(
+        self, name: str, compute: Callable[..., te.Tensor], *arguments: object, **options: Any
+    ) -> Result:
+        """Emit a primary function whose result is blocked."""
+        return Result(self.emit(name, compute, *arguments, **options), True)
 
     def constant(self, array: np.ndarray) -> relax.Expr:
         """A new constant of the graph."""

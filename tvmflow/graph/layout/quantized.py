@@ -62,16 +62,12 @@ def quantized(
 
 def _source(layout: LayoutPass, x: relax.Expr) -> tuple[relax.Expr, int] | None:
     """The 8-bit tensor that ``x`` is, less one constant zero point."""
-    zero, value = 0, _definition(layout, x)
+    zero, value = 0, layout.definitions.get(x, x)
     if op_name(value) == "relax.subtract":
         point = constant_array(value.args[1])
         if point is None or point.size != 1:
             return None
-        zero, value = int(point.reshape(())), _definition(layout, value.args[0])
+        zero, value = int(point.reshape(())), layout.definitions.get(value.args[0], value.args[0])
     if op_name(value) != "relax.astype" or str(value.args[0].ty.dtype) not in _NARROW:
         return None
     return value.args[0], zero
-
-
-def _definition(layout: LayoutPass, expr: relax.Expr) -> relax.Expr:
-    return layout.definitions.get(expr, expr)

@@ -85,15 +85,11 @@ def with_types(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def load(load: TensorLoad) -> tirx.Expr:
         half = halves.get(load.source)
-        if half is None:
-            return load
-        return tirx.Cast("float32", tirx.BufferLoad(half, load.indices))
+        return load if half is None else tirx.Cast("float32", tirx.BufferLoad(half, load.indices))
 
     def store(store: tirx.BufferStore) -> tirx.Stmt:
-        half = halves.get(store.buffer)
-        if half is None:
-            return store
-        return tirx.BufferStore(half, _rounded(store.value), store.indices)
+        half, value = halves.get(store.buffer), store.value
+        return store if half is None else tirx.BufferStore(half, _rounded(value), store.indices)
 
     def region(region: TensorRegion) -> TensorRegion:
         half = halves.get(region.source)
@@ -128,7 +124,6 @@ def _with_whole_sums(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _copy(source: tirx.Buffer, target: tirx.Buffer) -> tirx.Stmt:
-    """Loops that copy one buffer to another."""
     kinds = [str(extent.ty.dtype) for extent in source.shape]
     loops = [tirx.Var(f"i{axis}", kind) for axis, kind in enumerate(kinds)]
     axes = [

@@ -15,19 +15,19 @@ After::
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Literal
 
 from tvm import IRModule, relax, te, tirx
 
-from ...ir.rewriter import substitute, with_body, with_main
+from ...ir.rewriter import substitute, with_bindings, with_body, with_main
 from ...ir.scope import extent_of, is_half, is_texture
-from ...ir.signatures import called_function, with_scopes
+from ...ir.signatures import called_function, wants_schedule, with_scopes
 from ...runtime.json_types import JsonObject
-from .uses import Uses, is_opaque, key
+from .uses import Uses, key
 
 #: Causes of a decision.
-ASKED, OVERRIDE, COST = "asked", "override", "cost"
-LIMITS, NO_IMAGES, LAYOUT, OBSTACLE, COPY = "limits", "no images", "layout", "obstacle", "copy"
+Cause = Literal["asked", "override", "cost", "limits", "no images", "layout", "obstacle", "copy"]
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,7 @@ class Placement:
     #: Memory scope; ``None`` is a buffer of its dtype.
     scope: str | None
     reason: str
-    #: One of the causes above.
-    cause: str = ASKED
+    cause: Cause = "asked"
     #: Whether it is a weight, not made by the network.
     constant: bool = False
 
@@ -62,17 +61,11 @@ class Placement:
 
     def report(self) -> JsonObject:
         """The decision as JSON, for the module's metadata."""
-        return {
-            "tensor": self.tensor,
+        return asdict(self) | {
             "shape": list(self.shape),
-            "dtype": self.dtype,
             "stored_as": self.stored_as,
-            "constant": self.constant,
             "storage": self.storage,
             "image": self.extent,
-            "scope": self.scope,
-            "cause": self.cause,
-            "reason": self.reason,
         }
 
 
@@ -99,10 +92,6 @@ class Sides:
     own: Placement | None
     copy: Placement | None = None
 
-    def placements(self) -> list[Placement]:
-        """Those that there are."""
-        return [side for side in (self.own, self.copy) if side is not None]
-
 
 @dataclass
 class Retarget:
@@ -127,21 +116,22 @@ class Retarget:
 
     def run(self) -> IRModule:
         """Return the rewritten module."""
-        main = self.mod["main"]
-        blocks = []
-        for block in main.body.blocks:
-            self.made = []
-            for binding in block.bindings:
-                self.made.append(self._retarget(binding))
-                # A texture that lives on as a buffer makes room at once.
-                self._side(binding.var, texture=False)
-            blocks.append(type(block)(self.made))
+        main = with_bindings(self.mod["main"], self._rewritten)
+        self.made = []
         result = self._side(main.body.body, texture=0 in self.textures)
-        if not blocks and self.made:
-            blocks = [relax.DataflowBlock(self.made)]
-        elif len(self.made) > (len(blocks[-1].bindings) if blocks else 0):
-            blocks[-1] = type(blocks[-1])(self.made)
+        blocks = list(main.body.blocks)
+        if self.made:
+            last = blocks.pop() if blocks else relax.DataflowBlock([])
+            blocks.append(type(last)([*last.bindings, *self.made]))
         return with_main(self.mod, with_body(main, blocks, result), self.builder.get())
+
+    def _rewritten(self, binding: relax.Binding) -> list[relax.Binding]:
+        """A binding, behind the copies that it reads."""
+        self.made = []
+        self.made.append(self._retarget(binding))
+        # A texture that lives on as a buffer makes room at once.
+        self._side(binding.var, texture=False)
+        return self.made
 
     def _retarget(self, binding: relax.Binding) -> relax.Binding:
         """The same call, of the function with the signature that the placements ask for."""
@@ -156,7 +146,7 @@ class Retarget:
         if call is None:
             return self._plain(binding)
         function, arguments = call
-        texture = not is_opaque(function)
+        texture = wants_schedule(function)
         arguments = [self._side(argument, texture=texture) for argument in arguments]
         scopes = [
             self._scope(argument, old) for argument, old in zip(arguments, call[1], strict=True)
@@ -170,31 +160,27 @@ class Retarget:
 
     def _plain(self, binding: relax.Binding) -> relax.Binding:
         """A view or a tuple, of buffers."""
-        used = [var for var in relax.analysis.free_vars(binding.value) if var in self.sides]
-        copied = [var for var in used if self.sides[var].copy is not None]
-        if not copied:
+        used = relax.analysis.free_vars(binding.value)
+        replaced = {var: self._side(var, texture=False) for var in used}
+        if all(side.same_as(var) for var, side in replaced.items()):
             return binding
-        replaced = {var: self._side(var, texture=False) for var in copied}
         return relax.VarBinding(binding.var, substitute(binding.value, replaced))
 
     def _side(self, expr: relax.Expr, *, texture: bool) -> relax.Expr:
         """A tensor as a texture, or a buffer, where it is both; its copy is made at first use."""
         sides = self.sides.get(key(expr))
-        if sides is None or sides.copy is None:
-            return expr
-        if (sides.copy.storage == "texture") != texture:
+        copy = None if sides is None else sides.copy
+        if copy is None or (copy.storage == "texture") != texture:
             return expr
         if key(expr) not in self.copies:
-            self.copies[key(expr)] = self._copy(expr, sides.copy)
+            x = te.placeholder(copy.shape, copy.dtype, "x")
+            y = te.compute(copy.shape, lambda *indices: x[indices], name="y")
+            copying = te.create_prim_func([x, y]).without_attr("global_symbol")
+            callee = self._variant(copying, f"copy{copy.shape}", [self._scope(expr), copy.scope])
+            # No DataflowVar: it may be a result of `main`.
+            var = self.copies[key(expr)] = relax.Var(copy.tensor, expr.ty)
+            self.made.append(relax.VarBinding(var, relax.call_tir(callee, [expr], expr.ty)))
         return self.copies[key(expr)]
-
-    def _copy(self, expr: relax.Var, placement: Placement) -> relax.Var:
-        scopes = [self._scope(expr), placement.scope]
-        callee = self._variant(_copying(placement), f"copy{placement.shape}", scopes)
-        # No DataflowVar: it may be a result of `main`.
-        var = relax.Var(placement.tensor, expr.ty)
-        self.made.append(relax.VarBinding(var, relax.call_tir(callee, [expr], expr.ty)))
-        return var
 
     def _variant(
         self, function: tirx.PrimFunc, name: str, scopes: list[str | None]
@@ -212,10 +198,3 @@ class Retarget:
             return None
         side = sides.own if old is None or expr.same_as(old) else sides.copy
         return None if side is None else side.scope
-
-
-def _copying(placement: Placement) -> tirx.PrimFunc:
-    """A primary function that copies a tensor of this shape."""
-    x = te.placeholder(placement.shape, placement.dtype, "x")
-    y = te.compute(placement.shape, lambda *indices: x[indices], name="y")
-    return te.create_prim_func([x, y]).without_attr("global_symbol")

@@ -17,7 +17,7 @@ from a texture on the other gets one copy (:mod:`.placement`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tvm import IRModule
 
@@ -25,29 +25,8 @@ from ...devices.target import Device
 from ...errors import CompileError
 from ...ir.names import resolve_names, unique
 from ...ir.scope import HALF_BUFFER, constant_scope, interface_scope, panel_scope, with_half
-from .placement import (
-    ASKED,
-    COPY,
-    COST,
-    LAYOUT,
-    LIMITS,
-    NO_IMAGES,
-    OBSTACLE,
-    OVERRIDE,
-    Placement,
-    Retarget,
-    Sides,
-)
+from .placement import Cause, Placement, Retarget, Sides
 from .uses import Tensor, Uses, prefers_texture
-
-
-@dataclass(frozen=True)
-class _Decision:
-    """The scope of a tensor's texture (``None`` is a buffer), and why."""
-
-    scope: str | None
-    cause: str
-    reason: str
 
 
 @dataclass
@@ -83,11 +62,8 @@ class StoragePass:
         tensors = uses.tensors
         names = [tensor.name for tensor in tensors.values()]
         # The copy that a tensor would get is asked for like the tensor.
-        copies = {
-            f"{t.name}_texture": t.name
-            for t in tensors.values()
-            if t.written_as_buffer and _can_be_copied(t)
-        }
+        copies = {f"{t.name}_texture": t.name for t in tensors.values()
+                  if t.written_as_buffer and t.can_be_copied}  # fmt: skip
         self.overrides = resolve_names(
             self.overrides,
             names,
@@ -104,7 +80,8 @@ class StoragePass:
         self.width = max((t.shape[3] for t in pictures), default=1)
         sides = {key: self._place(tensor) for key, tensor in tensors.items()}
         mod = Retarget(self.mod, uses, sides, self.textures[1]).run()
-        return mod, [placement for side in sides.values() for placement in side.placements()]
+        placements = [p for side in sides.values() for p in (side.own, side.copy) if p is not None]
+        return mod, placements
 
     # -- the decision -----------------------------------------------------------------------
 
@@ -113,67 +90,75 @@ class StoragePass:
         asked = self.overrides.get(tensor.name)
         decision = self._decide(tensor, asked)
         if asked == "texture" and decision.scope is None:
-            raise _impossible(tensor, decision.reason)
+            raise CompileError(
+                f"The storage overrides ask for a texture for the tensor {tensor.name} "
+                f"{list(tensor.shape)}, but it is {decision.reason}.",
+                remedy="Leave it out of the overrides, or ask for a buffer.",
+            )
         if asked == "buffer" and tensor.pinned:
-            raise _contradictory(tensor)
+            raise CompileError(
+                f"The storage overrides ask for a buffer for the tensor {tensor.name}, but it is "
+                f"{tensor.pinned}.",
+                remedy="Leave it out of the overrides, or out of `keep_layout`.",
+            )
         if decision.scope is not None and tensor.obstacle:
-            return self._with_copy(tensor, decision)
-        scope = decision.scope
-        narrow = self._is_half(tensor) and not tensor.obstacle
-        if scope is None and narrow:
-            scope = HALF_BUFFER
-        elif tensor.constant and decision.cause in (LAYOUT, NO_IMAGES):
+            # What makes the tensor has the one storage, and the copy is the other.
+            kind = "texture" if tensor.written_as_buffer else "buffer"
+            name = unique(f"{tensor.name}_{kind}", self.taken)
+            reason = f"a copy of {tensor.name}, {tensor.obstacle}"
+            if not tensor.written_as_buffer:
+                copy = replace(decision, tensor=name, scope=None, cause="copy", reason=reason)
+                return Sides(decision, copy)
+            reason = f"{reason}: {decision.reason}"
+            copy = replace(decision, tensor=name, cause="copy", reason=reason)
+            own = replace(decision, scope=None, cause="obstacle", reason=tensor.obstacle)
+            return Sides(own, copy)
+        if decision.scope is None and self._is_half(tensor) and not tensor.obstacle:
+            return Sides(replace(decision, scope=HALF_BUFFER))
+        if tensor.constant and decision.cause in ("layout", "no images"):
             return Sides(None)
-        return Sides(_placement(tensor, scope, decision.cause, decision.reason))
+        return Sides(decision)
 
-    def _with_copy(self, tensor: Tensor, decision: _Decision) -> Sides:
-        """Both storages: what makes the tensor has the one, and the copy is the other."""
-        kind = "texture" if tensor.written_as_buffer else "buffer"
-        name = unique(f"{tensor.name}_{kind}", self.taken)
-        origin = f"a copy of {tensor.name}, {tensor.obstacle}"
-        if tensor.written_as_buffer:
-            own = _placement(tensor, None, OBSTACLE, tensor.obstacle)
-            reason = f"{origin}: {decision.reason}"
-            copy = _placement(tensor, decision.scope, COPY, reason, name)
-        else:
-            own = _placement(tensor, decision.scope, decision.cause, decision.reason)
-            copy = _placement(tensor, None, COPY, origin, name)
-        return Sides(own, copy)
-
-    def _decide(self, tensor: Tensor, asked: str | None) -> _Decision:
+    def _decide(self, tensor: Tensor, asked: str | None) -> Placement:
         """Choose the texture that a tensor is or gets, or a buffer."""
-        if tensor.obstacle and not tensor.pinned and not _can_be_copied(tensor):
-            return _Decision(None, OBSTACLE, tensor.obstacle)
-        if not self.device.image_extent:
-            return self._buffer(tensor, NO_IMAGES, "on a target or device without images")
+
+        def chosen(scope: str | None, cause: Cause, reason: str) -> Placement:
+            return Placement(
+                tensor.name, tensor.shape, tensor.dtype, scope, reason, cause, tensor.constant
+            )
+
+        def buffer(cause: Cause, reason: str) -> Placement:
+            """A buffer; if it had to be one anyway, that is the reason."""
+            if tensor.obstacle:
+                cause, reason = "obstacle", tensor.obstacle
+            return chosen(None, cause, reason)
+
+        if tensor.obstacle and not tensor.pinned and not tensor.can_be_copied:
+            return chosen(None, "obstacle", tensor.obstacle)
+        extent = self.device.image_extent
+        if not extent:
+            return buffer("no images", "on a target or device without images")
         if not tensor.has_texels:
-            return self._buffer(tensor, LAYOUT, tensor.why_no_texels)
+            return buffer("layout", tensor.why_no_texels)
         scope = self._scope_for(tensor)
         if scope is None:
-            reason = f"over the limits of the device's images, {limits(self.device)}"
-            return self._buffer(tensor, LIMITS, reason)
+            limits = f"{extent}x{extent} texels in {self.device.image_layers} layers"
+            return buffer("limits", f"over the limits of the device's images, {limits}")
         if asked:
-            return _Decision(scope if asked == "texture" else None, OVERRIDE, "asked for by name")
+            return chosen(scope if asked == "texture" else None, "override", "asked for by name")
         if tensor.pinned:
-            return _Decision(scope, ASKED, tensor.pinned)
+            return chosen(scope, "asked", tensor.pinned)
         if self.storage == "buffer":
-            return self._buffer(tensor, ASKED, "asked for")
+            return buffer("asked", "asked for")
         if self.storage == "texture":
-            return _Decision(scope, ASKED, "asked for")
+            return chosen(scope, "asked", "asked for")
         copy = ""
         if tensor.obstacle:
             copy = "texture" if tensor.written_as_buffer else "buffer"
         better, reason = prefers_texture(tensor.traffic, self.device, copy)
         if not better and copy:
             reason = f"{tensor.obstacle}: {reason}"
-        return _Decision(scope if better else None, COST, reason)
-
-    @staticmethod
-    def _buffer(tensor: Tensor, cause: str, reason: str) -> _Decision:
-        """A buffer; if it had to be one anyway, that is the reason."""
-        if tensor.obstacle:
-            return _Decision(None, OBSTACLE, tensor.obstacle)
-        return _Decision(None, cause, reason)
+        return chosen(scope if better else None, "cost", reason)
 
     def _is_half(self, tensor: Tensor) -> bool:
         # The layout pass names another form of a tensor after it.
@@ -185,43 +170,9 @@ class StoragePass:
         half = self._is_half(tensor)
         if tensor.pinned:
             return interface_scope(tensor.shape, self.device, half)
-        if tensor.constant:
-            scope = constant_scope(tensor.shape, self.device)
-        else:
-            scope = panel_scope(tensor.shape, self.device, self.width)
+        shape, device = tensor.shape, self.device
+        constant = tensor.constant
+        scope = (
+            constant_scope(shape, device) if constant else panel_scope(shape, device, self.width)
+        )
         return with_half(scope) if scope is not None and half else scope
-
-
-def _can_be_copied(tensor: Tensor) -> bool:
-    """True if functions read a tensor, or write and read it, that would do so in a texture."""
-    return not tensor.constant and tensor.has_texels and tensor.traffic.reads > 0
-
-
-def _placement(
-    tensor: Tensor, scope: str | None, cause: str, reason: str, name: str = ""
-) -> Placement:
-    return Placement(
-        name or tensor.name, tensor.shape, tensor.dtype, scope, reason, cause, tensor.constant
-    )
-
-
-def _impossible(tensor: Tensor, reason: str) -> CompileError:
-    return CompileError(
-        f"The storage overrides ask for a texture for the tensor {tensor.name} "
-        f"{list(tensor.shape)}, but it is {reason}.",
-        remedy="Leave it out of the overrides, or ask for a buffer.",
-    )
-
-
-def _contradictory(tensor: Tensor) -> CompileError:
-    return CompileError(
-        f"The storage overrides ask for a buffer for the tensor {tensor.name}, but it is "
-        f"{tensor.pinned}.",
-        remedy="Leave it out of the overrides, or out of `keep_layout`.",
-    )
-
-
-def limits(device: Device) -> str:
-    """A device's image limits, for messages."""
-    extent = device.image_extent
-    return f"{extent}x{extent} texels in {device.image_layers} layers"

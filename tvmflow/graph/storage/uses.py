@@ -43,10 +43,6 @@ class Traffic:
     unique: int = 0
     reads: int = 0
 
-    def written(self, shape: Sequence[int]) -> None:
-        """Count the one write of a tensor."""
-        self.writes += prod(shape) // CHANNELS
-
     def read(self, function: tirx.PrimFunc, index: int) -> None:
         """Count what a function reads of its parameter ``index``."""
         param = function.params[index]
@@ -65,20 +61,15 @@ def count_reads(function: tirx.PrimFunc, param: tirx.Var) -> int:
     A block whose result stays in the function (padding, say) is computed where it is read,
     and reads its sources as often: the padded input of a 3x3 convolution nine times.
     """
-    blocks = nodes_in(function.body, s_tir.SBlock)
-
-    def reads_of(tensor: tirx.Var) -> int:
-        total = 0
-        for block in blocks:
-            if not any(region.source.same_as(tensor) for region in block.reads):
-                continue
-            if _is_inlined(block, function):
-                total += reads_of(block.writes[0].source)
-            elif block.iter_vars:
-                total += prod(int(v.dom.extent) for v in block.iter_vars)
-        return total
-
-    return reads_of(param)
+    total = 0
+    for block in nodes_in(function.body, s_tir.SBlock):
+        if not any(region.source.same_as(param) for region in block.reads):
+            continue
+        if _is_inlined(block, function):
+            total += count_reads(function, block.writes[0].source)
+        elif block.iter_vars:
+            total += prod(int(v.dom.extent) for v in block.iter_vars)
+    return total
 
 
 def _is_inlined(block: s_tir.SBlock, function: tirx.PrimFunc) -> bool:
@@ -144,6 +135,11 @@ class Tensor:
         """True if its form is that of a texture: a constant of any rank, else blocked."""
         rank_fits = len(self.shape) >= 3 if self.constant else len(self.shape) == 5
         return rank_fits and self.shape[-1] == CHANNELS and self.dtype in DTYPES
+
+    @property
+    def can_be_copied(self) -> bool:
+        """True if functions read it, or write and read it, that would do so in a texture."""
+        return not self.constant and self.has_texels and self.traffic.reads > 0
 
     @property
     def why_no_texels(self) -> str:
@@ -215,7 +211,8 @@ class Uses:
         function, arguments = call
         if tensor is not None and PARTIAL in (function.attrs or {}):
             tensor.can_be_half = False
-        opaque = is_opaque(function)
+        # A function with a schedule of its own: its accesses are not ours to change.
+        opaque = not wants_schedule(function)
         for index, argument in enumerate(arguments):
             read = self.get(argument)
             if read is None:
@@ -228,7 +225,7 @@ class Uses:
         if tensor is not None and opaque:
             tensor.written_as_buffer = "written by a function that has no schedule of ours"
         elif tensor is not None:
-            tensor.traffic.written(tensor.shape)
+            tensor.traffic.writes += prod(tensor.shape) // CHANNELS
 
     def _note(self, expr: relax.Expr, name: str, *, constant: bool) -> Tensor | None:
         if not isinstance(expr.ty, relax.TensorType):
@@ -252,11 +249,6 @@ class Uses:
 def key(expr: relax.Expr) -> Hashable:
     """Variables are themselves; constants are known by their tensor, which calls may share."""
     return expr.value.__hash__() if isinstance(expr, GenericConst) else expr
-
-
-def is_opaque(function: tirx.PrimFunc) -> bool:
-    """True if a function has its schedule already: then its accesses are not ours to change."""
-    return not wants_schedule(function)
 
 
 def _fits_half(array: np.ndarray) -> bool:

@@ -4,8 +4,7 @@ A rule gets the pass and the old call.  It returns a :class:`Result`; or ``LATER
 call that is computed in the plain layout if and when something reads it; or ``None`` to
 decline: the operator then reads and writes plain tensors.
 
-Each file of this folder has rules for a family of operators in a table ``RULES``, by the names of
-the operators.
+Each file of this folder has rules for a family of operators.
 """
 
 from __future__ import annotations
@@ -45,14 +44,24 @@ class Later(Enum):
 
 Rule = Callable[["LayoutPass", relax.Call], "Result | Later | None"]
 
+#: By operator.
+RULES: dict[str, Rule] = {}
+
+
+def rule(*operators: str) -> Callable[[Rule], Rule]:
+    """Register a function as the rule of operators."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(operators, function))
+        return function
+
+    return register
+
 
 def is_float(expr: relax.Expr) -> bool:
     """True for a tensor of floating-point numbers."""
     return str(expr.ty.dtype).startswith("float")
 
 
-#: By operator.
-RULES: dict[str, Rule] = {}
-
-for _found in pkgutil.iter_modules(__path__):
-    RULES.update(import_module(f"{__name__}.{_found.name}").RULES)
+for _module in pkgutil.iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -10,23 +10,16 @@ from tvm import relax
 from ....devices.choices import GEMM, WINOGRAD
 from ....ir import blocked
 from ....ir.rewriter import constant_array, ints, op_name, shape_of
-from ....schedules import (
-    conv2d,
-    conv2d_transpose,
-    depthwise,
-    gemm,
-    grouped,
-    pooling,
-    winograd,
-)
+from ....schedules import conv2d, conv2d_transpose, depthwise, gemm, grouped, pooling, winograd
 from ..algorithms import Convolution
 from ..quantized import quantized
-from . import OPAQUE, Result, Rule, is_float
+from . import OPAQUE, Result, is_float, rule
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
 
 
+@rule("relax.nn.conv2d")
 def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Direct, grouped and depthwise convolution with constant weights."""
     attrs, block = call.attrs, layout.block
@@ -38,7 +31,7 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     padded = any(ints(attrs.padding))
     of_one_filter = groups > 1 and inputs == 1 and outputs == groups
     # Lanes of one vector read different channels: no four of them lie side by side.
-    mixed = groups > 1 and bool((outputs // groups) % block)
+    mixed = groups > 1 and not of_one_filter and bool((outputs // groups) % block)
     dots = not of_one_filter and not mixed and (groups == 1 or inputs % 4 == 0)
     integers = quantized(layout, x, weight, (1, 2, 3), dots=dots, staged=not padded)
     if integers is None:
@@ -49,32 +42,30 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
             return _gemm(layout, call, weight)
     else:
         x, weight = integers.source, integers.weight
-    options: dict[str, Any] = {
-        "strides": ints(attrs.strides),
-        "padding": ints(attrs.padding),
-        "dilation": ints(attrs.dilation),
-        "sums": layout.sums(call, int(inputs * weight[0, 0].size), weight),
-    }
+    options = _windows(attrs)
+    options["sums"] = layout.sums(call, int(inputs * weight[0, 0].size), weight)
     name, family = ("grouped", grouped) if mixed else ("conv2d", conv2d)
+    arguments = [outputs] if mixed else []
     if of_one_filter:
         name, family = "depthwise", depthwise
+        packed_weight = blocked.split_axis(weight[:, 0], 0, block)
+    else:
+        options["groups"] = groups
+        packed_weight = blocked.conv_weight(weight, block)
     compute = family.compute if integers is None else integers.integers.around(family.compute)
-    if of_one_filter:
-        packed = layout.constant(blocked.split_axis(weight[:, 0], 0, block))
-        return Result(layout.emit(name, compute, layout.blocked(x), packed, **options), True)
-    packed = layout.constant(blocked.conv_weight(weight, block))
-    options["groups"] = groups
-    if mixed:
-        expr = layout.emit(name, compute, layout.blocked(x), packed, outputs, **options)
-        return Result(expr, True)
+    packed = layout.constant(packed_weight)
     # A few channels would leave most lanes empty: such an input is read in its plain layout.
-    read_plain = inputs <= block // 4 and not layout.is_blocked(x)
-    source = layout.substitute(x) if read_plain else layout.blocked(x)
-    expr = layout.emit(name, compute, source, packed, **options)
+    read_plain = name == "conv2d" and inputs <= block // 4
+    source = layout.existing(x) if read_plain else layout.blocked(x)
+    expr = layout.emit(name, compute, source, packed, *arguments, **options)
     if integers is not None and integers.excess is not None:
         excess = blocked.block_constant(integers.excess.reshape(1, -1, 1, 1), block)
         expr = relax.op.subtract(expr, layout.constant(excess))
     return Result(expr, True)
+
+
+def _windows(attrs: Any) -> dict[str, Any]:
+    return {name: ints(getattr(attrs, name)) for name in ("strides", "padding", "dilation")}
 
 
 def _gemm(layout: LayoutPass, call: relax.Call, weight: np.ndarray) -> Result:
@@ -83,7 +74,7 @@ def _gemm(layout: LayoutPass, call: relax.Call, weight: np.ndarray) -> Result:
     block = layout.block
     depth = gemm.padded_depth(kernel[0] * kernel[1] * blocked.blocks_of(inputs, block) * block)
     columns = gemm.padded(blocked.blocks_of(outputs, block) * block)
-    expr = layout.emit(
+    return layout.emit_blocked(
         "conv2d",
         gemm.compute_conv,
         layout.blocked(call.args[0]),
@@ -91,76 +82,57 @@ def _gemm(layout: LayoutPass, call: relax.Call, weight: np.ndarray) -> Result:
         channels=inputs,
         outputs=outputs,
         kernel=tuple(kernel),
-        strides=ints(call.attrs.strides),
-        padding=ints(call.attrs.padding),
-        dilation=ints(call.attrs.dilation),
         half=layout.half or weight.dtype.itemsize == 2,
+        **_windows(call.attrs),
     )
-    return Result(expr, True)
 
 
 def _winograd(layout: LayoutPass, call: relax.Call, weight: np.ndarray, outputs: int) -> Result:
     """Three functions; only elementwise operators after the last one are fused with them."""
+    hint, (height, width) = layout.bb.hint, shape_of(call)[2:]
     tiles = layout.emit(
-        winograd.Input.NAME,
-        winograd.compute_input,
-        layout.blocked(call.args[0]),
-        outputs=outputs,
-        padding=ints(call.attrs.padding),
-        name_hint=f"{layout.bb.hint}_tiles",
-        pattern=OPAQUE,
-    )
-    transformed = winograd.transformed_weight(weight, outputs)
+        winograd.Input.NAME, winograd.compute_input, layout.blocked(call.args[0]),
+        outputs=outputs, padding=ints(call.attrs.padding),
+        name_hint=f"{hint}_tiles", pattern=OPAQUE,
+    )  # fmt: skip
+    packed = blocked.winograd_weight(winograd.transformed_weight(weight, outputs), layout.block)
     products = layout.emit(
-        winograd.Product.NAME,
-        winograd.compute_product,
-        tiles,
-        layout.constant(blocked.winograd_weight(transformed, layout.block)),
-        name_hint=f"{layout.bb.hint}_products",
-        pattern=OPAQUE,
-    )
-    height, width = shape_of(call)[2:]
-    expr = layout.emit(
-        winograd.Output.NAME,
-        winograd.compute_output,
-        products,
-        outputs=outputs,
-        height=height,
-        width=width,
-    )
-    return Result(expr, True)
+        winograd.Product.NAME, winograd.compute_product, tiles, layout.constant(packed),
+        name_hint=f"{hint}_products", pattern=OPAQUE,
+    )  # fmt: skip
+    return layout.emit_blocked(
+        winograd.Output.NAME, winograd.compute_output, products,
+        outputs=outputs, height=height, width=width,
+    )  # fmt: skip
 
 
+@rule("relax.nn.conv2d_transpose")
 def conv2d_transpose_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Transposed convolution with constant weights, grouped or not."""
     attrs, block = call.attrs, layout.block
     weight = constant_array(call.args[1])
     if weight is None or attrs.data_layout != "NCHW" or attrs.kernel_layout != "IOHW":
         return None
-    groups, kernel = int(attrs.groups), ints(weight.shape[2:])
-    strides, dilation = ints(attrs.strides), ints(attrs.dilation)
-    rows, columns = (
-        conv2d_transpose.whole_periods(kernel[a], strides[a], dilation[a]) for a in range(2)
-    )
+    groups, kernel, windows = int(attrs.groups), ints(weight.shape[2:]), _windows(attrs)
+    taps = conv2d_transpose.whole_periods
+    rows, columns = map(taps, kernel, windows["strides"], windows["dilation"])
     packed = blocked.transposed_weight(weight, groups, (rows, columns), block)
-    inputs = weight.shape[0] // groups
-    expr = layout.emit(
+    products = int(weight.shape[0] // groups * weight[0, 0].size)
+    return layout.emit_blocked(
         "conv2d_transpose",
         conv2d_transpose.compute,
         layout.blocked(call.args[0]),
         layout.constant(packed),
         groups * weight.shape[1],
         kernel=kernel,
-        strides=strides,
-        padding=ints(attrs.padding),
         output_padding=ints(attrs.output_padding),
-        dilation=dilation,
         groups=groups,
-        sums=layout.sums(call, int(inputs * weight[0, 0].size), weight),
+        sums=layout.sums(call, products, weight),
+        **windows,
     )
-    return Result(expr, True)
 
 
+@rule("relax.nn.max_pool2d", "relax.nn.avg_pool2d")
 def pool2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Max and average pooling."""
     attrs = call.attrs
@@ -168,25 +140,14 @@ def pool2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         return None
     kind = "max" if op_name(call) == "relax.nn.max_pool2d" else "avg"
     window = ints(attrs.pool_size)
-    expr = layout.emit(
+    return layout.emit_blocked(
         "pool",
         pooling.compute,
         layout.blocked(call.args[0]),
         kind=kind,
         window=window,
-        strides=ints(attrs.strides),
-        padding=ints(attrs.padding),
-        dilation=ints(attrs.dilation),
         ceil_mode=bool(attrs.ceil_mode),
         count_include_pad=bool(attrs.count_include_pad),
         sums=layout.sums(call, window[0] * window[1]) if kind == "avg" else None,
+        **_windows(attrs),
     )
-    return Result(expr, True)
-
-
-RULES: dict[str, Rule] = {
-    "relax.nn.conv2d": conv2d_rule,
-    "relax.nn.conv2d_transpose": conv2d_transpose_rule,
-    "relax.nn.max_pool2d": pool2d_rule,
-    "relax.nn.avg_pool2d": pool2d_rule,
-}

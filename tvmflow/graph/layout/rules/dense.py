@@ -14,7 +14,7 @@ from ....ir.limits import LARGE_WEIGHT_BYTES
 from ....ir.rewriter import constant_array, shape_of
 from ....schedules import dense, gemm, matmul
 from ..quantized import quantized
-from . import INJECTIVE, Result, Rule, resize
+from . import INJECTIVE, Result, resize, rule
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
@@ -24,25 +24,20 @@ if TYPE_CHECKING:
 FEW_ROWS = 8
 
 
+@rule("relax.matmul")
 def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """A product with constant weights, with large ones, or of two computed tensors.
 
     Constant weights are packed; large ones stay ``[K, N]`` or ``[N, K]``.
     """
     x, weight = call.args
-    if len(shape_of(call)) == 4 and (mixed := resize.mix_rule(layout, call)) is not None:
+    shape, rank = shape_of(call), len(shape_of(weight))
+    if len(shape) == 4 and (mixed := resize.mix_rule(layout, call)) is not None:
         return mixed
-    if (
-        str(call.ty.dtype) not in ("float32", "int32")
-        or min(len(shape_of(x)), len(shape_of(weight))) < 2
-    ):
+    if str(call.ty.dtype) not in ("float32", "int32") or min(len(shape_of(x)), rank) < 2:
         return None
-    if len(shape_of(weight)) > 2:
-        return _computed(layout, call)
-    array = constant_array(weight)
-    rows = layout.transposed_parameter(weight)
-    shape = shape_of(call)
-    if array is None and rows is None and not _stays(layout, call):
+    array, rows = constant_array(weight), layout.transposed.get(weight)
+    if rank > 2 or (array is None and rows is None and not _stays(layout, call)):
         return _computed(layout, call)
     compute: Callable[..., te.Tensor] = dense.compute_packed
     excess = None
@@ -52,9 +47,8 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         compute = integers.integers.around(compute)
     elif array is not None and _pays(layout, call, prod(shape[:-1])):
         left = layout.plain_as(x, (prod(shape[:-1]), array.shape[0]))
-        weights = blocked.pad_matrix(
-            array, gemm.padded_depth(len(array)), gemm.padded(array.shape[1])
-        )
+        extents = gemm.padded_depth(len(array)), gemm.padded(array.shape[1])
+        weights = blocked.pad_matrix(array, *extents)
         return Result(_shaped(_product(layout, left, layout.constant(weights), call), shape), False)
     # Few rows: those of all matrices of the batch are one matrix.
     flat = shape[-2] < FEW_ROWS or array is None
@@ -70,9 +64,8 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         if excess is not None:
             expr = layout.bb.emit(relax.op.subtract(expr, layout.constant(excess)))
     elif rows is None:
-        expr = layout.emit(
-            "dense", dense.compute_columns, left, layout.substitute(weight), layout.block
-        )
+        columns = layout.substitute(weight)
+        expr = layout.emit("dense", dense.compute_columns, left, columns, layout.block)
     else:
         expr = layout.emit("dense", dense.compute_rows, left, rows, layout.block)
     return Result(_shaped(expr, shape), False)
@@ -122,8 +115,3 @@ def _computed(layout: LayoutPass, call: relax.Call) -> Result:
 
 def _shaped(expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
     return expr if shape_of(expr) == shape else relax.op.reshape(expr, shape)
-
-
-RULES: dict[str, Rule] = {
-    "relax.matmul": matmul_rule,
-}

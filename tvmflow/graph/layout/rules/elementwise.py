@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from tvm import relax, te, tirx
 
 from ....ir import blocked
 from ....ir.rewriter import constant_array, op_name, shape_of
-from . import ELEMENTWISE, INJECTIVE, Later, Result, Rule, is_float
+from . import ELEMENTWISE, INJECTIVE, Later, Result, Rule, is_float, rule
 from .moving import Index, element
 
 if TYPE_CHECKING:
@@ -31,12 +32,10 @@ def unary_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
 
 def cast_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Casts between floating-point types, and the integers of quantized networks."""
-    both = (call, call.args[0])
-    return unary_rule(layout, call) if all(_has_vectors(expr) for expr in both) else None
-
-
-def _has_vectors(expr: relax.Expr) -> bool:
-    return is_float(expr) or str(expr.ty.dtype) in ("int8", "uint8", "int32")
+    for expr in (call, call.args[0]):
+        if not is_float(expr) and str(expr.ty.dtype) not in ("int8", "uint8", "int32"):
+            return None
+    return unary_rule(layout, call)
 
 
 def binary_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
@@ -72,13 +71,8 @@ def where_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     if operands is None:
         return None
     full = blocked.blocked_shape(shape, layout.block)
-    expr = layout.emit(
-        "choose",
-        lambda *tensors: choose(compare, full, *tensors),
-        *operands,
-        pattern=ELEMENTWISE,
-    )
-    return Result(expr, True)
+    compute = partial(choose, compare, full)
+    return layout.emit_blocked("choose", compute, *operands, pattern=ELEMENTWISE)
 
 
 def choose(compare: Compare, shape: Sequence[int], *operands: te.Tensor) -> te.Tensor:
@@ -162,3 +156,5 @@ RULES: dict[str, Rule] = {
     **{f"relax.tvmflow.{name}": binary_rule for name in ("quotient", "product", "multiply_add")},
     **dict.fromkeys(_COMPARISONS, comparison_rule),
 }
+for _name, _rule in RULES.items():
+    rule(_name)(_rule)

@@ -2,56 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 
-from ....ir.rewriter import shape_of
+from ....ir.rewriter import op_name, shape_of
 from ....schedules import grid_sample
-from . import INJECTIVE, Result, Rule
+from . import INJECTIVE, Result, rule
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
 
 
+@rule("relax.image.grid_sample", grid_sample.OPERATOR)
 def grid_sample_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
-    """Bilinear and nearest samples of pictures at positions from -1 to 1."""
-    attrs = call.attrs
-    methods, modes = ("bilinear", "nearest"), ("zeros", "border")
-    if attrs.layout != "NCHW" or attrs.method not in methods or attrs.padding_mode not in modes:
-        return None
-    method, mode = str(attrs.method), str(attrs.padding_mode)
-    return _emit(layout, call, method, mode, bool(attrs.align_corners))
-
-
-def sample_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
-    """Bilinear samples at real indices."""
-    return _emit(layout, call, "bilinear", "zeros", None)
-
-
-def _emit(
-    layout: LayoutPass, call: relax.Call, method: str, padding_mode: str, align_corners: bool | None
-) -> Result | None:
-    """The samples in the layout of the picture."""
-    x, grid = call.args
+    """Bilinear and nearest samples of pictures at positions from -1 to 1, or at real indices."""
+    (x, grid), attrs = call.args, call.attrs
+    options: dict[str, Any] = {"method": "bilinear", "padding_mode": "zeros", "align_corners": None}
+    if op_name(call) != grid_sample.OPERATOR:
+        methods, modes = ("bilinear", "nearest"), ("zeros", "border")
+        options = {"method": str(attrs.method), "padding_mode": str(attrs.padding_mode),
+                   "align_corners": bool(attrs.align_corners)}  # fmt: skip
+        if attrs.layout != "NCHW" or attrs.method not in methods or attrs.padding_mode not in modes:
+            return None
     if len(shape_of(call)) != 4 or str(call.ty.dtype) != "float32":
         return None
-    is_blocked = layout.is_blocked(x)
-    expr = layout.bb.emit_te(
-        grid_sample.compute,
-        layout.blocked(x) if is_blocked else layout.substitute(x),
-        layout.substitute(grid),
-        method=method,
-        padding_mode=padding_mode,
-        align_corners=align_corners,
-        primfunc_name_hint="grid_sample",
-        # Positions are computed where they are used: in 16 bits they would lie beside their pixel.
-        primfunc_attrs={"op_pattern": INJECTIVE},
-    )
-    return Result(expr, is_blocked)
-
-
-RULES: dict[str, Rule] = {
-    "relax.image.grid_sample": grid_sample_rule,
-    grid_sample.OPERATOR: sample_rule,
-}
+    # Positions are computed where they are used: in 16 bits they would lie beside their pixel.
+    expr = layout.emit(
+        "grid_sample", grid_sample.compute, layout.existing(x), layout.substitute(grid),
+        pattern=INJECTIVE, **options,
+    )  # fmt: skip
+    return Result(expr, layout.is_blocked(x))

@@ -9,7 +9,6 @@ stay in their lanes, whole vectors are moved.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -17,7 +16,7 @@ from tvm import ir, relax, sym, te, tirx
 
 from ....ir.blocked import blocked_shape
 from ....ir.rewriter import constant_array, ints, op_name, shape_of
-from . import INJECTIVE, Later, Result, Rule
+from . import INJECTIVE, RULES, Later, Result, rule
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
@@ -25,13 +24,6 @@ if TYPE_CHECKING:
 #: An element of a tensor at an index of each of four axes.
 Value = Callable[..., "tirx.Expr"]
 Index: TypeAlias = "tirx.Expr | int"
-
-
-def _moved(
-    layout: LayoutPass, name: str, compute: Callable[..., te.Tensor], *tensors: relax.Expr
-) -> Result:
-    """The blocked result of a function of ``tensors`` that moves their elements."""
-    return Result(layout.emit(name, compute, *tensors, pattern=INJECTIVE), True)
 
 
 def element(x: te.Tensor, n: Index, channel: Index, y: Index, v: Index) -> tirx.Expr:
@@ -50,7 +42,7 @@ def rearrange(
     ``guarded`` writes zeros into the padding lanes; without it ``value`` must be defined for
     them too.
     """
-    channels = shape[1]
+    channels, extents = shape[1], blocked_shape(tuple(shape), block)
 
     def body(n, kk, y, v, k):  # type: ignore[no-untyped-def]
         channel = kk * block + k
@@ -58,108 +50,95 @@ def rearrange(
         if guarded and channels % block:
             result = tirx.if_then_else(channel < channels, result, tirx.const(0, dtype))
         analyzer = sym.Analyzer()
-        for var, extent in zip((n, kk, y, v, k), blocked_shape(tuple(shape), block), strict=True):
+        for var, extent in zip((n, kk, y, v, k), extents, strict=True):
             analyzer.bind(var, ir.Range(0, extent))
         return analyzer.simplify(result)
 
-    return te.compute(blocked_shape(tuple(shape), block), body, name=name)
+    return te.compute(extents, body, name=name)
+
+
+def _moved(
+    layout: LayoutPass,
+    call: relax.Call,
+    name: str,
+    value: Callable[..., tirx.Expr],
+    *tensors: relax.Expr,
+    guarded: bool,
+) -> Result:
+    """The blocked result of a call, with elements ``value(index, *tensors)`` of moved ones."""
+    shape, dtype = shape_of(call), str(call.ty.dtype)
+
+    def compute(*sources: te.Tensor) -> te.Tensor:
+        def at(*index: Index) -> tirx.Expr:
+            return value(list(index), *sources)
+
+        return rearrange(shape, layout.block, dtype, at, name, guarded=guarded)
+
+    return layout.emit_blocked(name, compute, *tensors, pattern=INJECTIVE)
 
 
 # -- slices and the like --------------------------------------------------------------------
 
 
+@rule("relax.concat")
 def concat_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Concatenation along any axis; parts that exist only in the plain layout are read there."""
     parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
-    shape = shape_of(call)
-    if len(shape) != 4 or not any(layout.is_blocked(part) for part in parts):
+    plain = [not layout.is_blocked(part) for part in parts]
+    if len(shape_of(call)) != 4 or all(plain):
         return None
     axis = int(call.attrs.axis) % 4
-    sources = [
-        layout.blocked(part) if layout.is_blocked(part) else layout.substitute(part)
-        for part in parts
-    ]
-    extents = [shape_of(part)[axis] for part in parts]
-    return _moved(
-        layout,
-        "concat",
-        lambda *tensors: concat(tensors, extents, axis, shape, layout.block),
-        *sources,
-    )
+    begins = np.cumsum([0, *(shape_of(part)[axis] for part in parts)]).tolist()
 
-
-def concat(parts: Sequence[te.Tensor], extents: list[int], axis: int, shape: Sequence[int],
-           block: int) -> te.Tensor:  # fmt: skip
-    """``parts``, whose plain extents along ``axis`` are given, one after the other."""
-    begins = np.cumsum([0, *extents[:-1]]).tolist()
-
-    def value(*index: Index) -> tirx.Expr:
+    def value(index: list[Index], *sources: te.Tensor) -> tirx.Expr:
         result = None
-        for part, begin, extent in reversed(list(zip(parts, begins, extents, strict=True))):
+        for source, begin, end in reversed(list(zip(sources, begins, begins[1:], strict=False))):
             place = list(index)
             place[axis] = index[axis] - begin
-            taken = element(part, *place)
-            here = index[axis] < begin + extent
-            result = taken if result is None else tirx.if_then_else(here, taken, result)
+            taken = element(source, *place)
+            result = (
+                taken if result is None else tirx.if_then_else(index[axis] < end, taken, result)
+            )
         return result
 
-    aligned = axis != 1 or all(begin % block == 0 for begin in begins)
-    guarded = not aligned or any(len(part.shape) == 4 for part in parts)
-    return rearrange(shape, block, str(parts[0].dtype), value, "concat", guarded=guarded)
+    aligned = axis != 1 or all(begin % layout.block == 0 for begin in begins[:-1])
+    sources = map(layout.existing, parts)
+    return _moved(layout, call, "concat", value, *sources, guarded=not aligned or any(plain))
 
 
+@rule("relax.strided_slice")
 def slice_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
-    """Slices and parts of a split, with steps."""
+    """Slices and parts of a split, with steps: ``x[begin + i * step]`` along each axis."""
     x = call.args[0]
     if not layout.is_blocked(x):
         return None
     begins, steps = [0] * 4, [1] * 4
-    given = [list(ints(arg)) for arg in call.args[1:]]
-    strides = given[3] if len(given) > 3 else [1] * len(given[0])
-    for axis, begin, step in zip(given[0], given[1], strides, strict=True):
+    axes, starts, _, *strides = (ints(arg) for arg in call.args[1:])
+    for axis, begin, step in zip(
+        axes, starts, strides[0] if strides else [1] * len(axes), strict=True
+    ):
         extent = shape_of(x)[axis]
         if step < 1:
             return None
         begins[axis] = min(max(begin + extent if begin < 0 else begin, 0), extent)
         steps[axis] = step
-    shape = shape_of(call)
-    return _moved(
-        layout, "slice", lambda t: strided_slice(t, begins, steps, shape), layout.blocked(x)
-    )
+
+    def value(index: list[Index], t: te.Tensor) -> tirx.Expr:
+        return element(t, *(b + i * s for b, i, s in zip(begins, index, steps, strict=True)))
+
+    guarded = begins[1] % layout.block != 0 or steps[1] != 1
+    return _moved(layout, call, "slice", value, layout.blocked(x), guarded=guarded)
 
 
-def strided_slice(
-    x: te.Tensor, begins: list[int], steps: list[int], shape: Sequence[int]
-) -> te.Tensor:
-    """``x[begin + i * step]`` along each axis, for a result of plain ``shape``."""
-    block = int(x.shape[4])
-
-    def value(*index: Index) -> tirx.Expr:
-        places = [b + i * s for b, i, s in zip(begins, index, steps, strict=True)]
-        return element(x, *places)
-
-    guarded = begins[1] % block != 0 or steps[1] != 1
-    return rearrange(shape, block, str(x.dtype), value, "slice", guarded=guarded)
-
-
+@rule("relax.nn.pad")
 def pad_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Padding with a constant, of any axis."""
-    x = call.args[0]
-    if not layout.is_blocked(x) or str(call.attrs.pad_mode) != "constant":
+    x, attrs = call.args[0], call.attrs
+    if not layout.is_blocked(x) or str(attrs.pad_mode) != "constant":
         return None
-    widths, value = ints(call.attrs.pad_width), float(call.attrs.pad_value)
-    channels = shape_of(x)[1]
-    return _moved(layout, "pad", lambda t: pad(t, channels, widths, value), layout.blocked(x))
+    extents, before, shape = shape_of(x), ints(attrs.pad_width)[::2], shape_of(call)
 
-
-def pad(x: te.Tensor, channels: int, widths: Sequence[int], fill: float) -> te.Tensor:
-    """``x`` of so many channels, with ``widths`` before and after each axis in turn."""
-    n, _, height, width, block = (int(d) for d in x.shape)
-    extents = [n, channels, height, width]
-    before = widths[::2]
-    shape = [b + e + a for b, e, a in zip(before, extents, widths[1::2], strict=True)]
-
-    def value(*index: Index) -> tirx.Expr:
+    def value(index: list[Index], t: te.Tensor) -> tirx.Expr:
         inside, places = [], []
         for i, b, extent, whole in zip(index, before, extents, shape, strict=True):
             places.append(i - b)
@@ -167,56 +146,37 @@ def pad(x: te.Tensor, channels: int, widths: Sequence[int], fill: float) -> te.T
                 inside.append(i >= b)
             if b + extent < whole:
                 inside.append(i < b + extent)
-        taken = element(x, *places)
-        if not inside:
-            return taken
-        return tirx.if_then_else(tirx.all(*inside), taken, tirx.const(fill, x.dtype))
+        taken = element(t, *places)
+        fill = tirx.const(float(attrs.pad_value), t.dtype)
+        return tirx.if_then_else(tirx.all(*inside), taken, fill) if inside else taken
 
-    guarded = shape[1] != channels
-    return rearrange(shape, block, str(x.dtype), value, "pad", guarded=guarded)
+    guarded = shape[1] != extents[1]
+    return _moved(layout, call, "pad", value, layout.blocked(x), guarded=guarded)
 
 
+@rule("relax.take")
 def take_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
-    """Elements of an axis at constant places: reflection, repetition of edges, any resize."""
+    """Elements of an axis at constant places: reflection, repetition of edges, any resize.
+
+    The places are a formula where there is one, else a table.
+    """
     x, places = call.args[0], constant_array(call.args[1])
     if places is None or places.ndim != 1 or call.attrs.axis is None or not layout.is_blocked(x):
         return None
-    axis, shape = int(call.attrs.axis) % 4, shape_of(call)
+    axis = int(call.attrs.axis) % 4
     # The mode "clip", which relax is asked for everywhere, and the front end checks negative ones.
     places = places.clip(0, shape_of(x)[axis] - 1).astype(np.int32)
-    tables = [] if place_formula(places) is not None else [layout.constant(places)]
-    return _moved(
-        layout,
-        "take",
-        lambda t, *table: take(t, axis, shape, places, *table),
-        layout.blocked(x),
-        *tables,
-    )
-
-
-def take(x: te.Tensor, axis: int, shape: Sequence[int], places: np.ndarray,
-         table: te.Tensor | None = None) -> te.Tensor:  # fmt: skip
-    """Elements of an axis at ``places``: by formula where there is one, else from ``table``."""
-    block = int(x.shape[4])
     formula = place_formula(places)
 
-    def value(*index: Index) -> tirx.Expr:
-        source = list(index)
+    def value(index: list[Index], t: te.Tensor, *table: te.Tensor) -> tirx.Expr:
         # Padding lanes have no place: they take the last one.
         at = index[axis] if axis != 1 else tirx.min(index[axis], len(places) - 1)
-        if formula is not None:
-            source[axis] = formula(at)
-        else:
-            assert table is not None
-            source[axis] = _index(table[at])
-        return element(x, *source)
+        # Fused functions count in int64.
+        index[axis] = formula(at) if formula else tirx.Cast("int64", table[0][at])
+        return element(t, *index)
 
-    return rearrange(shape, block, str(x.dtype), value, "take", guarded=axis == 1)
-
-
-def _index(value: tirx.Expr) -> tirx.Expr:
-    """A number from a table as an index: fused functions count in int64."""
-    return tirx.Cast("int64", value)
+    tables = [] if formula else [layout.constant(places)]
+    return _moved(layout, call, "take", value, layout.blocked(x), *tables, guarded=axis == 1)
 
 
 def place_formula(places: np.ndarray, most: int = 3) -> Callable[[Index], Index] | None:
@@ -250,23 +210,22 @@ def place_formula(places: np.ndarray, most: int = 3) -> Callable[[Index], Index]
 # -- views: reshapes and permutations that lead back to pictures ---------------------------
 
 
-@dataclass(frozen=True)
-class Step:
-    """A reshape, a permutation (with ``axes``) or a broadcast between two shapes."""
+def _back(call: relax.Call, index: list[Index]) -> list[Index]:
+    """Indices of a view's source for indices of its result."""
+    source, result = shape_of(call.args[0]), shape_of(call)
+    if op_name(call) == "relax.permute_dims":
+        return [index[_axes(call).index(axis)] for axis in range(len(index))]
+    if op_name(call) == "relax.broadcast_to":
+        tail = index[len(index) - len(source) :]
+        return [0 if e == 1 else i for i, e in zip(tail, source, strict=True)]
+    return _reshaped(index, result, source)
 
-    kind: str
-    source: tuple[int, ...]
-    result: tuple[int, ...]
-    axes: tuple[int, ...] = ()
 
-    def back(self, index: list[Index]) -> list[Index]:
-        """Indices of the source for indices of the result."""
-        if self.kind == "permute":
-            return [index[self.axes.index(axis)] for axis in range(len(index))]
-        if self.kind == "broadcast":
-            tail = index[len(index) - len(self.source) :]
-            return [0 if e == 1 else i for i, e in zip(tail, self.source, strict=True)]
-        return _reshaped(index, self.result, self.source)
+def _axes(call: relax.Call) -> list[int]:
+    """The source's axis behind each of a permutation's."""
+    rank = len(shape_of(call))
+    axes = range(rank)[::-1] if call.attrs.axes is None else ints(call.attrs.axes)
+    return [axis % rank for axis in axes]
 
 
 def _reshaped(index: list[Index], result: Sequence[int], source: Sequence[int]) -> list[Index]:
@@ -298,67 +257,31 @@ def _reshaped(index: list[Index], result: Sequence[int], source: Sequence[int]) 
     return places
 
 
+@rule("relax.reshape", "relax.permute_dims", "relax.broadcast_to")
 def view_rule(layout: LayoutPass, call: relax.Call) -> Result | Later | None:
     """A chain of reshapes, permutations and broadcasts from a picture to a picture.
 
     Channel shuffles, and moves between channels and space.  The steps between are only
     computed where something else reads them.
     """
-    chain = _chain(layout, call)
-    if chain is None:
-        return None
-    source, steps = chain
-    through = max(len(step.result) for step in steps[:-1]) if len(steps) > 1 else 4
-    last = steps[-1]
-    keeps_channels = last.kind == "permute" and last.axes[1] == 1
-    to_picture = len(last.result) == 4 and last.result[1] > 1
-    if to_picture and (keeps_channels or (through > 4 and last.kind == "reshape")):
-        return _moved(layout, "view", lambda t: view(t, steps), layout.blocked(source))
-    return Later.LATER
-
-
-def _chain(layout: LayoutPass, call: relax.Call) -> tuple[relax.Expr, list[Step]] | None:
-    """The blocked picture that a view starts from, and the steps from there."""
-    steps: list[Step] = []
-    value: relax.Expr = call
-    while op_name(value) in _VIEWS:
-        source = value.args[0]
-        steps.insert(0, _step(value, shape_of(source)))
-        if layout.is_blocked(source):
-            return source, steps
+    views: list[relax.Call] = []
+    source: relax.Expr = call
+    while not layout.is_blocked(source):
         value = layout.definitions.get(source, source)
-    return None
+        if RULES.get(op_name(value) or "") is not view_rule:
+            return None
+        source = value.args[0]
+        views.insert(0, value)
+    shape, name = shape_of(call), op_name(call)
+    through = max((len(shape_of(view)) for view in views[:-1]), default=4)
+    keeps_channels = name == "relax.permute_dims" and len(shape) > 1 and _axes(call)[1] == 1
+    is_picture = len(shape) == 4 and shape[1] > 1
+    if not is_picture or not (keeps_channels or (through > 4 and name == "relax.reshape")):
+        return Later.LATER
 
+    def element_of(index: list[Index], t: te.Tensor) -> tirx.Expr:
+        for view in reversed(views):
+            index = _back(view, index)
+        return element(t, *index)
 
-def _step(call: relax.Call, source: tuple[int, ...]) -> Step:
-    result = shape_of(call)
-    name = op_name(call)
-    if name == "relax.permute_dims":
-        axes = call.attrs.axes
-        turned = ints(axes) if axes is not None else tuple(reversed(range(len(source))))
-        return Step("permute", source, result, tuple(a % len(source) for a in turned))
-    return Step("broadcast" if name == "relax.broadcast_to" else "reshape", source, result)
-
-
-def view(x: te.Tensor, steps: list[Step]) -> te.Tensor:
-    """The picture that ``steps`` make of the picture ``x``."""
-    shape, block = steps[-1].result, int(x.shape[4])
-
-    def value(*index: Index) -> tirx.Expr:
-        places = list(index)
-        for step in reversed(steps):
-            places = step.back(places)
-        return element(x, *places)
-
-    return rearrange(shape, block, str(x.dtype), value, "view", guarded=True)
-
-
-_VIEWS = ("relax.reshape", "relax.permute_dims", "relax.broadcast_to")
-
-RULES: dict[str, Rule] = {
-    "relax.concat": concat_rule,
-    "relax.strided_slice": slice_rule,
-    "relax.nn.pad": pad_rule,
-    "relax.take": take_rule,
-    **dict.fromkeys(_VIEWS, view_rule),
-}
+    return _moved(layout, call, "view", element_of, layout.blocked(source), guarded=True)

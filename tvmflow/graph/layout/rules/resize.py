@@ -10,7 +10,7 @@ from tvm import relax
 from ....ir.rewriter import constant_array, shape_of
 from ....schedules import resize
 from ....schedules.resize import linear_taps, relax_nearest, relax_positions, without_zeros
-from . import Result, Rule
+from . import Result, rule
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
@@ -22,6 +22,7 @@ MOST_TAPS = 8
 Table = tuple[np.ndarray, np.ndarray]
 
 
+@rule("relax.image.resize2d")
 def resize_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Bilinear and nearest resizes of Relax's operator, blocked or plain."""
     x, attrs = call.args[0], call.attrs
@@ -72,22 +73,15 @@ def mix_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
 def _emit(layout: LayoutPass, x: relax.Expr, tables: dict[int, Table]) -> Result | None:
     if not tables:
         return None
-    is_blocked = layout.is_blocked(x)
     weighted = any((weights != 1).any() for _, weights in tables.values())
-    constants = []
-    for places, weights in tables.values():
-        constants.append(layout.constant(places.astype(np.int32)))
-        if weighted:
-            constants.append(layout.constant(weights.astype(np.float32)))
+    arrays = [
+        (places.astype(np.int32), weights.astype(np.float32)) for places, weights in tables.values()
+    ]
+    constants = [layout.constant(array) for pair in arrays for array in pair[: 1 + weighted]]
     expr = layout.emit(
         "resize",
         lambda t, *c: resize.compute(t, c, list(tables), weighted),
-        layout.blocked(x) if is_blocked else layout.substitute(x),
+        layout.existing(x),
         *constants,
     )
-    return Result(expr, is_blocked)
-
-
-RULES: dict[str, Rule] = {
-    "relax.image.resize2d": resize_rule,
-}
+    return Result(expr, layout.is_blocked(x))
