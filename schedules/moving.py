@@ -1,7 +1,7 @@
 """Layers that move or combine elements one by one: concat, slices, padding, gather.
 
 Serves any function that is one data-parallel block once producers are computed where they are
-read; what it computes comes from the operator, or from :mod:`tvmflow.graph.layout.moves` for
+read; what it computes comes from the operator, or from :mod:`tvmflow.graph.layout.rules.moving` for
 tensors in blocks of channels.
 """
 

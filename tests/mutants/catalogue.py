@@ -49,7 +49,7 @@ MUTANTS = (
     # -- schedules ------------------------------------------------------------------------------
     Mutant(
         "conv2d-stride",
-        "schedules/conv2d.py",
+        "schedules/definitions.py",
         "v * strides[1] + q * dilation[1]",
         "v * strides[0] + q * dilation[1]",
         "the stride along the width is taken for that along the height, or the other way round",
@@ -179,8 +179,8 @@ MUTANTS = (
     Mutant(
         "nan-limit",
         "tvmflow/codegen/nan_propagation.py",
-        "return (node.b, node.a, True) if never_nan(node.b)",
-        "return (node.a, node.b, True) if never_nan(node.b)",
+        "(node.b, node.a) if swapped else (node.a, node.b)",
+        "(node.a, node.b) if swapped else (node.b, node.a)",
         "a number's limit takes the place of NaN, as in TVM's own maxima",
         ("tests/codegen/test_extremes.py",),
     ),
