@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from math import prod
 
 from tvm import s_tir, tirx
-from tvm.ir import Call, Op
 from tvm.ir.expr import TensorLoad
 from tvm.tirx import IterVar
 
@@ -21,6 +20,7 @@ from ...codegen.dot_products import NAME as DOT
 from ...devices.target import TargetSpec
 from ...ir.evaluate import variables
 from ...ir.expressions import nodes_in
+from ...ir.rewriter import op_name
 from ..profiling.record import Finding
 from .global_memory import step_along
 from .hardware import hardware_of
@@ -113,7 +113,7 @@ def _factors(store: tirx.BufferStore) -> tuple[TensorLoad, TensorLoad, bool] | N
         inner = term
         while isinstance(inner, tirx.Cast):
             inner = inner.value
-        if isinstance(inner, Call) and isinstance(inner.op, Op) and inner.op.name == DOT:
+        if op_name(inner) == DOT:
             operands, is_dot = inner.args[1:], True
         elif isinstance(inner, tirx.Mul):
             operands, is_dot = (inner.a, inner.b), False

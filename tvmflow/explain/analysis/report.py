@@ -14,8 +14,8 @@ from ...devices.target import TargetSpec
 from ...graph.missed_fusion import Fusion, fusion
 from ...module.functions import tir_text
 from ...runtime.json_types import JsonMapping
+from ..grouping import grouped
 from ..profiling.record import Finding, KernelLaunch
-from .accesses import grouped
 from .cache_lines import line_findings
 from .cpu_loops import accumulator_findings, lanes_findings, parallel_findings
 from .deadline import OutOfTimeError, stopped_at

@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -42,8 +43,7 @@ logger = logging.getLogger(__name__)
 _VERSION = 2
 #: A kernel runs so often, again and again for so long; the best time counts, as others only
 #: disturb.  A process that holds a core keeps it for longer than some runs of a kernel.
-_REPEATS = 7
-_SECONDS = 0.5
+_times = partial(repeat, least=7, seconds=0.5)
 #: Launches in a queue.
 _LAUNCHES = 500
 #: Instructions of each sum.
@@ -195,10 +195,6 @@ class _Device:
             tensor.copyfrom(np.full(shape, 3 if dtype == "int32" else 0.5, dtype))
             arguments.append(tensor)
         return module, arguments
-
-
-def _times(measure: Callable[[], float]) -> list[float]:
-    return repeat(measure, least=_REPEATS, seconds=_SECONDS)
 
 
 def build(function: tirx.PrimFunc, target: TargetSpec) -> tvm.runtime.Module:

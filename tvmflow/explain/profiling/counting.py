@@ -26,9 +26,10 @@ from tvm.ir import Call, Range
 from tvm.ir.expr import TensorLoad
 
 from ...codegen.dot_products import NAME as DOT
-from ...ir.evaluate import UnknownError, evaluate, sharing, variables
+from ...ir.evaluate import UnknownError, evaluate, variables
 from ...ir.expressions import nodes_in
 from ...ir.scope import is_half, is_texture
+from ..grouping import connected
 
 #: What may access an element more than once in one run of a block.
 _REPEATING = (tirx.For, tirx.While, s_tir.SBlock, tirx.Evaluate)
@@ -251,7 +252,7 @@ class _Touched:
         return min(most, int(np.count_nonzero(mask)))
 
     def _evaluate(self, ranges: Sequence[Range], axes: _Axes) -> _Places:
-        groups = sharing([frozenset(_axes_in(r.min, axes)) for r in ranges])
+        groups = connected([frozenset(_axes_in(r.min, axes)) for r in ranges])
         places: list[np.ndarray] = [np.zeros(0)] * len(ranges)
         for position, dims in enumerate(groups):
             found = self._joint([(d, ranges[d]) for d in dims], axes)

@@ -315,7 +315,8 @@ def _memory(metadata: JsonMapping) -> tuple[MemoryStep, ...]:
     if not isinstance(plan, Mapping) or "steps" not in plan:
         return ()
 
-    def live(step: int) -> int:
-        return sum(t["bytes"] for t in plan["tensors"] if t["first"] <= step <= t["last"])
-
-    return tuple(MemoryStep(step, name, live(step)) for step, name in enumerate(plan["steps"]))
+    steps = []
+    for step, name in enumerate(plan["steps"]):
+        live = (t["bytes"] for t in plan["tensors"] if t["first"] <= step <= t["last"])
+        steps.append(MemoryStep(step, name, sum(live)))
+    return tuple(steps)
