@@ -119,16 +119,11 @@ def _factors(store: tirx.BufferStore) -> tuple[TensorLoad, TensorLoad, bool] | N
             operands, is_dot = (inner.a, inner.b), False
         else:
             return None
-        first, second = (_load(operand) for operand in operands)
-        if first is not None and second is not None:
-            return first, second, is_dot
+        first, second = (nodes_in(operand, TensorLoad) for operand in operands)
+        # Padding and zero points may be around the only load of a factor.
+        if len(first) == len(second) == 1:
+            return first[0], second[0], is_dot
     return None
-
-
-def _load(expr: tirx.Expr) -> TensorLoad | None:
-    """The only load in a factor: padding and zero points may be around it."""
-    found = nodes_in(expr, TensorLoad)
-    return found[0] if len(found) == 1 else None
 
 
 def _steps_by_one(load: TensorLoad, var: tirx.Var) -> bool:

@@ -50,7 +50,7 @@ _Axes = Mapping[tirx.Var, range]
 _Places = tuple[np.ndarray, ...]
 
 
-class _UncountableError(Exception):
+class _UncountableError(UnknownError):
     """The number of runs depends on data, or on code that is elsewhere."""
 
 
@@ -267,7 +267,7 @@ class _Touched:
         extents = [self.shape[dim] for dim, _ in intervals]
         used = list(dict.fromkeys(v for _, r in intervals for v in _axes_in(r.min, axes)))
         try:
-            widths = [_width(r) for _, r in intervals]
+            widths = [_extent(r.extent) for _, r in intervals]
             if prod(len(axes[v]) for v in used) * prod(widths) > _LIMIT:
                 raise UnknownError("too many combinations")
             values, offsets = _arrays(used, axes, widths)
@@ -312,12 +312,6 @@ def _share_of(condition: tirx.Expr, axes: _Axes) -> float:
     except UnknownError:
         return 1.0
     return float(np.count_nonzero(held) / held.size)
-
-
-def _width(interval: Range) -> int:
-    if not isinstance(interval.extent, tirx.IntImm):
-        raise UnknownError(str(interval))
-    return int(interval.extent)
 
 
 def operations(expr: tirx.Expr) -> Counter[str]:

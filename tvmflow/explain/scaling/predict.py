@@ -74,8 +74,7 @@ def fit(measured: Mapping[int, float]) -> Fit:
 
     There is throughput by number, at least one.
     """
-    n = np.array(sorted(measured), float)
-    throughput = np.array([measured[int(number)] for number in n])
+    n, throughput = np.array(sorted(measured.items()), float).T
     # Time of `n` units of work is linear in the parameters, when they are divided by the rate.
     columns = np.stack([np.ones_like(n), n - 1, n * (n - 1)], axis=1) * (throughput / n)[:, None]
     parameters = 3 if len(n) >= _USL_POINTS else min(len(n), 2)

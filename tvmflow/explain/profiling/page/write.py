@@ -32,13 +32,7 @@ _SCRIPTS = (
 def write_page(
     path: str | os.PathLike[str], profile: Profile, before: Profile | None = None
 ) -> None:
-    """Write the page of a profile, or of two that are compared.
-
-    Raises
-    ------
-    ArtifactError
-        If it cannot be written.
-    """
+    """Write the page of a profile, or of two; `ArtifactError` if it cannot be written."""
     write_file(path, page_text(profile, before))
 
 
