@@ -75,9 +75,17 @@ class _Window:
         used = frozenset().union(*(s.variables | s.context.variables for s in sites))
         #: Loops that something depends on, outermost first.
         self.axes = [axis for axis in axes_of(kernel, sites[0]) if axis[0] in used]
-        #: Iterations of each in a window.
+        #: Iterations of each in a window, which takes in loops from the innermost one outwards.
         self.counts = {var: 1 for var, _ in self.axes}
-        self._grow()
+        for var, extent in reversed(self.axes):
+            fitting = 1
+            while fitting < extent and self._fits(var, min(2 * fitting, extent)):
+                fitting = min(2 * fitting, extent)
+            if fitting < extent and self._fits(var, min(3 * fitting // 2, extent)):
+                fitting = min(3 * fitting // 2, extent)
+            self.counts[var] = fitting
+            if fitting < extent:
+                break
 
     def touched(self, draw: int) -> dict[tuple[tirx.Buffer, bool], Array]:
         """Lines, bytes and pages that one window accesses: the middle one, or one that is drawn."""
@@ -114,18 +122,6 @@ class _Window:
             spans.append(np.stack([start, start + site.element_bytes * site.run]))
         starts, ends = np.concatenate(spans, axis=1)
         return _touched(starts, ends, self.line_bytes)
-
-    def _grow(self) -> None:
-        """Take in loops from the innermost one outwards."""
-        for var, extent in reversed(self.axes):
-            fitting = 1
-            while fitting < extent and self._fits(var, min(2 * fitting, extent)):
-                fitting = min(2 * fitting, extent)
-            if fitting < extent and self._fits(var, min(3 * fitting // 2, extent)):
-                fitting = min(3 * fitting // 2, extent)
-            self.counts[var] = fitting
-            if fitting < extent:
-                break
 
     def _fits(self, var: tirx.Var, count: int) -> bool:
         self.counts[var] = count

@@ -46,8 +46,6 @@ _LIMIT = 1 << 24
 
 #: Values of loops and of axes of blocks.
 _Axes = Mapping[tirx.Var, range]
-#: Indices along each dimension; arrays of a rank that broadcasts to all combinations.
-_Places = tuple[np.ndarray, ...]
 
 
 class _UncountableError(UnknownError):
@@ -224,7 +222,8 @@ class _Touched:
 
     def __init__(self, shape: Sequence[int]):
         self.shape = tuple(shape)
-        self._places: list[_Places] = []
+        #: Indices along each dimension; arrays of a rank that broadcasts to all combinations.
+        self._places: list[tuple[np.ndarray, ...]] = []
         self._most = 0
 
     def add(self, ranges: Sequence[Range], axes: _Axes, accesses: int | None) -> None:
@@ -234,10 +233,17 @@ class _Touched:
         """
         if any(isinstance(r.extent, tirx.IntImm) and int(r.extent) == 0 for r in ranges):
             return
-        places = self._evaluate(ranges, axes)
+        groups = connected([frozenset(_axes_in(r.min, axes)) for r in ranges])
+        places: list[np.ndarray] = [np.zeros(0)] * len(ranges)
+        for position, dims in enumerate(groups):
+            found = self._joint([(d, ranges[d]) for d in dims], axes)
+            # One axis of the broadcast for each group of dimensions.
+            shape = [-1 if axis == position else 1 for axis in range(len(groups))]
+            for dim, indices in zip(dims, found, strict=True):
+                places[dim] = indices.reshape(shape)
         count = prod(np.broadcast_shapes(*(p.shape for p in places))) if places else 1
         self._most += count if accesses is None else min(count, accesses)
-        self._places.append(places)
+        self._places.append(tuple(places))
 
     @property
     def count(self) -> int:
@@ -250,17 +256,6 @@ class _Touched:
         for places in self._places:
             mask[places] = True
         return min(most, int(np.count_nonzero(mask)))
-
-    def _evaluate(self, ranges: Sequence[Range], axes: _Axes) -> _Places:
-        groups = connected([frozenset(_axes_in(r.min, axes)) for r in ranges])
-        places: list[np.ndarray] = [np.zeros(0)] * len(ranges)
-        for position, dims in enumerate(groups):
-            found = self._joint([(d, ranges[d]) for d in dims], axes)
-            # One axis of the broadcast for each group of dimensions.
-            shape = [-1 if axis == position else 1 for axis in range(len(groups))]
-            for dim, indices in zip(dims, found, strict=True):
-                places[dim] = indices.reshape(shape)
-        return tuple(places)
 
     def _joint(self, intervals: Sequence[tuple[int, Range]], axes: _Axes) -> list[np.ndarray]:
         """Indices along dimensions that share axes, without repetition."""

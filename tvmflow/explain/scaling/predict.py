@@ -79,7 +79,7 @@ def fit(measured: Mapping[int, float]) -> Fit:
     columns = np.stack([np.ones_like(n), n - 1, n * (n - 1)], axis=1) * (throughput / n)[:, None]
     parameters = 3 if len(n) >= _USL_POINTS else min(len(n), 2)
     law = (LINEAR, AMDAHL, USL)[parameters - 1]
-    inverse, contention, coherency = _least_squares(columns[:, :parameters])
+    inverse, contention, coherency = _least_squares(columns[:, :parameters]).tolist()
     result = Fit(law, 1 / inverse, contention / inverse, coherency / inverse, None, len(n))
     predicted = np.array([result.at(int(number)) for number in n])
     error = float(np.sqrt(np.mean((predicted / throughput - 1) ** 2)))
@@ -87,7 +87,7 @@ def fit(measured: Mapping[int, float]) -> Fit:
     return replace(result, error=None if is_exact else error)
 
 
-def _least_squares(columns: np.ndarray) -> tuple[float, float, float]:
+def _least_squares(columns: np.ndarray) -> np.ndarray:
     """Solve ``columns @ x = 1`` for ``x[0] > 0``, ``0 <= x[1] <= x[0]``, ``0 <= x[2]``.
 
     What would be negative, or more serial than all of the work, is noise or another effect.
@@ -104,8 +104,7 @@ def _least_squares(columns: np.ndarray) -> tuple[float, float, float]:
         # More parameters than before are kept only for what is no rounding.
         if solution[0] > 0 and (factors >= 0).all() and residual < least - _EXACT**2:
             best, least = solution, residual
-    inverse, contention, coherency = best.tolist()
-    return inverse, contention, coherency
+    return best
 
 
 @dataclass(frozen=True)
