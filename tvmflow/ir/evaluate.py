@@ -97,17 +97,6 @@ def variables(exprs: Iterable[tirx.Expr]) -> list[tirx.Var]:
     return list(dict.fromkeys(nodes_in(list(exprs), tirx.Var)))
 
 
-def sharing(used: Sequence[frozenset[tirx.Var]]) -> list[list[int]]:
-    """Group sets of variables that have some in common; a group has their numbers in order."""
-    groups: list[tuple[list[int], frozenset[tirx.Var]]] = []
-    for number, own in enumerate(used):
-        touching = [group for group in groups if group[1] & own]
-        groups = [group for group in groups if not group[1] & own]
-        members = sorted([number, *(n for group in touching for n in group[0])])
-        groups.append((members, own.union(*(group[1] for group in touching))))
-    return [members for members, _ in groups]
-
-
 def values_at(points: Array, axes: Sequence[Axis]) -> dict[tirx.Var, Array]:
     """Values of variables at points numbered in row-major order, the last one fastest."""
     values: dict[tirx.Var, Array] = {}

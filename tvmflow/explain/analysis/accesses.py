@@ -14,16 +14,15 @@ them, first of one row after the other.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from math import prod
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Op, Range
+from tvm.ir import Call, Range
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
@@ -31,11 +30,10 @@ from ...codegen.half import PREFIX as HALF_PREFIX
 from ...codegen.textures import LOAD, STORE, image_of
 from ...ir.evaluate import CALLS, Axis, is_whole, variables
 from ...ir.expressions import conjuncts, nodes_in
+from ...ir.rewriter import op_name
 from ...ir.scope import CHANNELS, is_half, is_texture
 from .deadline import check_time
 
-_Item = TypeVar("_Item")
-_Key = TypeVar("_Key")
 _CHOICE = "prim.if_then_else"
 #: More steps than any loop has whose bounds are not just those of numbers in memory.
 _ENDLESS = 1 << 24
@@ -87,9 +85,9 @@ class Site:
     element_bytes: int
     context: CodeContext
     #: Number of the statement that it is in.
-    statement: int = 0
+    statement: int
     #: What is stored; ``None`` for reads.
-    value: tirx.Expr | None = None
+    value: tirx.Expr | None
 
     @cached_property
     def variables(self) -> frozenset[tirx.Var]:
@@ -155,14 +153,6 @@ def buffer_bytes(buffer: tirx.Buffer) -> int:
     """Memory of a buffer."""
     dtype = tvm_ffi.dtype(buffer.dtype)
     return prod(int(extent) for extent in buffer.shape) * ((dtype.bits + 7) // 8) * dtype.lanes
-
-
-def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
-    """Items by what they have in common, in their order."""
-    groups: defaultdict[_Key, list[_Item]] = defaultdict(list)
-    for item in items:
-        groups[key(item)].append(item)
-    return groups
 
 
 def tirx_text(expr: tirx.Expr) -> str:
@@ -348,7 +338,7 @@ class KernelCode:
                 self._expression(part, context)
 
     def _call(self, call: Call, context: CodeContext) -> None:
-        name = call.op.name if isinstance(call.op, Op) else ""
+        name = op_name(call)
         if name == _CHOICE:
             test, then, otherwise = call.args
             self._choice(test, then, otherwise, context, self._expression)
@@ -406,19 +396,9 @@ class KernelCode:
         if lanes > 1 and not isinstance(places[0], tirx.Ramp):
             # Merging tiles of shared memory adds where they begin.
             places = (self._analyzer.simplify(places[0]),)
-        self.sites.append(
-            Site(
-                buffer=self._views.get(buffer, buffer),
-                name=str(buffer.name),
-                indices=places,
-                is_store=value is not None,
-                lanes=lanes,
-                element_bytes=element,
-                context=context,
-                statement=self._statements,
-                value=value,
-            )
-        )
+        memory, is_store = self._views.get(buffer, buffer), value is not None
+        place = memory, str(buffer.name), places, is_store, lanes, element
+        self.sites.append(Site(*place, context, self._statements, value))
 
 
 def _tile(call: Call, item: tirx.Expr) -> Iterator[tuple[tirx.Buffer, tirx.Expr]]:
@@ -458,5 +438,4 @@ def _loads(expr: tirx.Expr) -> bool:
     """Tell whether a value depends on memory, or is a number that no index is made of."""
     if not is_whole(expr) or nodes_in(expr, TensorLoad):
         return True
-    calls = nodes_in(expr, Call)
-    return not all(isinstance(call.op, Op) and call.op.name in CALLS for call in calls)
+    return not all(op_name(call) in CALLS for call in nodes_in(expr, Call))

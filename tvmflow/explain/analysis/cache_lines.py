@@ -19,8 +19,9 @@ from tvm import tirx
 
 from ...devices.target import TargetSpec
 from ...ir.evaluate import Array, Axis, UnknownError, all_hold, evaluate, values_at
+from ..grouping import grouped
 from ..profiling.record import Finding
-from .accesses import Site, buffer_bytes, grouped
+from .accesses import Site, buffer_bytes
 from .deadline import check_time
 from .executions import axes_of, stride, times_of
 from .hardware import CORE, hardware_of
@@ -65,18 +66,6 @@ class LineUse(InKernel):
     window_pages: int
 
 
-@of_cpu_code
-def cache_lines(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LineUse]:
-    """Find how much of each line of memory consecutive iterations use.
-
-    There is a record for each buffer that a loop nest reads, and each that it writes.  What depends
-    on data is left out.
-    """
-    accesses = (site for site in kernel.sites if site.is_global)
-    for sites in grouped(accesses, lambda site: site.context.loops).values():
-        yield from _nest(kernel, sites, hardware_of(target).line_bytes)
-
-
 class _Window:
     """Iterations of the inner loops of a nest whose lines the first cache holds."""
 
@@ -86,9 +75,17 @@ class _Window:
         used = frozenset().union(*(s.variables | s.context.variables for s in sites))
         #: Loops that something depends on, outermost first.
         self.axes = [axis for axis in axes_of(kernel, sites[0]) if axis[0] in used]
-        #: Iterations of each in a window.
+        #: Iterations of each in a window, which takes in loops from the innermost one outwards.
         self.counts = {var: 1 for var, _ in self.axes}
-        self._grow()
+        for var, extent in reversed(self.axes):
+            fitting = 1
+            while fitting < extent and self._fits(var, min(2 * fitting, extent)):
+                fitting = min(2 * fitting, extent)
+            if fitting < extent and self._fits(var, min(3 * fitting // 2, extent)):
+                fitting = min(3 * fitting // 2, extent)
+            self.counts[var] = fitting
+            if fitting < extent:
+                break
 
     def touched(self, draw: int) -> dict[tuple[tirx.Buffer, bool], Array]:
         """Lines, bytes and pages that one window accesses: the middle one, or one that is drawn."""
@@ -126,18 +123,6 @@ class _Window:
         starts, ends = np.concatenate(spans, axis=1)
         return _touched(starts, ends, self.line_bytes)
 
-    def _grow(self) -> None:
-        """Take in loops from the innermost one outwards."""
-        for var, extent in reversed(self.axes):
-            fitting = 1
-            while fitting < extent and self._fits(var, min(2 * fitting, extent)):
-                fitting = min(2 * fitting, extent)
-            if fitting < extent and self._fits(var, min(3 * fitting // 2, extent)):
-                fitting = min(3 * fitting // 2, extent)
-            self.counts[var] = fitting
-            if fitting < extent:
-                break
-
     def _fits(self, var: tirx.Var, count: int) -> bool:
         self.counts[var] = count
         if prod(self.counts.values()) > _POINTS:
@@ -163,34 +148,43 @@ def _spanned(starts: Array, ends: Array, size: int) -> int:
     return int(np.maximum(last - np.maximum(before, first - 1), 0).sum())
 
 
-def _nest(kernel: LoweredKernel, sites: Sequence[Site], line_bytes: int) -> Iterator[LineUse]:
-    try:
-        window = _Window(kernel, sites, line_bytes)
-        draws = [window.touched(draw) for draw in range(_DRAWS)]
-    except UnknownError:
-        return
-    windows = window.number(axes_of(kernel, sites[0]))
-    window_pages = max(sum(int(pages) for _, _, pages in draw.values()) for draw in draws)
-    for key, group in window.groups.items():
-        first = group[0]
-        lines, used, pages = np.sum([draw[key] for draw in draws], axis=0).tolist()
-        come = lines / _DRAWS * windows
-        # The innermost loop that the index depends on.
-        around = (var for var, _ in reversed(axes_of(kernel, first)) if var in first.variables)
-        loop = next(around, None)
-        step = stride(kernel, first, loop) if loop is not None else 0
-        yield LineUse(
-            *kernel.at(first),
-            is_store=first.is_store,
-            loop="" if loop is None else str(loop.name),
-            stride_bytes=None if step is None else step * first.element_bytes,
-            is_run=step == first.lanes,
-            lines=round(come),
-            times=come * line_bytes / buffer_bytes(first.buffer),
-            efficiency=used / (lines * line_bytes) if lines else 1.0,
-            pages=round(pages / _DRAWS * windows),
-            window_pages=window_pages,
-        )
+@of_cpu_code
+def cache_lines(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LineUse]:
+    """Find how much of each line of memory consecutive iterations use.
+
+    There is a record for each buffer that a loop nest reads, and each that it writes.  What depends
+    on data is left out.
+    """
+    line_bytes = hardware_of(target).line_bytes
+    accesses = (site for site in kernel.sites if site.is_global)
+    for sites in grouped(accesses, lambda site: site.context.loops).values():
+        try:
+            window = _Window(kernel, sites, line_bytes)
+            draws = [window.touched(draw) for draw in range(_DRAWS)]
+        except UnknownError:
+            continue
+        windows = window.number(axes_of(kernel, sites[0]))
+        window_pages = max(sum(int(pages) for _, _, pages in draw.values()) for draw in draws)
+        for key, group in window.groups.items():
+            first = group[0]
+            lines, used, pages = np.sum([draw[key] for draw in draws], axis=0).tolist()
+            come = lines / _DRAWS * windows
+            # The innermost loop that the index depends on.
+            around = (var for var, _ in reversed(axes_of(kernel, first)) if var in first.variables)
+            loop = next(around, None)
+            step = stride(kernel, first, loop) if loop is not None else 0
+            yield LineUse(
+                *kernel.at(first),
+                is_store=first.is_store,
+                loop="" if loop is None else str(loop.name),
+                stride_bytes=None if step is None else step * first.element_bytes,
+                is_run=step == first.lanes,
+                lines=round(come),
+                times=come * line_bytes / buffer_bytes(first.buffer),
+                efficiency=used / (lines * line_bytes) if lines else 1.0,
+                pages=round(pages / _DRAWS * windows),
+                window_pages=window_pages,
+            )
 
 
 def line_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:

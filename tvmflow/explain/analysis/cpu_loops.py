@@ -34,13 +34,14 @@ from math import ceil, prod
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Op
 
 from ...codegen.dot_products import NAME as DOT
 from ...devices.target import TargetSpec
+from ...ir.rewriter import op_name
 from ...ir.units import counted
+from ..grouping import grouped
 from ..profiling.record import Finding
-from .accesses import Site, buffer_bytes, grouped
+from .accesses import Site, buffer_bytes
 from .executions import axes_of, executions, stride, times_of
 from .hardware import CORE, Hardware, hardware_of
 from .lowered import InKernel, LoweredKernel, of_cpu_code
@@ -227,11 +228,10 @@ def accumulators(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Accumula
 
 def _waits(statement: Statement) -> bool:
     """True if additions take more than a cycle: those of whole numbers do not."""
-    value = statement.store.value
-    is_dot = isinstance(value, Call) and isinstance(value.op, Op) and value.op.name == DOT
+    if str(statement.store.buffer.dtype).startswith("float"):
+        return True
     # Without vectors, dot products are additions of whole numbers.
-    is_float = str(statement.store.buffer.dtype).startswith("float")
-    return is_float or (is_dot and statement.numbers > 1)
+    return op_name(statement.store.value) == DOT and statement.numbers > 1
 
 
 def _accumulators(

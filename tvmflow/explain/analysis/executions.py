@@ -15,16 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import tirx
 
-from ...ir.evaluate import (
-    Array,
-    Axis,
-    UnknownError,
-    all_hold,
-    evaluate,
-    sharing,
-    values_at,
-    variables,
-)
+from ...ir.evaluate import Array, Axis, UnknownError, all_hold, evaluate, values_at, variables
+from ..grouping import connected
 from .accesses import CodeContext, Site
 from .deadline import check_time
 from .lowered import LoweredKernel
@@ -64,7 +56,7 @@ def executions(kernel: LoweredKernel, context: CodeContext) -> Executions:
 def _executions(kernel: LoweredKernel, context: CodeContext) -> Executions:
     left = dict((*kernel.launch.values(), *context.loops))
     total = Executions(1, not context.unknown)
-    for group in sharing([frozenset(variables([one])) for one in context.conditions]):
+    for group in connected([frozenset(variables([one])) for one in context.conditions]):
         conditions = [context.conditions[number] for number in group]
         inside = [(var, left.pop(var)) for var in variables(conditions) if var in left]
         key = "holding", *map(id, conditions)

@@ -31,8 +31,9 @@ from tvm.sym import Analyzer
 
 from ...devices.target import TargetSpec
 from ...ir.evaluate import Axis, UnknownError
+from ..grouping import grouped
 from ..profiling.record import Finding
-from .accesses import Site, grouped
+from .accesses import Site
 from .executions import all_instructions, common, distinct, instructions, places_at, stride
 from .hardware import hardware_of
 from .lowered import InKernel, LoweredKernel, of_kernels
@@ -167,7 +168,7 @@ class VectorWidth(InKernel):
 
 
 @of_kernels
-def vector_width(kernel: LoweredKernel, target: TargetSpec) -> list[VectorWidth]:
+def vector_width(kernel: LoweredKernel, target: TargetSpec) -> Iterator[VectorWidth]:
     """Find how wide accesses to global memory are, and how wide they could be.
 
     The widest access of the target's device is the limit.  There is one record for all accesses to
@@ -178,33 +179,28 @@ def vector_width(kernel: LoweredKernel, target: TargetSpec) -> list[VectorWidth]
         around = site.context.loops, tuple(map(str, site.context.conditions))
         return site.buffer, site.is_store, site.lanes, site.run, around
 
-    alike = grouped((site for site in kernel.sites if site.is_global), place)
-    widest = hardware_of(target).vector_bytes
-    return [_width(kernel, sites, widest) for sites in alike.values()]
-
-
-def _width(kernel: LoweredKernel, sites: Sequence[Site], widest: int) -> VectorWidth:
-    first = sites[0]
-    bytes_ = first.run * first.element_bytes
-    limit = max(1, widest // bytes_)
-    items = [kernel.launch["threadIdx.x"]] if "threadIdx.x" in kernel.launch else []
-    runs = {
-        "none": 1,
-        "unrolled": _unrolled(sites),
-        "loop": _along(first, first.context.loops[-1:]),
-        "items": _along(first, items),
-    }
-    # Powers of two; of equal ones the first.
-    usable = {name: 1 << (min(run, limit).bit_length() - 1) for name, run in runs.items()}
-    neighbours = max(usable, key=lambda name: usable[name])
-    return VectorWidth(
-        *kernel.at(first),
-        is_store=first.is_store,
-        bytes=bytes_,
-        possible_bytes=bytes_ * usable[neighbours],
-        neighbours=neighbours,
-        instructions=sum(instructions(kernel, site).times for site in sites),
-    )
+    items = [axis for tag, axis in kernel.launch.items() if tag == "threadIdx.x"]
+    for sites in grouped((site for site in kernel.sites if site.is_global), place).values():
+        first = sites[0]
+        bytes_ = first.run * first.element_bytes
+        limit = max(1, hardware_of(target).vector_bytes // bytes_)
+        runs = {
+            "none": 1,
+            "unrolled": _unrolled(sites),
+            "loop": _along(first, first.context.loops[-1:]),
+            "items": _along(first, items),
+        }
+        # Powers of two; of equal ones the first.
+        usable = {name: 1 << (min(run, limit).bit_length() - 1) for name, run in runs.items()}
+        neighbours = max(usable, key=lambda name: usable[name])
+        yield VectorWidth(
+            *kernel.at(first),
+            is_store=first.is_store,
+            bytes=bytes_,
+            possible_bytes=bytes_ * usable[neighbours],
+            neighbours=neighbours,
+            instructions=sum(instructions(kernel, site).times for site in sites),
+        )
 
 
 def _constant(expr: tirx.Expr) -> int | None:

@@ -112,7 +112,10 @@ def local_memory(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LocalMem
         sites = [site for site in kernel.sites if site.buffer.same_as(buffer)]
         stores = [site for site in sites if site.is_store]
         loads = [site for site in sites if not site.is_store]
-        writes, reads = (sum(_elements(kernel, s) for s in of) for of in (stores, loads))
+        writes, reads = (
+            sum(instructions(kernel, site).times * site.run for site in of)
+            for of in (stores, loads)
+        )
         read = set(map(_places, loads))
         items = {var for var, extent in kernel.items if extent > 1}
         own = all(items <= store.variables for store in stores)
@@ -132,10 +135,6 @@ def local_memory(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LocalMem
 def local_buffers(kernel: LoweredKernel) -> list[tirx.Buffer]:
     """Buffers in the local memory of a work-group."""
     return [buffer for buffer in kernel.allocated if str(buffer.scope()).startswith("shared")]
-
-
-def _elements(kernel: LoweredKernel, site: Site) -> int:
-    return instructions(kernel, site).times * site.run
 
 
 def _places(site: Site) -> tuple[str, ...]:

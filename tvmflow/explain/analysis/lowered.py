@@ -137,10 +137,7 @@ Analysed: TypeAlias = "tirx.PrimFunc | LoweredKernel"
 def functions_of(module: Module) -> dict[str, tirx.PrimFunc]:
     """The scheduled primary functions that a module carries, by name.
 
-    Raises
-    ------
-    InputError
-        If it carries none, as standalone libraries and modules of older versions.
+    `InputError` if it carries none, as standalone libraries and modules of older versions.
     """
     content = module.read_functions()
     if content is None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from math import prod
 
 from tvm import s_tir, tirx
-from tvm.ir import Call, Op
 from tvm.ir.expr import TensorLoad
 from tvm.tirx import IterVar
 
@@ -21,6 +20,7 @@ from ...codegen.dot_products import NAME as DOT
 from ...devices.target import TargetSpec
 from ...ir.evaluate import variables
 from ...ir.expressions import nodes_in
+from ...ir.rewriter import op_name
 from ..profiling.record import Finding
 from .global_memory import step_along
 from .hardware import hardware_of
@@ -113,22 +113,17 @@ def _factors(store: tirx.BufferStore) -> tuple[TensorLoad, TensorLoad, bool] | N
         inner = term
         while isinstance(inner, tirx.Cast):
             inner = inner.value
-        if isinstance(inner, Call) and isinstance(inner.op, Op) and inner.op.name == DOT:
+        if op_name(inner) == DOT:
             operands, is_dot = inner.args[1:], True
         elif isinstance(inner, tirx.Mul):
             operands, is_dot = (inner.a, inner.b), False
         else:
             return None
-        first, second = (_load(operand) for operand in operands)
-        if first is not None and second is not None:
-            return first, second, is_dot
+        first, second = (nodes_in(operand, TensorLoad) for operand in operands)
+        # Padding and zero points may be around the only load of a factor.
+        if len(first) == len(second) == 1:
+            return first[0], second[0], is_dot
     return None
-
-
-def _load(expr: tirx.Expr) -> TensorLoad | None:
-    """The only load in a factor: padding and zero points may be around it."""
-    found = nodes_in(expr, TensorLoad)
-    return found[0] if len(found) == 1 else None
 
 
 def _steps_by_one(load: TensorLoad, var: tirx.Var) -> bool:

@@ -14,8 +14,8 @@ from ...devices.target import TargetSpec
 from ...graph.missed_fusion import Fusion, fusion
 from ...module.functions import tir_text
 from ...runtime.json_types import JsonMapping
+from ..grouping import grouped
 from ..profiling.record import Finding, KernelLaunch
-from .accesses import grouped
 from .cache_lines import line_findings
 from .cpu_loops import accumulator_findings, lanes_findings, parallel_findings
 from .deadline import OutOfTimeError, stopped_at
@@ -53,10 +53,7 @@ def findings(function: Analysed, target: TargetSpec, *, until: float = inf) -> l
     Kernel by kernel, the largest share first.  Accesses to a buffer from one line, which unrolling
     makes many of one, are one finding.
 
-    Raises
-    ------
-    OutOfTimeError
-        With what was found until a time of ``time.monotonic``.
+    `OutOfTimeError`, with what was found, if that is not done at a time of ``time.monotonic``.
     """
     is_cpu = target.device.is_cpu
     analyses = _ON_CPUS if is_cpu else _ON_GPUS

@@ -21,8 +21,9 @@ from tvm import tirx
 
 from ...devices.target import TargetSpec
 from ...ir.evaluate import Array, Axis, UnknownError, all_hold, evaluate, values_at
+from ..grouping import grouped
 from ..profiling.record import Finding
-from .accesses import Site, grouped
+from .accesses import Site
 from .deadline import check_time
 from .executions import distinct, instructions, waves_at
 from .hardware import hardware_of

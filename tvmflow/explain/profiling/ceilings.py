@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -40,10 +41,9 @@ logger = logging.getLogger(__name__)
 
 #: Of the kernels that measure; what other ones found is measured again.
 _VERSION = 2
-#: A kernel runs so often, again and again for so long; the best time counts, as others only
+#: A kernel runs some times, and again for half a second; the best time counts, as others only
 #: disturb.  A process that holds a core keeps it for longer than some runs of a kernel.
-_REPEATS = 7
-_SECONDS = 0.5
+_times = partial(repeat, least=7, seconds=0.5)
 #: Launches in a queue.
 _LAUNCHES = 500
 #: Instructions of each sum.
@@ -197,10 +197,6 @@ class _Device:
         return module, arguments
 
 
-def _times(measure: Callable[[], float]) -> list[float]:
-    return repeat(measure, least=_REPEATS, seconds=_SECONDS)
-
-
 def build(function: tirx.PrimFunc, target: TargetSpec) -> tvm.runtime.Module:
     """A module of one scheduled function, ``main``."""
     named = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
@@ -305,18 +301,13 @@ def nothing(target: TargetSpec) -> tirx.PrimFunc:
     return sch.mod["main"]
 
 
-def _spread(
-    sch: s_tir.Schedule,
-    target: TargetSpec,
-    group: s_tir.schedule.LoopRV,
-    item: s_tir.schedule.LoopRV,
-) -> None:
+def _spread(sch: s_tir.Schedule, target: TargetSpec, *loops: s_tir.schedule.LoopRV) -> None:
     """Groups and work-items, or the threads of a CPU."""
     if not target.is_gpu_kernel:
-        sch.parallel(group)
+        sch.parallel(loops[0])
         return
-    sch.bind(group, "blockIdx.x")
-    sch.bind(item, "threadIdx.x")
+    for loop, axis in zip(loops, ("blockIdx.x", "threadIdx.x"), strict=True):
+        sch.bind(loop, axis)
 
 
 # -- the roofline -------------------------------------------------------------------------------
@@ -340,7 +331,13 @@ def rated(kernel: KernelLaunch, ceilings: Ceilings | None) -> KernelLaunch:
             computing = gflops / peak_gflops(kernel.arithmetic, ceilings)
             moving = gbps / peak_gbps(kernel.memory, ceilings)
             kernel = replace(kernel, roofline_share=roofline_share(computing, moving))
-    return replace(kernel, bound=_bound(kernel, ceilings, computing, moving))
+    bound = None
+    if ceilings is not None and kernel.median_us < LAUNCHES * ceilings.launch_us:
+        bound = "launch"
+    elif ceilings is not None and flops is not None:
+        bound = "arithmetic" if computing > moving else "bandwidth"
+        bound = "latency" if max(computing, moving) < BUSY else bound
+    return replace(kernel, bound=bound)
 
 
 def above(kernels: Sequence[KernelLaunch], ceilings: Ceilings) -> list[KernelLaunch]:
@@ -371,15 +368,3 @@ def peak_gflops(arithmetic: str, ceilings: Ceilings) -> float:
 def peak_gbps(memory: str, ceilings: Ceilings) -> float:
     """The ceiling of a kind of memory; that of copies where textures were not measured."""
     return (ceilings.texture_gbps if memory == "texture" else None) or ceilings.copy_gbps
-
-
-def _bound(
-    kernel: KernelLaunch, ceilings: Ceilings | None, computing: float, moving: float
-) -> str | None:
-    if ceilings is not None and kernel.median_us < LAUNCHES * ceilings.launch_us:
-        return "launch"
-    if ceilings is None or kernel.flops is None:
-        return None
-    if max(computing, moving) < BUSY:
-        return "latency"
-    return "arithmetic" if computing > moving else "bandwidth"

@@ -26,9 +26,10 @@ from tvm.ir import Call, Range
 from tvm.ir.expr import TensorLoad
 
 from ...codegen.dot_products import NAME as DOT
-from ...ir.evaluate import UnknownError, evaluate, sharing, variables
+from ...ir.evaluate import UnknownError, evaluate, variables
 from ...ir.expressions import nodes_in
 from ...ir.scope import is_half, is_texture
+from ..grouping import connected
 
 #: What may access an element more than once in one run of a block.
 _REPEATING = (tirx.For, tirx.While, s_tir.SBlock, tirx.Evaluate)
@@ -45,11 +46,9 @@ _LIMIT = 1 << 24
 
 #: Values of loops and of axes of blocks.
 _Axes = Mapping[tirx.Var, range]
-#: Indices along each dimension; arrays of a rank that broadcasts to all combinations.
-_Places = tuple[np.ndarray, ...]
 
 
-class _UncountableError(Exception):
+class _UncountableError(UnknownError):
     """The number of runs depends on data, or on code that is elsewhere."""
 
 
@@ -223,7 +222,8 @@ class _Touched:
 
     def __init__(self, shape: Sequence[int]):
         self.shape = tuple(shape)
-        self._places: list[_Places] = []
+        #: Indices along each dimension; arrays of a rank that broadcasts to all combinations.
+        self._places: list[tuple[np.ndarray, ...]] = []
         self._most = 0
 
     def add(self, ranges: Sequence[Range], axes: _Axes, accesses: int | None) -> None:
@@ -233,10 +233,17 @@ class _Touched:
         """
         if any(isinstance(r.extent, tirx.IntImm) and int(r.extent) == 0 for r in ranges):
             return
-        places = self._evaluate(ranges, axes)
+        groups = connected([frozenset(_axes_in(r.min, axes)) for r in ranges])
+        places: list[np.ndarray] = [np.zeros(0)] * len(ranges)
+        for position, dims in enumerate(groups):
+            found = self._joint([(d, ranges[d]) for d in dims], axes)
+            # One axis of the broadcast for each group of dimensions.
+            shape = [-1 if axis == position else 1 for axis in range(len(groups))]
+            for dim, indices in zip(dims, found, strict=True):
+                places[dim] = indices.reshape(shape)
         count = prod(np.broadcast_shapes(*(p.shape for p in places))) if places else 1
         self._most += count if accesses is None else min(count, accesses)
-        self._places.append(places)
+        self._places.append(tuple(places))
 
     @property
     def count(self) -> int:
@@ -250,23 +257,12 @@ class _Touched:
             mask[places] = True
         return min(most, int(np.count_nonzero(mask)))
 
-    def _evaluate(self, ranges: Sequence[Range], axes: _Axes) -> _Places:
-        groups = sharing([frozenset(_axes_in(r.min, axes)) for r in ranges])
-        places: list[np.ndarray] = [np.zeros(0)] * len(ranges)
-        for position, dims in enumerate(groups):
-            found = self._joint([(d, ranges[d]) for d in dims], axes)
-            # One axis of the broadcast for each group of dimensions.
-            shape = [-1 if axis == position else 1 for axis in range(len(groups))]
-            for dim, indices in zip(dims, found, strict=True):
-                places[dim] = indices.reshape(shape)
-        return tuple(places)
-
     def _joint(self, intervals: Sequence[tuple[int, Range]], axes: _Axes) -> list[np.ndarray]:
         """Indices along dimensions that share axes, without repetition."""
         extents = [self.shape[dim] for dim, _ in intervals]
         used = list(dict.fromkeys(v for _, r in intervals for v in _axes_in(r.min, axes)))
         try:
-            widths = [_width(r) for _, r in intervals]
+            widths = [_extent(r.extent) for _, r in intervals]
             if prod(len(axes[v]) for v in used) * prod(widths) > _LIMIT:
                 raise UnknownError("too many combinations")
             values, offsets = _arrays(used, axes, widths)
@@ -311,12 +307,6 @@ def _share_of(condition: tirx.Expr, axes: _Axes) -> float:
     except UnknownError:
         return 1.0
     return float(np.count_nonzero(held) / held.size)
-
-
-def _width(interval: Range) -> int:
-    if not isinstance(interval.extent, tirx.IntImm):
-        raise UnknownError(str(interval))
-    return int(interval.extent)
 
 
 def operations(expr: tirx.Expr) -> Counter[str]:

@@ -216,13 +216,9 @@ def work_of(origin: LaunchOrigin, name: str, counts: Sequence[Work] | None) -> W
         return None
     if origin.number is not None and name != origin.function:
         return counts[origin.number] if origin.number < len(counts) else None
-    whole = Work()
-    for count in counts:
-        whole.flops.update(count.flops)
-        whole.bytes_read += count.bytes_read
-        whole.bytes_written += count.bytes_written
-        whole.reads_texture |= count.reads_texture
-    return whole
+    flops = sum((count.flops for count in counts), Counter[str]())
+    read, written = sum(c.bytes_read for c in counts), sum(c.bytes_written for c in counts)
+    return Work(flops, read, written, any(count.reads_texture for count in counts))
 
 
 def _kernels(
@@ -315,7 +311,8 @@ def _memory(metadata: JsonMapping) -> tuple[MemoryStep, ...]:
     if not isinstance(plan, Mapping) or "steps" not in plan:
         return ()
 
-    def live(step: int) -> int:
-        return sum(t["bytes"] for t in plan["tensors"] if t["first"] <= step <= t["last"])
-
-    return tuple(MemoryStep(step, name, live(step)) for step, name in enumerate(plan["steps"]))
+    steps = []
+    for step, name in enumerate(plan["steps"]):
+        live = (t["bytes"] for t in plan["tensors"] if t["first"] <= step <= t["last"])
+        steps.append(MemoryStep(step, name, sum(live)))
+    return tuple(steps)

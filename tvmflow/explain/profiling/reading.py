@@ -19,10 +19,7 @@ from .record import DERIVED, FORMAT, Profile
 def read_profile(path: str | os.PathLike[str]) -> Profile:
     """Read what ``tvmflow profile --json`` printed.
 
-    Raises
-    ------
-    ArtifactError
-        If there is no such file, or it holds no profile of this format.
+    `ArtifactError` if there is no such file, or it holds no profile of this format.
     """
     try:
         return from_json(json.loads(Path(path).read_text(encoding="utf-8")))

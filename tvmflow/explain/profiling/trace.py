@@ -7,7 +7,7 @@ in microseconds, and counters (``C``).
 from __future__ import annotations
 
 from ...runtime.json_types import JsonObject
-from .record import KernelLaunch, Profile
+from .record import Profile
 
 _FIRST_CALL, _RUN = 1, 2
 #: What is told of each kernel.
@@ -19,12 +19,15 @@ _KNOWN = (
 
 def trace(profile: Profile) -> JsonObject:
     """The first call on one track, a run's kernels and memory on another."""
-    events = [
-        _named("process_name", _FIRST_CALL, f"{profile.module.name}: first call"),
-        _named("process_name", _RUN, f"{profile.module.name}: a run on {profile.device.name}"),
+    tracks = {
+        _FIRST_CALL: f"{profile.module.name}: first call",
+        _RUN: f"{profile.module.name}: a run on {profile.device.name}",
+    }
+    events: list[JsonObject] = [
+        {"ph": "M", "name": "process_name", "pid": track, "tid": 1, "args": {"name": name}}
+        for track, name in tracks.items()
     ]
-    begin = 0.0
-    first = profile.first_call
+    begin, first = 0.0, profile.first_call
     for name, ms in (
         ("load", first.load_ms),
         ("upload weights", first.upload_ms),
@@ -35,9 +38,15 @@ def trace(profile: Profile) -> JsonObject:
             events.append(_complete(name, _FIRST_CALL, begin, 1e3 * ms, {}))
             begin += 1e3 * ms
     for kernel in profile.kernels:
+        known = {"kernel": kernel.name} | {name: getattr(kernel, name) for name in _KNOWN}
+        known |= {"work_items": list(kernel.global_size), "group": list(kernel.local_size)}
+        told = {name: value for name, value in known.items() if value not in (None, [], "")}
         name = ", ".join(kernel.nodes) or kernel.function
-        events.append(_complete(name, _RUN, kernel.start_us, kernel.median_us, _arguments(kernel)))
-    events += _memory(profile)
+        events.append(_complete(name, _RUN, kernel.start_us, kernel.median_us, told))
+    # Live memory is a counter, from the begin of each call on.
+    counter = {"ph": "C", "name": "intermediate tensors", "pid": _RUN}
+    for start, step in zip(profile.step_starts() or (), profile.memory, strict=False):
+        events.append({**counter, "ts": start, "args": {"bytes": step.live_bytes}})
     # Without displayTimeUnit, which Perfetto of 2021 takes for the unit of the times themselves.
     return {"traceEvents": events}
 
@@ -47,25 +56,3 @@ def _complete(
 ) -> JsonObject:
     times = {"ts": begin_us, "dur": length_us}
     return {"ph": "X", "name": name, "pid": process, "tid": 1, **times, "args": arguments}
-
-
-def _named(what: str, process: int, name: str) -> JsonObject:
-    return {"ph": "M", "name": what, "pid": process, "tid": 1, "args": {"name": name}}
-
-
-def _arguments(kernel: KernelLaunch) -> JsonObject:
-    known = {"kernel": kernel.name} | {name: getattr(kernel, name) for name in _KNOWN}
-    known |= {"work_items": list(kernel.global_size), "group": list(kernel.local_size)}
-    return {name: value for name, value in known.items() if value not in (None, [], "")}
-
-
-def _memory(profile: Profile) -> list[JsonObject]:
-    """Live memory as a counter, from the begin of each call on."""
-    starts = profile.step_starts()
-    if starts is None:
-        return []
-    counter = {"ph": "C", "name": "intermediate tensors", "pid": _RUN}
-    return [
-        {**counter, "ts": start, "args": {"bytes": step.live_bytes}}
-        for start, step in zip(starts, profile.memory, strict=True)
-    ]

@@ -101,7 +101,5 @@ def batch_of(module: Module, batched: Collection[str]) -> int:
 
 
 def _times(info: TensorInfo, count: int) -> TensorInfo:
-    logical = info.logical_shape
-    if logical is not None:
-        logical = (count * logical[0], *logical[1:])
+    logical = info.logical_shape and (count * info.logical_shape[0], *info.logical_shape[1:])
     return replace(info, shape=(count * info.shape[0], *info.shape[1:]), logical_shape=logical)

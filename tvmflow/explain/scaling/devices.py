@@ -113,11 +113,8 @@ class FarmDevices:
     ) -> FarmDevices:
         """Ask the tracker who serves a key, for modules of a host's triple, default this one.
 
-        Raises
-        ------
-        FarmError
-            If the tracker cannot be reached, nobody serves the key, or only servers of other
-            versions or processors do.
+        `FarmError` if the tracker cannot be reached, nobody serves the key, or only servers of
+        other versions or processors do.
         """
         with Tracker(tracker) as connection:
             servers = check_served(connection, check_key(key))

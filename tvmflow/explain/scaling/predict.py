@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -72,13 +74,12 @@ def fit(measured: Mapping[int, float]) -> Fit:
 
     There is throughput by number, at least one.
     """
-    n = np.array(sorted(measured), float)
-    throughput = np.array([measured[int(number)] for number in n])
+    n, throughput = np.array(sorted(measured.items()), float).T
     # Time of `n` units of work is linear in the parameters, when they are divided by the rate.
     columns = np.stack([np.ones_like(n), n - 1, n * (n - 1)], axis=1) * (throughput / n)[:, None]
-    law = USL if len(n) >= _USL_POINTS else AMDAHL if len(n) > 1 else LINEAR
-    parameters = (LINEAR, AMDAHL, USL).index(law) + 1
-    inverse, contention, coherency = _least_squares(columns[:, :parameters])
+    parameters = 3 if len(n) >= _USL_POINTS else min(len(n), 2)
+    law = (LINEAR, AMDAHL, USL)[parameters - 1]
+    inverse, contention, coherency = _least_squares(columns[:, :parameters]).tolist()
     result = Fit(law, 1 / inverse, contention / inverse, coherency / inverse, None, len(n))
     predicted = np.array([result.at(int(number)) for number in n])
     error = float(np.sqrt(np.mean((predicted / throughput - 1) ** 2)))
@@ -86,30 +87,24 @@ def fit(measured: Mapping[int, float]) -> Fit:
     return replace(result, error=None if is_exact else error)
 
 
-def _least_squares(columns: np.ndarray) -> tuple[float, float, float]:
+def _least_squares(columns: np.ndarray) -> np.ndarray:
     """Solve ``columns @ x = 1`` for ``x[0] > 0``, ``0 <= x[1] <= x[0]``, ``0 <= x[2]``.
 
     What would be negative, or more serial than all of the work, is noise or another effect.
     """
     count = columns.shape[1]
-    # The contention as it is fitted, nothing, or all of the work; with coherency and without.
-    whole = np.array([[1.0, 1, 0], [0, 0, 1]])[:, :count]
-    free = np.eye(count)
-    choices = [free[list(of)] for of in ((0,), (0, 1), (0, 2), (0, 1, 2)) if max(of) < count]
-    choices += [whole[:rows] for rows in range(1, count)]
+    # What is allowed are sums of these: no contention, all of the work, coherency.
+    edges = np.array([[1.0, 0, 0], [1, 1, 0], [0, 0, 1]])[:count]
     best, least = np.array([1.0, 0, 0]), np.inf
-    for basis in choices:
-        reduced = columns @ basis.T
+    for chosen in (list(c) for size in range(count) for c in combinations(range(count), size + 1)):
+        reduced = columns @ edges[chosen, :count].T
         factors = np.linalg.lstsq(reduced, np.ones(len(columns)), rcond=None)[0]
-        solution = np.pad(basis.T @ factors, (0, 3 - count))
+        solution = factors @ edges[chosen]
         residual = float(np.sum((reduced @ factors - 1) ** 2))
-        inside = solution[0] > 0 and (solution[1:] >= 0).all()
         # More parameters than before are kept only for what is no rounding.
-        better = residual < least - _EXACT**2
-        if inside and solution[1] <= solution[0] * (1 + _EXACT) and better:
+        if solution[0] > 0 and (factors >= 0).all() and residual < least - _EXACT**2:
             best, least = solution, residual
-    inverse, contention, coherency = best.tolist()
-    return inverse, contention, coherency
+    return best
 
 
 @dataclass(frozen=True)
@@ -147,7 +142,7 @@ class Point:
         return cls(batch, threads, devices, True, rate, low, high, *ms)
 
     @property
-    def numbers(self) -> dict[str, int | None]:
+    def numbers(self) -> dict[str, Any]:
         """Batch, threads and devices by axis."""
         return {axis: getattr(self, axis) for axis in AXES}
 
@@ -175,9 +170,9 @@ class Law:
     @classmethod
     def along(cls, axis: str, points: Sequence[Point]) -> Law:
         """Fit a law to the measured points of a line."""
-        line = {_number(point.numbers, axis): _rate(point) for point in points}
+        line = {point.numbers[axis]: point.items_per_s or 0.0 for point in points}
         extremes = [
-            fit({**line, _number(point.numbers, axis): rate})
+            fit({**line, point.numbers[axis]: rate})
             for point in points
             for rate in (point.low_per_s, point.high_per_s)
             if rate
@@ -227,8 +222,8 @@ def predict(
 
     Where several axes leave what was measured, their factors are multiplied.
     """
-    wanted: Mapping[str, int | None] = dict(zip(AXES, numbers, strict=True))
     nothing = Point(*numbers, measured=False, items_per_s=None)
+    wanted = nothing.numbers
 
     # What differs in fewest numbers, and then is nearest to what is wanted, is known best.
     def distance(at: Mapping[str, int | None]) -> tuple[int, int]:
@@ -248,29 +243,18 @@ def predict(
         # Rather one of more points elsewhere than a line of one.
         law = min(found, key=lambda law: (law.fit.law == LINEAR, *distance(law.at)))
         if (law.fit.error or 0) > _TRUSTED_ERROR:
-            return replace(
-                nothing,
-                why_not=f"{law.fit.law} differs by more than {100 * _TRUSTED_ERROR:.0f} % from "
-                f"what was measured over {axis}; measure longer, on an idle machine",
+            why_not = (
+                f"{law.fit.law} differs by more than {100 * _TRUSTED_ERROR:.0f} % from what was "
+                f"measured over {axis}; measure longer, on an idle machine"
             )
+            return replace(nothing, why_not=why_not)
         used.append(law)
-    rates = _rate(start), start.low_per_s or 0.0, start.high_per_s or 0.0
+    rates = start.items_per_s or 0.0, start.low_per_s or 0.0, start.high_per_s or 0.0
     if len(used) == 1 and used[0].at == {axis: here[axis] for axis in used[0].at}:
-        rates = used[0].rates(_number(wanted, changed[0]))
+        rates = used[0].rates(wanted[changed[0]])
     else:
         for axis, law in zip(changed, used, strict=True):
-            factors = law.rates(_number(wanted, axis), _number(here, axis))
+            factors = law.rates(wanted[axis], here[axis])
             rates = rates[0] * factors[0], rates[1] * factors[1], rates[2] * factors[2]
     rate, low, high = rates
     return replace(nothing, items_per_s=rate, low_per_s=low, high_per_s=high, laws=tuple(used))
-
-
-def _number(numbers: Mapping[str, int | None], axis: str) -> int:
-    number = numbers[axis]
-    assert number is not None
-    return number
-
-
-def _rate(point: Point) -> float:
-    assert point.items_per_s is not None
-    return point.items_per_s

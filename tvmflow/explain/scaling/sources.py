@@ -43,10 +43,7 @@ def from_modules(paths: Sequence[Path]) -> Network:
     What differs in the first extent has the batch; of a single module, what has the first
     extent of the first input.
 
-    Raises
-    ------
-    InputError
-        If they are not of one network, or two have the same batch.
+    `InputError` if they are not of one network, or two have the same batch.
     """
     modules = [load(path) for path in paths]
     first = modules[0]

@@ -1,3 +1,1 @@
 """A profile, or two of them, as one page of HTML that needs nothing else."""
-
-from __future__ import annotations

@@ -12,14 +12,15 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from importlib.resources import files
 from string import Template
 
 from ....module.files import write_file
-from ..record import KernelLaunch, Profile
+from ...grouping import connected
+from ..record import Profile
 
 #: In this order: the first ones define what the others use.
 _SCRIPTS = (
@@ -31,13 +32,7 @@ _SCRIPTS = (
 def write_page(
     path: str | os.PathLike[str], profile: Profile, before: Profile | None = None
 ) -> None:
-    """Write the page of a profile, or of two that are compared.
-
-    Raises
-    ------
-    ArtifactError
-        If it cannot be written.
-    """
+    """Write the page of a profile, or of two; `ArtifactError` if it cannot be written."""
     write_file(path, page_text(profile, before))
 
 
@@ -50,12 +45,15 @@ def page_text(profile: Profile, before: Profile | None = None) -> str:
     script = "".join(_asset(f"{name}.js") for name in _SCRIPTS)
     script = f'(() => {{\n"use strict";\n{script}}})();\n'
     style = _asset("style.css")
+    content = _finite({"profiles": contents, "pairs": pairs})
+    data = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     page = Template(_asset("page.html")).substitute(
         # Names in a profile come from whoever made the network: no text becomes a script.
         policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}",
         title=escape(_title(profiles)),
         style=style,
-        data=_json(_finite({"profiles": contents, "pairs": pairs})),
+        # No element of HTML begins or ends in it.
+        data=data.replace("<", "\\u003c"),
         texts=base64.b64encode(zlib.compress(json.dumps(texts).encode(), 9)).decode(),
         script=script,
     )
@@ -75,12 +73,6 @@ def _asset(name: str) -> str:
 
 def _digest(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
-
-
-def _json(content: object) -> str:
-    """JSON that no element of HTML begins or ends in."""
-    compact = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return compact.replace("<", "\\u003c")
 
 
 def _finite(value: object) -> object:
@@ -111,35 +103,15 @@ def pair(before: Profile, after: Profile) -> tuple[Pair, ...]:
 
     They come in the order of the first launches of `after`, then those of `before` alone.
     """
-    root: dict[Hashable, Hashable] = {}
-
-    def find(key: Hashable) -> Hashable:
-        while root.setdefault(key, key) != key:
-            key = root[key]
-        return key
-
-    sides = (after.kernels, before.kernels)
-    for kernels in sides:
-        for kernel in kernels:
-            first, *others = _keys(kernel)
-            for other in others:
-                root[find(other)] = find(first)
-    groups: dict[Hashable, tuple[list[int], list[int]]] = {}
-    for side, kernels in enumerate(sides):
-        for index, kernel in enumerate(kernels):
-            groups.setdefault(find(_keys(kernel)[0]), ([], []))[side].append(index)
-    return tuple(
-        Pair(_names(after, now) if now else _names(before, old), tuple(old), tuple(now))
-        for now, old in groups.values()
-    )
-
-
-def _keys(kernel: KernelLaunch) -> Sequence[Hashable]:
-    """Names that it shares with other launches of the same work; functions are not nodes."""
-    return kernel.nodes or (("function", kernel.function),)
-
-
-def _names(profile: Profile, launches: Sequence[int]) -> tuple[str, ...]:
-    kernels = [profile.kernels[index] for index in launches]
-    # Each once, in their order.
-    return tuple(dict.fromkeys(name for k in kernels for name in k.nodes or (k.function,)))
+    launches, count = [*after.kernels, *before.kernels], len(after.kernels)
+    # Functions are not nodes.
+    keys = [frozenset(k.nodes or [("function", k.function)]) for k in launches]
+    pairs = []
+    for group in sorted(connected(keys)):
+        now = tuple(number for number in group if number < count)
+        old = tuple(number - count for number in group if number >= count)
+        # Each once, in their order.
+        kernels = [launches[number] for number in now or group]
+        names = dict.fromkeys(name for k in kernels for name in k.nodes or [k.function])
+        pairs.append(Pair(tuple(names), old, now))
+    return tuple(pairs)

@@ -1,0 +1,29 @@
+"""Groups of items: those with one key, and those that are connected by what they use."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
+
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key")
+
+
+def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """Items by what they have in common, in their order."""
+    groups: defaultdict[_Key, list[_Item]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return groups
+
+
+def connected(used: Sequence[frozenset[Hashable]]) -> list[list[int]]:
+    """Group sets that have some elements in common; a group has their numbers in order."""
+    groups: list[tuple[list[int], frozenset[Hashable]]] = []
+    for number, own in enumerate(used):
+        touching = [group for group in groups if group[1] & own]
+        groups = [group for group in groups if not group[1] & own]
+        members = sorted([number, *(n for group in touching for n in group[0])])
+        groups.append((members, own.union(*(group[1] for group in touching))))
+    return [members for members, _ in groups]
