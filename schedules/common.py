@@ -128,6 +128,10 @@ def _lane_axis(sch: s_tir.Schedule, block: Block) -> tirx.Var | None:
 # -- a function that is being scheduled ---------------------------------------------------
 
 
+class NoAnchor(Exception):  # noqa: N818 (no error: another family is asked)
+    """A function has no block, or several, of a family that schedules around one."""
+
+
 @dataclass
 class Workload:
     """A primary function about to be scheduled, with its blocks in program order."""
@@ -160,16 +164,22 @@ class Workload:
         value = self.sch.get(block).annotations.get(key)
         return None if value is None else str(value)
 
-    def anchor(self, family: str) -> Block | None:
-        """The one block that ``family`` marked, or ``None``."""
+    def anchors(self, family: str) -> list[Block]:
+        """The blocks that ``family`` marked."""
         function = self.function
         # Most families that are asked have none; what all of them read is read once.
         if self._marks is None or not self._marks[0].same_as(function):
             self._marks = (function, [(b, self.annotation(b, FAMILY)) for b in self.blocks])
-        found = [block for block, mark in self._marks[1] if mark == family]
+        return [block for block, mark in self._marks[1] if mark == family]
+
+    def anchor(self, family: str) -> Block:
+        """The one block that ``family`` marked; raises :class:`NoAnchor` where there is none."""
+        found = self.anchors(family)
         if len(found) > 1:
             logger.debug("%s declines: %d blocks are its anchor", family, len(found))
-        return found[0] if len(found) == 1 else None
+        if len(found) != 1:
+            raise NoAnchor(family)
+        return found[0]
 
     def with_role(self, role: str) -> list[Block]:
         """The blocks that a family gave a role."""

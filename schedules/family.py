@@ -60,7 +60,8 @@ class Family(Protocol):
     def match(self, workload: Workload) -> FamilyShape | None:
         """Return the shape of a function that the family serves, else ``None``.
 
-        Like :meth:`apply`, it may raise :class:`Declined` instead, with a reason for the log.
+        Like :meth:`apply`, it may raise :class:`Declined` instead, with a reason for the log;
+        without a block of the family, :class:`.common.NoAnchor`.
         """
 
     def heuristic(self, shape: FamilyShape, device: Device) -> FamilyKnobs:

@@ -95,8 +95,6 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 def match(workload: Workload, family: str) -> Shape | None:
     """The shape of a function whose anchor is of a family, with an elementwise epilogue."""
     anchor = workload.anchor(family)
-    if anchor is None:
-        return None
     extents, axes = workload.extents(anchor), _axes(workload, anchor)
     after = workload.after(anchor)
     # What else the last block reads (a mask of rows, say) is computed where it is read.

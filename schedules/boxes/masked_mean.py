@@ -70,24 +70,10 @@ _OfBox = Callable[[tirx.IterVar, tirx.IterVar], Expr]
 def compute(
     term: _OfBox, valid: _OfBox, boxes: Sequence[Expr], dtype: str
 ) -> tuple[te.Tensor, te.Tensor]:
-    """State the mean.
+    """State the mean of fp32 terms, rounded to a dtype, and the number of them, an int32.
 
-    Parameters
-    ----------
-    term
-        From the position of a sample and of a box in it to an fp32 expression.
-    valid
-        From the same to a condition.  One of the form ``j < limit(b)`` is recognised: boxes from
-        ``limit(b)`` on are not even looked at.
-    boxes
-        Samples and boxes of each, ``B`` and ``M``; numbers or variables.
-    dtype
-        Of the mean, which is computed in fp32.
-
-    Returns
-    -------
-    mean, number
-        Scalars, the second one int32.
+    ``boxes`` are samples and boxes of each, ``B`` and ``M``: numbers or variables.  A condition of
+    the form ``j < limit(b)`` is recognised: boxes from ``limit(b)`` on are not even looked at.
     """
     b, j = (te.reduce_axis((0, extent), name) for extent, name in zip(boxes, "bj", strict=True))
     both = te.comm_reducer(
@@ -205,8 +191,6 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 def match(workload: Workload) -> Shape | None:
     """The shape of a function around the mean; what is computed for it first is inlined."""
     sch, anchor = workload.sch, workload.anchor(NAME)
-    if anchor is None:
-        return None
     if not all(is_injective(sch, block) for block in workload.before(anchor)):
         logger.debug("masked_mean declines: what it reads is computed by sums")
         return None
@@ -229,8 +213,8 @@ def match(workload: Workload) -> Shape | None:
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     """Write the kernels."""
     anchor = workload.anchor(NAME)
-    terms = None if anchor is None else _read_terms(workload, anchor)
-    if anchor is None or terms is None:
+    terms = _read_terms(workload, anchor)
+    if terms is None:
         return None
     function, code = workload.function, Statements()
     after = [workload.sch.get(block) for block in workload.after(anchor)]

@@ -177,7 +177,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 def match(workload: Workload) -> Shape | None:
     """The shape of a function whose anchors are this family's blocks."""
-    anchors = [b for b in workload.blocks if workload.annotation(b, FAMILY) == NAME]
+    anchors = workload.anchors(NAME)
     if not anchors:
         return None
     whole = _whole(workload)

@@ -49,7 +49,7 @@ MUTANTS = (
     # -- schedules ------------------------------------------------------------------------------
     Mutant(
         "conv2d-stride",
-        "schedules/conv2d.py",
+        "schedules/definitions.py",
         "v * strides[1] + q * dilation[1]",
         "v * strides[0] + q * dilation[1]",
         "the stride along the width is taken for that along the height, or the other way round",

@@ -59,15 +59,10 @@ Signature = tuple[OpenType | None, ...]
 
 
 def read_signature(operator: Operator, given: Mapping[str, str]) -> Signature:
-    """A signature from texts by the inputs' names.
+    """A signature from texts by the names of an operator's inputs.
 
-    Parameters
-    ----------
-    operator
-        Whose inputs they are.
-    given
-        ``"float16"``, or ``"float16[P, 4]"`` for another shape than the input's first.
-        Required inputs that are not named have their first dtype and shape.
+    They are ``"float16"``, or ``"float16[P, 4]"`` for another shape than the input's first.
+    Required inputs that are not named have their first dtype and shape.
 
     Raises
     ------
