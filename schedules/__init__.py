@@ -122,17 +122,13 @@ def schedule_function(
 
 def _match(family: Family, workload: Workload, name: str) -> FamilyShape | None:
     try:
-        shape = family.match(workload)
+        return family.match(workload)
     except NoAnchor:
         return None
     except (s_tir.ScheduleError, Declined) as error:
         # It inlines what it reads, which in a function of several results may be one of them.
         logger.debug("%s: %s declines: %s", name, family.NAME, str(error).splitlines()[-1])
         return None
-    if shape is None and workload.anchors(family.NAME):
-        # The reason is the family's to log; nothing falls through without a line.
-        logger.debug("%s: %s declines, although its block is there", name, family.NAME)
-    return shape
 
 
 def _apply(

@@ -115,16 +115,6 @@ def is_vector(block: s_tir.SBlock) -> bool:
     return not (keeps_booleans(block) or calls & {"tirx.sinh", "tirx.cosh"})
 
 
-def _lane_axis(sch: s_tir.Schedule, block: Block) -> tirx.Var | None:
-    """The axis that a block's innermost loop counts, ``None`` where it counts none."""
-    innermost = sch.get(sch.get_loops(block)[-1])
-    realize = innermost.body
-    if not isinstance(realize, s_tir.SBlockRealize):
-        return None
-    pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
-    return next((axis.var for axis, value in pairs if uses(value, innermost.loop_var)), None)
-
-
 # -- a function that is being scheduled ---------------------------------------------------
 
 
@@ -224,10 +214,16 @@ class Workload:
         found = self.sch.get(block)
         if len(loops) < 2 or not is_vector(found):
             return 0
-        lane = _lane_axis(self.sch, block)
+        innermost = self.sch.get(loops[-1])
+        realize = innermost.body
+        if not isinstance(realize, s_tir.SBlockRealize):
+            return 0
+        pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+        # The axis that the innermost loop counts.
+        lane = next((axis.var for axis, value in pairs if uses(value, innermost.loop_var)), None)
         if lane is None or gathers_channels(found, lane) or gathers_bytes(found, lane):
             return 0
-        extent = int(self.sch.get(loops[-1]).extent)
+        extent = int(innermost.extent)
         return extent if extent in LANES else 0
 
     def reads_texture(self, block: Block, index: int) -> bool:

@@ -122,10 +122,7 @@ _KINDS = {
 def read_knobs(family: Family, given: JsonMapping) -> FamilyKnobs:
     """Make a family's knobs from names and values, as a journal or a file has them.
 
-    Raises
-    ------
-    ValueError
-        If a knob is missing, unknown or of another type, with a sentence that says which.
+    Raises `ValueError` for one that is missing, unknown or of another type, and says which.
     """
     fields = {f.name: f for f in dataclasses.fields(family.Knobs)}
     for name in given:

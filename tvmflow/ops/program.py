@@ -52,12 +52,8 @@ def build(
     """Compile an operator for tensors of any open extents, with complete attributes.
 
     ``results`` are the positions of the outputs that are wanted; ``target``, ``knobs`` and
-    ``storage`` are as for `.compiled.compile_operator`.
-
-    Raises
-    ------
-    CompileError
-        If there is no schedule for it, or no code can be generated.
+    ``storage`` are as for `.compiled.compile_operator`.  Raises `CompileError` where there is no
+    schedule for it, or no code can be generated.
     """
     attempt = f"Compiling {operator.name}({describe(operator, signature)}) for {target.kind}"
     name = operator.name.lower()

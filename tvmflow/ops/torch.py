@@ -132,11 +132,7 @@ def torch_operator(operator: Operator | str) -> Callable[..., list[torch.Tensor]
 
     It is registered with ``torch.library`` when it is first asked for, and its gradient with it.
     The function is from the inputs, ``None`` for an optional one that is left out, to the outputs.
-
-    Raises
-    ------
-    OperatorError
-        If there is no such operator.
+    Raises `OperatorError` where there is no such operator.
     """
     operator = find_operator(operator)
     name = _snake_case(operator.name)
