@@ -25,7 +25,7 @@ from ..ir.expressions import nodes_in
 from ..ir.scope import CHANNELS, is_texture
 from ..runtime.json_types import JsonMapping, JsonObject
 from .boxes import masked_mean, per_box
-from .common import FAMILY, Workload, launches_threads, local_bytes
+from .common import FAMILY, NoAnchor, Workload, launches_threads, local_bytes
 from .family import Declined, Family, FamilyKnobs, FamilyShape, Proposal, accepted, facts_of
 from .sizes import LOCAL_BYTES
 
@@ -122,15 +122,13 @@ def schedule_function(
 
 def _match(family: Family, workload: Workload, name: str) -> FamilyShape | None:
     try:
-        shape = family.match(workload)
+        return family.match(workload)
+    except NoAnchor:
+        return None
     except (s_tir.ScheduleError, Declined) as error:
         # It inlines what it reads, which in a function of several results may be one of them.
         logger.debug("%s: %s declines: %s", name, family.NAME, str(error).splitlines()[-1])
         return None
-    if shape is None and workload.anchor(family.NAME) is not None:
-        # The reason is the family's to log; nothing falls through without a line.
-        logger.debug("%s: %s declines, although its block is there", name, family.NAME)
-    return shape
 
 
 def _apply(
@@ -160,21 +158,14 @@ def _check(schedule: s_tir.Schedule, target: TargetSpec) -> None:
     # Of local memory there is what every OpenCL device has.
     if (used := local_bytes(schedule)) > LOCAL_BYTES:
         raise Declined(f"it would need {used} bytes of local memory, over {LOCAL_BYTES}")
-    if (loop := _open_loop(schedule)) is not None:
-        raise Declined(f"the loop {loop} has no fixed extent")
+    # A loop whose extent is computed is there where a tile reads parts of a tensor that are not
+    # the same for all tiles: there is no code for it unrolled or vectorised.
+    for loop in nodes_in(schedule.mod["main"].body, tirx.For):
+        unrolled = loop.kind in (tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
+        if unrolled and not isinstance(loop.extent, tirx.IntImm):
+            raise Declined(f"the loop {loop.loop_var.name} has no fixed extent")
     if (image := _parted_texel(schedule)) is not None:
         raise Declined(f"it stores parts of texels of {image}")
-
-
-def _open_loop(schedule: s_tir.Schedule) -> str | None:
-    """A loop to be unrolled or vectorised whose extent is computed, for which there is no code.
-
-    It is there where a tile reads parts of a tensor that are not the same for all tiles.
-    """
-    kinds = (tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
-    loops = [loop for loop in nodes_in(schedule.mod["main"].body, tirx.For) if loop.kind in kinds]
-    open_loops = (loop for loop in loops if not isinstance(loop.extent, tirx.IntImm))
-    return next((str(loop.loop_var.name) for loop in open_loops), None)
 
 
 def _parted_texel(schedule: s_tir.Schedule) -> str | None:

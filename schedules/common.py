@@ -115,17 +115,11 @@ def is_vector(block: s_tir.SBlock) -> bool:
     return not (keeps_booleans(block) or calls & {"tirx.sinh", "tirx.cosh"})
 
 
-def _lane_axis(sch: s_tir.Schedule, block: Block) -> tirx.Var | None:
-    """The axis that a block's innermost loop counts, ``None`` where it counts none."""
-    innermost = sch.get(sch.get_loops(block)[-1])
-    realize = innermost.body
-    if not isinstance(realize, s_tir.SBlockRealize):
-        return None
-    pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
-    return next((axis.var for axis, value in pairs if uses(value, innermost.loop_var)), None)
-
-
 # -- a function that is being scheduled ---------------------------------------------------
+
+
+class NoAnchor(Exception):  # noqa: N818 (no error: another family is asked)
+    """A function has no block, or several, of a family that schedules around one."""
 
 
 @dataclass
@@ -160,16 +154,22 @@ class Workload:
         value = self.sch.get(block).annotations.get(key)
         return None if value is None else str(value)
 
-    def anchor(self, family: str) -> Block | None:
-        """The one block that ``family`` marked, or ``None``."""
+    def anchors(self, family: str) -> list[Block]:
+        """The blocks that ``family`` marked."""
         function = self.function
         # Most families that are asked have none; what all of them read is read once.
         if self._marks is None or not self._marks[0].same_as(function):
             self._marks = (function, [(b, self.annotation(b, FAMILY)) for b in self.blocks])
-        found = [block for block, mark in self._marks[1] if mark == family]
+        return [block for block, mark in self._marks[1] if mark == family]
+
+    def anchor(self, family: str) -> Block:
+        """The one block that ``family`` marked; raises :class:`NoAnchor` where there is none."""
+        found = self.anchors(family)
         if len(found) > 1:
             logger.debug("%s declines: %d blocks are its anchor", family, len(found))
-        return found[0] if len(found) == 1 else None
+        if len(found) != 1:
+            raise NoAnchor(family)
+        return found[0]
 
     def with_role(self, role: str) -> list[Block]:
         """The blocks that a family gave a role."""
@@ -214,10 +214,16 @@ class Workload:
         found = self.sch.get(block)
         if len(loops) < 2 or not is_vector(found):
             return 0
-        lane = _lane_axis(self.sch, block)
+        innermost = self.sch.get(loops[-1])
+        realize = innermost.body
+        if not isinstance(realize, s_tir.SBlockRealize):
+            return 0
+        pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+        # The axis that the innermost loop counts.
+        lane = next((axis.var for axis, value in pairs if uses(value, innermost.loop_var)), None)
         if lane is None or gathers_channels(found, lane) or gathers_bytes(found, lane):
             return 0
-        extent = int(self.sch.get(loops[-1]).extent)
+        extent = int(innermost.extent)
         return extent if extent in LANES else 0
 
     def reads_texture(self, block: Block, index: int) -> bool:

@@ -73,8 +73,12 @@ def compute(
 
 #: The least that OpenCL 1.2 guarantees of constant memory, in bytes.
 CONSTANT_BYTES = 65536
-#: Where weights can be read.
+#: Where weights can be read, and how their knob is explained.
 WEIGHTS = ("direct", "local", "constant")
+WEIGHTS_KNOB = (
+    "Where they are read: direct (as they are stored), local (copied to local memory by the whole "
+    "group) or constant (from constant memory)."
+)
 #: Vector products in an iteration, on a CPU.  Of MobileNetV2's convolutions, 852 trials, the best
 #: have up to 56; a driver's compiler takes a second and more for some hundreds.
 CPU_PRODUCTS = 112
@@ -118,11 +122,6 @@ class Shape:
         return input_lanes(self.inputs, self.input_block)
 
     @property
-    def dots(self) -> bool:
-        """True if an input is four channels of 8 bits, which need a register in all lanes."""
-        return self.input_block < self.lanes
-
-    @property
     def weight_bytes(self) -> int:
         """Size of the weights as fp32."""
         return 4 * self.outputs * self.lanes * self.inputs * self.kernel_h * self.kernel_w
@@ -143,14 +142,6 @@ class RegisterTile:
     unroll_i: int = knob("Input channels multiplied per iteration of the innermost loop left.")
 
 
-def weights_knob() -> str:
-    """The knob ``weights``."""
-    return knob(
-        "Where they are read: direct (as they are stored), local (copied to local memory by the "
-        "whole group) or constant (from constant memory)."
-    )
-
-
 @dataclass(frozen=True)
 class Knobs(RegisterTile):
     """The tile of a work-item, and where it keeps what it reads."""
@@ -159,7 +150,7 @@ class Knobs(RegisterTile):
     split_borders: bool = knob(
         "Compile the body twice, without tests for work-groups whose inputs are all inside."
     )
-    weights: str = weights_knob()
+    weights: str = knob(WEIGHTS_KNOB)
     group_w: int = knob("Work-items of a work-group along the width, at most.")
     group_size: int = knob("Work-items of a work-group, at most.")
 
@@ -233,7 +224,9 @@ def _cpu_tile(shape: Shape, device: Device) -> tuple[int, int, int]:
     """
     tile_o = largest_divisor(shape.tiled_blocks, 2)
     tile_w = tile_of(shape.width, 8 if tile_o > 1 else device.accumulators // 2)
-    most = 16 if tile_o > 1 or shape.dots else device.accumulators
+    # An input that is four channels of 8 bits needs a register in all lanes.
+    dots = shape.input_block < shape.lanes
+    most = 16 if tile_o > 1 or dots else device.accumulators
     rest = max(1, most // (tile_o * tile_w))
     return tile_o, largest_divisor(shape.height, rest) if shape.is_pointwise else 1, tile_w
 
@@ -296,11 +289,9 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 # -- how it is scheduled ------------------------------------------------------------------
 
 
-def match(workload: Workload) -> Shape | None:
+def match(workload: Workload) -> Shape:
     """The shape of a function whose anchor is this family's block."""
     anchor = workload.anchor(NAME)
-    if anchor is None:
-        return None
     padded, texture = workload.input_facts(anchor)
     extents = workload.extents(anchor)
     source, weight = (read.source for read in workload.sch.get(anchor).reads[:2])
@@ -320,7 +311,6 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     sch = workload.sch
     anchor, pad = workload.anchor(NAME), workload.padding()
     shape = match(workload)
-    assert shape is not None
     weight_source = sch.get(anchor).reads[1].source
     texels = workload.stage_texels(anchor, 0, pad)
     weights = workload.stage_weights(anchor, 1) if knobs.weights == "direct" else None

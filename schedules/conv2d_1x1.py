@@ -32,7 +32,7 @@ class Knobs(RegisterTile):
     """The register tile of a work-item, and how many share its sum."""
 
     split_i: int = knob("Work-items that sum a part of the input channels each.")
-    weights: str = conv2d.weights_knob()
+    weights: str = knob(conv2d.WEIGHTS_KNOB)
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
@@ -108,7 +108,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 def match(workload: Workload) -> Shape | None:
     """The shape of a pointwise convolution whose input is not padded."""
     shape = conv2d.match(workload)
-    return shape if shape is not None and shape.is_pointwise and not shape.padded else None
+    return shape if shape.is_pointwise and not shape.padded else None
 
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
@@ -124,7 +124,6 @@ def apply_split(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Schedule a sum that the items of a group split between them."""
     sch, anchor = workload.sch, workload.anchor(conv2d.NAME)
     shape = conv2d.match(workload)
-    assert shape is not None
     texels = workload.stage_texels(anchor, 0, None)
     weights = workload.stage_weights(anchor, 1)
     output = workload.merge_epilogue(anchor)

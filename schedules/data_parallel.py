@@ -68,11 +68,6 @@ class Nest:
     #: Whether each access is inside of its tensor whatever is tested.
     inside: list[bool]
 
-    @property
-    def moves_vectors(self) -> bool:
-        """True if neighbours of the last loop are neighbours, or one element, in every access."""
-        return not self.tested[-1] and all(steps[-1] in (0, 1) for steps in self.accesses)
-
 
 def nest_of(workload: Workload, block: Block, digits: bool = False) -> Nest | None:
     """Analyse a block, and give it one axis for each group of axes that fit each other.
@@ -270,7 +265,8 @@ def _groups(
             or outer is None
             or (
                 not (tested[outer] or tested[axis])
-                and all(_joins(steps[outer], steps[axis], extent) for steps in accesses)
+                # One step of the outer axis leads where all steps of this one lead.
+                and all((i := s[axis]) is not None and s[outer] == i * extent for s in accesses)
             )
         )
         if fits:
@@ -281,11 +277,6 @@ def _groups(
         if extent > 1:
             outer = axis
     return groups
-
-
-def _joins(outer: int | None, inner: int | None, extent: int) -> bool:
-    """True if one step of an axis leads where ``extent`` steps of the next one lead."""
-    return outer is not None and inner is not None and outer == inner * extent
 
 
 def widest_vector(workload: Workload, block: Block, nest: Nest) -> int:
@@ -301,7 +292,9 @@ def widest_vector(workload: Workload, block: Block, nest: Nest) -> int:
     if gathers_channels(found, lane) or gathers_bytes(found, lane):
         return 1
     extent = nest.extents[-1]
-    if workload.writes_texture(block) or not nest.moves_vectors:
+    # Neighbours of the last loop are neighbours, or one element, in every access.
+    moved = not nest.tested[-1] and all(steps[-1] in (0, 1) for steps in nest.accesses)
+    if workload.writes_texture(block) or not moved:
         return extent if extent in LANES and len(nest.extents) > 1 else 1
     most = workload.target.device.channel_block
     return max((lanes for lanes in LANES if lanes <= most and extent % lanes == 0), default=1)

@@ -210,19 +210,18 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 def match(workload: Workload) -> Shape | None:
     """The shape of a function whose anchor is one of the forms."""
     for form in (PACKED, COLUMNS, ROWS):
-        anchor = workload.anchor(form)
-        if anchor is not None:
-            *_, rows, columns, _, _ = workload.extents(anchor)
+        if workload.anchors(form):
+            *_, rows, columns, _, _ = workload.extents(workload.anchor(form))
             return Shape(form, rows, columns)
     return None
 
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Schedule the form that there is by ``knobs``."""
-    rows = workload.anchor(ROWS)
-    if rows is not None:
-        return apply_rows(workload, rows, knobs)
-    return apply_packed(workload, workload.anchor(PACKED) or workload.anchor(COLUMNS), knobs)
+    if workload.anchors(ROWS):
+        return apply_rows(workload, workload.anchor(ROWS), knobs)
+    (anchor,) = workload.anchors(PACKED) or workload.anchors(COLUMNS)
+    return apply_packed(workload, anchor, knobs)
 
 
 def apply_packed(workload: Workload, anchor: Block, knobs: Knobs) -> s_tir.Schedule:

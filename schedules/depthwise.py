@@ -178,11 +178,9 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     }
 
 
-def match(workload: Workload, family: str = NAME) -> Shape | None:
+def match(workload: Workload, family: str = NAME) -> Shape:
     """The shape of a function whose anchor is a family's block."""
     anchor = workload.anchor(family)
-    if anchor is None:
-        return None
     padded, texture = workload.input_facts(anchor)
     *_, kernel_h, kernel_w = extents = workload.extents(anchor)
     steps = str(workload.annotation(anchor, STEPS)).split(",")

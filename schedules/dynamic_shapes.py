@@ -52,21 +52,13 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     return {"rows": rows, "group_size": group_sizes(device)}
 
 
-def has_dynamic_shapes(function: tirx.PrimFunc) -> bool:
-    """True if a parameter has an extent that is no number."""
-    return any(
-        not isinstance(extent, tirx.IntImm) for param in function.params for extent in param.shape
-    )
-
-
 def match(workload: Workload) -> Shape | None:
     """Functions with open extents and without a reduction that no family has a block in."""
     sch = workload.sch
-    if not has_dynamic_shapes(sch.mod["main"]):
+    extents = (extent for param in workload.function.params for extent in param.shape)
+    if all(isinstance(extent, tirx.IntImm) for extent in extents):
         return None
-    if any(workload.annotation(block, FAMILY) for block in workload.blocks):
-        return None
-    if not all(is_injective(sch, block) for block in workload.blocks):
+    if any(workload.annotation(b, FAMILY) or not is_injective(sch, b) for b in workload.blocks):
         return None
     outputs = [block for block in workload.blocks if not sch.get_consumers(block)]
     return Shape(len(outputs))

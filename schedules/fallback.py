@@ -72,7 +72,13 @@ def match(workload: Workload) -> Shape:
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Schedule each block by itself."""
     sch = workload.sch
-    for block in _inline_producers(workload):
+    for block in list(workload.blocks):
+        if is_injective(sch, block) and sch.get_consumers(block):
+            try:
+                workload.inline(block)
+            except s_tir.ScheduleError as error:
+                logger.debug("kept as a kernel: %s", str(error).splitlines()[-1])
+    for block in workload.blocks:
         if launches_threads(sch, block):
             continue
         if is_injective(sch, block) and _schedule_elementwise(workload, block, knobs):
@@ -89,17 +95,6 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
             unit = sch.add_unit_loop(loops[0] if loops else block)
             sch.bind(unit, "blockIdx.x")
     return sch
-
-
-def _inline_producers(workload: Workload) -> list[Block]:
-    sch = workload.sch
-    for block in list(workload.blocks):
-        if is_injective(sch, block) and sch.get_consumers(block):
-            try:
-                workload.inline(block)
-            except s_tir.ScheduleError as error:
-                logger.debug("kept as a kernel: %s", str(error).splitlines()[-1])
-    return workload.blocks
 
 
 def schedule_block(workload: Workload, block: Block) -> None:

@@ -60,7 +60,8 @@ class Family(Protocol):
     def match(self, workload: Workload) -> FamilyShape | None:
         """Return the shape of a function that the family serves, else ``None``.
 
-        Like :meth:`apply`, it may raise :class:`Declined` instead, with a reason for the log.
+        Like :meth:`apply`, it may raise :class:`Declined` instead, with a reason for the log;
+        without a block of the family, :class:`.common.NoAnchor`.
         """
 
     def heuristic(self, shape: FamilyShape, device: Device) -> FamilyKnobs:
@@ -121,10 +122,7 @@ _KINDS = {
 def read_knobs(family: Family, given: JsonMapping) -> FamilyKnobs:
     """Make a family's knobs from names and values, as a journal or a file has them.
 
-    Raises
-    ------
-    ValueError
-        If a knob is missing, unknown or of another type, with a sentence that says which.
+    Raises `ValueError` for one that is missing, unknown or of another type, and says which.
     """
     fields = {f.name: f for f in dataclasses.fields(family.Knobs)}
     for name in given:

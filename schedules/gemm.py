@@ -210,32 +210,32 @@ def stage_counts(device: Device) -> range:
     return range(3 if gpu is not None and gpu.async_copies else 2, 0, -1)
 
 
-def groups(shape: Shape, rows: int, columns: int) -> int:
-    """Work-groups of a launch, of so many rows and columns each."""
-    return shape.batch * (shape.rows // rows) * (shape.columns // columns)
-
-
 def copies_evenly(shape: Shape, rows: int, columns: int, depth: int, items: int) -> bool:
     """True if every item of a group copies as many vectors of a tile as the others."""
     left = rows * depth % (items * shape.left_lanes)
     return not left and not depth * columns % (items * shape.right_lanes)
 
 
+def groups(shape: Shape, rows: int, columns: int) -> int:
+    """Work-groups of a launch, of so many rows and columns each."""
+    return shape.batch * (shape.rows // rows) * (shape.columns // columns)
+
+
 def first_that_fills(
-    fitting: Sequence[T], groups: Callable[[T, Shape], int], shape: Shape, device: Device
+    fitting: Sequence[T], tile: Callable[[T], tuple[int, int]], shape: Shape, device: Device
 ) -> T:
-    """The first knobs with a work-group for each multiprocessor, else those with most groups."""
+    """The first knobs, of which ``tile`` tells rows and columns of a work-group, that fill a GPU.
+
+    They have a group for each multiprocessor; where none do, those with most groups.
+    """
     assert device.multiprocessors is not None
-    wanted = device.multiprocessors.count
-    enough = (k for k in fitting if groups(k, shape) >= wanted)
-    return next(enough, max(fitting, key=lambda k: groups(k, shape)))
+    enough = (k for k in fitting if groups(shape, *tile(k)) >= device.multiprocessors.count)
+    return next(enough, max(fitting, key=lambda k: groups(shape, *tile(k))))
 
 
-def shape_of(workload: Workload) -> Shape | None:
-    """The shape of a function whose anchor is a product, else ``None``."""
+def shape_of(workload: Workload) -> Shape:
+    """The shape of a function whose anchor is a product."""
     anchor = workload.anchor(NAME)
-    if anchor is None:
-        return None
     *batch, rows, columns, depth = workload.extents(anchor)
     half = str(workload.sch.get(anchor).reads[-1].source.dtype) == "float16"
     lanes = [_lanes(workload, factor, half) for factor in (LEFT, RIGHT)]
@@ -255,10 +255,7 @@ def _lanes(workload: Workload, factor: str, half: bool) -> int:
 def flatten_output(workload: Workload) -> tuple[Block, Block]:
     """Make what follows the product one block with an axis for its rows and one for its columns.
 
-    Returns
-    -------
-    anchor, output
-        The block of products, and the one that writes the function's result.
+    Returns the block of products, and this one, which writes the function's result.
     """
     sch = workload.sch
     anchor = workload.anchor(NAME)

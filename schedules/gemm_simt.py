@@ -86,9 +86,7 @@ TILE_K = 16
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """The largest tile of which there is one for each multiprocessor (an assumption)."""
     fitting = _fitting(shape, device)
-    return gemm.first_that_fills(
-        fitting, lambda k, s: gemm.groups(s, k.rows, k.columns), shape, device
-    )
+    return gemm.first_that_fills(fitting, lambda k: (k.rows, k.columns), shape, device)
 
 
 def _fitting(shape: Shape, device: Device) -> list[Knobs]:
@@ -112,9 +110,9 @@ def match(workload: Workload) -> Shape | None:
     """The shape of a product of factors in fp32 on CUDA."""
     device = workload.target.device
     shape = gemm.shape_of(workload)
-    if device.multiprocessors is None or shape is None or shape.half:
+    if device.multiprocessors is None or shape.half or not _fitting(shape, device):
         return None
-    return shape if _fitting(shape, device) else None
+    return shape
 
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
@@ -122,7 +120,6 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     sch = workload.sch
     (left,), (right,) = workload.with_role(gemm.LEFT), workload.with_role(gemm.RIGHT)
     shape = gemm.shape_of(workload)
-    assert shape is not None
     anchor, output = gemm.flatten_output(workload)
     sch.set_scope(anchor, 0, "local")
     *batch, m, n, k = sch.get_loops(anchor)

@@ -105,9 +105,7 @@ TILES = (
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """The largest tile of which there is one for each multiprocessor (an assumption)."""
     fitting = _fitting(shape, device)
-    return gemm.first_that_fills(
-        fitting, lambda k, s: gemm.groups(s, k.tile_m, k.tile_n), shape, device
-    )
+    return gemm.first_that_fills(fitting, lambda k: (k.tile_m, k.tile_n), shape, device)
 
 
 def _fitting(shape: Shape, device: Device) -> list[Knobs]:
@@ -142,9 +140,7 @@ def match(workload: Workload) -> Shape | None:
     if gpu is None or not gpu.tensor_cores:
         return None
     shape = gemm.shape_of(workload)
-    if shape is None or not shape.half:
-        return None
-    return shape if _fitting(shape, workload.target.device) else None
+    return shape if shape.half and _fitting(shape, workload.target.device) else None
 
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
@@ -152,7 +148,6 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     sch = workload.sch
     (left,), (right,) = workload.with_role(gemm.LEFT), workload.with_role(gemm.RIGHT)
     shape, pixels = gemm.shape_of(workload), gemm.is_convolution(workload)
-    assert shape is not None
     anchor, output = gemm.flatten_output(workload)
     lanes = gcd(int(sch.get(output).writes[0].source.shape[-1]), HALVES)
     *batch, m, n, k = sch.get_loops(anchor)

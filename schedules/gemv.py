@@ -107,7 +107,7 @@ def match(workload: Workload) -> Shape | None:
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Split the sum into a tree and give each level its loops."""
     sch = workload.sch
-    form = next(f for f in (PACKED, COLUMNS, ROWS) if workload.anchor(f) is not None)
+    form = next(f for f in (PACKED, COLUMNS, ROWS) if workload.anchors(f))
     total = last = workload.anchor(form)
     if form == ROWS:
         (last,) = workload.with_role("combine")

@@ -34,21 +34,11 @@ PLACES = "places"
 def compute(
     x: te.Tensor, grid: te.Tensor, *, method: str, padding_mode: str, align_corners: bool | None
 ) -> te.Tensor:
-    """The samples as TE.
+    """The samples as TE; ``method`` is ``bilinear`` or ``nearest``.
 
-    Parameters
-    ----------
-    x
-        Shape (N, C, H, W), or (N, C', H, W, c).
-    grid
-        Shape (N, 2, I, J): columns and rows from -1 to 1.
-    method
-        ``bilinear`` or ``nearest``.
-    padding_mode
-        What lies outside: ``zeros``, or ``border`` for the nearest element within.
-    align_corners
-        Whether -1 and 1 are the centres of the outermost elements, and not their outer sides;
-        ``None`` where the grid has real indices instead.
+    Columns and rows of ``grid`` are from -1 to 1, which with ``align_corners`` are the centres of
+    the outermost elements, and else their outer sides; with ``None`` they are real indices.  What
+    lies outside are ``zeros``, or for a ``padding_mode`` of ``border`` the nearest element within.
     """
     sizes = [int(x.shape[3]), int(x.shape[2])]
 
@@ -154,11 +144,9 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     return {"tile_k": tile_choices(shape.blocks, most), "group_size": group_sizes(device)}
 
 
-def match(workload: Workload) -> Shape | None:
+def match(workload: Workload) -> Shape:
     """The shape of samples with elementwise functions around them."""
     anchor = workload.anchor(NAME)
-    if anchor is None:
-        return None
     extents = workload.extents(anchor)
     output = workload.blocks[-1]
     # What is computed beside it, a mask for instance, may have other extents: it is inlined.

@@ -145,11 +145,9 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     }
 
 
-def match(workload: Workload, family: str = NAME) -> Shape | None:
+def match(workload: Workload, family: str = NAME) -> Shape:
     """The shape of a function whose anchor is a family's block."""
     anchor = workload.anchor(family)
-    if anchor is None:
-        return None
     shared = int(workload.annotation(anchor, SHARED) or 1)
     stride_h, stride_w = map(int, (workload.annotation(anchor, STRIDES) or "1,1").split(","))
     extents = workload.extents(anchor)

@@ -124,11 +124,9 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     }
 
 
-def match(workload: Workload) -> Shape | None:
+def match(workload: Workload) -> Shape:
     """The shape of a function whose anchor is this family's block."""
     anchor = workload.anchor(NAME)
-    if anchor is None:
-        return None
     *batch, rows, columns, depth = workload.extents(anchor)
     return Shape(prod(batch), rows, columns, depth)
 

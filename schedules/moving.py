@@ -35,11 +35,6 @@ class Shape:
     #: Whether whole texels are written.
     texels: bool
 
-    @property
-    def vectors(self) -> int:
-        """Vectors of the result, if they are as wide as can be."""
-        return self.outer * self.inner // self.lanes
-
 
 @dataclass(frozen=True)
 class Knobs:
@@ -68,7 +63,8 @@ CONSTRAINTS = {
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """The widest vectors; on a CPU enough of them to hide the launch of a work-group."""
-    return Knobs(shape.lanes, items_for(shape.vectors, shape.lanes, device), device.group_size)
+    vectors = shape.outer * shape.inner // shape.lanes
+    return Knobs(shape.lanes, items_for(vectors, shape.lanes, device), device.group_size)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:

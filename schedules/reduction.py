@@ -107,7 +107,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     }
 
 
-def match(workload: Workload) -> Shape | None:
+def match(workload: Workload) -> Shape:
     """The shape of a function with one reduction."""
     sch = workload.sch
     reductions = _reductions(workload)
@@ -120,7 +120,7 @@ def match(workload: Workload) -> Shape | None:
     kinds = [v.iter_type for v in sch.get(anchor).iter_vars]
     extents = workload.extents(anchor)
     if len(kinds) != len(extents):
-        return None
+        raise Declined("no loop for each axis")
     pairs = list(zip(extents, kinds, strict=True))
     outputs = prod(extent for extent, kind in pairs if kind == IterVar.DataPar)
     reduced = prod(extent for extent, kind in pairs if kind == IterVar.CommReduce)
@@ -192,7 +192,6 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Split the reduction by ``knobs`` and give each part its place."""
     sch = workload.sch
     shape = match(workload)
-    assert shape is not None
     anchor = _reductions(workload)[0]
     if shape.broadcast:
         # What is made of many elements for each result is a kernel of its own.

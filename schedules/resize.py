@@ -47,11 +47,7 @@ def without_zeros(places: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, 
 
     Zero times infinity is NaN. The first element of another weight is read instead, and its
     weight halved as often, exactly: its parts are the same multiple of it, an infinite one too.
-
-    Parameters
-    ----------
-    places, weights
-        Shape (result, taps); each row has a weight that is not zero.
+    Shapes are (result, taps); each row has a weight that is not zero.
     """
     places, weights = places.copy(), weights.copy()
     for row_places, row in zip(places, weights, strict=True):
@@ -156,11 +152,9 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     return {"tile_w": tile_choices(shape.width, widest), "group_size": group_sizes(device)}
 
 
-def match(workload: Workload) -> Shape | None:
+def match(workload: Workload) -> Shape:
     """The shape of a resize with elementwise functions around it."""
     anchor = workload.anchor(NAME)
-    if anchor is None:
-        return None
     extents = workload.extents(anchor)
     after = workload.after(anchor)
     if any(workload.extents(b) != extents or not is_injective(workload.sch, b) for b in after):

@@ -22,7 +22,7 @@ from ..devices.target import Device
 from . import fallback
 from . import partial_sums as partial
 from .common import ROLE, Block, Loop, Workload, is_injective
-from .family import Value, knob
+from .family import Declined, Value, knob
 from .sizes import LANES, power_of_2
 
 #: The block annotation with the axes of a row, and the role of its statistics.
@@ -92,18 +92,15 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     }
 
 
-def match(workload: Workload, family: str) -> Shape | None:
+def match(workload: Workload, family: str) -> Shape:
     """The shape of a function whose anchor is of a family, with an elementwise epilogue."""
     anchor = workload.anchor(family)
-    if anchor is None:
-        return None
     extents, axes = workload.extents(anchor), _axes(workload, anchor)
     after = workload.after(anchor)
     # What else the last block reads (a mask of rows, say) is computed where it is read.
-    if not all(is_injective(workload.sch, block) for block in after):
-        return None
-    if after and workload.extents(after[-1]) != extents:
-        return None
+    elementwise = all(is_injective(workload.sch, block) for block in after)
+    if not elementwise or (after and workload.extents(after[-1]) != extents):
+        raise Declined("what is behind it is not elementwise")
     length = prod(extents[a] for a in axes)
     rank = len(extents)
     blocked = rank == 5 and rank - 1 not in axes and workload.lanes_of(anchor) > 0
@@ -121,7 +118,6 @@ def apply(workload: Workload, knobs: Knobs, family: str) -> s_tir.Schedule:
     """The statistics of rows and what is made of them, in one kernel or, split, in several."""
     sch = workload.sch
     shape = match(workload, family)
-    assert shape is not None
     anchor = workload.anchor(family)
     axes = _axes(workload, anchor)
     statistics = workload.with_role(ROW)

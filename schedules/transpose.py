@@ -109,15 +109,14 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     if device.is_cpu:
         count = shape.outer * (shape.rows // rows) * (shape.columns // columns)
         tiles = max(1, min(CPU_ELEMENTS // (rows * columns), count // CPU_GROUPS))
-    elif _fills_groups(shape) and min(rows, columns) < GPU_TILE:
+    elif (
+        not (shape.reads_texels or shape.writes_texels)
+        and min(rows, columns) < GPU_TILE
+        # A group's tile in local memory has whole rows on both sides (an assumption).
+        and min(shape.rows, shape.columns) >= SHORTEST
+    ):
         return Knobs(rows, columns, 1, True, min(SHARING, device.max_group_size))
     return Knobs(rows, columns, tiles, False, device.group_size)
-
-
-def _fills_groups(shape: Shape) -> bool:
-    """True if a group's tile in local memory has whole rows on both sides (an assumption)."""
-    texels = shape.reads_texels or shape.writes_texels
-    return not texels and min(shape.rows, shape.columns) >= SHORTEST
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:

@@ -270,11 +270,9 @@ class Input:
         }
 
     @staticmethod
-    def match(workload: Workload) -> InputShape | None:
+    def match(workload: Workload) -> InputShape:
         """The shape of a function whose anchor is this family's block."""
         anchor = workload.anchor(Input.NAME)
-        if anchor is None:
-            return None
         padded, texture = workload.input_facts(workload.with_role(COLUMNS)[0])
         return InputShape(*workload.extents(anchor), padded=padded, texture=texture)
 
@@ -413,11 +411,9 @@ class Product:
         }
 
     @staticmethod
-    def match(workload: Workload) -> ProductShape | None:
+    def match(workload: Workload) -> ProductShape:
         """The shape of a function whose anchor is this family's block."""
         anchor = workload.anchor(Product.NAME)
-        if anchor is None:
-            return None
         return ProductShape(*workload.extents(anchor), texture=workload.reads_texture(anchor, 0))
 
     @staticmethod
@@ -539,11 +535,9 @@ class Output:
         }
 
     @staticmethod
-    def match(workload: Workload) -> OutputShape | None:
+    def match(workload: Workload) -> OutputShape:
         """The shape of a function whose anchor is this family's block."""
         anchor = workload.anchor(Output.NAME)
-        if anchor is None:
-            return None
         outputs = int(workload.annotation(anchor, OUTPUTS) or 1)
         return OutputShape(*workload.extents(anchor), outputs=outputs)
 

@@ -15,7 +15,6 @@ in packed tensors, and what it would be, a NaN say, reaches nothing.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass
@@ -31,7 +30,7 @@ from ...devices.target import Device
 from ...ir.expressions import nodes_in, uses
 from ...ir.scope import is_texture
 from ..common import FAMILY, Block, Workload, is_injective
-from ..family import GROUP_FITS, Value, knob
+from ..family import GROUP_FITS, Declined, Value, knob
 from ..partial_sums import radices
 from ..sizes import power_of_2
 from .builder import (
@@ -52,8 +51,6 @@ from .builder import (
     shuffled_pairs,
 )
 
-logger = logging.getLogger(__name__)
-
 NAME = "masked_mean"
 ORDER = 500
 
@@ -70,24 +67,10 @@ _OfBox = Callable[[tirx.IterVar, tirx.IterVar], Expr]
 def compute(
     term: _OfBox, valid: _OfBox, boxes: Sequence[Expr], dtype: str
 ) -> tuple[te.Tensor, te.Tensor]:
-    """State the mean.
+    """State the mean of fp32 terms, rounded to a dtype, and the number of them, an int32.
 
-    Parameters
-    ----------
-    term
-        From the position of a sample and of a box in it to an fp32 expression.
-    valid
-        From the same to a condition.  One of the form ``j < limit(b)`` is recognised: boxes from
-        ``limit(b)`` on are not even looked at.
-    boxes
-        Samples and boxes of each, ``B`` and ``M``; numbers or variables.
-    dtype
-        Of the mean, which is computed in fp32.
-
-    Returns
-    -------
-    mean, number
-        Scalars, the second one int32.
+    ``boxes`` are samples and boxes of each, ``B`` and ``M``: numbers or variables.  A condition of
+    the form ``j < limit(b)`` is recognised: boxes from ``limit(b)`` on are not even looked at.
     """
     b, j = (te.reduce_axis((0, extent), name) for extent, name in zip(boxes, "bj", strict=True))
     both = te.comm_reducer(
@@ -202,23 +185,16 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 # -- how it is scheduled ------------------------------------------------------------------
 
 
-def match(workload: Workload) -> Shape | None:
+def match(workload: Workload) -> Shape:
     """The shape of a function around the mean; what is computed for it first is inlined."""
     sch, anchor = workload.sch, workload.anchor(NAME)
-    if anchor is None:
-        return None
     if not all(is_injective(sch, block) for block in workload.before(anchor)):
-        logger.debug("masked_mean declines: what it reads is computed by sums")
-        return None
+        raise Declined("what it reads is computed by sums")
     if any(axis.dom.extent != 1 for b in workload.after(anchor) for axis in sch.get(b).iter_vars):
-        logger.debug("masked_mean declines: more than numbers follow it")
-        return None
+        raise Declined("more than numbers follow it")
     for block in workload.before(anchor):
         workload.inline(block)
     terms = _read_terms(workload, anchor)
-    if terms is None:
-        logger.debug("masked_mean declines: its block is not what it stated")
-        return None
     samples, boxes = (
         int(extent) if isinstance(extent, tirx.IntImm) else 0
         for extent in (terms.samples, terms.boxes)
@@ -226,12 +202,10 @@ def match(workload: Workload) -> Shape | None:
     return Shape(samples, boxes, limited=terms.limit is not None, packed=terms.is_packed())
 
 
-def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Write the kernels."""
     anchor = workload.anchor(NAME)
-    terms = None if anchor is None else _read_terms(workload, anchor)
-    if anchor is None or terms is None:
-        return None
+    terms = _read_terms(workload, anchor)
     function, code = workload.function, Statements()
     after = [workload.sch.get(block) for block in workload.after(anchor)]
     partial = [
@@ -417,17 +391,16 @@ def _with_rows(
     return tvm_ffi.structural_map(expression, [(TensorLoad, visit), (tirx.Cast, is_done)])
 
 
-def _read_terms(workload: Workload, anchor: Block) -> Terms | None:
-    """The parts of the block that :func:`compute` stated, or ``None``."""
+def _read_terms(workload: Workload, anchor: Block) -> Terms:
+    """The parts of the block that :func:`compute` stated."""
     block = workload.sch.get(anchor)
     loops = [workload.sch.get(loop) for loop in workload.sch.get_loops(anchor)]
     # A sum that starts from what is there, and the same of numbers.
     sums = nodes_in(block.body, tirx.Bind)
-    if len(sums) != 2 or len(loops) != 2 or len(block.iter_vars) != 2:
-        return None
-    added = choice(sums[0].value.b)
+    two = len(sums) == len(loops) == len(block.iter_vars) == 2
+    added = choice(sums[0].value.b) if two else None
     if added is None:
-        return None
+        raise Declined("its block is not what it stated")
     valid, term, _ = added
     sample, box = (axis.var for axis in block.iter_vars)
     samples, boxes = (in_32_bits(loop.extent) for loop in loops)

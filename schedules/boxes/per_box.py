@@ -31,7 +31,6 @@ else the last vector begins earlier, and some boxes are computed twice.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -48,7 +47,7 @@ from ...devices.target import Device
 from ...ir.expressions import nodes_in, uses
 from ...ir.scope import is_texture
 from ..common import FAMILY, Workload, is_injective
-from ..family import GROUP_FITS, Value, knob
+from ..family import GROUP_FITS, Declined, Value, knob
 from ..sizes import LANES, group_sizes
 from .builder import (
     COORDINATES,
@@ -68,8 +67,6 @@ from .builder import (
     shuffled_pairs,
     unravel,
 )
-
-logger = logging.getLogger(__name__)
 
 NAME = "boxes"
 ORDER = 100
@@ -177,7 +174,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 def match(workload: Workload) -> Shape | None:
     """The shape of a function whose anchors are this family's blocks."""
-    anchors = [b for b in workload.blocks if workload.annotation(b, FAMILY) == NAME]
+    anchors = workload.anchors(NAME)
     if not anchors:
         return None
     whole = _whole(workload)
@@ -193,16 +190,13 @@ def _whole(workload: Workload) -> bool:
     return any(workload.annotation(block, WHOLE) for block in workload.blocks)
 
 
-def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Inline what surrounds the anchors, and write the loops around what is left."""
     sch, whole = workload.sch, _whole(workload)
     for block in list(workload.blocks):
         if is_injective(sch, block) and sch.get_consumers(block):
             workload.inline(block)
     nests = _nests_of([sch.get(block) for block in workload.blocks], whole)
-    if nests is None:
-        logger.debug("%s declines: a block computes more than one element an iteration", NAME)
-        return None
     packed = [(nest, out) for nest in nests for out in nest.outputs if out.row is not None]
     nests = [nest.flattened() if nest.is_flat else nest for nest in nests]
     code, launches = Statements(), workload.target.is_gpu_kernel
@@ -384,8 +378,8 @@ def _equal(some: Sequence[Expr], others: Sequence[Expr]) -> bool:
     return len(some) == len(others) and all(map(equal, some, others))
 
 
-def _nests_of(blocks: Sequence[s_tir.SBlock], whole: bool) -> list[Nest] | None:
-    """The nests of blocks that write an element an iteration; ``None`` where they do more."""
+def _nests_of(blocks: Sequence[s_tir.SBlock], whole: bool) -> list[Nest]:
+    """The nests of blocks that write an element an iteration."""
     nests: list[Nest] = []
     scatters = [_scatter_of(block, blocks) for block in blocks]
     passed_on = [producer for scatter in scatters if scatter for producer in scatter[1]]
@@ -393,8 +387,6 @@ def _nests_of(blocks: Sequence[s_tir.SBlock], whole: bool) -> list[Nest] | None:
         if any(block.same_as(producer) for producer in passed_on):
             continue
         found = scatter[0] if scatter else _nest_of(block, whole)
-        if found is None:
-            return None
         nest = next((n for n in nests if _equal(n.extents, found.extents)), None)
         if nest is None:
             nests.append(found)
@@ -404,18 +396,17 @@ def _nests_of(blocks: Sequence[s_tir.SBlock], whole: bool) -> list[Nest] | None:
     return nests
 
 
-def _nest_of(block: s_tir.SBlock, whole: bool) -> Nest | None:
+def _nest_of(block: s_tir.SBlock, whole: bool) -> Nest:
     store, box = block.body, [axis.var for axis in block.iter_vars]
-    if not isinstance(store, tirx.BufferStore) or len(store.indices) != len(box):
-        return None
-    if not all(index.same_as(var) for index, var in zip(store.indices, box, strict=True)):
-        return None
+    single = isinstance(store, tirx.BufferStore) and len(store.indices) == len(box)
+    if not (single and all(i.same_as(var) for i, var in zip(store.indices, box, strict=True))):
+        raise Declined("a block computes more than one element an iteration")
     extents = [in_32_bits(axis.dom.extent) for axis in block.iter_vars]
     lane = box.pop() if whole else None
     if lane is not None:
         coordinates = extents.pop()
         if not isinstance(coordinates, tirx.IntImm) or int(coordinates) != COORDINATES:
-            return None
+            raise Declined("a box has four coordinates")
     return Nest(extents, box, [Output(store.buffer, _values_by_lane(store.value, lane))])
 
 

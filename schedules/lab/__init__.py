@@ -32,13 +32,7 @@ _MOST_ELEMENTS = 2**31 - 1
 
 
 def lab_of(name: str) -> Lab:
-    """A lab by its name.
-
-    Raises
-    ------
-    InputError
-        If there is none of this name.
-    """
+    """A lab by its name; raises `InputError` where there is none."""
     if name not in LABS:
         raise InputError(
             f"There is no lab {name!r}; expected one of {', '.join(LABS)}.",
@@ -48,13 +42,7 @@ def lab_of(name: str) -> Lab:
 
 
 def steps_of(lab: Lab, target: TargetSpec, names: Sequence[str] | None = None) -> tuple[Step, ...]:
-    """The steps of a lab on a target, all of them or those that are named.
-
-    Raises
-    ------
-    InputError
-        If there is none of a name.
-    """
+    """The steps of a lab on a target, or those that are named; `InputError` where one is not."""
     steps = lab.steps(target.device)
     for name in names or ():
         if name not in (known := [step.name for step in steps]):
@@ -66,49 +54,29 @@ def steps_of(lab: Lab, target: TargetSpec, names: Sequence[str] | None = None) -
 
 
 def check_size(lab: Lab, size: int, memory: int | None, where: str, copies: int) -> None:
-    """Refuse a size that is none, or that does not fit.
+    """Raise `InputError` for a size that is none, or for which there is not enough memory.
 
-    Parameters
-    ----------
-    memory
-        Bytes that can be had; ``None`` where nothing is kept.
-    where
-        What has them, to be said in the message.
-    copies
-        How often the arguments and the result have to fit.
-
-    Raises
-    ------
-    InputError
-        Naming what the size needs and what there is.
+    The arguments and the result have to fit ``copies`` times into ``memory``, in bytes, which
+    ``where`` has; ``None`` where nothing is kept.
     """
+    remedy, most = "Give a smaller `size`.", f"kernels count up to {_MOST_ELEMENTS:,}"
+    # TE has no tensors of such extents.
+    tensors = lab.compute(size) if 1 <= size <= _MOST_ELEMENTS else []
+    largest = max((prod(int(d) for d in tensor.shape) for tensor in tensors), default=0)
+    needed = copies * sum(map(tensor_bytes, tensors))
     if size < 1:
-        raise InputError(
-            f"The lab {lab.name} was asked for {size} {lab.counts}; expected at least 1.",
-            remedy=f"Give a positive `size`, or none for {lab.size}.",
-        )
-    if size > _MOST_ELEMENTS:
-        # TE has no such tensors.
-        raise InputError(
-            f"The lab {lab.name} was asked for {size:,} {lab.counts}; kernels count up to "
-            f"{_MOST_ELEMENTS:,}.",
-            remedy="Give a smaller `size`.",
-        )
-    tensors = lab.compute(size)
-    largest = max(prod(int(extent) for extent in tensor.shape) for tensor in tensors)
-    if largest > _MOST_ELEMENTS:
-        raise InputError(
-            f"The lab {lab.name} with {size} {lab.counts} has a tensor of {largest:,} elements; "
-            f"kernels count up to {_MOST_ELEMENTS:,}.",
-            remedy="Give a smaller `size`.",
-        )
-    needed = copies * sum(tensor_bytes(tensor) for tensor in tensors)
-    if memory is not None and needed > memory:
-        raise InputError(
-            f"The lab {lab.name} with {size} {lab.counts} needs {bytes_text(needed)}, copies "
-            f"included; {where} has {bytes_text(memory)}.",
-            remedy="Give a smaller `size`.",
-        )
+        wrong = f"was asked for {size} {lab.counts}; expected at least 1"
+        remedy = f"Give a positive `size`, or none for {lab.size}."
+    elif size > _MOST_ELEMENTS:
+        wrong = f"was asked for {size:,} {lab.counts}; {most}"
+    elif largest > _MOST_ELEMENTS:
+        wrong = f"with {size} {lab.counts} has a tensor of {largest:,} elements; {most}"
+    elif memory is not None and needed > memory:
+        there = f"{bytes_text(needed)}, copies included; {where} has {bytes_text(memory)}"
+        wrong = f"with {size} {lab.counts} needs {there}"
+    else:
+        return
+    raise InputError(f"The lab {lab.name} {wrong}.", remedy=remedy)
 
 
 def scheduled(

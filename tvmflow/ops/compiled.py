@@ -76,13 +76,7 @@ def compile_operator(
 
 
 def find_operator(operator: Operator | str) -> Operator:
-    """An operator by its name.
-
-    Raises
-    ------
-    OperatorError
-        If there is none.
-    """
+    """An operator by its name; raises `OperatorError` where there is none."""
     if isinstance(operator, Operator):
         return operator
     if operator not in OPERATORS:
@@ -181,10 +175,8 @@ class CompiledOperator:
     def result_types(self, types: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Check the types of a call's inputs; return those of the wanted outputs.
 
-        Raises
-        ------
-        InputError, OperatorError, ShapeError
-            If they do not fit together, or are not what was compiled for.
+        Raises `InputError`, `OperatorError` or `ShapeError` where they do not fit together, or are
+        not what was compiled for.
         """
         outputs = self.operator.result_types(types, self.attributes)
         for operand, kind, found in zip(self.operator.inputs, self.signature, types, strict=True):
@@ -208,13 +200,7 @@ class CompiledOperator:
         return tuple(outputs[index] for index in self.results)
 
     def look_at(self, arrays: Sequence[np.ndarray | None]) -> None:
-        """Check values of inputs, ``None`` where they are not known.
-
-        Raises
-        ------
-        InputError
-            If one is out of range.
-        """
+        """Raise `InputError` for inputs out of range; values are ``None`` where not known."""
         if self.operator.check is not None:
             self.operator.check(arrays, self.attributes)
 
@@ -223,14 +209,8 @@ class CompiledOperator:
     ) -> None:
         """Compute into tensors that exist, without any check.
 
-        Parameters
-        ----------
-        inputs
-            Those that are given, in order: contiguous tensors on the device.
-        outputs
-            Those that are wanted.
-        workspaces
-            Tensors as `workspaces` says.
+        Inputs are those that are given, in order, contiguous and on the device; outputs are those
+        that are wanted, and workspaces tensors as `workspaces` says.
         """
         try:
             self._function(*inputs, *outputs, *workspaces)

@@ -50,12 +50,8 @@ def check_storage(
 ) -> None:
     """Check that tensors may be stored so.
 
-    Raises
-    ------
-    OperatorError
-        If images have no channels of a dtype.
-    TargetError
-        If there is no such storage, or the target or the device ``index`` has no images.
+    Raises `OperatorError` if images have no channels of a dtype, and `TargetError` if there is no
+    such storage, or the target or the device ``index`` has no images.
     """
     attempt = f"Compiling {operator.name} with the storage {storage!r} failed"
     remedy = 'Use storage="buffer".'
@@ -92,13 +88,7 @@ class Memory:
     device: Any
 
     def check(self, what: str, kind: TensorType) -> None:
-        """Check that a tensor is not too large for an image; ``what`` begins the sentence.
-
-        Raises
-        ------
-        InputError
-            If it is.
-        """
+        """Raise `InputError` for a tensor that is too large an image; ``what`` begins it."""
         scope = self._scope(kind)
         if not is_texture(scope):
             return

@@ -30,13 +30,7 @@ _registered: dict[str, Operator] = {}
 
 
 def check_name(name: str, taken: Container[str]) -> None:
-    """Check the name of an operator to be registered.
-
-    Raises
-    ------
-    OperatorError
-        If it is no identifier, one of those taken, or one of ONNX's.
-    """
+    """Raise `OperatorError` for a name that is no identifier, taken, or one of ONNX's."""
     # ONNX's reference evaluator takes no two operators of one name, whatever their domains.
     known = {s.name for s in defs.get_all_schemas_with_history() if s.domain != DOMAIN}
     if name in taken or name in known:
@@ -53,13 +47,7 @@ def check_name(name: str, taken: Container[str]) -> None:
 
 
 def attributes_of(node: onnx.NodeProto, operator: Operator) -> dict[str, Any]:
-    """All attributes of a node, with the operator's defaults.
-
-    Raises
-    ------
-    OperatorError
-        If one is unknown or of another type.
-    """
+    """All attributes of a node, checked and completed by :meth:`Operator.complete`."""
     return operator.complete({a.name: _value(a) for a in node.attribute})
 
 

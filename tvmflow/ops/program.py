@@ -49,25 +49,11 @@ def build(
     knobs: Mapping[str, Any] | None = None,
     storage: str = "buffer",
 ) -> Program:
-    """Compile an operator for tensors of any open extents.
+    """Compile an operator for tensors of any open extents, with complete attributes.
 
-    Parameters
-    ----------
-    operator, attributes
-        What is computed; the attributes are complete.
-    signature
-        Of the inputs.
-    results
-        Positions of the outputs that are wanted.
-    target, knobs
-        As for networks.
-    storage
-        As for `.compiled.compile_operator`.
-
-    Raises
-    ------
-    CompileError
-        If there is no schedule for it, or no code can be generated.
+    ``results`` are the positions of the outputs that are wanted; ``target``, ``knobs`` and
+    ``storage`` are as for `.compiled.compile_operator`.  Raises `CompileError` where there is no
+    schedule for it, or no code can be generated.
     """
     attempt = f"Compiling {operator.name}({describe(operator, signature)}) for {target.kind}"
     name = operator.name.lower()

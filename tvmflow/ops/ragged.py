@@ -58,15 +58,8 @@ class Ragged:
     def padded(self, boxes: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The boxes as ``[B, M, 4]``, zeros behind those of a sample, and the counts ``[B]``.
 
-        Parameters
-        ----------
-        boxes
-            ``M``; default the number of the sample that has most.
-
-        Raises
-        ------
-        InputError
-            If a sample has more.
+        ``M`` is ``boxes``, by default those of the sample that has most; raises `InputError` if
+        one has more.
         """
         count, most = self.count, int(self.count.max(initial=0))
         extent = most if boxes is None else boxes

@@ -59,20 +59,11 @@ Signature = tuple[OpenType | None, ...]
 
 
 def read_signature(operator: Operator, given: Mapping[str, str]) -> Signature:
-    """A signature from texts by the inputs' names.
+    """A signature from texts by the names of an operator's inputs.
 
-    Parameters
-    ----------
-    operator
-        Whose inputs they are.
-    given
-        ``"float16"``, or ``"float16[P, 4]"`` for another shape than the input's first.
-        Required inputs that are not named have their first dtype and shape.
-
-    Raises
-    ------
-    OperatorError
-        If there is no such input, or a text is no type of it.
+    They are ``"float16"``, or ``"float16[P, 4]"`` for another shape than the input's first.
+    Required inputs that are not named have their first dtype and shape.  Raises `OperatorError`
+    where there is no such input, or a text is no type of it.
     """
     for name in given:
         if name not in (operand.name for operand in operator.inputs):

@@ -32,7 +32,8 @@ from .signature import signature_of
 #: Targets of PyTorch's kinds of devices.
 _TARGETS = {"cpu": "llvm", "cuda": "cuda"}
 
-_lock = threading.Lock()
+#: Held while an operator is registered, and its gradient within that, or compiled.
+_lock = threading.RLock()
 _compiled: dict[Any, CompiledOperator] = {}
 _functions: dict[str, Any] = {}
 
@@ -108,13 +109,7 @@ def giou_loss(
 
 
 def look_at(operator: Operator | str, *tensors: torch.Tensor | None, **attributes: Any) -> None:
-    """Check values of an operator's integer inputs, wherever they are.
-
-    Raises
-    ------
-    InputError
-        If one is out of range.
-    """
+    """Raise `InputError` for values of integer inputs, wherever they are, out of range."""
     operator = find_operator(operator)
     if operator.check is not None:
         known = [_values(t if t is None or t.dtype.is_floating_point else t.cpu()) for t in tensors]
@@ -122,12 +117,9 @@ def look_at(operator: Operator | str, *tensors: torch.Tensor | None, **attribute
 
 
 def to_device(batch: Ragged, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Packed boxes and offsets of a ragged batch on a device, by one copy.
+    """Packed boxes ``[P, 4]`` and offsets, int32 ``[B + 1]``, of a ragged batch on a device.
 
-    Returns
-    -------
-    packed, offsets
-        ``[P, 4]`` and int32 ``[B + 1]``, views of one tensor.
+    Both are views of one tensor, by one copy.
     """
     host = torch.from_numpy(batch.buffer)
     buffer = host if torch.device(device).type == "cpu" else host.to(device)
@@ -136,35 +128,18 @@ def to_device(batch: Ragged, device: torch.device | str) -> tuple[torch.Tensor, 
 
 
 def torch_operator(operator: Operator | str) -> Callable[..., list[torch.Tensor]]:
-    """An operator as a function of tensors and, by name, its attributes.
+    """An operator, or that of a name, as a function of tensors and, by name, its attributes.
 
     It is registered with ``torch.library`` when it is first asked for, and its gradient with it.
-
-    Parameters
-    ----------
-    operator
-        An operator, or the name of one in `tvmflow.ops.OPERATORS`.
-
-    Returns
-    -------
-    Callable
-        From the inputs, ``None`` for an optional one that is left out, to the outputs.
-
-    Raises
-    ------
-    OperatorError
-        If there is no such operator.
+    The function is from the inputs, ``None`` for an optional one that is left out, to the outputs.
+    Raises `OperatorError` where there is no such operator.
     """
     operator = find_operator(operator)
-    with _lock:
-        return _registered(operator)
-
-
-def _registered(operator: Operator) -> Any:
     name = _snake_case(operator.name)
-    if name not in _functions:
-        _functions[name] = _register(operator, name)
-    return _functions[name]
+    with _lock:
+        if name not in _functions:
+            _functions[name] = _register(operator, name)
+        return _functions[name]
 
 
 # -- registration -------------------------------------------------------------------------
@@ -174,8 +149,7 @@ def _register(operator: Operator, name: str) -> Any:
     """An operator of ``torch.library``: it returns those results that are wanted."""
 
     def run(*arguments: Any) -> list[torch.Tensor]:
-        tensors, attributes, wanted = _split(operator, arguments)
-        return _run(operator, tensors, attributes, wanted)
+        return _run(operator, *_split(operator, arguments))
 
     def fake(*arguments: Any) -> list[torch.Tensor]:
         tensors, attributes, wanted = _split(operator, arguments)
@@ -201,7 +175,7 @@ def _register(operator: Operator, name: str) -> Any:
 
 def _register_gradient(operator: Operator, gradient: Operator, function: Any) -> None:
     """How an operator is differentiated: by its gradient operator, for what is asked."""
-    backward_of = _registered(gradient)
+    backward_of = torch_operator(gradient)
     inputs = [operand.name for operand in operator.inputs]
     outputs = [operand.name for operand in operator.outputs]
     #: Positions of the results of the gradient by the inputs that they are gradients of.

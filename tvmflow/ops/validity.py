@@ -31,13 +31,7 @@ Index = Sequence[tirx.Expr]
 
 
 def check_pair(operator: str, pred: TensorType, target: TensorType, *, packed: bool) -> None:
-    """Refuse boxes whose shapes or dtypes do not fit.
-
-    Raises
-    ------
-    ShapeError
-        With both shapes.
-    """
+    """Raise `ShapeError`, with both shapes, for boxes whose shapes or dtypes do not fit."""
     expected = "[P, 4]" if packed else "the shape of pred"
     fits = len(target.shape) == 2 if packed else target.shape == pred.shape
     if len(pred.shape) not in (2, 3) or pred.shape[-1] != 4:
@@ -59,13 +53,7 @@ def check_pair(operator: str, pred: TensorType, target: TensorType, *, packed: b
 
 
 def check_forms(operator: str, pred: TensorType, forms: Types) -> None:
-    """Refuse more than one form of validity, or one that does not fit ``pred``.
-
-    Raises
-    ------
-    ShapeError
-        With the shapes.
-    """
+    """Raise `ShapeError` for more than one form of validity, or one that does not fit ``pred``."""
     given = [(o.name, kind) for o, kind in zip(FORMS, forms, strict=True) if kind is not None]
     if len(given) > 1:
         raise ShapeError(
@@ -85,13 +73,7 @@ def check_forms(operator: str, pred: TensorType, forms: Types) -> None:
 
 
 def check_values(operator: str, arrays: Arrays) -> None:
-    """Refuse counts and offsets that are out of range, as far as they are known.
-
-    Raises
-    ------
-    InputError
-        With the first one that is.
-    """
+    """Raise `InputError` for the first known count or offset that is out of range."""
     pred, target, count, _, offsets = arrays[:5]
     most = None if pred is None else pred.shape[-2]
     if count is not None:
