@@ -104,7 +104,6 @@ def bench_module(
     random_seed: int = 0,
     device_index: int = 0,
     check_weights: bool = True,
-    as_json: bool = False,
 ) -> None:
     """Measure a compiled network: load, first call, and the spread of many calls.
 
@@ -129,9 +128,7 @@ def bench_module(
         result = _measure_scaling(
             files, wanted, secret_file, device_index, seconds or 2.0, random_seed
         )
-        if as_json:
-            print_json({"files": [*map(str, files)], **result.described()})
-        else:
+        if not print_json({"files": [*map(str, files)], **result.described()}):
             _print_scaling(result)
         return
     if any(vars(wanted).values()):
@@ -156,9 +153,8 @@ def bench_module(
             timing = benchmark(network, values, runs=runs, seconds=seconds, warmup=before)
             times = network.profile(values, runs=min(timing.runs, 20)) if kernels else None
     measured = asdict(timing)
-    if as_json:
-        by_kernel = {} if times is None else {"kernels": times}
-        print_json({"module": str(module), **measured, **by_kernel})
+    by_kernel = {} if times is None else {"kernels": times}
+    if print_json({"module": str(module), **measured, **by_kernel}):
         return
     title = f"{counted(timing.runs, 'run')} after {timing.warmup} that are not counted"
     names = {"load": "load", "first": "first call", "median": "median", "p10": "p10", "p90": "p90"}

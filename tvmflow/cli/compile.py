@@ -79,7 +79,6 @@ def compile_model(
         str, "REGEX", "Of the passes, only those whose names have this in them; ^$ is none."
     ] = "",
     ops: list[Path] | None = None,
-    as_json: bool = False,
 ) -> None:
     """Compile an ONNX network to a module file."""
     final = output or Path(model.with_suffix(".so").name)
@@ -111,7 +110,7 @@ def compile_model(
             )
         try:
             saved = module.save(final)
-            _report(module, saved, time.perf_counter() - started, as_json)
+            _report(module, saved, time.perf_counter() - started)
         finally:
             module.close()
 
@@ -135,7 +134,7 @@ def _stages() -> Iterator[Callable[[str, int, int], None] | None]:
         yield progress
 
 
-def _report(module: Module, saved: Path, seconds: float, as_json: bool) -> None:
+def _report(module: Module, saved: Path, seconds: float) -> None:
     from ..module.artifact import SIDECAR_SUFFIX
     from ..module.storage_summary import counts, storage_summary
 
@@ -143,19 +142,17 @@ def _report(module: Module, saved: Path, seconds: float, as_json: bool) -> None:
     # A file of an earlier module is not there any more: saving removes it.
     weights = saved.with_name(saved.name + SIDECAR_SUFFIX)
     weights_size = weights.stat().st_size if weights.is_file() else 0
-    if as_json:
-        print_json(
-            {
-                "output": str(saved),
-                "bytes": size,
-                "weights_file": str(weights) if weights.is_file() else None,
-                "weights_file_bytes": weights_size,
-                "seconds": round(seconds, 3),
-                **{key: meta[key] for key in ("target", "device", "host", "stage_ms")},
-                **counts(meta),
-                "placements": meta.get("placements", []),
-            }
-        )
+    about = {
+        "output": str(saved),
+        "bytes": size,
+        "weights_file": str(weights) if weights.is_file() else None,
+        "weights_file_bytes": weights_size,
+        "seconds": round(seconds, 3),
+        **{key: meta[key] for key in ("target", "device", "host", "stage_ms")},
+        **counts(meta),
+        "placements": meta.get("placements", []),
+    }
+    if print_json(about):
         return
     what = f"{meta['target']} ({meta['device']}) on {meta['host']}"
     note_file(saved, f" ({bytes_text(size)}) for {what} in {seconds:.1f} s")
@@ -175,7 +172,6 @@ def precompile_library(
     key: str | None = None,
     secret_file: Path | None = None,
     device_index: int = 0,
-    as_json: bool = False,
 ) -> None:
     """Put the binaries that devices' drivers build beside a standalone library.
 
@@ -221,11 +217,9 @@ def precompile_library(
         }
         for where, answer in found.items()
     ]
-    if as_json:
-        refused = [{"where": where, "reason": reason} for where, reason in failed.items()]
-        path = str(beside(library))
-        print_json({"path": path, "devices": devices, "failed": refused, **changed})
-    elif devices:
+    refused = [{"where": where, "reason": reason} for where, reason in failed.items()]
+    about = {"path": str(beside(library)), "devices": devices, "failed": refused, **changed}
+    if not print_json(about) and devices:
         programs = len(source.plan[Section.PROGRAMS])
         rows = [
             (

@@ -55,7 +55,6 @@ def inspect_module(
         "The machine for --host-abi, such as android-arm64. Default: the one that the file looks "
         "to be made for.",
     ] = None,
-    as_json: bool = False,
 ) -> None:
     """Show target, inputs, outputs, kernels, weights and versions of a module.
 
@@ -64,7 +63,7 @@ def inspect_module(
     if host is not None and not host_abi:
         raise typer.BadParameter("--host goes with --host-abi.")
     if host_abi:
-        _inspect_host_abi(module, host, as_json)
+        _inspect_host_abi(module, host)
         return
     from ..module.artifact import read_artifact
     from ..module.standalone.read import describe, find_plan, find_weights
@@ -80,8 +79,7 @@ def inspect_module(
         if check:
             found.check()
         about = {"path": str(module), **describe(module, encoded, found), "checked": check}
-        if as_json:
-            print_json(about)
+        if print_json(about):
             return
         _print_standalone(about, kernels, weights, memory)
         if check:
@@ -98,8 +96,7 @@ def inspect_module(
         write_file(memory_svg, picture_of(plan, str(artifact.metadata["name"])))
         note_file(memory_svg)
     about = _describe(artifact, check)
-    if as_json:
-        print_json(about)
+    if print_json(about):
         return
     if not memory_svg or memory or kernels or weights or placements or schedules:
         _print(artifact, about, kernels, weights)
@@ -340,7 +337,7 @@ def _precompiled_text(about: JsonMapping | None) -> str | None:
     return "; ".join(parts)
 
 
-def _inspect_host_abi(library: Path, host: str | None, as_json: bool) -> None:
+def _inspect_host_abi(library: Path, host: str | None) -> None:
     """Print whether a library fits a machine; exit with status 1 if it does not."""
     from ..devices.host import Host
     from ..module.standalone.host_abi import check_host_abi
@@ -353,9 +350,7 @@ def _inspect_host_abi(library: Path, host: str | None, as_json: bool) -> None:
         "fits": report.fits,
         "android_refuses": report.android_refuses,
     }
-    if as_json:
-        print_json({**about, "rules": report.verdicts, **vars(report.facts)})
-    else:
+    if not print_json({**about, "rules": report.verdicts, **vars(report.facts)}):
         refuses = "; ".join(report.android_refuses)
         loads = f"not loaded: {refuses}" if refuses else "loaded, as far as the file tells"
         about |= {"fits": "yes" if report.fits else "no", "on Android": loads}

@@ -61,7 +61,6 @@ def run_lab(
     device: str = "auto",
     device_index: int = 0,
     random_seed: int = 0,
-    as_json: bool = False,
 ) -> None:
     """Walk from a naive kernel to a fast one: each step is built, checked, timed and explained."""
     from ..schedules.lab import LABS, scheduled
@@ -76,8 +75,7 @@ def run_lab(
             {"name": lab.name, "summary": lab.summary, "size": lab.size, "counts": lab.counts}
             for lab in LABS.values()
         ]
-        if as_json:
-            print_json(labs)
+        if print_json(labs):
             return
         listed = [(d["name"], f"{d['size']:,}", d["counts"], d["summary"]) for d in labs]
         columns = ["lab", ">--size", "counts", "what it computes"]
@@ -87,7 +85,8 @@ def run_lab(
         from ..module.functions import tir_text
 
         script = tir_text(scheduled(name, show, size=size, target=target, device=device))
-        print_json({"lab": name, "step": show, "tir": script}) if as_json else typer.echo(script)
+        if not print_json({"lab": name, "step": show, "tir": script}):
+            typer.echo(script)
         return
     from ..explain import lab
 
@@ -103,8 +102,7 @@ def run_lab(
             seed=random_seed,
             fresh_ceilings=fresh_ceilings,
         )
-    if as_json:
-        print_json(result)
+    if print_json(result):
         return
     console = out_console()
     rows = [
@@ -156,7 +154,7 @@ def _print_indented(console: Console, text: str) -> None:
 
 
 @command
-def list_families(as_json: bool = False) -> None:
+def list_families() -> None:
     """List the schedule families in the order in which they are asked, with their knobs."""
     from ..schedules import FAMILIES
 
@@ -172,8 +170,7 @@ def list_families(as_json: bool = False) -> None:
         }
         for family in FAMILIES
     ]
-    if as_json:
-        print_json(described)
+    if print_json(described):
         return
     for family in described:
         rows = [(k["name"], k["type"], k["meaning"]) for k in family["knobs"]]

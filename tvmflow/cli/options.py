@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
@@ -49,9 +49,7 @@ SHARED: dict[str, Any] = {
     ],
     "quiet": Annotated[bool, _common("quiet", "-q"), "Print only results and errors."],
     "debug": Annotated[bool, _common("debug"), "Show the traceback of an error."],
-    "as_json": Annotated[
-        bool, typer.Option("--json", rich_help_panel=_PANEL), "Print the result as JSON."
-    ],
+    "json": Annotated[bool, _common("json"), "Print the result as JSON."],
     "file": Annotated[
         Path, typer.Argument(), "FILE", "A journal, or the name of one that ships with tvmflow."
     ],
@@ -202,15 +200,17 @@ def option(name: str, default: object) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
 
 
-def with_common_options(function: Callable[..., R]) -> Callable[..., R]:
-    """Give a function the options of every command, which it need not know."""
+def with_common_options(
+    function: Callable[..., R], names: Sequence[str] = COMMON
+) -> Callable[..., R]:
+    """Give a function the options of these names, which it need not know."""
 
     @functools.wraps(function)
     def run(**given: object) -> R:
-        return function(**{name: value for name, value in given.items() if name not in COMMON})
+        return function(**{name: value for name, value in given.items() if name not in names})
 
     own = inspect.signature(function, eval_str=True).parameters.values()
-    made = [declared(each) for each in (*own, *(option(name, False) for name in COMMON))]
+    made = [declared(each) for each in (*own, *(option(name, False) for name in names))]
     run.__signature__ = inspect.Signature(made)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in made}
     return run

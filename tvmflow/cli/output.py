@@ -30,6 +30,7 @@ class State:
     verbose: bool = False
     quiet: bool = False
     debug: bool = False
+    json: bool = False
     signal: int | None = None
 
     def reset(self) -> None:
@@ -68,11 +69,13 @@ def note_file(path: Path, about: str = "") -> None:
     note(("Wrote", "green"), " ", (str(path), "bold"), about)
 
 
-def print_json(value: object) -> None:
-    """Print a result for machines: strict JSON, on standard output."""
-    import json
+def print_json(value: object) -> bool:
+    """Print a result as strict JSON if that is asked for, and tell whether it is."""
+    if state.json:
+        import json
 
-    typer.echo(json.dumps(_strict(value), indent=2, ensure_ascii=False, allow_nan=False))
+        typer.echo(json.dumps(_strict(value), indent=2, ensure_ascii=False, allow_nan=False))
+    return state.json
 
 
 def _strict(value: object) -> object:

@@ -65,7 +65,6 @@ def profile_module(
     random_seed: int = 0,
     device_index: int = 0,
     check_weights: bool = True,
-    as_json: bool = False,
 ) -> None:
     """Measure each kernel of a network, and say what holds it back.
 
@@ -128,8 +127,7 @@ def profile_module(
             written.write_text(text, encoding="utf-8")
             publish({written: path})
             note_file(path)
-    if as_json:
-        print_json(found.to_json())
+    if print_json(found.to_json()):
         return
     _print(out_console(), found)
 

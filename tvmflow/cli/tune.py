@@ -49,9 +49,7 @@ TUNE_EXAMPLES = """
 
 @command
 @with_compile_flags(*TUNED)
-def list_tasks(
-    model: Path, options: CompileOptions, ops: list[Path] | None = None, as_json: bool = False
-) -> None:
+def list_tasks(model: Path, options: CompileOptions, ops: list[Path] | None = None) -> None:
     """List what there is to tune in a network: its distinct primary functions."""
     from ..tuning.session import Network
 
@@ -73,8 +71,7 @@ def list_tasks(
         }
         for task in tasks
     ]
-    if as_json:
-        print_json(described)
+    if print_json(described):
         return
     rows = [
         (
@@ -133,7 +130,6 @@ def tune_model(
     ] = None,
     compare: Annotated[bool, "Measure the whole network before and after, at the end."] = True,
     ops: list[Path] | None = None,
-    as_json: bool = False,
 ) -> None:
     """Find better knobs for a network's primary functions by measuring them.
 
@@ -169,8 +165,7 @@ def tune_model(
     if report is not None:
         write_report(report, model.name, tuned)
         note_file(report)
-    if as_json:
-        print_json(_describe(tuned))
+    if print_json(_describe(tuned)):
         return
     out_console().print(_progress_table(tuned.progress))
     if tuned.settled:
