@@ -14,7 +14,7 @@ import typer
 
 from ..ir.units import counted
 from .compile_flags import parse_shapes
-from .options import check_farm
+from .options import farm_of
 from .output import (
     err_console,
     out_console,
@@ -92,12 +92,7 @@ def bench_module(
         "android-arm64, or a triple. Default: this one.",
     ] = None,
     shape: list[str] | None = None,
-    tracker: Annotated[
-        str | None,
-        "HOST:PORT",
-        "With --scaling on the devices that this tracker has for --key; they run "
-        "`tvmflow farm serve`.",
-    ] = None,
+    tracker: str | None = None,
     key: str | None = None,
     secret_file: Path | None = None,
     inputs: Path | None = None,
@@ -208,9 +203,8 @@ def _measure_scaling(
 
     from ..explain.scaling.devices import FarmDevices, LocalDevices
     from ..explain.scaling.measure import scale
-    from ..farm.network import Address
 
-    check_farm(wanted.tracker, wanted.key)
+    lent = farm_of(wanted.tracker, wanted.key, secret_file)
     batches, threads, devices = (
         _numbers(name, getattr(wanted, name)) for name in ("batches", "threads", "devices")
     )
@@ -224,11 +218,10 @@ def _measure_scaling(
             status.update(Text(what))
 
         def find_place(target: str, host: str | None) -> DevicePool:
-            if wanted.tracker is None or wanted.key is None:
+            if lent is None:
                 place: DevicePool = LocalDevices.find(target, device_index)
             else:
-                address = Address.parse(wanted.tracker, secret_file)
-                place = FarmDevices.find(address, wanted.key, target, device_index, host)
+                place = FarmDevices.find(*lent, target, device_index, host)
             # Before anything is compiled.
             for count in threads or ():
                 place.environment(count)

@@ -16,7 +16,7 @@ from ..compiler.options import CompileOptions
 from ..devices.choices import STANDALONE
 from ..ir.units import bytes_text
 from .compile_flags import with_compile_flags
-from .options import check_farm, load_operators
+from .options import farm_of, load_operators
 from .output import err_console, note, note_file, print_json, print_table, state
 from .session import command
 from .text import ms_text
@@ -164,11 +164,7 @@ def _report(module: Module, saved: Path, seconds: float) -> None:
 @command
 def precompile_library(
     library: Annotated[Path, typer.Argument(), "OUT.so", "A library of `compile --standalone`."],
-    tracker: Annotated[
-        str | None,
-        "HOST:PORT",
-        "Ask the devices that this tracker has for --key; they run `tvmflow farm serve`.",
-    ] = None,
+    tracker: str | None = None,
     key: str | None = None,
     secret_file: Path | None = None,
     device_index: int = 0,
@@ -178,23 +174,21 @@ def precompile_library(
     The library then starts on these devices without compiling its kernels.
     """
     from ..errors import FarmError
-    from ..farm.network import Address
     from ..farm.precompile import precompile_on_farm
     from ..module.standalone.format import Section
     from ..module.standalone.precompile import Source, precompile
     from ..module.standalone.programs import beside, update
 
-    check_farm(tracker, key)
+    lent = farm_of(tracker, key, secret_file)
     source = Source.open(library)
     found: dict[str, Precompiled] = {}
     failed: dict[str, str] = {}
     changed: Counter[str] = Counter()
     answers: Iterator[tuple[str, Precompiled | str]]
-    if tracker is None or key is None:
+    if lent is None:
         answers = iter([("this machine", precompile(source, device_index))])
     else:
-        address = Address.parse(tracker, secret_file)
-        answers = precompile_on_farm(source, address, key, device_index)
+        answers = precompile_on_farm(source, *lent, device_index)
     for where, answer in answers:
         if isinstance(answer, str):
             note((f"{where} gave nothing.", "yellow"))

@@ -6,6 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import typer
@@ -61,15 +62,8 @@ def parse_keep_layout(texts: list[str] | None) -> dict[str, str]:
 
 #: Options where they are not spelt like the field.
 _SPELT = {"shapes": "shape", "journals": "journal", "embed_limit_bytes": "embed_limit"}
-#: Options by field, in the order of the help text.
-FLAGS = {
-    name: _SPELT.get(name, name)
-    for name in (
-        *("target", "device", "host", "shapes", "storage", "storage_overrides", "dtype"),
-        *("accumulate", "knobs", "journals", "keep_layout", "algorithms", "cuda_graph", "format"),
-        "embed_limit_bytes",
-    )
-}
+#: Options by field.
+FLAGS = {each.name: _SPELT.get(each.name, each.name) for each in fields(CompileOptions)}
 #: From what was typed to the field's value.
 _READ: dict[str, Callable[[Any], Any]] = {
     "shapes": parse_shapes,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -101,12 +101,11 @@ def inspect_module(
     if not memory_svg or memory or kernels or weights or placements or schedules:
         _print(artifact, about, kernels, weights)
     if placements:
-        _print_placements(about.get("placements", []))
+        facts = "tensor", "shape", "stored_as", "storage", "image", "scope", "reason"
+        _print_records("Placements", about.get("placements", []), facts)
     if schedules:
         if chosen := about.get("algorithms"):
-            columns = ["convolution", "algorithm", "reason"]
-            rows = [[choice[name] for name in columns] for choice in chosen]
-            print_table("Algorithms", [*columns[:2], "why"], rows)
+            _print_records("Algorithms", chosen, ("convolution", "algorithm", "reason"))
         _print_schedules(about.get("schedules", {}))
     if plan is not None and memory:
         _print_memory(plan)
@@ -148,11 +147,7 @@ def _print(artifact: Artifact, about: JsonMapping, with_kernels: bool, with_weig
         names = [(kernel["name"], kernel["function"]) for kernel in about["kernels"]]
         print_table("Kernels", ["kernel", "primary function"], names)
     if with_weights:
-        listed = [
-            (w["name"], w["dtype"], shape_text(w["shape"]), bytes_text(w["bytes"]))
-            for w in about["weights"]
-        ]
-        print_table("Weights", ["name", "dtype", "shape", ">size"], listed)
+        _print_records("Weights", about["weights"], ("name", "dtype", "shape", "bytes"))
 
 
 def _print_summary(about: JsonMapping, **told: Cell) -> None:
@@ -266,16 +261,13 @@ def _print_memory(plan: JsonMapping) -> None:
     print_table("Tensors", columns, tensors)
 
 
-def _print_placements(placements: Sequence[JsonMapping]) -> None:
-    rows = [
-        (
-            *(p["tensor"], shape_text(p["shape"]), p["stored_as"], p["storage"]),
-            *(_image_text(p["image"]), p["scope"], p["reason"]),
-        )
-        for p in placements
-    ]
-    columns = ["tensor", "shape", "dtype", "storage", "image", "scope", "why"]
-    print_table("Placements", columns, rows)
+_TITLES = {"bytes": ">size", "stored_as": "dtype", "reason": "why", "number": ">number"}
+_TEXTS: Mapping[str, Any] = {"bytes": bytes_text, "shape": shape_text, "image": _image_text}
+
+
+def _print_records(title: str, records: Iterable[JsonMapping], facts: Sequence[str]) -> None:
+    rows = [[_TEXTS.get(fact, lambda it: it)(each[fact]) for fact in facts] for each in records]
+    print_table(title, [_TITLES.get(fact, fact) for fact in facts], rows)
 
 
 def _print_schedules(schedules: Mapping[str, JsonMapping]) -> None:
@@ -315,14 +307,10 @@ def _print_standalone(
         columns = ["kernel", "primary function", "work-items", "group", ">program"]
         print_table("Launches", columns, rows)
     if with_weights:
-        rows = [(w["name"], w["storage"], bytes_text(w["bytes"])) for w in weights]
-        print_table("Weights", ["name", "storage", ">size"], rows)
+        _print_records("Weights", weights, ("name", "storage", "bytes"))
     if with_memory:
-        rows = [
-            (a["number"], a["role"], a["storage"], bytes_text(a["bytes"]))
-            for a in about["allocations"]
-        ]
-        print_table("Memory objects", [">number", "role", "storage", ">size"], rows)
+        facts = "number", "role", "storage", "bytes"
+        _print_records("Memory objects", about["allocations"], facts)
 
 
 def _precompiled_text(about: JsonMapping | None) -> str | None:

@@ -13,7 +13,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
 from typer.models import ParameterInfo
@@ -21,6 +21,9 @@ from typer.models import ParameterInfo
 from ..devices.choices import FORMATS, PRECISIONS, STORAGES, TARGETS
 from ..devices.presets import PRESETS
 from .output import state
+
+if TYPE_CHECKING:
+    from ..farm.network import Address
 
 _PANEL = "Common options"
 R = TypeVar("R")
@@ -72,6 +75,11 @@ SHARED: dict[str, Any] = {
         bool, "Measure what the device reaches at most, although it is known."
     ],
     "random_seed": Annotated[int, typer.Option(min=0), "N", "Seeds the random inputs."],
+    "tracker": Annotated[
+        str | None,
+        "HOST:PORT",
+        "Use the devices that this tracker has for --key; they run `tvmflow farm serve`.",
+    ],
     "key": Annotated[str | None, "KEY", "Of the devices at the tracker."],
     "secret_file": Annotated[
         Path | None,
@@ -239,7 +247,14 @@ def parse_parameters(texts: list[str]) -> dict[str, str]:
     return parameters
 
 
-def check_farm(tracker: str | None, key: str | None) -> None:
-    """Refuse a tracker without a key of its devices, and a key without a tracker."""
-    if (tracker is None) != (key is None):
+def farm_of(
+    tracker: str | None, key: str | None, secret_file: Path | None
+) -> tuple[Address, str] | None:
+    """Return the tracker's address and the key of its devices, or ``None`` if neither is given."""
+    if tracker is None and key is None:
+        return None
+    if tracker is None or key is None:
         raise typer.BadParameter("--tracker and --key go together.")
+    from ..farm.network import Address
+
+    return Address.parse(tracker, secret_file), key

@@ -13,7 +13,7 @@ import typer
 
 from ..compiler.options import CompileOptions
 from .compile_flags import TUNED, with_compile_flags
-from .options import check_farm, load_operators, words
+from .options import farm_of, load_operators, words
 from .output import err_console, note, note_file, out_console, print_json, print_table, state, table
 from .session import command
 from .text import ms_text
@@ -120,9 +120,7 @@ def tune_model(
         int | None, typer.Option(min=1), "N", "Build processes. Default: one a core."
     ] = None,
     device_index: int = 0,
-    tracker: Annotated[
-        str | None, "HOST:PORT", "Measure on all devices that this tracker has for --key."
-    ] = None,
+    tracker: str | None = None,
     key: str | None = None,
     secret_file: Path | None = None,
     report: Annotated[
@@ -135,7 +133,6 @@ def tune_model(
 
     Algorithms of convolutions, and with --storage auto the storage, are settled so, too.
     """
-    from ..farm.network import Address
     from ..farm.runner import Farm
     from ..module.files import check_writable
     from ..tuning.measure import Config
@@ -143,13 +140,11 @@ def tune_model(
     from ..tuning.session import Network, Options, tune
     from ..tuning.tuner import Budget
 
-    check_farm(tracker, key)
+    lent = farm_of(tracker, key, secret_file)
     if report is not None:
         check_writable(report)
     load_operators(ops)
-    farm = None
-    if tracker is not None and key is not None:
-        farm = Farm(Address.parse(tracker, secret_file), key)
+    farm = Farm(*lent) if lent else None
     network = Network(model, options)
     how = Options(
         budget=Budget(trials, seconds, patience),

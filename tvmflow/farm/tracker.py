@@ -104,7 +104,8 @@ class ServerInfo:
                 _of(int, device.index)
                 for text in (device.kind, device.name, device.driver):
                     _of(str, text)
-            return cls(*(_of(str, told[name]) for name in ("tvmflow", "tvm", "host")), devices)
+            tvmflow, tvm, host = (_of(str, told[name]) for name in ("tvmflow", "tvm", "host"))
+            return cls(tvmflow, tvm, host, devices)
         return None
 
     def device_of(self, kind: str) -> ServedDevice | None:
