@@ -439,7 +439,7 @@ MUTANTS = (
     ),
     Mutant(
         "shape-name",
-        "tvmflow/cli/compile_flags.py",
+        "tvmflow/cli/options.py",
         'name, equals, value = text.rpartition("=")',
         'name, equals, value = text.partition("=")',
         "inputs whose names have an equals sign cannot be given a shape",

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..ir.units import counted
-from .compile_flags import parse_shapes
-from .options import farm_of
+from .options import farm_of, parse_shapes
 from .output import (
     err_console,
     out_console,

@@ -15,8 +15,7 @@ import typer
 from ..compiler.options import CompileOptions
 from ..devices.choices import STANDALONE
 from ..ir.units import bytes_text
-from .compile_flags import with_compile_flags
-from .options import farm_of, load_operators
+from .options import farm_of, load_operators, with_compile_flags
 from .output import err_console, note, note_file, print_json, print_table, state
 from .session import command
 from .text import ms_text

@@ -18,8 +18,7 @@ from typing import IO, NoReturn, TypeVar
 import typer
 
 from ..errors import TvmflowError
-from .compile_flags import with_flags
-from .options import COMMON, with_common_options
+from .options import COMMON, with_common_options, with_flags
 from .output import err_console, state
 
 R = TypeVar("R")

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..compiler.options import CompileOptions
-from .compile_flags import TUNED, with_compile_flags
-from .options import farm_of, load_operators, words
+from .options import TUNED, farm_of, load_operators, with_compile_flags, words
 from .output import err_console, note, note_file, out_console, print_json, print_table, state, table
 from .session import command
 from .text import ms_text

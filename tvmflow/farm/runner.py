@@ -373,7 +373,9 @@ class SessionThread:
             if not opened.has_plugin and any(a.scope for a in trial.built.arguments):
                 # Unmeasured: another server may have it.
                 self._runner.give_back(address, trial)
-                self._runner.tell(lambda scheduler: scheduler.exclude(address, _NO_TEXTURES))
+                self._runner.tell(
+                    lambda scheduler: scheduler.set_aside(address, _NO_TEXTURES, final=True)
+                )
                 return
             measured = self._measure(address, trial)
             self._runner.finish(address, trial, measured)
@@ -396,10 +398,10 @@ class SessionThread:
             return opened
         except FarmError as error:
             reason = error.message
-            runner.tell(lambda scheduler: scheduler.exclude(address, reason))
+            runner.tell(lambda scheduler: scheduler.set_aside(address, reason, final=True))
         except (WorkerLostError, RuntimeError) as error:
             reason = f"no session could be opened: {last_line(error)}"
-            runner.tell(lambda scheduler: scheduler.suspend(address, reason))
+            runner.tell(lambda scheduler: scheduler.set_aside(address, reason))
         return None
 
     def _measure(self, address: Address, trial: Trial) -> Measured:
