@@ -359,8 +359,8 @@ MUTANTS = (
     Mutant(
         "endless-pardon",
         "tvmflow/farm/scheduler.py",
-        "final |= state.faults > 1",
-        "final &= state.faults > 1",
+        "final |= bool(state.reason)",
+        "final &= bool(state.reason)",
         "a device that computed wrong results once gets trials again",
         _LEDGER,
     ),

@@ -260,9 +260,7 @@ def import_logs(
     device = Device(key, device_name)
     with Journal.open(journal, "a") as target:
         results = [import_file(target, path, device, origin) for path in files]
-    described = [
-        {"file": str(r.path), "imported": r.records, "refused": r.refused} for r in results
-    ]
+    described = [{"file": r.path, "imported": r.records, "refused": r.refused} for r in results]
     if not print_json(described):
         for result in results:
             note(f"{result.path}: {result}")

@@ -71,10 +71,8 @@ def run_lab(
                 "--size, --steps and --show are for a lab; there is none on the command line.",
                 remedy="Name one, as in `tvmflow lab matmul`; `tvmflow lab` alone lists them.",
             )
-        labs: list[JsonObject] = [
-            {"name": lab.name, "summary": lab.summary, "size": lab.size, "counts": lab.counts}
-            for lab in LABS.values()
-        ]
+        facts = "name", "summary", "size", "counts"
+        labs = [{fact: getattr(lab, fact) for fact in facts} for lab in LABS.values()]
         if print_json(labs):
             return
         listed = [(d["name"], f"{d['size']:,}", d["counts"], d["summary"]) for d in labs]
@@ -129,7 +127,7 @@ def run_lab(
     if state.quiet:
         return
     for step, following in zip_longest(result.steps, result.steps[1:]):
-        console.print(f"[bold]{step.step}[/bold]: {step.summary}", highlight=False)
+        console.print(f"[bold]{step.step}[/bold]: {step.summary}")
         if step.removes:
             _print_indented(console, f"removes: {step.removes}")
         for finding in step.found:
@@ -138,11 +136,9 @@ def run_lab(
             _print_indented(console, f"{until}: {finding.kind}{where}: {finding.sentence}")
     if (peaks := result.ceilings) is not None:
         int8 = "" if peaks.int8_gops is None else f", int8 {peaks.int8_gops:.1f} GOP/s"
-        console.print(
-            f"Peaks: fp32 {peaks.fp32_gflops:.1f} GFLOP/s{int8}, copy {peaks.copy_gbps:.1f} GB/s.",
-            highlight=False,
-        )
-    console.print(f"Beside it: {result.numpy}.", highlight=False)
+        fp32 = f"fp32 {peaks.fp32_gflops:.1f} GFLOP/s"
+        console.print(f"Peaks: {fp32}{int8}, copy {peaks.copy_gbps:.1f} GB/s.")
+    console.print(f"Beside it: {result.numpy}.")
 
 
 def _print_indented(console: Console, text: str) -> None:
@@ -177,4 +173,4 @@ def list_families() -> None:
         columns = ["knob", "type", "meaning"] if rows else ["nothing to choose"]
         print_table(f"{family['name']}: {family['summary']}", columns, rows)
         for sentence in family["constraints"]:
-            out_console().print(f"  - {sentence}", highlight=False, markup=False)
+            out_console().print(f"  - {sentence}", markup=False)

@@ -335,15 +335,14 @@ def with_compile_flags(*names: str) -> Callable[[Callable[..., R]], Callable[...
             typed |= {name: _READ[name](typed[name]) for name in wanted if name in _READ}
             return function(options=CompileOptions(**typed), **given)
 
-        first, *own = inspect.signature(function, eval_str=True).parameters.values()
+        kind = inspect.Parameter.KEYWORD_ONLY
+        given = inspect.signature(function, eval_str=True).parameters.values()
+        first, *own = (each.replace(kind=kind) for each in given if each.name != "options")
         flags = [
             option(FLAGS[name], _DEFAULTS.get(name, getattr(CompileOptions, name, None)))
             for name in wanted
         ]
-        kind = inspect.Parameter.KEYWORD_ONLY
-        made = [first, *flags, *(each for each in own if each.name != "options")]
-        signature = inspect.Signature([each.replace(kind=kind) for each in made])
-        run.__signature__ = signature  # type: ignore[attr-defined]
+        run.__signature__ = inspect.Signature([first, *flags, *own])  # type: ignore[attr-defined]
         return run
 
     return decorate

@@ -79,12 +79,12 @@ def print_json(value: object) -> bool:
 
 
 def _strict(value: object) -> object:
-    """Replace what JSON does not have: records become objects, infinity and NaN strings."""
+    """Replace what JSON lacks: records become objects, paths, infinity and NaN strings."""
     if dataclasses.is_dataclass(value):
         value = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
     elif isinstance(value, tuple) and hasattr(value, "_asdict"):
         value = value._asdict()
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, Path) or (isinstance(value, float) and not math.isfinite(value)):
         return str(value)
     if isinstance(value, dict):
         return {str(key): _strict(item) for key, item in value.items()}

@@ -67,8 +67,7 @@ def run_module(
     if outputs is not None:
         write_outputs(outputs, results)
     summary = [_summary(name, array) for name, array in results.items()]
-    written = str(outputs) if outputs is not None else None
-    if print_json({"outputs": summary, "written": written}):
+    if print_json({"outputs": summary, "written": outputs}):
         return
     if outputs is not None:
         note_file(outputs)
