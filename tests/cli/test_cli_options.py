@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from tvmflow.cli.compile_flags import parse_keep_layout, parse_shapes
-from tvmflow.cli.options import parse_parameters
+from tvmflow.cli.options import parse_keep_layout, parse_parameters, parse_shapes
 
 
 def test_shapes():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tvmflow
-from tvmflow.cli.compile_flags import FLAGS
+from tvmflow.cli.options import FLAGS
 from tvmflow.compiler.options import CompileOptions
 from tvmflow.errors import CompileError, TargetError
 

@@ -185,9 +185,9 @@ def test_trials_do_not_wait_for_ever_for_devices_that_are_never_lent():
 
 def test_devices_that_are_all_set_aside_for_good_end_the_run_at_once():
     accounts = Accounts(A, B)
-    accounts.scheduler.exclude(A, "another version")
+    accounts.scheduler.set_aside(A, "another version", final=True)
     assert not accounts.scheduler.is_hopeless()
-    accounts.scheduler.exclude(B, "another version")
+    accounts.scheduler.set_aside(B, "another version", final=True)
     assert accounts.scheduler.is_hopeless()
     assert accounts.scheduler.reasons() == f"{A}: another version\n{B}: another version"
 
@@ -231,7 +231,7 @@ def test_a_trial_that_was_given_back_is_the_next_of_another_device():
     accounts.scheduler.give_back(A, first)
     assert accounts.scheduler.has_work
     assert accounts.scheduler.counts() == Counter({A: 0, B: 0})
-    accounts.scheduler.exclude(A, "no textures")
+    accounts.scheduler.set_aside(A, "no textures", final=True)
     assert accounts.run(B, FINE) is first
     assert accounts.run(B, FINE) is second
     assert accounts.settled() == [(first, None), (second, None)]
@@ -242,7 +242,7 @@ def test_a_trial_that_was_given_back_and_nobody_takes_is_not_forgotten():
     (trial,) = accounts.add()
     assert accounts.scheduler.take(A) is trial
     accounts.scheduler.give_back(A, trial)
-    accounts.scheduler.exclude(A, "no textures")
+    accounts.scheduler.set_aside(A, "no textures", final=True)
     assert accounts.scheduler.is_hopeless()
     assert accounts.scheduler.give_up() == [trial]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import wait
 from dataclasses import replace
@@ -16,7 +17,7 @@ from farms import FAULTY, PATIENCE_S, STOCK, Farm, eventually
 from tvmflow.errors import FarmError
 from tvmflow.farm import scheduler, tracker
 from tvmflow.farm.network import Address
-from tvmflow.farm.runner import FarmRunner, FarmSettings
+from tvmflow.farm.runner import FarmRunner
 from tvmflow.farm.tracker import Tracker
 from tvmflow.journal.records import Event
 from tvmflow.tuning.measure import BUILD, CRASH, WRONG, Config
@@ -82,6 +83,12 @@ def measured_on(farm: Farm) -> Mapping[str, str]:
         return tracker.summary().runs
 
 
+def counts_of(runner: FarmRunner) -> Counter[Address]:
+    """How many trials each server had."""
+    standings = runner.standings()
+    return Counter({Address.parse(s.device.split()[-1]): s.trials for s in standings})
+
+
 def test_two_servers_share_a_batch(farm: Farm, candidates: Candidates, run, pair):
     runner = run("pair")
     futures = []
@@ -93,7 +100,7 @@ def test_two_servers_share_a_batch(farm: Farm, candidates: Candidates, run, pair
 
     eventually(both_measure)
     assert all(future.result(PATIENCE_S).error is None for future in futures)
-    counts = runner.counts()
+    counts = counts_of(runner)
     assert counts.total() == len(futures)
     assert set(counts) == set(pair)
     assert all(future.result().cost > 0 for future in futures)
@@ -141,8 +148,8 @@ def test_servers_that_fail_lose_no_trial(farm: Farm, candidates: Candidates, run
     assert all(found == {None} for found in errors.values()), errors
     # Every time that a server had a trial ended with a result or as a failure, once.
     passed = sum(future.result().error is None for future in futures)
-    assert runner.counts().total() == passed + events.count("failed")
-    assert runner.counts()[good] > 0
+    assert counts_of(runner).total() == passed + events.count("failed")
+    assert counts_of(runner)[good] > 0
     aside = events.of("set_aside")
     assert aside.keys() == {killed, hung, wrong, crashing, older}
     assert "crashed or was lost" in aside[killed]["reason"]
@@ -151,11 +158,11 @@ def test_servers_that_fail_lose_no_trial(farm: Farm, candidates: Candidates, run
     standings = {s.device.split()[-1]: s for s in runner.standings()}
     assert "wrong results" in standings[str(wrong)].aside
     assert standings[str(good)].aside == ""
-    assert standings[str(good)].trials == runner.counts()[good]
+    assert standings[str(good)].trials == counts_of(runner)[good]
     assert aside[wrong]["for_s"] is None
     assert "crashed or was lost" in aside[crashing]["reason"]
     assert "has tvmflow 0.0.1" in aside[older]["reason"]
-    assert runner.counts()[older] == 0
+    assert counts_of(runner)[older] == 0
 
 
 def test_what_crashes_two_servers_is_at_fault_itself(
@@ -173,7 +180,7 @@ def test_what_crashes_two_servers_is_at_fault_itself(
 def test_a_run_ends_with_its_last_server(
     farm: Farm, candidates: Candidates, run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(FarmSettings, "patience_s", 3.0)
+    monkeypatch.setattr(FarmRunner, "patience_s", 3.0)
     server = farm.serve("single", FAULTY, FAULT_SLOW_S="1")
     runner = run("single")
     futures = [runner.submit(candidates.right(f"s{i}"), candidates.case) for i in range(2)]
@@ -236,7 +243,7 @@ def test_what_was_not_built_is_not_measured(candidates: Candidates, run, pair):
     built = replace(candidates.right("none"), path=None, error="no code")
     measured = runner.submit(built, candidates.case).result(0)
     assert (measured.error, measured.message) == (BUILD, "no code")
-    assert runner.counts().total() == 0
+    assert counts_of(runner).total() == 0
 
 
 def test_a_server_without_the_plugin_gets_no_textures(
@@ -251,4 +258,4 @@ def test_a_server_without_the_plugin_gets_no_textures(
     with pytest.raises(FarmError, match="No device is left for the key 'bare'") as caught:
         future.result(PATIENCE_S)
     assert "tune with `storage=buffer`" in caught.value.details
-    assert runner.counts() == {server: 1}
+    assert counts_of(runner) == {server: 1}

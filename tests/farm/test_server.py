@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import psutil
 import pytest
@@ -108,7 +108,7 @@ def test_an_opencl_device_that_is_not_there_is_refused(farm: Farm):
 
 
 def server_on(host: str | None) -> Server:
-    about = {} if host is None else replace(ServerInfo.here(), host=host).as_dict()
+    about = {} if host is None else asdict(replace(ServerInfo.here(), host=host))
     return Server(Address("board", 9090), "board", about)
 
 

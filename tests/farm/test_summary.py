@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -26,7 +27,8 @@ from tvmflow.farm.tracker import (
 )
 
 FACTS: dict[str, Any] = {
-    **ServerInfo("1", "2", "x86_64-linux-gnu", (ServedDevice("opencl", 0, "GPU", "1"),)).as_dict(),
+    **asdict(ServerInfo("1", "2", "x86_64-linux-gnu", ())),
+    "devices": [asdict(ServedDevice("opencl", 0, "GPU", "1"))],
     "busy_s": 1.5,
     "crashes": 0,
     "temperature_c": None,

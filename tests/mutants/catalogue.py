@@ -359,8 +359,8 @@ MUTANTS = (
     Mutant(
         "endless-pardon",
         "tvmflow/farm/scheduler.py",
-        "final |= state.faults > 1",
-        "final &= state.faults > 1",
+        "final |= bool(state.reason)",
+        "final &= bool(state.reason)",
         "a device that computed wrong results once gets trials again",
         _LEDGER,
     ),
@@ -439,7 +439,7 @@ MUTANTS = (
     ),
     Mutant(
         "shape-name",
-        "tvmflow/cli/compile_flags.py",
+        "tvmflow/cli/options.py",
         'name, equals, value = text.rpartition("=")',
         'name, equals, value = text.partition("=")',
         "inputs whose names have an equals sign cannot be given a shape",

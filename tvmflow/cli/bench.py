@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..ir.units import counted
-from .compile_flags import parse_shapes
-from .options import check_farm
+from .options import farm_of, parse_shapes
 from .output import (
     err_console,
     out_console,
@@ -92,19 +91,13 @@ def bench_module(
         "android-arm64, or a triple. Default: this one.",
     ] = None,
     shape: list[str] | None = None,
-    tracker: Annotated[
-        str | None,
-        "HOST:PORT",
-        "With --scaling on the devices that this tracker has for --key; they run "
-        "`tvmflow farm serve`.",
-    ] = None,
+    tracker: str | None = None,
     key: str | None = None,
     secret_file: Path | None = None,
     inputs: Path | None = None,
     random_seed: int = 0,
     device_index: int = 0,
     check_weights: bool = True,
-    as_json: bool = False,
 ) -> None:
     """Measure a compiled network: load, first call, and the spread of many calls.
 
@@ -129,9 +122,7 @@ def bench_module(
         result = _measure_scaling(
             files, wanted, secret_file, device_index, seconds or 2.0, random_seed
         )
-        if as_json:
-            print_json({"files": [*map(str, files)], **result.described()})
-        else:
+        if not print_json({"files": [*map(str, files)], **result.described()}):
             _print_scaling(result)
         return
     if any(vars(wanted).values()):
@@ -156,9 +147,8 @@ def bench_module(
             timing = benchmark(network, values, runs=runs, seconds=seconds, warmup=before)
             times = network.profile(values, runs=min(timing.runs, 20)) if kernels else None
     measured = asdict(timing)
-    if as_json:
-        by_kernel = {} if times is None else {"kernels": times}
-        print_json({"module": str(module), **measured, **by_kernel})
+    by_kernel = {} if times is None else {"kernels": times}
+    if print_json({"module": str(module), **measured, **by_kernel}):
         return
     title = f"{counted(timing.runs, 'run')} after {timing.warmup} that are not counted"
     names = {"load": "load", "first": "first call", "median": "median", "p10": "p10", "p90": "p90"}
@@ -212,9 +202,8 @@ def _measure_scaling(
 
     from ..explain.scaling.devices import FarmDevices, LocalDevices
     from ..explain.scaling.measure import scale
-    from ..farm.network import Address
 
-    check_farm(wanted.tracker, wanted.key)
+    lent = farm_of(wanted.tracker, wanted.key, secret_file)
     batches, threads, devices = (
         _numbers(name, getattr(wanted, name)) for name in ("batches", "threads", "devices")
     )
@@ -228,11 +217,10 @@ def _measure_scaling(
             status.update(Text(what))
 
         def find_place(target: str, host: str | None) -> DevicePool:
-            if wanted.tracker is None or wanted.key is None:
+            if lent is None:
                 place: DevicePool = LocalDevices.find(target, device_index)
             else:
-                address = Address.parse(wanted.tracker, secret_file)
-                place = FarmDevices.find(address, wanted.key, target, device_index, host)
+                place = FarmDevices.find(*lent, target, device_index, host)
             # Before anything is compiled.
             for count in threads or ():
                 place.environment(count)

@@ -15,8 +15,7 @@ import typer
 from ..compiler.options import CompileOptions
 from ..devices.choices import STANDALONE
 from ..ir.units import bytes_text
-from .compile_flags import with_compile_flags
-from .options import check_farm, load_operators
+from .options import farm_of, load_operators, with_compile_flags
 from .output import err_console, note, note_file, print_json, print_table, state
 from .session import command
 from .text import ms_text
@@ -79,7 +78,6 @@ def compile_model(
         str, "REGEX", "Of the passes, only those whose names have this in them; ^$ is none."
     ] = "",
     ops: list[Path] | None = None,
-    as_json: bool = False,
 ) -> None:
     """Compile an ONNX network to a module file."""
     final = output or Path(model.with_suffix(".so").name)
@@ -111,7 +109,7 @@ def compile_model(
             )
         try:
             saved = module.save(final)
-            _report(module, saved, time.perf_counter() - started, as_json)
+            _report(module, saved, time.perf_counter() - started)
         finally:
             module.close()
 
@@ -135,7 +133,7 @@ def _stages() -> Iterator[Callable[[str, int, int], None] | None]:
         yield progress
 
 
-def _report(module: Module, saved: Path, seconds: float, as_json: bool) -> None:
+def _report(module: Module, saved: Path, seconds: float) -> None:
     from ..module.artifact import SIDECAR_SUFFIX
     from ..module.storage_summary import counts, storage_summary
 
@@ -143,19 +141,17 @@ def _report(module: Module, saved: Path, seconds: float, as_json: bool) -> None:
     # A file of an earlier module is not there any more: saving removes it.
     weights = saved.with_name(saved.name + SIDECAR_SUFFIX)
     weights_size = weights.stat().st_size if weights.is_file() else 0
-    if as_json:
-        print_json(
-            {
-                "output": str(saved),
-                "bytes": size,
-                "weights_file": str(weights) if weights.is_file() else None,
-                "weights_file_bytes": weights_size,
-                "seconds": round(seconds, 3),
-                **{key: meta[key] for key in ("target", "device", "host", "stage_ms")},
-                **counts(meta),
-                "placements": meta.get("placements", []),
-            }
-        )
+    about = {
+        "output": str(saved),
+        "bytes": size,
+        "weights_file": str(weights) if weights.is_file() else None,
+        "weights_file_bytes": weights_size,
+        "seconds": round(seconds, 3),
+        **{key: meta[key] for key in ("target", "device", "host", "stage_ms")},
+        **counts(meta),
+        "placements": meta.get("placements", []),
+    }
+    if print_json(about):
         return
     what = f"{meta['target']} ({meta['device']}) on {meta['host']}"
     note_file(saved, f" ({bytes_text(size)}) for {what} in {seconds:.1f} s")
@@ -167,38 +163,31 @@ def _report(module: Module, saved: Path, seconds: float, as_json: bool) -> None:
 @command
 def precompile_library(
     library: Annotated[Path, typer.Argument(), "OUT.so", "A library of `compile --standalone`."],
-    tracker: Annotated[
-        str | None,
-        "HOST:PORT",
-        "Ask the devices that this tracker has for --key; they run `tvmflow farm serve`.",
-    ] = None,
+    tracker: str | None = None,
     key: str | None = None,
     secret_file: Path | None = None,
     device_index: int = 0,
-    as_json: bool = False,
 ) -> None:
     """Put the binaries that devices' drivers build beside a standalone library.
 
     The library then starts on these devices without compiling its kernels.
     """
     from ..errors import FarmError
-    from ..farm.network import Address
     from ..farm.precompile import precompile_on_farm
     from ..module.standalone.format import Section
     from ..module.standalone.precompile import Source, precompile
     from ..module.standalone.programs import beside, update
 
-    check_farm(tracker, key)
+    lent = farm_of(tracker, key, secret_file)
     source = Source.open(library)
     found: dict[str, Precompiled] = {}
     failed: dict[str, str] = {}
     changed: Counter[str] = Counter()
     answers: Iterator[tuple[str, Precompiled | str]]
-    if tracker is None or key is None:
+    if lent is None:
         answers = iter([("this machine", precompile(source, device_index))])
     else:
-        address = Address.parse(tracker, secret_file)
-        answers = precompile_on_farm(source, address, key, device_index)
+        answers = precompile_on_farm(source, *lent, device_index)
     for where, answer in answers:
         if isinstance(answer, str):
             note((f"{where} gave nothing.", "yellow"))
@@ -221,11 +210,9 @@ def precompile_library(
         }
         for where, answer in found.items()
     ]
-    if as_json:
-        refused = [{"where": where, "reason": reason} for where, reason in failed.items()]
-        path = str(beside(library))
-        print_json({"path": path, "devices": devices, "failed": refused, **changed})
-    elif devices:
+    refused = [{"where": where, "reason": reason} for where, reason in failed.items()]
+    about = {"path": str(beside(library)), "devices": devices, "failed": refused, **changed}
+    if not print_json(about) and devices:
         programs = len(source.plan[Section.PROGRAMS])
         rows = [
             (

@@ -27,13 +27,12 @@ EXAMPLES = """
 
 
 @command
-def list_all(as_json: bool = False) -> None:
+def list_all() -> None:
     """List the devices that TVM sees, with their images, fp16, limits and drivers."""
     from ..runtime.devices import list_devices
 
     devices = list_devices()
-    if as_json:
-        print_json(devices)
+    if print_json(devices):
         return
     for device in devices:
         print_facts(f"{device.kind}:{device.index}  {device.name}", _rows(device))

@@ -12,7 +12,7 @@ import typer
 
 from .devices import note_missing_opencl
 from .output import note, print_facts, print_json, print_table
-from .session import command
+from .session import command, service
 
 if TYPE_CHECKING:
     from ..farm.tracker import Server
@@ -62,7 +62,7 @@ _PERIOD_S = 1.0
 
 
 @app.command("tracker", epilog=EXAMPLES)
-@command
+@service
 def run_tracker(
     bind: Bind = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535), "The port to listen at."] = 9190,
@@ -81,7 +81,7 @@ def run_tracker(
 
 
 @app.command("serve", epilog=EXAMPLES)
-@command
+@service
 def serve(
     tracker: TrackerAddress,
     key: Annotated[str, "What tuning runs ask for: a name for this kind of device."],
@@ -128,40 +128,34 @@ def serve(
 
 @app.command("status", epilog=EXAMPLES)
 @command
-def show_status(
-    tracker: TrackerAddress, secret_file: Path | None = None, as_json: bool = False
-) -> None:
+def show_status(tracker: TrackerAddress, secret_file: Path | None = None) -> None:
     """Show a tracker's servers, their devices, and who waits for them."""
     from ..farm.network import Address
     from ..farm.tracker import Tracker
 
     with Tracker(Address.parse(tracker, secret_file)) as connection:
         summary = connection.summary()
-    if as_json:
-        servers = [
-            {
-                "address": str(server.address),
-                "key": server.key,
-                "measures": summary.runs.get(str(server.address)),
-                **server.about,
-            }
-            for server in summary.servers
-        ]
-        queues = {
-            key: {"servers": len(summary.serving(key)), **vars(queue)}
-            for key, queue in summary.queues.items()
+    servers = [
+        {
+            "address": str(server.address),
+            "key": server.key,
+            "measures": summary.runs.get(str(server.address)),
+            **server.about,
         }
-        print_json({"servers": servers, "malformed": summary.malformed, "keys": queues})
+        for server in summary.servers
+    ]
+    queues = {
+        key: {"servers": len(summary.serving(key)), **vars(queue)}
+        for key, queue in summary.queues.items()
+    }
+    if print_json({"servers": servers, "malformed": summary.malformed, "keys": queues}):
         return
     rows = [_server_row(server, summary.runs) for server in summary.servers]
     rows += [("", "", "malformed", "", "", "", "", entry) for entry in summary.malformed]
     columns = ["server", "key", "state", "measures", ">crashes", "temperature", "tvmflow", "device"]
     title = f"Servers of the tracker at {connection.address}"
     print_table(title, columns if rows else ["none"], rows)
-    keys = [
-        (key, len(summary.serving(key)), queue.free, queue.waiting)
-        for key, queue in sorted(summary.queues.items())
-    ]
+    keys = [(key, *queue.values()) for key, queue in sorted(queues.items())]
     print_table("Keys", ["key", ">servers", ">free", ">requests that wait"], keys)
 
 

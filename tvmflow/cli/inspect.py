@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -55,7 +55,6 @@ def inspect_module(
         "The machine for --host-abi, such as android-arm64. Default: the one that the file looks "
         "to be made for.",
     ] = None,
-    as_json: bool = False,
 ) -> None:
     """Show target, inputs, outputs, kernels, weights and versions of a module.
 
@@ -64,7 +63,7 @@ def inspect_module(
     if host is not None and not host_abi:
         raise typer.BadParameter("--host goes with --host-abi.")
     if host_abi:
-        _inspect_host_abi(module, host, as_json)
+        _inspect_host_abi(module, host)
         return
     from ..module.artifact import read_artifact
     from ..module.standalone.read import describe, find_plan, find_weights
@@ -80,8 +79,7 @@ def inspect_module(
         if check:
             found.check()
         about = {"path": str(module), **describe(module, encoded, found), "checked": check}
-        if as_json:
-            print_json(about)
+        if print_json(about):
             return
         _print_standalone(about, kernels, weights, memory)
         if check:
@@ -98,18 +96,16 @@ def inspect_module(
         write_file(memory_svg, picture_of(plan, str(artifact.metadata["name"])))
         note_file(memory_svg)
     about = _describe(artifact, check)
-    if as_json:
-        print_json(about)
+    if print_json(about):
         return
     if not memory_svg or memory or kernels or weights or placements or schedules:
         _print(artifact, about, kernels, weights)
     if placements:
-        _print_placements(about.get("placements", []))
+        facts = "tensor", "shape", "stored_as", "storage", "image", "scope", "reason"
+        _print_records("Placements", about.get("placements", []), facts)
     if schedules:
         if chosen := about.get("algorithms"):
-            columns = ["convolution", "algorithm", "reason"]
-            rows = [[choice[name] for name in columns] for choice in chosen]
-            print_table("Algorithms", [*columns[:2], "why"], rows)
+            _print_records("Algorithms", chosen, ("convolution", "algorithm", "reason"))
         _print_schedules(about.get("schedules", {}))
     if plan is not None and memory:
         _print_memory(plan)
@@ -151,11 +147,7 @@ def _print(artifact: Artifact, about: JsonMapping, with_kernels: bool, with_weig
         names = [(kernel["name"], kernel["function"]) for kernel in about["kernels"]]
         print_table("Kernels", ["kernel", "primary function"], names)
     if with_weights:
-        listed = [
-            (w["name"], w["dtype"], shape_text(w["shape"]), bytes_text(w["bytes"]))
-            for w in about["weights"]
-        ]
-        print_table("Weights", ["name", "dtype", "shape", ">size"], listed)
+        _print_records("Weights", about["weights"], ("name", "dtype", "shape", "bytes"))
 
 
 def _print_summary(about: JsonMapping, **told: Cell) -> None:
@@ -269,16 +261,13 @@ def _print_memory(plan: JsonMapping) -> None:
     print_table("Tensors", columns, tensors)
 
 
-def _print_placements(placements: Sequence[JsonMapping]) -> None:
-    rows = [
-        (
-            *(p["tensor"], shape_text(p["shape"]), p["stored_as"], p["storage"]),
-            *(_image_text(p["image"]), p["scope"], p["reason"]),
-        )
-        for p in placements
-    ]
-    columns = ["tensor", "shape", "dtype", "storage", "image", "scope", "why"]
-    print_table("Placements", columns, rows)
+_TITLES = {"bytes": ">size", "stored_as": "dtype", "reason": "why", "number": ">number"}
+_TEXTS: Mapping[str, Any] = {"bytes": bytes_text, "shape": shape_text, "image": _image_text}
+
+
+def _print_records(title: str, records: Iterable[JsonMapping], facts: Sequence[str]) -> None:
+    rows = [[_TEXTS.get(fact, lambda it: it)(each[fact]) for fact in facts] for each in records]
+    print_table(title, [_TITLES.get(fact, fact) for fact in facts], rows)
 
 
 def _print_schedules(schedules: Mapping[str, JsonMapping]) -> None:
@@ -318,14 +307,10 @@ def _print_standalone(
         columns = ["kernel", "primary function", "work-items", "group", ">program"]
         print_table("Launches", columns, rows)
     if with_weights:
-        rows = [(w["name"], w["storage"], bytes_text(w["bytes"])) for w in weights]
-        print_table("Weights", ["name", "storage", ">size"], rows)
+        _print_records("Weights", weights, ("name", "storage", "bytes"))
     if with_memory:
-        rows = [
-            (a["number"], a["role"], a["storage"], bytes_text(a["bytes"]))
-            for a in about["allocations"]
-        ]
-        print_table("Memory objects", [">number", "role", "storage", ">size"], rows)
+        facts = "number", "role", "storage", "bytes"
+        _print_records("Memory objects", about["allocations"], facts)
 
 
 def _precompiled_text(about: JsonMapping | None) -> str | None:
@@ -340,7 +325,7 @@ def _precompiled_text(about: JsonMapping | None) -> str | None:
     return "; ".join(parts)
 
 
-def _inspect_host_abi(library: Path, host: str | None, as_json: bool) -> None:
+def _inspect_host_abi(library: Path, host: str | None) -> None:
     """Print whether a library fits a machine; exit with status 1 if it does not."""
     from ..devices.host import Host
     from ..module.standalone.host_abi import check_host_abi
@@ -353,9 +338,7 @@ def _inspect_host_abi(library: Path, host: str | None, as_json: bool) -> None:
         "fits": report.fits,
         "android_refuses": report.android_refuses,
     }
-    if as_json:
-        print_json({**about, "rules": report.verdicts, **vars(report.facts)})
-    else:
+    if not print_json({**about, "rules": report.verdicts, **vars(report.facts)}):
         refuses = "; ".join(report.android_refuses)
         loads = f"not loaded: {refuses}" if refuses else "loaded, as far as the file tells"
         about |= {"fits": "yes" if report.fits else "no", "on Android": loads}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..ir.units import bytes_text
-from .output import note, note_file, print_json, print_table
+from .output import note, note_file, print_json, print_table, state
 from .session import command
 from .text import knobs_text, ms_text
 
@@ -52,7 +52,7 @@ def _opened(path: Path) -> Iterator[Journal]:
 
 @app.command("ls", epilog=_EXAMPLES)
 @command
-def list_journals(files: list[Path], as_json: bool = False) -> None:
+def list_journals(files: list[Path]) -> None:
     """List the workloads of journals, with how many trials they have and the best of them."""
     described: list[JsonObject] = []
     for path in files:
@@ -72,12 +72,11 @@ def list_journals(files: list[Path], as_json: bool = False) -> None:
             ]
             size = journal.path.stat().st_size
             described.append({"journal": str(journal.path), "bytes": size, "workloads": entries})
-            if not as_json:
+            if not state.json:
                 total = sum(entry["trials"] for entry in entries)
                 title = f"{journal.path}: {total} trials, {bytes_text(size)}"
                 _print_workloads(title, entries)
-    if as_json:
-        print_json(described)
+    print_json(described)
 
 
 def _print_workloads(title: str, entries: Sequence[JsonMapping]) -> None:
@@ -94,14 +93,13 @@ def _print_workloads(title: str, entries: Sequence[JsonMapping]) -> None:
     print_table(title, columns, rows)
 
 
-def _print_trials(trials: Sequence[Trial], as_json: bool) -> None:
+def _print_trials(trials: Sequence[Trial]) -> None:
     from ..tuning.importers import json_of_trial
 
-    if as_json:
-        described = [{"key": trial.workload.key.hex(), **json_of_trial(trial)} for trial in trials]
-        for content in described:
-            content.pop("original", None)
-        print_json(described)
+    described = [{"key": trial.workload.key.hex(), **json_of_trial(trial)} for trial in trials]
+    for content in described:
+        content.pop("original", None)
+    if print_json(described):
         return
     rows = [
         (
@@ -125,11 +123,11 @@ def _utc_text(timestamp: float) -> str:
 
 @app.command("best")
 @command
-def show_best(file: Path, as_json: bool = False) -> None:
+def show_best(file: Path) -> None:
     """Show the best trial of each workload."""
     with _opened(file) as journal:
         best = [journal.trial_of(entry) for entry in journal.entries()]
-        _print_trials([trial for trial in best if trial is not None], as_json)
+        _print_trials([trial for trial in best if trial is not None])
 
 
 @app.command("show")
@@ -139,7 +137,6 @@ def show_trials(
     workload: Annotated[str, "KEY", "Only of workloads whose key begins so."] = "",
     last: Annotated[int, typer.Option(min=0), "N", "The last ones; 0 shows all."] = 20,
     events: Annotated[bool, "Events instead of trials."] = False,
-    as_json: bool = False,
 ) -> None:
     """Show trials, or events, in the order in which they were recorded."""
     from ..tuning.importers import json_of_event
@@ -147,11 +144,10 @@ def show_trials(
     with _opened(file) as journal:
         if not events:
             trials = [t for t in journal.trials() if t.workload.key.hex().startswith(workload)]
-            _print_trials(trials[-last:], as_json)
+            _print_trials(trials[-last:])
             return
         found = list(journal.events())[-last:]
-        if as_json:
-            print_json([json_of_event(event) for event in found])
+        if print_json([json_of_event(event) for event in found]):
             return
         rows = [
             (
@@ -167,23 +163,16 @@ def show_trials(
 
 @app.command("verify")
 @command
-def verify_journals(files: list[Path], as_json: bool = False) -> None:
+def verify_journals(files: list[Path]) -> None:
     """Read every record of journals; exit status 1 where something cannot be read."""
     from ..tuning.maintenance import verify
     from ..tuning_logs import find_journal
 
     results = {str(path): verify(find_journal(path)) for path in files}
-    if as_json:
-        print_json(
-            [
-                {"journal": name, "good": checked.good, **vars(checked)}
-                for name, checked in results.items()
-            ]
-        )
-    else:
+    if not print_json([{"journal": n, "good": c.good, **vars(c)} for n, c in results.items()]):
         for name, checked in results.items():
-            state = ("Good", "green") if checked.good else ("Damaged", "bold yellow")
-            note(state, f" {name}: {checked.trials} trials ({checked.failures} of them failed)")
+            label = ("Good", "green") if checked.good else ("Damaged", "bold yellow")
+            note(label, f" {name}: {checked.trials} trials ({checked.failures} of them failed)")
             for damage in [*checked.damage, *([checked.tail] if checked.tail else [])]:
                 note(f"  {damage}")
     if not all(checked.good for checked in results.values()):
@@ -195,16 +184,13 @@ def verify_journals(files: list[Path], as_json: bool = False) -> None:
 def merge_journals(
     output: Annotated[Path, typer.Argument(), "OUT", "Journal to append to or make."],
     files: Annotated[list[Path], "FILE…", "Journals to take from."],
-    as_json: bool = False,
 ) -> None:
     """Append the records of journals to another one, each record once."""
     from ..tuning.maintenance import merge
     from ..tuning_logs import find_journal
 
     merged = merge(output, [find_journal(path) for path in files])
-    if as_json:
-        print_json(merged)
-    else:
+    if not print_json(merged):
         about = f": {merged.trials} trials and {merged.events} events added"
         note_file(output, f"{about}, {merged.repeated} were there")
 
@@ -217,7 +203,6 @@ def compact_journal(
     best: Annotated[
         int | None, typer.Option(min=1), "N", "Keep the N fastest of each workload."
     ] = None,
-    as_json: bool = False,
 ) -> None:
     """Write a journal anew, compressed; what is damaged is left out."""
     from ..tuning.maintenance import compact
@@ -225,9 +210,7 @@ def compact_journal(
     trials = compact(file, output, best)
     final = output or file
     size = final.stat().st_size
-    if as_json:
-        print_json({"journal": str(final), "trials": trials, "bytes": size})
-    else:
+    if not print_json({"journal": str(final), "trials": trials, "bytes": size}):
         note_file(final, f": {trials} trials, {bytes_text(size)}")
 
 
@@ -243,7 +226,6 @@ def export_journal(
         "One JSON object a line with everything, a MetaSchedule database (a folder) of the "
         "trials that have a trace, or an AutoTVM log.",
     ] = "json",
-    as_json: bool = False,
 ) -> None:
     """Write the trials of a journal for other tools."""
     from ..tuning.maintenance import check_format, export
@@ -251,8 +233,8 @@ def export_journal(
     check_format(form)
     with _opened(file) as journal:
         written, left = export(journal.trials(), form, output)
-    if as_json:
-        print_json({"output": str(output), "exported": written, "without_trace": left})
+    if print_json({"output": str(output), "exported": written, "without_trace": left}):
+        pass
     elif left:
         note(f"exported {written} of {written + left} trials: {left} have no MetaSchedule trace")
     else:
@@ -269,7 +251,6 @@ def import_logs(
     device_name: Annotated[str, "NAME", "The device that it was measured on."] = "unknown",
     key: Annotated[str, "KEY", "The device's key at a tracker."] = "",
     origin: Annotated[str, typer.Option("--note"), "TEXT", "Where the logs are from: kept."] = "",
-    as_json: bool = False,
 ) -> None:
     """Append the trials of other tools' logs to a journal; they are parsed, never executed."""
     from ..journal.journal import Journal
@@ -279,10 +260,7 @@ def import_logs(
     device = Device(key, device_name)
     with Journal.open(journal, "a") as target:
         results = [import_file(target, path, device, origin) for path in files]
-    if as_json:
-        print_json(
-            [{"file": str(r.path), "imported": r.records, "refused": r.refused} for r in results]
-        )
-        return
-    for result in results:
-        note(f"{result.path}: {result}")
+    described = [{"file": r.path, "imported": r.records, "refused": r.refused} for r in results]
+    if not print_json(described):
+        for result in results:
+            note(f"{result.path}: {result}")

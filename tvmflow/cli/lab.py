@@ -61,7 +61,6 @@ def run_lab(
     device: str = "auto",
     device_index: int = 0,
     random_seed: int = 0,
-    as_json: bool = False,
 ) -> None:
     """Walk from a naive kernel to a fast one: each step is built, checked, timed and explained."""
     from ..schedules.lab import LABS, scheduled
@@ -72,12 +71,9 @@ def run_lab(
                 "--size, --steps and --show are for a lab; there is none on the command line.",
                 remedy="Name one, as in `tvmflow lab matmul`; `tvmflow lab` alone lists them.",
             )
-        labs: list[JsonObject] = [
-            {"name": lab.name, "summary": lab.summary, "size": lab.size, "counts": lab.counts}
-            for lab in LABS.values()
-        ]
-        if as_json:
-            print_json(labs)
+        facts = "name", "summary", "size", "counts"
+        labs = [{fact: getattr(lab, fact) for fact in facts} for lab in LABS.values()]
+        if print_json(labs):
             return
         listed = [(d["name"], f"{d['size']:,}", d["counts"], d["summary"]) for d in labs]
         columns = ["lab", ">--size", "counts", "what it computes"]
@@ -87,7 +83,8 @@ def run_lab(
         from ..module.functions import tir_text
 
         script = tir_text(scheduled(name, show, size=size, target=target, device=device))
-        print_json({"lab": name, "step": show, "tir": script}) if as_json else typer.echo(script)
+        if not print_json({"lab": name, "step": show, "tir": script}):
+            typer.echo(script)
         return
     from ..explain import lab
 
@@ -103,8 +100,7 @@ def run_lab(
             seed=random_seed,
             fresh_ceilings=fresh_ceilings,
         )
-    if as_json:
-        print_json(result)
+    if print_json(result):
         return
     console = out_console()
     rows = [
@@ -131,7 +127,7 @@ def run_lab(
     if state.quiet:
         return
     for step, following in zip_longest(result.steps, result.steps[1:]):
-        console.print(f"[bold]{step.step}[/bold]: {step.summary}", highlight=False)
+        console.print(f"[bold]{step.step}[/bold]: {step.summary}")
         if step.removes:
             _print_indented(console, f"removes: {step.removes}")
         for finding in step.found:
@@ -140,11 +136,9 @@ def run_lab(
             _print_indented(console, f"{until}: {finding.kind}{where}: {finding.sentence}")
     if (peaks := result.ceilings) is not None:
         int8 = "" if peaks.int8_gops is None else f", int8 {peaks.int8_gops:.1f} GOP/s"
-        console.print(
-            f"Peaks: fp32 {peaks.fp32_gflops:.1f} GFLOP/s{int8}, copy {peaks.copy_gbps:.1f} GB/s.",
-            highlight=False,
-        )
-    console.print(f"Beside it: {result.numpy}.", highlight=False)
+        fp32 = f"fp32 {peaks.fp32_gflops:.1f} GFLOP/s"
+        console.print(f"Peaks: {fp32}{int8}, copy {peaks.copy_gbps:.1f} GB/s.")
+    console.print(f"Beside it: {result.numpy}.")
 
 
 def _print_indented(console: Console, text: str) -> None:
@@ -156,7 +150,7 @@ def _print_indented(console: Console, text: str) -> None:
 
 
 @command
-def list_families(as_json: bool = False) -> None:
+def list_families() -> None:
     """List the schedule families in the order in which they are asked, with their knobs."""
     from ..schedules import FAMILIES
 
@@ -172,12 +166,11 @@ def list_families(as_json: bool = False) -> None:
         }
         for family in FAMILIES
     ]
-    if as_json:
-        print_json(described)
+    if print_json(described):
         return
     for family in described:
         rows = [(k["name"], k["type"], k["meaning"]) for k in family["knobs"]]
         columns = ["knob", "type", "meaning"] if rows else ["nothing to choose"]
         print_table(f"{family['name']}: {family['summary']}", columns, rows)
         for sentence in family["constraints"]:
-            out_console().print(f"  - {sentence}", highlight=False, markup=False)
+            out_console().print(f"  - {sentence}", markup=False)

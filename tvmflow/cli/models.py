@@ -36,24 +36,19 @@ def _names() -> list[str]:
 
 @app.command("list", epilog=_LIST_EXAMPLES)
 @command
-def list_models(as_json: bool = False) -> None:
+def list_models() -> None:
     """List the networks and their parameters."""
     from ..models import BUILDERS
 
-    if as_json:
-        print_json(
-            [
-                {
-                    "name": builder.name,
-                    "description": builder.description,
-                    "parameters": [
-                        {**vars(parameter), "type": parameter.type.__name__}
-                        for parameter in builder.parameters
-                    ],
-                }
-                for builder in BUILDERS.values()
-            ]
-        )
+    described = [
+        {
+            "name": builder.name,
+            "description": builder.description,
+            "parameters": [{**vars(p), "type": p.type.__name__} for p in builder.parameters],
+        }
+        for builder in BUILDERS.values()
+    ]
+    if print_json(described):
         return
     for builder in BUILDERS.values():
         rows = [(p.name, str(p.default), p.description) for p in builder.parameters]
@@ -76,7 +71,6 @@ def build_model(
     param: Annotated[
         list[str] | None, "NAME=VALUE", "A parameter of the network; repeatable."
     ] = None,
-    as_json: bool = False,
 ) -> None:
     """Build a network with seeded random weights."""
     # Text, as it was typed: the builder knows the types of its parameters.
@@ -98,8 +92,7 @@ def build_model(
         ) from error
     data = written.with_name(f"{written.name}.data")
     files = [written, data] if data.exists() else [written]
-    if as_json:
-        print_json({"files": [{"name": str(f), "bytes": f.stat().st_size} for f in files]})
+    if print_json({"files": [{"name": str(f), "bytes": f.stat().st_size} for f in files]}):
         return
     for file in files:
         note_file(file, f" ({bytes_text(file.stat().st_size)})")

@@ -11,16 +11,22 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
 from typer.models import ParameterInfo
 
-from ..devices.choices import FORMATS, PRECISIONS, STORAGES, TARGETS
+from ..compiler.options import CompileOptions
+from ..devices.choices import FORMATS, PRECISIONS, STANDALONE, STORAGES, TARGETS
 from ..devices.presets import PRESETS
 from .output import state
+
+if TYPE_CHECKING:
+    from ..farm.network import Address
 
 _PANEL = "Common options"
 R = TypeVar("R")
@@ -49,9 +55,7 @@ SHARED: dict[str, Any] = {
     ],
     "quiet": Annotated[bool, _common("quiet", "-q"), "Print only results and errors."],
     "debug": Annotated[bool, _common("debug"), "Show the traceback of an error."],
-    "as_json": Annotated[
-        bool, typer.Option("--json", rich_help_panel=_PANEL), "Print the result as JSON."
-    ],
+    "json": Annotated[bool, _common("json"), "Print the result as JSON."],
     "file": Annotated[
         Path, typer.Argument(), "FILE", "A journal, or the name of one that ships with tvmflow."
     ],
@@ -74,6 +78,11 @@ SHARED: dict[str, Any] = {
         bool, "Measure what the device reaches at most, although it is known."
     ],
     "random_seed": Annotated[int, typer.Option(min=0), "N", "Seeds the random inputs."],
+    "tracker": Annotated[
+        str | None,
+        "HOST:PORT",
+        "Use the devices that this tracker has for --key; they run `tvmflow farm serve`.",
+    ],
     "key": Annotated[str | None, "KEY", "Of the devices at the tracker."],
     "secret_file": Annotated[
         Path | None,
@@ -202,15 +211,17 @@ def option(name: str, default: object) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
 
 
-def with_common_options(function: Callable[..., R]) -> Callable[..., R]:
-    """Give a function the options of every command, which it need not know."""
+def with_common_options(
+    function: Callable[..., R], names: Sequence[str] = COMMON
+) -> Callable[..., R]:
+    """Give a function the options of these names, which it need not know."""
 
     @functools.wraps(function)
     def run(**given: object) -> R:
-        return function(**{name: value for name, value in given.items() if name not in COMMON})
+        return function(**{name: value for name, value in given.items() if name not in names})
 
     own = inspect.signature(function, eval_str=True).parameters.values()
-    made = [declared(each) for each in (*own, *(option(name, False) for name in COMMON))]
+    made = [declared(each) for each in (*own, *(option(name, False) for name in names))]
     run.__signature__ = inspect.Signature(made)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in made}
     return run
@@ -239,7 +250,123 @@ def parse_parameters(texts: list[str]) -> dict[str, str]:
     return parameters
 
 
-def check_farm(tracker: str | None, key: str | None) -> None:
-    """Refuse a tracker without a key of its devices, and a key without a tracker."""
-    if (tracker is None) != (key is None):
+def farm_of(
+    tracker: str | None, key: str | None, secret_file: Path | None
+) -> tuple[Address, str] | None:
+    """Return the tracker's address and the key of its devices, or ``None`` if neither is given."""
+    if tracker is None and key is None:
+        return None
+    if tracker is None or key is None:
         raise typer.BadParameter("--tracker and --key go together.")
+    from ..farm.network import Address
+
+    return Address.parse(tracker, secret_file), key
+
+
+# -- flags for `CompileOptions`, one for each of its fields --------------------------------------
+
+
+def _read_named(texts: list[str] | None, form: str, noun: str) -> dict[str, str]:
+    """Split ``NAME=VALUE`` options, whose names may have an equals sign, too."""
+    values: dict[str, str] = {}
+    for text in texts or []:
+        name, equals, value = text.rpartition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{text!r} is not of the form {form}.")
+        if name in values:
+            raise typer.BadParameter(f"the {noun} of {name!r} is given twice.")
+        values[name] = value
+    return values
+
+
+def parse_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """Read ``NAME=1,3,224,224`` options.
+
+    Raises `typer.BadParameter` if one is not of that form, or a name comes twice.
+    """
+    form = "NAME=1,3,224,224 with positive whole numbers"
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, extents in _read_named(texts, form, "shape").items():
+        try:
+            shapes[name] = tuple(int(part) for part in extents.split(",")) if extents else ()
+        except ValueError:
+            shapes[name] = (0,)
+        if min(shapes[name], default=1) < 1:
+            raise typer.BadParameter(f"{f'{name}={extents}'!r} is not of the form {form}.")
+    return shapes
+
+
+def parse_keep_layout(texts: list[str] | None) -> dict[str, str]:
+    """Read ``NAME=nchw4c`` options.
+
+    Raises `typer.BadParameter` if one is not of that form, or a name comes twice.
+    """
+    form = "NAME=nchw4c or NAME=texture"
+    layouts = _read_named(texts, form, "layout")
+    if empty := next((name for name, layout in layouts.items() if not layout), None):
+        raise typer.BadParameter(f"{f'{empty}='!r} is not of the form {form}.")
+    return layouts
+
+
+#: Options where they are not spelt like the field.
+_SPELT = {"shapes": "shape", "journals": "journal", "embed_limit_bytes": "embed_limit"}
+#: Options by field.
+FLAGS = {each.name: _SPELT.get(each.name, each.name) for each in fields(CompileOptions)}
+#: From what was typed to the field's value.
+_READ: dict[str, Callable[[Any], Any]] = {
+    "shapes": parse_shapes,
+    "keep_layout": parse_keep_layout,
+    "embed_limit_bytes": lambda megabytes: megabytes * 10**6,
+}
+#: What is shown, where it is not the field's default, or the field has none but an empty table.
+_DEFAULTS = {"journals": None, "embed_limit_bytes": 512}
+#: Fields of what is tuned.
+TUNED = ("target", "device", "shapes", "storage", "dtype", "accumulate")
+
+
+def with_compile_flags(*names: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Give a command the flags of these fields, or of all; it gets its `options` of them."""
+    wanted = names or tuple(FLAGS)
+
+    def decorate(function: Callable[..., R]) -> Callable[..., R]:
+        @functools.wraps(function)
+        def run(**given: Any) -> R:
+            typed = {name: given.pop(FLAGS[name]) for name in wanted}
+            typed |= {name: _READ[name](typed[name]) for name in wanted if name in _READ}
+            return function(options=CompileOptions(**typed), **given)
+
+        kind = inspect.Parameter.KEYWORD_ONLY
+        given = inspect.signature(function, eval_str=True).parameters.values()
+        first, *own = (each.replace(kind=kind) for each in given if each.name != "options")
+        flags = [
+            option(FLAGS[name], _DEFAULTS.get(name, getattr(CompileOptions, name, None)))
+            for name in wanted
+        ]
+        run.__signature__ = inspect.Signature([first, *flags, *own])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+#: Options in messages of the library: `storage=buffer`, or a name alone.
+_OPTION = re.compile(r"`(\w+)(?:=([^`]+))?`")
+#: Those that commands have beside `CompileOptions`, and are not spelled like it there.
+_OPTIONS = frozenset({
+    "advertise", "bind", "devices", "dump_ir", "fresh_ceilings", "kernels", "ops", "port", "search",
+    "secret_file", "size", "steps", "threads",
+})  # fmt: skip
+
+
+def with_flags(text: str) -> str:
+    """Return a message of the library with its options as they are typed: ``--storage buffer``."""
+
+    def flag(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        if (name, value) == ("format", STANDALONE):
+            return "--standalone"
+        if name not in FLAGS and name not in _OPTIONS:
+            return match[0]
+        typed = f"--{FLAGS.get(name, name).replace('_', '-')}"
+        return f"{typed} {value}" if value else typed
+
+    return _OPTION.sub(flag, text)

@@ -30,6 +30,7 @@ class State:
     verbose: bool = False
     quiet: bool = False
     debug: bool = False
+    json: bool = False
     signal: int | None = None
 
     def reset(self) -> None:
@@ -68,20 +69,22 @@ def note_file(path: Path, about: str = "") -> None:
     note(("Wrote", "green"), " ", (str(path), "bold"), about)
 
 
-def print_json(value: object) -> None:
-    """Print a result for machines: strict JSON, on standard output."""
-    import json
+def print_json(value: object) -> bool:
+    """Print a result as strict JSON if that is asked for, and tell whether it is."""
+    if state.json:
+        import json
 
-    typer.echo(json.dumps(_strict(value), indent=2, ensure_ascii=False, allow_nan=False))
+        typer.echo(json.dumps(_strict(value), indent=2, ensure_ascii=False, allow_nan=False))
+    return state.json
 
 
 def _strict(value: object) -> object:
-    """Replace what JSON does not have: records become objects, infinity and NaN strings."""
+    """Replace what JSON lacks: records become objects, paths, infinity and NaN strings."""
     if dataclasses.is_dataclass(value):
         value = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
     elif isinstance(value, tuple) and hasattr(value, "_asdict"):
         value = value._asdict()
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, Path) or (isinstance(value, float) and not math.isfinite(value)):
         return str(value)
     if isinstance(value, dict):
         return {str(key): _strict(item) for key, item in value.items()}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..ir.units import bytes_text, counted
-from .compile_flags import with_flags
+from .options import with_flags
 from .output import note, note_file, out_console, print_facts, print_json, print_launches
 from .session import command
 from .text import ms_text
@@ -65,7 +65,6 @@ def profile_module(
     random_seed: int = 0,
     device_index: int = 0,
     check_weights: bool = True,
-    as_json: bool = False,
 ) -> None:
     """Measure each kernel of a network, and say what holds it back.
 
@@ -128,8 +127,7 @@ def profile_module(
             written.write_text(text, encoding="utf-8")
             publish({written: path})
             note_file(path)
-    if as_json:
-        print_json(found.to_json())
+    if print_json(found.to_json()):
         return
     _print(out_console(), found)
 
@@ -190,13 +188,8 @@ def _print_findings(console: Console, profile: Profile) -> None:
 
 def _times(profile: Profile) -> list[tuple[str, str]]:
     whole, first = profile.whole, profile.first_call
-    parts = [
-        ("load", first.load_ms),
-        ("upload", first.upload_ms),
-        ("build", first.build_ms),
-        ("run", first.run_ms),
-    ]
-    begun = ", ".join(f"{name} {ms_text(ms)}" for name, ms in parts if ms is not None)
+    parts = {name: getattr(first, f"{name}_ms") for name in ("load", "upload", "build", "run")}
+    begun = ", ".join(f"{name} {ms_text(ms)}" for name, ms in parts.items() if ms is not None)
 
     def of_call(ms: float) -> str:
         share = f", {ms / whole.median_ms:.1%} of a call" if whole.median_ms else ""

@@ -50,7 +50,6 @@ def run_module(
     ] = None,
     device_index: int = 0,
     check_weights: bool = True,
-    as_json: bool = False,
 ) -> None:
     """Run a compiled network once."""
     if inputs is None and random_seed is None:
@@ -68,9 +67,7 @@ def run_module(
     if outputs is not None:
         write_outputs(outputs, results)
     summary = [_summary(name, array) for name, array in results.items()]
-    if as_json:
-        written = str(outputs) if outputs is not None else None
-        print_json({"outputs": summary, "written": written})
+    if print_json({"outputs": summary, "written": outputs}):
         return
     if outputs is not None:
         note_file(outputs)
@@ -104,7 +101,6 @@ def verify_module(
     random_seed: int = 0,
     device_index: int = 0,
     check_weights: bool = True,
-    as_json: bool = False,
 ) -> None:
     """Compare a compiled network with ONNX Runtime on the CPU.
 
@@ -119,11 +115,9 @@ def verify_module(
     load_operators(ops)
     with closing(load(module, device=device_index, check_weights=check_weights)) as network:
         report = verify(model, network, choose_inputs(inputs, random_seed, network))
-    if as_json:
-        outputs = [{**vars(output), "passed": output.passed} for output in report.outputs]
-        about = {"passed": report.passed, "reference": report.reference}
-        print_json({**about, "outputs": outputs, "not_finite": report.not_finite})
-    else:
+    outputs = [{**vars(output), "passed": output.passed} for output in report.outputs]
+    about = {"passed": report.passed, "reference": report.reference}
+    if not print_json({**about, "outputs": outputs, "not_finite": report.not_finite}):
         rows = [
             (
                 output.name,

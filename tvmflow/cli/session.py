@@ -11,15 +11,14 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, NoReturn, TypeVar
 
 import typer
 
 from ..errors import TvmflowError
-from .compile_flags import with_flags
-from .options import with_common_options
+from .options import COMMON, with_common_options, with_flags
 from .output import err_console, state
 
 R = TypeVar("R")
@@ -29,10 +28,11 @@ _BROKEN_PIPE = 141  # 128 + SIGPIPE, as shells report it
 _AGAIN_S = 0.05
 
 
-def command(function: Callable[..., R]) -> Callable[..., R | None]:
+def command(
+    function: Callable[..., R], common: Sequence[str] = ("json", *COMMON)
+) -> Callable[..., R | None]:
     """Give a command the options and the error handling of all commands."""
 
-    @with_common_options
     @functools.wraps(function)
     def run(**given: object) -> R | None:
         try:
@@ -46,7 +46,11 @@ def command(function: Callable[..., R]) -> Callable[..., R | None]:
         finally:
             state.reset()
 
-    return run
+    return with_common_options(run, common)
+
+
+#: A command that runs until Ctrl-C, without a result.
+service = functools.partial(command, common=COMMON)
 
 
 def install_signal_handlers() -> None:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..compiler.options import CompileOptions
-from .compile_flags import TUNED, with_compile_flags
-from .options import check_farm, load_operators, words
+from .options import TUNED, farm_of, load_operators, with_compile_flags, words
 from .output import err_console, note, note_file, out_console, print_json, print_table, state, table
 from .session import command
 from .text import ms_text
@@ -49,9 +48,7 @@ TUNE_EXAMPLES = """
 
 @command
 @with_compile_flags(*TUNED)
-def list_tasks(
-    model: Path, options: CompileOptions, ops: list[Path] | None = None, as_json: bool = False
-) -> None:
+def list_tasks(model: Path, options: CompileOptions, ops: list[Path] | None = None) -> None:
     """List what there is to tune in a network: its distinct primary functions."""
     from ..tuning.session import Network
 
@@ -73,8 +70,7 @@ def list_tasks(
         }
         for task in tasks
     ]
-    if as_json:
-        print_json(described)
+    if print_json(described):
         return
     rows = [
         (
@@ -123,9 +119,7 @@ def tune_model(
         int | None, typer.Option(min=1), "N", "Build processes. Default: one a core."
     ] = None,
     device_index: int = 0,
-    tracker: Annotated[
-        str | None, "HOST:PORT", "Measure on all devices that this tracker has for --key."
-    ] = None,
+    tracker: str | None = None,
     key: str | None = None,
     secret_file: Path | None = None,
     report: Annotated[
@@ -133,13 +127,11 @@ def tune_model(
     ] = None,
     compare: Annotated[bool, "Measure the whole network before and after, at the end."] = True,
     ops: list[Path] | None = None,
-    as_json: bool = False,
 ) -> None:
     """Find better knobs for a network's primary functions by measuring them.
 
     Algorithms of convolutions, and with --storage auto the storage, are settled so, too.
     """
-    from ..farm.network import Address
     from ..farm.runner import Farm
     from ..module.files import check_writable
     from ..tuning.measure import Config
@@ -147,13 +139,11 @@ def tune_model(
     from ..tuning.session import Network, Options, tune
     from ..tuning.tuner import Budget
 
-    check_farm(tracker, key)
+    lent = farm_of(tracker, key, secret_file)
     if report is not None:
         check_writable(report)
     load_operators(ops)
-    farm = None
-    if tracker is not None and key is not None:
-        farm = Farm(Address.parse(tracker, secret_file), key)
+    farm = Farm(*lent) if lent else None
     network = Network(model, options)
     how = Options(
         budget=Budget(trials, seconds, patience),
@@ -169,8 +159,7 @@ def tune_model(
     if report is not None:
         write_report(report, model.name, tuned)
         note_file(report)
-    if as_json:
-        print_json(_describe(tuned))
+    if print_json(_describe(tuned)):
         return
     out_console().print(_progress_table(tuned.progress))
     if tuned.settled:

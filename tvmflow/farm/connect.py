@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,9 @@ def connect(offer: Offer, session_s: float) -> tuple[RPCSession, ServerInfo]:
 def about_of(remote: RPCSession) -> ServerInfo | None:
     """Return what a session's server tells about itself; a stock server tells nothing."""
     with suppress(AttributeError):
-        return ServerInfo.parse(remote.get_function(ABOUT_FUNCTION)())
+        told = remote.get_function(ABOUT_FUNCTION)()
+        with suppress(ValueError):
+            return ServerInfo.read(json.loads(told))
     return None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -124,6 +123,4 @@ def precompile_for_client(name: str, device_index: int) -> str:
         update(beside(library), found.programs)
     except TvmflowError as error:
         return json.dumps({"error": str(error)})
-    facts = asdict(found)
-    del facts["programs"]
-    return json.dumps(facts)
+    return json.dumps({name: value for name, value in vars(found).items() if name != "programs"})

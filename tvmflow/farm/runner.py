@@ -9,11 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from ..devices.host import Host
@@ -24,6 +23,7 @@ from ..runtime.process import Worker, WorkerLostError
 from ..tuning.building import Built, Case
 from ..tuning.measure import BUILD, CRASH, MEASURE_LIMIT_S, TIMEOUT, Config, Measured, Standing
 from . import session
+from .connect import last_line
 from .network import Address
 from .scheduler import LENT_WITHIN_S, Scheduler, Trial
 from .session import Opened
@@ -87,29 +87,6 @@ class Farm:
         return FarmRunner(self.tracker, self.key, kind, measuring, listener=listener)
 
 
-@dataclass(frozen=True)
-class FarmSettings:
-    """Where and how candidates are measured."""
-
-    tracker: Address
-    key: str
-    target: str
-    config: Config
-    limit_s: float
-    #: Time of the reference kernel in each device's first session.
-    firsts: dict[Address, float | None] = field(default_factory=dict)
-
-    @property
-    def session_limit_s(self) -> float:
-        """After so long the server ends a session; this side has ended it before."""
-        return SESSION_S + self.limit_s + CONNECT_S
-
-    @property
-    def patience_s(self) -> float:
-        """A server that hung is back by then, if it comes back at all."""
-        return self.session_limit_s + CONNECT_S
-
-
 class FarmRunner:
     """Measures on the servers of a tracker that have a key; a :class:`~.tuning.measure.Runner`.
 
@@ -127,12 +104,15 @@ class FarmRunner:
         tracker: Address,
         key: str,
         target: str,
-        config: Config | None = None,
+        config: Config,
         limit_s: float = MEASURE_LIMIT_S,
         listener: Callable[[Event], None] | None = None,
     ):
-        self._settings = FarmSettings(tracker, check_key(key), target, config or Config(), limit_s)
-        self._scheduler = Scheduler(self._heard, self._settings.patience_s)
+        self.tracker, self.key, self.target = tracker, check_key(key), target
+        self.config, self.limit_s = config, limit_s
+        #: Time of the reference kernel in each device's first session.
+        self.firsts: dict[Address, float | None] = {}
+        self._scheduler = Scheduler(self._heard, self.patience_s)
         self._listener = listener
         self._events: list[Event] = []
         self._devices: dict[Address, Device] = {}
@@ -150,6 +130,16 @@ class FarmRunner:
         self._watcher = threading.Thread(target=self._keep_looking, daemon=True)
         self._watcher.start()
 
+    @property
+    def session_limit_s(self) -> float:
+        """After so long the server ends a session; this side has ended it before."""
+        return SESSION_S + self.limit_s + CONNECT_S
+
+    @property
+    def patience_s(self) -> float:
+        """A server that hung is back by then, if it comes back at all."""
+        return self.session_limit_s + CONNECT_S
+
     def submit(self, built: Built, case: Case, incumbent: Built | None = None) -> Future[Measured]:
         """Queue a candidate for the next device that is free."""
         trial = Trial(built, case, incumbent)
@@ -163,11 +153,6 @@ class FarmRunner:
             else:
                 trial.future.set_exception(self._failure)
         return trial.future
-
-    def counts(self) -> Counter[Address]:
-        """Count each device's trials so far."""
-        with self._changed:
-            return self._scheduler.counts()
 
     def devices(self) -> list[Device]:
         """The devices that the tracker showed so far."""
@@ -204,8 +189,8 @@ class FarmRunner:
                 self._changed.wait_for(lambda: self._closing, TICK_S)
             try:
                 if lost_since is not None:
-                    self._watch = Tracker(self._settings.tracker)
-                self._look(self._watch.summary().serving(self._settings.key))
+                    self._watch = Tracker(self.tracker)
+                self._look(self._watch.summary().serving(self.key))
                 lost_since = None
             except FarmError as error:
                 self._watch.close()
@@ -216,7 +201,6 @@ class FarmRunner:
 
     def _look(self, servers: Sequence[Server]) -> None:
         """Bring the scheduler up to date; there is a thread for each server."""
-        key, tracker = self._settings.key, self._settings.tracker
         for server in servers:
             if server.address not in self._devices:
                 self.describe(server.address, "", ServerInfo.read(server.about))
@@ -225,21 +209,21 @@ class FarmRunner:
             is_hopeless, is_starved = self._scheduler.is_hopeless(), self._scheduler.is_starved()
             runs = {str(address): task for address, task in self._running.items()}
             missing = len(self._scheduler.devices) - len(self._threads)
-        self._threads += [SessionThread(self._settings, self) for _ in range(missing)]
-        self._watch.publish(TUNING + key, runs)
+        self._threads += [SessionThread(self) for _ in range(missing)]
+        self._watch.publish(TUNING + self.key, runs)
         if is_hopeless:
             failure = FarmError(
-                f"No device is left for the key {key!r}.",
+                f"No device is left for the key {self.key!r}.",
                 remedy="Repair or restart the servers, and start again: what was measured is kept.",
                 details=self._scheduler.reasons(),
             )
             self._give_up(failure)
         elif is_starved:
             failure = FarmError(
-                f"Waiting for a device of the key {key!r} failed: the tracker lists some, and lent "
-                f"none within {LENT_WITHIN_S:g} s.",
-                remedy=f"See who has them with `tvmflow farm status --tracker {tracker}`; end "
-                "that, or restart their servers, and start again: what was measured is kept.",
+                f"Waiting for a device of the key {self.key!r} failed: the tracker lists some, and "
+                f"lent none within {LENT_WITHIN_S:g} s.",
+                remedy=f"See who has them with `tvmflow farm status --tracker {self.tracker}`; "
+                "end that, or restart their servers, and start again: what was measured is kept.",
             )
             self._give_up(failure)
 
@@ -263,11 +247,10 @@ class FarmRunner:
     def describe(self, address: Address, name: str, about: ServerInfo | None) -> None:
         """Learn what a device is; a stock server tells no more than its device's name."""
         driver = ""
-        if about is not None and (served := about.device_of(self._settings.target)):
+        if about is not None and (served := about.device_of(self.target)):
             name, driver = served.name, served.driver
         with self._changed:
-            facts = {"address": str(address)}
-            self._devices[address] = Device(self._settings.key, name, driver, facts)
+            self._devices[address] = Device(self.key, name, driver, {"address": str(address)})
 
     def take(self, address: Address, wait_s: float) -> Trial | None:
         """Return the next trial for a device, within a time."""
@@ -341,8 +324,7 @@ def _drop(trials: Iterable[Trial]) -> None:
 class SessionThread:
     """A thread with a process that talks to one server at a time."""
 
-    def __init__(self, settings: FarmSettings, runner: FarmRunner):
-        self._settings = settings
+    def __init__(self, runner: FarmRunner):
         self._runner = runner
         # A server that hangs blocks the process that talks to it, which can be ended.
         self._worker = Worker()
@@ -370,8 +352,8 @@ class SessionThread:
                 self._disconnect()
 
     def _next_offer(self) -> Offer | None:
-        with Tracker(self._settings.tracker) as tracker:
-            tracker.request(self._settings.key)
+        with Tracker(self._runner.tracker) as tracker:
+            tracker.request(self._runner.key)
             while self._runner.wait_for_work(0):
                 if offer := tracker.offer(TICK_S):
                     return offer
@@ -391,7 +373,9 @@ class SessionThread:
             if not opened.has_plugin and any(a.scope for a in trial.built.arguments):
                 # Unmeasured: another server may have it.
                 self._runner.give_back(address, trial)
-                self._runner.tell(lambda scheduler: scheduler.exclude(address, _NO_TEXTURES))
+                self._runner.tell(
+                    lambda scheduler: scheduler.set_aside(address, _NO_TEXTURES, final=True)
+                )
                 return
             measured = self._measure(address, trial)
             self._runner.finish(address, trial, measured)
@@ -400,24 +384,24 @@ class SessionThread:
 
     def _connect(self, offer: Offer) -> Opened | None:
         """Open a session; if there is to be none, the runner knows why."""
-        settings, address = self._settings, offer.address
-        first = settings.firsts.get(address)
+        runner, address = self._runner, offer.address
+        first = runner.firsts.get(address)
         try:
             opened: Opened = self._worker.call(
                 session.begin,
-                *(offer, settings.target, settings.config, settings.session_limit_s, first),
+                *(offer, runner.target, runner.config, runner.session_limit_s, first),
                 timeout_s=CONNECT_S,
             )
-            self._runner.describe(address, opened.name, opened.about)
+            runner.describe(address, opened.name, opened.about)
             if opened.about is not None:
                 check_version(address, opened.about)
             return opened
         except FarmError as error:
             reason = error.message
-            self._runner.tell(lambda scheduler: scheduler.exclude(address, reason))
+            runner.tell(lambda scheduler: scheduler.set_aside(address, reason, final=True))
         except (WorkerLostError, RuntimeError) as error:
-            reason = f"no session could be opened: {str(error).strip().splitlines()[-1]}"
-            self._runner.tell(lambda scheduler: scheduler.suspend(address, reason))
+            reason = f"no session could be opened: {last_line(error)}"
+            runner.tell(lambda scheduler: scheduler.set_aside(address, reason))
         return None
 
     def _measure(self, address: Address, trial: Trial) -> Measured:
@@ -425,13 +409,13 @@ class SessionThread:
             measured, first = self._worker.call(
                 session.measure,
                 *(trial.built, trial.case, trial.incumbent),
-                timeout_s=self._settings.limit_s,
+                timeout_s=self._runner.limit_s,
             )
         except Exception as error:  # noqa: BLE001 (whatever it is, the trial is not lost)
             timed_out = isinstance(error, WorkerLostError) and error.timed_out
             kind = TIMEOUT if timed_out else CRASH
             return Measured.failed(kind, str(error))
-        self._settings.firsts[address] = first
+        self._runner.firsts[address] = first
         return measured
 
     def _disconnect(self) -> None:

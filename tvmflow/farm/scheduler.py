@@ -53,7 +53,6 @@ class DeviceState:
     #: Why it gets no trials, until when; empty if it gets some.
     reason: str = ""
     aside_until: float = 0.0
-    faults: int = 0
     trials: int = 0
 
 
@@ -125,27 +124,18 @@ class Scheduler:
         self._end_unrepeatable()
         return self._is_usable(address)
 
-    def exclude(self, address: Address, reason: str) -> None:
-        """Set a device aside for good."""
-        self._set_aside(address, reason, math.inf)
-
-    def suspend(self, address: Address, reason: str, final: bool = False) -> None:
-        """Set a device aside: for a while at first, then for good."""
+    def set_aside(self, address: Address, reason: str, final: bool = False) -> None:
+        """Give a device no trials: for a while at first, then for good, or at once for good."""
         state = self.devices[address]
-        state.faults += 1
-        final |= state.faults > 1
-        self._set_aside(address, reason, math.inf if final else self._clock() + REST_S)
+        final |= bool(state.reason)
+        state.reason, state.aside_until = reason, math.inf if final else self._clock() + REST_S
+        for_s = None if final else REST_S
+        self._listener("set_aside", address, {"reason": reason, "for_s": for_s})
+        self._end_unrepeatable()
 
     def _join(self, address: Address) -> None:
         self.devices[address] = DeviceState()
         self._listener("joined", address, {})
-
-    def _set_aside(self, address: Address, reason: str, until: float) -> None:
-        state = self.devices[address]
-        state.reason, state.aside_until = reason, until
-        for_s = None if math.isinf(until) else REST_S
-        self._listener("set_aside", address, {"reason": reason, "for_s": for_s})
-        self._end_unrepeatable()
 
     def _is_usable(self, address: Address) -> bool:
         state = self.devices[address]
@@ -188,7 +178,7 @@ class Scheduler:
                 fault = f"{_REASONS[str(failure.error)]} where {address} succeeded"
                 # Wrong numbers are no accident, and would not be noticed a second time.
                 final = failure.error == WRONG
-                self.suspend(suspect, f"{fault}: {failure.message}", final=final)
+                self.set_aside(suspect, f"{fault}: {failure.message}", final=final)
             return
         is_confirmed = any(measured.error == other.error for other in trial.failures.values())
         trial.failures[address] = measured

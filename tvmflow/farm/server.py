@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -157,7 +157,7 @@ class FarmServer:
 
     def _publish(self) -> None:
         assert self._tracker is not None
-        facts = self.about.as_dict() | {
+        facts = asdict(self.about) | {
             "busy_s": self._busy_s(),
             "crashes": self.crashes,
             "temperature_c": temperature_c(),
@@ -334,7 +334,7 @@ def prepare(parent: int) -> None:
 
     _belong_to(parent)
     # In a session, which is a process of its own: no driver is opened before TVM forks.
-    tvm_ffi.register_global_func(ABOUT_FUNCTION, lambda: json.dumps(ServerInfo.here().as_dict()))
+    tvm_ffi.register_global_func(ABOUT_FUNCTION, lambda: json.dumps(asdict(ServerInfo.here())))
     tvm_ffi.register_global_func(PRECOMPILE_FUNCTION, precompile_for_client)
     modules.register()
 

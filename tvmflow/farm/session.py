@@ -28,7 +28,7 @@ class Opened:
     name: str
     #: ``None`` from a stock server.
     about: ServerInfo | None
-    #: Whether the OpenCL runtime there is tvmflow's.
+    #: Whether the OpenCL runtime there is tvmflow's, as that of stock servers may be, too.
     has_plugin: bool
 
 
@@ -49,12 +49,6 @@ class RemoteSession(Session):
         self.first = first
         # The device may have become hot since its last session.
         self._since = config.reference_every
-
-    def has_plugin(self) -> bool:
-        """Tell whether the server has tvmflow's OpenCL runtime, as stock servers may, too."""
-        with suppress(AttributeError):
-            return self.remote.get_function(_PLUGIN_FUNCTION) is not None
-        return False
 
     def answers(self) -> bool:
         """Tell whether the server's process of this session still runs."""
@@ -91,7 +85,10 @@ def begin(offer: Offer, kind: str, config: Config, limit_s: float, first: float 
     # Of a CPU, TVM does not tell the name.
     if about is not None and (served := about.device_of(kind)) is not None:
         _session.name, _session.driver = served.name, served.driver
-    return Opened(_session.name, about, _session.has_plugin())
+    plugin = None
+    with suppress(AttributeError):
+        plugin = _session.remote.get_function(_PLUGIN_FUNCTION)
+    return Opened(_session.name, about, plugin is not None)
 
 
 def measure(built: Built, case: Case, incumbent: Built | None) -> tuple[Measured, float | None]:

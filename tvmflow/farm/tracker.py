@@ -14,8 +14,8 @@ import json
 import select
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -24,7 +24,7 @@ from typing import TypeVar
 from .._versions import __version__
 from ..devices.host import Host
 from ..errors import FarmError
-from ..runtime.json_types import JsonMapping, JsonObject
+from ..runtime.json_types import JsonMapping
 from .network import GREETING, Address, UnprovenError
 
 T = TypeVar("T")
@@ -98,27 +98,15 @@ class ServerInfo:
     @classmethod
     def read(cls, told: JsonMapping) -> ServerInfo | None:
         """Read what another server told, ``None`` if it is of another form."""
-        try:
+        with suppress(KeyError, TypeError, MalformedError):
             devices = tuple(ServedDevice(**device) for device in told["devices"])
-            info = cls(told["tvmflow"], told["tvm"], told["host"], devices)
-        except (KeyError, TypeError):
-            return None
-        texts = [info.tvmflow, info.tvm, info.host]
-        texts += [text for d in devices for text in (d.kind, d.name, d.driver)]
-        is_fine = all(isinstance(text, str) for text in texts)
-        return info if is_fine and all(isinstance(d.index, int) for d in devices) else None
-
-    @classmethod
-    def parse(cls, text: str) -> ServerInfo | None:
-        """Read the JSON that another server told, ``None`` if it is of another form."""
-        try:
-            return cls.read(json.loads(text))
-        except ValueError:
-            return None
-
-    def as_dict(self) -> JsonObject:
-        """Return the facts as JSON has them."""
-        return {**asdict(self), "devices": [asdict(device) for device in self.devices]}
+            for device in devices:
+                _of(int, device.index)
+                for text in (device.kind, device.name, device.driver):
+                    _of(str, text)
+            tvmflow, tvm, host = (_of(str, told[name]) for name in ("tvmflow", "tvm", "host"))
+            return cls(tvmflow, tvm, host, devices)
+        return None
 
     def device_of(self, kind: str) -> ServedDevice | None:
         """Return the first device of a kind."""
@@ -268,16 +256,13 @@ class Tracker(AbstractContextManager["Tracker"]):
     def __init__(self, address: Address):
         self.address = address
         self._base = protocol()
-        with self._talking():
-            self._socket = address.connect(_ANSWER_S)
-        with ExitStack() as stack:
-            stack.callback(self.close)
+        with self._talking(), ExitStack() as stack:
+            self._socket = stack.enter_context(address.connect(_ANSWER_S))
             expected = struct.pack("<i", self._base.RPC_TRACKER_MAGIC)
-            with self._talking():
-                self._socket.sendall(expected)
-                answer = self._base.recvall(self._socket, len(expected))
+            self._socket.sendall(expected)
+            answer = self._base.recvall(self._socket, len(expected))
             if GREETING.startswith(answer):
-                raise self._unproven("it asks for a secret")
+                raise UnprovenError("it asks for a secret")
             if answer != expected:
                 raise FarmError(
                     f"The tracker at {address} cannot be reached: something else than a tracker "
@@ -340,22 +325,16 @@ class Tracker(AbstractContextManager["Tracker"]):
         try:
             yield
         except UnprovenError as error:
-            raise self._unproven(str(error)) from error
+            raise FarmError(
+                f"The tracker at {self.address} was not used: {error}.",
+                remedy="Give the file that the tracker was started with (`secret_file`), if any.",
+            ) from error
         except (OSError, ValueError, struct.error) as error:
-            raise self._unreachable(error) from error
-
-    def _unreachable(self, reason: object) -> FarmError:
-        # Without its number.
-        reason = getattr(reason, "strerror", None) or reason
-        return TrackerAwayError(
-            f"The tracker at {self.address} cannot be reached: {reason}.", remedy=_START
-        )
-
-    def _unproven(self, reason: str) -> FarmError:
-        return FarmError(
-            f"The tracker at {self.address} was not used: {reason}.",
-            remedy="Give the file that the tracker was started with (`secret_file`), if any.",
-        )
+            # Without its number.
+            reason = getattr(error, "strerror", None) or error
+            raise TrackerAwayError(
+                f"The tracker at {self.address} cannot be reached: {reason}.", remedy=_START
+            ) from error
 
 
 def protocol() -> ModuleType:
