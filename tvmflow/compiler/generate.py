@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 
 from tvm import IRModule, relax, tirx
 
@@ -155,7 +156,7 @@ def _metadata(job: Compilation) -> JsonObject:
         **common_metadata(job),
         "inputs": job.model.inputs,
         "outputs": job.model.outputs,
-        "call_checks": [check.report() for check in job.model.call_checks],
+        "call_checks": list(map(asdict, job.model.call_checks)),
         "kernels": kernel_names(sources, job.schedules),
         "schedules": {name: choice.report() for name, choice in job.schedules.items()},
         "nodes": job.nodes,

@@ -19,10 +19,9 @@ _ARCHITECTURES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 
 @dataclass(frozen=True)
 class Host:
-    """The machine that host code runs on: the parts of its triple."""
+    """The machine with Linux or Android that host code runs on: the parts of its triple."""
 
     architecture: str
-    system: str
     abi: str
 
     @classmethod
@@ -42,24 +41,24 @@ class Host:
                 remedy="Use one of these names, or a triple such as x86_64-linux-gnu, "
                 "aarch64-linux-gnu or aarch64-linux-android24.",
             )
-        return cls(_ARCHITECTURES.get(parts[0], parts[0]), parts[1], parts[2])
+        return cls(_ARCHITECTURES.get(parts[0], parts[0]), parts[2])
 
     @classmethod
     def native(cls) -> Host:
         """Return the machine that this process runs on."""
         machine = platform.machine().lower()
         is_musl = not platform.libc_ver()[0] and any(Path("/lib").glob("ld-musl-*"))
-        return cls(_ARCHITECTURES.get(machine, machine), "linux", "musl" if is_musl else "gnu")
+        return cls(_ARCHITECTURES.get(machine, machine), "musl" if is_musl else "gnu")
 
     @property
     def triple(self) -> str:
         """The three-part triple that cross compilers are named after."""
-        return f"{self.architecture}-{self.system}-{self.abi}"
+        return f"{self.architecture}-linux-{self.abi}"
 
     @property
     def llvm_triple(self) -> str:
         """The four-part triple for LLVM, which knows Android's reserved registers only from it."""
-        return f"{self.architecture}-unknown-{self.system}-{self.abi}"
+        return f"{self.architecture}-unknown-linux-{self.abi}"
 
     @property
     def is_android(self) -> bool:

@@ -153,25 +153,22 @@ def preset_of(info: DeviceInfo) -> Device:
     )
 
 
-def first_gpu() -> tuple[str, int]:
-    """Architecture and multiprocessors of the first GPU, or those of an A100."""
+def first_gpu() -> tuple[str, Multiprocessors]:
+    """Architecture of the first GPU and facts about it, or those of an A100.
+
+    They are from the CUDA C++ Programming Guide's table of capabilities.  Of shared memory, the
+    least that GPUs have which run the architecture's code: 99 KiB since 8.0.
+    """
     import tvm
 
     from ..runtime.devices import exists
 
     gpu = tvm.cuda(0)
-    if not exists(gpu):
-        return "sm_80", 108
-    return "sm_" + str(gpu.compute_version).replace(".", ""), int(gpu.multi_processor_count)
-
-
-def multiprocessors(arch: str, count: int) -> Multiprocessors:
-    """Facts of an architecture, by the CUDA C++ Programming Guide's table of capabilities.
-
-    Of shared memory, the least that GPUs have which run its code: 99 KiB since 8.0.
-    """
-    version = int(arch.removeprefix("sm_"))
+    version, count = 80, 108
+    if exists(gpu):
+        version = int(str(gpu.compute_version).replace(".", ""))
+        count = int(gpu.multi_processor_count)
     kib = 99 if version >= 80 else 64 if version >= 75 else 96 if version >= 70 else 48
-    return Multiprocessors(
+    return f"sm_{version}", Multiprocessors(
         count, kib * 1024, tensor_cores=version >= 70, async_copies=version >= 80
     )

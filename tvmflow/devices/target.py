@@ -21,7 +21,7 @@ from .host import Host
 # These are for others, too.
 from .presets import PRESETS as PRESETS
 from .presets import Device as Device
-from .presets import first_gpu, multiprocessors
+from .presets import first_gpu
 from .presets import preset_of as preset_of
 
 if TYPE_CHECKING:
@@ -46,11 +46,6 @@ class TargetSpec:
     def is_gpu_kernel(self) -> bool:
         """True if kernels are launched with block and thread indices."""
         return self.kind in ("opencl", "cuda")
-
-    @property
-    def runs_here(self) -> bool:
-        """True if host code for this target can be loaded on this machine."""
-        return self.host is None or Host.parse(self.host).is_native
 
     @cached_property
     def cpu(self) -> str | None:
@@ -109,6 +104,9 @@ def check_target(target: str) -> None:
 def resolve(target: str, device: str = "auto", host: str | None = None) -> TargetSpec:
     """Check the user's choice and fill in what ``auto`` leaves open.
 
+    A `TargetError` says that a name is unknown, a combination impossible, or that ``auto`` finds
+    no device or would be this machine's for another one.
+
     Parameters
     ----------
     target
@@ -118,12 +116,6 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
         for ``opencl``, and is ``nvidia`` for ``cuda`` and ``cpu`` for ``llvm``.
     host
         LLVM triple of the machine that loads the module, default this one.
-
-    Raises
-    ------
-    TargetError
-        If a name is unknown, a combination impossible, or ``auto`` finds no device or would
-        be this machine's for another one.
     """
     check_target(target)
     check_choice("device", device, ("auto", *PRESETS))
@@ -142,10 +134,8 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
                 f"The target cuda compiles for NVIDIA GPUs, but {device!r} was asked for.",
                 remedy="Use `device=nvidia`, or `target=opencl`.",
             )
-        arch, count = first_gpu()
-        facts = multiprocessors(arch, count)
-        preset = PRESETS["nvidia"]
-        gpu = replace(preset, image_extent=0, image_layers=0, multiprocessors=facts)
+        arch, facts = first_gpu()
+        gpu = replace(PRESETS["nvidia"], image_extent=0, image_layers=0, multiprocessors=facts)
         return TargetSpec("cuda", gpu, host, arch)
     if device == "auto":
         here = Host.native().architecture

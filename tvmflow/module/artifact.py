@@ -24,9 +24,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -47,13 +47,7 @@ from .link import link_shared
 from .metadata import check_module
 from .schema import MOST_BYTES, SchemaError, anything, parse, record
 from .standalone.format import WEIGHTS_MAGIC
-from .weights import (
-    WeightsError,
-    map_weights,
-    pieces,
-    plan_weights,
-    write_weights,
-)
+from .weights import WeightsError, map_weights, pieces, plan_weights, write_weights
 
 if TYPE_CHECKING:
     import tvm
@@ -74,16 +68,13 @@ class Artifact:
     """A module file that was read but not loaded."""
 
     path: Path
-    #: The JSON object of the section ``.tvmflow.meta``.
-    metadata: JsonObject
+    metadata: JsonObject  #: The JSON object of the section ``.tvmflow.meta``.
     #: Read-only arrays mapped from the file, in the order of the entry function.
     weights: dict[str, np.ndarray] = field(repr=False)
     #: The module itself, the file beside it, or ``None`` without weights outside the library.
     weights_path: Path | None
-    #: Size of the library without the added sections.
-    library_bytes: int
-    #: What the library was linked for.
-    architecture: str
+    library_bytes: int  #: Size of the library without the added sections.
+    architecture: str  #: What the library was linked for.
     _library_digest: bytes = field(repr=False)
     _functions: elf.Section | None = field(default=None, repr=False)
 
@@ -152,13 +143,8 @@ def read_artifact(path: str | os.PathLike[str]) -> Artifact:
 
     Checked are the structure, the metadata's digest, the sizes, and that the
     weights beside the module are the ones it was written with.  `Artifact.check`
-    compares every byte.
-
-    Raises
-    ------
-    ArtifactError
-        If there is no such file, it is not a module of this format, or it or the
-        weights beside it are damaged.
+    compares every byte.  An `ArtifactError` says that there is no such file, it is no module of
+    this format, or it or the weights beside it are damaged.
     """
     file_path = Path(path)
     if file_path.is_dir():
@@ -279,18 +265,13 @@ def sha256_of(file: BinaryIO, size: int, begin: int = 0) -> bytes:
 
 def tensor_infos(entries: Iterable[JsonMapping]) -> tuple[TensorInfo, ...]:
     """Read inputs or outputs as a module's metadata has them."""
-    return tuple(
-        TensorInfo(
-            e["name"],
-            tuple(e["shape"]),
-            e["dtype"],
-            logical_shape=tuple(e["logical_shape"]) if e.get("logical_shape") else None,
-            scope=e.get("scope"),
-            image=e.get("image"),
-            open_dims=tuple(e.get("open_dims", ())),
-        )
-        for e in entries
+    names = {each.name for each in fields(TensorInfo)}
+    # JSON has no tuples.
+    known: Iterator[JsonObject] = (
+        {n: tuple(v) if isinstance(v, list) else v for n, v in entry.items() if n in names}
+        for entry in entries
     )
+    return tuple(TensorInfo(**each) for each in known)
 
 
 def unreadable(path: Path, reason: str, remedy: str = COPY_AGAIN) -> ArtifactError:
@@ -328,6 +309,9 @@ def write_artifact(
 
     The file (or the two files) appear complete or not at all.
 
+    An `ArtifactError` says that a file cannot be written, a `TargetError` that nothing that links
+    for `host` is installed, a `CompileError` that a weight cannot be stored.
+
     Parameters
     ----------
     executable, path
@@ -346,15 +330,6 @@ def write_artifact(
         Triple of the machine that will load the module; default this one.
     embed_limit_bytes
         Above this total the weights are written to ``PATH.weights``.
-
-    Raises
-    ------
-    ArtifactError
-        If a file cannot be written.
-    TargetError
-        If nothing that links for `host` is installed.
-    CompileError
-        If a weight cannot be stored.
     """
     final = Path(path)
     machine = Host.parse(host) if host else Host.native()

@@ -38,15 +38,12 @@ class Timing(Times):
     A call includes copying the inputs to the device and the outputs back.
     """
 
-    #: Loading the library and bringing the weights to the device.
-    load_ms: float
-    #: The first call, in which a driver builds the kernels or finds them built.
-    first_ms: float
+    load_ms: float  #: Loading the library and bringing the weights to the device.
+    first_ms: float  #: The first call, in which a driver builds the kernels or finds them built.
     min_ms: float
     max_ms: float
     mean_ms: float
-    #: How many calls before the measured ones were not measured.
-    warmup: int
+    warmup: int  #: How many calls before the measured ones were not measured.
 
 
 def benchmark(
@@ -60,6 +57,9 @@ def benchmark(
 ) -> Timing:
     """Measure a module's calls.
 
+    An `InputError` says that an input or a number does not fit, a `DeviceError` that there is no
+    device.
+
     Parameters
     ----------
     module
@@ -71,13 +71,6 @@ def benchmark(
         neither, `DEFAULT_RUNS` and `DEFAULT_SECONDS`.
     warmup
         Calls between the first one and the measured ones.
-
-    Raises
-    ------
-    InputError
-        If an input or a number does not fit.
-    DeviceError
-        If there is no device.
     """
     if (runs is not None and runs < 1) or (seconds is not None and seconds <= 0) or warmup < 0:
         raise InputError(

@@ -53,24 +53,20 @@ def all_to_logical(
     return {n: to_logical(known[n], a) if n in known else a for n, a in arrays.items()}
 
 
-def to_image(info: TensorInfo, array: np.ndarray) -> np.ndarray:
+def to_image(info: TensorInfo, array: np.ndarray, *, inverse: bool = False) -> np.ndarray:
     """Elements of a blocked array in the order of the texels of its image, in its shape."""
     panels = panels_of(info.scope)
     if panels == 1:
         return array
     n, blocks, height, width, lanes = info.shape
-    split = array.reshape(n, blocks // panels, panels, height, width, lanes)
+    rows = (height, panels) if inverse else (panels, height)
+    split = array.reshape(n, blocks // panels, *rows, width, lanes)
     return np.ascontiguousarray(split.transpose(0, 1, 3, 2, 4, 5)).reshape(info.shape)
 
 
 def from_image(info: TensorInfo, array: np.ndarray) -> np.ndarray:
     """The inverse of :func:`to_image`."""
-    panels = panels_of(info.scope)
-    if panels == 1:
-        return array
-    n, blocks, height, width, lanes = info.shape
-    split = array.reshape(n, blocks // panels, height, panels, width, lanes)
-    return np.ascontiguousarray(split.transpose(0, 1, 3, 2, 4, 5)).reshape(info.shape)
+    return to_image(info, array, inverse=True)
 
 
 def stored_as(info: TensorInfo) -> str:

@@ -6,14 +6,14 @@ A compiler writes a note for each such node into the module's metadata; here a c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..errors import InputError
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorType
-from ..runtime.json_types import JsonMapping, JsonObject
+from ..runtime.json_types import JsonMapping
 from .values import is_on_host, on_host, shared, unknown
 
 
@@ -33,13 +33,9 @@ class CallCheck:
         """Names of the network's inputs whose values it looks at."""
         return tuple(operand for operand in self.operands if isinstance(operand, str))
 
-    def report(self) -> JsonObject:
-        """Return the note for the metadata."""
-        return asdict(self)
-
     @classmethod
     def read(cls, note: JsonMapping) -> CallCheck:
-        """Read what `report` wrote."""
+        """Read one from the metadata, which has its fields."""
         operands = tuple(
             TensorType(tuple(o["shape"]), o["dtype"]) if isinstance(o, Mapping) else o
             for o in note["operands"]
@@ -54,10 +50,7 @@ class CallCheck:
     def look_at(self, values: Mapping[str, object]) -> None:
         """Check arrays and DLPack tensors for the network's inputs, where the host has them.
 
-        Raises
-        ------
-        InputError
-            If one is out of range, with the inputs' names.
+        An `InputError` says that one is out of range, with the inputs' names.
         """
         brought = {name: shared(name, values[name]) for name in self.inputs if name in values}
         seen = {name: on_host(value) for name, value in brought.items() if is_on_host(value)}

@@ -23,7 +23,7 @@ from elftools.construct import Container
 from elftools.elf.constants import P_FLAGS
 from elftools.elf.dynamic import DynamicSegment, DynamicTag
 from elftools.elf.elffile import ELFFile
-from elftools.elf.enums import ENUM_E_MACHINE
+from elftools.elf.enums import ENUM_DT_FLAGS, ENUM_DT_FLAGS_1, ENUM_E_MACHINE
 from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
 from elftools.elf.sections import SymbolTableSection
 from elftools.elf.segments import NoteSegment, Segment
@@ -36,10 +36,6 @@ META = ".tvmflow.meta"
 #: Names of ``e_machine`` values as architectures of host triples.
 MACHINES = {3: "i686", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
-_DF_BIND_NOW = 0x8
-_DF_TEXTREL = 0x4
-_DF_1_NOW = 0x1
-_DF_1_PIE = 0x8000000
 _HASH_TABLES = {"DT_HASH": "sysv", "DT_GNU_HASH": "gnu"}
 _PACKED_RELOCATIONS = ("DT_RELR", "DT_ANDROID_REL", "DT_ANDROID_RELA", "DT_ANDROID_RELR")
 
@@ -175,10 +171,8 @@ class Undefined:
     """A symbol that another library must have."""
 
     name: str
-    #: Whether the library loads without it.
-    weak: bool
-    #: Such as ``GLIBC_2.17``.
-    version: str | None
+    weak: bool  #: Whether the library loads without it.
+    version: str | None  #: Such as ``GLIBC_2.17``.
 
 
 @dataclass(frozen=True)
@@ -191,14 +185,12 @@ class ElfFacts:
     needed: tuple[str, ...]
     search_paths: tuple[str, ...]
     loads: tuple[Load, ...]
-    #: Range that becomes read-only once the library is loaded.
-    relro: tuple[int, int] | None
+    relro: tuple[int, int] | None  #: Range that becomes read-only once the library is loaded.
     #: Whether all functions are looked up when it is loaded, so that the table can be read-only.
     bind_now: bool
     text_relocations: bool
     packed_relocations: tuple[str, ...]
-    #: ``None`` where the file does not say.
-    executable_stack: bool | None
+    executable_stack: bool | None  #: ``None`` where the file does not say.
     thread_local_bytes: int
     hash_tables: tuple[str, ...]
     build_id: str | None
@@ -251,8 +243,9 @@ def _facts(elf: ELFFile) -> ElfFacts:
     for tag in dynamic.iter_tags():
         tags[tag.entry.d_tag].append(tag)
     flags, flags_1 = (sum(t.entry.d_val for t in tags[n]) for n in ("DT_FLAGS", "DT_FLAGS_1"))
-    if flags_1 & _DF_1_PIE:
+    if flags_1 & ENUM_DT_FLAGS_1["DF_1_PIE"]:
         raise ElfError("it is a program")
+    now = flags & ENUM_DT_FLAGS["DF_BIND_NOW"] or flags_1 & ENUM_DT_FLAGS_1["DF_1_NOW"]
     noted = (s for s in segments["PT_NOTE"] if isinstance(s, NoteSegment))
     notes = (note for segment in noted for note in segment.iter_notes())
     versions, undefined, exported = _symbols(elf)
@@ -264,8 +257,8 @@ def _facts(elf: ELFFile) -> ElfFacts:
         search_paths=tuple(map(_text, tags["DT_RPATH"] + tags["DT_RUNPATH"])),
         loads=tuple(map(_load, segments["PT_LOAD"])),
         relro=next(map(_range, segments["PT_GNU_RELRO"]), None),
-        bind_now=bool(flags & _DF_BIND_NOW or flags_1 & _DF_1_NOW or tags["DT_BIND_NOW"]),
-        text_relocations=bool(flags & _DF_TEXTREL or tags["DT_TEXTREL"]),
+        bind_now=bool(now or tags["DT_BIND_NOW"]),
+        text_relocations=bool(flags & ENUM_DT_FLAGS["DF_TEXTREL"] or tags["DT_TEXTREL"]),
         packed_relocations=tuple(name for name in _PACKED_RELOCATIONS if tags[name]),
         executable_stack=next((_load(s).executable for s in segments["PT_GNU_STACK"]), None),
         thread_local_bytes=sum(s["p_memsz"] for s in segments["PT_TLS"]),

@@ -26,10 +26,7 @@ _SUFFIX = ".tmp"
 def staging(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a new hidden folder beside an output's final name, and remove it afterwards.
 
-    Raises
-    ------
-    ArtifactError
-        If `path` is a folder, or its folder does not exist or is not writable.
+    An `ArtifactError` says that `path` is a folder, or its folder is missing or not writable.
     """
     final = Path(path)
     folder = final.parent
@@ -87,13 +84,11 @@ def require_space(folder: Path, size: int) -> None:
 def publish(files: Mapping[Path, Path]) -> None:
     """Move finished files to their final names, in this order: all of them, or none.
 
-    The file that the user opens comes last, so that whoever sees it sees the others too.
-
-    Raises
-    ------
-    ArtifactError
-        If a file cannot be moved; what had been moved before is undone.
+    The file that the user opens comes last, so that whoever sees it sees the others too.  An
+    `ArtifactError` says that one cannot be moved; what had been moved before is undone.
     """
+    # It can only be read by setting it.
+    os.umask(umask := os.umask(0o022))
     backups = {source: source.with_name(f"{source.name}.previous") for source in files}
     moved: list[tuple[Path, Path]] = []
     try:
@@ -101,7 +96,7 @@ def publish(files: Mapping[Path, Path]) -> None:
             # One rename is atomic by itself; only a set of them has to be undone.
             if len(files) > 1 and final.exists():
                 place_copy(final, backups[source])
-            os.chmod(source, 0o666 & ~_umask())
+            os.chmod(source, 0o666 & ~umask)
             os.replace(source, final)
             moved.append((final, backups[source]))
     except BaseException as error:
@@ -138,13 +133,6 @@ def user_cache() -> Path:
     # The XDG specification says that a relative path is to be ignored.
     root = Path(base) if base.startswith("/") else Path.home() / ".cache"
     return root / "tvmflow"
-
-
-def _umask() -> int:
-    # It can only be read by setting it.
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
 
 
 def _write_error(path: Path, error: OSError) -> ArtifactError:

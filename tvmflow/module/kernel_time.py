@@ -25,10 +25,8 @@ Launch = JsonMapping
 class KernelTime:
     """Times of one launch of a run."""
 
-    #: The kernel's name.
     kernel: str
-    #: Over the measured runs, in microseconds.
-    median_us: float
+    median_us: float  #: Over the measured runs, in microseconds, as are the next ones.
     p10_us: float
     p90_us: float
     #: ``"device"``: the device's profiling events.  ``"host"``: measured around the call (including

@@ -43,12 +43,9 @@ T = TypeVar("T")
 class Tool:
     """One way to compile C, assemble and link for one host."""
 
-    #: For messages, and in what a module says of itself.
-    name: str
-    #: Compiles and assembles; options follow.
-    compiler: tuple[str, ...]
-    #: Links; options follow.
-    linker: tuple[str, ...]
+    name: str  #: For messages, and in what a module says of itself.
+    compiler: tuple[str, ...]  #: Compiles and assembles; options follow.
+    linker: tuple[str, ...]  #: Links; options follow.
     #: Whether the linker is called by a compiler, which hands options on to it.
     is_driver: bool = True
     #: Libraries of the host that the tool lacks, with the symbols that they have.
@@ -86,12 +83,8 @@ class Tool:
     def run(self, command: Sequence[str | Path], work: Path, folder: Path | None = None) -> str:
         """Run one of the tool's commands, by default in this folder; return what it printed.
 
-        Raises
-        ------
-        subprocess.CalledProcessError
-            If the command fails.
-        OSError
-            If it does because the disk is full, which commands tell in ways of their own.
+        It raises `subprocess.CalledProcessError` if the command fails, but `OSError` if that is
+        because the disk is full, which commands tell in ways of their own.
         """
         environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(work.absolute() / "zig-cache")}
         if not _has_cache_folder():

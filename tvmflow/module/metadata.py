@@ -40,7 +40,6 @@ TENSOR = record(
     },
 )  # fmt: skip
 WEIGHT = record({"name": text, "shape": SHAPE, "dtype": DTYPE, "bytes": whole()})
-KERNEL = record({"name": text, "function": text})
 SCHEDULE = record(
     {"family": text, "knobs": named(anything), "source": text}, {"origin": maybe(text)}
 )
@@ -96,7 +95,7 @@ MODULE = record(
         "tvm_ffi": text,
         "inputs": list_of(TENSOR),
         "outputs": list_of(TENSOR),
-        "kernels": list_of(KERNEL),
+        "kernels": list_of(record({"name": text, "function": text})),
         "weights": list_of(WEIGHT),
         "weights_file": FILE_NAME,
         "weights_digest": HEX,

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 class Running(Protocol):
     """A module that was loaded onto its device."""
 
-    #: How long bringing the weights to the device took, where it is known.
-    upload_ms: float | None
+    upload_ms: float | None  #: How long bringing the weights to the device took, where it is known.
 
     def run(self, values: Sequence[object], *, on_device: bool) -> Outputs:
         """Run the network once; ``on_device`` leaves the outputs there."""
@@ -67,18 +66,14 @@ class Module(ABC):
         device_index: int,
         weights_path: Path | None,
     ) -> None:
-        #: The module file.
-        self.path = path
-        #: The weights beside it, if they are not inside.
-        self.weights_path = weights_path
+        self.path = path  #: The module file.
+        self.weights_path = weights_path  #: The weights beside it, if they are not inside.
         #: Target, device, versions, kernels, options: what the file says of itself.
         self.metadata = metadata
         #: Name, shape and dtype of every input and output, in order.
         self.inputs, self.outputs = inputs, outputs
-        #: ``opencl``, ``cuda`` or ``llvm``.
-        self.target = str(metadata["target"])
-        #: Which of the target's devices runs it.
-        self.device_index = device_index
+        self.target = str(metadata["target"])  #: ``opencl``, ``cuda`` or ``llvm``.
+        self.device_index = device_index  #: Which of the target's devices runs it.
         self._running: Running | None = None
         self._lock = threading.Lock()
         self._cleanup: weakref.finalize[[], Module] | None = None
@@ -266,20 +261,13 @@ class Module(ABC):
 
 
 class RelaxModule(Module):
-    """A network in a library that TVM's runtime runs.
-
-    Raises
-    ------
-    ArtifactError
-        If it was compiled with another version of TVM.
-    """
+    """A network that TVM's runtime runs; `ArtifactError` if another TVM compiled it."""
 
     def __init__(self, artifact: Artifact, *, device_index: int = 0, check_weights: bool = True):
         _check_versions(artifact)
         described = artifact.metadata, artifact.inputs, artifact.outputs
         super().__init__(artifact.path, *described, device_index, artifact.sidecar)
-        #: The module file's content, without the library.
-        self.artifact = artifact
+        self.artifact = artifact  #: The module file's content, without the library.
         self._check_weights = check_weights
 
     def prepare(self) -> Self:

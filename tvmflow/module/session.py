@@ -38,12 +38,8 @@ _DEVICES = {"llvm": "cpu", "opencl": "opencl", "cuda": "cuda"}
 class Session:
     """A module's library loaded, the weights on the device, and buffers for the inputs.
 
-    Raises
-    ------
-    ArtifactError
-        If TVM cannot load the library.
-    DeviceError
-        If there is no such device, or it lacks an extension that the kernels need.
+    An `ArtifactError` says that TVM cannot load the library, a `DeviceError` that there is no such
+    device, or that it lacks an extension that the kernels need.
     """
 
     def __init__(self, artifact: Artifact, device_index: int):

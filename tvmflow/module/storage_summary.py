@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..ir.units import bytes_text
+from ..ir.units import bytes_text, counted
 from ..runtime.json_types import JsonMapping
 
 #: Why there is no texture, by the cause that most tensors have.
@@ -40,9 +40,9 @@ def storage_summary(metadata: JsonMapping) -> str:
         return str(metadata["storage_summary"])
     found = counts(metadata)
     memory = f"{bytes_text(found['peak_bytes'])} of intermediate memory"
-    parts = [_several(found["buffers"], "buffer"), memory]
+    parts = [counted(found["buffers"], "buffer"), memory]
     if metadata["target"] == "opencl":
-        parts[0] = f"{_several(found['textures'], 'texture')}, {parts[0]}"
+        parts[0] = f"{counted(found['textures'], 'texture')}, {parts[0]}"
         if not found["textures"]:
             parts[0] += f" ({_why_none(metadata)})"
     over = [p["tensor"] for p in metadata.get("placements", ()) if p["cause"] == "limits"]
@@ -65,7 +65,3 @@ def _why_none(metadata: JsonMapping) -> str:
         return _WHY[cause]
     reasons = Counter(p["reason"] for p in metadata["placements"] if p["cause"] == "layout")
     return f"{_WHY[cause]}: tensors are {reasons.most_common(1)[0][0]}"
-
-
-def _several(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

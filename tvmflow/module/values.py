@@ -72,10 +72,7 @@ def order_inputs(
 ) -> list[Any]:
     """Bring positional and named inputs into the network's order.
 
-    Raises
-    ------
-    InputError
-        If there are too many, one is missing, given twice, or has an unknown name.
+    An `InputError` says that there are too many, or one is missing, given twice, or unknown.
     """
     if len(args) > len(expected):
         raise InputError(
@@ -221,14 +218,13 @@ def _list(infos: Iterable[TensorInfo]) -> str:
     return "; ".join(map(str, infos)) or "none"
 
 
-_NUMPY = (np.ndarray, np.generic)
 #: A NumPy array or a tensor of TVM.
 Shared: TypeAlias = "np.ndarray | tvm_ffi.Tensor"
 
 
 def is_tensor(value: object) -> bool:
     """Tell whether it is a tensor of another library than NumPy, which DLPack hands over."""
-    return not isinstance(value, _NUMPY) and hasattr(value, "__dlpack__")
+    return not isinstance(value, np.ndarray | np.generic) and hasattr(value, "__dlpack__")
 
 
 def shared(name: str, value: object) -> Shared:

@@ -102,12 +102,7 @@ def configure(**settings: object) -> None:
         ``search_folders`` (folders with drivers installed by pip).  At any time, for
         programs built afterwards: ``build_options`` (a string, appended to the options
         of the driver's compiler), ``cache`` (bool), ``cache_folder``,
-        ``cache_limit_bytes``.
-
-    Raises
-    ------
-    ValueError
-        If a setting does not exist.
+        ``cache_limit_bytes``.  A `ValueError` says that there is no such setting.
     """
     import tvm_ffi
 
@@ -149,12 +144,12 @@ def translate(error: BaseException, attempt: str, target: str) -> TvmflowError |
     if inner is None and isinstance(error, TvmflowError):
         return error
     kind = inner.kind if inner is not None else type(error).__name__
+    ours = {"KernelBuildError": KernelBuildError, "DeviceError": DeviceError}.get(kind)
+    if ours is None:
+        return None
     text = inner.message if inner is not None else str(error)
     # The plug-in may know a remedy of its own.
     message, own_remedy, log = split_message(text.strip())
-    if kind not in ("KernelBuildError", "DeviceError"):
-        return None
-    ours = KernelBuildError if kind == "KernelBuildError" else DeviceError
     # Where there is no device, the plug-in has its own remedy; TVM's runtimes have none.
     is_refused = ours is KernelBuildError or target == "opencl"
     remedy = _REFUSED_REMEDY if is_refused else NO_DEVICE_REMEDIES.get(target)

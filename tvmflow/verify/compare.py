@@ -47,8 +47,7 @@ class Report:
     """The comparison of every output, in the module's order."""
 
     outputs: tuple[Comparison, ...]
-    #: What the results were compared with: name and version.
-    reference: str
+    reference: str  #: What the results were compared with: name and version.
     #: Sentences on NaN and infinities that only one of both has, and where they come from.
     not_finite: tuple[str, ...] = ()
 
@@ -78,25 +77,16 @@ def verify(
     A model with custom operators, which ONNX Runtime does not know, is run by ONNX's reference
     evaluator instead, which is slow.
 
+    An `EnvironmentMismatchError` says that ONNX Runtime is not installed, a `ModelError` that the
+    reference cannot read or run the model, or it is not the module's, an `InputError` that an
+    input does not fit.
+
     Parameters
     ----------
     model
         The ONNX file that the module was compiled from (of any size).
-    module
-        The compiled network.
     inputs
-        Arrays by ONNX name, default random ones.
-    seed
-        Seeds the random inputs.
-
-    Raises
-    ------
-    EnvironmentMismatchError
-        If ONNX Runtime is not installed.
-    ModelError
-        If the reference cannot read or run the model, or it is not the module's.
-    InputError
-        If an input does not fit.
+        Arrays by ONNX name, default random ones of `seed`.
     """
     values = dict(inputs) if inputs is not None else random_inputs(module, seed)
     logical = all_to_logical(module.inputs, values)
@@ -113,11 +103,9 @@ def verify(
         compare(key, result, reference[key], allowed[key]) for key, result in results.items()
     )
     found = [disagreement(key, result, reference[key]) for key, result in results.items()]
-    not_finite = [sentence for sentence in found if sentence is not None]
-    if not_finite:
-        source = origin(model, logical, half=is_half(module.metadata, "dtype"))
-        not_finite += [] if source is None else [source]
-    return Report(outputs, name, tuple(not_finite))
+    if any(found):
+        found.append(origin(model, logical, half=is_half(module.metadata, "dtype")))
+    return Report(outputs, name, tuple(filter(None, found)))
 
 
 def run_reference(
@@ -375,11 +363,8 @@ def step_of(model: onnx.ModelProto, output: str) -> float:
     from onnx.numpy_helper import to_array
 
     makers = {name: node for node in model.graph.node for name in node.output}
-    constants = {
-        tensor.name: tensor
-        for tensor in model.graph.initializer
-        if tensor.data_location != onnx.TensorProto.EXTERNAL
-    }
+    inside = (t for t in model.graph.initializer if t.data_location != onnx.TensorProto.EXTERNAL)
+    constants = {tensor.name: tensor for tensor in inside}
     node = makers.get(output)
     while node is not None and node.op_type in _MOVES:
         node = makers.get(node.input[0])

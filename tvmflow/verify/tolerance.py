@@ -29,12 +29,9 @@ from ..runtime.json_types import JsonMapping
 class Tolerance:
     """The distance that an element may have from the reference, and why that much."""
 
-    #: Part of the element's own magnitude.
-    relative: float
-    #: Part of the largest magnitude in the output.
-    absolute: float
-    #: Why not less.
-    reason: str
+    relative: float  #: Part of the element's own magnitude.
+    absolute: float  #: Part of the largest magnitude in the output.
+    reason: str  #: Why not less.
 
 
 #: For whole networks, by the dtype of the output.
@@ -139,15 +136,10 @@ def tolerance_for(dtype: str, table: dict[str, Tolerance] = NETWORK) -> Toleranc
 class Comparison:
     """The errors of an output compared with its reference."""
 
-    #: The output.
     name: str
-    #: ``max|a - b|``; infinite when NaN, infinity or the shapes disagree.
-    max_abs_error: float
-    #: ``max|a - b| / max|b|``.
-    max_rel_error: float
-    #: The largest share of the tolerance that an element uses: it passes up to 1.
-    used: float
-    #: What was allowed.
+    max_abs_error: float  #: ``max|a - b|``; infinite when NaN, infinity or the shapes disagree.
+    max_rel_error: float  #: ``max|a - b| / max|b|``.
+    used: float  #: The largest share of the tolerance that an element uses: it passes up to 1.
     tolerance: Tolerance
 
     @property

@@ -97,10 +97,7 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
 class Library:
     """A loaded library's functions, by their names without ``tvmflow_``.
 
-    Raises
-    ------
-    ArtifactError
-        If the system's loader refuses it, or a function is missing.
+    An `ArtifactError` says that the system's loader refuses it, or a function is missing.
     """
 
     def __init__(self, path: str | os.PathLike[str]):

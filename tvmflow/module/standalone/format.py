@@ -192,10 +192,8 @@ class WrittenWeights:
     """Places of weights in their file, from its begin."""
 
     offsets: dict[str, int]
-    #: SHA-256 of all that follows the header.
-    digest: bytes
-    #: Of the whole file.
-    bytes: int
+    digest: bytes  #: SHA-256 of all that follows the header.
+    bytes: int  #: Of the whole file.
 
 
 def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> WrittenWeights:

@@ -54,16 +54,13 @@ class Report:
 def check_host_abi(path: str | os.PathLike[str], host: Host | None = None) -> Report:
     """Check a library against the rules of its host, by default what it looks to be made for.
 
-    Raises
-    ------
-    ArtifactError
-        If the file cannot be read, or is no ELF shared library.
+    An `ArtifactError` says that the file cannot be read, or is no ELF shared library.
     """
     facts = read_facts(path)
-    android = Host(facts.architecture, "linux", "android24")
+    android = Host(facts.architecture, "android24")
     if host is None:
         for_android = _ANDROID_NOTE in facts.sections or SYMBOLS.keys() & set(facts.needed)
-        host = android if for_android else Host(facts.architecture, "linux", "gnu")
+        host = android if for_android else Host(facts.architecture, "gnu")
     file_name = Path(path).name
     refused = tuple(
         f"{verdict.rule}: {verdict.found}"
@@ -85,11 +82,8 @@ def _verdicts(facts: ElfFacts, host: Host, file_name: str) -> Iterator[Verdict]:
         kept=facts.soname == file_name or (facts.soname is None and may_lack),
         fatal=android,
     )
-    found, kept = (
-        f"{facts.architecture}, {facts.bits} bits",
-        facts.architecture == host.architecture,
-    )
-    yield Verdict("architecture", host.architecture, found, kept, fatal=True)
+    found, expected = f"{facts.architecture}, {facts.bits} bits", host.architecture
+    yield Verdict("architecture", expected, found, facts.architecture == expected, fatal=True)
     yield _needed(facts, host)
     yield _versions(facts, host)
     yield _undefined(facts, host)
@@ -98,7 +92,11 @@ def _verdicts(facts: ElfFacts, host: Host, file_name: str) -> Iterator[Verdict]:
     found = f"{both} of {len(facts.loads)}"
     yield Verdict("segments", "none writable and executable", found, not both, fatal=True)
     if android:
-        yield _page_alignment(facts)
+        found = ", ".join(sorted({f"{load.align:#x}" for load in facts.loads}))
+        gaps = [gap for load in facts.loads for gap in (load.align, load.begin - load.offset)]
+        kept = bool(gaps) and not any(gap % PAGE_BYTES for gap in gaps)
+        expected = f"multiples of {PAGE_BYTES:#x}"
+        yield Verdict("page alignment", expected, found, kept, fatal=True)
         local = [f"{facts.thread_local_bytes} bytes"] if facts.thread_local_bytes else []
         expected = "none (Android 10 is the first with it)"
         yield _none("thread-local storage", local, expected, fatal=True)
@@ -106,8 +104,7 @@ def _verdicts(facts: ElfFacts, host: Host, file_name: str) -> Iterator[Verdict]:
         hashes = facts.hash_tables
         yield Verdict("symbol tables", "sysv, gnu", _list(hashes), len(hashes) == 2, fatal=True)
     yield _exported(facts)
-    states = {None: "not said", True: "executable", False: "not executable"}
-    stack = states[facts.executable_stack]
+    stack = {None: "not said", True: "executable", False: "not executable"}[facts.executable_stack]
     yield Verdict("stack", "not executable", stack, stack == "not executable", fatal=False)
     yield _read_only(facts, host)
     yield _none("search paths", facts.search_paths, fatal=False)
@@ -192,13 +189,6 @@ def _shares_page(facts: ElfFacts) -> bool:
         load.writable and load.begin < rounded and load.end > end and end % PAGE_BYTES
         for load in facts.loads
     )
-
-
-def _page_alignment(facts: ElfFacts) -> Verdict:
-    found = ", ".join(sorted({f"{load.align:#x}" for load in facts.loads}))
-    gaps = [gap for load in facts.loads for gap in (load.align, load.begin - load.offset)]
-    kept = bool(gaps) and not any(gap % PAGE_BYTES for gap in gaps)
-    return Verdict("page alignment", f"multiples of {PAGE_BYTES:#x}", found, kept, fatal=True)
 
 
 def _list(names: Sequence[str]) -> str:

@@ -120,6 +120,9 @@ def link_library(
     The same plan, weights and compiler give the same bytes.  The file (or the two files)
     appear complete or not at all.
 
+    A `TargetError` says that no compiler for `host` is installed or each one fails, or that the
+    weights are too large to be embedded; an `ArtifactError` that a file cannot be written.
+
     Parameters
     ----------
     plan, weights
@@ -129,14 +132,6 @@ def link_library(
         The machine that loads the library; the file, whose name becomes the library's own name.
     embed
         Whether the weights are put into the library, or written to ``OUTPUT.weights``.
-
-    Raises
-    ------
-    TargetError
-        If no compiler for `host` is installed or each one fails, or if the weights are too
-        large to be embedded.
-    ArtifactError
-        If a file cannot be written.
     """
     embedded = weights if embed else None
     if embedded is not None and embedded.stat().st_size + len(plan) > LARGEST_BYTES:

@@ -12,10 +12,9 @@ import ctypes
 import json
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -49,32 +48,16 @@ from .read import INTERFACES, EncodedPlan, find_plan, interfaces
 class SelfTest:
     """Errors of a device's results beside those that a library carries."""
 
-    #: Absolute, over all outputs.
-    largest_error: float
-    #: The largest part of an element's tolerance that its error takes.
-    tolerance_used: float
-    #: Number of elements that were compared.
-    compared: int
-
-
-class _Network(NamedTuple):
-    """A library's file, read without loading it."""
-
-    path: Path
-    plan: EncodedPlan
-    inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
+    largest_error: float  #: Absolute, over all outputs.
+    tolerance_used: float  #: The largest part of an element's tolerance that its error takes.
+    compared: int  #: Number of elements that were compared.
 
 
 class StandaloneModule(Module):
     """A network in a library of ``tvmflow compile --standalone``.
 
-    ``device_index`` counts OpenCL devices, GPUs first.
-
-    Raises
-    ------
-    ArtifactError
-        If its plan is damaged or of another format.
+    ``device_index`` counts OpenCL devices, GPUs first.  An `ArtifactError` says that its plan is
+    damaged or of another format.
     """
 
     def __init__(
@@ -85,11 +68,11 @@ class StandaloneModule(Module):
         if plan is None:
             reason = "it has no plan that this tvmflow reads"
             raise unreadable(file, reason, "Compile the model again with this tvmflow.")
-        inputs, outputs = (tensor_infos(interfaces(plan, side)) for side in INTERFACES)
         beside = file.with_name(file.name + SIDECAR_SUFFIX)
         weights = beside if beside.is_file() else None
+        inputs, outputs = _interfaces(plan)
         super().__init__(file, plan.metadata, inputs, outputs, device_index, weights)
-        self._network = _Network(file, plan, inputs, outputs)
+        self._plan = plan
         self._flags = 0 if check_weights else UNCHECKED_WEIGHTS
 
     @property
@@ -120,12 +103,12 @@ class StandaloneModule(Module):
             found: JsonObject = json.loads(running._library["describe"](running._model))
             return found
 
-    def _instance(self) -> _Instance:
+    def _instance(self) -> Instance:
         running = self._opened()
-        assert isinstance(running, _Instance)
+        assert isinstance(running, Instance)
         return running
 
-    def _open(self) -> _Instance:
+    def _open(self) -> Instance:
         self._require_host(elf.read_library(self.path).architecture)
         index = self.device_index
         # As 32 bits in the C interface, where others would become another device.
@@ -134,19 +117,18 @@ class StandaloneModule(Module):
                 f"Running {self.path} failed: there is no opencl device {index} on this machine.",
                 remedy="`tvmflow devices` lists the devices and their numbers.",
             )
-        return _Instance(self._network, index, self._flags)
+        return Instance(self.path, self._plan, index, self._flags)
 
 
-class _Instance:
+class Instance:
     """A model of the library on its device."""
 
-    #: It is part of creating a model.
-    upload_ms: float | None = None
+    upload_ms: float | None = None  #: It is part of creating a model.
 
-    def __init__(self, network: _Network, device_index: int, flags: int = 0):
-        self._network = network
-        self._device_index = device_index
-        self._library = Library(network.path)
+    def __init__(self, path: Path, plan: EncodedPlan, device_index: int, flags: int):
+        self._path, self._plan, self._device_index = path, plan, device_index
+        self._inputs, self._outputs = _interfaces(plan)
+        self._library = Library(path)
         self._model = ctypes.c_void_p()
         # The model goes before its code.
         self._finalizer = weakref.finalize(self, _end, self._library, self._model)
@@ -156,25 +138,24 @@ class _Instance:
         """Run the network once."""
         if on_device:
             raise InputError(
-                f"Running {self._network.path} with DLPack outputs is not possible: a standalone "
+                f"Running {self._path} with DLPack outputs is not possible: a standalone "
                 "module copies its outputs.",
                 remedy="Take them as 'numpy'.",
             )
         self._set_inputs(values)
         self._call("run")
-        infos = self._network.outputs
-        arrays = [self._output(index, info) for index, info in enumerate(infos)]
-        return Outputs([info.name for info in infos], arrays)
+        arrays = [self._output(index, info) for index, info in enumerate(self._outputs)]
+        return Outputs([info.name for info in self._outputs], arrays)
 
     def profile(self, values: Sequence[object], runs: int) -> list[KernelTime]:
         """Measure every kernel launch, with a second instance: measuring slows runs down."""
         runs = max(1, runs)
         # The first one has checked the weights, if they are to be checked.
         flags = PROFILE | UNCHECKED_WEIGHTS
-        instance = _Instance(self._network, self._device_index, flags)
+        instance = Instance(self._path, self._plan, self._device_index, flags)
         instance._set_inputs(values)
         measured = [instance._profile_once() for _ in range(runs + 1)][1:]
-        launches = self._network.plan[Section.LAUNCHES]
+        launches = self._plan[Section.LAUNCHES]
         if any(len(run) != len(launches) for run in measured):
             raise DeviceError(
                 f"Measuring kernels failed: the library reported {len(measured[0])} launches, but "
@@ -196,7 +177,7 @@ class _Instance:
             status = self._library["create"](ctypes.byref(options), ctypes.byref(self._model))
             if status == 0:
                 return
-            failure = self._library.error(status, self._model, f"Opening {self._network.path}")
+            failure = self._library.error(status, self._model, f"Opening {self._path}")
             self._library["destroy"](self._model)
             self._model.value = None
             if status != NO_OPENCL:
@@ -207,7 +188,7 @@ class _Instance:
         raise error
 
     def _set_inputs(self, values: Sequence[object]) -> None:
-        for index, (info, value) in enumerate(zip(self._network.inputs, values, strict=True)):
+        for index, (info, value) in enumerate(zip(self._inputs, values, strict=True)):
             array = np.ascontiguousarray(as_array(info, to_blocked(info, _on_host(info, value))))
             self._call("set_input", index, *_memory(array))
 
@@ -232,7 +213,11 @@ class _Instance:
     def _call(self, name: str, *arguments: object, attempt: str = "Running") -> None:
         status = self._library[name](self._model, *arguments)
         if status != 0:
-            raise self._library.error(status, self._model, f"{attempt} {self._network.path}")
+            raise self._library.error(status, self._model, f"{attempt} {self._path}")
+
+
+def _interfaces(plan: EncodedPlan) -> Iterator[tuple[TensorInfo, ...]]:
+    return (tensor_infos(interfaces(plan, side)) for side in INTERFACES)
 
 
 def _memory(array: np.ndarray) -> tuple[int, int, int]:

@@ -11,7 +11,6 @@ import json
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 
@@ -32,17 +31,9 @@ from .format import (
     records,
 )
 
-#: Channel types of OpenCL's images, by the dtype of the elements in memory.
-CHANNEL_TYPES = {
-    "float32": 0x10DE,
-    "float16": 0x10DD,
-    "int8": 0x10D7,
-    "int16": 0x10D8,
-    "int32": 0x10D9,
-    "uint8": 0x10DA,
-    "uint16": 0x10DB,
-    "uint32": 0x10DC,
-}
+_STORED = ("int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32")
+#: Channel types of OpenCL's images from `CL_SIGNED_INT8` to `CL_FLOAT`, by the elements' dtype.
+CHANNEL_TYPES = {dtype: code for code, dtype in enumerate(_STORED, 0x10D7)}
 #: No buffer of OpenCL is empty, and vectors that begin inside of one end inside of it.
 SMALLEST_BUFFER_BYTES = 64
 
@@ -53,8 +44,7 @@ class Allocation:
 
     bytes: int
     extent: Extent | None = None
-    #: Of an image: a key of `CHANNEL_TYPES`.
-    channels: str = ""
+    channels: str = ""  #: Of an image: a key of `CHANNEL_TYPES`.
 
     @classmethod
     def of(cls, shape: tuple[int, ...], dtype: str, scope: str | None = None) -> Allocation:
@@ -76,8 +66,7 @@ class PlanTensor:
 
     name: str
     allocation: int
-    #: Memory scope; ``None`` is a buffer of the tensor's dtype.
-    scope: str | None = None
+    scope: str | None = None  #: Memory scope; ``None`` is a buffer of the tensor's dtype.
 
     @property
     def is_image(self) -> bool:
@@ -90,8 +79,7 @@ class Operand:
     """A tensor as the argument of a launch."""
 
     tensor: PlanTensor
-    #: Whether the kernel reads it, and whether it writes it.
-    read: bool
+    read: bool  #: Whether the kernel reads it.
     written: bool
 
 
@@ -100,12 +88,9 @@ class Launch:
     """A kernel with all its arguments and work sizes."""
 
     kernel: str
-    #: The primary function that it is part of.
-    function: str
-    #: Bytes are a scalar.
-    arguments: tuple[Operand | bytes, ...]
-    #: Work-items, in the order of OpenCL's dimensions.
-    global_size: tuple[int, ...]
+    function: str  #: The primary function that it is part of.
+    arguments: tuple[Operand | bytes, ...]  #: Bytes are a scalar.
+    global_size: tuple[int, ...]  #: Work-items, in the order of OpenCL's dimensions.
     local_size: tuple[int, ...]
 
 
@@ -163,14 +148,6 @@ class Plan:
 
 #: As for modules that run in Python (native/opencl/program.cc).
 BUILD_OPTIONS = "-cl-mad-enable"
-
-
-class Region(NamedTuple):
-    """A part of an image whose rows follow each other in the host's data."""
-
-    element: int
-    origin: tuple[int, int, int]
-    size: tuple[int, int, int]
 
 
 def encode(plan: Plan, weights: WrittenWeights) -> bytes:
@@ -261,7 +238,7 @@ def _programs(plan: Plan, strings: Strings) -> tuple[list[JsonObject], dict[str,
 
 def _interface(interface: Interface, strings: Strings, regions: list[JsonObject]) -> JsonObject:
     info, tensor = interface.info, interface.tensor
-    found = regions_of(info) if tensor.is_image else []
+    found = _regions(info) if tensor.is_image else []
     row = {
         "name": strings(info.name),
         "layout": strings(info.layout or ""),
@@ -274,25 +251,25 @@ def _interface(interface: Interface, strings: Strings, regions: list[JsonObject]
         "first_region": len(regions),
         "regions": len(found),
     }
-    regions += [region._asdict() for region in found]
+    regions += found
     return row
 
 
-def regions_of(info: TensorInfo) -> list[Region]:
+def _regions(info: TensorInfo) -> list[JsonObject]:
     """Parts that the image of a blocked tensor ``[N, C', H, W, 4]`` is copied in.
 
-    With one panel the image has the order of the data; with more, each block of channels is a
-    rectangle.
+    The rows of each follow each other in the host's data, from an element on.  With one panel the
+    image has the order of the data; with more, each block of channels is a rectangle.
     """
     n, blocks, height, width, lanes = info.shape
     panels = panels_of(info.scope)
     if panels == 1:
-        return [Region(0, (0, 0, 0), (width, n * blocks * height, 1))]
+        return [{"size": (width, n * blocks * height, 1)}]
     below = -(-blocks // panels)
     regions = []
     for number in range(n * blocks):
         picture, block = divmod(number, blocks)
         row = (picture * below + block // panels) * height
-        origin = (block % panels * width, row, 0)
-        regions.append(Region(number * height * width * lanes, origin, (width, height, 1)))
+        place = {"element": number * height * width * lanes, "size": (width, height, 1)}
+        regions.append({**place, "origin": (block % panels * width, row, 0)})
     return regions

@@ -23,7 +23,7 @@ from ..files import place_copy, require_space, staging
 from ..weights import dtype_from_name
 from .loaded import StandaloneModule
 from .programs import OWNER, SOURCE, Program, beside, from_folder, read, update
-from .read import EncodedPlan, FoundWeights, find_plan, find_weights, is_standalone
+from .read import EncodedPlan, find_plan, find_weights, is_standalone
 
 #: Compiling a network may take minutes on a phone; a driver that takes longer hangs.
 START_LIMIT_S = 900.0
@@ -63,7 +63,7 @@ class Source:
 
     library: Path
     plan: EncodedPlan
-    weights: FoundWeights
+    weights_file: Path | None  #: The weights beside the library, if they are not inside.
 
     @classmethod
     def open(cls, library: Path) -> Source:
@@ -81,18 +81,13 @@ class Source:
                 remedy="Compile the model with `format=standalone`; other modules are not compiled "
                 "by the device's driver ahead of time.",
             )
-        weights = find_weights(library, plan)
+        weights = find_weights(library, plan).path
         with staging(beside(library)) as stage:
             # A driver that cannot keep what it builds says that the kernels are wrong.
             require_space(stage, ROOM_BYTES)
             if beside(library).exists():
                 read(beside(library))
-        return cls(library, plan, weights)
-
-    @property
-    def weights_file(self) -> Path | None:
-        """The weights beside the library, if they are not inside."""
-        return self.weights.path if self.weights.path != self.library else None
+        return cls(library, plan, None if weights == library else weights)
 
 
 def precompile(source: Source, device_index: int) -> Precompiled:

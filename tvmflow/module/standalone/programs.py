@@ -46,10 +46,8 @@ _ENTRY_MAGIC = b"TVMFLOWP"
 class Program(NamedTuple):
     """A program's binary."""
 
-    #: SHA-256 of its source, its options, the device and the driver.
-    key: bytes
-    #: Whose it is, for people: device, driver, and so on.
-    description: dict[str, str]
+    key: bytes  #: SHA-256 of its source, its options, the device and the driver.
+    description: dict[str, str]  #: Whose it is, for people: device, driver, and so on.
     binary: bytes
 
 
@@ -58,12 +56,9 @@ class Updated:
     """Changes that writing a file made."""
 
     added: int
-    #: Programs that were there under the same key.
-    replaced: int
-    #: Programs of other sources, which this library never asks for.
-    dropped: int
-    #: Bytes that were no whole frame; what was sound beside them is kept.
-    damaged_bytes: int
+    replaced: int  #: Programs that were there under the same key.
+    dropped: int  #: Programs of other sources, which this library never asks for.
+    damaged_bytes: int  #: Bytes that were no whole frame; what was sound beside them is kept.
 
 
 def beside(library: Path) -> Path:

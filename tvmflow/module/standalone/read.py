@@ -253,8 +253,7 @@ class FoundWeights:
 
     path: Path
     offset: int
-    #: With their header.
-    size: int
+    size: int  #: With their header.
     digest: bytes
 
     def check(self) -> None:
