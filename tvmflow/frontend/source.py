@@ -187,27 +187,32 @@ def _strip_large_tensors(data: memoryview, limit_bytes: int) -> bytes:
     Each such tensor becomes one with external data, whose location is ``_SAME_FILE`` and
     whose offset counts from the start of ``data``.
     """
-    return b"".join(_strip(data, 0, len(data), "Model", limit_bytes))
+    pieces = _strip(data, 0, len(data), "Model", limit_bytes)
+    return b"".join(data[piece] if isinstance(piece, slice) else piece for piece in pieces)
 
 
 def _strip(
     data: memoryview, start: int, end: int, message: str, limit_bytes: int
-) -> list[bytes | memoryview]:
-    """Return the pieces of the message in ``data[start:end]``."""
-    pieces: list[bytes | memoryview] = []
+) -> list[bytes | slice]:
+    """Return the pieces of the message in ``data[start:end]``, what stays as it is as slices.
+
+    No views: an error would keep them in its traceback, and with them the file mapped.
+    """
+    pieces: list[bytes | slice] = []
     copied_to = start
     for number, begin, payload, stop in _large_fields(data, start, end, limit_bytes):
         inner = _PATHS.get(message, {}).get(number)
-        pieces.append(data[copied_to:begin])
+        pieces.append(slice(copied_to, begin))
         if message == "Tensor" and number == _RAW_DATA:
             pieces.append(_external(payload, stop - payload))
         elif inner is not None:
             parts = _strip(data, payload, stop, inner, limit_bytes)
-            pieces += [_varint(number << 3 | _BYTES), _varint(sum(map(len, parts))), *parts]
+            length = sum(p.stop - p.start if isinstance(p, slice) else len(p) for p in parts)
+            pieces += [_varint(number << 3 | _BYTES), _varint(length), *parts]
         else:
-            pieces.append(data[begin:stop])
+            pieces.append(slice(begin, stop))
         copied_to = stop
-    return [*pieces, data[copied_to:end]]
+    return [*pieces, slice(copied_to, end)]
 
 
 def _external(offset: int, length: int) -> bytes:
