@@ -205,7 +205,7 @@ def test_broadcasts_of_constants_and_maps():
 def test_weights_are_rearranged_and_padded_with_zeros(shape):
     outputs, inputs = shape
     weight = random((outputs, inputs, 3, 2))
-    packed = blocked.conv_weight(weight, 4)
+    packed = blocked.split_axis(weight, 0, 4)
     assert packed.shape == (-(-outputs // 4), inputs, 3, 2, 4)
     flat = packed.transpose(0, 4, 1, 2, 3).reshape(-1, inputs, 3, 2)
     np.testing.assert_array_equal(flat[:outputs], weight)

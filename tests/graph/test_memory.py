@@ -8,8 +8,8 @@ import pytest
 from first_stages import compiled_until
 from networks import NETWORKS
 
-from tvmflow.graph.memory import ALIGNMENT, Kind, MemoryPlan, Tensor, assign_blocks
-from tvmflow.ir.scope import HALF_BUFFER
+from tvmflow.graph.memory import ALIGNMENT, MemoryPlan, Tensor, assign_blocks
+from tvmflow.ir.scope import HALF_BUFFER, is_half
 from tvmflow.models import build as build_model
 
 
@@ -38,7 +38,7 @@ def check_plan(plan: MemoryPlan) -> None:
         assert block.tensors
         for index, tensor in enumerate(block.tensors):
             assert tensor.block == number
-            assert tensor.kind is block.kind
+            assert tensor.kind == block.kind
             for other in block.tensors[:index]:
                 assert tensor.last < other.first or other.last < tensor.first
             # The block has room.
@@ -49,9 +49,7 @@ def check_plan(plan: MemoryPlan) -> None:
                 assert tensor.extent.width <= block.extent.width
                 assert tensor.extent.height <= block.extent.height
                 assert tensor.extent.layers <= block.extent.layers
-                assert block.extent.texels * (8 if block.kind is Kind.HALF_IMAGE else 16) == (
-                    block.bytes
-                )
+                assert block.extent.texels * (8 if is_half(block.kind) else 16) == block.bytes
     in_blocks = [t for block in plan.blocks for t in block.tensors]
     assert len({id(t) for t in in_blocks}) == len(in_blocks)
     assert {id(t) for t in in_blocks} == {id(t) for t in plan.tensors if t.block is not None}

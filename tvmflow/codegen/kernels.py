@@ -85,9 +85,6 @@ def split_source(code: str) -> dict[str, str]:
     return {n.strip(): _DECLARATION.sub("", text).strip() + "\n" for n, _, text in parts}
 
 
-# -- workspaces ---------------------------------------------------------------------------
-
-
 def allocates(function: tirx.PrimFunc) -> bool:
     """True if a function allocates memory of the device while it runs."""
     found = nodes_in(function.body, s_tir.SBlock, tirx.AllocBuffer)

@@ -105,9 +105,6 @@ def _ordered(node: tirx.Max | tirx.Min) -> tuple[tirx.Expr, tirx.Expr, bool]:
     return first, second, never_nan(first)
 
 
-# -- LLVM ---------------------------------------------------------------------------------
-
-
 def _by_choice(node: tirx.Max | tirx.Min) -> tirx.Expr:
     """Maxima as LLVM gets them from TVM: ``a > b ? a : b``, each operand computed once.
 

@@ -152,9 +152,6 @@ def _element(
     return tensor(*(i if int(extent) == whole else 0 for (i, whole), extent in own))
 
 
-# -- Targets ------------------------------------------------------------------------------
-
-
 #: Of each operator: what LLVM is given, which divides correctly and is not asked to fuse, and the
 #: functions of OpenCL C, which has one itself, and CUDA.
 _LOWERED: dict[str, tuple[Callable[..., tirx.Expr], str, str]] = {

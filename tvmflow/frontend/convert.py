@@ -11,6 +11,7 @@ import onnx
 import tvm
 from tvm import relax, te, topi
 
+from ..ir.expressions import OPAQUE
 from ..ir.names import unique
 from ..ir.operator import FUNCTION_ATTRIBUTE
 from ..ir.operators import OPERATORS
@@ -22,10 +23,6 @@ from .graph import Graph, node_name
 from .ops import CONVERTERS
 
 _LOG = logging.getLogger(__name__)
-
-#: Fused with nothing: kernels that convert read and write halves and have none of their own,
-#: which needs no support in devices.
-_OPAQUE = 8
 
 
 class _Expressions(dict[str, relax.Expr]):
@@ -92,12 +89,12 @@ def _output(
 
 
 def _converted(builder: relax.BlockBuilder, value: relax.Expr, dtype: str) -> relax.Expr:
-    """Return a tensor in another type, by a function of its own."""
-    options = {"primfunc_name_hint": "convert", "primfunc_attrs": {"op_pattern": _OPAQUE}}
+    """Return a tensor in another type, by a function of its own.
+
+    Fused with nothing, it reads and writes halves and has none, which needs no support in devices.
+    """
+    options = {"primfunc_name_hint": "convert", "primfunc_attrs": {"op_pattern": OPAQUE}}
     return builder.call_te(lambda x: topi.cast(x, dtype), value, **options)
-
-
-# Nodes ---------------------------------------------------------------------------------
 
 
 def _convert_nodes(builder: relax.BlockBuilder, graph: Graph, expressions: _Expressions) -> None:
@@ -170,9 +167,6 @@ def _result(
     if expected is not None and found != expected:
         raise Refusal(f"its result would be {found} where ONNX has {expected}")
     return value
-
-
-# Names ---------------------------------------------------------------------------------
 
 
 def _name_apart(nodes: Sequence[onnx.NodeProto]) -> None:

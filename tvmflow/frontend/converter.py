@@ -54,8 +54,6 @@ class NodeContext:
         self._variables: dict[relax.Expr, relax.Var] = {}
         self._emitted = 0
 
-    # Inputs and attributes -------------------------------------------------------------
-
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return an attribute's value; text as ``str``, repeated ones as a list.
 
@@ -121,14 +119,11 @@ class NodeContext:
         """Tell whether an optional result is asked for."""
         return index < len(self.results) and self.results[index] is not None
 
-    # Output ----------------------------------------------------------------------------
-
     def emit(self, value: relax.Expr) -> relax.Expr:
         """Bind an intermediate result to a variable named after the node, which gives it a type.
 
-        Kernels are traced back to nodes by these names: ``NODE#1``, ``NODE#2``, ... are
-        the node's intermediate results and ``NODE`` is its result.  As an identifier that is
-        ``NODE_1``, as exporters call their second node: such numbers are left out.
+        Kernels are traced back to nodes by these names, ``NODE#1``, ``NODE#2``, ...; numbers are
+        left out as in :func:`.convert.binding_names`.
         """
         if isinstance(value, relax.Tuple):
             return relax.Tuple([self.emit(field) for field in value.fields])

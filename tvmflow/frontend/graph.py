@@ -15,6 +15,7 @@ from ..errors import UnsupportedModelError
 from ..ir.operator import DOMAIN
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorInfo, TensorType
+from ..ir.units import counted
 
 #: ONNX's own operator domain has two spellings.
 DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -93,13 +94,12 @@ def unsupported(problems: Iterable[tuple[str, str, str]], label: str) -> Unsuppo
     for (op_type, reason), names in sorted(groups.items()):
         shown = ", ".join(names[:_NAMES_SHOWN])
         more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-        count = "1 node" if len(names) == 1 else f"{len(names)} nodes"
-        lines.append(f"  {op_type} ({count}): {reason}\n    {shown}{more}")
+        lines.append(f"  {op_type} ({counted(len(names), 'node')}): {reason}\n    {shown}{more}")
     operators = sorted({op_type for op_type, _ in groups})
     nodes = sum(map(len, groups.values()))
     return UnsupportedModelError(
-        f"{label[:1].upper() + label[1:]} cannot be compiled: {nodes} "
-        f"{'node uses' if nodes == 1 else 'nodes use'} what is not supported "
+        f"{label[:1].upper() + label[1:]} cannot be compiled: "
+        f"{counted(nodes, 'node uses', 'nodes use')} what is not supported "
         f"({', '.join(operators)}).",
         remedy="Export the model without them, or cut it before them (onnx.utils.extract_model).",
         details="\n".join(lines),

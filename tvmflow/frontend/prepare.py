@@ -199,9 +199,6 @@ def _check(skeleton: onnx.ModelProto, opset: int, constants: Mapping[str, np.nda
         ) from error
 
 
-# Operator sets 1 to 6 --------------------------------------------------------------------
-
-
 def _upgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     """Return a model of an operator set from 7 on, by ONNX's version converter.
 

@@ -105,9 +105,6 @@ def _is_identity(node: onnx.NodeProto, graph: Graph, used: Container[str]) -> bo
     return training is not None and not training.any()
 
 
-# Types ---------------------------------------------------------------------------------
-
-
 def _infer(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], str | None]:
     """Return the static types of a node's results, as far as they are known.
 
@@ -215,9 +212,6 @@ def _static_type(inferred: onnx.TypeProto | None) -> TensorType:
     return TensorType(shape, DTYPES[tensor.elem_type])
 
 
-# Custom operators ----------------------------------------------------------------------
-
-
 def _infer_custom(node: onnx.NodeProto, graph: Graph) -> dict[str, TensorType]:
     """Return the types of a custom operator's results; look at constants that it reads."""
     operator = OPERATORS[node.op_type]
@@ -260,9 +254,6 @@ def call_checks(graph: Graph) -> tuple[CallCheck, ...]:
         if check.inputs:
             found.append(check)
     return tuple(found)
-
-
-# Constants -----------------------------------------------------------------------------
 
 
 def _fold(

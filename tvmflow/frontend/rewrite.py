@@ -26,8 +26,6 @@ _MOVES = ("Flatten", "Reshape", "Transpose", "Squeeze", "Unsqueeze")
 #: Layers that take a BatchNormalization into their weights.
 _LAYERS = ("Conv", "ConvTranspose", "Gemm")
 
-# Quantized operators -------------------------------------------------------------------
-
 
 def expand_quantized(nodes: Sequence[onnx.NodeProto], opset: int) -> list[onnx.NodeProto]:
     """Return the nodes with ONNX's own in the place of ONNX Runtime's quantized ones.
@@ -139,9 +137,6 @@ def move_quantized(
     return result
 
 
-# Half precision ------------------------------------------------------------------------
-
-
 def widen(graph: Graph) -> None:
     """Give all float16 values the type float32, in place.
 
@@ -166,9 +161,6 @@ def widen(graph: Graph) -> None:
     for name, array in graph.constants.items():
         if array.dtype == np.float16 and array.nbytes < graph.large_weight_bytes:
             graph.constants[name] = array.astype(np.float32)
-
-
-# Normalizations ------------------------------------------------------------------------
 
 
 def fold_batch_norms(graph: Graph) -> None:

@@ -267,9 +267,6 @@ def _damaged(position: int) -> ModelError:
     )
 
 
-# Arrays ----------------------------------------------------------------------------------
-
-
 def dtype_name(elem_type: int) -> str:
     """Return ONNX's name of an element type, for messages."""
     try:

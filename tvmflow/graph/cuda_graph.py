@@ -26,8 +26,9 @@ from tvm import IRModule, relax, tirx
 
 from ..codegen.kernels import allocates
 from ..errors import CompileError
+from ..ir.expressions import substitute_vars
 from ..ir.passes import module_pass
-from ..ir.rewriter import op_name, substitute, with_bindings, with_body, with_main
+from ..ir.rewriter import op_name, with_bindings, with_body, with_main
 from ..ir.signatures import bindings_of
 from .memory import allocation
 
@@ -91,9 +92,9 @@ def _with_copies(main: relax.Function) -> relax.Function:
     inputs = main.params[: int(main.attrs["num_input"])]
     staged = {param: copied(f"{param.name}_staged", param) for param in inputs}
     for binding in bindings_of(main):
-        value = substitute(binding.value, staged)
+        value = substitute_vars(binding.value, staged)
         bindings.append(relax.VarBinding(binding.var, value))
-    result = substitute(main.body.body, staged)
+    result = substitute_vars(main.body.body, staged)
     if isinstance(result.ty, relax.TupleType):
         fields = [
             emit(f"result{i}", relax.TupleGetItem(result, i), ty)

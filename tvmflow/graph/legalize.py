@@ -49,6 +49,7 @@ from ..codegen.nan_propagation import reducer
 from ..codegen.rounding import elementwise
 from ..devices.target import TargetSpec
 from ..errors import CompileError
+from ..ir import expressions as ir
 from ..ir.expressions import nodes_in
 from ..ir.operator import FUNCTION_ATTRIBUTE
 from ..ir.passes import module_pass
@@ -235,11 +236,6 @@ def not_legalized(mod: IRModule, target: TargetSpec, error: Exception) -> Compil
     )
 
 
-# -- running sums -------------------------------------------------------------------------
-
-#: TVM's pattern of functions that are not fused: inlined into each other, steps would double
-#: what they read.
-_OPAQUE = 8
 #: Attribute of functions whose results are parts of sums, and stay in fp32 whatever is stored.
 PARTIAL = "tvmflow.partial"
 
@@ -289,14 +285,9 @@ class _CumsumInSteps(Rewriter):
 
             return te.compute(data.shape, body, name="running_sum")
 
-        attributes = {"op_pattern": _OPAQUE, **({PARTIAL: True} if is_partial else {})}
+        # Inlined into each other, steps would double what they read.
+        attributes = {"op_pattern": ir.OPAQUE, **({PARTIAL: True} if is_partial else {})}
         return self.bb.call_te(step, x, primfunc_name_hint="running_sum", primfunc_attrs=attributes)
-
-
-# -- fusion -------------------------------------------------------------------------------
-
-#: TVM's numbers for how a function's results depend on its operands, which decide what is fused.
-_ELEMENTWISE, _BROADCAST, _INJECTIVE, _REDUCTION, _PRODUCT = range(5)
 
 
 @module_pass("AnnotateCustomOperators")
@@ -307,12 +298,13 @@ def AnnotateCustomOperators(mod: IRModule) -> IRModule:  # noqa: N802
     function that reads several elements into a sum.  An operator whose elements are independent
     is computed where it is read, also by a sum; others compute their operands where they read them.
     """
-    known = {kind: kind for kind in (_ELEMENTWISE, _BROADCAST, _PRODUCT)} | {_INJECTIVE: _BROADCAST}
+    known = {kind: kind for kind in (ir.ELEMENTWISE, ir.BROADCAST, ir.PRODUCT)}
+    known[ir.INJECTIVE] = ir.BROADCAST
     result = mod.clone()
     for name, function in mod.functions_items():
         if isinstance(function, tirx.PrimFunc) and FUNCTION_ATTRIBUTE in function.attrs:
             single = function.attrs[FUNCTION_ATTRIBUTE] == 1
             kind = int(function.attrs["op_pattern"])
-            pattern = known.get(kind, _REDUCTION) if single else _REDUCTION
+            pattern = known.get(kind, ir.REDUCTION) if single else ir.REDUCTION
             result[name] = function.with_attr("op_pattern", pattern)
     return result

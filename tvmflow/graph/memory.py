@@ -36,7 +36,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from enum import Enum
 from math import prod
 
 import numpy as np
@@ -48,17 +47,7 @@ from ..codegen.kernels import with_workspaces
 from ..ir.expressions import nodes_in
 from ..ir.passes import module_pass
 from ..ir.rewriter import op_name, shape_of, with_body, with_main
-from ..ir.scope import (
-    CHANNELS,
-    HALF,
-    HALF_BUFFER,
-    PREFIX,
-    Extent,
-    extent_of,
-    is_half,
-    is_texture,
-    texel_bytes,
-)
+from ..ir.scope import CHANNELS, HALF, HALF_BUFFER, PREFIX, Extent, Stored, is_half, texel_bytes
 from ..ir.signatures import bindings_of
 from ..runtime.json_types import JsonObject
 
@@ -105,29 +94,16 @@ def allocation(name: str, ty: relax.TensorType) -> relax.VarBinding:
 # -- the plan -----------------------------------------------------------------------------
 
 
-class Kind(Enum):
-    """Kinds of allocations; the value is the memory scope that they are made with.
-
-    An image is made with the extents (layers, rows, columns, channels).
-    """
-
-    BUFFER = "global"
-    HALF_BUFFER = HALF_BUFFER
-    IMAGE = f"{PREFIX}:1.2"
-    HALF_IMAGE = f"{HALF}:1.2"
-
-
 #: Blocks of channels that devices have, see :mod:`tvmflow.devices.target`.
 LANES = (4, 8, 16)
 #: Drivers align buffers to this many bytes, at least.
 ALIGNMENT = 64
 #: Orders of tensors that are tried besides the one by size.
 ORDERS = 32
-HALF_KINDS = (Kind.HALF_BUFFER, Kind.HALF_IMAGE)
 
 
 @dataclass
-class Tensor:
+class Tensor(Stored):
     """An intermediate tensor."""
 
     name: str
@@ -159,21 +135,10 @@ class Tensor:
         return "NCHW" if len(self.shape) == 4 else "plain"
 
     @property
-    def is_image(self) -> bool:
-        """True for a texture."""
-        return self.scope is not None and is_texture(self.scope)
-
-    @property
-    def kind(self) -> Kind:
-        """The kind of allocation that it can share."""
-        if self.scope is None or self.scope == HALF_BUFFER:
-            return Kind(self.scope or "global")
-        return Kind.HALF_IMAGE if is_half(self.scope) else Kind.IMAGE
-
-    @property
-    def extent(self) -> Extent | None:
-        """Extent of its image."""
-        return extent_of(self.shape, str(self.scope)) if self.is_image else None
+    def kind(self) -> str:
+        """The memory scope of allocations that it can share; of images the one for any extents."""
+        image = f"{HALF if is_half(self.scope or '') else PREFIX}:1.2"
+        return image if self.is_image else self.scope or "global"
 
 
 @dataclass
@@ -181,7 +146,7 @@ class Block:
     """An allocation that several tensors share."""
 
     #: The kind of its tensors.
-    kind: Kind
+    kind: str
     bytes: int = 0
     extent: Extent | None = None
     tensors: list[Tensor] = field(default_factory=list)
@@ -199,7 +164,7 @@ class Block:
 
     def is_free_for(self, tensor: Tensor) -> bool:
         """True if the kind fits and nobody in it lives at the same time."""
-        return tensor.kind is self.kind and all(
+        return tensor.kind == self.kind and all(
             tensor.last < t.first or t.last < tensor.first for t in self.tensors
         )
 
@@ -238,16 +203,7 @@ class MemoryPlan:
                 for b in self.blocks
             ],
             "tensors": [
-                asdict(t)
-                | {
-                    "shape": list(t.shape),
-                    "storage": "texture" if t.is_image else "buffer",
-                    "stored_as": "float16" if t.kind in HALF_KINDS else t.dtype,
-                    "layout": t.layout,
-                    "image": None if t.extent is None else str(t.extent),
-                    "bytes": t.bytes,
-                }
-                for t in self.tensors
+                asdict(t) | t.place() | {"layout": t.layout, "bytes": t.bytes} for t in self.tensors
             ],
         }
 
@@ -354,8 +310,6 @@ class _Planner:
                 if tirx.is_buffer_var(param) and param.scope() not in ("", "global"):
                     tensor.scope = param.scope()
 
-    # -- applying it ---------------------------------------------------------------------------
-
     def _apply(self, plan: MemoryPlan) -> IRModule:
         storages: dict[relax.Var | int, relax.Var] = {}
         bindings: list[relax.Binding] = []
@@ -390,12 +344,12 @@ def _allocate(block: Block) -> relax.Expr:
     extent, dtype = block.extent, "float32"
     if extent is not None:
         shape = [extent.layers, extent.height, extent.width, CHANNELS]
-    elif block.kind is Kind.HALF_BUFFER:
+    elif is_half(block.kind):
         shape = [block.bytes // 2]
     else:
         shape, dtype = [block.bytes], "uint8"
     # The virtual machine's own operator: that of the memory dialect forgets the dtype.
-    operator, scope = Op.get("relax.vm.alloc_storage"), StringImm(block.kind.value)
+    operator, scope = Op.get("relax.vm.alloc_storage"), StringImm(block.kind)
     return relax.Call(operator, [relax.ShapeExpr(shape), relax.prim_value(0), _dtype(dtype), scope])
 
 

@@ -34,8 +34,8 @@ def pad_axis(array: np.ndarray, axis: int, multiple: int) -> np.ndarray:
 def split_axis(array: np.ndarray, axis: int, block: int) -> np.ndarray:
     """``array`` with an axis in blocks, whose lanes are the last axis, padded with zeros.
 
-    So weights of dense layers ``[N, K]`` become ``[N', K, c]``, those of depthwise convolutions
-    ``[C, KH, KW]`` become ``[C', KH, KW, c]``.
+    So weights of dense layers ``[N, K]`` become ``[N', K, c]``, those of convolutions ``OIHW``
+    ``[O', I, KH, KW, c]``, of depthwise ones ``[C, KH, KW]`` ``[C', KH, KW, c]``.
     """
     padded = pad_axis(array, axis, block)
     blocks = padded.shape[axis] // block
@@ -49,11 +49,6 @@ def block_constant(array: np.ndarray, block: int) -> np.ndarray:
     ``[1, C, 1, 1]`` becomes ``[1, C', 1, 1, c]`` and ``[1, 1, H, W]`` becomes ``[1, 1, H, W, 1]``.
     """
     return split_axis(array, 1, 1 if array.shape[1] == 1 else block)
-
-
-def conv_weight(weight: np.ndarray, block: int) -> np.ndarray:
-    """``OIHW`` to ``[O', I, KH, KW, c]``, output channels padded with zeros."""
-    return split_axis(weight, 0, block)
 
 
 def gemm_weight(weight: np.ndarray, block: int, depth: int, columns: int) -> np.ndarray:
@@ -75,7 +70,7 @@ def transposed_weight(
     split = weight.reshape(groups, inputs // groups, outputs, kh, kw)
     turned = split.transpose(0, 2, 1, 3, 4).reshape(groups * outputs, inputs // groups, kh, kw)
     padded = np.pad(turned, [(0, 0), (0, 0), (0, taps[0] - kh), (0, taps[1] - kw)])
-    return conv_weight(padded, block)
+    return split_axis(padded, 0, block)
 
 
 def winograd_weight(transformed: np.ndarray, block: int) -> np.ndarray:

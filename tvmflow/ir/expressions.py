@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
+#: TVM's numbers for how a function's results depend on its operands, its ``op_pattern``, by which
+#: it is fused with others.
+ELEMENTWISE, BROADCAST, INJECTIVE, REDUCTION, PRODUCT, OPAQUE = 0, 1, 2, 3, 4, 8
+
 
 def nodes_in(root: object, *kinds: type[Found]) -> list[Found]:
     """Nodes of these classes within a node or a list of some, in the order of TVM's walk."""
@@ -26,7 +30,7 @@ def nodes_in(root: object, *kinds: type[Found]) -> list[Found]:
 
 
 def substitute_vars(node: Found, values: Mapping[tirx.Var, tirx.Expr]) -> Found:
-    """A node of TIR with expressions in place of variables."""
+    """A node of TIR or Relax with expressions in place of variables."""
     return tvm_ffi.structural_map(node, (tirx.Var, lambda var: values.get(var, var)))
 
 

@@ -25,8 +25,9 @@ from tvm import IRModule, relax
 from tvm.ir import GenericConst, GlobalVar
 
 from ..errors import CompileError, nearest
+from .expressions import substitute_vars
 from .passes import module_pass
-from .rewriter import identifier, substitute, with_bindings, with_body, with_main
+from .rewriter import identifier, with_bindings, with_body, with_main
 from .signatures import bindings_of
 
 
@@ -138,10 +139,12 @@ def restore_names(
         same = members.get(other.name) if other is not None else None
         members[name] = same or list(dict.fromkeys(known or [name]))
         renamed[var] = type(var)(name, var.ty)
-        return [relax.VarBinding(renamed[var], substitute(value, renamed))]
+        return [relax.VarBinding(renamed[var], substitute_vars(value, renamed))]
 
     main = with_bindings(main, rename)
-    return with_main(fused, with_body(main, main.body.blocks, substitute(main.body.body, renamed)))
+    return with_main(
+        fused, with_body(main, main.body.blocks, substitute_vars(main.body.body, renamed))
+    )
 
 
 def nodes_of(members: Mapping[str, list[str]], bindings: Collection[str]) -> dict[str, list[str]]:
@@ -206,10 +209,7 @@ def resolve_names(
     ``table``, ``kind`` and ``unknown`` are for errors: "The algorithms", "convolution" and a
     sentence about a name ``{!r}``, which ``remark`` follows if that is an alias.
 
-    Raises
-    ------
-    CompileError
-        If a name is unknown (it lists the nearest), or two of one thing disagree.
+    Raises ``CompileError`` if a name is unknown (it lists the nearest), or two names disagree.
     """
     result: dict[str, str] = {}
     for name, value in given.items():

@@ -153,10 +153,7 @@ class Operator:
     def complete(self, given: Attributes) -> dict[str, Any]:
         """All attributes: those given, and the defaults of the others.
 
-        Raises
-        ------
-        OperatorError
-            If one is unknown or of another type.
+        Raises ``OperatorError`` if one is unknown or of another type.
         """
         if unknown := [name for name in given if name not in self.attributes]:
             raise OperatorError(
@@ -180,14 +177,10 @@ class Operator:
         return completed
 
     def result_types(self, types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
-        """The types of the outputs, for types of the inputs that need not fit.
+        """The types of the outputs, for types of the inputs that need not fit, and all attributes.
 
-        ``attributes`` are complete.
-
-        Raises
-        ------
-        OperatorError, ShapeError
-            If a required input is missing, there are too many, or one does not fit.
+        Raises ``OperatorError`` or ``ShapeError`` if a required input is missing, there are too
+        many, or one does not fit.
         """
         padded = [*types, *[None] * (len(self.inputs) - len(types))]
         if len(types) > len(self.inputs):
@@ -232,10 +225,7 @@ class Operator:
     def tensors(self, inputs: Tensors, attributes: Attributes) -> list[te.Tensor]:
         """The mathematics, for TE tensors that fit; ``attributes`` are complete.
 
-        Raises
-        ------
-        OperatorError
-            If there is not a tensor for each output.
+        Raises ``OperatorError`` if there is not a tensor for each output.
         """
         results = self.compute(inputs, attributes)
         if not isinstance(results, list) or len(results) != len(self.outputs):

@@ -8,33 +8,14 @@ that change bindings and leave variables what they are.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+import tvm_ffi
 from tvm import IRModule, relax, tirx
 from tvm.ir import GenericConst, Op
-from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from .signatures import bindings_of, with_parameters
-
-
-@mutator
-class _Substitute(PyExprMutator):
-    """Replace variables by what ``lookup`` returns for them."""
-
-    def __init__(self, lookup: Callable[[relax.Var], relax.Expr]):
-        super().__init__()
-        self.lookup = lookup
-
-    def visit_var_(self, op: relax.Var) -> relax.Expr:
-        return self.lookup(op)
-
-    visit_dataflow_var_ = visit_var_
-
-
-def substitute(expr: relax.Expr, replaced: Mapping[relax.Var, relax.Expr]) -> relax.Expr:
-    """``expr`` with these variables replaced."""
-    return _Substitute(lambda var: replaced.get(var, var)).visit_expr(expr)
 
 
 def with_bindings(
@@ -113,8 +94,6 @@ class Rewriter:
         functions[relax.GlobalVar("main")] = function
         return IRModule(functions, attrs=rewritten.attrs)
 
-    # -- for subclasses ----------------------------------------------------------------------
-
     def parameter(self, index: int, old: relax.Var) -> relax.Var:
         """The new parameter of ``main`` for an old one."""
         return relax.Var(f"{identifier(old.name)}_{index}", old.ty)
@@ -136,7 +115,7 @@ class Rewriter:
 
     def substitute(self, expr: relax.Expr) -> relax.Expr:
         """``expr`` with every old variable replaced."""
-        return _Substitute(self.plain).visit_expr(expr)
+        return tvm_ffi.structural_map(expr, (relax.Var, self.plain))
 
 
 def identifier(name: str) -> str:
@@ -162,6 +141,20 @@ def with_identifiers(function: relax.Function | tirx.PrimFunc) -> relax.Function
 def constant_array(expr: relax.Expr) -> np.ndarray | None:
     """The value of a constant as NumPy array, ``None`` for any other expression."""
     return expr.value.numpy() if isinstance(expr, GenericConst) else None
+
+
+def narrow_source(
+    expr: relax.Expr, definition: Callable[[relax.Expr], relax.Expr]
+) -> tuple[relax.Expr, int] | None:
+    """The 8-bit tensor that an expression is, converted, less one constant zero point."""
+    zero, value = 0, definition(expr)
+    if op_name(value) == "relax.subtract":
+        point = constant_array(value.args[1])
+        if point is None or point.size != 1:
+            return None
+        zero, value = int(point.reshape(())), definition(value.args[0])
+    narrow = op_name(value) == "relax.astype" and str(value.args[0].ty.dtype) in ("int8", "uint8")
+    return (value.args[0], zero) if narrow else None
 
 
 def shape_of(expr: relax.Expr) -> tuple[int, ...]:

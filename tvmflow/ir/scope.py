@@ -37,6 +37,7 @@ from math import prod
 from tvm import tirx
 
 from ..devices.target import Device
+from ..runtime.json_types import JsonObject
 
 PREFIX = "global.texture"
 #: The prefix of textures whose channels are stored in 16 bits.
@@ -91,6 +92,44 @@ def with_half(scope: str) -> str:
 def texel_bytes(scope: str) -> int:
     """Size of a texel of fp32 channels, or of their 16-bit form."""
     return CHANNELS * (2 if is_half(scope) else 4)
+
+
+class Stored:
+    """A tensor in memory, by its shape, dtype and memory scope."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    #: ``None`` is a buffer of its dtype.
+    scope: str | None
+
+    @property
+    def is_image(self) -> bool:
+        """True for a texture."""
+        return self.scope is not None and is_texture(self.scope)
+
+    @property
+    def extent(self) -> Extent | None:
+        """Extent of its image."""
+        return extent_of(self.shape, str(self.scope)) if self.is_image else None
+
+    @property
+    def storage(self) -> str:
+        """``texture`` or ``buffer``."""
+        return "texture" if self.is_image else "buffer"
+
+    @property
+    def stored_as(self) -> str:
+        """The dtype of its elements in memory."""
+        return "float16" if is_half(self.scope or "") else self.dtype
+
+    def place(self) -> JsonObject:
+        """All of these as JSON."""
+        return {
+            "shape": list(self.shape),
+            "storage": self.storage,
+            "stored_as": self.stored_as,
+            "image": None if self.extent is None else str(self.extent),
+        }
 
 
 def extent_of(shape: Sequence[int], scope: str) -> Extent:

@@ -1,7 +1,4 @@
-"""Signatures of primary functions: the scopes of their parameters, and who calls them.
-
-The signature is the only place where the decision of the storage pass is kept.
-"""
+"""Signatures of primary functions: the scopes of their parameters, and who calls them."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ from ..devices.target import with_storage
 from ..errors import CompileError
 from ..graph.layout.algorithms import Choice, Convolution, convolutions
 from ..graph.layout.rules import elementwise
-from ..ir.rewriter import identifier, op_name, shape_of, substitute
+from ..ir.expressions import substitute_vars
+from ..ir.rewriter import identifier, op_name, shape_of
 from ..ir.signatures import bindings_of
 from ..journal.journal import Journal
 from ..journal.records import Target, Trial, Workload
@@ -243,7 +244,7 @@ def _function(chain: Sequence[relax.Binding]) -> relax.Function:
     for binding in chain:
         kind = relax.Var if binding is chain[-1] else relax.DataflowVar
         replaced[binding.var] = kind(binding.var.name, binding.var.ty)
-        value = substitute(binding.value, replaced)
+        value = substitute_vars(binding.value, replaced)
         bindings.append(relax.VarBinding(replaced[binding.var], value))
     result = replaced[chain[-1].var]
     body = relax.SeqExpr([relax.DataflowBlock(bindings)], result)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -32,7 +33,7 @@ from tvm.relax import op as R
 
 from ...codegen import rounding
 from ...ir.limits import LARGE_WEIGHT_BYTES
-from ...ir.rewriter import constant_array, op_name, shape_of
+from ...ir.rewriter import constant_array, narrow_source, op_name, shape_of
 from ..converter import NodeContext, Refusal, constant, converts, dtype_of, shape_along
 from ..graph import node_attributes
 
@@ -40,8 +41,6 @@ _BYTES = ("int8", "uint8")
 _QUANTIZED = (*_BYTES, "int16", "uint16")
 #: fp32 holds sums of so many differences of 8-bit numbers exactly.
 _LARGEST_SUM = 2**24 // 255
-
-# Quantize, dequantize ------------------------------------------------------------------
 
 
 @converts("QuantizeLinear")
@@ -387,18 +386,11 @@ def _quantized(c: NodeContext, expr: relax.Expr) -> _Quantized | None:
     value = _definition(c, expr)
     if op_name(value) != "relax.tvmflow.product":
         return None
-    scale, zero = constant_array(value.args[1]), 0
-    if scale is None or scale.size != 1:
+    scale = constant_array(value.args[1])
+    found = narrow_source(value.args[0], partial(_definition, c))
+    if scale is None or scale.size != 1 or found is None:
         return None
-    value = _definition(c, value.args[0])
-    if op_name(value) == "relax.subtract":
-        point = constant_array(value.args[1])
-        if point is None or point.size != 1:
-            return None
-        zero, value = int(point.reshape(())), _definition(c, value.args[0])
-    if op_name(value) != "relax.astype" or dtype_of(value.args[0]) not in _BYTES:
-        return None
-    return _Quantized(value.args[0], np.float32(scale.reshape(())), zero)
+    return _Quantized(found[0], np.float32(scale.reshape(())), found[1])
 
 
 def _definition(c: NodeContext, expr: relax.Expr) -> relax.Expr:

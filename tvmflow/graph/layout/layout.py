@@ -24,7 +24,6 @@ the model are plain, but for those that are kept in blocks (:mod:`.interface`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,20 +33,12 @@ from tvm.ir import GenericConst
 from ...codegen.half import may_sum_in_half
 from ...devices.target import Device
 from ...ir import blocked
+from ...ir.expressions import PRODUCT
 from ...ir.names import resolve_names
 from ...ir.rewriter import Rewriter, constant_array, identifier, op_name, shape_of
 from .algorithms import Choice, Convolution, Measured, choose, convolutions
 from .interface import BlockedInterface
-from .rules import OUT_ELEMWISE_FUSABLE, RULES, Later, Result
-
-
-@dataclass
-class Forms:
-    """A variable's plain and blocked expressions; at least one of them is there."""
-
-    plain: relax.Expr | None
-    blocked: relax.Expr | None
-    shape: tuple[int, ...]
+from .rules import RULES, Later, Result
 
 
 class _NamingBuilder(relax.BlockBuilder):
@@ -94,23 +85,23 @@ class LayoutPass(Rewriter):
         self.choices: list[Choice] = []
         self.block = device.channel_block
         self.accumulate = accumulate
-        self.forms: dict[relax.Var, Forms] = {}
+        #: Blocked forms of the old variables; `env` has the plain ones.
+        self.blocked_forms: dict[relax.Var, relax.Expr] = {}
         #: Large weights that the graph transposes, by the transposed variable.
         self.transposed: dict[relax.Var, relax.Expr] = {}
         #: Values of the old variables.
         self.definitions: dict[relax.Var, relax.Expr] = {}
         #: Those of them that are emitted when something reads their plain form.
         self.deferred: dict[relax.Var, relax.Expr] = {}
-        #: Conversions inserted, for reports and tests.
-        self.packed = 0
-        self.unpacked = 0
+        #: Conversions inserted, for tests.
+        self.packed = self.unpacked = 0
 
     def start(self, params: list[relax.Var]) -> None:
         """Remember the parameters: large weights are among them."""
         self.params = params
         for index in self.interface.inputs:
             old = self.mod["main"].params[index]
-            self.forms[old] = Forms(None, params[index], shape_of(old))
+            self.blocked_forms[old] = params[index]
             del self.env[old]
 
     def parameter(self, index: int, old: relax.Var) -> relax.Var:
@@ -159,7 +150,7 @@ class LayoutPass(Rewriter):
         name: str,
         compute: Callable[..., te.Tensor],
         *arguments: object,
-        pattern: int | None = OUT_ELEMWISE_FUSABLE,
+        pattern: int | None = PRODUCT,
         **options: object,
     ) -> relax.Var:
         """Emit a primary function of this name, that is fused as ``pattern`` says."""
@@ -168,40 +159,32 @@ class LayoutPass(Rewriter):
             compute, *arguments, **options, primfunc_name_hint=name, primfunc_attrs=attributes
         )
 
-    # -- forms of a variable -------------------------------------------------------------------
-
     def is_blocked(self, expr: relax.Expr) -> bool:
         """True if the blocked form of an old expression exists already."""
-        return expr in self.forms and self.forms[expr].blocked is not None
+        return expr in self.blocked_forms
 
     def plain(self, var: relax.Var) -> relax.Expr:
         """The plain form, converted from the blocked one at its first use."""
-        forms = self.forms.get(var)
         if var in self.deferred:
             value = self.substitute(self.deferred.pop(var))
             self.env[var] = self.bb.emit(value, name_hint=identifier(var.name))
-        if forms is None:
-            return self.env.get(var, var)
-        if forms.plain is None:
+        elif var in self.blocked_forms and var not in self.env:
+            source, channels = self.blocked_forms[var], shape_of(var)[1]
             self.unpacked += 1
-            channels = forms.shape[1]
             name = f"{identifier(var.name)}_plain"
-            forms.plain = self.emit(
-                "unpack", blocked.unpack, forms.blocked, channels, pattern=None, name_hint=name
+            self.env[var] = self.emit(
+                "unpack", blocked.unpack, source, channels, pattern=None, name_hint=name
             )
-        return forms.plain
+        return self.env.get(var, var)
 
     def blocked(self, expr: relax.Expr) -> relax.Expr:
         """The blocked form of an old expression of rank 4, converted at its first use."""
         array = constant_array(expr)
         if array is not None:
             return relax.const(blocked.block_constant(array, self.block), str(array.dtype))
-        if expr not in self.forms:
-            self.forms[expr] = Forms(self.plain(expr), None, shape_of(expr))
-        forms = self.forms[expr]
-        if forms.blocked is None:
-            forms.blocked = self.pack(forms.plain, expr)
-        return forms.blocked
+        if expr not in self.blocked_forms:
+            self.blocked_forms[expr] = self.pack(self.plain(expr), expr)
+        return self.blocked_forms[expr]
 
     def existing(self, expr: relax.Expr) -> relax.Expr:
         """The blocked form of an old expression if that exists already, else the plain one."""
@@ -223,8 +206,6 @@ class LayoutPass(Rewriter):
         self.packed += 1
         name = f"{identifier(var.name)}_blocked"
         return self.emit("pack", blocked.pack, plain, self.block, pattern=None, name_hint=name)
-
-    # -- rewriting -------------------------------------------------------------------------------
 
     def is_parameter(self, expr: relax.Expr) -> bool:
         """True if ``expr`` is an input or a large weight of the model, as it came in."""
@@ -251,7 +232,7 @@ class LayoutPass(Rewriter):
             expr = result.expr
             if not isinstance(expr, (relax.Var, GenericConst)):
                 expr = self.bb.emit(expr, name_hint=identifier(var.name))
-            self.forms[var] = Forms(None, expr, shape_of(var))
+            self.blocked_forms[var] = expr
             return None
         return result.expr
 

@@ -9,13 +9,11 @@ import numpy as np
 from tvm import relax
 
 from ...ir import blocked
-from ...ir.rewriter import constant_array, op_name
+from ...ir.rewriter import narrow_source
 from ...schedules.integers import Dots, Integers, fits_dots, narrowest, sums_of
 
 if TYPE_CHECKING:
     from .layout import LayoutPass
-
-_NARROW = ("int8", "uint8")
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ def quantized(
     take fours of, if there are ``dots``.  Else ``staged`` says whether the block that converts the
     operand is the only one that may copy it to private memory.
     """
-    found = _source(layout, x)
+    found = narrow_source(x, lambda expr: layout.definitions.get(expr, expr))
     if found is None or weight.dtype != np.int32:
         return None
     source, zero = found
@@ -58,16 +56,3 @@ def quantized(
     largest = max(limits.max - zero, zero - limits.min)
     sums = sums_of(weight, axes, largest)
     return Quantized(source, narrowest(weight), Integers(zero, sums, staged))
-
-
-def _source(layout: LayoutPass, x: relax.Expr) -> tuple[relax.Expr, int] | None:
-    """The 8-bit tensor that ``x`` is, less one constant zero point."""
-    zero, value = 0, layout.definitions.get(x, x)
-    if op_name(value) == "relax.subtract":
-        point = constant_array(value.args[1])
-        if point is None or point.size != 1:
-            return None
-        zero, value = int(point.reshape(())), layout.definitions.get(value.args[0], value.args[0])
-    if op_name(value) != "relax.astype" or str(value.args[0].ty.dtype) not in _NARROW:
-        return None
-    return value.args[0], zero

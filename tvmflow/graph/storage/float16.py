@@ -19,15 +19,14 @@ tensor core) is then read as it is.
 from __future__ import annotations
 
 import tvm_ffi
-from tvm import IRModule, relax, s_tir, tirx
-from tvm.ir import Range
+from tvm import IRModule, relax, s_tir, te, tirx
 from tvm.ir.expr import TensorLoad, TensorRegion
 
 from ...codegen.half import is_half_buffer
 from ...ir.expressions import nodes_in
 from ...ir.passes import map_nodes, module_pass
 from ...ir.rewriter import constant_array, with_bindings, with_main
-from ...ir.signatures import called_function
+from ...ir.signatures import called_function, with_parameters
 
 HALF_DTYPE = "float16"
 
@@ -124,25 +123,10 @@ def _with_whole_sums(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _copy(source: tirx.Buffer, target: tirx.Buffer) -> tirx.Stmt:
-    kinds = [str(extent.ty.dtype) for extent in source.shape]
-    loops = [tirx.Var(f"i{axis}", kind) for axis, kind in enumerate(kinds)]
-    axes = [
-        tirx.IterVar(Range(0, extent), tirx.Var(f"v{axis}", kind), tirx.IterVar.DataPar)
-        for axis, (kind, extent) in enumerate(zip(kinds, source.shape, strict=True))
-    ]
-    at = [axis.var for axis in axes]
-    element = [Range.from_min_extent(var, 1) for var in at]
-    block = s_tir.SBlock(
-        axes,
-        [tirx.BufferRegion(source, element)],
-        [tirx.BufferRegion(target, element)],
-        "whole",
-        tirx.BufferStore(target, tirx.BufferLoad(source, at), at),
-    )
-    body: tirx.Stmt = s_tir.SBlockRealize(loops, True, block)
-    for loop, extent in zip(reversed(loops), reversed(source.shape), strict=True):
-        body = tirx.For(loop, tirx.const(0, loop.ty.dtype), extent, tirx.ForKind.SERIAL, body)
-    return body
+    x = te.placeholder(source.shape, source.dtype)
+    function = te.create_prim_func([x, te.compute(x.shape, lambda *at: x[at], name="whole")])
+    buffers = dict(zip(function.params, (source, target), strict=True))
+    return with_parameters(function, buffers).body.block.body
 
 
 def _rounded(value: tirx.Expr) -> tirx.Expr:

@@ -20,8 +20,9 @@ from typing import Literal
 
 from tvm import IRModule, relax, te, tirx
 
-from ...ir.rewriter import substitute, with_bindings, with_body, with_main
-from ...ir.scope import extent_of, is_half, is_texture
+from ...ir.expressions import substitute_vars
+from ...ir.rewriter import with_bindings, with_body, with_main
+from ...ir.scope import Stored
 from ...ir.signatures import called_function, wants_schedule, with_scopes
 from ...runtime.json_types import JsonObject
 from .uses import Uses, key
@@ -31,7 +32,7 @@ Cause = Literal["asked", "override", "cost", "limits", "no images", "layout", "o
 
 
 @dataclass(frozen=True)
-class Placement:
+class Placement(Stored):
     """The place of one tensor, and the reason for it."""
 
     tensor: str
@@ -44,29 +45,9 @@ class Placement:
     #: Whether it is a weight, not made by the network.
     constant: bool = False
 
-    @property
-    def storage(self) -> str:
-        """``texture`` or ``buffer``."""
-        return "texture" if self.scope is not None and is_texture(self.scope) else "buffer"
-
-    @property
-    def extent(self) -> str | None:
-        """The image's extent as text, ``None`` for a buffer."""
-        return str(extent_of(self.shape, str(self.scope))) if self.storage == "texture" else None
-
-    @property
-    def stored_as(self) -> str:
-        """The dtype of its elements in memory."""
-        return "float16" if self.scope is not None and is_half(self.scope) else self.dtype
-
     def report(self) -> JsonObject:
         """The decision as JSON, for the module's metadata."""
-        return asdict(self) | {
-            "shape": list(self.shape),
-            "stored_as": self.stored_as,
-            "storage": self.storage,
-            "image": self.extent,
-        }
+        return asdict(self) | self.place()
 
 
 def table(placements: Sequence[Placement]) -> list[str]:
@@ -74,7 +55,8 @@ def table(placements: Sequence[Placement]) -> list[str]:
     rows = [("tensor", "shape", "dtype", "storage", "image", "why")]
     for p in placements:
         shape = "×".join(map(str, p.shape)) or "scalar"
-        rows.append((p.tensor, shape, p.stored_as, p.storage, p.extent or "", p.reason))
+        image = "" if p.extent is None else str(p.extent)
+        rows.append((p.tensor, shape, p.stored_as, p.storage, image, p.reason))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     return [
         "  ".join([*(cell.ljust(w) for cell, w in zip(row[:5], widths, strict=True)), row[5]])
@@ -164,7 +146,7 @@ class Retarget:
         replaced = {var: self._side(var, texture=False) for var in used}
         if all(side.same_as(var) for var, side in replaced.items()):
             return binding
-        return relax.VarBinding(binding.var, substitute(binding.value, replaced))
+        return relax.VarBinding(binding.var, substitute_vars(binding.value, replaced))
 
     def _side(self, expr: relax.Expr, *, texture: bool) -> relax.Expr:
         """A tensor as a texture, or a buffer, where it is both; its copy is made at first use."""

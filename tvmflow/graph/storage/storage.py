@@ -9,9 +9,8 @@ After::
 
     lv1 = R.call_tir(conv2d, (x, w))       conv2d(x: scope "global.texture:p4", ...)
 
-The signature is the only place where the decision is kept: schedules, lowering and
-the memory plan read it there.  A tensor that has to be a buffer on one side and gains
-from a texture on the other gets one copy (:mod:`.placement`).
+The signature is the only place where the decision is kept: schedules, lowering and the memory plan
+read it there.  Copies between the two storages are made by :mod:`.placement`.
 """
 
 from __future__ import annotations
@@ -82,8 +81,6 @@ class StoragePass:
         mod = Retarget(self.mod, uses, sides, self.textures[1]).run()
         placements = [p for side in sides.values() for p in (side.own, side.copy) if p is not None]
         return mod, placements
-
-    # -- the decision -----------------------------------------------------------------------
 
     def _place(self, tensor: Tensor) -> Sides:
         """Decide for one tensor; nothing for a constant that no texture could hold."""

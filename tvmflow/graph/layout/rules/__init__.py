@@ -21,12 +21,6 @@ from tvm import relax
 if TYPE_CHECKING:
     from ..layout import LayoutPass
 
-#: ``op_pattern`` of functions: how they are fused with others (TVM's numbers).
-ELEMENTWISE = 1
-INJECTIVE = 2
-OUT_ELEMWISE_FUSABLE = 4
-OPAQUE = 8
-
 
 @dataclass(frozen=True)
 class Result:

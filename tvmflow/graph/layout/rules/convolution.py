@@ -9,11 +9,12 @@ from tvm import relax
 
 from ....devices.choices import GEMM, WINOGRAD
 from ....ir import blocked
+from ....ir.expressions import OPAQUE
 from ....ir.rewriter import constant_array, ints, op_name, shape_of
 from ....schedules import conv2d, conv2d_transpose, depthwise, gemm, grouped, pooling, winograd
 from ..algorithms import Convolution
 from ..quantized import quantized
-from . import OPAQUE, Result, is_float, rule
+from . import Result, is_float, rule
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
@@ -51,7 +52,7 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         packed_weight = blocked.split_axis(weight[:, 0], 0, block)
     else:
         options["groups"] = groups
-        packed_weight = blocked.conv_weight(weight, block)
+        packed_weight = blocked.split_axis(weight, 0, block)
     compute = family.compute if integers is None else integers.integers.around(family.compute)
     packed = layout.constant(packed_weight)
     # A few channels would leave most lanes empty: such an input is read in its plain layout.

@@ -10,11 +10,12 @@ from tvm import relax, te
 
 from ....codegen.half import fits_half
 from ....ir import blocked
+from ....ir.expressions import INJECTIVE
 from ....ir.limits import LARGE_WEIGHT_BYTES
 from ....ir.rewriter import constant_array, shape_of
 from ....schedules import dense, gemm, matmul
 from ..quantized import quantized
-from . import INJECTIVE, Result, resize, rule
+from . import Result, resize, rule
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass

@@ -12,8 +12,9 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from ....ir import blocked
+from ....ir.expressions import BROADCAST, INJECTIVE
 from ....ir.rewriter import constant_array, op_name, shape_of
-from . import ELEMENTWISE, INJECTIVE, Later, Result, Rule, is_float, rule
+from . import Later, Result, Rule, is_float, rule
 from .moving import Index, element
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def where_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         return None
     full = blocked.blocked_shape(shape, layout.block)
     compute = partial(choose, compare, full)
-    return layout.emit_blocked("choose", compute, *operands, pattern=ELEMENTWISE)
+    return layout.emit_blocked("choose", compute, *operands, pattern=BROADCAST)
 
 
 def choose(compare: Compare, shape: Sequence[int], *operands: te.Tensor) -> te.Tensor:

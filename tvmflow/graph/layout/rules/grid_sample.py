@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 
+from ....ir.expressions import INJECTIVE
 from ....ir.rewriter import op_name, shape_of
 from ....schedules import grid_sample
-from . import INJECTIVE, Result, rule
+from . import Result, rule
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass

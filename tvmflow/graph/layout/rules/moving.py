@@ -15,8 +15,9 @@ import numpy as np
 from tvm import ir, relax, sym, te, tirx
 
 from ....ir.blocked import blocked_shape
+from ....ir.expressions import INJECTIVE
 from ....ir.rewriter import constant_array, ints, op_name, shape_of
-from . import INJECTIVE, RULES, Later, Result, rule
+from . import RULES, Later, Result, rule
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass
@@ -75,9 +76,6 @@ def _moved(
         return rearrange(shape, layout.block, dtype, at, name, guarded=guarded)
 
     return layout.emit_blocked(name, compute, *tensors, pattern=INJECTIVE)
-
-
-# -- slices and the like --------------------------------------------------------------------
 
 
 @rule("relax.concat")
