@@ -241,11 +241,10 @@ def _autotvm_meaning(
         workload = Workload(family, dict(shape), dtype, storage, accumulate, signature)
         return workload, {name: value for name, (_, value) in entity.items()}
     # Schedules import TVM, which takes a second that no other use of this module needs.
-    from .autotvm_knobs import Convolution, knobs_of
+    from .autotvm_knobs import meaning_of
 
-    parsed = Convolution.parse(task, arguments)
-    if parsed is not None:
-        return parsed.workload, knobs_of(parsed, entity)
+    if (meaning := meaning_of(task, arguments, entity)) is not None:
+        return meaning
     shape = {"arguments": canonical(arguments).decode()}
     return Workload(f"{AUTOTVM}.{task}", shape, dtype="", storage="", accumulate=""), {}
 

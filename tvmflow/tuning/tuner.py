@@ -220,7 +220,7 @@ class PairedComparison:
         """Have a candidate measured, unless it is the same as another."""
         source = built.source_hash
         if not source:
-            done(Measured.failed(BUILD, str(built.error)))
+            done(Measured((), BUILD, str(built.error)))
         elif source in self._known:
             done(self._known[source])
         elif source in self._waiting:

@@ -22,7 +22,7 @@ from ...verify.tolerance import table_for
 from ..compilation import Compilation
 from ..generate import common_metadata, extensions
 from .check import check_plan
-from .extract import extract_plan
+from .extract import PlanExtractor
 from .self_test import expected_outputs, reference_outputs, seeded_inputs, values_of
 
 logger = logging.getLogger(__name__)
@@ -34,9 +34,8 @@ REFERENCE_LIMIT_BYTES = 2 << 30
 def make_plan(job: Compilation) -> Plan:
     """The plan of a network whose kernels are generated, with its self-test."""
     model = job.model
-    plan = extract_plan(
-        job.mod, job.kernels, inputs=model.inputs, outputs=model.outputs, weights=job.weights
-    )
+    extractor = PlanExtractor(job.mod, job.kernels, model.inputs, model.outputs, job.weights)
+    plan = extractor.run()
     check_plan(plan)
     plan.extensions = extensions(plan.sources.values())
     plan.metadata = _metadata(job, plan)
@@ -63,9 +62,7 @@ def _add_self_test(job: Compilation, plan: Plan) -> None:
             )
         pairs = zip(model.inputs, tests, strict=True)
         arrays = {info.name: values_of(test, info) for info, test in pairs}
-        references, source = reference_outputs(
-            job.source, job.options.shapes, model.inputs, model.outputs, arrays
-        )
+        references, source = reference_outputs(job, arrays)
     except TvmflowError as error:
         logger.warning("The library has no self-test: %s", error.message)
         return

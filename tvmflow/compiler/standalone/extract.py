@@ -34,27 +34,13 @@ from ...module.standalone.plan import Allocation, Interface, Launch, Operand, Pl
 _ALLOC_TENSOR = "vm.builtin.alloc_tensor"
 
 
-def extract_plan(
-    mod: IRModule,
-    kernels: Kernels,
-    *,
-    inputs: Sequence[TensorInfo],
-    outputs: Sequence[TensorInfo],
-    weights: Mapping[str, np.ndarray],
-) -> Plan:
-    """Make the plan of a module whose memory is planned, and whose code is generated.
-
-    The interface is in order, and weights by the names of the other parameters of ``main``.
-
-    Raises `CompileError` if something is not expressible as launches of static sizes.
-    """
-    return _Extractor(mod, kernels, inputs, outputs, weights).run()
-
-
 @dataclass
-class _Extractor:
+class PlanExtractor:
+    """Makes the plan of a module whose memory is planned, and whose code is generated."""
+
     mod: IRModule
     kernels: Kernels
+    #: The interface, in order, and weights by the names of the other parameters of ``main``.
     inputs: Sequence[TensorInfo]
     outputs: Sequence[TensorInfo]
     given: Mapping[str, np.ndarray]
@@ -65,7 +51,10 @@ class _Extractor:
     calls: dict[str, list[KernelCall]] = field(default_factory=dict)
 
     def run(self) -> Plan:
-        """Follow ``main``."""
+        """Follow ``main``.
+
+        Raises `CompileError` if something is not expressible as launches of static sizes.
+        """
         for info in (*self.inputs, *self.outputs):
             if len(info.shape) > MAX_DIMENSIONS:
                 raise CompileError(
