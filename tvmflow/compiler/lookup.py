@@ -158,7 +158,7 @@ def measured_algorithms(
     def measured(convolution: Convolution, half: bool) -> Measured | None:
         workload = algorithm_workload(convolution, half, job.options.accumulate)
         found = best_knobs(journals, workload, job.target)
-        return found and Measured(str(found.knobs.get(ALGORITHM)), found.origin)
+        return None if found is None else Measured(str(found.knobs.get(ALGORITHM)), found.origin)
 
     return measured
 

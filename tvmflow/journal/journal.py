@@ -128,28 +128,32 @@ class Journal:
             self._check_open()
             self._known[workload.key] = workload
             for _ in range(2):
-                entry = self._best_entry(workload, target)
-                if entry is None or (trial := self.trial_of(entry)) is not None:
-                    return None if entry is None else trial
+                ranked = [
+                    (workload.distance(other), entry.cost, entry)
+                    for entry in self.table.of_kin(workload.kin)
+                    if entry.target == target.kin and entry.cost < float("inf")
+                    if (other := self.workload(entry.workload)) is not None
+                ]
+                if not ranked:
+                    return None
+                nearest = min(ranked, key=lambda item: item[:2])[2]
+                if (trial := self.trial_of(nearest)) is not None:
+                    return trial
                 # What the index points to is damaged: what is left is found the slow way.
                 self.read_all()
             return None
 
     def trial_of(self, entry: Entry) -> Trial | None:
         """The best trial that an entry counts; ``None`` without one, or where it is damaged."""
-        if entry.cost == float("inf"):
+        frame = self.frame(entry.offset) if entry.cost < float("inf") else None
+        try:
+            if frame is None or frame.kind not in (TRIAL, BLOCK):
+                return None
+            trial = self.unpack(_items(frame)[entry.slot][1])
+        except (MalformedError, IndexError) as error:
+            logger.debug("%s: the trial at %d is damaged: %s", self.path, entry.offset, error)
             return None
-        trial = self.trial_at(entry.offset, entry.slot)
-        return trial if trial is not None and trial.workload.key == entry.workload else None
-
-    def _best_entry(self, workload: Workload, target: Target) -> Entry | None:
-        ranked = [
-            (workload.distance(other), entry.cost, entry)
-            for entry in self.table.of_kin(workload.kin)
-            if entry.target == target.kin and entry.cost < float("inf")
-            if (other := self.workload(entry.workload)) is not None
-        ]
-        return min(ranked, key=lambda item: item[:2])[2] if ranked else None
+        return trial if trial.workload.key == entry.workload else None
 
     def trials(self, workload: Workload | None = None) -> Iterator[Trial]:
         """Trials in the order in which they were appended, of one workload or of all."""
@@ -315,13 +319,9 @@ class Journal:
             versions = encoding.parse(toolchain)
             if not isinstance(versions, dict) or not isinstance(encoding.parse(skeleton), list):
                 raise MalformedError("a toolchain or a skeleton is not of its form")
-            context = self._contexts[short] = Context(
-                self.keyed(Workload, keys[0]),
-                self.keyed(Target, keys[1]),
-                self.keyed(Device, keys[2]),
-                versions,
-                skeleton,
-            )
+            target, device = self.keyed(Target, keys[1]), self.keyed(Device, keys[2])
+            context = Context(self.keyed(Workload, keys[0]), target, device, versions, skeleton)
+            self._contexts[short] = context
         return context
 
     def keyed(self, cls: type[K], key: bytes) -> K:
@@ -387,17 +387,6 @@ class Journal:
                         yield Record(item.offset, kind, slot, payload)
             except MalformedError as error:
                 self._damaged(item, error)
-
-    def trial_at(self, offset: int, slot: int) -> Trial | None:
-        """A trial by its place; ``None`` where there is none any more."""
-        frame = self.frame(offset)
-        try:
-            if frame is None or frame.kind not in (TRIAL, BLOCK):
-                return None
-            return self.unpack(_items(frame)[slot][1])
-        except (MalformedError, IndexError) as error:
-            logger.debug("%s: the trial at %d is damaged: %s", self.path, offset, error)
-            return None
 
     def unpack(self, payload: memoryview) -> Trial:
         """Return a trial; `MalformedError` if it or its context is damaged."""

@@ -119,10 +119,7 @@ class Writer:
             self.append(Event("recovered", time.time(), None, details))
 
     def append(self, record: Trial | Event) -> None:
-        """Append a trial or an event.
-
-        Raises `JournalError` if it is not what a journal holds, or the system refuses.
-        """
+        """Append a trial or an event; see `Journal.append`."""
         new: New = {}
         table = self._journal.table
         with self._refusing():
@@ -146,10 +143,7 @@ class Writer:
             self._write_index()
 
     def append_compressed(self, trials: Iterable[Trial]) -> None:
-        """Append trials in blocks, behind blocks of the definitions that they need.
-
-        Raises `JournalError` as :meth:`append`.
-        """
+        """Append trials in blocks, behind blocks of the definitions that they need."""
         new: New = {}
         table = self._journal.table
         listed = list(trials)
@@ -171,7 +165,6 @@ class Writer:
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """Refuse a record that cannot be encoded."""
         try:
             yield
         except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
@@ -264,7 +257,6 @@ class Writer:
 
 
 def _blocks(items: list[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
-    """Split items into blocks that are not too large."""
     block: list[tuple[int, bytes]] = []
     for item in items:
         size = sum(len(payload) for _, payload in [*block, item])

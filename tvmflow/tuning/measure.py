@@ -24,16 +24,8 @@ from ..journal.records import Device
 from ..runtime import plugin
 from ..runtime.devices import list_devices
 from ..runtime.process import Pool, WorkerLostError
-from .building import (
-    ENTRY,
-    Built,
-    Case,
-    ExclusiveCpu,
-    Memory,
-    compare_results,
-    finished,
-    first_success,
-)
+from . import building
+from .building import ENTRY, Built, Case, ExclusiveCpu, Memory
 from .timing import StopRule, time_alone, time_in_turn
 
 #: Why a trial has no costs.
@@ -177,7 +169,7 @@ class Session:
             memory.write(np.full(wanted.shape, np.nan if wanted.dtype.kind == "f" else 1))
         library[ENTRY](*(memory.tensor for memory in self._memory))
         got = [memory.read() for memory in results]
-        for found in compare_results(built.arguments, case.lengths, got, self._wanted):
+        for found in building.compare_results(built.arguments, case.lengths, got, self._wanted):
             if not found.passed:
                 return f"{found.name} is wrong by {found.max_rel_error:.1e} of its magnitude"
         return ""
@@ -281,7 +273,7 @@ class LocalRunner(Runner):
     def submit(self, built: Built, case: Case, incumbent: Built | None = None) -> Future[Measured]:
         """Queue a candidate; see `Runner`."""
         if built.path is None:
-            return finished(Measured((), BUILD, str(built.error)))
+            return building.finished(Measured((), BUILD, str(built.error)))
         exclusive = self._exclusive_cpu() if self._exclusive_cpu is not None else None
         arguments = self._device, built, case, incumbent, exclusive
 
@@ -289,9 +281,9 @@ class LocalRunner(Runner):
             if exclusive is not None:
                 exclusive.release()
             kind = TIMEOUT if isinstance(error, WorkerLostError) and error.timed_out else CRASH
-            return finished(Measured((), kind, str(error)))
+            return building.finished(Measured((), kind, str(error)))
 
-        return first_success(
+        return building.first_success(
             lambda _: self._pool.submit(measure_here, *arguments, timeout_s=self._limit_s), failed
         )
 

@@ -102,17 +102,13 @@ def _host(job: Compilation) -> Host:
     return Host.parse(job.target.host) if job.target.host else Host.native()
 
 
-def write_plan(plan: Plan, weights: Path) -> bytes:
-    """Write the file of the weights, if there are any, and return the plan's bytes."""
-    return encode(plan, write_weights(weights, plan.weights))
-
-
 def write_library(job: Compilation) -> None:
     """Write the library, and the weights beside it when they are large."""
     plan = make_plan(job)
     with tempfile.TemporaryDirectory(prefix="weights-", dir=job.output.parent) as folder:
         file = Path(folder) / "weights"
-        content = write_plan(plan, file)
+        # There is a file only where there are weights.
+        content = encode(plan, write_weights(file, plan.weights))
         weights = file if file.exists() else None
         embed = weights is None or weights.stat().st_size <= job.options.embed_limit_bytes
         link_library(content, weights, _host(job), job.output, embed=embed)

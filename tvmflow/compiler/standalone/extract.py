@@ -147,7 +147,6 @@ class PlanExtractor:
     def _tensor(
         self, name: str, shape: tuple[int, ...], dtype: str, scope: str | None
     ) -> PlanTensor:
-        """Make a tensor with an allocation of its own."""
         return PlanTensor(name, self.plan.allocate(Allocation.of(shape, dtype, scope)), scope)
 
     def _call(self, call: relax.Call) -> None:
@@ -218,11 +217,10 @@ def copy_launch(
     source: PlanTensor, target: PlanTensor, allocation: Allocation
 ) -> tuple[Launch, str]:
     """Make the launch that copies a tensor to another allocation of its kind, and its source."""
-    if allocation.extent is not None:
+    if (extent := allocation.extent) is not None:
         suffix = {"f": "f", "i": "i", "u": "ui"}[allocation.channels[0]]
         name = f"tvmflow_copy_image{suffix}_kernel"
         text = _IMAGE.format(name=name, suffix=suffix)
-        extent = allocation.extent
         size: tuple[int, ...] = (extent.width, extent.height, extent.layers)
         local: tuple[int, ...] = (1, 1, 1)
     else:
