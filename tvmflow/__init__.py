@@ -30,25 +30,24 @@ if TYPE_CHECKING:
     from .module.module import Module, load
 
 
-def _check_packages() -> None:
-    """Check the TVM wheels; the command line says so without a traceback."""
-    try:
-        check_tvm()
-    except EnvironmentMismatchError as error:
-        if os.path.basename(sys.argv[0]) != "tvmflow":
-            raise
-        sys.stderr.write(f"Error: {error}\n")
-        raise SystemExit(error.exit_status) from None
+try:
+    check_tvm()
+except EnvironmentMismatchError as error:
+    # The command line says so without a traceback.
+    if os.path.basename(sys.argv[0]) != "tvmflow":
+        raise
+    sys.stderr.write(f"Error: {error}\n")
+    raise SystemExit(error.exit_status) from None
 
-
-_check_packages()
-
-#: Public names and the modules that define them, imported on first use.
+#: Public names and the modules that define, or are, them; imported on first use.
 _LAZY = {
     "compile": ".compiler.pipeline",
     "load": ".module.module",
     "Module": ".module.module",
     "profile": ".explain.profiling.measure",
+    # Packages with functions for users.
+    "analysis": ".explain.analysis",
+    "lab": ".explain.lab",
 }
 #: Packages that documents named before they were moved, and where they are.
 _MOVED = ("analysis", "lab", "profiling", "scaling")
@@ -80,24 +79,11 @@ class _Moved(MetaPathFinder, Loader):
 # Before the finder of files, which would import the modules of a moved package once more.
 sys.meta_path.insert(0, _Moved())
 
-#: Packages with functions for users, and where they are.
-_PACKAGES = {"analysis": ".explain.analysis", "lab": ".explain.lab"}
-
-__all__ = [
-    "Module",
-    "TvmflowError",
-    "__version__",
-    "analysis",
-    "compile",
-    "lab",
-    "load",
-    "profile",
-]
+__all__ = ["Module", "TvmflowError", "__version__", "analysis", "compile", "lab", "load", "profile"]
 
 
 def __getattr__(name: str) -> object:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name], __name__), name)
-    if name in _PACKAGES:
-        return import_module(_PACKAGES[name], __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(_LAZY[name], __name__)
+    return getattr(module, name, module)

@@ -114,7 +114,7 @@ class PretendedRunner:
     def _found(self, built: Built, incumbent: Built | None) -> Measured:
         found = self._measure(built.knobs)
         if isinstance(found, float):
-            found = Measured((found,) * 3, None, "", "pretended", 0.1)
+            found = Measured((found,) * 3, None, "", "pretended")
         if not found.error:
             # Without what the device's drift makes of it, which the incumbent meets, too.
             self._seen[built.source_hash] = cost = found.cost / found.drift
@@ -153,10 +153,10 @@ class NoisyRunner(PretendedRunner):
             return lambda: self._run(cost_of(knobs))
 
         if incumbent is None:
-            return Measured(time_alone(timer(built.knobs), StopRule()), None, "", "noisy", 0.1)
+            return Measured(time_alone(timer(built.knobs), StopRule()), None, "", "noisy")
         pairs = time_in_turn(timer(built.knobs), timer(incumbent.knobs), StopRule())
         ratios = tuple(a / b for a, b in zip(*pairs, strict=True))
-        return Measured(tuple(pairs[0]), None, "", "noisy", 0.1, 1.0, ratios)
+        return Measured(tuple(pairs[0]), None, "", "noisy", 1.0, ratios)
 
 
 def done(result: Any) -> Future[Any]:
@@ -168,9 +168,9 @@ def done(result: Any) -> Future[Any]:
 
 def failed(error: str) -> Measured:
     """A measurement that failed."""
-    return Measured((), error, "pretended", "pretended", 0.1)
+    return Measured((), error, "pretended", "pretended")
 
 
 def drifted(measured: float, drift: float) -> Measured:
     """A measurement on a device that runs at another speed than before."""
-    return replace(Measured((measured,) * 3, None, "", "pretended", 0.1), drift=drift)
+    return replace(Measured((measured,) * 3, None, "", "pretended"), drift=drift)

@@ -150,7 +150,6 @@ def common_metadata(job: Compilation) -> JsonObject:
 
 
 def _metadata(job: Compilation) -> JsonObject:
-    """Metadata of a module for TVM's runtime."""
     sources = sources_in(job.executable.mod)
     return {
         **common_metadata(job),

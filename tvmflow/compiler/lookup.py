@@ -24,7 +24,7 @@ from ..ir.scope import is_half, is_texture
 from ..ir.signatures import bindings_of
 from ..journal.journal import Journal
 from ..journal.records import Target, Trial, Workload, digest
-from ..runtime.json_types import JsonMapping, JsonObject
+from ..runtime.json_types import JsonMapping
 from ..schedules import Lookup, Proposal
 from .compilation import Compilation
 
@@ -60,16 +60,19 @@ def workload_of(function: tirx.PrimFunc, family: str, shape: JsonMapping) -> Wor
 
 
 def best_knobs(
-    journals: Sequence[Journal], workload: Workload, target: Target
-) -> tuple[Trial, Journal] | None:
-    """The trial whose knobs are to be used for a workload, and the journal that has it.
+    journals: Sequence[Journal], workload: Workload, target: TargetSpec
+) -> Proposal | None:
+    """The knobs to be used for a workload, with the record of a journal that has them.
 
     The nearest workload counts first (:meth:`.Workload.distance`); then the order of the
     journals, because costs of different devices cannot be compared; then the cost.
     """
-    nearest = ((journal.nearest(workload, target), journal) for journal in journals)
+    nearest = ((journal.nearest(workload, Target.of(target)), journal) for journal in journals)
     trials = [(trial, journal) for trial, journal in nearest if trial is not None]
-    return min(trials, key=lambda pair: workload.distance(pair[0].workload), default=None)
+    if not trials:
+        return None
+    trial, journal = min(trials, key=lambda pair: workload.distance(pair[0].workload))
+    return Proposal("journal", trial.knobs, describe(trial, journal))
 
 
 def lookup_in(
@@ -78,18 +81,12 @@ def lookup_in(
     """The lookup of knobs for a primary function; ``None`` where there are no journals."""
     if not journals:
         return None
-
-    def lookup(family: str, shape: JsonObject) -> Proposal | None:
-        found = best_knobs(journals, workload_of(function, family, shape), Target.of(target))
-        return None if found is None else Proposal("journal", found[0].knobs, describe(*found))
-
-    return lookup
+    return lambda family, shape: best_knobs(journals, workload_of(function, family, shape), target)
 
 
 def describe(trial: Trial, journal: Journal) -> str:
     """Name a record of a journal, where it was measured, and where it is from."""
-    file, line = trial.provenance.get("file"), trial.provenance.get("line")
-    note = trial.provenance.get("note")
+    file, line, note = map(trial.provenance.get, ("file", "line", "note"))
     what = f"{journal.path.name}: {trial.cost * 1e3:.3g} ms on {trial.device.name}"
     origin = f"{file}:{line}" if file else None
     parts = what, trial.source, trial.workload.dtype, origin, str(note) if note else None
@@ -160,9 +157,8 @@ def measured_algorithms(
 
     def measured(convolution: Convolution, half: bool) -> Measured | None:
         workload = algorithm_workload(convolution, half, job.options.accumulate)
-        if (found := best_knobs(journals, workload, Target.of(job.target))) is None:
-            return None
-        return Measured(str(found[0].knobs.get(ALGORITHM)), describe(*found))
+        found = best_knobs(journals, workload, job.target)
+        return None if found is None else Measured(str(found.knobs.get(ALGORITHM)), found.origin)
 
     return measured
 
@@ -172,9 +168,9 @@ def use_measured_storage(job: Compilation, journals: Sequence[Journal]) -> None:
     if not journals or not storage_is_open(job):
         return
     workload = storage_workload(job.mod, job.options.dtype, job.options.accumulate)
-    if (found := best_knobs(journals, workload, Target.of(job.target))) is None:
+    if (found := best_knobs(journals, workload, job.target)) is None:
         return
-    storage, origin = str(found[0].knobs.get(STORAGE)), describe(*found)
+    storage, origin = str(found.knobs.get(STORAGE)), found.origin
     if storage not in STORAGES:
         logger.info("storage   %s of %s: there is no such storage", storage, origin)
         return

@@ -10,17 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from ..devices import target as targets
 from ..devices.choices import ALGORITHMS, EMBED_LIMIT_BYTES, FORMATS, KEPT_FORMS, STANDALONE, TVM
-from ..devices.target import (
-    TargetSpec,
-    check_accumulate,
-    check_choice,
-    check_cuda_graph,
-    check_dtype,
-    resolve,
-    with_dtype,
-    with_storage,
-)
+from ..devices.target import TargetSpec, check_choice, with_dtype, with_storage
 from ..errors import CompileError, TargetError
 from ..runtime.json_types import JsonMapping, JsonObject
 from ..tuning_logs import find_journal
@@ -75,7 +67,7 @@ class Table:
             text = path.read_text(encoding="utf-8")
             content = _toml(path, text) if path.suffix == ".toml" else _json(text)
         except (OSError, ValueError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            reason = getattr(error, "strerror", None) or error
             raise CompileError(
                 f"{self.what} in {path} could not be read: {reason}.",
                 remedy=f"Write a JSON object such as {self.example}, or a TOML table in a file "
@@ -210,12 +202,12 @@ class CompileOptions:
         Raises `TargetError` if something is unknown, a combination impossible, or ``auto`` finds no
         device.
         """
-        spec = resolve(self.target, self.device, self.host)
+        spec = targets.resolve(self.target, self.device, self.host)
         spec = with_storage(spec, self.storage, self.storage_overrides, self.keep_layout)
-        check_dtype(spec, self.dtype)
-        check_accumulate(spec, self.accumulate, self.dtype, self.device)
+        targets.check_dtype(spec, self.dtype)
+        targets.check_accumulate(spec, self.accumulate, self.dtype, self.device)
         if self.cuda_graph:
-            check_cuda_graph(spec)
+            targets.check_cuda_graph(spec)
         check_choice("format", self.format, FORMATS)
         if self.format == STANDALONE and spec.kind != "opencl":
             raise TargetError(

@@ -260,9 +260,7 @@ def schedule_functions(job: Compilation, mod: IRModule) -> IRModule:
         job.half_sums = half_sums(mod)
     nodes = nodes_of_functions(mod, job.nodes)
     with journals_of(job) as journals:
-        mod, job.schedules = schedule_module(
-            mod, job.target, job.attempt.knobs, journals, nodes, job.attempt.last_resort
-        )
+        mod, job.schedules = schedule_module(mod, job.target, job.attempt, journals, nodes)
     job.scheduled = mod
     tell_matches(job.attempt, job.schedules)
     return mod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import tvm
 from tvm import IRModule, tirx
@@ -13,7 +13,6 @@ from ..errors import CompileError
 from ..ir.signatures import wants_schedule
 from ..ir.units import counted
 from ..journal.journal import Journal
-from ..runtime.json_types import JsonMapping
 from ..schedules import FAMILIES, Scheduled, schedule_function
 from .compilation import Attempt
 from .lookup import lookup_in
@@ -24,19 +23,17 @@ logger = logging.getLogger(__name__)
 def schedule_module(
     mod: IRModule,
     target: TargetSpec,
-    knobs: Mapping[str, JsonMapping] | None = None,
+    attempt: Attempt | None = None,
     journals: Sequence[Journal] = (),
     nodes: Mapping[str, Sequence[str]] | None = None,
-    last_resort: Collection[str] = (),
 ) -> tuple[IRModule, dict[str, Scheduled]]:
     """Schedule every primary function; returns the choice for each, too.
 
-    ``knobs`` are those of single functions by name, instead of the heuristic's; for the others
-    they are looked up in ``journals``.  ``nodes`` are ONNX's of each function, for messages, and
-    ``last_resort`` has the functions that only the fallback schedules.
+    ``journals`` are the attempt's, open, and ``nodes`` ONNX's of each function, for messages.
 
     Raises `CompileError` if no schedule can be made for a function.
     """
+    attempt = attempt or Attempt()
     choices: dict[str, Scheduled] = {}
     functions: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
     with target.tvm_target:
@@ -46,9 +43,9 @@ def schedule_module(
                 try:
                     lookup = lookup_in(journals, function, target)
                     # The last family never declines.
-                    families = FAMILIES[-1:] if name in last_resort else FAMILIES
+                    families = FAMILIES[-1:] if name in attempt.last_resort else FAMILIES
                     scheduled = schedule_function(
-                        function, target, (knobs or {}).get(name), name, lookup, families
+                        function, target, attempt.knobs.get(name), name, lookup, families
                     )
                 except Exception as error:
                     raise CompileError(

@@ -144,7 +144,7 @@ class FarmRunner:
         """Queue a candidate for the next device that is free."""
         trial = Trial(built, case, incumbent)
         if built.path is None:
-            trial.future.set_result(Measured.failed(BUILD, str(built.error)))
+            trial.future.set_result(Measured((), BUILD, str(built.error)))
             return trial.future
         with self._changed:
             if self._failure is None:
@@ -414,7 +414,7 @@ class SessionThread:
         except Exception as error:  # noqa: BLE001 (whatever it is, the trial is not lost)
             timed_out = isinstance(error, WorkerLostError) and error.timed_out
             kind = TIMEOUT if timed_out else CRASH
-            return Measured.failed(kind, str(error))
+            return Measured((), kind, str(error))
         self._runner.firsts[address] = first
         return measured
 

@@ -302,27 +302,14 @@ def unpack_trial(payload: memoryview, context: Context) -> Trial:
         raise MalformedError("a trial has other numbers than its skeleton")
     knobs, source, provenance, original = document
     types = (type(knobs), type(source), type(provenance))
-    if types != (dict, str, dict) or not (original is None or _is_original(original)):
+    is_pair = isinstance(original, list) and len(original) == 2 and isinstance(original[0], str)
+    if types != (dict, str, dict) or not (original is None or is_pair):
         raise MalformedError("a trial is not of its form")
     return Trial(
-        workload=context.workload,
-        target=context.target,
-        device=context.device,
-        knobs=knobs,
-        costs=costs,
-        error=Error(error),
-        message=message,
-        timestamp=timestamp,
-        seconds=seconds,
-        toolchain=context.toolchain,
-        source=source,
-        provenance=provenance,
+        *(context.workload, context.target, context.device, knobs, costs, Error(error)),
+        *(message, timestamp, seconds, context.toolchain, source, provenance),
         original=None if original is None else Original(*original),
     )
-
-
-def _is_original(document: object) -> bool:
-    return isinstance(document, list) and len(document) == 2 and isinstance(document[0], str)
 
 
 def pack_event(event: Event) -> bytes:

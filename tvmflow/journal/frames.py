@@ -32,8 +32,6 @@ MAX_PAYLOAD_BYTES = (1 << 24) - 1
 #: Types of frames; a program's binary is no part of tuning: `tvmflow.module.standalone.programs`.
 DEFINITION, TRIAL, EVENT, BLOCK, INDEX, PROGRAM = 1, 2, 3, 4, 5, 6
 
-Buffer = bytes | memoryview
-
 
 class Frame(NamedTuple):
     """A frame whose checksum matches."""
@@ -91,10 +89,7 @@ def check_header(data: memoryview, path: Path) -> Damage | None:
 
 
 def encode(kind: int, payload: bytes, offset: int) -> bytes:
-    """A frame that stands at ``offset`` in the file.
-
-    Raises `JournalError` if the payload is too long for a frame.
-    """
+    """A frame that stands at ``offset`` in the file; `JournalError` if the payload is too long."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise JournalError(
             f"A record of {len(payload)} bytes is too long for a journal, which takes "

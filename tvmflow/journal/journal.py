@@ -21,35 +21,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ..errors import JournalError
-from .encoding import (
-    SHORT,
-    Context,
-    K,
-    MalformedError,
-    MissingError,
-    parse,
-    read_keyed,
-    trial_cost,
-    unpack_block,
-    unpack_definition,
-    unpack_event,
-    unpack_trial,
-)
-from .frames import (
-    BLOCK,
-    DEFINITION,
-    EVENT,
-    FRAME_BYTES,
-    HEADER_BYTES,
-    INDEX,
-    TAIL,
-    TRIAL,
-    Damage,
-    Frame,
-    check_header,
-    frame_at,
-    frames,
-)
+from . import encoding, frames
+from .encoding import SHORT, Context, K, MalformedError, MissingError
+from .frames import BLOCK, DEFINITION, EVENT, HEADER_BYTES, INDEX, TRIAL, Damage, Frame
 from .index import MARKER, Entry, Table
 from .records import Device, Event, Keyed, Target, Trial, Workload
 from .writing import Writer, close_locked, io_error, open_locked
@@ -79,7 +53,7 @@ class Journal:
         self.damage: list[Damage] = []
         #: Bytes behind the last whole record: one that is being written, or was cut.
         self.tail: Damage | None = None
-        if (broken := check_header(self._view, path)) is not None:
+        if (broken := frames.check_header(self._view, path)) is not None:
             self._report(broken)
         #: Where the last index begins and ends.
         self.index_at = self.indexed_to = HEADER_BYTES
@@ -141,7 +115,8 @@ class Journal:
 
     def best(self, workload: Workload, target: Target) -> Trial | None:
         """The trial of the least cost of a workload, on a target of the same kind and preset."""
-        return self._best(workload, target, near=False)
+        trial = self.nearest(workload, target)
+        return trial if trial is not None and trial.workload == workload else None
 
     def nearest(self, workload: Workload, target: Target) -> Trial | None:
         """The same, or else the best one of a workload whose knobs mean the same.
@@ -149,36 +124,36 @@ class Journal:
         That is one of the same family and loops.  What is stored alike comes first: see
         :meth:`.Workload.distance`.
         """
-        return self._best(workload, target, near=True)
-
-    def _best(self, workload: Workload, target: Target, near: bool) -> Trial | None:
         with self._lock:
             self._check_open()
             self._known[workload.key] = workload
             for _ in range(2):
-                entry = self._best_entry(workload, target, near)
-                if entry is None or (trial := self.trial_of(entry)) is not None:
-                    return None if entry is None else trial
+                ranked = [
+                    (workload.distance(other), entry.cost, entry)
+                    for entry in self.table.of_kin(workload.kin)
+                    if entry.target == target.kin and entry.cost < float("inf")
+                    if (other := self.workload(entry.workload)) is not None
+                ]
+                if not ranked:
+                    return None
+                nearest = min(ranked, key=lambda item: item[:2])[2]
+                if (trial := self.trial_of(nearest)) is not None:
+                    return trial
                 # What the index points to is damaged: what is left is found the slow way.
                 self.read_all()
             return None
 
     def trial_of(self, entry: Entry) -> Trial | None:
         """The best trial that an entry counts; ``None`` without one, or where it is damaged."""
-        if entry.cost == float("inf"):
+        frame = self.frame(entry.offset) if entry.cost < float("inf") else None
+        try:
+            if frame is None or frame.kind not in (TRIAL, BLOCK):
+                return None
+            trial = self.unpack(_items(frame)[entry.slot][1])
+        except (MalformedError, IndexError) as error:
+            logger.debug("%s: the trial at %d is damaged: %s", self.path, entry.offset, error)
             return None
-        trial = self.trial_at(entry.offset, entry.slot)
-        return trial if trial is not None and trial.workload.key == entry.workload else None
-
-    def _best_entry(self, workload: Workload, target: Target, near: bool) -> Entry | None:
-        ranked = [
-            (workload.distance(other), entry.cost, entry)
-            for entry in self.table.of_kin(workload.kin)
-            if entry.target == target.kin and entry.cost < float("inf")
-            if near or entry.workload == workload.key
-            if (other := self.workload(entry.workload)) is not None
-        ]
-        return min(ranked, key=lambda item: item[:2])[2] if ranked else None
+        return trial if trial.workload.key == entry.workload else None
 
     def trials(self, workload: Workload | None = None) -> Iterator[Trial]:
         """Trials in the order in which they were appended, of one workload or of all."""
@@ -192,7 +167,7 @@ class Journal:
                 except MalformedError as error:
                     late.append(record)
                     if is_again:
-                        self.report(record, error)
+                        self._damaged(record, error)
                     continue
                 if workload is None or trial.workload == workload:
                     yield trial
@@ -209,9 +184,9 @@ class Journal:
         for record in self.records():
             if record.kind == EVENT:
                 try:
-                    yield unpack_event(record.payload, partial(self.keyed, Device))
+                    yield encoding.unpack_event(record.payload, partial(self.keyed, Device))
                 except MalformedError as error:
-                    self.report(record, error)
+                    self._damaged(record, error)
 
     def entries(self) -> list[Entry]:
         """How many trials there are of each workload and kin of targets, and the best of them."""
@@ -289,20 +264,20 @@ class Journal:
         """Return the frame at an offset, also one that was appended after the file was opened."""
         if offset >= len(self._view):
             self.remap()
-        return frame_at(self._view, offset)
+        return frames.frame_at(self._view, offset)
 
     def _take_last_index(self) -> None:
         mapped = self._view.obj
         end = len(self._view)
         while isinstance(mapped, mmap.mmap) and (at := mapped.rfind(MARKER, 0, end)) >= 0:
-            frame = frame_at(self._view, at - FRAME_BYTES)
+            frame = frames.frame_at(self._view, at - frames.FRAME_BYTES)
             if frame is not None and frame.kind == INDEX:
                 try:
                     self.table = Table.unpack(frame.payload)
                     self.index_at, self.indexed_to = frame.offset, frame.end
                     return
                 except MalformedError as error:
-                    self._report(Damage(frame.offset, len(frame.payload), str(error)))
+                    self._damaged(frame, error)
             end = at
 
     def _read(self, start: int) -> None:
@@ -314,7 +289,7 @@ class Journal:
         # At last: a trial may refer to a definition whose first copy is damaged.
         for record in trials:
             try:
-                short, cost = trial_cost(record.payload)
+                short, cost = encoding.trial_cost(record.payload)
                 context = self.context(short)
                 self.table.add(context.workload, context.target, cost, record.offset, record.slot)
             except MalformedError as error:
@@ -322,7 +297,7 @@ class Journal:
                     # A definition that the index knows is damaged: there may be a copy.
                     self.read_all()
                     return
-                self.report(record, error)
+                self._damaged(record, error)
 
     def read_all(self) -> None:
         """Forget the index and read every frame, because the index proved wrong."""
@@ -341,22 +316,18 @@ class Journal:
                 raise MalformedError("a context refers to another number of definitions")
             keys = [data[at : at + 16] for at in range(0, 80, 16)]
             toolchain, skeleton = self._data("toolchain", keys[3]), self._data("skeleton", keys[4])
-            versions = parse(toolchain)
-            if not isinstance(versions, dict) or not isinstance(parse(skeleton), list):
+            versions = encoding.parse(toolchain)
+            if not isinstance(versions, dict) or not isinstance(encoding.parse(skeleton), list):
                 raise MalformedError("a toolchain or a skeleton is not of its form")
-            context = self._contexts[short] = Context(
-                self.keyed(Workload, keys[0]),
-                self.keyed(Target, keys[1]),
-                self.keyed(Device, keys[2]),
-                versions,
-                skeleton,
-            )
+            target, device = self.keyed(Target, keys[1]), self.keyed(Device, keys[2])
+            context = Context(self.keyed(Workload, keys[0]), target, device, versions, skeleton)
+            self._contexts[short] = context
         return context
 
     def keyed(self, cls: type[K], key: bytes) -> K:
         """Return a workload, target or device; `MissingError` where it is damaged or not there."""
         if not isinstance(value := self._known.get(key), cls):
-            value = read_keyed(cls, self._data(cls.kind_of_definition(), key))
+            value = encoding.read_keyed(cls, self._data(cls.kind_of_definition(), key))
             self._known[key] = value
         return value
 
@@ -370,7 +341,7 @@ class Journal:
     def _data(self, kind: str, key: bytes) -> bytes:
         payload = self.definition(key[:SHORT])
         if payload is not None:
-            found, whole, data = unpack_definition(payload)
+            found, whole, data = encoding.unpack_definition(payload)
             if found == kind and whole.startswith(key):
                 return data
         raise MissingError(f"its {kind} {key.hex()} is not there")
@@ -386,7 +357,7 @@ class Journal:
         if frame.offset not in self._blocks:
             try:
                 items = [payload for kind, payload in _items(frame) if kind == DEFINITION]
-                keys = [unpack_definition(payload)[1][:SHORT] for payload in items]
+                keys = [encoding.unpack_definition(payload)[1][:SHORT] for payload in items]
             except MalformedError:
                 return None
             self._blocks[frame.offset] = dict(zip(keys, items, strict=True))
@@ -400,9 +371,9 @@ class Journal:
         Damage is reported and skipped.  Types of frames that a newer minor version may have
         added are skipped.
         """
-        for item in frames(self._view, start):
+        for item in frames.frames(self._view, start):
             if isinstance(item, Damage):
-                if item.reason == TAIL:
+                if item.reason == frames.TAIL:
                     self.tail = item
                 else:
                     self._report(item)
@@ -410,31 +381,19 @@ class Journal:
             try:
                 for slot, (kind, payload) in enumerate(_items(item)):
                     if kind == DEFINITION:
-                        _, key, _ = unpack_definition(payload)
+                        _, key, _ = encoding.unpack_definition(payload)
                         self.table.definitions.setdefault(key[:SHORT], item.offset)
                     elif kind in (TRIAL, EVENT):
                         yield Record(item.offset, kind, slot, payload)
             except MalformedError as error:
-                self._report(Damage(item.offset, len(item.payload), str(error)))
-
-    def trial_at(self, offset: int, slot: int) -> Trial | None:
-        """A trial by its place; ``None`` where there is none any more."""
-        frame = self.frame(offset)
-        try:
-            if frame is None or frame.kind not in (TRIAL, BLOCK):
-                return None
-            return self.unpack(_items(frame)[slot][1])
-        except (MalformedError, IndexError) as error:
-            logger.debug("%s: the trial at %d is damaged: %s", self.path, offset, error)
-            return None
+                self._damaged(item, error)
 
     def unpack(self, payload: memoryview) -> Trial:
         """Return a trial; `MalformedError` if it or its context is damaged."""
-        return unpack_trial(payload, self.context(bytes(payload[:SHORT])))
+        return encoding.unpack_trial(payload, self.context(bytes(payload[:SHORT])))
 
-    def report(self, record: Record, error: MalformedError) -> None:
-        """Note a record that cannot be used."""
-        self._report(Damage(record.offset, len(record.payload), str(error)))
+    def _damaged(self, where: Record | Frame, error: MalformedError) -> None:
+        self._report(Damage(where.offset, len(where.payload), str(error)))
 
     def _report(self, damage: Damage) -> None:
         if damage not in self.damage:
@@ -444,4 +403,8 @@ class Journal:
 
 def _items(frame: Frame) -> list[tuple[int, memoryview]]:
     """Types and payloads of what a frame holds."""
-    return unpack_block(frame.payload) if frame.kind == BLOCK else [(frame.kind, frame.payload)]
+    return (
+        encoding.unpack_block(frame.payload)
+        if frame.kind == BLOCK
+        else [(frame.kind, frame.payload)]
+    )

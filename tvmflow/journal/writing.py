@@ -12,15 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import JournalError
-from .encoding import (
-    SHORT,
-    Number,
-    pack_block,
-    pack_definition,
-    pack_event,
-    pack_trial,
-    trial_document,
-)
+from . import encoding
+from .encoding import SHORT, pack_block, pack_definition
 from .frames import BLOCK, DEFINITION, EVENT, HEADER_BYTES, INDEX, TRIAL, encode, header, write_all
 from .records import Event, Trial, canonical, digest
 
@@ -33,9 +26,7 @@ SYNC_SECONDS = 1.0
 INDEX_EVERY_BYTES = 1 << 16
 INDEX_SHARE = 16
 #: Records of a compressed block, at most, and their bytes: what is lost with it.
-BLOCK_ITEMS = 64
-BLOCK_BYTES = 1 << 16
-
+BLOCK_ITEMS, BLOCK_BYTES = 64, 1 << 16
 
 #: Definitions that are not in the file yet: kind and data by key.
 New = dict[bytes, tuple[str, bytes]]
@@ -128,17 +119,14 @@ class Writer:
             self.append(Event("recovered", time.time(), None, details))
 
     def append(self, record: Trial | Event) -> None:
-        """Append a trial or an event.
-
-        Raises `JournalError` if it is not what a journal holds, or the system refuses.
-        """
+        """Append a trial or an event; see `Journal.append`."""
         new: New = {}
         table = self._journal.table
         with self._refusing():
             if isinstance(record, Event):
                 if record.device is not None:
                     self._need(new, record.device.definition)
-                kind, payload = EVENT, pack_event(record)
+                kind, payload = EVENT, encoding.pack_event(record)
             else:
                 kind, payload = TRIAL, self._encode(record, new)
         frames = [(DEFINITION, pack_definition(*one, pack=True)) for one in new.values()]
@@ -155,10 +143,7 @@ class Writer:
             self._write_index()
 
     def append_compressed(self, trials: Iterable[Trial]) -> None:
-        """Append trials in blocks, behind blocks of the definitions that they need.
-
-        Raises `JournalError` as :meth:`append`.
-        """
+        """Append trials in blocks, behind blocks of the definitions that they need."""
         new: New = {}
         table = self._journal.table
         listed = list(trials)
@@ -180,7 +165,6 @@ class Writer:
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """Refuse a record that cannot be encoded."""
         try:
             yield
         except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
@@ -192,8 +176,8 @@ class Writer:
 
     def _encode(self, trial: Trial, new: New) -> bytes:
         """Return the payload of a trial; definitions that the file lacks go to ``new``."""
-        numbers: list[Number] = []
-        skeleton = trial_document(trial, numbers)
+        numbers: list[encoding.Number] = []
+        skeleton = encoding.trial_document(trial, numbers)
         toolchain = tuple(trial.toolchain.items())
         shared = (trial.workload, trial.target, trial.device)
         memo = (*(part.key for part in shared), toolchain, skeleton)
@@ -203,7 +187,7 @@ class Writer:
             keys = [self._need(new, part) for part in parts]
             short = self._need(new, ("context", b"".join(keys)))[:SHORT]
             self._contexts[memo] = short
-        return pack_trial(short, trial, numbers)
+        return encoding.pack_trial(short, trial, numbers)
 
     def _need(self, new: New, part: tuple[str, bytes]) -> bytes:
         key = digest(*part)
@@ -273,7 +257,6 @@ class Writer:
 
 
 def _blocks(items: list[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
-    """Split items into blocks that are not too large."""
     block: list[tuple[int, bytes]] = []
     for item in items:
         size = sum(len(payload) for _, payload in [*block, item])

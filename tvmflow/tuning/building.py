@@ -39,14 +39,7 @@ from ..module.files import publish, staging
 from ..runtime import plugin
 from ..runtime.process import Pool, WorkerLostError
 from ..schedules import schedule_function
-from ..verify.tolerance import (
-    NETWORK,
-    STORED_AS_HALF,
-    Comparison,
-    compare,
-    summed_in_half,
-    tolerance_for,
-)
+from ..verify import tolerance
 from .tasks import Argument, Knobs, Task, arguments_of
 
 logger = logging.getLogger(__name__)
@@ -103,16 +96,15 @@ def build_candidate(
     """
     function = function_of(text)
     arguments = arguments_of(function)
+    failed = partial(Built, digest, knobs, "", None, arguments)
     with target.tvm_target:
         scheduled = schedule_function(function, target, knobs)
         if scheduled.source != "given":
-            reason = "The knobs do not lead to a schedule."
-            return Built(digest, knobs, "", None, arguments, reason)
+            return failed("The knobs do not lead to a schedule.")
         try:
             library = lower(scheduled.schedule.mod["main"], target)
         except Exception as error:  # noqa: BLE001 (whatever TVM finds is the candidate's fault)
-            reason = f"No code can be generated: {reason_of(error)}"
-            return Built(digest, knobs, "", None, arguments, reason)
+            return failed(f"No code can be generated: {reason_of(error)}")
     source = source_hash(library, target)
     path = Path(folder, f"{source}.so")
     if not path.exists():
@@ -227,23 +219,25 @@ def compare_results(
     lengths: Sequence[int],
     got: Sequence[np.ndarray],
     wanted: Sequence[np.ndarray],
-) -> list[Comparison]:
+) -> list[tolerance.Comparison]:
     """Compare results with the case's, by the tolerances of networks: several operators are fused.
 
     ``lengths`` are those of the function's sums in 16 bits.
     """
-    table = NETWORK
+    table = tolerance.NETWORK
     if lengths:
-        table = summed_in_half(lengths)
+        table = tolerance.summed_in_half(lengths)
     elif any(is_half(argument.scope) for argument in arguments):
-        table = STORED_AS_HALF
+        table = tolerance.STORED_AS_HALF
     return [
-        compare(f"result {index}", *pair, tolerance_for(pair[1].dtype.name, table))
+        tolerance.compare(
+            f"result {index}", *pair, tolerance.tolerance_for(pair[1].dtype.name, table)
+        )
         for index, pair in enumerate(zip(got, wanted, strict=True))
     ]
 
 
-def write_case(text: str, results: int, path: Path, seed: int, with_results: bool) -> Case:
+def write_case(text: str, results: int, path: Path, with_results: bool) -> Case:
     """Compute the case of a function on this CPU and write it; called in a worker process.
 
     The function's loops run as they are, without a schedule: nothing that a schedule family
@@ -251,7 +245,7 @@ def write_case(text: str, results: int, path: Path, seed: int, with_results: boo
     """
     function = function_of(text)
     arguments = arguments_of(function)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     inputs = [_values(argument, rng) for argument in arguments[:-results]]
     arrays = {f"a{index}": array for index, array in enumerate(inputs)}
     if with_results:
@@ -263,8 +257,7 @@ def write_case(text: str, results: int, path: Path, seed: int, with_results: boo
             link(lower(plain, target), library, target)
             tensors = [tvm.runtime.tensor(array) for array in (*inputs, *outputs)]
             tvm_ffi.load_module(library)[ENTRY](*tensors)
-        for index, tensor in enumerate(tensors[len(inputs) :]):
-            arrays[f"r{index}"] = tensor.numpy()
+        arrays |= {f"r{i}": tensor.numpy() for i, tensor in enumerate(tensors[len(inputs) :])}
     np.savez(path, allow_pickle=False, **arrays)
     return Case(path, tuple(half_lengths(function)))
 
@@ -279,9 +272,7 @@ def _values(argument: Argument, rng: np.random.Generator) -> np.ndarray:
         high = 2 if dtype.itemsize > 1 else 16
         return rng.integers(0, high, argument.shape).astype(dtype)
     values = rng.standard_normal(argument.shape, dtype=np.float32)
-    if is_half(argument.scope):
-        values = values.astype(np.float16)
-    return values.astype(dtype)
+    return values.astype(np.float16 if is_half(argument.scope) else dtype).astype(dtype)
 
 
 # -- in the tuning process -----------------------------------------------------------------------
@@ -375,7 +366,7 @@ class Builder:
         indices = dict.fromkeys((self._device_index, None))
         return first_success(*(partial(build, index) for index in indices), failed)
 
-    def make_case(self, task: Task, seed: int = 0) -> Future[Case]:
+    def make_case(self, task: Task) -> Future[Case]:
         """Compute a task's case; without results where that fails.  The future never fails."""
         path = self.folder / f"{task.digest}.npz"
 
@@ -386,7 +377,7 @@ class Builder:
                     "checked.",
                     *(task.name, error),
                 )
-            arguments = task.text, task.results, path, seed, error is None
+            arguments = task.text, task.results, path, error is None
             return self._pool.submit(write_case, *arguments, timeout_s=CASE_LIMIT_S)
 
         return first_success(compute, compute, lambda _: finished(Case(path)))

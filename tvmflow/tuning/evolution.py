@@ -151,18 +151,8 @@ def cost_model(seed: int) -> ms.cost_model.XGBModel:
     Without warming up: the heuristic has been measured before anything is predicted.
     """
     config = ms.cost_model.xgb_model.XGBConfig(seed=seed, nthread=1, max_depth=6)
-    return ms.cost_model.XGBModel(
-        extractor=KnobFeatures(),
-        config=config,
-        num_warmup_samples=0,
-        early_stopping_rounds=10,
-        verbose_eval=0,
-    )
-
-
-def _log(_level: int, _file: str, _line: int, message: str) -> None:
-    """Log what the engine tells, for who looks into it."""
-    logger.debug("%s", message)
+    how = {"num_warmup_samples": 0, "early_stopping_rounds": 10, "verbose_eval": 0}
+    return ms.cost_model.XGBModel(extractor=KnobFeatures(), config=config, **how)
 
 
 def _context(
@@ -175,7 +165,10 @@ def _context(
     """
     context = ms.TuneContext.__new__(ms.TuneContext)
     arguments = (stand_in(task), task.target.tvm_target, generator, strategy, task.name, 1, seed)
-    context.__init_handle_by_constructor__(ms._ffi_api.TuneContext, *arguments, _log)
+    context.__init_handle_by_constructor__(
+        # What the engine logs is level, file, line and message.
+        *(ms._ffi_api.TuneContext, *arguments, lambda *told: logger.debug("%s", told[-1]))
+    )
     ms._ffi_api.TuneContextInitialize(context)
     return context
 
@@ -227,11 +220,9 @@ class EvolutionarySearch(Search):
             failed = cost == float("inf")
             results.append(ms.runner.RunnerResult(None if failed else [cost], "x" * failed or None))
             if not failed:
-                self._database.commit_tuning_record(
-                    ms.database.TuningRecord(
-                        schedule.trace, self._workload, [cost], self._context.target, arguments
-                    )
-                )
+                about = self._workload, [cost], self._context.target, arguments
+                record = ms.database.TuningRecord(schedule.trace, *about)
+                self._database.commit_tuning_record(record)
         if candidates:
             self._model.update(self._context, candidates, results)
             self._context.notify_runner_results(candidates, results)

@@ -16,19 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import JournalError
+from ..journal import records
 from ..journal.journal import Journal
-from ..journal.records import (
-    Device,
-    Error,
-    Event,
-    Original,
-    Target,
-    Trial,
-    Value,
-    Workload,
-    canonical,
-    vars_of,
-)
+from ..journal.records import Device, Error, Event, Original, Target, Trial, Value, Workload
 from ..runtime.json_types import JsonObject
 
 #: A parsed line.
@@ -139,7 +129,6 @@ def _parse(line: bytes) -> Document:
 
 
 def _parser(document: Document, path: Path, device: Device) -> Callable[[Document], Trial] | None:
-    """Choose what reads lines like this one."""
     if isinstance(document, dict) and "workload" in document:
         return trial_of
     if isinstance(document, dict) and "input" in document:
@@ -155,8 +144,8 @@ def _parser(document: Document, path: Path, device: Device) -> Callable[[Documen
 
 def json_of_trial(trial: Trial) -> JsonObject:
     """A trial as a JSON object."""
-    content = vars_of(trial)
-    content |= {name: vars_of(content[name]) for name in ("workload", "target", "device")}
+    content = records.vars_of(trial)
+    content |= {name: records.vars_of(content[name]) for name in ("workload", "target", "device")}
     content |= {"error": trial.error.name, "costs": list(trial.costs)}
     if (original := content.pop("original")) is not None:
         content["original"] = original._asdict()
@@ -165,8 +154,8 @@ def json_of_trial(trial: Trial) -> JsonObject:
 
 def json_of_event(event: Event) -> JsonObject:
     """An event as a JSON object."""
-    device = None if event.device is None else vars_of(event.device)
-    return {**vars_of(event), "device": device}
+    device = None if event.device is None else records.vars_of(event.device)
+    return {**records.vars_of(event), "device": device}
 
 
 def trial_of(content: JsonObject) -> Trial:
@@ -241,12 +230,11 @@ def _autotvm_meaning(
         workload = Workload(family, dict(shape), dtype, storage, accumulate, signature)
         return workload, {name: value for name, (_, value) in entity.items()}
     # Schedules import TVM, which takes a second that no other use of this module needs.
-    from .autotvm_knobs import Convolution, knobs_of
+    from .autotvm_knobs import meaning_of
 
-    parsed = Convolution.parse(task, arguments)
-    if parsed is not None:
-        return parsed.workload, knobs_of(parsed, entity)
-    shape = {"arguments": canonical(arguments).decode()}
+    if (meaning := meaning_of(task, arguments, entity)) is not None:
+        return meaning
+    shape = {"arguments": records.canonical(arguments).decode()}
     return Workload(f"{AUTOTVM}.{task}", shape, dtype="", storage="", accumulate=""), {}
 
 
@@ -269,17 +257,16 @@ def autotvm_line(trial: Trial) -> JsonObject:
 # -- MetaSchedule's databases --------------------------------------------------------------------
 
 
-def read_workloads(records: Path) -> list[Workload]:
+def read_workloads(beside: Path) -> list[Workload]:
     """Read the modules beside a file of records; `JournalError` if they cannot be read."""
-    path = records.with_name(records.name.replace("tuning_record", "workload"))
+    path = beside.with_name(beside.name.replace("tuning_record", "workload"))
     try:
         rows = [json.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
         return [_workload(*row) for row in rows]
     except (OSError, ValueError, TypeError, RecursionError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise JournalError(
-            f"The workloads of {records} should be in {path}, but that could not be read: "
-            f"{reason}.",
+            f"The workloads of {beside} should be in {path}, but that could not be read: {reason}.",
             remedy="Keep both files of a MetaSchedule database in one folder.",
         ) from error
 

@@ -47,10 +47,8 @@ def merge(output: Path, inputs: Sequence[Path]) -> Merged:
                 continue
             seen.add(identity)
             target.append(record)
-            if isinstance(record, Trial):
-                result.trials += 1
-            else:
-                result.events += 1
+            result.trials += isinstance(record, Trial)
+            result.events += isinstance(record, Event)
     return result
 
 
@@ -107,10 +105,7 @@ class Checked:
 
 
 def verify(path: Path) -> Checked:
-    """Read every record of a journal.
-
-    Raises `JournalError` if it is no journal.
-    """
+    """Read every record of a journal; `JournalError` if it is none."""
     with Journal.open(path) as journal:
         trials = list(journal.trials())
         events = len(list(journal.events()))
@@ -151,12 +146,10 @@ def _export_database(trials: Iterable[Trial], output: Path, folder: Path) -> tup
             if parts is None:
                 left += 1
                 continue
-            module, record = _line(parts[0]), parts[1]
-            if module not in modules:
-                modules[module] = len(modules)
-                module_lines.write(module)
-            lines.write(_line([modules[module], record]))
+            number = modules.setdefault(_line(parts[0]), len(modules))
+            lines.write(_line([number, parts[1]]))
             count += 1
+        module_lines.writelines(modules)
     if count:
         output.mkdir(exist_ok=True)
         publish({workloads: output / workloads.name, records: output / records.name})
@@ -168,10 +161,7 @@ def _line(content: object) -> str:
 
 
 def check_format(form: str) -> None:
-    """Refuse a form that is not known.
-
-    Raises `JournalError` naming those that are.
-    """
+    """Refuse a form that is not known, by a `JournalError` naming those that are."""
     if form not in FORMATS:
         raise JournalError(
             f"The format {form!r} is not known; expected one of {', '.join(FORMATS)}.",

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -24,16 +24,8 @@ from ..journal.records import Device
 from ..runtime import plugin
 from ..runtime.devices import list_devices
 from ..runtime.process import Pool, WorkerLostError
-from .building import (
-    ENTRY,
-    Built,
-    Case,
-    ExclusiveCpu,
-    Memory,
-    compare_results,
-    finished,
-    first_success,
-)
+from . import building
+from .building import ENTRY, Built, Case, ExclusiveCpu, Memory
 from .timing import StopRule, time_alone, time_in_turn
 
 #: Why a trial has no costs.
@@ -58,24 +50,17 @@ class Measured:
     costs: tuple[float, ...]
     #: One of :data:`BUILD`, :data:`WRONG`, :data:`CRASH`, :data:`TIMEOUT`, :data:`DEVICE`, or
     #: ``None``.
-    error: str | None
+    error: str | None = None
     #: What is behind the error.
-    message: str
+    message: str = ""
     #: The device's own name.
-    device: str
-    #: How long measuring took.
-    seconds: float
+    device: str = ""
     #: Time of the fixed reference kernel, relative to what it was at first.
     drift: float = 1.0
     #: Costs over those of the incumbent that was timed in turn, pair by pair; empty without one.
     ratios: tuple[float, ...] = ()
     #: The device's driver, as far as it is known.
     driver: str = ""
-
-    @classmethod
-    def failed(cls, error: str, message: str) -> Measured:
-        """Say why a candidate was not measured."""
-        return cls((), error, message, "", 0.0)
 
     @property
     def cost(self) -> float:
@@ -138,34 +123,27 @@ class Session:
 
         The incumbent is timed in turn with it; ``exclusive`` keeps the machine quiet meanwhile.
         """
-        started = time.perf_counter()
-        costs: tuple[float, ...] = ()
-        ratios: tuple[float, ...] = ()
-        error, message = None, ""
         try:
-            if self.config.cool_down_s:
-                time.sleep(self.config.cool_down_s)
+            time.sleep(self.config.cool_down_s)
             self._look_at_reference(exclusive, alone=incumbent is None)
             self._take(built, case)
             library = self._library(built)
-            message = self._wrong(library, built, case)
-            if message:
-                error = WRONG
+            if message := self._wrong(library, built, case):
+                measured = Measured((), WRONG, message)
             else:
                 run = self._timed(library)
                 # Whoever has to hold still may hold a lock of the driver's, which loading needs.
                 against = None if incumbent is None else self._timed(self._library(incumbent))
                 with exclusive():
                     if against is None:
-                        costs = time_alone(run, self.config.rule)
+                        measured = Measured(time_alone(run, self.config.rule))
                     else:
-                        pairs = time_in_turn(run, against, self.config.rule)
-                        costs = tuple(pairs[0])
-                        ratios = tuple(a / b for a, b in zip(*pairs, strict=True))
+                        costs, rivals = time_in_turn(run, against, self.config.rule)
+                        ratios = tuple(a / b for a, b in zip(costs, rivals, strict=True))
+                        measured = Measured(tuple(costs), ratios=ratios)
         except Exception as failure:  # noqa: BLE001 (drivers fail in every way)
-            error, message = DEVICE, f"{type(failure).__name__}: {failure}".strip()
-        seconds = time.perf_counter() - started
-        return Measured(costs, error, message, self.name, seconds, self._drift, ratios, self.driver)
+            measured = Measured((), DEVICE, f"{type(failure).__name__}: {failure}".strip())
+        return replace(measured, device=self.name, drift=self._drift, driver=self.driver)
 
     def _take(self, built: Built, case: Case) -> None:
         """Bring a case to the device; it stays while candidates of the same task follow."""
@@ -178,7 +156,7 @@ class Session:
         self._case = case.path
 
     def _reserve(self, built: Built) -> None:
-        """Reserve memory for a candidate's arguments, and free what there was."""
+        """Reserve memory for a candidate's arguments; what there was is freed first."""
         self._case, self._memory = None, []
         self._memory = [Memory(argument, self.device) for argument in built.arguments]
 
@@ -191,7 +169,7 @@ class Session:
             memory.write(np.full(wanted.shape, np.nan if wanted.dtype.kind == "f" else 1))
         library[ENTRY](*(memory.tensor for memory in self._memory))
         got = [memory.read() for memory in results]
-        for found in compare_results(built.arguments, case.lengths, got, self._wanted):
+        for found in building.compare_results(built.arguments, case.lengths, got, self._wanted):
             if not found.passed:
                 return f"{found.name} is wrong by {found.max_rel_error:.1e} of its magnitude"
         return ""
@@ -260,13 +238,14 @@ class Runner(Protocol):
         """What measures, as far as that is known yet."""
 
     def standings(self) -> Sequence[Standing]:
-        """What each of several devices contributed."""
+        """What each of several devices contributed; nothing where there is one."""
+        return ()
 
     def close(self) -> None:
         """Give the devices back."""
 
 
-class LocalRunner:
+class LocalRunner(Runner):
     """Measures on a device of this machine, in a process that kernels may crash or block.
 
     ``target`` is ``opencl``, ``cuda`` or ``llvm``, and ``index`` one of its devices.  After
@@ -292,9 +271,9 @@ class LocalRunner:
         self._pool = Pool(1, environment | {"TVMFLOW_CACHE_DIR": str(programs)})
 
     def submit(self, built: Built, case: Case, incumbent: Built | None = None) -> Future[Measured]:
-        """Queue a candidate; its future never fails, except that it may be cancelled."""
+        """Queue a candidate; see `Runner`."""
         if built.path is None:
-            return finished(Measured.failed(BUILD, str(built.error)))
+            return building.finished(Measured((), BUILD, str(built.error)))
         exclusive = self._exclusive_cpu() if self._exclusive_cpu is not None else None
         arguments = self._device, built, case, incumbent, exclusive
 
@@ -302,9 +281,9 @@ class LocalRunner:
             if exclusive is not None:
                 exclusive.release()
             kind = TIMEOUT if isinstance(error, WorkerLostError) and error.timed_out else CRASH
-            return finished(Measured.failed(kind, str(error)))
+            return building.finished(Measured((), kind, str(error)))
 
-        return first_success(
+        return building.first_success(
             lambda _: self._pool.submit(measure_here, *arguments, timeout_s=self._limit_s), failed
         )
 
@@ -312,10 +291,6 @@ class LocalRunner:
         """The device."""
         found = self._pool.submit(identify_here, *self._device[:2], timeout_s=self._limit_s)
         return [Device("", *found.result())]
-
-    def standings(self) -> Sequence[Standing]:
-        """There is one device: nothing to tell."""
-        return ()
 
     def close(self) -> None:
         """End the process."""

@@ -31,35 +31,27 @@ figure { margin: 0 } figcaption { font-size: 12px; overflow-wrap: anywhere }
 
 
 def write_report(path: Path, name: str, tuned: Tuned) -> None:
-    """Write the page.
-
-    Raises `ArtifactError` if it cannot be written.
-    """
-    write_file(path, _page(name, tuned))
-
-
-def _page(name: str, tuned: Tuned) -> str:
+    """Write the page; `ArtifactError` if it cannot be written."""
     known = [p for p in tuned.progress if math.isfinite(p.best)]
     known.sort(key=lambda p: -p.time)
     title = f"Tuning of {escape(name)}"
-    return "\n".join(
-        [
-            "<!doctype html>",
-            f'<html lang="en"><head><meta charset="utf-8"><title>{title}</title>',
-            '<meta name="viewport" content="width=device-width">',
-            f"<style>{_STYLE}</style></head><body>",
-            f"<h1>{title}</h1>",
-            _headline(tuned, known),
-            "<h2>Share of time</h2>",
-            _tasks(known),
-            _decisions(tuned),
-            "<h2>Best so far</h2>",
-            "<p>Costs: the best so far (line), each trial (dots), the heuristic (dashed).</p>",
-            '<div class="curves">',
-            *map(_curve, known),
-            "</div></body></html>",
-        ]
-    )
+    lines = [
+        "<!doctype html>",
+        f'<html lang="en"><head><meta charset="utf-8"><title>{title}</title>',
+        '<meta name="viewport" content="width=device-width">',
+        f"<style>{_STYLE}</style></head><body>",
+        f"<h1>{title}</h1>",
+        _headline(tuned, known),
+        "<h2>Share of time</h2>",
+        _tasks(known),
+        _decisions(tuned),
+        "<h2>Best so far</h2>",
+        "<p>Costs: the best so far (line), each trial (dots), the heuristic (dashed).</p>",
+        '<div class="curves">',
+        *map(_curve, known),
+        "</div></body></html>",
+    ]
+    write_file(path, "\n".join(lines))
 
 
 def _headline(tuned: Tuned, known: Sequence[Progress]) -> str:
@@ -98,7 +90,6 @@ def _tasks(known: Sequence[Progress]) -> str:
 
 
 def _decisions(tuned: Tuned) -> str:
-    """Algorithms and storage that were decided by measuring."""
     if not tuned.settled:
         return ""
     titles = ("decision", "of", "cost model", "measured", "cost")
@@ -115,8 +106,7 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def _curve(progress: Progress) -> str:
     """Costs over trials as a drawing; slow candidates stand at its upper edge."""
     base = progress.heuristic if math.isfinite(progress.heuristic) else progress.best
-    highest = 1.6 * base
-    lowest = 0.9 * progress.best
+    highest, lowest = 1.6 * base, 0.9 * progress.best
 
     def y(cost: float) -> float:
         part = (min(cost, highest) - lowest) / (highest - lowest)

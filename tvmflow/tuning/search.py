@@ -16,14 +16,11 @@ from .tasks import Knobs, Task
 if TYPE_CHECKING:
     from tvm.s_tir.meta_schedule.cost_model import XGBModel
 
-#: A hashable form of knobs.
-Key = tuple[tuple[str, object], ...]
-
 #: Draws after which a random search takes it that nothing new is left.
 _DRAWS = 2000
 
 
-def key_of(knobs: Mapping[str, object]) -> Key:
+def key_of(knobs: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
     """Make knobs hashable."""
     return tuple(knobs.items())
 
@@ -34,7 +31,7 @@ class Search(ABC):
     def __init__(self, task: Task, seed: int):
         self.task = task
         self.random = random.Random(f"{seed} {task.digest}")
-        self._seen: set[Key] = set()
+        self._seen: set[tuple] = set()
 
     def note(self, knobs: Mapping[str, object]) -> bool:
         """Remember knobs that were tried; return whether they are new."""

@@ -214,11 +214,8 @@ def compare_networks(
     with ExitStack() as stack:
         old = _running(stack, before, {}, device_index)
         new = _running(stack, after, knobs, device_index)
-        inputs = random_inputs(old, 0)
-        times = [
-            [elapsed_ms(partial(module, inputs)) for module in (old, new)]
-            for _ in range(COMPARED_RUNS)
-        ]
+        inputs, modules = random_inputs(old, 0), (old, new)
+        times = [[elapsed_ms(partial(m, inputs)) for m in modules] for _ in range(COMPARED_RUNS)]
     # The first calls build kernels.
     earlier, later = zip(*times[3:], strict=True)
     is_slower = is_faster([a / b for a, b in zip(earlier, later, strict=True)])
@@ -229,7 +226,6 @@ def _running(
     stack: ExitStack, network: Network, knobs: Mapping[str, Knobs], device_index: int
 ) -> Module:
     """Compile a network with knobs by the names of primary functions, and load it."""
-    compiled = stack.enter_context(
-        compile_network(network.model, options=network.options, knobs=knobs)
-    )
-    return stack.enter_context(load(compiled.path, device=device_index))
+    compiled = compile_network(network.model, options=network.options, knobs=knobs)
+    path = stack.enter_context(compiled).path
+    return stack.enter_context(load(path, device=device_index))

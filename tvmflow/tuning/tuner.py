@@ -125,7 +125,6 @@ Watch = Callable[[Sequence[Progress], Sequence[Standing]], None]
 
 # -- prior trials --------------------------------------------------------------------------------
 
-
 # Costs of different devices, or of one with different drivers, cannot be compared.  Of what others
 # measured, also in the same journal, only the best knobs are taken, to be tried early.
 
@@ -183,8 +182,6 @@ Tell = Callable[[Future[T], Callable[[T], None]], None]
 
 @dataclass(frozen=True)
 class _Incumbent:
-    """The best candidate so far."""
-
     built: Future[Built]
     cost: float
 
@@ -203,24 +200,21 @@ class PairedComparison:
     tell: Tell
     #: How often each device was waited for in vain; of all tasks.
     pauses: Counter[str]
+    #: The best of an earlier session and its cost; it is built when it is needed.
+    prior: tuple[Knobs, float] | None
 
     def __post_init__(self) -> None:
         self._case: Future[Case] | None = None
-        self._prior: tuple[Knobs, float] | None = None
         self._incumbent: _Incumbent | None = None
         #: What became of candidates, and who waits for that, by the hash of their source.
         self._known: dict[str, Measured] = {}
         self._waiting: dict[str, list[Callable[[Measured], None]]] = {}
 
-    def resume(self, knobs: Knobs, cost: float) -> None:
-        """Go on with the best of an earlier session, which is built when it is needed."""
-        self._prior = knobs, cost
-
     def submit(self, built: Built, done: Callable[[Measured], None]) -> None:
         """Have a candidate measured, unless it is the same as another."""
         source = built.source_hash
         if not source:
-            done(Measured.failed(BUILD, str(built.error)))
+            done(Measured((), BUILD, str(built.error)))
         elif source in self._known:
             done(self._known[source])
         elif source in self._waiting:
@@ -233,10 +227,10 @@ class PairedComparison:
         """Have a candidate measured once its task's case is made, and its incumbent built."""
         if self._case is None:
             self._case = self.builder.make_case(self.task)
-        if self._prior is not None:
-            knobs, cost = self._prior
+        if self.prior is not None:
+            knobs, cost = self.prior
             self._incumbent = _Incumbent(self.builder.submit(self.task, knobs), cost)
-            self._prior = None
+            self.prior = None
         rival = self._incumbent
 
         def submit(case: Case, built: Built | None) -> None:
@@ -329,6 +323,10 @@ class _State:
     def under_way(self) -> int:
         return sum(trial.cost is None for batch in self.batches for trial in batch)
 
+    @property
+    def awaits_heuristic(self) -> bool:
+        return any(source == "heuristic" for _, source in self.first)
+
 
 @dataclass
 class Tuner:
@@ -372,21 +370,19 @@ class Tuner:
 
     def _state(self, task: Task, search: Search) -> _State:
         """A task's books with the trials of earlier sessions."""
-        comparison = PairedComparison(task, self.builder, self.runner, self._tell, self._pauses)
-        state = _State(Progress(task), search, comparison, [])
+        progress = Progress(task)
         own, others = trials_of(task, self.journal, self._devices)
         learned = [(dict(t.knobs), t) for t in own if search.note(t.knobs)]
         for knobs, trial in learned:
             error = f"{trial.error.name}: {trial.message}" if trial.error else None
-            state.progress.take(knobs, Point(trial.cost, error), knobs == task.heuristic)
+            progress.take(knobs, Point(trial.cost, error), knobs == task.heuristic)
         search.learn([(knobs, trial.cost) for knobs, trial in learned])
-        if math.isfinite(state.progress.best):
-            comparison.resume(state.progress.best_knobs, state.progress.best)
-        chosen = [(task.heuristic, "heuristic")]
+        prior = (progress.best_knobs, progress.best) if math.isfinite(progress.best) else None
+        shared = self.builder, self.runner, self._tell, self._pauses
         elsewhere = knobs_of_others(task, others, self.relatives)
-        chosen += [(knobs, "measured") for knobs in elsewhere]
-        state.first = [(knobs, source) for knobs, source in chosen if search.note(knobs)]
-        return state
+        chosen = [(task.heuristic, "heuristic"), *((knobs, "measured") for knobs in elsewhere)]
+        first = [(knobs, source) for knobs, source in chosen if search.note(knobs)]
+        return _State(progress, search, PairedComparison(task, *shared, prior), first)
 
     def _propose(self) -> None:
         """Give builds and devices work, as long as there is some and they have too little."""
@@ -401,17 +397,12 @@ class Tuner:
         progress, budget = state.progress, self.budget
         if state.exhausted or len(state.batches) >= DEPTH:
             return False
-        if progress.trials + state.under_way >= budget.trials and not self._owes(state):
+        if progress.trials + state.under_way >= budget.trials and not state.awaits_heuristic:
             return False
         if budget.patience is not None and progress.idle >= budget.patience:
             return False
         # Whatever the search proposes, it should know the heuristic's cost.
         return bool(state.first) or not (state.batches and progress.trials == 0)
-
-    @staticmethod
-    def _owes(state: _State) -> bool:
-        """Tell whether the heuristic itself is still to be measured."""
-        return bool(state.first) and state.first[0][1] == "heuristic"
 
     def _urgency(self, state: _State) -> tuple[bool, float]:
         """Unmeasured tasks first, then those that take most of the time and still improve."""
@@ -425,7 +416,7 @@ class Tuner:
         if seconds is None or time.monotonic() - self._began < seconds:
             return False
         # Without its heuristic's cost, nothing is known of a task.
-        return not any(self._owes(state) for state in self._states)
+        return not any(state.awaits_heuristic for state in self._states)
 
     def _propose_for(self, state: _State) -> bool:
         left = self.budget.trials - state.progress.trials - state.under_way
@@ -464,11 +455,9 @@ class Tuner:
         state = trial.state
         self._open -= 1
         trial.cost = measured.cost
-        now = time.monotonic()
-        self.journal.append(self._record(trial, built, measured, now - trial.started))
+        self.journal.append(self._record(trial, built, measured))
         error = f"{measured.error}: {measured.message}" if measured.error else None
-        point = Point(measured.cost, error)
-        state.progress.take(trial.knobs, point, trial.source == "heuristic")
+        state.progress.take(trial.knobs, Point(measured.cost, error), trial.source == "heuristic")
         while state.batches and all(t.cost is not None for t in state.batches[0]):
             batch = state.batches.pop(0)
             with locked(self.builder.exclusive_cpu.lock):
@@ -476,7 +465,7 @@ class Tuner:
         if self.watch is not None:
             self.watch(self.progress, self.runner.standings())
 
-    def _record(self, trial: _Trial, built: Built, measured: Measured, seconds: float) -> Trial:
+    def _record(self, trial: _Trial, built: Built, measured: Measured) -> Trial:
         task = trial.state.progress.task
         error = Error.NONE if measured.error is None else _ERRORS[measured.error]
         if measured.error == BUILD and not built.source_hash and "schedule" in measured.message:
@@ -486,7 +475,7 @@ class Tuner:
             *(task.workload, task.journal_target, device, trial.knobs, measured.costs, error),
             message=measured.message,
             timestamp=time.time(),
-            seconds=seconds,
+            seconds=time.monotonic() - trial.started,
             toolchain=TOOLCHAIN,
             source=trial.source,
         )

@@ -22,14 +22,8 @@ from dataclasses import dataclass, field, replace
 
 from tvm import IRModule, relax
 
+from ..compiler import lookup
 from ..compiler.compilation import Compilation
-from ..compiler.lookup import (
-    ALGORITHM,
-    STORAGE,
-    algorithm_workload,
-    storage_is_open,
-    storage_workload,
-)
 from ..compiler.pipeline import run_stages
 from ..devices.target import with_storage
 from ..errors import CompileError
@@ -138,7 +132,7 @@ def variants_of(job: Compilation) -> Variants:
     run_stages(job, until="simplify")
     base = replace(job)
     tasks = extract_tasks(run_stages(base, first="layout", until="weights"), base.target)
-    found = [_storage(job, tasks)] if storage_is_open(job) else []
+    found = [_storage(job, tasks)] if lookup.storage_is_open(job) else []
     # Equal convolutions that several algorithms can compute, and of which nobody asked for one.
     groups: dict[tuple[Convolution, bool, tuple[str, ...]], list[Choice]] = defaultdict(list)
     for choice in base.choices:
@@ -161,7 +155,6 @@ def _tasks(
 
 
 def _storage(job: Compilation, tasks: list[Task]) -> Decision | None:
-    """The decision on a network's storage, where there is one."""
     options = {job.storage: tasks}
     kernels = [{task.digest for task in tasks}]
     for storage in ("texture", "buffer"):
@@ -171,12 +164,11 @@ def _storage(job: Compilation, tasks: list[Task]) -> Decision | None:
             options[storage] = found
     if len(options) == 1:
         return None
-    workload = storage_workload(job.mod, job.options.dtype, job.options.accumulate)
-    return Decision(STORAGE, (job.model.name,), job.storage, workload, options)
+    workload = lookup.storage_workload(job.mod, job.options.dtype, job.options.accumulate)
+    return Decision(lookup.STORAGE, (job.model.name,), job.storage, workload, options)
 
 
 def _algorithms(job: Compilation, group: Sequence[Choice]) -> Decision | None:
-    """The decision on the algorithm of equal convolutions, where there is one."""
     first = group[0]
     model = replace(job.model, inputs=(), outputs=(), weights={}, bindings={})
     mod = network_of(job.mod, first.convolution)
@@ -200,8 +192,8 @@ def _algorithms(job: Compilation, group: Sequence[Choice]) -> Decision | None:
     if first.algorithm not in options or not all(options.values()):
         return None
     names = tuple(choice.convolution for choice in group)
-    workload = algorithm_workload(first.layer, first.half, job.options.accumulate)
-    return Decision(ALGORITHM, names, first.algorithm, workload, options)
+    workload = lookup.algorithm_workload(first.layer, first.half, job.options.accumulate)
+    return Decision(lookup.ALGORITHM, names, first.algorithm, workload, options)
 
 
 # -- single convolutions as networks of their own ------------------------------------------------
@@ -266,9 +258,9 @@ def tune_variants(
         _write_down(journal, variants.job, decision, best)
     job = variants.job
     changed = [s for s in settled if s.choice != s.default]
-    algorithms = {n: s.choice for s in changed if s.what == ALGORITHM for n in s.names}
+    algorithms = {n: s.choice for s in changed if s.what == lookup.ALGORITHM for n in s.names}
     algorithms = {**job.options.algorithms, **algorithms}
-    storage = next((s.choice for s in changed if s.what == STORAGE), job.storage)
+    storage = next((s.choice for s in changed if s.what == lookup.STORAGE), job.storage)
     tasks = _tasks(job, storage, algorithms) if changed else variants.tasks
     if new := [task for task in tasks if task.digest not in found]:
         if budget.seconds is not None:

@@ -14,14 +14,15 @@ import tvmflow
 from tvmflow.compiler.compilation import Compilation
 from tvmflow.compiler.options import CompileOptions
 from tvmflow.compiler.pipeline import run_stages
-from tvmflow.compiler.standalone.export import make_plan, write_plan
+from tvmflow.compiler.standalone.export import make_plan
 from tvmflow.compiler.standalone.self_test import values_of
 from tvmflow.devices.choices import STANDALONE
 from tvmflow.devices.host import Host
 from tvmflow.module.blocked_layout import all_to_logical
+from tvmflow.module.standalone.format import write_weights
 from tvmflow.module.standalone.link import link_library
 from tvmflow.module.standalone.loaded import StandaloneModule
-from tvmflow.module.standalone.plan import Plan
+from tvmflow.module.standalone.plan import Plan, encode
 from tvmflow.verify.tolerance import assert_close, table_for
 
 
@@ -63,7 +64,7 @@ def assert_right(plan: Plan, model: Any, folder: Path) -> dict[str, np.ndarray]:
     The library with the same plan must give the same, and pass its self-test.
     """
     weights = folder / "weights"
-    content = write_plan(plan, weights)
+    content = encode(plan, write_weights(weights, plan.weights))
     arrays = seeded_arrays(plan)
     inputs, outputs = [i.info for i in plan.inputs], [o.info for o in plan.outputs]
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)

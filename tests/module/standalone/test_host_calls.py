@@ -8,7 +8,7 @@ from tvm import relax
 from tvm.script import tirx as T
 
 from tvmflow.codegen.kernels import Kernels, accesses_of, kernel_calls, split_source
-from tvmflow.compiler.standalone.extract import extract_plan
+from tvmflow.compiler.standalone.extract import PlanExtractor
 from tvmflow.errors import CompileError
 from tvmflow.ir.tensors import TensorInfo
 
@@ -125,7 +125,7 @@ def test_a_packed_function_is_refused():
     info = TensorInfo("x", (4,), "float32")
     mod = relax.transform.RemovePurityChecking()(builder.get())
     with pytest.raises(CompileError, match=r"their\.sort cannot be part") as caught:
-        extract_plan(mod, Kernels({}, {}, {}), inputs=[info], outputs=[info], weights={})
+        PlanExtractor(mod, Kernels({}, {}, {}), [info], [info], {}).run()
     assert "`format=tvm`" in caught.value.remedy
 
 

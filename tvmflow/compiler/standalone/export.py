@@ -22,7 +22,7 @@ from ...verify.tolerance import table_for
 from ..compilation import Compilation
 from ..generate import common_metadata, extensions
 from .check import check_plan
-from .extract import extract_plan
+from .extract import PlanExtractor
 from .self_test import expected_outputs, reference_outputs, seeded_inputs, values_of
 
 logger = logging.getLogger(__name__)
@@ -34,9 +34,8 @@ REFERENCE_LIMIT_BYTES = 2 << 30
 def make_plan(job: Compilation) -> Plan:
     """The plan of a network whose kernels are generated, with its self-test."""
     model = job.model
-    plan = extract_plan(
-        job.mod, job.kernels, inputs=model.inputs, outputs=model.outputs, weights=job.weights
-    )
+    extractor = PlanExtractor(job.mod, job.kernels, model.inputs, model.outputs, job.weights)
+    plan = extractor.run()
     check_plan(plan)
     plan.extensions = extensions(plan.sources.values())
     plan.metadata = _metadata(job, plan)
@@ -63,9 +62,7 @@ def _add_self_test(job: Compilation, plan: Plan) -> None:
             )
         pairs = zip(model.inputs, tests, strict=True)
         arrays = {info.name: values_of(test, info) for info, test in pairs}
-        references, source = reference_outputs(
-            job.source, job.options.shapes, model.inputs, model.outputs, arrays
-        )
+        references, source = reference_outputs(job, arrays)
     except TvmflowError as error:
         logger.warning("The library has no self-test: %s", error.message)
         return
@@ -105,17 +102,13 @@ def _host(job: Compilation) -> Host:
     return Host.parse(job.target.host) if job.target.host else Host.native()
 
 
-def write_plan(plan: Plan, weights: Path) -> bytes:
-    """Write the file of the weights, if there are any, and return the plan's bytes."""
-    return encode(plan, write_weights(weights, plan.weights))
-
-
 def write_library(job: Compilation) -> None:
     """Write the library, and the weights beside it when they are large."""
     plan = make_plan(job)
     with tempfile.TemporaryDirectory(prefix="weights-", dir=job.output.parent) as folder:
         file = Path(folder) / "weights"
-        content = write_plan(plan, file)
+        # There is a file only where there are weights.
+        content = encode(plan, write_weights(file, plan.weights))
         weights = file if file.exists() else None
         embed = weights is None or weights.stat().st_size <= job.options.embed_limit_bytes
         link_library(content, weights, _host(job), job.output, embed=embed)

@@ -34,27 +34,13 @@ from ...module.standalone.plan import Allocation, Interface, Launch, Operand, Pl
 _ALLOC_TENSOR = "vm.builtin.alloc_tensor"
 
 
-def extract_plan(
-    mod: IRModule,
-    kernels: Kernels,
-    *,
-    inputs: Sequence[TensorInfo],
-    outputs: Sequence[TensorInfo],
-    weights: Mapping[str, np.ndarray],
-) -> Plan:
-    """Make the plan of a module whose memory is planned, and whose code is generated.
-
-    The interface is in order, and weights by the names of the other parameters of ``main``.
-
-    Raises `CompileError` if something is not expressible as launches of static sizes.
-    """
-    return _Extractor(mod, kernels, inputs, outputs, weights).run()
-
-
 @dataclass
-class _Extractor:
+class PlanExtractor:
+    """Makes the plan of a module whose memory is planned, and whose code is generated."""
+
     mod: IRModule
     kernels: Kernels
+    #: The interface, in order, and weights by the names of the other parameters of ``main``.
     inputs: Sequence[TensorInfo]
     outputs: Sequence[TensorInfo]
     given: Mapping[str, np.ndarray]
@@ -65,7 +51,10 @@ class _Extractor:
     calls: dict[str, list[KernelCall]] = field(default_factory=dict)
 
     def run(self) -> Plan:
-        """Follow ``main``."""
+        """Follow ``main``.
+
+        Raises `CompileError` if something is not expressible as launches of static sizes.
+        """
         for info in (*self.inputs, *self.outputs):
             if len(info.shape) > MAX_DIMENSIONS:
                 raise CompileError(
@@ -158,7 +147,6 @@ class _Extractor:
     def _tensor(
         self, name: str, shape: tuple[int, ...], dtype: str, scope: str | None
     ) -> PlanTensor:
-        """Make a tensor with an allocation of its own."""
         return PlanTensor(name, self.plan.allocate(Allocation.of(shape, dtype, scope)), scope)
 
     def _call(self, call: relax.Call) -> None:
@@ -229,11 +217,10 @@ def copy_launch(
     source: PlanTensor, target: PlanTensor, allocation: Allocation
 ) -> tuple[Launch, str]:
     """Make the launch that copies a tensor to another allocation of its kind, and its source."""
-    if allocation.extent is not None:
+    if (extent := allocation.extent) is not None:
         suffix = {"f": "f", "i": "i", "u": "ui"}[allocation.channels[0]]
         name = f"tvmflow_copy_image{suffix}_kernel"
         text = _IMAGE.format(name=name, suffix=suffix)
-        extent = allocation.extent
         size: tuple[int, ...] = (extent.width, extent.height, extent.layers)
         local: tuple[int, ...] = (1, 1, 1)
     else:

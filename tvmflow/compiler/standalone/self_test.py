@@ -30,6 +30,7 @@ from ...module.standalone.plan import ExpectedOutput, SeededInput
 from ...module.weights import dtype_from_name
 from ...verify.compare import run_reference
 from ...verify.tolerance import Tolerance, tolerance_for
+from ..compilation import Compilation
 
 logger = logging.getLogger(__name__)
 
@@ -92,38 +93,31 @@ def expected_outputs(
         # An odd stride meets all lanes of a block of channels.
         stride = max(1, -(-flat.size // VALUES)) | 1
         scale = float(finite.max()) if finite.size else 0.0
-        tests.append(
-            ExpectedOutput(
-                index, stride, tolerance.relative, tolerance.absolute * scale, flat[::stride]
-            )
-        )
+        absolute = tolerance.absolute * scale
+        tests.append(ExpectedOutput(index, stride, tolerance.relative, absolute, flat[::stride]))
     return tests
 
 
 def reference_outputs(
-    source: str | os.PathLike[str] | onnx.ModelProto,
-    shapes: Mapping[str, tuple[int, ...]] | None,
-    inputs: Sequence[TensorInfo],
-    outputs: Sequence[TensorInfo],
-    arrays: Mapping[str, np.ndarray],
+    job: Compilation, arrays: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], str]:
     """Return what the model gives for these inputs, and what computed it.
 
     ONNX Runtime where it is installed and reads the model, else the target ``llvm`` in fp32.
     """
-    logical = all_to_logical(inputs, arrays)
-    names = [info.name for info in outputs]
+    logical = all_to_logical(job.model.inputs, arrays)
+    names = [info.name for info in job.model.outputs]
     if find_spec("onnxruntime") is not None:
         try:
             with tempfile.TemporaryDirectory(prefix="tvmflow-") as folder:
-                path = source
-                if not isinstance(source, (str, os.PathLike)):
+                path = job.source
+                if not isinstance(path, (str, os.PathLike)):
                     path = Path(folder, "model.onnx")
-                    onnx.save(source, path)
+                    onnx.save(job.source, path)
                 return run_reference(path, logical, names)
         except (TvmflowError, ValueError) as error:
             logger.info("ONNX Runtime gives no reference for the self-test: %s", error)
     from ..pipeline import compile as compile_network
 
-    with compile_network(source, target="llvm", shapes=shapes) as module:
+    with compile_network(job.source, target="llvm", shapes=job.options.shapes) as module:
         return dict(module(logical).items()), "tvmflow's llvm target"
