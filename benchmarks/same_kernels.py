@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import hashlib
 import json
 import sys
 import tempfile
@@ -89,6 +90,7 @@ def compiled(network: str, configuration: str) -> dict[str, bytes]:
     """Files of code and decisions of a network that is compiled for a configuration."""
     import tvmflow
     from tvmflow import models
+    from tvmflow.module.functions import tir_text, unpack_functions
 
     options = CONFIGURATIONS[configuration]
     stem = f"{network}-{configuration}"
@@ -96,6 +98,11 @@ def compiled(network: str, configuration: str) -> dict[str, bytes]:
         # Not opened: there may be no device for it here.
         module = tvmflow.compile(models.make(network, **NETWORKS[network]), **options)
         told = {key: value for key, value in module.metadata.items() if key not in VARYING}
+        # Of the text of the functions: which nodes its JSON shares is nothing that code shows.
+        content = module.read_functions()
+        functions = sorted(unpack_functions(content).items()) if content else []
+        texts = "\n".join(f"{name}\n{tir_text(function)}" for name, function in functions)
+        told["functions_digest"] = hashlib.sha256(texts.encode()).hexdigest()
         text = json.dumps(told, indent=1, sort_keys=True, default=str)
         files = {f"{stem}.json": text.encode()}
         if options.get("target") == "llvm":

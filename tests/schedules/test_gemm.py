@@ -317,4 +317,4 @@ def test_sums_are_taken_in_fp32_and_rounded_once():
     assert [str(p.dtype) for p in half.params] == ["float16", "float32", "float16"]
     script = half.script()
     assert 'y_sums[v_i, v_j] + T.Cast("float32", x[v_i, v_k]) * w[v_k, v_j]' in script
-    assert re.search(r'y\[v0, v1\] = T\.Cast\("float16", y_sums\[v0, v1\]\)', script)
+    assert re.search(r'y\[v_i0, v_i1\] = T\.Cast\("float16", y_sums\[v_i0, v_i1\]\)', script)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tvm.script import tirx as T
 
-from tvmflow.devices.presets import multiprocessors
+from tvmflow.devices.presets import Multiprocessors
 from tvmflow.devices.target import resolve
 from tvmflow.explain.analysis import findings, occupancy
 
@@ -117,7 +117,13 @@ def test_half_of_the_items_have_twice_the_registers(count, share):
 
 def test_groups_for_every_multiprocessor():
     cuda = resolve("cuda")
-    gpu = replace(cuda, device=replace(cuda.device, multiprocessors=multiprocessors("sm_80", 108)))
+    gpu = replace(
+        cuda,
+        device=replace(
+            cuda.device,
+            multiprocessors=Multiprocessors(108, 99 << 10, tensor_cores=True, async_copies=True),
+        ),
+    )
     assert only(copied(256, 54), gpu).busy == 0.5
     assert only(copied(256, 216), gpu).busy == 1.0
     assert only(copied(256)).busy is None

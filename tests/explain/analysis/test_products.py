@@ -8,13 +8,19 @@ import pytest
 from tvm import s_tir, te
 
 from tvmflow.codegen.dot_products import dot
-from tvmflow.devices.presets import multiprocessors
+from tvmflow.devices.presets import Multiprocessors
 from tvmflow.devices.target import resolve
 from tvmflow.explain.analysis import findings, products
 
 ADRENO = resolve("opencl", "adreno")
 CUDA = resolve("cuda")
-A100 = replace(CUDA, device=replace(CUDA.device, multiprocessors=multiprocessors("sm_80", 108)))
+A100 = replace(
+    CUDA,
+    device=replace(
+        CUDA.device,
+        multiprocessors=Multiprocessors(108, 99 << 10, tensor_cores=True, async_copies=True),
+    ),
+)
 
 
 def scheduled(*tensors):
