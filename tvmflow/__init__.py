@@ -15,7 +15,6 @@ import os
 import sys
 import warnings
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -53,7 +52,8 @@ _LAZY = {
 _MOVED = ("analysis", "lab", "profiling", "scaling")
 
 
-class _Moved(MetaPathFinder, Loader):
+# Not of `importlib.abc`'s classes: these import 20 ms of the standard library.
+class _Moved:
     """Imports ``tvmflow.analysis`` and the like from ``tvmflow.explain``, with a warning."""
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
@@ -63,7 +63,7 @@ class _Moved(MetaPathFinder, Loader):
             return None
         new = f"{__name__}.explain.{top}{'.' + rest if rest else ''}"
         warnings.warn(f"{name} is {new} now.", DeprecationWarning, stacklevel=2)
-        return ModuleSpec(name, self, loader_state=import_module(new))
+        return ModuleSpec(name, self, loader_state=import_module(new))  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return the module in its new place; importing it has put its own description there."""
