@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from importlib import import_module
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ._versions import __version__, check_tvm
 from .errors import EnvironmentMismatchError, TvmflowError
 
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
     from .compiler.pipeline import compile
     from .explain import analysis, lab
     from .explain.profiling.measure import profile
@@ -61,6 +61,9 @@ class _Moved:
         top, _dot, rest = name.removeprefix(f"{__name__}.").partition(".")
         if not name.startswith(f"{__name__}.") or top not in _MOVED:
             return None
+        import warnings
+        from importlib.machinery import ModuleSpec
+
         new = f"{__name__}.explain.{top}{'.' + rest if rest else ''}"
         warnings.warn(f"{name} is {new} now.", DeprecationWarning, stacklevel=2)
         return ModuleSpec(name, self, loader_state=import_module(new))  # type: ignore[arg-type]
