@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from . import bench, compile, devices, farm, inspect, journal, lab, models, profile, run, tune
+from . import bench, compile, devices, farm, inspect, isa, journal, lab, models, profile, run, tune
 from .options import with_common_options
 
 _EXAMPLES = """
@@ -59,6 +59,7 @@ app.command("run", epilog=run.RUN_EXAMPLES)(run.run_module)
 app.command("bench", epilog=bench.EXAMPLES)(bench.bench_module)
 app.command("profile", epilog=profile.EXAMPLES)(profile.profile_module)
 app.command("verify", epilog=run.VERIFY_EXAMPLES)(run.verify_module)
+app.command("isa", epilog=isa.EXAMPLES)(isa.machine_code_of_module)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect_module)
 app.command("schedules", epilog=lab.SCHEDULES_EXAMPLES)(lab.list_families)
 app.command("lab", epilog=lab.LAB_EXAMPLES)(lab.run_lab)

@@ -1,0 +1,208 @@
+"""``tvmflow isa``: machine code of a module's kernels for a GPU that is not here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import Json
+from .output import counted, note, out_console, print_facts, print_json, print_table, times_text
+from .session import command
+
+if TYPE_CHECKING:
+    from ..devices.gpus import Gpu
+    from ..explain.isa.record import KernelCode, Report
+
+EXAMPLES = """
+[bold]Examples[/bold]
+  tvmflow isa --setup
+      fetch Mesa's compilers from Debian into the cache folder; for Mali: --setup --gpu mali-g610
+  tvmflow isa net.so --gpu adreno-740
+      registers, waves, issue slots of each kernel, and what may cost time
+  tvmflow isa net.so --gpu adreno-660 --kernel conv2d3 --listing
+      the machine code of kernels with that in their name
+  tvmflow isa net.so --json > before.json
+  tvmflow isa net.so --compare before.json
+      what changed since
+"""
+
+_MAX_FINDINGS = 10
+_WIDTH = 150
+_COLUMNS = (
+    *("kernel", ">group", ">lanes", ">registers", ">waves", ">slots", ">idle", ">hot", ">mad"),
+    *(">fetches", ">loads", ">spills"),
+)
+
+
+@command
+def machine_code_of_module(
+    module: Annotated[
+        Path | None, typer.Argument(metavar="OUT.so", help="A module or standalone library.")
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GPU",
+            help="adreno-660, adreno-740, adreno-830, mali-g610, amd-navi21, sm_90 and others. "
+            "Default: one that fits the module's device.",
+        ),
+    ] = None,
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only kernels with this in their name; repeatable."),
+    ] = None,
+    listing: Annotated[bool, typer.Option("--listing", help="Show the machine code.")] = False,
+    compare: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OTHER",
+            help="Compare with another module, or with what --json printed earlier.",
+        ),
+    ] = None,
+    setup: Annotated[
+        bool,
+        typer.Option("--setup", help="Fetch Mesa's compilers from Debian into the cache folder."),
+    ] = False,
+    suite: Annotated[
+        str, typer.Option(metavar="NAME", help="The suite of Debian whose Mesa is used.")
+    ] = "sid",
+    as_json: Json = False,
+) -> None:
+    """Show the machine code that a GPU's compiler makes of a module's kernels, without the GPU.
+
+    Counts are of the code and not of an execution: they tell registers, waves, spills and idle
+    slots, and not the time. Adreno, Mali and AMD are compiled by Mesa, NVIDIA by nvcc.
+    """
+    if module is None and not setup:
+        raise typer.BadParameter("a module was expected (or --setup).")
+    from ..devices.gpus import find_gpu
+    from ..explain.isa.report import machine_code
+
+    if setup:
+        _setup(find_gpu(gpu or "adreno-740"), suite)
+        if module is None:
+            return
+    assert module is not None
+    chosen = find_gpu(gpu) if gpu else _typical(module)
+    report = machine_code(module, chosen, names=kernel or (), suite=suite)
+    before = None if compare is None else _other(compare, chosen, kernel or (), suite)
+    if as_json:
+        print_json(report.to_json(with_listing=listing))
+    elif before is not None:
+        _print_changes(before, report)
+    else:
+        _print(report, listing)
+    if report.failures:
+        raise typer.Exit(1)
+
+
+def _setup(gpu: Gpu, suite: str) -> None:
+    from ..explain.isa.packages import setup
+
+    tree = setup(gpu, suite)
+    versions = json.loads((tree.root / "versions.json").read_text())
+    note(f"Mesa {versions['mesa-opencl-icd']} for {gpu.name} is in ", (str(tree.root), "bold"))
+
+
+def _typical(module: Path) -> Gpu:
+    from ..devices.gpus import typical_gpu
+    from ..explain.isa.kernels import metadata_of
+
+    meta = metadata_of(module)
+    return typical_gpu(str(meta["target"]), str(meta["device"]))
+
+
+def _other(path: Path, gpu: Gpu, names: list[str] | tuple[()], suite: str) -> Report:
+    """The report to compare with."""
+    from ..explain.isa.record import read_report
+    from ..explain.isa.report import machine_code
+
+    if path.suffix != ".json":
+        return machine_code(path, gpu, names=names, suite=suite)
+    from ..errors import InputError
+
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"Reading {path} failed: {error}.",
+            remedy="Name a file that `tvmflow isa --json` wrote, or a module.",
+        ) from error
+    return read_report(content, str(path))
+
+
+def _print(report: Report, with_listing: bool) -> None:
+    totals = report.totals()
+    about = [
+        ("network", report.name),
+        ("compiled for", report.device),
+        ("GPU", report.gpu),
+        ("compiler", report.compiler),
+        ("kernels", counted(totals["kernels"], "kernel")),
+        ("issue slots", f"{totals['issue']:,}, {totals['idle']:,} of them idle"),
+        ("multiply-adds", f"{totals['multiply_adds']:,}"),
+        ("spills", f"{totals['spills']:,} in {counted(totals['spilling_kernels'], 'kernel')}"),
+    ]
+    console = out_console()
+    if not console.is_terminal:
+        # Files have room for all of it.
+        console.width = max(console.width, _WIDTH)
+    print_facts(report.path, about, console)
+    units = sorted({unit for each in report.kernels for unit in each.cycles})
+    rows = [[*_cells(each), *(f"{each.cycles.get(unit, 0):g}" for unit in units)]
+            for each in report.kernels]  # fmt: skip
+    print_table("Kernels", [*_COLUMNS, *(f">{unit}" for unit in units)], rows, console)
+    if units:
+        console.print(f"{', '.join(units)}: cycles of each unit for one work-item.")
+    for failure in report.failures:
+        note((f"{failure.kernel}: {failure.reason}", "red"))
+    worst = sorted(report.findings, key=lambda finding: -finding.share)[:_MAX_FINDINGS]
+    for finding in worst:
+        console.print(f"  {finding.kernel}: {finding.sentence} {finding.remedy}", markup=False)
+    if with_listing:
+        for each in report.kernels:
+            console.print(f"\n{each.kernel}", style="bold")
+            console.out(each.listing, highlight=False)
+
+
+def _cells(kernel: KernelCode) -> list[str | int]:
+    filled = kernel.lanes_filled
+    return [
+        kernel.kernel,
+        times_text(kernel.group) if kernel.group else "-",
+        f"{filled:.0%}" if filled is not None else "-",
+        kernel.registers,
+        "-" if kernel.waves is None else kernel.waves,
+        kernel.whole.issue,
+        kernel.whole.idle,
+        "all" if kernel.is_straight else kernel.hot.issue,
+        f"{kernel.hot.multiply_add_share:.0%}",
+        kernel.hot.fetches,
+        kernel.hot.loads,
+        kernel.spills,
+    ]
+
+
+def _print_changes(before: Report, after: Report) -> None:
+    """Print what differs between two reports, kernel by kernel."""
+    print_facts(
+        after.path,
+        [("before", f"{before.path}, {before.gpu}, {before.compiler}"),
+         ("after", f"{after.path}, {after.gpu}, {after.compiler}")],
+    )  # fmt: skip
+    was = {each.kernel: each for each in before.kernels}
+    now = {each.kernel: each for each in after.kernels}
+    rows = []
+    for name in dict.fromkeys([*was, *now]):
+        old, new = (_cells(each[name])[1:] if name in each else None for each in (was, now))
+        if old is None or new is None:
+            rows.append([name, *["-"] * (len(_COLUMNS) - 2), "new" if old is None else "gone"])
+        elif old != new:
+            pairs = zip(old, new, strict=True)
+            rows.append([name, *(f"{a}" if a == b else f"{a} → {b}" for a, b in pairs)])
+    print_table("Kernels that differ", list(_COLUMNS), rows)
+    sums = zip(before.totals().items(), after.totals().values(), strict=True)
+    print_table("Totals", ["", ">before", ">after"], [(n, a, b) for (n, a), b in sums])

@@ -1,0 +1,145 @@
+"""Kernels of a module file: their source, read from the file, and their launches.
+
+Modules are not loaded, so that those for other machines and devices can be read, too.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ...codegen.kernels import split_source
+from ...devices.gpus import Gpu
+from ...devices.target import resolve
+from ...errors import ArtifactError, TargetError
+from ...module.artifact import Artifact, read_artifact
+from ...module.functions import unpack_functions
+from ...module.standalone.format import Section
+from ...module.standalone.read import EncodedPlan, find_plan
+from ...runtime.json_types import JsonObject
+from ..analysis.lowered import kernels_of
+from .record import KernelSource
+
+#: What TVM's code generators write at the head of each kernel, by target.
+_HEADS = {"opencl": b"// Function: ", "cuda": b'extern "C" __global__ void '}
+
+
+def metadata_of(path: Path) -> JsonObject:
+    """Return what a module, or a standalone library, says of itself.
+
+    Raises
+    ------
+    ArtifactError
+        If the file is no module, or is damaged.
+    """
+    return _read(path).metadata
+
+
+def kernels_in(path: Path, gpu: Gpu) -> tuple[JsonObject, list[KernelSource]]:
+    """Read the kernels of a module, or of a standalone library, for a GPU.
+
+    Returns
+    -------
+    dict
+        The module's metadata.
+    list of KernelSource
+        In the order of the module's source.
+
+    Raises
+    ------
+    ArtifactError
+        If the file is no module, is damaged, or has no kernels.
+    TargetError
+        If its kernels are of a target that the GPU does not run.
+    """
+    file = _read(path)
+    metadata = file.metadata
+    if metadata["target"] != gpu.target:
+        raise TargetError(
+            f"Compiling {path} for {gpu.name} failed: kernels for {gpu.target} were expected, and "
+            f"the module is for {metadata['target']}.",
+            remedy=f"Compile the model with `target={gpu.target}`, or choose another GPU.",
+        )
+    if isinstance(file, EncodedPlan):
+        return metadata, list(_of_plan(file))
+    return metadata, _of_artifact(file, gpu.target)
+
+
+def _read(path: Path) -> EncodedPlan | Artifact:
+    return (find_plan(path) if path.is_file() else None) or read_artifact(path)
+
+
+def _of_plan(plan: EncodedPlan) -> Iterator[KernelSource]:
+    """Yield each kernel of a standalone library at its first launch."""
+    source, programs, seen = plan.source.encode(), plan[Section.PROGRAMS], set[str]()
+    for launch in plan[Section.LAUNCHES]:
+        name = plan.text(int(launch["kernel"]))
+        if name in seen:
+            continue
+        seen.add(name)
+        program = programs[launch["program"]]
+        begin = int(program["offset"])
+        text = source[begin : begin + int(program["bytes"])].decode()
+        local = launch["local"][: launch["dimensions"]].tolist()
+        items = launch["global"][: launch["dimensions"]].tolist()
+        groups = 1
+        for all_items, each in zip(items, local, strict=True):
+            groups *= all_items // each
+        function = plan.text(int(launch["function"]))
+        yield KernelSource(name, function, text, tuple(local), groups)
+
+
+def _of_artifact(artifact: Artifact, target: str) -> list[KernelSource]:
+    """Return the kernels of a module for TVM; its scheduled functions tell their groups."""
+    source = _embedded_text(artifact.path, _HEADS[target])
+    texts = split_source(source) if target == "opencl" else _cuda_kernels(source, artifact)
+    functions = {each["name"]: each["function"] for each in artifact.metadata["kernels"]}
+    launches = _launches(artifact, sorted({functions.get(name, name) for name in texts}))
+    return [
+        KernelSource(name, functions.get(name, name), text, *launches.get(name, ((), 0)))
+        for name, text in texts.items()
+    ]
+
+
+def _launches(
+    artifact: Artifact, functions: Sequence[str]
+) -> dict[str, tuple[tuple[int, ...], int]]:
+    """Work-group and number of groups of each kernel, if the module carries its functions."""
+    content = artifact.read_functions()
+    if content is None:
+        return {}
+    carried = unpack_functions(content)
+    meta = artifact.metadata
+    target = resolve(meta["target"], str(meta["device"]))
+    return {
+        kernel.name: (kernel.group, kernel.groups)
+        for name in functions
+        if name in carried
+        for kernel in kernels_of(carried[name], target)
+    }
+
+
+def _embedded_text(path: Path, head: bytes) -> str:
+    """Return the text in a file that begins with the 8 bytes of its length, and has this head.
+
+    So TVM's modules keep their source.
+    """
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        at = content.find(head)
+        begin = content.rfind(b"\0", 0, at) + 1
+        if at >= 0 and begin >= 8:
+            (size,) = struct.unpack("<Q", content[begin - 8 : begin])
+            if at < begin + size <= len(content):
+                return content[begin : begin + size].decode()
+    raise ArtifactError(
+        f"Reading the kernels of {path} failed: their source was expected in the file.",
+        remedy="Compile the model again with this tvmflow.",
+    )
+
+
+def _cuda_kernels(source: str, artifact: Artifact) -> dict[str, str]:
+    """All kernels of CUDA are compiled as one file: the first has the text."""
+    names = [each["name"] for each in artifact.metadata["kernels"]]
+    return {name: source if number == 0 else "" for number, name in enumerate(names)}

@@ -1,0 +1,129 @@
+"""Machine code of NVIDIA's GPUs, by ``nvcc`` (with its ``ptxas``) and ``nvdisasm``."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...devices.gpus import Gpu
+from ...errors import DeviceError
+from .listing import Instruction, classes, kernel_code
+from .record import Failure, KernelCode, KernelSource
+
+_KINDS = classes(
+    multiply_adds=r"(FFMA|HFMA2|DFMA|HMMA|IMMA|IDP)",
+    fetches=r"(TEX|TLD|SULD)",
+    local=r"(LDS|STS|LDSM)",
+    spills=r"(LDL|STL)",
+    loads=r"(LDG|LDGSTS|LDC|ULDC|LD\b)",
+    stores=r"(STG|SUST|ST\b)",
+    conversions=r"(F2F|F2I|I2F|F2FP|I2FP|I2I)",
+    waits=r"(BAR|DEPBAR|LDGDEPBAR|WARPSYNC)",
+)
+_FUNCTION = re.compile(r"^\s*\.section\s+\.text\.(\w+)|^\s*\.text\.(\w+):", re.MULTILINE)
+_LABEL = re.compile(r"^(\.L_\w+):")
+_LINE = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:\{\s*)?(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);")
+_JUMP = re.compile(r"`\((\.L_\w+)\)")
+_USAGE = re.compile(
+    r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, "
+    r"(\d+) bytes spill loads.*?Used (\d+) registers",
+    re.DOTALL,
+)
+#: Registers and waves of a multiprocessor since compute capability 8.0.
+_REGISTERS, _WAVES, _PORTION = 65536, 64, 8
+
+
+def compile_kernels(
+    kernels: Sequence[KernelSource], gpu: Gpu
+) -> tuple[str, list[KernelCode | Failure]]:
+    """Compile the kernels of a module for CUDA, which are one file, and read their code.
+
+    Raises
+    ------
+    DeviceError
+        If a tool is missing, or refuses the source.
+    """
+    nvcc, nvdisasm = _tool("nvcc"), _tool("nvdisasm")
+    with tempfile.TemporaryDirectory() as folder:
+        source, binary = Path(folder) / "kernels.cu", Path(folder) / "kernels.cubin"
+        source.write_text(next(kernel.text for kernel in kernels if kernel.text))
+        options = ["-cubin", f"-arch={gpu.chip}", "-O3", "-Xptxas", "-v", "-std=c++17"]
+        said = _run([nvcc, *options, str(source), "-o", str(binary)], gpu)
+        listing = _run([nvdisasm, "--print-code", str(binary)], gpu)
+    usage = {found[1]: found for found in _USAGE.finditer(said)}
+    version = re.search(r"V(\d+[\d.]*)", _run([nvcc, "--version"], gpu))
+    texts = _functions(listing)
+    codes: list[KernelCode | Failure] = []
+    for kernel in kernels:
+        if kernel.name in texts and kernel.name in usage:
+            codes.append(_code(kernel, gpu, texts[kernel.name], usage[kernel.name]))
+        else:
+            codes.append(Failure(kernel.name, "the compiler printed no code"))
+    return f"ptxas {version[1] if version else ''}".strip(), codes
+
+
+def _code(kernel: KernelSource, gpu: Gpu, listing: str, usage: re.Match[str]) -> KernelCode:
+    registers = int(usage[5])
+    portion = -(-registers // _PORTION) * _PORTION * gpu.wave
+    return kernel_code(
+        kernel,
+        [each for line in listing.splitlines() for each in _instructions(line)],
+        _KINDS,
+        registers=registers,
+        waves=min(_WAVES, _REGISTERS // max(portion, 1)),
+        wave=gpu.wave,
+        spills=(int(usage[3]) + int(usage[4])) // 4,
+        listing=listing,
+    )
+
+
+def _functions(listing: str) -> dict[str, str]:
+    """The lines of each function in a listing of a whole file."""
+    marks = list(_FUNCTION.finditer(listing))
+    ends = [*(mark.start() for mark in marks[1:]), len(listing)]
+    texts = {mark[1] or mark[2]: "" for mark in marks}
+    for mark, end in zip(marks, ends, strict=True):
+        texts[mark[1] or mark[2]] += listing[mark.end() : end]
+    return texts
+
+
+def _instructions(line: str) -> list[Instruction]:
+    if label := _LABEL.match(line):
+        return [Instruction("", 0, label=label[1])]
+    found = _LINE.match(line)
+    if found is None:
+        return []
+    jump = _JUMP.search(found[2]) if found[1].startswith("BRA") else None
+    idle = found[1] == "NOP"
+    return [Instruction(found[1], 1 - idle, int(idle), jumps_to=jump[1] if jump else None)]
+
+
+def _tool(name: str) -> str:
+    """Find one of CUDA's tools: on the path, or in NVIDIA's Python packages."""
+    packages = Path(sysconfig.get_path("platlib")) / "nvidia"
+    for path in (shutil.which(name), *map(str, sorted(packages.glob(f"*/bin/{name}")))):
+        if path is not None:
+            return path
+    package = "nvidia-cuda-nvcc" if name == "nvcc" else f"nvidia-cuda-{name}"
+    raise DeviceError(
+        f"Compiling for NVIDIA's GPUs failed: {name} was expected on the path or in NVIDIA's "
+        "Python packages, and it is in neither.",
+        remedy=f"python -m pip install {package}",
+    )
+
+
+def _run(command: Sequence[str], gpu: Gpu) -> str:
+    done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        raise DeviceError(
+            f"Compiling for {gpu.name} failed: {Path(command[0]).name} ended with status "
+            f"{done.returncode}.",
+            remedy="Check that its version knows this GPU; what is below is what it said.",
+            details=(done.stderr or done.stdout).strip()[-2000:],
+        )
+    return done.stdout + done.stderr

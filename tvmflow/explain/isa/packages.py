@@ -1,0 +1,160 @@
+"""Fetching Mesa with all that it needs from Debian, into the user's cache.
+
+apt does it, with a state of its own: it reads the mirror and the keys from the machine's
+configuration, checks signatures and digests, and resolves dependencies as if nothing were
+installed.  No file of the system is changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from ...devices.gpus import Gpu
+from ...errors import DeviceError
+from ...module.files import write_file
+from .mesa import Tree, architecture_of, folder_of
+
+#: The packages; what they depend on comes with them.
+_PACKAGES = ("mesa-opencl-icd", "mesa-drm-shim")
+_TOOLS = ("apt-get", "dpkg-deb")
+#: Suites are fetched with the one below them, from which their dependencies come.
+_BASES = {"trixie-backports": "trixie"}
+_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+#: Not needed, and large.
+_LEFT_OUT = ("usr/share/doc", "usr/share/man", "usr/share/locale")
+
+
+def setup(gpu: Gpu, suite: str) -> Tree:
+    """Fetch Mesa of a suite for the GPU's compiler; what was fetched before is replaced.
+
+    Returns
+    -------
+    Tree
+        Complete: an error leaves what was there.
+
+    Raises
+    ------
+    DeviceError
+        If this is no Debian system with apt, there is no network, or a package is damaged.
+    """
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if missing:
+        raise _failed(
+            f"{' and '.join(missing)} were expected, which Debian and its relatives have",
+            "Run it on such a system, or copy the folder that it fetched there.",
+        )
+    architecture = architecture_of(gpu)
+    final = folder_of(suite, architecture)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    stage = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
+    try:
+        packages = _download(stage / "apt", suite, architecture)
+        tree = Tree(stage / "tree", architecture)
+        _unpack(packages, tree.root)
+        if not tree.has(gpu):
+            raise _failed(f"its packages of {suite} have no driver for {gpu.name}", _OTHER_SUITE)
+        versions = dict(map(_name_and_version, packages))
+        write_file(tree.root / "versions.json", json.dumps(versions, indent=1))
+        shutil.rmtree(final, ignore_errors=True)
+        tree.root.rename(final)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+    return Tree(final, architecture)
+
+
+_OTHER_SUITE = "Name another suite of Debian with --suite, such as trixie-backports."
+
+
+def _failed(reason: str, remedy: str, details: str | None = None) -> DeviceError:
+    return DeviceError(f"Fetching Mesa failed: {reason}.", remedy=remedy, details=details)
+
+
+def _mirror() -> str:
+    """The first mirror of Debian in apt's configuration."""
+    found = _run(["apt-get", "indextargets", "--format", "$(REPO_URI)"], {}, "reading its sources")
+    for line in found.splitlines():
+        if line.rstrip("/").endswith("/debian"):
+            return line
+    raise _failed(
+        "apt's configuration names no mirror of Debian",
+        "Add one to /etc/apt/sources.list.d.",
+    )
+
+
+def _download(state: Path, suite: str, architecture: str) -> list[Path]:
+    """Download the packages of a suite with all that they depend on."""
+    mirror = _mirror()
+    for folder in ("lists/partial", "cache/archives/partial"):
+        (state / folder).mkdir(parents=True)
+    (state / "status").touch()
+    suites = (suite, _BASES[suite]) if suite in _BASES else (suite,)
+    options = f"arch={architecture} signed-by={_KEYRING}"
+    sources = "".join(f"deb [{options}] {mirror} {name} main\n" for name in suites)
+    (state / "sources.list").write_text(sources)
+    settings = {
+        "APT::Architecture": architecture,
+        "APT::Install-Recommends": "false",
+        "APT::Sandbox::User": "",
+        "Acquire::Languages": "none",
+        "Acquire::Retries": "3",
+        "Debug::NoLocking": "true",
+        "Dir::State": state,
+        "Dir::State::status": state / "status",
+        "Dir::Cache": state / "cache",
+        "Dir::Etc::sourcelist": state / "sources.list",
+        "Dir::Etc::sourceparts": "/dev/null",
+        "Dir::Etc::preferencesparts": "/dev/null",
+    }
+    lines = [f'{name} "{value}";\n' for name, value in settings.items()]
+    lines.append(f'APT::Architectures {{"{architecture}";}};\n')
+    (state / "apt.conf").write_text("".join(lines))
+    environment = {"APT_CONFIG": str(state / "apt.conf")}
+    _run(["apt-get", "update", "--error-on=any"], environment, f"reading {suite} of {mirror}")
+    fetch = ["apt-get", "install", "--yes", "--download-only", "--target-release", suite]
+    _run([*fetch, *_PACKAGES], environment, f"downloading {', '.join(_PACKAGES)} of {suite}")
+    return sorted((state / "cache/archives").glob("*.deb"))
+
+
+def _unpack(packages: list[Path], root: Path) -> None:
+    root.mkdir()
+    for package in packages:
+        _run(["dpkg-deb", "--extract", str(package), str(root)], {}, f"unpacking {package.name}")
+    for name in ("lib", "lib64", "bin", "sbin"):
+        # As Debian's base system has them.
+        if not (root / name).exists() and not (root / name).is_symlink():
+            (root / name).symlink_to(f"usr/{name}")
+    for name in _LEFT_OUT:
+        shutil.rmtree(root / name, ignore_errors=True)
+    for name in ("dev", "tmp"):
+        (root / name).mkdir(exist_ok=True)
+    (root / "dev/null").touch()
+
+
+def _name_and_version(package: Path) -> tuple[str, str]:
+    query = ["dpkg-deb", "--show", "--showformat=${Package} ${Version}", str(package)]
+    name, _, version = _run(query, {}, f"reading {package.name}").partition(" ")
+    return name, version
+
+
+def _run(command: list[str], environment: dict[str, str], attempt: str) -> str:
+    """Run one of Debian's tools; return what it printed."""
+    done = subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env={**os.environ, **environment, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"},
+    )
+    if done.returncode:
+        raise _failed(
+            f"{attempt} ended with status {done.returncode}",
+            "Check the network and apt's configuration; what is below is what it said.",
+            done.stderr.strip()[-2000:] or None,
+        )
+    return done.stdout

@@ -1,0 +1,195 @@
+"""Machine code of a network's kernels as data: statistics, and as JSON.
+
+All counts are of the code and not of an execution: an instruction in a loop counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from math import prod
+
+from ...errors import InputError
+from ...runtime.json_types import JsonObject
+from ..profiling.record import Finding
+
+#: Version of the JSON form.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """A kernel as its compiler gets it."""
+
+    name: str
+    #: The primary function that it belongs to.
+    function: str
+    #: OpenCL C or CUDA C++ that compiles by itself.
+    text: str
+    #: Work-items of a work-group along x, y and z; empty where the module does not tell.
+    group: tuple[int, ...] = ()
+    #: Work-groups of a launch; 0 where the module does not tell.
+    groups: int = 0
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Issue slots of a piece of code by what they do; what is left is other arithmetic."""
+
+    issue: int
+    #: Multiply-adds of numbers; a packed one, or one of a tensor core, counts once.
+    multiply_adds: int
+    #: Reads through the texture unit.
+    fetches: int
+    #: Loads and stores of buffers, and stores of images.
+    loads: int
+    stores: int
+    #: Loads and stores of local memory.
+    local: int
+    #: Loads and stores of private memory: spilled registers, and arrays that are indexed.
+    spills: int
+    #: Conversions between types.
+    conversions: int
+    #: Slots that do nothing.
+    idle: int
+    #: Waits for memory or for other units.
+    waits: int
+
+    @property
+    def multiply_add_share(self) -> float:
+        """Part of the slots that multiply and add, from 0 to 1."""
+        return self.multiply_adds / self.issue if self.issue else 0.0
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """Machine code of a kernel."""
+
+    kernel: str
+    function: str
+    group: tuple[int, ...]
+    groups: int
+    #: Registers of a work-item: vectors of four 32-bit values on Adreno, else 32-bit values.
+    registers: int
+    #: Waves that a shader core holds at a time; ``None`` where the compiler does not tell.
+    waves: int | None
+    #: Work-items of a wave.
+    wave: int
+    loops: int
+    #: Whether it is straight-line code as far as its multiply-adds go, so that `hot` is all of it.
+    is_straight: bool
+    #: The innermost loop with most multiply-adds.
+    hot: Slots
+    whole: Slots
+    #: Spilled registers, as the compiler counts them, where it does; else accesses in the code.
+    spills: int
+    #: Cycles of each unit for one work-item, where the compiler has a model of them (Mali).
+    cycles: Mapping[str, float] = field(default_factory=dict)
+    #: The compiler's listing.
+    listing: str = ""
+
+    @property
+    def group_size(self) -> int:
+        """Work-items of a work-group; 0 where unknown."""
+        return prod(self.group) if self.group else 0
+
+    @property
+    def lanes_filled(self) -> float | None:
+        """Part of the lanes of a work-group's waves that have a work-item."""
+        size = self.group_size
+        return size / (-(-size // self.wave) * self.wave) if size else None
+
+    @property
+    def launched_waves(self) -> int:
+        """Waves of a whole launch; 0 where unknown."""
+        return self.groups * -(-self.group_size // self.wave)
+
+    def to_json(self, *, with_listing: bool = False) -> JsonObject:
+        """Return all fields and what follows from them."""
+        found = asdict(self)
+        if not with_listing:
+            del found["listing"]
+        derived = {
+            "lanes_filled": self.lanes_filled,
+            "launched_waves": self.launched_waves,
+            "multiply_add_share": self.hot.multiply_add_share,
+        }
+        return {**found, **derived}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A kernel that the compiler could not compile."""
+
+    kernel: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """Machine code of a module for a GPU."""
+
+    path: str
+    name: str
+    #: The device preset that the module was compiled with.
+    device: str
+    gpu: str
+    #: Name and version of the compiler.
+    compiler: str
+    #: In the order of the module's source.
+    kernels: tuple[KernelCode, ...]
+    failures: tuple[Failure, ...]
+    findings: tuple[Finding, ...]
+
+    def totals(self) -> dict[str, int]:
+        """Sums over all kernels, each counted once."""
+        sums: dict[str, int] = {"kernels": len(self.kernels)}
+        for name in ("issue", "idle", "multiply_adds", "fetches", "loads", "stores"):
+            sums[name] = sum(getattr(kernel.whole, name) for kernel in self.kernels)
+        sums["spills"] = sum(kernel.spills for kernel in self.kernels)
+        sums["spilling_kernels"] = sum(kernel.spills > 0 for kernel in self.kernels)
+        return sums
+
+    def to_json(self, *, with_listing: bool = False) -> JsonObject:
+        """Return the report as JSON has it."""
+        return {
+            "format": FORMAT,
+            "path": self.path,
+            "name": self.name,
+            "device": self.device,
+            "gpu": self.gpu,
+            "compiler": self.compiler,
+            "totals": self.totals(),
+            "kernels": [each.to_json(with_listing=with_listing) for each in self.kernels],
+            "failures": [asdict(failure) for failure in self.failures],
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+
+
+def read_report(content: JsonObject, path: str) -> Report:
+    """Read the JSON of a report.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    try:
+        if content["format"] != FORMAT:
+            raise ValueError(f"its format is {content['format']}")
+        kernels = tuple(_read_kernel(each) for each in content["kernels"])
+        failures = tuple(Failure(**each) for each in content["failures"])
+        found = tuple(Finding(**each) for each in content["findings"])
+        texts = {name: str(content[name]) for name in ("path", "name", "device", "gpu", "compiler")}
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"Reading {path} failed: what `tvmflow isa --json` prints was expected ({error}).",
+            remedy="Name such a file, or a module.",
+        ) from error
+    return Report(**texts, kernels=kernels, failures=failures, findings=found)
+
+
+def _read_kernel(entry: JsonObject) -> KernelCode:
+    known = {name: entry[name] for name in KernelCode.__dataclass_fields__ if name in entry}
+    slots = {name: Slots(**entry[name]) for name in ("hot", "whole")}
+    return KernelCode(**{**known, **slots, "group": tuple(entry["group"])})

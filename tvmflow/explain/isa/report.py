@@ -1,0 +1,67 @@
+"""Machine code of a module for a GPU, from the compiler that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...devices.gpus import Gpu
+from ...errors import InputError, nearest
+from . import mesa, nvidia
+from .findings import all_findings
+from .kernels import kernels_in
+from .record import Failure, KernelCode, KernelSource, Report
+
+#: The suite of Debian whose Mesa is taken, where none is named.
+SUITE = "sid"
+
+
+def machine_code(path: Path, gpu: Gpu, *, names: Sequence[str] = (), suite: str = SUITE) -> Report:
+    """Compile the kernels of a module, or of a standalone library, for a GPU.
+
+    Parameters
+    ----------
+    names
+        Only kernels whose names have one of these in them; all of them without.
+    suite
+        Of Debian, whose Mesa is taken.
+
+    Raises
+    ------
+    ArtifactError
+        If the file is no module, or is damaged.
+    TargetError
+        If the GPU does not run kernels of the module's target.
+    InputError
+        If no kernel has such a name.
+    DeviceError
+        If the GPU's compiler is not installed.
+    """
+    metadata, kernels = kernels_in(path, gpu)
+    chosen = [k for k in kernels if not names or any(name in k.name for name in names)]
+    if not chosen:
+        known = [kernel.name for kernel in kernels]
+        raise InputError(
+            f"{path} has no kernel named {', '.join(names)}{nearest(names[0], known, {})}.",
+            remedy=f"tvmflow inspect {path} --kernels lists them.",
+        )
+    compiler, found = _compiled(chosen, gpu, suite)
+    codes = tuple(each for each in found if isinstance(each, KernelCode))
+    return Report(
+        path=str(path),
+        name=str(metadata["name"]),
+        device=str(metadata["device"]),
+        gpu=gpu.name,
+        compiler=compiler,
+        kernels=codes,
+        failures=tuple(each for each in found if isinstance(each, Failure)),
+        findings=all_findings(codes, gpu),
+    )
+
+
+def _compiled(
+    kernels: Sequence[KernelSource], gpu: Gpu, suite: str
+) -> tuple[str, list[KernelCode | Failure]]:
+    if gpu.isa == "sass":
+        return nvidia.compile_kernels(kernels, gpu)
+    return mesa.compile_kernels(kernels, gpu, mesa.find_tree(gpu, suite))
