@@ -153,6 +153,29 @@ def _no_arm64() -> str | None:
     return _no_command("qemu-aarch64-static")()
 
 
+def _no_mesa() -> str | None:
+    from tvmflow.devices.gpus import find_gpu
+    from tvmflow.errors import DeviceError
+    from tvmflow.explain.isa import mesa
+
+    try:
+        mesa.find_tree(find_gpu("adreno-740"), "sid")
+    except DeviceError as error:
+        return str(error).replace("\n", " ")
+    return None
+
+
+def _no_nvdisasm() -> str | None:
+    from tvmflow.errors import DeviceError
+    from tvmflow.explain.isa.nvidia import find_tool
+
+    try:
+        find_tool("nvdisasm")
+    except DeviceError as error:
+        return str(error).replace("\n", " ")
+    return None
+
+
 #: Markers and what they need.
 NEEDS: dict[str, Reason] = {
     "opencl": _no_opencl,
@@ -166,6 +189,8 @@ NEEDS: dict[str, Reason] = {
     "kotlin": _no_command("kotlinc"),
     "browser": no_browser,
     "arm64": _no_arm64,
+    "mesa": _no_mesa,
+    "nvdisasm": _no_nvdisasm,
 }
 
 #: What `make test` installs itself: without it, CI fails instead of testing nothing.

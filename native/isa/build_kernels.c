@@ -1,4 +1,5 @@
-// build_kernels OPTIONS FILE...: lets the first OpenCL device compile each file of OpenCL C by itself.
+// build_kernels OPTIONS FILE...: lets the first OpenCL device compile each file of OpenCL C by
+// itself.
 //
 // The driver's compiler prints its machine code when its environment tells it to; lines of this
 // program, which begin with @@, tell whose it is.  It runs beside a driver of another system or
@@ -30,11 +31,11 @@ static char text[1 << 16];
 static int open_library(Api* api) {
   void* library = dlopen("libOpenCL.so.1", RTLD_NOW);
   if (!library) return 0;
-  const char* names[] = {
-      "clGetPlatformIDs", "clGetDeviceIDs",        "clGetDeviceInfo",
-      "clCreateContext",  "clCreateProgramWithSource", "clBuildProgram",
-      "clGetProgramBuildInfo", "clCreateKernelsInProgram", "clReleaseKernel",
-      "clReleaseProgram"};
+  const char* names[] = {"clGetPlatformIDs",          "clGetDeviceIDs",
+                         "clGetDeviceInfo",           "clCreateContext",
+                         "clCreateProgramWithSource", "clBuildProgram",
+                         "clGetProgramBuildInfo",     "clCreateKernelsInProgram",
+                         "clReleaseKernel",           "clReleaseProgram"};
   void** functions = (void**)api;
   for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
     functions[i] = dlsym(library, names[i]);

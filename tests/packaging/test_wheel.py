@@ -106,6 +106,7 @@ def test_the_wheel_holds_what_is_compiled_for_other_machines(wheel: Path):
         for folder, ends in {
             "standalone": (".c", ".h"),
             "bindings": (".c", ".h", ".hpp"),
+            "isa": ".c",
             "opencl": ".h",
             "bionic": ".h",
         }.items()

@@ -39,7 +39,7 @@ def _spills(kernel: KernelCode, _gpu: Gpu) -> Finding | None:
     if not kernel.spills:
         return None
     return _finding(
-        kernel, "registers", kernel.whole.spills, min(1.0, kernel.spills / kernel.whole.issue),
+        kernel, "registers", kernel.spills, min(1.0, kernel.spills / kernel.whole.issue),
         f"{kernel.spills} values do not fit the {kernel.registers} registers and go through "
         "memory.",
         "A smaller register tile: fewer outputs a work-item (tile_c, tile_h, tile_w).",

@@ -35,13 +35,16 @@ def parse(output: str, kernel: KernelSource, gpu: Gpu) -> KernelCode | None:
     listing = output.rpartition("Native code for ")[2].partition("\n")[2]
     code: list[Instruction] = []
     facts: dict[str, int] = {}
+    is_over = False
     for line in listing.splitlines():
         if line.startswith("; CL prog"):
             facts.update({name: int(n) for n, name in _FACT.findall(line.split(":", 1)[1])})
         elif facts and not line.startswith(";"):
             break
-        elif not facts and line and line[0] not in ";@":
+        elif not facts and line and line[0] not in ";@" and not is_over:
             code += _instructions(line)
+            # What follows only fills the instruction cache.
+            is_over = line.split()[-1] == "end"
     if "instr" not in facts:
         return None
     wave = gpu.wave * (2 if facts.get("double_threadsize") else 1)

@@ -35,7 +35,7 @@ from .record import Failure, KernelCode, KernelSource
 #: Older versions lack the newest GPUs, or spill where this one does not.
 OLDEST = (26, 0)
 #: A kernel that takes the compiler longer than this is given up, in seconds.
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 #: Debian's name of an architecture, the dynamic loader of its programs, and its library folder.
 _SYSTEMS = {
     "amd64": ("lib64/ld-linux-x86-64.so.2", "usr/lib/x86_64-linux-gnu", "x86_64-linux-gnu"),

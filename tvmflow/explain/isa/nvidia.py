@@ -48,7 +48,7 @@ def compile_kernels(
     DeviceError
         If a tool is missing, or refuses the source.
     """
-    nvcc, nvdisasm = _tool("nvcc"), _tool("nvdisasm")
+    nvcc, nvdisasm = find_tool("nvcc"), find_tool("nvdisasm")
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder) / "kernels.cu", Path(folder) / "kernels.cubin"
         source.write_text(next(kernel.text for kernel in kernels if kernel.text))
@@ -103,8 +103,14 @@ def _instructions(line: str) -> list[Instruction]:
     return [Instruction(found[1], 1 - idle, int(idle), jumps_to=jump[1] if jump else None)]
 
 
-def _tool(name: str) -> str:
-    """Find one of CUDA's tools: on the path, or in NVIDIA's Python packages."""
+def find_tool(name: str) -> str:
+    """Find one of CUDA's tools: on the path, or in NVIDIA's Python packages.
+
+    Raises
+    ------
+    DeviceError
+        If it is in neither.
+    """
     packages = Path(sysconfig.get_path("platlib")) / "nvidia"
     for path in (shutil.which(name), *map(str, sorted(packages.glob(f"*/bin/{name}")))):
         if path is not None:
