@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Json
-from .output import counted, note, out_console, print_facts, print_json, print_table, times_text
+from ..ir.units import counted
+from .output import note, out_console, print_facts, print_json, print_table
 from .session import command
+from .text import times_text
 
 if TYPE_CHECKING:
     from ..devices.gpus import Gpu
@@ -40,36 +41,26 @@ _COLUMNS = (
 @command
 def machine_code_of_module(
     module: Annotated[
-        Path | None, typer.Argument(metavar="OUT.so", help="A module or standalone library.")
+        Path | None, typer.Argument(), "OUT.so", "A module or standalone library."
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(
-            metavar="GPU",
-            help="adreno-660, adreno-740, adreno-830, mali-g610, amd-navi21, sm_90 and others. "
-            "Default: one that fits the module's device.",
-        ),
+        "GPU",
+        "adreno-660, adreno-740, adreno-830, mali-g610, amd-navi21, sm_90 and others. Default: one "
+        "that fits the module's device.",
     ] = None,
     kernel: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only kernels with this in their name; repeatable."),
+        list[str] | None, "NAME", "Only kernels with this in their name; repeatable."
     ] = None,
-    listing: Annotated[bool, typer.Option("--listing", help="Show the machine code.")] = False,
+    listing: Annotated[bool, "Show the machine code."] = False,
     compare: Annotated[
         Path | None,
-        typer.Option(
-            metavar="OTHER",
-            help="Compare with another module, or with what --json printed earlier.",
-        ),
+        "OTHER",
+        "Compare with another module, or with what --json printed earlier.",
     ] = None,
-    setup: Annotated[
-        bool,
-        typer.Option("--setup", help="Fetch Mesa's compilers from Debian into the cache folder."),
-    ] = False,
-    suite: Annotated[
-        str, typer.Option(metavar="NAME", help="The suite of Debian whose Mesa is used.")
-    ] = "sid",
-    as_json: Json = False,
+    setup: Annotated[bool, "Fetch Mesa's compilers from Debian into the cache folder."] = False,
+    suite: Annotated[str, "NAME", "The suite of Debian whose Mesa is used."] = "sid",
+    as_json: bool = False,
 ) -> None:
     """Show the machine code that a GPU's compiler makes of a module's kernels, without the GPU.
 

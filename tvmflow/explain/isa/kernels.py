@@ -114,7 +114,7 @@ def _launches(
     meta = artifact.metadata
     target = resolve(meta["target"], str(meta["device"]))
     return {
-        kernel.name: (kernel.group, kernel.groups)
+        kernel.name: (tuple(extent for _, extent in reversed(kernel.items)), kernel.groups)
         for name in functions
         if name in carried
         for kernel in kernels_of(carried[name], target)
