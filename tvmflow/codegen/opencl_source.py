@@ -40,8 +40,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
-from ..ir.expressions import lower_to_function
-from ..ir.passes import node_pass
+from ..ir.expressions import lower_to_function, nodes_in
+from ..ir.passes import node_pass, prim_func_pass
 from . import half, nan_propagation, rounding
 from .dot_products import OPENCL, with_functions
 
@@ -148,6 +148,43 @@ def _gather_macros() -> str:
             lines.append(f"#define {_GATHER}{kind}{lanes}(i, p) (({kind}{lanes})({each}))\n")
             lines.append(f"#define {_LOAD}{kind}{lanes}(i, p) vload{lanes}(0, (p) + (i))\n")
     return "".join(lines)
+
+
+# -- work-groups ------------------------------------------------------------------------------
+
+_GROUP = "tvmflow_group"
+_GROUP_CALL = re.compile(rf"^\s*{_GROUP}\((\d+), (\d+), (\d+)\);\n", re.MULTILINE)
+
+
+@prim_func_pass("opencl")
+def NameGroup(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Call a function that is none with the extents of a work-group, for the source; runs last."""
+    extents = {
+        str(node.node.thread_tag): node.value
+        for node in nodes_in(function.body, tirx.AttrStmt)
+        if node.attr_key == "thread_extent"
+    }
+    group = [extents.get(f"threadIdx.{axis}", tirx.const(1, "int32")) for axis in "xyz"]
+    if not extents or not all(isinstance(extent, tirx.IntImm) for extent in group):
+        return function
+    call = tirx.call_extern("int32", _GROUP, *(int(extent) for extent in group))
+    return function.with_body(tirx.SeqStmt([tirx.Evaluate(call), function.body]))
+
+
+def require_group(source: str) -> str:
+    """Say at the head of a kernel which work-group it is launched with.
+
+    A compiler that does not know reckons with the largest: with fewer registers for each item,
+    and barriers among more of them (OpenCL C, section 6.7.2).
+    """
+    found = _GROUP_CALL.search(source)
+    if found is None:
+        return source
+    rest = source[: found.start()] + source[found.end() :]
+    head = _DEFINITION.search(rest)
+    assert head is not None
+    attribute = f"__attribute__((reqd_work_group_size({found[1]}, {found[2]}, {found[3]})))\n"
+    return rest[: head.start()] + attribute + rest[head.start() :]
 
 
 # -- source -----------------------------------------------------------------------------------
@@ -261,7 +298,7 @@ def _ends(source: str, start: int) -> Iterator[int]:
 @tvm_ffi.register_global_func("tvm_callback_opencl_postproc", override=True)
 def postprocess(source: str, _target: tvm.target.Target) -> str:
     """TVM calls this with the source of each kernel."""
-    source = without_need_of_half(source)
+    source = require_group(without_need_of_half(source))
     source = _CONSTANT.sub(r"__constant \1* restrict \2", fold_splats(source))
     source = with_functions(store_bytes(source), OPENCL)
     source = _with_definitions(source, _SHUFFLE_NAME, _shuffle)

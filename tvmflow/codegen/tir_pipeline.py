@@ -21,7 +21,7 @@ from .llvm_passes import KeepOnStack, WriteHyperbolics
 from .loop_peeling import PeelBorders
 from .masks import MaskLanes, VerifyMasks
 from .nan_propagation import PropagateNaN
-from .opencl_source import NameGathers, NameShuffles, UndoIntegerPromotion, WriteLiterals
+from .opencl_source import NameGathers, NameGroup, NameShuffles, UndoIntegerPromotion, WriteLiterals
 from .rounding import RoundByAddition
 from .textures import NameTexels, TextureFlatten, VerifyTextures
 
@@ -108,6 +108,7 @@ DEVICE = [
     tirx.transform.LowerIntrin(),
     WriteLiterals,
     BindLoads,
+    NameGroup,
 ]
 
 
