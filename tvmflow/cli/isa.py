@@ -60,7 +60,6 @@ def machine_code_of_module(
     ] = None,
     setup: Annotated[bool, "Fetch Mesa's compilers from Debian into the cache folder."] = False,
     suite: Annotated[str, "NAME", "The suite of Debian whose Mesa is used."] = "sid",
-    as_json: bool = False,
 ) -> None:
     """Show the machine code that a GPU's compiler makes of a module's kernels, without the GPU.
 
@@ -80,12 +79,11 @@ def machine_code_of_module(
     chosen = find_gpu(gpu) if gpu else _typical(module)
     report = machine_code(module, chosen, names=kernel or (), suite=suite)
     before = None if compare is None else _other(compare, chosen, kernel or (), suite)
-    if as_json:
-        print_json(report.to_json(with_listing=listing))
-    elif before is not None:
-        _print_changes(before, report)
-    else:
-        _print(report, listing)
+    if not print_json(report.to_json(with_listing=listing)):
+        if before is not None:
+            _print_changes(before, report)
+        else:
+            _print(report, listing)
     if report.failures:
         raise typer.Exit(1)
 
