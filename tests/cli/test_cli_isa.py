@@ -67,6 +67,7 @@ def test_both_forms_have_the_same_kernels(modules):
     by_name = {kernel.name: kernel for kernel in standalone}
     for kernel in of_tvm:
         assert kernel.text.count("__kernel void") == 1
+        assert by_name[kernel.name].text.count("__kernel void") == 1
         assert f"void {kernel.name}(" in kernel.text
         assert kernel.function == by_name[kernel.name].function
         assert kernel.groups == by_name[kernel.name].groups > 0
@@ -126,6 +127,18 @@ def test_bad_input(cli, modules, compiled, compiler, tmp_path, arguments, words)
     (tmp_path / "other.json").write_text('{"format": 99}')
     paths = {**modules, "llvm": compiled}
     cli("isa", *(str(each).format_map(paths) for each in arguments)).refused(*words)
+
+
+@pytest.mark.mesa
+def test_both_forms_have_the_same_machine_code(cli, modules):
+    tvm, standalone = (
+        cli("isa", path, "--gpu", "adreno-740", "--json").json["kernels"]
+        for path in modules.values()
+    )
+    counted = [
+        {k["kernel"]: (k["registers"], k["whole"]) for k in each} for each in (tvm, standalone)
+    ]
+    assert counted[0] == counted[1]
 
 
 @pytest.mark.mesa

@@ -6,6 +6,7 @@ Modules are not loaded, so that those for other machines and devices can be read
 from __future__ import annotations
 
 import mmap
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,6 +25,10 @@ from .record import KernelSource
 
 #: What TVM's code generators write at the head of each kernel, by target.
 _HEADS = {"opencl": b"// Function: ", "cuda": b'extern "C" __global__ void '}
+#: The definition of a kernel in OpenCL C, to its last brace.
+_DEFINITION = re.compile(
+    r"^(?:__attribute__[^\n]*\n)?__kernel void (\w+)\([^;{]*\{.*?^\}\n?", re.MULTILINE | re.DOTALL
+)
 
 
 def metadata_of(path: Path) -> JsonObject:
@@ -82,6 +87,7 @@ def _of_plan(plan: EncodedPlan) -> Iterator[KernelSource]:
         program = programs[launch["program"]]
         begin = int(program["offset"])
         text = source[begin : begin + int(program["bytes"])].decode()
+        text = _DEFINITION.sub(lambda found, name=name: found[0] * (found[1] == name), text)
         local = launch["local"][: launch["dimensions"]].tolist()
         items = launch["global"][: launch["dimensions"]].tolist()
         groups = 1
