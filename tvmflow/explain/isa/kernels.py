@@ -86,8 +86,7 @@ def _of_plan(plan: EncodedPlan) -> Iterator[KernelSource]:
         seen.add(name)
         program = programs[launch["program"]]
         begin = int(program["offset"])
-        text = source[begin : begin + int(program["bytes"])].decode()
-        text = _DEFINITION.sub(lambda found, name=name: found[0] * (found[1] == name), text)
+        text = _alone(source[begin : begin + int(program["bytes"])].decode(), name)
         local = launch["local"][: launch["dimensions"]].tolist()
         items = launch["global"][: launch["dimensions"]].tolist()
         groups = 1
@@ -95,6 +94,11 @@ def _of_plan(plan: EncodedPlan) -> Iterator[KernelSource]:
             groups *= all_items // each
         function = plan.text(int(launch["function"]))
         yield KernelSource(name, function, text, tuple(local), groups)
+
+
+def _alone(program: str, kernel: str) -> str:
+    """A program's text without its other kernels."""
+    return _DEFINITION.sub(lambda found: found[0] if found[1] == kernel else "", program)
 
 
 def _of_artifact(artifact: Artifact, target: str) -> list[KernelSource]:
