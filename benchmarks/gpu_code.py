@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from common import report, write_json
+from same_kernels import NETWORKS
 
 import tvmflow
 from tvmflow import models
@@ -26,14 +27,6 @@ from tvmflow.errors import DeviceError
 from tvmflow.explain.isa.mesa import find_tree
 from tvmflow.explain.isa.report import SUITE, machine_code
 
-#: Networks, at full size but for the one that has gigabytes of weights.
-NETWORKS: dict[str, dict[str, Any]] = {
-    "mobilenet_v1": {},
-    "mobilenet_v2": {},
-    "squeezenet": {},
-    "resnet50": {},
-    "facebox_net": {"size": 64, "boxes": 64},
-}
 FORMS = {
     "texture": {"storage": "texture"},
     "buffer": {"storage": "buffer"},
@@ -55,7 +48,7 @@ def measured(path: Path, gpu: str, suite: str) -> dict[str, Any]:
         "slots": sum(each.whole.issue for each in kernels),
         "idle": sum(each.whole.idle for each in kernels),
         "mad in hot code": round(sum(each.hot.multiply_adds for each in kernels) / max(hot, 1), 3),
-        "waves": round(sum(each.waves or 0 for each in kernels) / max(len(kernels), 1), 2),
+        "waves": round(sum(each.waves for each in kernels) / max(len(kernels), 1), 2),
         "lanes": round(sum(each.lanes_filled or 0 for each in kernels) / max(len(kernels), 1), 3),
         "spills": sum(each.spills for each in kernels),
         "by kernel": {

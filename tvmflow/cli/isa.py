@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..ir.units import counted
-from .output import note, out_console, print_facts, print_json, print_table
+from .output import give_room, note, out_console, print_facts, print_json, print_table
 from .session import command
 from .text import times_text
 
@@ -136,9 +136,7 @@ def _print(report: Report, with_listing: bool) -> None:
         ("spills", f"{totals['spills']:,} in {counted(totals['spilling_kernels'], 'kernel')}"),
     ]
     console = out_console()
-    if not console.is_terminal:
-        # Files have room for all of it.
-        console.width = max(console.width, _WIDTH)
+    give_room(console, _WIDTH)
     print_facts(report.path, about, console)
     units = sorted({unit for each in report.kernels for unit in each.cycles})
     rows = [[*_cells(each), *(f"{each.cycles.get(unit, 0):g}" for unit in units)]
@@ -164,11 +162,11 @@ def _cells(kernel: KernelCode) -> list[str | int]:
         times_text(kernel.group) if kernel.group else "-",
         f"{filled:.0%}" if filled is not None else "-",
         kernel.registers,
-        "-" if kernel.waves is None else kernel.waves,
+        kernel.waves,
         kernel.whole.issue,
         kernel.whole.idle,
         "all" if kernel.is_straight else kernel.hot.issue,
-        f"{kernel.hot.multiply_add_share:.0%}",
+        f"{kernel.multiply_add_share:.0%}",
         kernel.hot.fetches,
         kernel.hot.loads,
         kernel.spills,

@@ -55,6 +55,12 @@ def out_console() -> Console:
     return Console(highlight=False)
 
 
+def give_room(console: Console, width: int) -> None:
+    """Let a console that is no terminal have this width: files have room for all of it."""
+    if not console.is_terminal:
+        console.width = max(console.width, width)
+
+
 def note(*parts: str | tuple[str, str]) -> None:
     """Print text for people, unless they want none: parts with or without a style."""
     from rich.text import Text

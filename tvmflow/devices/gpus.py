@@ -12,11 +12,10 @@ class Gpu:
     """A GPU, and how its compilers name it."""
 
     name: str
-    #: Instruction set: ``ir3`` (Adreno), ``valhall`` (Mali since 2019), ``rdna`` (AMD), ``sass``
-    #: (NVIDIA) or ``xe`` (Intel).
+    #: Instruction set: ``ir3`` (Adreno), ``valhall`` (Mali since 2019), ``rdna`` (AMD) or ``sass``
+    #: (NVIDIA).
     isa: str
-    #: The compiler's own name: of Mesa's simulated devices, an architecture of `ptxas`, a device
-    #: of `ocloc`.
+    #: The compiler's own name: of Mesa's simulated devices, or an architecture of `ptxas`.
     chip: str
     #: The device preset that its modules are compiled with.
     preset: str

@@ -166,7 +166,7 @@ def test_a_setup_that_fails_leaves_what_was_there(
 
 def test_without_mesa_the_remedy_is_setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(mesa, "_is_new", lambda system: False)
+    monkeypatch.setattr(mesa, "_is_new", lambda: False)
     with pytest.raises(DeviceError) as error:
         mesa.find_tree(ADRENO, "sid")
     assert error.value.remedy == "tvmflow isa --setup --gpu adreno-740"

@@ -47,7 +47,7 @@ def _spills(kernel: KernelCode, _gpu: Gpu) -> Finding | None:
 
 
 def _few_waves(kernel: KernelCode, _gpu: Gpu) -> Finding | None:
-    if kernel.waves is None or kernel.waves >= _FEW_WAVES or not kernel.whole.fetches:
+    if kernel.waves >= _FEW_WAVES or not kernel.whole.fetches:
         return None
     return _finding(
         kernel, "occupancy", kernel.hot.fetches, 1 - kernel.waves / _FEW_WAVES,

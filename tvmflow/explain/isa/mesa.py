@@ -75,8 +75,12 @@ _DRIVERS = {
 
 def architecture_of(gpu: Gpu) -> str:
     """Return the architecture of Debian whose Mesa has the GPU's driver: Mali's only for Arm."""
-    here = _MACHINES.get(Host.native().architecture, "amd64")
-    return "arm64" if gpu.isa == "valhall" else here
+    return "arm64" if gpu.isa == "valhall" else _here() or "amd64"
+
+
+def _here() -> str | None:
+    """Return this machine's architecture, by Debian's name."""
+    return _MACHINES.get(Host.native().architecture)
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,7 @@ class Tree:
     @property
     def is_entered(self) -> bool:
         """Whether programs run with it as their root folder."""
-        here = _MACHINES.get(Host.native().architecture)
-        return self.root != Path("/") and self.architecture == here
+        return self.root != Path("/") and self.architecture == _here()
 
     def inside(self, path: Path) -> str:
         """A path of this machine as programs in the tree see it."""
@@ -166,7 +169,7 @@ def find_tree(gpu: Gpu, suite: str) -> Tree:
     if fetched.has(gpu):
         return fetched
     system = Tree(Path("/"), architecture)
-    if system.has(gpu) and _is_new(system):
+    if system.has(gpu) and _is_new():
         return system
     raise DeviceError(
         f"Compiling for {gpu.name} failed: Mesa {OLDEST[0]}.{OLDEST[1]} or newer with its "
@@ -175,7 +178,7 @@ def find_tree(gpu: Gpu, suite: str) -> Tree:
     )
 
 
-def _is_new(system: Tree) -> bool:
+def _is_new() -> bool:
     """Tell whether the machine's own Mesa is new enough, by its package."""
     query = ["dpkg-query", "-W", "-f", "${Version}", "mesa-opencl-icd"]
     try:

@@ -11,10 +11,13 @@ from math import prod
 
 from ...errors import InputError
 from ...runtime.json_types import JsonObject
+from ..profiling.reading import typed
 from ..profiling.record import Finding
 
 #: Version of the JSON form.
 FORMAT = 1
+#: Properties of a kernel's code that JSON has for its readers; they follow from the rest.
+DERIVED = ("lanes_filled", "launched_waves", "multiply_add_share")
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,8 @@ class KernelCode:
     groups: int
     #: Registers of a work-item: vectors of four 32-bit values on Adreno, else 32-bit values.
     registers: int
-    #: Waves that a shader core holds at a time; ``None`` where the compiler does not tell.
-    waves: int | None
+    #: Waves that a shader core holds at a time.
+    waves: int
     #: Work-items of a wave.
     wave: int
     loops: int
@@ -104,17 +107,17 @@ class KernelCode:
         """Waves of a whole launch; 0 where unknown."""
         return self.groups * -(-self.group_size // self.wave)
 
+    @property
+    def multiply_add_share(self) -> float:
+        """That of the hot code."""
+        return self.hot.multiply_add_share
+
     def to_json(self, *, with_listing: bool = False) -> JsonObject:
         """Return all fields and what follows from them."""
         found = asdict(self)
         if not with_listing:
             del found["listing"]
-        derived = {
-            "lanes_filled": self.lanes_filled,
-            "launched_waves": self.launched_waves,
-            "multiply_add_share": self.hot.multiply_add_share,
-        }
-        return {**found, **derived}
+        return {**found, **{name: getattr(self, name) for name in DERIVED}}
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,7 @@ class Report:
         }
 
 
-def read_report(content: JsonObject, path: str) -> Report:
+def read_report(content: object, path: str) -> Report:
     """Read the JSON of a report.
 
     Raises
@@ -175,21 +178,17 @@ def read_report(content: JsonObject, path: str) -> Report:
         If it is none.
     """
     try:
-        if content["format"] != FORMAT:
-            raise ValueError(f"its format is {content['format']}")
-        kernels = tuple(_read_kernel(each) for each in content["kernels"])
-        failures = tuple(Failure(**each) for each in content["failures"])
-        found = tuple(Finding(**each) for each in content["findings"])
-        texts = {name: str(content[name]) for name in ("path", "name", "device", "gpu", "compiler")}
-    except (KeyError, TypeError, ValueError) as error:
+        if not isinstance(content, Mapping) or content.get("format") != FORMAT:
+            raise ValueError(f"it has another format than {FORMAT}")
+        rest = {name: value for name, value in content.items() if name not in ("format", "totals")}
+        rest["kernels"] = [
+            {name: value for name, value in kernel.items() if name not in DERIVED}
+            for kernel in content.get("kernels", ())
+        ]
+        report: Report = typed(Report, rest)
+    except (AttributeError, TypeError, ValueError) as error:
         raise InputError(
             f"Reading {path} failed: what `tvmflow isa --json` prints was expected ({error}).",
             remedy="Name such a file, or a module.",
         ) from error
-    return Report(**texts, kernels=kernels, failures=failures, findings=found)
-
-
-def _read_kernel(entry: JsonObject) -> KernelCode:
-    known = {name: entry[name] for name in KernelCode.__dataclass_fields__ if name in entry}
-    slots = {name: Slots(**entry[name]) for name in ("hot", "whole")}
-    return KernelCode(**{**known, **slots, "group": tuple(entry["group"])})
+    return report

@@ -67,7 +67,7 @@ def typed(hint: Any, value: Any, where: str = "") -> Any:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if hint is float and number and math.isfinite(value):
         return value
-    if hint in (int, str) and type(value) is hint:
+    if hint in (bool, int, str) and type(value) is hint:
         return value
     raise ValueError(f"{where or 'it'} is {str(value)[:40]!r}")
 
