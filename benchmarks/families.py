@@ -15,6 +15,7 @@ import dataclasses
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from math import exp, log, prod
 from typing import Any
 
@@ -27,7 +28,7 @@ import tvmflow
 from tvmflow.devices.target import resolve
 from tvmflow.models import make
 from tvmflow.schedules import FAMILIES
-from tvmflow.schedules.family import candidates
+from tvmflow.schedules.family import drawn
 
 BY_NAME: dict[str, Any] = {family.NAME: family for family in FAMILIES}
 #: FaceBoxNet's first dense layer has 4.3 GB of weights at full size: a smaller picture's is taken.
@@ -127,8 +128,8 @@ def measure(layer: Layer, count: int) -> dict[str, Any] | None:
     if shape is None:
         shape = BY_NAME["conv2d"].Shape(**served[function]["shape"])
     device = resolve("opencl").device
-    space = list(candidates(family, shape, device))
-    for number, knobs in enumerate(random.Random(0).sample(space, min(count, len(space)))):
+    space = drawn(family, shape, device, random.Random(0))
+    for number, knobs in enumerate(dict.fromkeys(islice(space, count))):
         given = {function: dataclasses.asdict(knobs)}
         modules[str(number)] = tvmflow.compile(model, target="opencl", knobs=given)
     feed = np.random.default_rng(1).standard_normal(layer.shape).astype(np.float32)
@@ -150,7 +151,7 @@ def measure(layer: Layer, count: int) -> dict[str, Any] | None:
         "gflops": round(operations / own / 1e3, 1),
         "gbytes": round(moved / own / 1e3, 1),
         "of_best": round(min(best.values()) / own, 3),
-        "candidates": len(space),
+        "candidates": len(modules) - 1,
     }
 
 

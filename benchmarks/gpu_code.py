@@ -1,109 +1,181 @@
 """Machine code of the example networks for phones' GPUs, which need not be here.
 
 Every network is compiled for textures and buffers, in fp32 and fp16, and its kernels by the
-compilers of the GPUs (`tvmflow isa --setup` fetches them).  A second file, with what an earlier
-state gave, is compared with.
+compilers of the GPUs (`tvmflow isa --setup` fetches them; those of Mali run in an emulator, so that
+only kernels with 1 % of the arithmetic are compiled for it).  The numbers go to
+results/gpu_code.json and to a page that sorts and filters them, beside those of an earlier state:
 
     python benchmarks/gpu_code.py [--gpus adreno-660 ...] [--networks ...] [--before OLD.json]
+    python benchmarks/gpu_code.py --page-only
+
+The earlier state's modules may be kept, to be counted in the same way:
+
+    git switch --detach OLD && python benchmarks/gpu_code.py --modules old/ --compile-only
+    git switch NEW && python benchmarks/gpu_code.py --modules old/ --output old.json
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from common import report, write_json
-from same_kernels import NETWORKS
+from common import RESULTS, machine, report
+from same_kernels import NETWORKS as SIZES
 
 import tvmflow
 from tvmflow import models
-from tvmflow.devices.gpus import find_gpu
+from tvmflow.devices.gpus import Gpu, find_gpu
 from tvmflow.errors import DeviceError
-from tvmflow.explain.isa.mesa import find_tree
-from tvmflow.explain.isa.report import SUITE, machine_code
+from tvmflow.explain.isa.report import SUITE, find_compiler, machine_code
+from tvmflow.module.files import write_file
 
+#: All that the registry has, but for the loss, which is no network.
+NETWORKS = [name for name in models.BUILDERS if name != "facebox_loss"]
 FORMS = {
     "texture": {"storage": "texture"},
     "buffer": {"storage": "buffer"},
     "texture fp16": {"storage": "texture", "dtype": "fp16"},
-    "texture fp16 sums": {"storage": "texture", "dtype": "fp16", "accumulate": "fp16"},
+    "buffer fp16": {"storage": "buffer", "dtype": "fp16"},
 }
-_COLUMNS = ("kernels", "slots", "idle", "mad in hot code", "waves", "lanes", "spills")
+GPUS = ("adreno-660", "adreno-740", "adreno-830", "mali-g610")
+#: An emulator runs Mali's compiler some 20 times slower.
+LEAST_SHARE = {"valhall": 0.01}
+#: Numbers of a kernel, in the order of JSON's rows, and which of them is worse.
+COLUMNS = {"share %": None, "items": None} | {
+    **dict.fromkeys(("lanes %", "waves", "mad %"), "less"),
+    **dict.fromkeys(("registers", "slots", "idle", "fetches", "loads", "spills", "cycles"), "more"),
+}
+SUMS = ("kernels", "slots", "idle", "mad %", "waves", "lanes %", "spills")
+_PAGE = Path(__file__).with_name("gpu_code.html")
 
 
-def measured(path: Path, gpu: str, suite: str) -> dict[str, Any]:
-    """Sums and means over the kernels of a module, and each kernel's own numbers."""
-    found = machine_code(path, find_gpu(gpu), suite=suite)
-    kernels = found.kernels
+def counted(path: Path, gpu: Gpu, suite: str) -> dict[str, Any]:
+    """Sums and means over the kernels of a module, and a row for each of them."""
+    found = machine_code(path, gpu, suite=suite, least_share=LEAST_SHARE.get(gpu.isa, 0.0))
+    kernels, count = found.kernels, max(len(found.kernels), 1)
     hot = sum(each.hot.issue for each in kernels)
+    rows = {
+        each.kernel: [
+            round(100 * found.share(each.kernel), 1),
+            each.group_size,
+            round(100 * (each.lanes_filled or 0)),
+            each.waves,
+            round(100 * each.multiply_add_share),
+            each.registers,
+            each.whole.issue,
+            each.whole.idle,
+            each.hot.fetches,
+            each.hot.loads,
+            each.spills,
+            max(each.cycles.values(), default=0),
+        ]
+        for each in kernels
+    }
     return {
         "compiler": found.compiler,
         "failures": [failure.kernel for failure in found.failures],
         "kernels": len(kernels),
         "slots": sum(each.whole.issue for each in kernels),
         "idle": sum(each.whole.idle for each in kernels),
-        "mad in hot code": round(sum(each.hot.multiply_adds for each in kernels) / max(hot, 1), 3),
-        "waves": round(sum(each.waves for each in kernels) / max(len(kernels), 1), 2),
-        "lanes": round(sum(each.lanes_filled or 0 for each in kernels) / max(len(kernels), 1), 3),
+        "mad %": round(100 * sum(each.hot.multiply_adds for each in kernels) / max(hot, 1), 1),
+        "waves": round(sum(each.waves for each in kernels) / count, 2),
+        "lanes %": round(100 * sum(each.lanes_filled or 0 for each in kernels) / count, 1),
         "spills": sum(each.spills for each in kernels),
-        "by kernel": {
-            each.kernel: {
-                "group": each.group,
-                "groups": each.groups,
-                "registers": each.registers,
-                "waves": each.waves,
-                "slots": each.whole.issue,
-                "idle": each.whole.idle,
-                "hot slots": each.hot.issue,
-                "hot multiply-adds": each.hot.multiply_adds,
-                "spills": each.spills,
-            }
-            for each in kernels
-        },
+        "by kernel": rows,
     }
+
+
+@contextmanager
+def modules(folder: Path | None) -> Iterator[Path]:
+    """The folder that is given, or one that does not stay."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
+
+
+def module(folder: Path, network: str, form: str, preset: str) -> Path:
+    """A network's module in the folder; it is compiled if it is not there."""
+    path = folder / f"{network}.{form.replace(' ', '_')}.{preset}.so"
+    if not path.exists():
+        model = models.make(network, **SIZES.get(network, {}))
+        tvmflow.compile(model, target="opencl", device=preset, **FORMS[form]).save(path)
+    return path
+
+
+def page(results: Mapping[str, Any], before: Mapping[str, Any]) -> str:
+    """The page that sorts and filters what was counted."""
+    content = {"columns": COLUMNS, "sums": SUMS, "results": results, "before": before}
+    data = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+    return _PAGE.read_text().replace("$data", data)
+
+
+def write(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON whose rows of numbers are a line each."""
+    text = json.dumps(content, indent=1)
+    rows = re.sub(r"\[[^][{}]*\]", lambda row: " ".join(row[0].split()), text)
+    write_file(path, f"{rows}\n")
+    print(f"Wrote {path} ({path.stat().st_size / 1e3:.0f} kB)")
 
 
 def main() -> int:
     """Compile, count, compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=[*NETWORKS])
-    parser.add_argument("--gpus", nargs="+", default=["adreno-660", "adreno-740", "adreno-830"])
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
+    parser.add_argument("--gpus", nargs="+", default=GPUS)
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=[*FORMS])
-    parser.add_argument("--suite", default=SUITE, help="of Debian, whose Mesa compiles")
+    parser.add_argument("--suite", default=SUITE, help="of Debian, whose compilers are taken")
     parser.add_argument("--before", type=Path, help="what this wrote for an earlier state")
+    parser.add_argument("--modules", type=Path, help="folder that keeps what is compiled")
+    parser.add_argument("--compile-only", action="store_true")
+    parser.add_argument("--output", type=Path, default=RESULTS / "gpu_code.json")
+    parser.add_argument("--page-only", action="store_true", help="of the output that is there")
     options = parser.parse_args()
-    try:
-        for gpu in options.gpus:
-            find_tree(find_gpu(gpu), options.suite)
-    except DeviceError as error:
-        print(f"Skipped: {error}")
+    if options.page_only:
+        content = json.loads(options.output.read_text())
+        write_file(options.output.with_suffix(".html"), page(content["results"], content["before"]))
         return 0
+    gpus = [find_gpu(name) for name in options.gpus]
+    if not options.compile_only:
+        try:
+            for gpu in gpus:
+                find_compiler(gpu, options.suite)
+        except DeviceError as error:
+            print(f"Skipped: {error}")
+            return 0
     before = json.loads(options.before.read_text())["results"] if options.before else {}
     results: dict[str, Any] = {}
-    for network, form in product(options.networks, options.forms):
-        with tempfile.TemporaryDirectory() as folder:
-            model = models.make(network, **NETWORKS[network])
-            compiled = tvmflow.compile(model, target="opencl", device="adreno", **FORMS[form])
-            path = compiled.save(Path(folder) / "module.so")
-            for gpu in options.gpus:
-                name = f"{network}, {form}, {gpu}"
-                results[name] = measured(path, gpu, options.suite)
-                print(name, {column: results[name][column] for column in _COLUMNS}, flush=True)
+    with modules(options.modules) as folder:
+        for network, form, gpu in product(options.networks, options.forms, gpus):
+            path = module(folder, network, form, gpu.preset)
+            if options.compile_only:
+                continue
+            name = f"{network}, {form}, {gpu.name}"
+            results[name] = counted(path, gpu, options.suite)
+            print(name, {column: results[name][column] for column in SUMS}, flush=True)
+    if options.compile_only:
+        return 0
     rows = []
     for name, found in results.items():
         old = before.get(name, found)
-        cells = [
-            str(found[c]) if old[c] == found[c] else f"{old[c]} → {found[c]}" for c in _COLUMNS
-        ]
+        cells = [str(found[c]) if old[c] == found[c] else f"{old[c]} → {found[c]}" for c in SUMS]
         rows.append([name, *cells])
-    report("Machine code", ["network", *_COLUMNS], rows)
-    earlier = {name: {c: old[c] for c in _COLUMNS} for name, old in before.items()}
-    print(write_json("gpu_code", {"results": results, "before": earlier}))
+    report("Machine code", ["network", *SUMS], rows)
+    write(
+        options.output,
+        {"machine": machine(), "columns": [*COLUMNS], "results": results, "before": before},
+    )
+    write_file(options.output.with_suffix(".html"), page(results, before))
     return 0
 
 

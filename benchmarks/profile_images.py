@@ -6,6 +6,11 @@ device that runs benchmarks, which should have nothing else to do meanwhile.
     python benchmarks/profile_images.py [--runs 40]
     python benchmarks/profile_images.py --profiles AUTO.json TEXTURE.json
 
+The picture of docs/gpu.md is of a page that `tvmflow profile --html --isa` wrote, and of one of its
+launches, by its number:
+
+    python benchmarks/profile_images.py --isa-page PAGE.html 2
+
 With Pillow installed, files have a third of the size.
 """
 
@@ -54,6 +59,17 @@ def opened(browser: Browser, path: Path, width: int, height: int, theme: str = "
     return page
 
 
+def draw_machine_code(browser: Browser, path: Path, launch: int) -> None:
+    """Write the picture of a launch with its machine code."""
+    page = opened(browser, path, 1100, 1000)
+    page.run(f"location.hash = 'k0.{launch}'")
+    page.wait_for("document.querySelector('#kernel[open] pre')")
+    # The last button is that of a listing.
+    page.run("[...document.querySelectorAll('#kernel .controls button')].at(-1).click()")
+    page.screenshot(IMAGES / "isa-kernel.png", "#kernel")
+    closed(page)
+
+
 def closed(page: Page) -> None:
     """Close a page that must have had nothing to complain about."""
     if complaints := page.complaints():
@@ -100,9 +116,17 @@ def main() -> None:
     parser.add_argument(
         "--profiles", nargs=2, metavar="JSON", help="draw these instead of measuring"
     )
+    parser.add_argument("--isa-page", nargs=2, metavar=("HTML", "LAUNCH"), help="draw only this")
     options = parser.parse_args()
     if reason := no_browser():
         sys.exit(f"{reason}: no picture is drawn")
+    if options.isa_page:
+        with tempfile.TemporaryDirectory() as folder:
+            browser = Browser(Path(folder))
+            draw_machine_code(browser, Path(options.isa_page[0]), int(options.isa_page[1]))
+            browser.close()
+        shrink(IMAGES / "isa-kernel.png")
+        return
     if options.profiles:
         auto, texture = map(read_profile, options.profiles)
     else:

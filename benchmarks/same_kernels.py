@@ -33,6 +33,8 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "mobilenet_v2": {},
     "squeezenet": {},
     "resnet50": {},
+    "deit_tiny": {},
+    "mobilevit": {},
     "facebox_net": {"size": 64, "boxes": 64},
 }
 

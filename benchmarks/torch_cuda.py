@@ -1,12 +1,15 @@
 """CUDA beside PyTorch (cuDNN, cuBLAS, torch.compile): layers of each family, and networks.
 
-Two steps, because the machine with the GPU may lack a compiler and TVM's own.  The first needs
-no GPU; the second, no `nvcc`: modules, and their kernels as machine code, are read from DIR.
+    python benchmarks/torch_cuda.py [--arch sm_90] [--only REGEX] [--rounds 20]
+
+does all of it where a GPU and `nvcc` are.  In two steps, the first needs no GPU and the second no
+`nvcc`, nor TVM's compiler: modules, and their kernels as machine code, are read from DIR.
 
     python benchmarks/torch_cuda.py --compile-only DIR [--arch sm_90] [--only REGEX]
     python benchmarks/torch_cuda.py --modules DIR [--rounds 20]
 
-The second ends with status 0 and one sentence where PyTorch or the GPU is missing.  Layers are
+It ends with status 0 and one sentence where PyTorch or the GPU is missing.  Results are compared
+first, and a case that is wrong or fails is listed, not timed.  Layers are
 compared by the time of their kernels, networks by the latency of a call, in turn; fp32 is without
 TF32.  ``--target llvm`` goes the same way on the CPU, to try the script.
 """
@@ -17,6 +20,7 @@ import argparse
 import json
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,6 +155,21 @@ def measure_network(peers: Peers, entry: dict[str, str], rounds: int) -> dict[st
     return found
 
 
+def measure_case(
+    folder: Path, entry: dict[str, str], device: str, rounds: int, copy: float
+) -> dict[str, Any]:
+    """Compare the results, then the times."""
+    peers = Peers(folder, entry, device)
+    try:
+        if not peers.error.passed:
+            return {**entry, "wrong": f"{peers.error.max_rel_error:.2g} of the largest value"}
+        if entry["family"]:
+            return measure_layer(peers, entry, rounds, copy)
+        return measure_network(peers, entry, rounds)
+    finally:
+        peers.module.close()
+
+
 def measure(folder: Path, rounds: int) -> dict[str, Any]:
     """Both steps' comparison, as tables and JSON."""
     import torch
@@ -164,15 +183,11 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
     copy = copy_gbytes(device, rounds)
     rows, networks = [], []
     for entry in manifest["entries"]:
-        peers = Peers(folder, entry, device)
-        if not peers.error.passed:
-            found = {**entry, "wrong": f"{peers.error.max_rel_error:.2g} of the largest value"}
-        elif entry["family"]:
-            found = measure_layer(peers, entry, rounds, copy)
-        else:
-            found = measure_network(peers, entry, rounds)
+        try:
+            found = measure_case(folder, entry, device, rounds, copy)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the others are measured)
+            found = {**entry, "wrong": (str(error).strip() or type(error).__name__).splitlines()[0]}
         (rows if entry["family"] else networks).append(found)
-        peers.module.close()
     name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     title = f"Layers on {name}: kernels' times; a copy {copy:.0f} GB/s"
     columns = ("layer", "dtype", "family", "us", "torch_us", "of_torch", "of_copy")
@@ -184,7 +199,7 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def _cells(row: dict[str, Any], columns: tuple[str, ...]) -> list[Any]:
-    wrong = [f"wrong by {row['wrong']}"] if "wrong" in row else []
+    wrong = [f"wrong: {row['wrong']}"] if "wrong" in row else []
     cells = [row.get(column, "") for column in columns[1 + len(wrong) :]]
     return [row["name"], *cells[:2], *wrong, *cells[2:]]
 
@@ -193,15 +208,15 @@ def _latencies(row: dict[str, Any]) -> list[Any]:
     names = ("ours", "eager", "compile")
     medians = [row[name]["median_ms"] if name in row else "" for name in names]
     if "wrong" in row:
-        medians[0] = f"wrong by {row['wrong']}"
+        medians[0] = f"wrong: {row['wrong']}"
     ratio = round(medians[2] / medians[0], 3) if "ours" in row and "compile" in row else ""
     return [row["name"], row["dtype"], *medians, ratio]
 
 
 def main() -> None:
-    """One of the two steps."""
+    """Both steps, or one of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    step = parser.add_mutually_exclusive_group(required=True)
+    step = parser.add_mutually_exclusive_group()
     step.add_argument("--compile-only", type=Path, metavar="DIR")
     step.add_argument("--modules", type=Path, metavar="DIR")
     parser.add_argument("--target", default="cuda", choices=["cuda", "llvm"])
@@ -209,21 +224,23 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="REGEX", help="names of cases to compile")
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
-    if options.compile_only:
-        # Only here: the other step may have to do with TVM's runtime alone.
-        from torch_cases import compile_modules
-
-        compile_modules(options.compile_only, options.target, options.arch, options.only)
-        return
-    if reason := missing(options.target):
+    if not options.compile_only and (reason := missing(options.target)):
         print(f"{reason}: nothing measured")
         sys.exit(0)
-    if not (options.modules / "modules.json").exists():
-        parser.error(f"{options.modules} has no modules; make them with --compile-only")
-    results = measure(options.modules, options.rounds)
-    # What the CPU does is a trial of the script.
-    if options.target == "cuda":
-        print(f"written: {write_json('torch_cuda', results)}")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.compile_only or options.modules or Path(temporary)
+        if not options.modules:
+            # Only here: the other step may have to do with TVM's runtime alone.
+            from torch_cases import compile_modules
+
+            compile_modules(folder, options.target, options.arch, options.only)
+        if not options.compile_only:
+            if not (folder / "modules.json").exists():
+                parser.error(f"{folder} has no modules; make them with --compile-only")
+            results = measure(folder, options.rounds)
+            # What the CPU does is a trial of the script.
+            if options.target == "cuda":
+                print(f"written: {write_json('torch_cuda', results)}")
 
 
 if __name__ == "__main__":

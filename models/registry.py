@@ -16,6 +16,7 @@ from .facebox import facebox_loss, facebox_net
 from .mobilenet import mobilenet_v1, mobilenet_v2
 from .resnet import resnet50
 from .squeezenet import squeezenet
+from .transformers import deit_tiny, mobilevit
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Builder:
 #: Parameters of all builders.
 _PARAMETERS = {
     "width": "Multiplies the number of channels of every layer.",
+    "depth": "Number of layers.",
     "size": "Height and width of the input image in pixels.",
     "classes": "Length of the output.",
     "boxes": "Number of bounding boxes in the output.",
@@ -98,7 +100,10 @@ def _builder(function: Callable[..., GraphBuilder]) -> Builder:
 #: Every network by name.
 BUILDERS: dict[str, Builder] = {
     function.__name__: _builder(function)
-    for function in (mobilenet_v1, mobilenet_v2, resnet50, squeezenet, facebox_net, facebox_loss)
+    for function in (
+        *(mobilenet_v1, mobilenet_v2, resnet50, squeezenet, deit_tiny, mobilevit),
+        *(facebox_net, facebox_loss),
+    )
 }
 
 

@@ -20,6 +20,7 @@ from importlib import import_module
 from tvm import s_tir, tirx
 from tvm.error import InternalError
 
+from ..codegen.half import with_free_registers
 from ..devices.target import TargetSpec
 from ..ir.expressions import nodes_in
 from ..ir.scope import CHANNELS, is_texture
@@ -114,7 +115,7 @@ def schedule_function(
                 chosen = family.NAME, known, asdict(knobs), proposal.source, proposal.origin
                 return Scheduled(schedule, *chosen)
             proposal.refused(name, f"do not lead to a schedule of {family.NAME}.")
-        knobs = family.heuristic(shape, target.device)
+        knobs = family.heuristic(shape, with_free_registers(target.device, function))
         if (schedule := _apply(family, function, target, knobs, name)) is not None:
             return Scheduled(schedule, family.NAME, known, asdict(knobs), "heuristic")
     raise AssertionError("the fallback family schedules every primary function")

@@ -18,18 +18,19 @@ from typing import TypeAlias
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.ir import Call
+from tvm.ir import Call, Range
 from tvm.ir.expr import TensorLoad
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.sym import Analyzer
 from tvm.tirx import IterVar
 
+from ..codegen.aligned_vectors import CONSTANT_SUFFIX
 from ..codegen.masks import keeps_booleans
-from ..codegen.opencl_source import CONSTANT_SUFFIX
 from ..devices.target import TargetSpec
-from ..ir.expressions import nodes_in, uses
+from ..ir.expressions import conjuncts, nodes_in, substitute_vars, uses
+from ..ir.rewriter import op_name
 from ..ir.scope import is_half, is_texture
-from .sizes import LANES, tile_of
+from .sizes import LANES, filled_group
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ logger = logging.getLogger(__name__)
 FAMILY = "tvmflow.family"
 ROLE = "tvmflow.role"
 PAD = "pad"
+
+_CHOICE = "prim.if_then_else"
 
 Block: TypeAlias = SBlockRV
 Loop: TypeAlias = LoopRV
@@ -271,6 +274,68 @@ class Workload:
         self.sch.set_scope(block, 0, "local")
         return self.loops_below(block, above)
 
+    def drop_tests(self, block: Block, axes: Sequence[int]) -> None:
+        """Let a block run beyond the ends of some of its axes, where that is known to do no harm.
+
+        ``axes`` are counted among the axes of the block.  Of a last, partly empty tile only what
+        is stored need be tested: sums in registers are as good as any.
+        """
+        realize = self._innermost(block)
+        if realize is not None:
+            self._replace_innermost(block, _without_tests(realize, axes), {})
+
+    def drop_tests_of_texels(self, block: Block, inner: Sequence[Loop]) -> None:
+        """The same of all axes of a block that copies texels under a loop, by the loops ``inner``.
+
+        What lies outside of an image is undefined, and some drivers fault: the last place in it is
+        read instead.  Places that the block tests itself are those of a padded picture
+        (:mod:`tvmflow.codegen.border_texels`).  Tests stay where a tile may begin before the first
+        place or is larger than all of them, because private memory is made for what is inside.
+        """
+        realize = self._innermost(block)
+        if realize is None:
+            return
+        analyzer, own = Analyzer(), {}
+        for loop in map(self.sch.get, self.sch.get_loops(block)):
+            analyzer.bind(loop.loop_var, Range.from_min_extent(loop.min, loop.extent))
+        for loop in map(self.sch.get, inner):
+            own[loop.loop_var] = loop.min
+        copied, last = realize.block, {}
+        tests = [call.args[0] for call in nodes_in(copied.body, Call) if op_name(call) == _CHOICE]
+        for axis, place in zip(copied.iter_vars, realize.iter_values, strict=True):
+            extent, first = axis.dom.extent, substitute_vars(place, own)
+            if not (analyzer.can_prove(first >= 0) and analyzer.can_prove(place - first < extent)):
+                return
+            if not analyzer.can_prove(place < extent) and not uses(tests, axis.var):
+                last[axis.var] = tirx.min(axis.var, extent - 1)
+        body = tvm_ffi.structural_map(
+            copied.body, (TensorLoad, lambda load: substitute_vars(load, last))
+        )
+        block_inside = s_tir.SBlock(
+            copied.iter_vars, copied.reads, copied.writes, copied.name_hint, body, copied.init,
+            copied.alloc_buffers, copied.match_buffers, copied.annotations,
+        )  # fmt: skip
+        whole = _without_tests(realize, range(len(copied.iter_vars)))
+        whole = s_tir.SBlockRealize(whole.iter_values, whole.predicate, block_inside)
+        self._replace_innermost(block, whole, {copied: block_inside})
+
+    def _innermost(self, block: Block) -> s_tir.SBlockRealize | None:
+        """What the innermost loop of a block runs, if that is nothing else."""
+        body = self.sch.get(self.sch.get_loops(block)[-1]).body
+        return body if isinstance(body, s_tir.SBlockRealize) else None
+
+    def _replace_innermost(
+        self,
+        block: Block,
+        realize: s_tir.SBlockRealize,
+        blocks: Mapping[s_tir.SBlock, s_tir.SBlock],
+    ) -> None:
+        """Have the innermost loop of a block run another, for ``blocks`` that it replaces."""
+        loop = self.sch.get_loops(block)[-1]
+        old = self.sch.get(loop)
+        changed = tirx.For(old.loop_var, old.min, old.extent, old.kind, realize)
+        self.sch.state.replace(self.sch.get_sref(loop), changed, dict(blocks))
+
     def place_staged(self, staged: Block | None, above: Loop) -> None:
         """Compute a staged copy, if there is one, under a loop, without a loop left of its own.
 
@@ -280,6 +345,8 @@ class Workload:
         if staged is None:
             return
         loops = self.compute_in_registers(staged, above)
+        if self.reads_texture(staged, 0):
+            self.drop_tests_of_texels(staged, loops)
         wide = bool(loops) and int(self.sch.get(loops[-1]).extent) in LANES
         block = self.sch.get(staged)
         if wide and not gathers_bytes(block, block.iter_vars[-1].var):
@@ -365,7 +432,7 @@ class Workload:
         return self.sch.fuse(*loops) if len(loops) > 1 else loops[0]
 
     def tile(
-        self, block: Block, sizes: Sequence[int], group_size: int, widest: int | None = None
+        self, block: Block, sizes: Sequence[int], group: int | Sequence[int]
     ) -> tuple[Loop, list[Loop]]:
         """Give each work-item a tile of what a block writes.
 
@@ -382,16 +449,14 @@ class Workload:
             outer.append(loop)
         inner += loops[len(sizes) :]
         self.sch.reorder(*outer, *inner)
-        return self.bind_outer(outer, group_size, widest), inner
+        return self.bind_outer(outer, group), inner
 
-    def bind_outer(
-        self, loops: Sequence[Loop], group_size: int | None = None, widest: int | None = None
-    ) -> Loop:
+    def bind_outer(self, loops: Sequence[Loop], group: int | Sequence[int] | None = None) -> Loop:
         """Distribute ``loops`` over the device; return the innermost loop that is left.
 
-        Threads on a CPU, work-groups and work-items on OpenCL and CUDA; a group has at
-        most ``group_size`` items, default the device's, and of them ``widest`` along the
-        innermost loop.
+        Threads on a CPU, work-groups and work-items on OpenCL and CUDA.  ``group`` is the items
+        of a work-group along each of the last three axes, to which all loops but the last two
+        are one; or how many they are at most (default: the device's), the last axis first.
         """
         if not self.target.is_gpu_kernel or self.is_cpu:
             fused = self.fuse(loops)
@@ -400,19 +465,16 @@ class Workload:
             else:
                 self.sch.parallel(fused)
             return fused
-        left = group_size or self.target.device.group_size
-        limit = min(left, widest or left)
         # Up to three axes are split one by one and not as one fused index: a predicate on a fused
         # index is beyond the affine analysis that later steps rely on.
         axes = [self.fuse(loops[:-2]), *loops[-2:]] if len(loops) > 3 else loops
-        groups: list[Loop] = []
-        items: list[Loop] = []
-        for axis in reversed(axes):
-            size = tile_of(int(self.sch.get(axis).extent), limit)
-            limit = left = left // size
-            outer, inner = self.sch.split(axis, [None, size])
-            groups.insert(0, outer)
-            items.insert(0, inner)
+        if group is None or isinstance(group, int):
+            extents = [int(self.sch.get(axis).extent) for axis in axes]
+            device = self.target.device
+            group = filled_group(extents, group or device.group_size, wave=device.wave)
+        pairs = zip(axes, group[-len(axes) :], strict=True)
+        parts = [self.sch.split(axis, [None, size]) for axis, size in pairs]
+        groups, items = [outer for outer, _ in parts], [inner for _, inner in parts]
         self.sch.reorder(*groups, *items)
         for name, members in (("blockIdx", groups), ("threadIdx", items)):
             names = (f"{name}.{dimension}" for dimension in "xyz")
@@ -446,6 +508,20 @@ class Workload:
         """Set sums to zero before a loop, in vectors, under the loop ``above``."""
         init = self.sch.decompose_reduction(block, loop)
         self.vectorize_last(self.loops_below(init, above))
+
+
+def _without_tests(realize: s_tir.SBlockRealize, axes: Sequence[int]) -> s_tir.SBlockRealize:
+    """The same without tests of variables that only count along some axes."""
+    along = [realize.iter_values[axis] for axis in axes]
+    inside = {var for value in along for var in nodes_in(value, tirx.Var)}
+    kept = [
+        test
+        for test in conjuncts(realize.predicate)
+        if not inside.issuperset(nodes_in(test, tirx.Var))
+    ]
+    return s_tir.SBlockRealize(
+        realize.iter_values, tirx.all(*kept) if kept else True, realize.block
+    )
 
 
 # -- local and constant memory of a schedule ----------------------------------------------

@@ -17,17 +17,34 @@ Its knobs of sliding windows and of register tiles also serve other convolutions
 from __future__ import annotations
 
 import operator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
+from math import log2, prod
 
 from tvm import s_tir, te, tirx
 
 from ..codegen.loop_peeling import PRAGMA as BORDERS
-from ..devices.target import Device
+from ..devices.target import Device, Tiling
 from ..ir.scope import is_half, is_texture
-from .common import FAMILY, Workload, to_constant_memory
+from .common import FAMILY, Block, Loop, Workload, to_constant_memory
 from .definitions import Multiply, Sums, convolution, pad_spatial
-from .family import Value, knob
-from .sizes import divisors, group_sizes, input_lanes, largest_divisor, tile_choices, tile_of
+from .family import Value, knob, violated
+from .sizes import (
+    LOCAL_BYTES,
+    divisors,
+    input_lanes,
+    largest_divisor,
+    tile_choices,
+    tile_of,
+)
+from .work_groups import (
+    GROUP_CONSTRAINTS,
+    Extents,
+    Window,
+    WorkGroup,
+    group_of,
+    group_space,
+    tile_form,
+)
 
 NAME = "conv2d"
 ORDER = 310
@@ -79,6 +96,7 @@ WEIGHTS_KNOB = (
     "Where they are read: direct (as they are stored), local (copied to local memory by the whole "
     "group) or constant (from constant memory)."
 )
+SPLIT_KNOB = "Work-items that sum a part of the input channels each."
 #: Vector products in an iteration, on a CPU.  Of MobileNetV2's convolutions, 852 trials, the best
 #: have up to 56; a driver's compiler takes a second and more for some hundreds.
 CPU_PRODUCTS = 112
@@ -122,6 +140,11 @@ class Shape:
         return input_lanes(self.inputs, self.input_block)
 
     @property
+    def whole_blocks(self) -> int:
+        """Whole blocks of input channels, which a split sum is made of; 1 where there is a part."""
+        return self.inputs // self.input_block if self.inputs % self.input_block == 0 else 1
+
+    @property
     def weight_bytes(self) -> int:
         """Size of the weights as fp32."""
         return 4 * self.outputs * self.lanes * self.inputs * self.kernel_h * self.kernel_w
@@ -143,22 +166,30 @@ class RegisterTile:
 
 
 @dataclass(frozen=True)
-class Knobs(RegisterTile):
-    """The tile of a work-item, and where it keeps what it reads."""
+class Knobs(WorkGroup, RegisterTile):
+    """The tile of a work-item, how many share its sum, and where it keeps what it reads."""
 
+    split_i: int = knob(SPLIT_KNOB)
     stage_input: bool = knob("Copy the padded input tile to private memory before it is used.")
     split_borders: bool = knob(
         "Compile the body twice, without tests for work-groups whose inputs are all inside."
     )
     weights: str = knob(WEIGHTS_KNOB)
-    group_w: int = knob("Work-items of a work-group along the width, at most.")
-    group_size: int = knob("Work-items of a work-group, at most.")
+
+
+def most_accumulators(device: Device) -> int:
+    """Vectors that a work-item may keep in registers.
+
+    A GPU's compiler gives an item more registers than :attr:`Device.accumulators` for fewer
+    waves: the best of some layers on an Adreno 740 have 24.
+    """
+    return device.accumulators * (1 if device.is_cpu else 2)
 
 
 #: Also of other families.
 TILE_FITS = {
     "tile_o * tile_h * tile_w vectors must fit the device's registers.": lambda k, s, d: (
-        k.tile_o * k.tile_h * k.tile_w <= d.accumulators
+        k.tile_o * k.tile_h * k.tile_w <= most_accumulators(d)
     ),
 }
 TILE_IN_MAP = {
@@ -177,12 +208,37 @@ TILE_CONSTRAINTS = {
     f"On a CPU, tile_o * tile_h * tile_w * unroll_i is at most {CPU_PRODUCTS}.": lambda k, s, d: (
         not d.is_cpu or k.tile_o * k.tile_h * k.tile_w * k.unroll_i <= CPU_PRODUCTS
     ),
-    "tile_o must divide the output blocks of a group and tile_h the rows: "
-    "a partial tile there is a test in the hot loop.": lambda k, s, d: (
-        s.tiled_blocks % k.tile_o == 0 and s.height % k.tile_h == 0
+    "tile_o must divide the output blocks of a group, which read the same input.": lambda k, s, d: (
+        s.tiled_blocks % k.tile_o == 0
     ),
-    "tile_w is at most the width.": lambda k, s, d: k.tile_w <= s.width,
+    "On a CPU tile_h must divide the rows: "
+    "a partial tile there is a test in the hot loop.": lambda k, s, d: (
+        not d.is_cpu or s.height % k.tile_h == 0
+    ),
+    **TILE_IN_MAP,
     **UNROLL_DIVIDES,
+}
+#: Of sums that the items of a group share: :func:`apply_split`.
+SPLIT_CONSTRAINTS = {
+    "split_i must divide the whole blocks of input channels, and is 1 on a CPU.": lambda k, s, d: (
+        k.split_i == 1 or (not d.is_cpu and s.whole_blocks % k.split_i == 0)
+    ),
+    "A split sum needs tiles that divide the map, one group of channels, weights as they are "
+    "stored, and a group of one tile of the map and of group_o that divides the tiles of "
+    "channels.": lambda k, s, d: (
+        k.split_i == 1
+        or (
+            s.height % k.tile_h == s.width % k.tile_w == s.group_blocks == 0
+            and k.weights == "direct"
+            and k.group_h == k.group_w == 1
+            and s.outputs // k.tile_o % k.group_o == 0
+            and k.group_o * k.split_i <= d.max_group_size
+        )
+    ),
+    "The parts of a split sum must fit 32 KiB of local memory.": lambda k, s, d: (
+        k.split_i == 1
+        or 4 * k.split_i * k.group_o * k.tile_o * k.tile_h * k.tile_w * s.lanes <= LOCAL_BYTES
+    ),
 }
 #: Of where weights are read.
 WEIGHT_CONSTRAINTS = {
@@ -193,30 +249,108 @@ WEIGHT_CONSTRAINTS = {
         k.weights != "constant" or (s.weights == "buffer" and s.weight_bytes <= CONSTANT_BYTES)
     ),
 }
-#: Of families with the knobs ``stage_input``, ``split_borders``, ``group_w`` and ``group_size``.
+#: Of families with the knobs ``stage_input`` and ``split_borders``, too.
 WINDOW_CONSTRAINTS = {
     "split_borders is for GPUs, and inputs that are padded and not copied first.": lambda k, s, d: (
         not k.split_borders or (s.padded and not k.stage_input and not d.is_cpu)
     ),
-    "group_w is at most group_size, and that at most what the device accepts.": lambda k, s, d: (
-        k.group_w <= k.group_size <= d.max_group_size
-    ),
+    **GROUP_CONSTRAINTS,
 }
-CONSTRAINTS = {**TILE_CONSTRAINTS, **WEIGHT_CONSTRAINTS, **WINDOW_CONSTRAINTS}
+CONSTRAINTS = {
+    **TILE_CONSTRAINTS,
+    **SPLIT_CONSTRAINTS,
+    "A split sum has its input copied as it is used.": lambda k, s, d: (
+        k.split_i == 1 or not (k.stage_input or k.split_borders)
+    ),
+    **WEIGHT_CONSTRAINTS,
+    **WINDOW_CONSTRAINTS,
+}
+
+#: Work-items below which a GPU of a phone has too few to hide its latencies (an assumption:
+#: some ten waves of 64 for each of two to six compute units), and below which some of its cores
+#: have less than two waves.
+FEW_ITEMS, LEAST_ITEMS = 2048, 1024
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """Wide tiles, then more rows or output blocks while registers are free."""
-    tile_o, tile_h, tile_w = (_cpu_tile if device.is_cpu else _gpu_tile)(shape, device)
+    """The tile of a work-item; of few items on a GPU several share a sum, or have smaller tiles."""
+    if device.is_cpu:
+        return _tiled(shape, device, _cpu_tile(shape, device))
+    vectors = device.convolution.vectors
+    knobs = _tiled(shape, device, _gpu_tile(shape, device, vectors))
+    if device.convolution.channels and _items(knobs, shape) < FEW_ITEMS:
+        # Two thirds of a tile read little more for each product, less of it much more.
+        vectors = vectors * 2 // 3
+        knobs = _tiled(shape, device, _gpu_tile(shape, device, vectors))
+    if _items(knobs, shape) < FEW_ITEMS and (split := split_up(knobs, shape, device)) is not None:
+        return split
+    while device.convolution.channels and _items(knobs, shape) < LEAST_ITEMS and vectors > 1:
+        vectors = vectors * 2 // 3
+        knobs = _tiled(shape, device, _gpu_tile(shape, device, vectors))
+    return knobs
+
+
+def _tiled(shape: Shape, device: Device, tile: Extents) -> Knobs:
+    """The knobs for a tile of so many blocks, rows and columns."""
     # Unrolling pays where little else is: in narrow maps, and where registers are few.
     deep = 4 if not device.is_cpu or shape.width <= 7 else 1
     unroll_i = largest_divisor(shape.together, deep)
-    group_w, split = group_form(shape.padded, shape.width, tile_w, device)
-    stage, size = device.stage_input, device.group_size
-    return Knobs(tile_o, tile_h, tile_w, unroll_i, stage, split, "direct", group_w, size)
+    tested = shape.padded and not shape.texture
+    tiles = _tiles(shape, *tile)
+    group, borders = group_form(tested, tiles, device, device.convolution)
+    return Knobs(*tile, unroll_i, *group, 1, device.stage_input, borders, "direct")
 
 
-def _cpu_tile(shape: Shape, device: Device) -> tuple[int, int, int]:
+def _tiles(shape: Shape, tile_o: int, tile_h: int, tile_w: int) -> Extents:
+    """Tiles of a whole batch along channels, rows and columns."""
+    outputs = shape.batch * shape.outputs // tile_o
+    return outputs, -(-shape.height // tile_h), -(-shape.width // tile_w)
+
+
+def _items(knobs: Knobs, shape: Shape) -> int:
+    return prod(_tiles(shape, knobs.tile_o, knobs.tile_h, knobs.tile_w)) * knobs.split_i
+
+
+def split_up(knobs: Knobs, shape: Shape, device: Device) -> Knobs | None:
+    """Knobs by which several items share a sum, so that the device has enough of them.
+
+    The tile divides the map, and parts have at least four blocks of input channels.  Of the
+    groups those that leave few lanes idle, then of enough items, then near the usual size.
+    """
+    vectors, items = device.convolution.vectors, device.convolution.items
+    most = vectors * 3 // 2
+    tile_w = largest_divisor(shape.width, most)
+    tile_h = largest_divisor(shape.height, most // tile_w)
+    if 2 * tile_h * tile_w < min(vectors, shape.height * shape.width):
+        # Of fewer vectors, each read of a weight would serve too little.
+        return None
+    whole = replace(
+        knobs,
+        tile_h=tile_h,
+        tile_w=tile_w,
+        group_h=1,
+        group_w=1,
+        stage_input=False,
+        split_borders=False,
+    )
+    found = [
+        replace(whole, split_i=split, group_o=group_o)
+        for split in (2, 4, 8)
+        if shape.whole_blocks >= 4 * split
+        for group_o in divisors(shape.outputs // knobs.tile_o, device.max_group_size // split)
+    ]
+
+    def worth(knobs: Knobs) -> tuple[bool, bool, float]:
+        size = knobs.group_o * knobs.split_i
+        filled = size / (-(-size // device.wave) * device.wave)
+        far = abs(log2(size / items))
+        return filled >= 0.9, _items(knobs, shape) >= FEW_ITEMS, -far
+
+    allowed = [k for k in found if violated(CONSTRAINTS, k, shape, device) is None]
+    return max(allowed, key=worth, default=None)
+
+
+def _cpu_tile(shape: Shape, device: Device) -> Extents:
     """Two blocks by some seven columns: half the registers, so that none of the rest spills.
 
     More accumulators need fewer loads for each product, but what a compiler adds to them
@@ -231,34 +365,48 @@ def _cpu_tile(shape: Shape, device: Device) -> tuple[int, int, int]:
     return tile_o, largest_divisor(shape.height, rest) if shape.is_pointwise else 1, tile_w
 
 
-def _gpu_tile(shape: Shape, device: Device) -> tuple[int, int, int]:
-    tile_w = tile_of(shape.width, max(1, device.accumulators // 2))
-    rest = max(1, device.accumulators // tile_w)
+def _gpu_tile(shape: Shape, device: Device, vectors: int) -> Extents:
+    if device.convolution.channels:
+        window = Window(shape.height, shape.width, shape.kernel_h, shape.kernel_w)
+        return 1, *tile_form(window, vectors)
+    tile_w = tile_of(shape.width, max(1, vectors // 2))
+    rest = max(1, vectors // tile_w)
     # Narrow maps leave registers free: use them for more rows of a pointwise convolution, which
     # share its weights, else for more output blocks, which share its inputs.
     tile_h = largest_divisor(shape.height, rest) if shape.is_pointwise else 1
     return largest_divisor(shape.tiled_blocks, max(1, min(2, rest // tile_h))), tile_h, tile_w
 
 
-def group_form(padded: bool, width: int, tile_w: int, device: Device) -> tuple[int, bool]:
-    """Items of a group along the width, and whether groups inside the picture go without tests.
+def group_form(
+    tested: bool, tiles: Extents, device: Device, tiling: Tiling
+) -> tuple[Extents, bool]:
+    """The extents of a work-group, and whether groups inside the picture go without tests.
+
+    ``tested`` says that reads of a padded input are: those of a texture are not.
 
     A group as wide as the picture is never inside it.  Narrow ones are worth it where at least
-    half of those in a row are (an assumption).
+    half of those in a row are (an assumption).  On CUDA a test is a predicate of the load, and
+    narrow groups read parts of sectors.
     """
     narrow = min(4, device.group_size)
-    split = padded and not device.stage_input and width > 3 * narrow * tile_w
-    return (narrow if split else device.group_size), split
+    tested = tested and not device.stage_input and device.multiprocessors is None
+    split = tested and tiles[-1] > 3 * narrow
+    return group_of(tiles, device, tiling, narrow if split else None), split
 
 
 def tile_space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     """Register tiles of every form that fits, and deeper unrolling."""
     return {
         "tile_o": divisors(shape.tiled_blocks, 4),
-        "tile_h": divisors(shape.height, 8),
-        "tile_w": tile_choices(shape.width, device.accumulators),
+        "tile_h": divisors(shape.height, 8) if device.is_cpu else tile_choices(shape.height, 8),
+        "tile_w": tile_choices(shape.width, most_accumulators(device)),
         "unroll_i": divisors(shape.together, 16),
     }
+
+
+def split_space(device: Device) -> tuple[int, ...]:
+    """Values of the knob ``split_i``."""
+    return (1,) if device.is_cpu else (1, 2, 4, 8)
 
 
 def weight_places(device: Device) -> tuple[str, ...]:
@@ -268,12 +416,9 @@ def weight_places(device: Device) -> tuple[str, ...]:
 
 def window_space(padded: bool, texture: bool, device: Device) -> dict[str, tuple[Value, ...]]:
     """Values of the knobs of sliding windows that are worth trying."""
-    usual = device.group_size
     return {
         "stage_input": (True, False) if padded and not texture else (False,),
         "split_borders": (False, True) if padded and not device.is_cpu else (False,),
-        "group_w": tuple(sorted({min(4, usual), min(16, usual), usual})),
-        "group_size": group_sizes(device),
     }
 
 
@@ -281,8 +426,10 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     """Tiles of every form that fits, deeper unrolling, and work-groups around the preset's."""
     return {
         **tile_space(shape, device),
+        "split_i": split_space(device),
         "weights": weight_places(device),
         **window_space(shape.padded, shape.texture, device),
+        **group_space(shape.outputs, shape.height, shape.width, device),
     }
 
 
@@ -308,6 +455,8 @@ def match(workload: Workload) -> Shape:
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     """Tile, stage and vectorise by ``knobs``; nothing where these do not fit."""
+    if knobs.split_i > 1:
+        return apply_split(workload, knobs)
     sch = workload.sch
     anchor, pad = workload.anchor(NAME), workload.padding()
     shape = match(workload)
@@ -316,12 +465,14 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     weights = workload.stage_weights(anchor, 1) if knobs.weights == "direct" else None
     output = workload.merge_epilogue(anchor)
     sizes = (0, knobs.tile_o, knobs.tile_h, knobs.tile_w)
-    item, inner = workload.tile(output, sizes, knobs.group_size, knobs.group_w)
+    item, inner = workload.tile(output, sizes, knobs.group)
     sch.compute_at(anchor, item, preserve_unit_loops=True)
     if knobs.split_borders:
         sch.annotate(item, BORDERS, 1)
 
     *tile, i, p, q = workload.loops_below(anchor, item)
+    if texels is not None:
+        workload.drop_tests(anchor, (1, 2, 3) if weights is not None else (2, 3))
     # Lanes of one input block stay together, so that its tile can be staged as whole vectors.
     lanes, unroll_i = shape.together, knobs.unroll_i
     if texels is not None:
@@ -330,8 +481,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     i_block, i_outer, i_inner = workload.split_channels(i, lanes, unroll_i, [p, q], tile)
     if texels is not None:
         # A row of texels serves every column of the kernel, if the code does not grow too much.
-        columns = int(sch.get(q).extent)
-        row = columns * lanes * knobs.tile_o * knobs.tile_h * knobs.tile_w <= UNROLLED_PRODUCTS
+        row = _unrolls_rows(shape, knobs)
         if row:
             workload.unroll_all([q, i_outer])
         workload.place_staged(texels, p if row else q)
@@ -350,3 +500,76 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
         # They may be computed: bytes less their zero point, for example.
         return to_constant_memory(sch, weight_source)
     return sch
+
+
+def _unrolls_rows(shape: Shape, knobs: Knobs) -> bool:
+    """True if the products of a row of the window are few enough to be written out."""
+    tile = knobs.tile_o * knobs.tile_h * knobs.tile_w
+    return shape.kernel_w * shape.input_block * tile <= UNROLLED_PRODUCTS
+
+
+def apply_split(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
+    """Schedule a sum that the items of a group split between them."""
+    sch, anchor, pad = workload.sch, workload.anchor(NAME), workload.padding()
+    shape = match(workload)
+    texels = workload.stage_texels(anchor, 0, pad)
+    if pad is not None and texels is None:
+        workload.inline(pad)
+    weights = workload.stage_weights(anchor, 1)
+    output = workload.merge_epilogue(anchor)
+    *_, i, _p, _q = sch.get_loops(anchor)
+    part, _ = sch.split(i, [knobs.split_i, None])
+    partial = sch.rfactor(part, 0)
+    group = _bind_output(workload, output, knobs, anchor)
+
+    # Each part is summed in registers and then left where the whole group reads it.
+    sch.set_scope(partial, 0, "shared")
+    left = sch.cache_write(partial, 0, "local")
+    sch.compute_at(left, group, preserve_unit_loops=True)
+    s, n, o, h, w, lane = workload.loops_below(left, group)
+    o, oi = sch.split(o, [None, knobs.tile_o])
+    sch.reorder(s, o, n, oi, h, w, lane)
+    sch.bind(s, "threadIdx.y")
+    sch.bind(o, "threadIdx.x")
+    workload.vectorize_last([n, oi, h, w, lane])
+    sch.compute_at(partial, o, preserve_unit_loops=True)
+    *tile, i, p, q = workload.loops_below(partial, o)
+    lanes = shape.input_block
+    unroll = knobs.unroll_i if texels is None else lanes
+    i_block, i_outer, i_inner = workload.split_channels(i, lanes, unroll, [p, q], tile)
+    row = texels is not None and _unrolls_rows(shape, knobs)
+    if row:
+        workload.unroll_all([q])
+    workload.place_staged(texels, p if row else q)
+    workload.place_staged(weights, i_outer)
+    workload.unroll_all([i_outer, i_inner])
+    workload.vectorize_last(tile)
+    workload.split_init(partial, i_block, o)
+    # Neighbouring items have neighbouring vectors: none of them waits for a bank.
+    tile_o = knobs.tile_o
+    sch.transform_layout(
+        left, ("write", 0), lambda s, n, o, h, w, c: (s, n, o % tile_o, h, w, o // tile_o, c)
+    )
+    return sch
+
+
+def _bind_output(workload: Workload, output: Block, knobs: Knobs, total: Block) -> Loop:
+    """Give a group its outputs, and its items the sums of parts; return the loop of groups."""
+    sch = workload.sch
+    n, o, h, w, lane = sch.get_loops(output)
+    o, ot, oi = sch.split(o, [None, knobs.group_o, knobs.tile_o])
+    h, hi = sch.split(h, [None, knobs.tile_h])
+    w, wi = sch.split(w, [None, knobs.tile_w])
+    sch.reorder(n, o, h, w, ot, oi, hi, wi, lane)
+    rest, item = sch.split(wi, [None, knobs.split_i])
+    sch.reorder(ot, item, oi, hi, rest, lane)
+    workload.bind_batch([n, o])
+    axes = {"blockIdx.y": h, "blockIdx.x": w, "threadIdx.x": ot, "threadIdx.y": item}
+    workload.bind(axes.items())
+    sch.compute_at(total, rest, preserve_unit_loops=True)
+    part, *sums = workload.loops_below(total, rest)
+    workload.vectorize_last(sums)
+    workload.split_init(total, part, rest)
+    workload.unroll_all([part, oi, hi, rest])
+    sch.vectorize(lane)
+    return w

@@ -27,9 +27,10 @@ from tvm import te, tirx
 from ..devices.target import Device
 from . import grouped
 from .common import FAMILY
-from .definitions import Sums, narrowed, pad_spatial, widened
+from .definitions import Sums, pad_spatial, term, widened
 from .grouped import CONSTRAINTS, SHARED, STRIDES, Knobs, Shape, channels_read, space
 from .sizes import largest_divisor
+from .work_groups import group_of
 
 NAME = "conv2d_transpose"
 ORDER = 340
@@ -124,11 +125,12 @@ def compute(
         q, column, column_counts = columns.tap(v, u)
         source, lane = channel(oo, o, i)
         value = padded[n, source, row + top, column + left, lane]
-        product = narrowed(value, sums) * narrowed(w[oo, i, p, q, o], sums)
+        summand = term(value, w[oo, i, p, q, o], sums)
         counts = [c for c in (row_counts, column_counts) if c is not None]
         if counts:
-            product = tirx.if_then_else(tirx.all(*counts), product, tirx.const(0, sums or x.dtype))
-        return te.sum(product, axis=[i, t, u])
+            zero = tirx.const(0, summand.ty.dtype)
+            summand = tirx.if_then_else(tirx.all(*counts), summand, zero)
+        return te.sum(summand, axis=[i, t, u])
 
     result = te.compute(
         (x.shape[0], blocks, rows.result, columns.result, block),
@@ -151,7 +153,8 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     taps = shape.taps_h * shape.taps_w
     # Taps that are known when the code is generated are no branches in it.
     unroll_i = largest_divisor(shape.together, 4 if taps <= 4 else 2)
-    return Knobs(rows, tile_w, unroll_i, taps <= 16, device.group_size)
+    tiles = shape.batch * shape.outputs, -(-shape.height // rows), -(-shape.width // tile_w)
+    return Knobs(*group_of(tiles, device, device.convolution), rows, tile_w, unroll_i, taps <= 16)
 
 
 # Scheduled as a grouped convolution.

@@ -9,13 +9,16 @@ from typing import TypeAlias
 import numpy as np
 from tvm import te, tirx
 
+from ..devices.choices import MIXED
 from .common import FAMILY, PAD, ROLE
 
 #: From two factors to their product.
 Multiply = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
 #: From an output block, its lane and an input channel (of a group) to the block, and lane, read.
 Channel = Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tuple[tirx.Expr, ...]]
-#: The dtype of products and sums; ``None`` where it is that of the tensors.
+#: The dtype of products and sums; ``None`` where it is that of the tensors, and ``mixed`` for
+#: products of halves that are added up in fp32: in chunks of halves, which code generation makes
+#: of them (:mod:`tvmflow.codegen.chunked_sums`).
 Sums: TypeAlias = str | None
 
 
@@ -68,6 +71,15 @@ def narrowed(value: tirx.Expr, dtype: Sums) -> tirx.Expr:
     return value if dtype is None else tirx.Cast(dtype, value)
 
 
+def term(
+    left: tirx.Expr, right: tirx.Expr, sums: Sums, multiply: Multiply = operator.mul
+) -> tirx.Expr:
+    """A product in the dtype of its sum."""
+    if sums != MIXED:
+        return multiply(narrowed(left, sums), narrowed(right, sums))
+    return tirx.Cast("float32", tirx.Cast("float16", left) * tirx.Cast("float16", right))
+
+
 def widened(result: te.Tensor, dtype: str) -> te.Tensor:
     """Sums in the dtype of the tensors, converted by an elementwise block behind the anchor."""
     if result.dtype == dtype:
@@ -96,8 +108,7 @@ def convolution(
         row, column = h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1]
         source, *lane = channel(oo, o, i)
         value = padded(n, source, row, column, *lane)
-        product = multiply(narrowed(value, sums), narrowed(w[oo, i, p, q, o], sums))
-        return te.sum(product, axis=[i, p, q])
+        return te.sum(term(value, w[oo, i, p, q, o], sums, multiply), axis=[i, p, q])
 
     shape = (padded.shape[0], outputs, *windows_in(padded, kernel, strides, dilation), block)
     result = te.compute(shape, body, name=attrs[FAMILY], attrs=attrs)

@@ -32,7 +32,7 @@ from tvm import s_tir, te, tirx
 from ..devices.target import Device
 from ..ir.expressions import conjuncts, uses
 from .common import FAMILY, ROLE, Block, Loop, Workload, is_vector
-from .definitions import Multiply, Sums, batch_index, batch_shape, narrowed, or_zero, widened
+from .definitions import Multiply, Sums, batch_index, batch_shape, or_zero, term, widened
 from .family import GROUP_FITS, Value, knob
 from .sizes import divisors, group_sizes, largest_divisor
 
@@ -69,7 +69,7 @@ def compute_packed(
         *batch, m, nn, n = index
         row = m if whole == rows else tirx.min(m, rows - 1)
         left, right = x(*batch_index(x, 2, batch), row, k), w(*batch_index(w, 3, batch), nn, k, n)
-        return te.sum(multiply(narrowed(left, sums), narrowed(right, sums)), axis=k)
+        return te.sum(term(left, right, sums, multiply), axis=k)
 
     shape = (*lead, whole, blocks, block)
     product = te.compute(shape, body, name="dense", attrs={FAMILY: PACKED})

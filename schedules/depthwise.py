@@ -17,10 +17,11 @@ from tvm import s_tir, te
 from ..codegen.loop_peeling import PRAGMA as BORDERS
 from ..devices.target import Device
 from .common import FAMILY, Workload
-from .conv2d import TILE_IN_MAP, WINDOW_CONSTRAINTS, group_form, window_space
-from .definitions import Sums, narrowed, pad_spatial, widened, windows_in
-from .family import Value, knob
-from .sizes import tile_choices, tile_of
+from .conv2d import TILE_IN_MAP, WINDOW_CONSTRAINTS, group_form, most_accumulators, window_space
+from .definitions import Sums, pad_spatial, term, widened, windows_in
+from .family import Constraints, Value, knob
+from .sizes import divisors, tile_choices, tile_of
+from .work_groups import Window, WorkGroup, group_space, tile_form
 
 NAME = "depthwise"
 ORDER = 320
@@ -32,8 +33,6 @@ STEPS = "tvmflow.steps"
 MOST_TAPS = 25
 #: Vectors of a result that are not worth more work-groups of a CPU than they have to be.
 CPU_FEW = 512
-#: Work-items that keep a GPU busy (an assumption).
-GPU_ITEMS = 8192
 
 
 def compute(
@@ -54,7 +53,7 @@ def compute(
     def body(n, kk, h, v, k):  # type: ignore[no-untyped-def]
         row, column = h * strides[0] + p * dilation[0], v * strides[1] + q * dilation[1]
         value, weight = padded[n, kk, row, column, k], w[kk, p, q, k]
-        return te.sum(narrowed(value, sums) * narrowed(weight, sums), axis=[p, q])
+        return te.sum(term(value, weight, sums), axis=[p, q])
 
     shape = (x.shape[0], blocks, *windows_in(padded, kernel, strides, dilation), block)
     attrs = {FAMILY: NAME, STEPS: steps_text(strides, dilation)}
@@ -98,9 +97,10 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Knobs:
-    """The tile of the map that a work-item computes, one block of channels at a time."""
+class Knobs(WorkGroup):
+    """The tile that a work-item computes, one row of one block of channels at a time."""
 
+    tile_o: int = knob("Blocks of channels of the tile, computed one after the other.")
     tile_h: int = knob("Rows of the tile, computed one after the other from the same input.")
     tile_w: int = knob("Columns of the tile, all in registers at once.")
     reuse_rows: bool = knob(
@@ -111,12 +111,15 @@ class Knobs:
     split_borders: bool = knob(
         "Compile the body twice, without tests for work-groups whose inputs are all inside."
     )
-    group_w: int = knob("Work-items of a work-group along the width, at most.")
-    group_size: int = knob("Work-items of a work-group, at most.")
 
 
-CONSTRAINTS = {
-    "tile_w vectors must fit the device's registers.": lambda k, s, d: k.tile_w <= d.accumulators,
+CONSTRAINTS: Constraints = {
+    "tile_w vectors must fit the device's registers.": lambda k, s, d: (
+        k.tile_w <= most_accumulators(d)
+    ),
+    "tile_o must divide the blocks of channels, and is 1 on a CPU.": lambda k, s, d: (
+        s.blocks % k.tile_o == 0 and (k.tile_o == 1 or not d.is_cpu)
+    ),
     **TILE_IN_MAP,
     "reuse_rows is for GPUs, tiles of several rows, windows of at most 25 taps, and inputs "
     "of at most three vectors for each accumulator.": lambda k, s, d: (
@@ -149,32 +152,36 @@ def _cpu_knobs(shape: Shape, device: Device) -> Knobs:
     rows, columns = 14, 16 if disjoint else device.accumulators // (2 if overlaps else 4)
     if shape.batch * shape.blocks * shape.height * shape.width <= CPU_FEW:
         rows, columns = shape.height, device.accumulators
-    tile = tile_of(shape.height, rows), tile_of(shape.width, max(1, columns))
+    tile = 1, tile_of(shape.height, rows), tile_of(shape.width, max(1, columns))
     stage = overlaps and device.stage_input
-    return Knobs(
-        *tile, reuse_rows=False, stage_input=stage, split_borders=False, group_w=1, group_size=1
-    )
+    return Knobs(1, 1, 1, *tile, reuse_rows=False, stage_input=stage, split_borders=False)
 
 
 def _gpu_knobs(shape: Shape, device: Device) -> Knobs:
-    tile_w = tile_of(shape.width, 4)
-    items = shape.batch * shape.blocks * -(-shape.height // 2) * -(-shape.width // tile_w)
-    fits = shape.is_small and shape.inputs(2, tile_w) <= 2 * device.accumulators
-    reuse = shape.height > 1 and fits and items >= GPU_ITEMS
-    group_w, split = group_form(shape.padded, shape.width, tile_w, device)
-    return Knobs(
-        1 + reuse, tile_w, reuse, stage_input=False, split_borders=split,
-        group_w=group_w, group_size=device.group_size,
-    )  # fmt: skip
+    if device.multiprocessors is not None:
+        # On CUDA a warp reads whole sectors: neighbouring items have neighbouring columns.
+        tile_h, tile_w = min(2, shape.height), 1
+    else:
+        window = shape.kernel_h, shape.kernel_w, shape.stride_w
+        form = Window(shape.height, shape.width, *window)
+        tile_h, tile_w = tile_form(form, device.depthwise.vectors)
+    reuse = tile_h > 1 and shape.is_small
+    reuse = reuse and shape.inputs(tile_h, tile_w) <= 2 * device.accumulators
+    tile_h = tile_h if reuse or device.multiprocessors is None else 1
+    tiles = shape.batch * shape.blocks, -(-shape.height // tile_h), -(-shape.width // tile_w)
+    group, split = group_form(shape.padded and not shape.texture, tiles, device, device.depthwise)
+    return Knobs(*group, 1, tile_h, tile_w, reuse, stage_input=False, split_borders=split)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     """Tiles of any form, with and without a copy of the input."""
     return {
+        "tile_o": (1,) if device.is_cpu else divisors(shape.blocks, 4),
         "tile_h": tile_choices(shape.height, 28),
-        "tile_w": tile_choices(shape.width, device.accumulators),
+        "tile_w": tile_choices(shape.width, most_accumulators(device)),
         "reuse_rows": (False,) if device.is_cpu else (False, True),
         **window_space(shape.padded, shape.texture, device),
+        **group_space(shape.blocks, shape.height, shape.width, device),
     }
 
 
@@ -204,16 +211,20 @@ def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedul
     has_weights = len(sch.get(anchor).reads) > 1
     weights = workload.stage_weights(anchor, 1) if has_weights else None
     output = workload.merge_epilogue(anchor)
-    sizes = (0, 0, knobs.tile_h, knobs.tile_w)
-    item, (hi, wi, lane) = workload.tile(output, sizes, knobs.group_size, knobs.group_w)
+    sizes = (0, knobs.tile_o if knobs.tile_o > 1 else 0, knobs.tile_h, knobs.tile_w)
+    item, (*blocks, hi, wi, lane) = workload.tile(output, sizes, knobs.group)
+    rows = blocks[0] if blocks else item
+    workload.unroll_all(blocks)
     sch.compute_at(anchor, hi, preserve_unit_loops=True)
     if knobs.split_borders:
         sch.annotate(item, BORDERS, 1)
     if pad is not None and texels is None:
         if knobs.stage_input:
-            sch.vectorize(workload.compute_in_registers(pad, item)[-1])
+            sch.vectorize(workload.compute_in_registers(pad, rows)[-1])
         else:
             workload.inline(pad)
+    if texels is not None:
+        workload.drop_tests(anchor, (1, 2, 3) if weights is not None or not has_weights else (2, 3))
     *tile, p, q = workload.loops_below(anchor, hi)
     sch.reorder(p, q, *tile)
     small = int(sch.get(p).extent) * int(sch.get(q).extent) <= MOST_TAPS
@@ -224,8 +235,8 @@ def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedul
     if reuse:
         sch.unroll(hi)
     # A row of texels serves every column of a window that is unrolled.
-    workload.place_staged(texels, item if reuse else p if small else q)
-    workload.place_staged(weights, item if reuse else q)
+    workload.place_staged(texels, rows if reuse else p if small else q)
+    workload.place_staged(weights, rows if reuse else q)
     workload.vectorize_last(tile)
     workload.split_init(anchor, p, hi)
     workload.vectorize_last([wi, lane])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -107,6 +108,17 @@ def candidates(family: Family, shape: FamilyShape, device: Device) -> Iterator[F
     values = family.space(shape, device)
     for choice in itertools.product(*values.values()):
         knobs = family.Knobs(**dict(zip(values, choice, strict=True)))
+        if refusal(family, knobs, shape, device) is None:
+            yield knobs
+
+
+def drawn(
+    family: Family, shape: FamilyShape, device: Device, rng: random.Random
+) -> Iterator[FamilyKnobs]:
+    """Some of these at random, without end, where the space is too large to go through it."""
+    values = family.space(shape, device)
+    while True:
+        knobs = family.Knobs(**{name: rng.choice(choice) for name, choice in values.items()})
         if refusal(family, knobs, shape, device) is None:
             yield knobs
 

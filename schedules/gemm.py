@@ -21,16 +21,18 @@ is what tensor cores do, and exact for tensors that are stored in 16 bits.
 
 :mod:`.gemm_tensor` and :mod:`.gemm_simt` schedule the products; what both do stands here.  Both
 copy tiles of the factors to shared memory, 16 bytes an item, ``stages`` of them ahead of the
-products: with ``cp.async`` where the GPU has it.
+products: with ``cp.async`` where the GPU has it.  Where there are few tiles and each is deep,
+``splits`` work-groups share one (*split-K*); a second kernel adds up what they leave in memory::
+
+    part[s, .., m, n] = sum_k left[.., m, s * K' / splits + k] * right[.., s * K' / splits + k, n]
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from math import gcd, prod
-from typing import TypeVar
 
 from tvm import te, tirx
 
@@ -38,8 +40,7 @@ from ..devices.target import Device
 from .common import FAMILY, ROLE, Block, Loop, Workload
 from .data_parallel import Axis, regroup
 from .definitions import batch_shape, or_zero, output_extent, padded_matrix, widened
-
-T = TypeVar("T")
+from .sizes import divisors
 
 NAME = "gemm"
 LEFT, RIGHT, OUTPUT = "gemm_left", "gemm_right", "gemm_output"
@@ -48,10 +49,18 @@ LEFT, RIGHT, OUTPUT = "gemm_left", "gemm_right", "gemm_output"
 UNITS = (128, 64, 32, 16)
 #: To multiples of this is the depth padded.
 DEPTH = 32
-#: What the padded matrices must hold, at least, besides their padding (an assumption).
-FULL = 0.6
+#: What the padded matrices must hold, at least, besides their padding: in fp32, and on tensor
+#: cores, which multiply 16 times as much in a cycle (assumptions).
+FULL, FULL_HALF = 0.6, 0.25
 #: Multiply-adds below which a launch takes longer than the product (an assumption).
 WORK = 1 << 20
+#: Work-groups that share a tile, at most.
+SPLITS = 16
+#: Cycles until a tile is in shared memory, of a step's barrier, of a copy's instructions, of those
+#: for a result, and of a second kernel (assumptions).
+LATENCY, BARRIER, COPY, RESULT, LAUNCH = 600, 50, 10, 6, 3000
+#: Bytes that a multiprocessor is sent in a cycle, and reads of shared memory (an A100's).
+SENT, READ = 32, 128
 
 
 # -- what it computes ---------------------------------------------------------------------
@@ -71,14 +80,17 @@ def padded_depth(extent: int) -> int:
     return -(-extent // DEPTH) * DEPTH
 
 
-def pays(rows: int, columns: int, depth: int, batch: int = 1) -> bool:
-    """True if padded matrices are mostly the product's own, and a batch of them is large.
+def pays(
+    rows: int, columns: int, depth: int, batch: int = 1, *, whole: int = 0, full: float = FULL
+) -> bool:
+    """True if enough of padded matrices is the product's own, and a batch of them is large.
 
-    At least :data:`FULL` of the multiply-adds, and :data:`WORK` of them.
+    At least ``full`` of the multiply-adds, and :data:`WORK` of them.  ``whole`` is the depth with
+    lanes that channels leave empty.
     """
     own = rows * columns * depth
-    whole = padded(rows) * padded(columns) * padded_depth(depth)
-    return own >= FULL * whole and batch * own >= WORK
+    padding = padded(rows) * padded(columns) * padded_depth(whole or depth)
+    return own >= full * padding and batch * own >= WORK
 
 
 def compute_conv(
@@ -92,8 +104,12 @@ def compute_conv(
     padding: tuple[int, int, int, int],
     dilation: tuple[int, int],
     half: bool,
+    zero_lanes: bool,
 ) -> te.Tensor:
-    """The convolution of ``channels`` to ``outputs``; shapes as in the module's docstring."""
+    """The convolution of ``channels`` to ``outputs``; shapes as in the module's docstring.
+
+    ``zero_lanes`` says that lanes of ``x`` behind the last channel are zeros.
+    """
     batch, blocks, height, width, lanes = (int(d) for d in x.shape)
     depth = int(w.shape[0])
     top, left, bottom, right = padding
@@ -114,7 +130,7 @@ def compute_conv(
             tests.append(m < pixels)
         if depth > taps * blocks * lanes:
             tests.append(group < taps * blocks)
-        if channels % lanes:
+        if channels % lanes and not zero_lanes:
             # Lanes of padding hold anything, also NaN, which no zero weight undoes.
             tests.append(block * lanes + lane < channels)
         if top or bottom:
@@ -188,10 +204,14 @@ class Shape:
     half: bool
 
 
+SPLITS_KNOB = "Work-groups that share the depth of a tile; a second kernel adds up their sums."
 #: Of every family of these products.
-STAGES = {
-    "stages is at most 4, and at most the steps along the depth.": lambda k, s, d: (
-        k.stages <= 4 and k.stages <= s.depth // k.tile_k
+DEPTH_FITS = {
+    f"splits is at most {SPLITS}, and divides the steps along the depth.": lambda k, s, d: (
+        k.splits <= SPLITS and s.depth % (k.splits * k.tile_k) == 0
+    ),
+    "stages is at most 4, and at most the steps along the depth of a work-group.": lambda k, s, d: (
+        k.stages <= 4 and k.stages <= s.depth // k.splits // k.tile_k
     ),
 }
 
@@ -221,16 +241,55 @@ def groups(shape: Shape, rows: int, columns: int) -> int:
     return shape.batch * (shape.rows // rows) * (shape.columns // columns)
 
 
-def first_that_fills(
-    fitting: Sequence[T], tile: Callable[[T], tuple[int, int]], shape: Shape, device: Device
-) -> T:
-    """The first knobs, of which ``tile`` tells rows and columns of a work-group, that fill a GPU.
+def split_counts(shape: Shape) -> tuple[int, ...]:
+    """Work-groups that may share a tile."""
+    return divisors(shape.depth // DEPTH, SPLITS)
 
-    They have a group for each multiprocessor; where none do, those with most groups.
+
+@dataclass(frozen=True)
+class Tile:
+    """The part of a product that a work-group has, for an estimate of its time."""
+
+    rows: int
+    columns: int
+    #: Of a step.
+    depth: int
+    items: int
+    stages: int
+    splits: int
+    #: Cycles in which a warp multiplies its part in a step, alone.
+    alone: float
+    #: Bytes of shared memory that are read in a step.
+    read: float
+    #: Products that a multiprocessor adds up in a cycle.
+    rate: float
+
+
+def cycles(tile: Tile, shape: Shape, device: Device) -> float:
+    """Cycles that a multiprocessor takes for its share of a product, by a simple count.
+
+    Its work-groups go on together.  A step takes them what is slowest: to wait for what was asked
+    for ``stages - 1`` steps ago, one's own instructions, or what all of them are sent, read of
+    shared memory, and multiply.
     """
     assert device.multiprocessors is not None
-    enough = (k for k in fitting if groups(shape, *tile(k)) >= device.multiprocessors.count)
-    return next(enough, max(fitting, key=lambda k: groups(shape, *tile(k))))
+    count, outputs = device.multiprocessors.count, tile.rows * tile.columns
+    together = -(-groups(shape, tile.rows, tile.columns) * tile.splits // count)
+    copied = (2 if shape.half else 4) * (tile.rows + tile.columns) * tile.depth
+    own = BARRIER + tile.alone + COPY * copied / 16 / tile.items
+    shared = max(copied / SENT, tile.read / READ, outputs * tile.depth / tile.rate)
+    steps, ahead = shape.depth // tile.depth // tile.splits, tile.stages - 1
+    if ahead == 0:
+        own += LATENCY
+    elif steps > ahead:
+        own = max(own, LATENCY / ahead)
+    whole = steps * max(own, together * shared) + RESULT * outputs / tile.items
+    whole += LATENCY if ahead else 0
+    if tile.splits == 1:
+        return whole
+    # Partial sums are written, and read again.
+    parts = 2 * 4 * tile.splits * shape.batch * shape.rows * shape.columns
+    return whole + LAUNCH + parts / SENT / count
 
 
 def shape_of(workload: Workload) -> Shape:
@@ -285,8 +344,11 @@ def copy_tile(
     # Before it is placed: only then does it cover what the items of the group read together.
     sch.set_scope(block, 0, "shared.dyn")
     sch.compute_at(block, above)
-    fused = sch.fuse(*workload.loops_below(block, above)[-2:])
-    _, *parts, vector = sch.split(fused, [None, *threads.values(), lanes])
+    i, j = workload.loops_below(block, above)[-2:]
+    # Before both become one: only so do all numbers of a vector have indices that differ in one
+    # term, whatever the tile.
+    j, vector = sch.split(j, [None, lanes])
+    _, *parts = sch.split(sch.fuse(i, j), [None, *threads.values()])
     workload.bind(zip(threads, parts, strict=True))
     sch.vectorize(vector)
 
@@ -310,6 +372,38 @@ def store_output(
         sch.reorder(n, m, vector)
     _, *parts = sch.split(sch.fuse(n, m) if pixels else sch.fuse(m, n), [None, *threads.values()])
     workload.bind(zip(threads, parts, strict=True))
+    sch.vectorize(vector)
+
+
+def split_depth(workload: Workload, anchor: Block, splits: int) -> Block:
+    """Have the product's block add up partial sums; return the block that makes those.
+
+    Which one is of a batch comes first among its axes.
+    """
+    if splits == 1:
+        return anchor
+    sch = workload.sch
+    part, _ = sch.split(sch.get_loops(anchor)[-1], [splits, None])
+    partial = sch.rfactor(part, 0)
+    *rest, s, k = sch.get_loops(partial)
+    sch.reorder(s, *rest, k)
+    return partial
+
+
+def add_parts(workload: Workload, whole: Block, output: Block, lanes: int, pixels: bool) -> None:
+    """Make the second kernel of the block that adds up, and of what follows it."""
+    sch = workload.sch
+    *batch, m, n = sch.get_loops(output)
+    n, vector = sch.split(n, [None, lanes])
+    order = [n, m] if pixels else [m, n]
+    sch.reorder(*batch, *order, vector)
+    item = workload.bind_outer([*batch, *order])
+    sch.set_scope(whole, 0, "local")
+    sch.compute_at(whole, item, preserve_unit_loops=True)
+    spatial, reduced = workload.by_kind(whole, workload.loops_below(whole, item))
+    sch.reorder(*reduced, *spatial)
+    workload.vectorize_last([*reduced, *spatial])
+    workload.split_init(whole, reduced[0], item)
     sch.vectorize(vector)
 
 

@@ -8,6 +8,8 @@ factor an item reads four steps of the depth at once, the same as its neighbours
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice, product
+from math import gcd
 
 from tvm import s_tir
 
@@ -37,6 +39,7 @@ class Knobs:
     group_n: int = knob("Work-items of a work-group along the columns.")
     tile_k: int = knob("Depth of the tiles that are copied to shared memory at once.")
     stages: int = knob("Tiles of each factor in shared memory: all but one are on their way.")
+    splits: int = knob(gemm.SPLITS_KNOB)
 
     @property
     def rows(self) -> int:
@@ -69,7 +72,7 @@ CONSTRAINTS = {
         gemm.copies_evenly(s, k.rows, k.columns, k.tile_k, k.group_m * k.group_n)
     ),
     "group_m * group_n is 32 to 512.": lambda k, s, d: 32 <= k.group_m * k.group_n <= 512,
-    **gemm.STAGES,
+    **gemm.DEPTH_FITS,
     "Tiles must fit the shared memory of a work-group.": lambda k, s, d: (
         shared_bytes(k) <= gemm.shared_limit(d)
     ),
@@ -81,17 +84,33 @@ TILES = (
     (2, 1, 8, 4),
 )  # fmt: skip
 TILE_K = 16
+#: Products that a multiprocessor adds up in a cycle (an A100's).
+RATE = 64
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """The largest tile of which there is one for each multiprocessor (an assumption)."""
-    fitting = _fitting(shape, device)
-    return gemm.first_that_fills(fitting, lambda k: (k.rows, k.columns), shape, device)
+    """The tile that takes the fewest cycles by :func:`.gemm.cycles`."""
+    return min(_fitting(shape, device), key=lambda k: gemm.cycles(tile(k), shape, device))
+
+
+def tile(knobs: Knobs) -> gemm.Tile:
+    """What a work-group does; items of a warp read for themselves, and add up a vector in two."""
+    items, vectors = knobs.group_m * knobs.group_n, knobs.tile_m * knobs.tile_n
+    return gemm.Tile(
+        knobs.rows, knobs.columns, knobs.tile_k, items, knobs.stages, knobs.splits,
+        alone=2 * LANES * vectors * knobs.tile_k,
+        read=4 * items * knobs.tile_k * (knobs.tile_m + LANES * knobs.tile_n), rate=RATE,
+    )  # fmt: skip
 
 
 def _fitting(shape: Shape, device: Device) -> list[Knobs]:
-    tried = (Knobs(*tile, TILE_K, count) for tile in TILES for count in gemm.stage_counts(device))
-    return [k for k in tried if violated(CONSTRAINTS, k, shape, device) is None]
+    """Knobs for each tile, each with the most stages that it has."""
+    found: list[Knobs] = []
+    for tile, splits in product(TILES, gemm.split_counts(shape)):
+        tried = (Knobs(*tile, TILE_K, count, splits) for count in gemm.stage_counts(device))
+        fits = (k for k in tried if violated(CONSTRAINTS, k, shape, device) is None)
+        found += islice(fits, 1)
+    return found
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -103,6 +122,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "group_n": (4, 8, 16, 32),
         "tile_k": (8, 16, 32),
         "stages": (1, 2, 3, 4),
+        "splits": gemm.split_counts(shape),
     }
 
 
@@ -119,9 +139,15 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Place tiles, registers and the output around the products."""
     sch = workload.sch
     (left,), (right,) = workload.with_role(gemm.LEFT), workload.with_role(gemm.RIGHT)
-    shape = gemm.shape_of(workload)
+    shape, pixels = gemm.shape_of(workload), gemm.is_convolution(workload)
     anchor, output = gemm.flatten_output(workload)
-    sch.set_scope(anchor, 0, "local")
+    lanes = gcd(int(sch.get(output).writes[0].source.shape[-1]), LANES)
+    whole, anchor = anchor, gemm.split_depth(workload, anchor, knobs.splits)
+    if knobs.splits > 1:
+        gemm.add_parts(workload, whole, output, lanes, pixels)
+        output = sch.cache_write(anchor, 0, "local")
+    else:
+        sch.set_scope(anchor, 0, "local")
     *batch, m, n, k = sch.get_loops(anchor)
     mo, mg, mi = sch.split(m, [None, knobs.group_m, knobs.tile_m])
     no, ng, ni, lane = sch.split(n, [None, knobs.group_n, knobs.tile_n, LANES])

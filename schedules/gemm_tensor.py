@@ -4,7 +4,8 @@ A work-group computes a tile of ``tile_m`` × ``tile_n``, its warps a part of th
 steps of ``tile_k`` along the depth.  Warps read fragments of 16×16 from the tiles of the factors
 in shared memory, multiply them, and keep the sums in registers.  At the end the tile of sums goes
 to shared memory, over these tiles, from where the group takes it through the epilogue to memory,
-whole vectors of channels at a time.
+whole vectors of channels at a time.  Where work-groups share the depth, fragments of sums go to
+memory as they are, for the second kernel.
 
 Rows in shared memory are 16 bytes longer than their tile, so that the eight rows which a
 fragment's read takes together lie in different banks.
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice, product
 from math import gcd, prod
 
 from tvm import s_tir, tirx
@@ -36,8 +38,9 @@ WARP = 32
 #: Rows, columns and depth of a fragment.
 FRAGMENT = 16
 #: Instructions for fragments, as schedules name them.
-LOAD_A, LOAD_B, STORE, ZERO, MULTIPLY = (
-    f"tvmflow_fragment_{name}" for name in ("load_a", "load_b", "store", "zero", "multiply")
+LOAD_A, LOAD_B, STORE, STORE_PART, ZERO, MULTIPLY = (
+    f"tvmflow_fragment_{name}"
+    for name in ("load_a", "load_b", "store", "store_part", "zero", "multiply")
 )
 #: Halves in 16 bytes: what an item copies, and what rows in shared memory are longer.
 HALVES = 8
@@ -58,6 +61,7 @@ class Knobs:
     warps_m: int = knob("Warps of a work-group along the rows.")
     warps_n: int = knob("Warps along the columns.")
     stages: int = knob("Tiles of each factor in shared memory: all but one are on their way.")
+    splits: int = knob(gemm.SPLITS_KNOB)
 
 
 def shared_bytes(knobs: Knobs) -> int:
@@ -88,7 +92,7 @@ CONSTRAINTS = {
         gemm.copies_evenly(s, k.tile_m, k.tile_n, k.tile_k, WARP * k.warps_m * k.warps_n)
     ),
     "A work-group has at most 16 warps.": lambda k, s, d: k.warps_m * k.warps_n <= 16,
-    **gemm.STAGES,
+    **gemm.DEPTH_FITS,
     "Tiles and sums must fit the shared memory of a work-group.": lambda k, s, d: (
         shared_bytes(k) <= gemm.shared_limit(d)
     ),
@@ -100,23 +104,46 @@ TILES = (
     (64, 32, 2, 1), (32, 64, 1, 2), (32, 32, 2, 1), (64, 16, 2, 1), (16, 64, 1, 2),
     (32, 16, 1, 1), (16, 32, 1, 1), (16, 16, 1, 1),
 )  # fmt: skip
+#: Depths of a tile, and what of it a warp multiplies in a step, at most, times its fragments.
+DEPTHS = (128, 96, 64, 32, 16)
+UNROLLED = 256
+#: What a fragment's product takes a warp, what reading the factors before it takes, and products
+#: that a multiprocessor adds up in a cycle (an A100's; the others are assumptions).
+PRODUCT, READS, RATE = 16, 40, 1024
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """The largest tile of which there is one for each multiprocessor (an assumption)."""
-    fitting = _fitting(shape, device)
-    return gemm.first_that_fills(fitting, lambda k: (k.tile_m, k.tile_n), shape, device)
+    """The tile that takes the fewest cycles by :func:`.gemm.cycles`."""
+    return min(_fitting(shape, device), key=lambda k: gemm.cycles(tile(k), shape, device))
+
+
+def tile(knobs: Knobs) -> gemm.Tile:
+    """What a work-group does; of a warp one fragment's product follows the other."""
+    warps, fragments = knobs.warps_m * knobs.warps_n, knobs.tile_k // FRAGMENT
+    read = 2 * knobs.tile_k * (knobs.tile_m * knobs.warps_n + knobs.tile_n * knobs.warps_m)
+    return gemm.Tile(
+        knobs.tile_m, knobs.tile_n, knobs.tile_k, WARP * warps, knobs.stages, knobs.splits,
+        alone=fragments * (READS + PRODUCT * _products(knobs)), read=read, rate=RATE,
+    )  # fmt: skip
+
+
+def _products(knobs: Knobs) -> int:
+    """Fragments of sums that a warp has."""
+    return knobs.tile_m * knobs.tile_n // (FRAGMENT**2 * knobs.warps_m * knobs.warps_n)
 
 
 def _fitting(shape: Shape, device: Device) -> list[Knobs]:
-    """Knobs for each tile and its warps, the greatest depth and the most stages first."""
-    tried = (
-        Knobs(tile_m, tile_n, depth, warps_m, warps_n, count)
-        for tile_m, tile_n, warps_m, warps_n in TILES
-        for depth in (32, 16)
-        for count in gemm.stage_counts(device)
-    )
-    return [k for k in tried if violated(CONSTRAINTS, k, shape, device) is None]
+    """Knobs for each tile and its warps, each with the most stages that it has."""
+    found: list[Knobs] = []
+    for tile_m, tile_n, warps_m, warps_n in TILES:
+        for depth, splits in product(DEPTHS, gemm.split_counts(shape)):
+            tried = (
+                Knobs(tile_m, tile_n, depth, warps_m, warps_n, count, splits)
+                for count in gemm.stage_counts(device)
+            )
+            fits = (k for k in tried if violated(CONSTRAINTS, k, shape, device) is None)
+            found += [k for k in islice(fits, 1) if depth * _products(k) <= UNROLLED]
+    return found
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -124,10 +151,11 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     return {
         "tile_m": tuple(t for t in divisors(shape.rows, 256) if t % FRAGMENT == 0),
         "tile_n": tuple(t for t in divisors(shape.columns, 256) if t % FRAGMENT == 0),
-        "tile_k": tuple(t for t in (16, 32, 64) if shape.depth % t == 0),
+        "tile_k": tuple(t for t in reversed(DEPTHS) if shape.depth % t == 0),
         "warps_m": (1, 2, 4),
         "warps_n": (1, 2, 4),
         "stages": (1, 2, 3, 4),
+        "splits": gemm.split_counts(shape),
     }
 
 
@@ -150,6 +178,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     shape, pixels = gemm.shape_of(workload), gemm.is_convolution(workload)
     anchor, output = gemm.flatten_output(workload)
     lanes = gcd(int(sch.get(output).writes[0].source.shape[-1]), HALVES)
+    whole, anchor = anchor, gemm.split_depth(workload, anchor, knobs.splits)
     *batch, m, n, k = sch.get_loops(anchor)
     per_m, per_n = (
         knobs.tile_m // FRAGMENT // knobs.warps_m, knobs.tile_n // FRAGMENT // knobs.warps_n
@@ -162,10 +191,12 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     warp = sch.fuse(mw, nw)
     workload.bind([("blockIdx.x", mo), ("blockIdx.y", no), ("threadIdx.y", warp)])
 
-    sch.reverse_compute_at(output, no)
+    splits = knobs.splits > 1
+    if not splits:
+        sch.reverse_compute_at(output, no)
     fragments = [sch.cache_read(anchor, i, f"wmma.matrix_{side}") for i, side in enumerate("ab")]
     sums = sch.cache_write(anchor, 0, "wmma.accumulator")
-    sch.set_scope(sums, 0, "shared.dyn")
+    sch.set_scope(sums, 0, "global" if splits else "shared.dyn")
     sch.reverse_compute_at(sums, warp)
     for fragment in fragments:
         sch.compute_at(fragment, ki)
@@ -178,14 +209,17 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     register_instructions()
     for fragment, load in zip(fragments, (LOAD_A, LOAD_B), strict=True):
         _tensorize(workload, fragment, ki, load)
-    stored = _tensorize(workload, sums, warp, STORE)
-    # Of fp32: 16 bytes longer, too.
-    sch.storage_align(stored, 0, -2, 8, 4)
+    stored = _tensorize(workload, sums, warp, STORE_PART if splits else STORE)
     init = sch.decompose_reduction(anchor, ko)
     sch.tensorize(sch.get_loops(init)[-2], ZERO)
     sch.tensorize(mf, MULTIPLY)
     workload.unroll_all([ki, mi, ni])
-    gemm.store_output(workload, output, no, threads, lanes, pixels)
+    if splits:
+        gemm.add_parts(workload, whole, output, lanes, pixels)
+    else:
+        # Of fp32: 16 bytes longer, too.
+        sch.storage_align(stored, 0, -2, 8, 4)
+        gemm.store_output(workload, output, no, threads, lanes, pixels)
     gemm.pipeline_copies(workload, ko, knobs.stages)
     return sch
 
@@ -222,9 +256,7 @@ def register_instructions() -> None:
     """
     size = (FRAGMENT,) * 3
     left, right = (("float16", f"wmma.matrix_{side}") for side in "ab")
-    half, sums, results = (
-        ("float16", "shared.dyn"), ("float32", "wmma.accumulator"), ("float32", "shared.dyn")
-    )  # fmt: skip
+    half, sums = ("float16", "shared.dyn"), ("float32", "wmma.accumulator")
 
     def moved(source, target, i, j):  # type: ignore[no-untyped-def]
         return source[i, j]
@@ -250,7 +282,8 @@ def register_instructions() -> None:
 
     _register(LOAD_A, [half, left], moved, load)
     _register(LOAD_B, [half, right], moved, load)
-    _register(STORE, [sums, results], moved, store)
+    for name, scope in ((STORE, "shared.dyn"), (STORE_PART, "global")):
+        _register(name, [sums, ("float32", scope)], moved, store)
     _register(ZERO, [sums], lambda target, i, j: T.float32(0), fill)
     _register(MULTIPLY, [left, right, sums], added, multiply, "SSR")
 

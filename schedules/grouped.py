@@ -21,8 +21,9 @@ from ..devices.target import Device
 from .common import FAMILY, Workload
 from .conv2d import TILE_IN_MAP, UNROLL_DIVIDES
 from .definitions import Channel, Sums, convolution, pad_spatial
-from .family import GROUP_FITS, Value, knob
-from .sizes import divisors, group_sizes, input_lanes, largest_divisor, tile_choices, tile_of
+from .family import Value, knob
+from .sizes import divisors, input_lanes, largest_divisor, tile_choices, tile_of
+from .work_groups import GROUP_CONSTRAINTS, WorkGroup, group_of, group_space
 
 NAME = "grouped"
 ORDER = 330
@@ -104,14 +105,13 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Knobs:
+class Knobs(WorkGroup):
     """The tile of a work-item, which computes one block of output channels at a time."""
 
     tile_h: int = knob("Rows of the map that a work-item keeps in registers.")
     tile_w: int = knob("Columns of the map that it keeps in registers.")
     unroll_i: int = knob("Input channels multiplied per iteration of the innermost loop left.")
     unroll_window: bool = knob("Unroll the loops over the window.")
-    group_size: int = knob("Work-items of a work-group, at most.")
 
 
 CONSTRAINTS = {
@@ -123,7 +123,7 @@ CONSTRAINTS = {
     "A window of more than 16 taps is not unrolled.": lambda k, s, d: (
         not k.unroll_window or s.taps_h * s.taps_w <= 16
     ),
-    **GROUP_FITS,
+    **GROUP_CONSTRAINTS,
 }
 
 
@@ -131,7 +131,9 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     """A row of the map in registers; small windows are unrolled."""
     tile_w = tile_of(shape.width, max(1, device.accumulators // 2))
     unroll_i = largest_divisor(shape.together, 4)
-    return Knobs(1, tile_w, unroll_i, shape.taps_h * shape.taps_w <= 4, device.group_size)
+    tiles = shape.batch * shape.outputs, shape.height, -(-shape.width // tile_w)
+    unroll_window = shape.taps_h * shape.taps_w <= 4
+    return Knobs(*group_of(tiles, device, device.convolution), 1, tile_w, unroll_i, unroll_window)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -141,7 +143,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "tile_w": tile_choices(shape.width, 2 * device.accumulators),
         "unroll_i": divisors(shape.together, 8),
         "unroll_window": (True, False),
-        "group_size": group_sizes(device),
+        **group_space(shape.outputs, shape.height, shape.width, device),
     }
 
 
@@ -167,8 +169,10 @@ def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedul
         workload.inline(pad)
     weights = workload.stage_weights(anchor, 1)
     output = workload.merge_epilogue(anchor)
-    item, inner = workload.tile(output, (0, 0, knobs.tile_h, knobs.tile_w), knobs.group_size)
+    item, inner = workload.tile(output, (0, 0, knobs.tile_h, knobs.tile_w), knobs.group)
     sch.compute_at(anchor, item, preserve_unit_loops=True)
+    if texels is not None:
+        workload.drop_tests(anchor, (1, 2, 3) if weights is not None else (2, 3))
     *tile, lanes, i, p, q = workload.loops_below(anchor, item)
     taken, unroll_i = input_lanes(inputs, block), knobs.unroll_i
     if texels is not None and inputs > 1:

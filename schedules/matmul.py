@@ -17,7 +17,7 @@ right operand packed first and multiplies as :mod:`.dense` does.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import log2, prod
 
 from tvm import s_tir, te
 
@@ -25,7 +25,7 @@ from ..devices.target import Device
 from .common import FAMILY, ROLE, Workload, is_vector
 from .definitions import batch_shape, padded_matrix
 from .family import Value, knob
-from .sizes import LOCAL_BYTES, divisors, largest_divisor
+from .sizes import LOCAL_BYTES, divisors, lanes_filled, largest_divisor
 
 NAME = "matmul"
 ORDER = 420
@@ -102,14 +102,24 @@ CONSTRAINTS = {
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """Square tiles of a work-item, and groups that are as square as the matrix lets them be."""
+    """Square tiles of a work-item, and groups that fill their waves and are as square as can be."""
     vectors = shape.columns // LANES
     tile_n = largest_divisor(vectors, 2 if device.accumulators >= 16 else 1)
     tile_m = largest_divisor(shape.rows, max(1, min(8, device.accumulators // tile_n // 2)))
     most = min(device.max_group_size, max(device.group_size, 16))
-    group_n = largest_divisor(vectors // tile_n, max(1, round(most**0.5)))
-    group_m = largest_divisor(shape.rows // tile_m, min(16, max(1, most // group_n)))
-    return Knobs(tile_m, tile_n, group_m, group_n, largest_divisor(shape.depth, 16))
+    tiles = shape.rows // tile_m, vectors // tile_n
+    groups = [
+        (group_m, group_n)
+        for group_m in divisors(tiles[0], 16)
+        for group_n in divisors(tiles[1], 16)
+        if group_m * group_n <= min(4 * most, device.max_group_size)
+    ]
+
+    def worth(group: tuple[int, int]) -> tuple[bool, float, float]:
+        filled = lanes_filled(tiles, group, device.wave)
+        return filled >= 0.75, -abs(log2(prod(group) / most)), -abs(log2(group[0] / group[1]))
+
+    return Knobs(tile_m, tile_n, *max(groups, key=worth), largest_divisor(shape.depth, 16))
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import gcd
+from collections.abc import Sequence
+from math import gcd, prod
 
 from ..devices.target import Device
 
@@ -29,6 +30,41 @@ def tile_of(extent: int, limit: int) -> int:
     if 2 * divisor >= limit:
         return divisor
     return min(range(limit, 0, -1), key=lambda t: -(-extent // t) * t - extent + limit // t)
+
+
+def filled_group(
+    extents: Sequence[int], size: int, widest: int | None = None, wave: int = 1
+) -> tuple[int, ...]:
+    """Items of a work-group along axes of so many items, some ``size`` in all.
+
+    The last axis, of which at most ``widest``, is filled first: neighbours read neighbours.  But
+    where a fifth of the lanes of its waves would be idle, another group of up to twice as many
+    items may leave fewer.
+    """
+    group: list[int] = []
+    limit = min(size, widest or size)
+    for extent in reversed(extents):
+        group.insert(0, tile_of(extent, limit))
+        limit = size // prod(group)
+    if lanes_filled(extents, group, wave) >= 0.8:
+        return tuple(group)
+    *rest, _, last = (1, *extents)
+    widths = [power_of_2(min(last, widest or last, size)) >> shift for shift in range(8)]
+    others = [
+        (*(1 for _ in rest), many * wave // wide, wide)[-len(extents) :]
+        for wide in widths
+        for many in (1, 2)
+        if wide and (many * wave) % wide == 0 and (len(extents) > 1 or many * wave == wide)
+    ]
+    fullest = max(others, key=lambda g: (lanes_filled(extents, g, wave), g[-1]), default=group)
+    better = lanes_filled(extents, fullest, wave) > lanes_filled(extents, group, wave)
+    return tuple(fullest if better else group)
+
+
+def lanes_filled(extents: Sequence[int], group: Sequence[int], wave: int) -> float:
+    """The share of lanes with an item, of waves of groups over axes of so many items."""
+    groups = prod(-(-extent // along) for extent, along in zip(extents, group, strict=True))
+    return prod(extents) / (groups * -(-prod(group) // wave) * wave)
 
 
 def divisors(extent: int, limit: int) -> tuple[int, ...]:

@@ -30,10 +30,23 @@ from tvm import s_tir, te, tirx
 
 from ..devices.target import Device
 from .common import FAMILY, ROLE, Workload
-from .conv2d import TILE_FITS, UNROLL_DIVIDES
+from .conv2d import (
+    TILE_FITS,
+    UNROLL_DIVIDES,
+    RegisterTile,
+    most_accumulators,
+)
 from .definitions import pad_spatial
 from .family import GROUP_FITS, Constraints, Value, knob
-from .sizes import divisors, group_sizes, input_lanes, largest_divisor, tile_choices, tile_of
+from .sizes import (
+    divisors,
+    group_sizes,
+    input_lanes,
+    largest_divisor,
+    tile_choices,
+    tile_of,
+)
+from .work_groups import GROUP_CONSTRAINTS, WorkGroup, group_of, group_space
 
 #: Taps of the kernels in each direction.
 TAPS = 3
@@ -357,14 +370,8 @@ class ProductShape:
 
 
 @dataclass(frozen=True)
-class ProductKnobs:
-    """The register tile of a work-item."""
-
-    tile_o: int = knob("Blocks of output channels that a work-item keeps in registers.")
-    tile_h: int = knob("Rows of tiles that it keeps in registers.")
-    tile_w: int = knob("Tiles of a row that it keeps in registers.")
-    unroll_i: int = knob("Input channels multiplied per iteration of the innermost loop left.")
-    group_size: int = knob("Work-items of a work-group, at most.")
+class ProductKnobs(WorkGroup, RegisterTile):
+    """The register tile of a work-item, whose map is one of tiles, and its group."""
 
 
 class Product:
@@ -381,7 +388,7 @@ class Product:
         ),
         "tile_w is at most the tiles in a row.": lambda k, s, d: k.tile_w <= s.columns,
         **UNROLL_DIVIDES,
-        **GROUP_FITS,
+        **GROUP_CONSTRAINTS,
     }
 
     @staticmethod
@@ -391,13 +398,15 @@ class Product:
         On a CPU half of the registers do: 2 blocks and 7 tiles are as fast with OpenCL as 4 and 7,
         which are 3 times slower with LLVM, where they leave no register for weights.
         """
-        width, budget = (7, 16) if device.is_cpu else (4, device.accumulators)
+        width, budget = (7, 16) if device.is_cpu else (4, device.convolution.vectors)
         tile_w = tile_of(shape.columns, min(width, device.accumulators))
         tile_o = largest_divisor(shape.outputs, max(1, min(4, budget // tile_w)))
         tile_h = largest_divisor(shape.rows, max(1, budget // (tile_w * tile_o)))
         deep = 1 if device.is_cpu else 4
         unroll_i = largest_divisor(shape.together, deep)
-        return ProductKnobs(tile_o, tile_h, tile_w, unroll_i, device.group_size)
+        outputs, columns = shape.points * shape.outputs // tile_o, -(-shape.columns // tile_w)
+        group = group_of((outputs, shape.rows // tile_h, columns), device, device.convolution)
+        return ProductKnobs(tile_o, tile_h, tile_w, unroll_i, *group)
 
     @staticmethod
     def space(shape: ProductShape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -405,9 +414,9 @@ class Product:
         return {
             "tile_o": divisors(shape.outputs, 8),
             "tile_h": divisors(shape.rows, 8),
-            "tile_w": tile_choices(shape.columns, device.accumulators),
+            "tile_w": tile_choices(shape.columns, most_accumulators(device)),
             "unroll_i": divisors(shape.together, 16),
-            "group_size": group_sizes(device),
+            **group_space(shape.outputs, shape.rows, shape.columns, device),
         }
 
     @staticmethod
@@ -426,8 +435,10 @@ class Product:
         weights = workload.stage_weights(anchor, 1)
         output = workload.merge_epilogue(anchor)
         sizes = (0, knobs.tile_o, knobs.tile_h, knobs.tile_w)
-        item, inner = workload.tile(output, sizes, knobs.group_size)
+        item, inner = workload.tile(output, sizes, knobs.group)
         sch.compute_at(anchor, item, preserve_unit_loops=True)
+        if texels is not None:
+            workload.drop_tests(anchor, (1, 2, 3) if weights is not None else (2, 3))
         *tile, i = workload.loops_below(anchor, item)
         taken, unroll_i = input_lanes(inputs, block), knobs.unroll_i
         if texels is not None:

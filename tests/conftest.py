@@ -165,6 +165,18 @@ def _no_mesa() -> str | None:
     return None
 
 
+def _no_ocloc() -> str | None:
+    from tvmflow.devices.gpus import find_gpu
+    from tvmflow.errors import DeviceError
+    from tvmflow.explain.isa.intel import OCLOC
+
+    try:
+        OCLOC.find(find_gpu("intel-tgl"), "sid")
+    except DeviceError as error:
+        return str(error).replace("\n", " ")
+    return None
+
+
 def _no_nvdisasm() -> str | None:
     from tvmflow.errors import DeviceError
     from tvmflow.explain.isa.nvidia import find_tool
@@ -191,6 +203,7 @@ NEEDS: dict[str, Reason] = {
     "arm64": _no_arm64,
     "mesa": _no_mesa,
     "nvdisasm": _no_nvdisasm,
+    "ocloc": _no_ocloc,
 }
 
 #: What `make test` installs itself: without it, CI fails instead of testing nothing.

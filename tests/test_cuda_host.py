@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 import tvm_ffi
 from cuda_host import cuda_host
-from operators import check, feeds_for, single
+from operators import check, conv, feeds_for, single
 
 import tvmflow
 import tvmflow.compiler.generate  # (registers what it does to the source of CUDA kernels)
+from tvmflow.schedules.gemm_simt import Knobs as Simt
+from tvmflow.schedules.gemm_tensor import Knobs as Tensor
 from tvmflow.verify.tolerance import STORED_AS_HALF, assert_close
 
 pytestmark = [pytest.mark.cuda_host, pytest.mark.onnxruntime]
@@ -111,7 +114,7 @@ TENSOR_CORES = r"""\1
   for (int i = 0; i < 256; ++i) crop_ptr[i] = product[i];
 }
 """
-#: As TVM writes them, with and without a predicate; every fourth copy is not done.
+#: As they are written, with and without a predicate; every fourth copy is of zeros.
 COPIES = r"""
 __forceinline__ __device__ void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_0() {
   asm volatile("cp.async.wait_group LEFT;" :  :  : "memory");
@@ -133,13 +136,8 @@ __forceinline__ __device__ void ptx_cp_async_legacy_pred_cg_16_4_4(
   uint8_t* src_p = (uint8_t*)src + src_off * 4;
   unsigned int dst_addr = __cvta_generic_to_shared(dst_p);
   __asm__ __volatile__(
-    "{\\n"
-    " .reg .pred p;\\n"
-    " setp.eq.u32 p, %3, 1;\\n"
-    " @p cp.async.cg.shared.global [%0], [%1], %2;\\n"
-    " @!p st.shared.v4.u32 [%0], {%4, %4, %4, %4};\\n"
-    "}\\n"
-    :: "r"(dst_addr), "l"(src_p), "n"(16), "r"(predicate), "r"(0)
+    "cp.async.cg.shared.global [%0], [%1], %2, %3;"
+    :: "r"(dst_addr), "l"(src_p), "n"(16), "r"(predicate ? 16 : 0)
   );
 }
 \1
@@ -181,3 +179,36 @@ def test_an_asynchronous_copy_that_nobody_waits_for(edit):
     edit(KERNEL, COPIES.replace("LEFT", "1"))
     with pytest.raises(AssertionError, match="nobody has waited for"):
         run(single("MatMul", [(16, 16), (16, 16)]))
+
+
+# -- barriers of a product whose tiles are copied ahead --------------------------------------------
+
+#: A step of the loop over tiles: its wait and barrier, its copies, and the rest of it.
+STEP = re.compile(
+    r"(?P<wait> +tvm_builtin_ptx_cp_async_wait_group_\w+\(\);\n)(?P<barrier> +__syncthreads\(\);\n)"
+    r"(?P<copies>(?:(?!__syncthreads|wait_group).)*?commit_group\w*\(\);\n)",
+    re.DOTALL,
+)
+
+
+#: Tiles of several warps: those of one read what only they copy.
+SEVERAL_WARPS = {"fp16": Tensor(32, 32, 32, 2, 2, 3, 1), "fp32": Simt(2, 1, 16, 4, 16, 3, 1)}
+
+
+@pytest.mark.parametrize("dtype", ["fp16", pytest.param("fp32", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(r"\g<wait>\g<copies>\g<barrier>", id="copies_over_what_others_read"),
+        pytest.param(r"\g<barrier>\g<wait>\g<copies>", id="reads_before_others_have_copied"),
+    ],
+)
+def test_the_barrier_of_a_step_stands_where_it_must(dtype, form, edit):
+    edit(STEP, form)
+    model = conv((1, 256, 8, 12), 96, (1, 1), pad=0)
+    feeds, name = feeds_for(model), "fused_conv2d_add_relu"
+    options = {"dtype": dtype, "knobs": {name: asdict(SEVERAL_WARPS[dtype])}}
+    with closing(tvmflow.compile(model, target="cuda", **options)) as module:
+        assert module.metadata["schedules"][name]["source"] == "given"
+        with pytest.raises(AssertionError, match="depends on the order of threads"):
+            cuda_host()(module, feeds)

@@ -15,6 +15,7 @@ needs_torch = pytest.mark.skipif(not find_spec("torch"), reason="PyTorch is not 
 
 def test_without_a_gpu_it_says_so_and_ends_well(tmp_path):
     check_that_it_says_so(SCRIPT, "--modules", tmp_path)
+    check_that_it_says_so(SCRIPT)
 
 
 @pytest.mark.nvcc

@@ -14,6 +14,7 @@ from tvmflow.explain.isa import mesa
 from tvmflow.explain.isa.kernels import kernels_in
 from tvmflow.explain.isa.listing import Instruction, classes, kernel_code
 from tvmflow.explain.isa.record import Failure
+from tvmflow.explain.isa.report import machine_code
 
 ADRENO = find_gpu("adreno-740")
 SHAPES = {"x/in": (1, 3, 8, 8)}
@@ -71,6 +72,9 @@ def test_both_forms_have_the_same_kernels(modules):
         assert f"void {kernel.name}(" in kernel.text
         assert kernel.function == by_name[kernel.name].function
         assert kernel.groups == by_name[kernel.name].groups > 0
+        # Only modules for TVM carry the functions that operations are counted in.
+        assert kernel.flops is not None
+        assert by_name[kernel.name].flops is None
         # Dimensions of one item more or less.
         ours, theirs = (tuple(n for n in k.group if n != 1) for k in (kernel, by_name[kernel.name]))
         assert ours == theirs
@@ -83,6 +87,11 @@ def test_a_table_for_people(cli, modules, compiler, form):
     for word in ("adreno-740", "Mesa 26.2, ir3", "registers", "waves", "A launch is 1 waves"):
         assert word in result.stdout
     assert "code of" not in result.stdout
+    if form == "tvm":
+        # Those of kernels that only move data are left out.
+        assert "fused_conv2d_add_kernel (98%): A launch is 1 waves" in result.stdout
+        assert "  pack_kernel (" not in result.stdout
+        assert "findings that matter less" in result.stderr
     shown = cli("isa", modules[form], "--kernel", "conv2d", "--listing").stdout
     assert "code of fused_conv2d" in shown
     assert "code of pack" not in shown
@@ -97,6 +106,13 @@ def test_a_kernel_that_crashes_the_compiler_costs_only_itself(cli, modules, comp
     report = cli("isa", modules["tvm"], "--json").json
     assert len(report["failures"]) == 1
     assert report["kernels"]
+
+
+def test_kernels_with_little_of_the_arithmetic_can_be_left_out(modules, compiler):
+    kernels = machine_code(modules["tvm"], ADRENO, least_share=0.5).kernels
+    assert [each.kernel for each in kernels] == ["fused_conv2d_add_kernel"]
+    # Standalone libraries do not tell.
+    assert len(machine_code(modules["standalone"], ADRENO, least_share=0.5).kernels) > 1
 
 
 def test_json_is_compared(cli, modules, compiler, tmp_path):
@@ -119,6 +135,9 @@ def test_json_is_compared(cli, modules, compiler, tmp_path):
         (("{tvm}", "--kernel", "conv3d"), ("has no kernel named conv3d", "--kernels lists them")),
         (("{llvm}",), ("No GPU is known for modules of the target llvm", "--device adreno")),
         (("{llvm}", "--gpu", "adreno-740"), ("the module is for llvm",)),
+        (("{llvm}", "--gpu", "intel-dg2"), ("kernels for opencl were expected", "for llvm")),
+        (("--setup", "--gpu", "adreno-999"), ("'adreno-999' is not known", "Choose one of")),
+        (("--setup", "--gpu", "sm_90"), ("no compiler for sm_90", "pip install nvidia")),
         (("nothing.so",), ("there is no such file",)),
         (("{tvm}", "--compare", "other.json"), ("Reading other.json failed",)),
     ],
@@ -154,6 +173,21 @@ def test_mesa_compiles_for_gpus_that_are_not_here(cli, modules, gpu):
     assert conv2d["whole"]["issue"] > conv2d["whole"]["multiply_adds"]
 
 
+@pytest.mark.ocloc
+@pytest.mark.parametrize("gpu", ["intel-tgl", "intel-dg2", "intel-bmg"])
+def test_ocloc_compiles_for_gpus_that_are_not_here(cli, modules, gpu):
+    report = cli("isa", modules["tvm"], "--gpu", gpu, "--json").json
+    assert report["compiler"].startswith("ocloc ")
+    assert not report["failures"]
+    (conv2d,) = (k for k in report["kernels"] if "conv2d" in k["kernel"])
+    assert conv2d["wave"] in (8, 16, 32)
+    assert conv2d["whole"]["multiply_adds"] > 27
+    # From textures, and to one.
+    assert conv2d["whole"]["fetches"] > 4
+    assert conv2d["whole"]["stores"] > 0
+    assert conv2d["whole"]["issue"] > conv2d["whole"]["multiply_adds"]
+
+
 @pytest.mark.nvcc
 @pytest.mark.nvdisasm
 def test_nvcc_compiles_for_gpus_that_are_not_here(cli, tmp_path):
@@ -164,3 +198,5 @@ def test_nvcc_compiles_for_gpus_that_are_not_here(cli, tmp_path):
     assert not report["failures"]
     assert sum(kernel["whole"]["multiply_adds"] for kernel in report["kernels"]) > 27
     assert all(kernel["registers"] for kernel in report["kernels"])
+    one = cli("isa", "cuda.so", "--gpu", "sm_80", "--kernel", "conv2d", "--json").json
+    assert all("conv2d" in kernel["kernel"] for kernel in one["kernels"])

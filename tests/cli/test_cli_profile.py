@@ -14,6 +14,7 @@ from rich.console import Console
 
 from tvmflow.cli.profile import _print
 from tvmflow.cli.text import ms_text
+from tvmflow.explain.isa.record import Report
 from tvmflow.explain.profiling.reading import from_json
 from tvmflow.module import elf
 from tvmflow.module.artifact import write_artifact
@@ -138,12 +139,16 @@ def test_a_page_is_written_of_one_profile_or_two(cli, compiled, tmp_path):
     (tmp_path / "before.json").write_text(result.stdout)
     kernel = from_json(result.json).kernels[0].name
     assert kernel in (tmp_path / "one.html").read_text()
-    # A profile is shown again without a device.
-    shown = cli("profile", "before.json", "--html", "two.html", "--compare", "before.json")
+    # A profile is shown again without a device, and with machine code that was counted elsewhere.
+    code = Report("net.so", "net", "adreno", "mali-g610", "Mesa", (), (), ())
+    (tmp_path / "code.json").write_text(json.dumps(code.to_json()))
+    again = ("--html", "two.html", "--compare", "before.json", "--isa", "code.json")
+    shown = cli("profile", "before.json", *again)
     assert shown.status == 0, shown.stderr
     assert "launches a run" in shown.stdout
     page = (tmp_path / "two.html").read_text()
     assert '"pairs":[{' in page
+    assert '"gpu":"mali-g610"' in page
     assert page.count(f'"name":"{kernel}"') == 2
 
 
@@ -151,6 +156,12 @@ def test_pages_that_cannot_be_made_are_refused_first(cli, compiled, tmp_path, mo
     monkeypatch.setattr("tvmflow.explain.profiling.measure.benchmark", None)
     assert cli("profile", compiled, "--compare", "before.json").status == 2
     assert cli("profile", compiled, "--trace", "one", "--html", "one").status == 2
+    assert cli("profile", compiled, "--isa", "adreno-740").status == 2
+    assert cli("profile", "one.json", "--html", "one", "--isa", "adreno-740").status == 2
+    isa = ("profile", compiled, "--html", "page.html", "--isa")
+    cli(*isa, "adreno-999").refused("'adreno-999' is not known", "Remedy")
+    cli(*isa, "adreno-740").refused("the module is for llvm", "Remedy")
+    cli(*isa, "none.json").refused("Reading none.json failed", "Remedy")
     cli("profile", compiled, "--html", "no/such/page.html").refused("does not exist", "Remedy")
     page = ("profile", compiled, "--html", "page.html", "--compare")
     cli(*page, "before.json").refused("Reading the profile before.json failed", "Remedy")

@@ -13,6 +13,8 @@ from rich.console import Console
 from tunables import model, tasks
 
 from tvmflow.cli import tune as tune_command
+from tvmflow.errors import DeviceError
+from tvmflow.explain.isa import mesa
 from tvmflow.module import link
 from tvmflow.tuning import session, tuner
 from tvmflow.tuning.measure import Standing
@@ -177,3 +179,41 @@ def test_a_person_sees_what_each_device_did(monkeypatch):
 def test_what_cannot_be_tuned_is_said(cli, network, tmp_path, arguments, words):
     journal = () if "--journal" in arguments else ("--journal", tmp_path / "a.journal")
     cli("tune", network, *journal, *arguments).refused(*words)
+
+
+@pytest.fixture
+def no_compiler(monkeypatch):
+    """A machine without Mesa."""
+
+    def find_tree(gpu, suite):
+        raise DeviceError("There is no Mesa.", remedy="tvmflow isa --setup")
+
+    monkeypatch.setattr(mesa, "find_tree", find_tree)
+
+
+def test_tuning_without_the_device_predicts_and_writes_down(cli, network, tmp_path, no_compiler):
+    path = tmp_path / "predicted.journal"
+    options = ("--device", "adreno740", "--offline", "--journal", path)
+    found = cli("tune", network, *options, "--json").json
+    assert found["gpu"] == "adreno-740"
+    families = {"conv2d", "conv2d_1x1", "depthwise"}
+    assert {task["family"] for task in found["tasks"]} == families
+    assert all(0 < task["best_s"] <= task["heuristic_s"] < 1e-3 for task in found["tasks"])
+    listed = cli("journal", "ls", path, "--json").json
+    assert [entry["predicted"] for entry in listed[0]["workloads"]] == [True] * len(found["tasks"])
+    again = cli("tune", network, *options)
+    assert "Predicted for adreno-740" in again.stdout
+    assert "No machine code: There is no Mesa. tvmflow isa --setup" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        ("auto", ("--offline needs --device", "adreno740")),
+        ("mali", ("mali-g610", "rates", "adreno-740")),
+        ("adreno7400", ("'adreno7400'", "not known")),
+    ],
+)
+def test_a_device_that_nothing_is_predicted_for_is_refused(cli, network, tmp_path, device, words):
+    options = ("--offline", "--device", device, "--journal", tmp_path / "a.journal")
+    cli("tune", network, *options).refused(*words)

@@ -10,9 +10,11 @@ import tvm
 from cuda_host import cuda_host
 from operators import feeds_for, single
 from tvm import tirx
+from tvm.sym import Analyzer
 
 import tvmflow
-from tvmflow.codegen.cuda_passes import BindLoads
+from tvmflow.codegen.cuda_passes import BindLoads, DivideVectors
+from tvmflow.ir.expressions import nodes_in, substitute_vars
 from tvmflow.verify.tolerance import STORED_AS_HALF, assert_close
 
 LANES = tirx.Ramp(0, 1, 4)
@@ -70,6 +72,36 @@ def test_numbers_and_other_targets_stay_as_they_are():
     four = tirx.Cast("float32x4", tirx.Cast("float16x4", tirx.BufferLoad(buffer, [LANES])))
     function = kernel(*[tirx.BufferStore(buffer, four, [LANES])] * 2, target="opencl")
     assert str(bound(function)) == str(function)
+
+
+@pytest.mark.parametrize(
+    ("index", "kept"),
+    [
+        (lambda g, lane: g * 24 + lane, False),
+        (lambda g, lane: g * 24 - 8 + lane, False),
+        (lambda g, lane: (g * 40 + lane) % 64 * 16 + lane, False),
+        # Lanes on both sides of a multiple.
+        (lambda g, lane: g * 24 + 4 + lane, True),
+        (lambda g, lane: g * 12 + lane, True),
+        (lambda g, lane: g * 24 + lane * 2, True),
+    ],
+)
+@pytest.mark.parametrize("divide", [tirx.floordiv, tirx.floormod])
+def test_quotients_of_lanes_are_those_of_their_vector(index, kept, divide):
+    """All numbers are as before, also those before zero."""
+    g, lane = tirx.Var("g", "int32"), tirx.Var("lane", "int32")
+    before = divide(index(g, lane), 48)
+    store = tirx.BufferStore(tirx.decl_buffer((8,), "int32", name="y"), before, [lane])
+    kind = tirx.ForKind.VECTORIZED
+    function = kernel(tirx.For(lane, 0, 8, kind, store), tirx.Evaluate(0))
+    function = DivideVectors(tvm.IRModule({"main": function}))["main"]
+    (after,) = (found.value for found in nodes_in(function.body, tirx.BufferStore))
+    assert (str(after) == str(before)) == kept
+    for number in range(-3, 9):
+        for each in range(8):
+            places = {g: tirx.const(number, "int32"), lane: tirx.const(each, "int32")}
+            old, new = (Analyzer().simplify(substitute_vars(e, places)) for e in (before, after))
+            assert int(old) == int(new)
 
 
 @pytest.mark.cuda_host

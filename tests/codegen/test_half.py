@@ -46,7 +46,7 @@ def test_values_that_16_bits_cannot_hold_stay_whole(rng):
             array[0] = 1e6
             tensor.CopyFrom(onnx.numpy_helper.from_array(array, "c1"))
     module = tvmflow.compile(
-        model, target="opencl", device="adreno", storage="texture", dtype="fp16"
+        model, target="opencl", device="adreno", storage="texture", dtype="fp16", accumulate="fp32"
     )
     with module:
         whole = [w for w in module.artifact.weights.values() if w.dtype == np.float32]
@@ -62,7 +62,7 @@ def large_norms(storage: str) -> tvmflow.Module:
             y = MaxPool<kernel_shape=[3,3], pads=[1,1,1,1]>(n)
         }"""
     )
-    return tvmflow.compile(model, device="adreno", storage=storage, dtype="fp16")
+    return tvmflow.compile(model, device="adreno", storage=storage, dtype="fp16", accumulate="fp32")
 
 
 @pytest.mark.opencl

@@ -116,5 +116,6 @@ def test_both_bodies_are_right(channels, groups, storage):
     (reference,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
     with tvmflow.compile(model, target="opencl", device="adreno", storage=storage) as module:
         knobs = [c["knobs"] for c in module.metadata["schedules"].values()]
-        assert any(k.get("split_borders") for k in knobs)
+        # Images have zeros around them.
+        assert any(k.get("split_borders") for k in knobs) == (storage == "buffer")
         assert_close(module(x=x)["y"], reference)

@@ -122,7 +122,7 @@ CASES = {
 PLACES = {
     "cpu": {"device": "cpu"},
     "textures": {"device": "adreno", "storage": "texture"},
-    "half": {"device": "mali", "dtype": "fp16"},
+    "half": {"device": "mali", "dtype": "fp16", "accumulate": "fp32"},
 }
 
 

@@ -13,6 +13,8 @@ from networks import NETWORKS, Graph
 
 import tvmflow
 from tvmflow.codegen.half import LARGEST_WINDOW, MOST_PRODUCTS, may_sum_in_half
+from tvmflow.compiler.compilation import Compilation
+from tvmflow.compiler.options import CompileOptions
 from tvmflow.devices.target import PRESETS
 from tvmflow.errors import DeviceError, TargetError
 from tvmflow.models import build
@@ -77,9 +79,25 @@ def test_sums_that_are_narrowed_are_recorded():
     assert sorted(with_sums.metadata["half_sums"]) == [6, 7, 9, 27]
     assert with_sums.metadata["extensions"] == ["cl_khr_fp16"]
     assert with_sums.metadata["options"]["accumulate"] == "fp16"
-    without = tvmflow.compile(mixed(), device="adreno", dtype="fp16")
+    without = tvmflow.compile(mixed(), device="adreno", dtype="fp16", accumulate="fp32")
     assert without.metadata["half_sums"] == without.metadata["extensions"] == []
     assert without.metadata["options"]["accumulate"] == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen"),
+    [
+        ({"device": "adreno", "dtype": "fp16"}, "mixed"),
+        ({"device": "mali", "dtype": "fp16"}, "mixed"),
+        ({"device": "adreno"}, "fp32"),
+        ({"device": "nvidia", "dtype": "fp16"}, "fp32"),
+        ({"device": "cpu", "dtype": "fp16"}, "fp32"),
+        ({"target": "cuda", "dtype": "fp16"}, "fp32"),
+        ({"device": "cpu", "dtype": "fp16", "accumulate": "mixed"}, "mixed"),
+    ],
+)
+def test_what_auto_stands_for(options, chosen):
+    assert Compilation(None, CompileOptions(**options)).options.accumulate == chosen
 
 
 def test_all_sums_of_mobilenet_are_narrowed(tmp_path):
@@ -128,11 +146,11 @@ def test_textures_are_read_as_half_into_registers_of_half(tmp_path):
     assert "write_imagef" in body
 
 
-def test_padding_is_chosen_between_halves(tmp_path):
+def test_padding_is_read_as_halves(tmp_path):
     kernels = sources(NETWORKS["fire"](), tmp_path)
     (body,) = (b for name, b in kernels.items() if "conv2d_add_relu" in name)
     assert "READ_IMAGEF(x_0_blocked" not in body
-    assert "half4 condval" in body
+    assert "read_imageh(x_0_blocked" in body
 
 
 def test_buffers_are_read_without_a_conversion(tmp_path):
@@ -224,6 +242,7 @@ def test_verify_allows_what_half_sums_need(tmp_path, monkeypatch, rng):
     [
         ({"accumulate": "fp8"}, "The accumulation 'fp8' is not known", "fp32|choose"),
         ({"accumulate": "fp16"}, "Sums in fp16 .* stored in fp32", "Add `dtype=fp16`"),
+        ({"accumulate": "mixed"}, "Sums in mixed .* stored in fp32", "Add `dtype=fp16`"),
         (
             {"accumulate": "fp16", "dtype": "fp16", "device": "nvidia"},
             "for the device nvidia, whose OpenCL lacks cl_khr_fp16",
@@ -260,5 +279,5 @@ def test_loading_says_what_the_device_lacks(monkeypatch, tmp_path):
         DeviceError, match=r"kernels need cl_khr_fp16, .* A small CPU lacks"
     ) as error:
         module.open()
-    assert "without `accumulate=fp16`" in error.value.remedy
+    assert "with `accumulate=fp32`" in error.value.remedy
     assert loaded == []

@@ -23,6 +23,8 @@ MODELS = {
     "mobilenet_v2_0.35": ("mobilenet_v2", {"size": 32, "width": 0.35}),
     "mobilenet_v2_1.4": ("mobilenet_v2", {"size": 32, "width": 1.4}),
     "facebox_net": ("facebox_net", {"size": 64}),
+    "deit_tiny": ("deit_tiny", {"width": 0.25, "depth": 2, "size": 48, "classes": 10}),
+    "mobilevit": ("mobilevit", {"width": 0.25, "size": 64, "classes": 10}),
 }
 
 #: One of each kind: concat, residuals, resize, a gate, a reduction across channels, a dense layer.
@@ -52,6 +54,8 @@ OF_MODELS = {
     "mobilenet_v2_0.35": (("adreno", "texture", "fp32"), ("adreno", "auto", "fp16")),
     "mobilenet_v2_1.4": (("adreno", "texture", "fp32"),),
     "facebox_net": (("cpu", "auto", "fp32"),),
+    "deit_tiny": (("adreno", "texture", "fp32"), ("adreno", "auto", "fp16")),
+    "mobilevit": (("adreno", "auto", "fp32"),),
 }
 
 
@@ -94,7 +98,7 @@ def test_network(name, device, storage, dtype, tmp_path, compare, every_driver, 
     model = model_of(name, tmp_path)
     rng = np.random.default_rng(1)
     with tvmflow.compile(
-        model, target="opencl", device=device, storage=storage, dtype=dtype
+        model, target="opencl", device=device, storage=storage, dtype=dtype, accumulate="fp32"
     ) as module:
         feeds = {i.name: rng.standard_normal(i.shape).astype(i.dtype) for i in module.inputs}
         references = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)

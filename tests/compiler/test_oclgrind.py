@@ -59,7 +59,9 @@ def compiled(name, folder, device, storage, dtype):
     builder, parameters = NETWORKS[name]
     path = folder / "model.onnx"
     build_model(builder, path, **parameters)
-    module = tvmflow.compile(path, target="opencl", device=device, storage=storage, dtype=dtype)
+    module = tvmflow.compile(
+        path, target="opencl", device=device, storage=storage, dtype=dtype, accumulate="fp32"
+    )
     rng = np.random.default_rng(3)
     feeds = {i.name: rng.standard_normal(i.shape).astype(np.float32) for i in module.inputs}
     return path, module, feeds

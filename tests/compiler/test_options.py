@@ -38,7 +38,7 @@ def test_options_are_the_same_after_json(options):
 
 
 def test_json_has_what_is_not_the_default():
-    assert CompileOptions().to_json() == {"storage": "auto", "dtype": "fp32", "accumulate": "fp32"}
+    assert CompileOptions().to_json() == {"storage": "auto", "dtype": "fp32", "accumulate": "auto"}
     assert CompileOptions(cuda_graph=True).to_json()["cuda_graph"] is True
     assert CompileOptions.from_json({"of_another_version": 1}) == CompileOptions()
 

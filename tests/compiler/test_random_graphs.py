@@ -57,7 +57,7 @@ def test_random_graph(seed, target, device, storage, dtype, compare, long_tier, 
     model = draw(seed, operators=3)
     table = STORED_AS_HALF if dtype == "fp16" else NETWORK
     with tvmflow.compile(
-        model, target=target, device=device, storage=storage, dtype=dtype
+        model, target=target, device=device, storage=storage, dtype=dtype, accumulate="fp32"
     ) as module:
         (info,) = module.inputs
         feeds = {"x": np.random.default_rng(seed).standard_normal(info.shape).astype(np.float32)}

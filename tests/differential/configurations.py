@@ -22,7 +22,7 @@ class Configuration:
         - ``algorithms``: one for all convolutions that can have it;
         - ``keep_layout``: the form of all inputs and outputs that can have it;
         - ``format``: ``standalone``;
-        - ``accumulate``: ``fp16``.
+        - ``accumulate``: ``mixed`` or ``fp16``.
     """
 
     column: str
@@ -37,6 +37,11 @@ class Configuration:
     def half(self) -> bool:
         return self.arguments.get("dtype") == "fp16"
 
+    @property
+    def longest_in_half(self) -> int:
+        """Products in the longest sum in half precision, 0 where none is."""
+        return LONGEST_IN_HALF.get(self.options.get("accumulate", "fp32"), 0)
+
     def __str__(self) -> str:
         return ", ".join([self.column, *(f"{k}={v}" for k, v in self.options.items())])
 
@@ -45,13 +50,15 @@ COLUMNS: dict[str, dict[str, str]] = {
     "llvm": {"target": "llvm"},
     "auto": {"target": "opencl"},
     "auto fp16": {"target": "opencl", "dtype": "fp16"},
+    # PoCL has no arithmetic of halves, which is an option of its own.
     "adreno texture": {"target": "opencl", "device": "adreno", "storage": "texture"},
     "adreno texture fp16": {
         "target": "opencl", "device": "adreno", "storage": "texture", "dtype": "fp16",
+        "accumulate": "fp32",
     },
     "adreno buffer": {"target": "opencl", "device": "adreno", "storage": "buffer"},
     "mali": {"target": "opencl", "device": "mali"},
-    "mali fp16": {"target": "opencl", "device": "mali", "dtype": "fp16"},
+    "mali fp16": {"target": "opencl", "device": "mali", "dtype": "fp16", "accumulate": "fp32"},
     "nvidia": {"target": "opencl", "device": "nvidia"},
 }  # fmt: skip
 
@@ -64,9 +71,12 @@ OPTIONS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
         ("adreno texture", "adreno texture fp16", "mali", "mali fp16", "adreno buffer"),
     ),
     "format": (("standalone",), tuple(c for c in COLUMNS if c != "llvm")),
-    "accumulate": (("fp16",), ("auto fp16", "adreno texture fp16", "mali fp16")),
+    "accumulate": (("mixed", "fp16"), ("auto fp16", "adreno texture fp16", "mali fp16")),
 }
 PLAIN = "plain"
+
+#: `CHUNK` and `MOST_PRODUCTS` of `tvmflow.codegen`, which processes that judge do not import.
+LONGEST_IN_HALF = {"mixed": 40, "fp16": 8192}
 
 
 def option_values(option: str, column: str) -> tuple[Any, ...]:

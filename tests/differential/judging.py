@@ -175,7 +175,7 @@ def oracle_for(
     return Oracle(
         network,
         half=configuration.half,
-        sums_in_half=options.get("accumulate") == "fp16",
+        longest_in_half=configuration.longest_in_half,
         winograd=options.get("algorithms") != "direct",
         expected=expected,
     )

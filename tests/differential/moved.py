@@ -100,7 +100,7 @@ def moved(
     values: Mapping[str, np.ndarray],
     *,
     half: bool,
-    sums_in_half: bool,
+    longest_in_half: int,
     winograd: bool,
 ) -> Moved | None:
     """The network with errors at random where something is rounded; ``None`` if nothing is.
@@ -109,10 +109,10 @@ def moved(
     ----------
     values
         Every tensor of the network.
-    half, sums_in_half, winograd
+    half, longest_in_half, winograd
         See `oracle.Oracle`.
     """
-    noise = _Noise(sums_in_half)
+    noise = _Noise(longest_in_half)
     used = False
     nodes: list[onnx.NodeProto] = []
     renamed: dict[str, str] = {}
@@ -181,7 +181,7 @@ def moved(
                 unit = 2.0**-11 if half else ULPS * 2.0**-23
                 error = unit * _usual_sum(*(values[name] for name in node.input[:2]))
                 last = noise.beside_one(nodes, last, values[name], error=error)
-            if sums_in_half and node.op_type in ("LpPool", "GlobalLpPool"):
+            if longest_in_half and node.op_type in ("LpPool", "GlobalLpPool"):
                 # Powers below 2^-14 have fewer digits in half precision.
                 terms = prod(_attribute(node, "kernel_shape") or first.shape[2:])
                 p = _attribute(node, "p") or 2
@@ -322,8 +322,8 @@ class Moved:
 class _Noise:
     """Adds nodes that err at random."""
 
-    def __init__(self, sums_in_half: bool):
-        self._sums_in_half = sums_in_half
+    def __init__(self, longest_in_half: int):
+        self._longest_in_half = longest_in_half
         self._count = 0
         self.sources: dict[str, Source] = {}
         #: Tensors within functions that are rounded.
@@ -367,9 +367,9 @@ class _Noise:
         return self._node(nodes, "Mul", [name, self._source(value.shape, dtype, amount)])
 
     def _usual(self, dtype: str, length: int = 1) -> float:
-        if self._sums_in_half and dtype == "float32":
+        if self._longest_in_half and dtype == "float32":
             # See `tvmflow.verify.tolerance.summed_in_half`.
-            return 2.0**-10 * max(1.0, (length / 6) ** 0.5)
+            return 2.0**-10 * max(1.0, (min(length, self._longest_in_half) / 6) ** 0.5)
         # Half precision rounds what is computed in single: by little more than one unit.
         usual = {"float16": 2 * 2.0**-10, "float32": ULPS * 2.0**-23, "float64": ULPS * 2.0**-52}
         return usual[dtype]

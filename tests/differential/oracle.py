@@ -97,8 +97,8 @@ class Oracle:
         The network.
     half
         Whether tensors may be stored in half precision.
-    sums_in_half
-        Whether sums may be taken in it, too.
+    longest_in_half
+        Products in the longest sum that may be taken in it, too; 0 where none is.
     winograd
         Whether convolutions may be computed by Winograd's algorithm, which rounds sums of whole
         numbers as well.
@@ -108,7 +108,7 @@ class Oracle:
 
     network: Network
     half: bool = False
-    sums_in_half: bool = False
+    longest_in_half: int = 0
     winograd: bool = True
     expected: Mapping[str, np.ndarray] | None = None
     reference: dict[str, np.ndarray] = field(init=False)
@@ -145,7 +145,7 @@ class Oracle:
         if self._moved is None:
             self._moved = moved(
                 self.network, self._values,
-                half=self.half, sums_in_half=self.sums_in_half, winograd=self.winograd,
+                half=self.half, longest_in_half=self.longest_in_half, winograd=self.winograd,
             )  # fmt: skip
             if self._moved is None:
                 return []

@@ -6,10 +6,14 @@ from math import erf
 
 import numpy as np
 import pytest
+from configurations import LONGEST_IN_HALF
 from contexts import Network
 from graphs import Tensor
 from onnx import helper
 from oracle import Oracle, run
+
+from tvmflow.codegen.chunked_sums import CHUNK
+from tvmflow.codegen.half import MOST_PRODUCTS
 
 pytestmark = pytest.mark.onnxruntime
 
@@ -142,6 +146,25 @@ def test_storage_in_half_precision_is_wider(rng):
     assert oracle.judge({"y": result * np.float32(1.05)}) is not None
     strict, _ = oracle_of([node], feeds)
     assert strict.judge({"y": stored}) is not None
+
+
+def test_sums_in_half_precision_are_judged_by_their_length(rng):
+    """A product of 2,048 numbers of one sign that is summed in halves, whole and in chunks."""
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    feeds = {"x": abs(normal(rng, 6, 2048)), "w": abs(normal(rng, 2048, 6))}
+    feeds = {name: array.astype("f2").astype("f4") for name, array in feeds.items()}
+    products = (feeds["x"][:, :, None] * feeds["w"][None]).astype("f2")
+    whole = np.add.accumulate(products, axis=1, dtype="f2")[:, -1].astype("f4")
+    length = LONGEST_IN_HALF["mixed"]
+    parts = (products[:, at : at + length] for at in range(0, 2048, length))
+    chunks = sum(np.add.accumulate(p, axis=1, dtype="f2")[:, -1].astype("f4") for p in parts)
+    oracle, _ = oracle_of([node], feeds, half=True, longest_in_half=length)
+    assert oracle.judge({"y": chunks}) is None
+    assert oracle.judge({"y": whole}) is not None
+
+
+def test_lengths_of_sums_are_those_of_the_code():
+    assert LONGEST_IN_HALF == {"mixed": CHUNK, "fp16": MOST_PRODUCTS}
 
 
 def test_an_overflow_in_half_precision_may_show_or_not(rng):

@@ -171,7 +171,9 @@ def test_no_arithmetic_of_halves_is_needed_to_move_them(device):
         "g (float16[3, 50] x) => (float16[50, 3] y) { y = Transpose<perm = [1, 0]>(x) }"
     )
     x = np.random.default_rng(0).standard_normal((3, 50)).astype(np.float16)
-    with tvmflow.compile(model, target="opencl", device=device, dtype="fp16") as module:
+    with tvmflow.compile(
+        model, target="opencl", device=device, dtype="fp16", accumulate="fp32"
+    ) as module:
         assert module.metadata["extensions"] == []
         lines = "\n".join(module.device_sources()).splitlines()
         assert not any("tvmflow_half_read" in line for line in lines if line[:1] != "#")

@@ -87,7 +87,7 @@ def test_drivers(device, storage, dtype, tmp_path):
     model, feeds = network(CRITICAL, blocked=True)
     path = tmp_path / "module.so"
     with tvmflow.compile(
-        model, target="opencl", device=device, storage=storage, dtype=dtype
+        model, target="opencl", device=device, storage=storage, dtype=dtype, accumulate="fp32"
     ) as module:
         module.save(path)
     for driver in processor_drivers(quick=True):

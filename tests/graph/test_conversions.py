@@ -115,7 +115,7 @@ def test_a_copy_is_asked_for_and_refused_by_name(name):
 @pytest.mark.opencl
 def test_half_textures_are_copies_of_inputs_that_stay_fp32():
     x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
-    options = {"device": "adreno", "storage": "texture", "dtype": "fp16"}
+    options = {"device": "adreno", "storage": "texture", "dtype": "fp16", "accumulate": "fp32"}
     with tvmflow.compile(network("z"), **options) as module:
         (got,) = module(x=x)
         stored = {p["tensor"]: p["stored_as"] for p in module.metadata["placements"]}

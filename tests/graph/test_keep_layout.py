@@ -181,7 +181,7 @@ def test_an_input_that_is_read_in_the_plain_layout_is_unpacked():
 def test_half_textures_at_the_interface(storage):
     model = residual(6)
     kept = {"x": "texture", "t3": "texture", "t1": "nchw4c"}
-    options = {"storage": storage, "dtype": "fp16", "keep_layout": kept}
+    options = {"storage": storage, "dtype": "fp16", "accumulate": "fp32", "keep_layout": kept}
     with tvmflow.compile(model, device="adreno", **options) as module:
         assert module.inputs[0].scope == "global.texture-half:p1"
         assert [info.dtype for info in module.outputs] == ["float32"] * 3

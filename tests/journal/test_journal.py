@@ -11,7 +11,8 @@ from journals import DEVICES, TARGET, random_trials, read, workload, write
 
 from tvmflow.errors import JournalError
 from tvmflow.journal.journal import Journal
-from tvmflow.journal.records import Error, Event, Target, Trial
+from tvmflow.journal.records import Error, Event, Target, Trial, Workload
+from tvmflow.tuning import maintenance
 
 
 def best_of(trials: list[Trial], wanted) -> float:
@@ -103,6 +104,49 @@ def test_the_nearest_workload_is_stored_most_alike(tmp_path: Path):
         assert journal.nearest(workload(3, storage="texture"), TARGET) == other
         assert journal.nearest(workload(3, dtype="fp16"), TARGET) == half
         assert journal.nearest(workload(4), TARGET) is None
+
+
+def test_a_map_of_nearly_the_same_size_will_do_where_there_is_no_other(tmp_path: Path):
+    one, *_ = random_trials(5, 1)
+    base = {"knobs": {"tile": 1}, "costs": (1.0,), "error": Error.NONE, "original": None}
+
+    def sized(height: int, outputs: int = 64) -> Workload:
+        shape = {"batch": 1, "outputs": outputs, "height": height, "padded": True}
+        return Workload("conv2d", {**shape, "texture": True, "weights": "texture"})
+
+    trials = [
+        Trial(**{**vars(one), **base, "workload": w})
+        for w in (sized(75), sized(38), sized(56, outputs=32))
+    ]
+    path = write(tmp_path / "a.journal", trials)
+    with Journal.open(path) as journal:
+        assert journal.nearest(sized(56), TARGET) == trials[0]
+        assert journal.nearest(sized(40), TARGET) == trials[1]
+        assert journal.nearest(sized(38), TARGET) == trials[1]
+        assert journal.best(sized(56), TARGET) is None
+        assert journal.nearest(sized(160), TARGET) is None
+        assert journal.nearest(sized(56, outputs=128), TARGET) is None
+
+
+def test_what_was_predicted_never_stands_for_what_was_measured(tmp_path: Path):
+    one, *_ = random_trials(5, 1)
+    base = {**vars(one), "error": Error.NONE, "original": None, "workload": workload(3)}
+    measured = Trial(**{**base, "costs": (2.0,)})
+    predicted = Trial(**{**base, "costs": (1.0,), "target": TARGET.predicted})
+    path = write(tmp_path / "a.journal", [predicted, measured, predicted])
+    maintenance.compact(path, tmp_path / "b.journal", best=1)
+    for name in ("a.journal", "b.journal"):
+        with Journal.open(tmp_path / name) as journal:
+            assert journal.nearest(workload(3), TARGET) == measured
+            assert journal.nearest(workload(3), TARGET.predicted) == predicted
+            assert {t.target.is_predicted for t in journal.trials()} == {True, False}
+    # Nor does it hide what was measured for a map of another size.
+    near = workload(3)
+    near = Workload(near.family, {**near.shape, "height": 60}, near.dtype, near.storage)
+    journal_path = write(tmp_path / "c.journal", [measured])
+    write(journal_path, [Trial(**{**vars(predicted), "workload": near})])
+    with Journal.open(journal_path) as journal:
+        assert journal.nearest(near, TARGET) == measured
 
 
 def test_a_second_writer_is_refused(tmp_path: Path):

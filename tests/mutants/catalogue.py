@@ -74,10 +74,18 @@ MUTANTS = (
     Mutant(
         "gpu-tile",
         "schedules/conv2d.py",
-        "def _gpu_tile(shape: Shape, device: Device) -> tuple[int, int, int]:",
-        "def _gpu_tile(*_arguments: object) -> tuple[int, int, int]:\n    return 1, 1, 1\n",
+        "def _gpu_tile(shape: Shape, device: Device, vectors: int) -> Extents:",
+        "def _gpu_tile(*_arguments: object) -> Extents:\n    return 1, 1, 1\n",
         "a work-item of a GPU computes one vector, and reads weights for each product",
         ("tests/schedules/test_register_tiles.py",),
+    ),
+    Mutant(
+        "narrow-copies",
+        "schedules/common.py",
+        "if wide and not gathers_bytes(",
+        "if wide and gathers_bytes(",
+        "what is kept in registers is read number by number",
+        ("tests/explain/test_gpu_budget.py::test_schedules_for_adreno",),
     ),
     Mutant(
         "depthwise-dilation",

@@ -85,7 +85,7 @@ def test_stored_in_16_bits(storage: str):
     ]
     model = build(nodes, {"x": (2, 9, 8)}, ["y"], {"w": random((8, 4), 0.3), "anchors": anchors(9)})
     feeds = feeds_for(model)
-    found = run(model, feeds, "opencl", "adreno", storage=storage, dtype="fp16")
+    found = run(model, feeds, "opencl", "adreno", storage=storage, dtype="fp16", accumulate="fp32")
     assert_close(found, references(model, feeds)[0], STORED_AS_HALF)
 
 

@@ -216,7 +216,7 @@ def test_boxes_in_textures(skip: str):
     assert (chosen.family, chosen.source) == (masked_mean.NAME, "given")
     text = loss.program.module.imports[0].inspect_source()
     assert "image2d_array_t" in text
-    assert "vload4(" not in text
+    assert "at_float4(" not in text
     for size in [(3, 5), (7, 37)]:
         arrays = batch("count", *size)
         found, expected = loss(*arrays), reference("count", arrays)
@@ -320,7 +320,7 @@ def source(form: str, device: str, **changed: object) -> str:
 
 def test_a_box_is_one_load():
     text = source("count", "nvidia")
-    assert text.count("vload4(0, pred_ptr") == text.count("vload4(0, target_ptr") == 1
+    assert text.count("at_float4(pred_ptr") == text.count("at_float4(target_ptr") == 1
     assert "pred_ptr[" not in text
     assert "target_ptr[" not in text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,7 @@ from first_stages import chosen_schedules
 import tvmflow
 from tvmflow import Module
 from tvmflow.devices.target import PRESETS
-from tvmflow.schedules.family import candidates
+from tvmflow.schedules.family import drawn
 from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 Schedules = Mapping[str, Mapping[str, Any]]
@@ -45,12 +46,12 @@ def check_any_knobs(
 ) -> None:
     """Compile with knobs from so far into the space of each function; outputs stay right."""
     found = of_family(family, chosen_schedules(model, device=device))
-    spaces = {
-        name: list(candidates(family, family.Shape(**choice["shape"]), PRESETS[device]))
-        for name, choice in found.items()
-    }
     for step in steps:
-        knobs = {name: vars(space[step % len(space)]) for name, space in spaces.items()}
+        rng, preset = random.Random(step), PRESETS[device]
+        knobs = {
+            name: vars(next(drawn(family, family.Shape(**choice["shape"]), preset, rng)))
+            for name, choice in found.items()
+        }
         with tvmflow.compile(model, device=device, knobs=knobs) as module:
             taken = of_family(family, module.metadata["schedules"])
             assert {choice["source"] for choice in taken.values()} == {"given"}

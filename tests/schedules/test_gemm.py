@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import asdict, replace
 
 import numpy as np
+import operators
 import pytest
 from cuda_host import cuda_host
 from onnx import TensorProto, helper, numpy_helper
@@ -134,6 +135,25 @@ def test_products_with_weights_are_right(dtype):
     assert_close(outputs["y"], reference(model, feeds), TOLERANCES[dtype])
 
 
+@pytest.mark.cuda_host
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("channels", [3, pytest.param(5, marks=pytest.mark.slow)])
+def test_the_first_layer_is_a_product_on_tensor_cores(channels, monkeypatch):
+    """Of a few channels, which are packed with zeros: whole vectors are copied."""
+    model = first_layer(channels)
+    feeds = feeds_for(model)
+    outputs, families = run(model, feeds, dtype="fp16")
+    assert "gemm_tensor" in families
+    assert_close(outputs[model.graph.output[0].name], reference(model, feeds), STORED_AS_HALF)
+    body, _source = kernel(model, "gemm_tensor", monkeypatch, dtype="fp16")
+    assert re.search(r"ptx_cp_async_\w*pred_cg_16\w*\(", body)
+
+
+def first_layer(channels):
+    """A convolution of the model's input, with a window of 7 x 7 and a stride of 2."""
+    return operators.conv((1, channels, 61, 53), 40, (7, 7), stride=2, pad=3)
+
+
 # -- knobs -----------------------------------------------------------------------------------------
 
 
@@ -158,10 +178,25 @@ def test_heuristics_keep_the_constraints(dtype):
     for shape in shapes(dtype):
         knobs = family.heuristic(shape, device)
         assert refusal(family, knobs, shape, device) is None, (shape, knobs)
-        # Few groups are small ones: there is no way to have more.
-        tile = (knobs.tile_m, knobs.tile_n) if dtype == "fp16" else (knobs.rows, knobs.columns)
-        few = groups(shape, *tile) < device.multiprocessors.count
-        assert not few or max(tile) <= 64
+
+
+@pytest.mark.parametrize("dtype", FAMILY)
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth"),
+    [(49, 512, 4608), (49, 512, 2048), (196, 256, 2304), (12544, 64, 416), (3136, 256, 576)],
+)
+def test_no_work_group_goes_many_steps_alone(rows, columns, depth, dtype):
+    """Deep products of small maps are shared; large ones need no second kernel."""
+    family, device = BY_NAME[FAMILY[dtype]], gpu(dtype)
+    lanes = 8 if dtype == "fp16" else 4
+    shape = Shape(1, padded(rows), padded(columns), depth, lanes, lanes, half=dtype == "fp16")
+    knobs = family.heuristic(shape, device)
+    tile = family.tile(knobs)
+    count = groups(shape, tile.rows, tile.columns) * knobs.splits
+    assert count >= 0.5 * device.multiprocessors.count
+    small = rows < 1000
+    assert (knobs.splits > 1) == small
+    assert not small or depth // tile.depth // knobs.splits <= 36
 
 
 @pytest.mark.parametrize("dtype", FAMILY)
@@ -178,6 +213,8 @@ def test_a_space_has_several_candidates(dtype):
     [
         ("fp16", {"stages": 5}, "stages is at most 4"),
         ("fp16", {"tile_m": 24}, "must divide rows"),
+        ("fp16", {"splits": 4}, "divides the steps"),
+        ("fp32", {"splits": 18}, "splits is at most 16"),
         ("fp16", {"warps_m": 4, "warps_n": 8}, "whole fragments"),
         ("fp32", {"tile_n": 4, "group_n": 4}, "64 numbers"),
         ("fp32", {"tile_k": 6}, "tile_k is a multiple of 4"),
@@ -188,7 +225,9 @@ def test_knobs_that_do_not_fit_are_refused(dtype, change, sentence):
     family, device = BY_NAME[FAMILY[dtype]], gpu(dtype)
     lanes = 8 if dtype == "fp16" else 4
     shape = Shape(1, 3136, 256, 576, lanes, lanes, half=dtype == "fp16")
-    knobs = replace(family.heuristic(shape, device), **change)
+    fitting = Tensor(64, 64, 32, 2, 2, 3, 1) if dtype == "fp16" else Simt(8, 1, 8, 8, 16, 3, 1)
+    assert refusal(family, fitting, shape, device) is None
+    knobs = replace(fitting, **change)
     assert sentence in refusal(family, knobs, shape, device)
 
 
@@ -197,11 +236,12 @@ def test_knobs_that_do_not_fit_are_refused(dtype, change, sentence):
 @pytest.mark.parametrize(
     ("dtype", "knobs"),
     [
-        ("fp16", Tensor(32, 64, 32, 2, 2, 4)),
-        ("fp16", Tensor(64, 32, 32, 2, 1, 1)),
-        ("fp32", Simt(4, 2, 8, 8, 8, 2)),
-        ("fp32", Simt(8, 1, 4, 8, 32, 1)),
-        ("fp32", Simt(1, 2, 16, 8, 32, 2)),
+        ("fp16", Tensor(32, 64, 32, 2, 2, 4, 1)),
+        ("fp16", Tensor(64, 32, 32, 2, 1, 1, 1)),
+        ("fp16", Tensor(32, 32, 16, 1, 2, 2, 6)),
+        ("fp32", Simt(4, 2, 8, 8, 8, 2, 4)),
+        ("fp32", Simt(8, 1, 4, 8, 32, 1, 1)),
+        ("fp32", Simt(1, 2, 16, 8, 32, 2, 1)),
     ],
 )
 def test_other_knobs_are_right(dtype, knobs):
@@ -243,7 +283,10 @@ def test_tensor_cores_are_fed_by_asynchronous_copies_of_16_bytes(monkeypatch):
     # Pixels are copied under a test for the border, weights without one.
     assert re.search(r"ptx_cp_async_\w*pred_cg_16\w*\(\w+, [^;]*, x_ptr|ptx_cp_async_\w*pred", body)
     assert re.search(r"ptx_cp_async_(?!\w*pred)\w*cg_16", body)
-    assert "wait_group_2" in body
+    # Each step waits for its tiles with those of the next on their way, and has one barrier.
+    step = re.search(r"\n  for \(int k_0.*?\n  }\n", body, re.DOTALL)
+    assert step[0].count("__syncthreads()") == 1
+    assert re.search(r"wait_group_1\(\);\s+__syncthreads\(\);", step[0])
     # The epilogue is in the kernel, and its result is stored in whole vectors of halves.
     assert re.search(r"max\(", body)
     assert re.search(r"\*\((uint4|uint2|half4)\*\)\(\w+_ptr \+ [^;]* = ", body)

@@ -87,6 +87,7 @@ def test_samples_are_right(case, mode):
         pytest.skip("a position rounded to 16 bits may be nearest to another element")
     model = sampling(case)
     options = {"target": target, "device": device, "storage": storage, "dtype": dtype}
+    options["accumulate"] = "fp32"
     with tvmflow.compile(model, **options) as module:
         check_outputs(model, module, positions(model), dtype)
         found = of_family(grid_sample, module.metadata["schedules"])
@@ -101,6 +102,7 @@ def test_deformable_convolutions_are_right(case, mode):
     target, device, storage, dtype = mode
     model = deforming(case)
     options = {"target": target, "device": device, "storage": storage, "dtype": dtype}
+    options["accumulate"] = "fp32"
     with tvmflow.compile(model, **options) as module:
         check_outputs(model, module, positions(model), dtype)
         # Several groups of offsets are sampled as pictures of their own, in the plain layout.

@@ -72,7 +72,9 @@ def product(shapes, weights=None, activation=None):
 
 
 def check(model, feeds, reference, target, device, storage, dtype):
-    with tvmflow.compile(model, target=target, device=device, storage=storage, dtype=dtype) as m:
+    with tvmflow.compile(
+        model, target=target, device=device, storage=storage, dtype=dtype, accumulate="fp32"
+    ) as m:
         (output,) = m(**feeds).values()
         table = STORED_AS_HALF if dtype == "fp16" else OPERATOR
         assert_close(output, reference.astype(np.float32), table)
@@ -136,7 +138,7 @@ def test_tiles_are_in_local_memory(tmp_path):
     assert source.count("barrier(CLK_LOCAL_MEM_FENCE)") == 2
     products = [line for line in source.splitlines() if "matmul_left_shared" in line]
     assert not any("?" in line or "if (" in line for line in products)
-    assert "vstore4(" in source
+    assert "put_float4(" in source
 
 
 @pytest.mark.parametrize("units", [32, 37])

@@ -92,7 +92,9 @@ MEANS = [
 def test_mean(shape, axes, mode):
     target, device, storage, dtype = mode
     model, x = reduce("ReduceMean", shape, axes), random(shape) + 3
-    got, metadata = run(model, x, target=target, device=device, storage=storage, dtype=dtype)
+    got, metadata = run(
+        model, x, target=target, device=device, storage=storage, dtype=dtype, accumulate="fp32"
+    )
     reference = x.astype(np.float64).mean(axis=axes).astype(np.float32)
     assert_close(got, reference, STORED_AS_HALF if dtype == "fp16" else OPERATOR)
     if shape[1] > 1:
@@ -200,7 +202,7 @@ def test_means_of_half_precision_are_summed_in_single(tmp_path):
     """65,600 ones: the sum overflows 16 bits and is beyond their whole numbers."""
     x = np.ones((1, 1, 164, 400), np.float32)
     model = single("GlobalAveragePool", [x.shape])
-    got, _ = run(model, x, target="opencl", device="adreno", dtype="fp16")
+    got, _ = run(model, x, target="opencl", device="adreno", dtype="fp16", accumulate="fp32")
     assert got.reshape(()) == 1
     onnx.checker.check_model(model)
 
@@ -246,7 +248,9 @@ def test_channels_are_read_from_their_lanes(case, mode):
     x = np.random.default_rng(3).integers(-1, 2, (1, 3, 6, 5)).astype(np.float32)
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.rint(weight), "w"))
     mixed = np.einsum("oc,nchw->nohw", np.rint(weight)[:, :, 0, 0], x).astype(np.float64)
-    got, metadata = run(model, x, target=target, device=device, storage=storage, dtype=dtype)
+    got, metadata = run(
+        model, x, target=target, device=device, storage=storage, dtype=dtype, accumulate="fp32"
+    )
     if reference is None:
         e = np.exp(mixed - mixed.max(1, keepdims=True))
         reference = lambda _: e / e.sum(1, keepdims=True)  # noqa: E731

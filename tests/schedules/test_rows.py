@@ -34,7 +34,9 @@ def affine(*shape):
 def check(model, reference, x, families, mode, table=OPERATOR):
     """Compile for a mode, compare with float64, and look at the families of the kernels."""
     target, device, storage, dtype = mode
-    with tvmflow.compile(model, target=target, device=device, storage=storage, dtype=dtype) as m:
+    with tvmflow.compile(
+        model, target=target, device=device, storage=storage, dtype=dtype, accumulate="fp32"
+    ) as m:
         (got,) = m(**{m.inputs[0].name: x}).values()
         found = [s["family"] for s in m.metadata["schedules"].values()]
     table = STORED_AS_HALF if dtype == "fp16" else table
@@ -200,7 +202,13 @@ def test_few_long_rows_are_shared_by_groups(log, mode):
     x = random((2, 70003), 3)
     model = single("LogSoftmax" if log else "Softmax", [x.shape], axis=1)
     target, device, storage, dtype = mode
-    options = {"target": target, "device": device, "storage": storage, "dtype": dtype}
+    options = {
+        "target": target,
+        "device": device,
+        "storage": storage,
+        "dtype": dtype,
+        "accumulate": "fp32",
+    }
     with tvmflow.compile(model, **options) as module:
         (choice,) = (c for c in module.metadata["schedules"].values() if c["family"] == "softmax")
         assert choice["knobs"]["splits"] > 1

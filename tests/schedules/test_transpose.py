@@ -55,8 +55,8 @@ def test_a_tile_is_read_and_written_in_vectors(device, tile):
     scheduled, text = source(turned((64, 96), (1, 0)), device)
     assert scheduled.family == "transpose"
     assert (scheduled.knobs["rows"], scheduled.knobs["columns"]) == (tile, tile)
-    assert len(re.findall(rf"vload{tile}\(0, x_ptr", text)) == tile
-    assert len(re.findall(rf"vstore{tile}\(.*y_ptr", text)) == tile
+    assert len(re.findall(rf"at_float{tile}\(x_ptr", text)) == tile
+    assert len(re.findall(rf"put_float{tile}\(y_ptr", text)) == tile
     # No element is read from or written to the tensors by itself.
     assert not re.search(r"[xy]_ptr\[", text)
 
@@ -84,8 +84,8 @@ def test_a_group_turns_its_tile_in_local_memory():
     assert f"__local float x_reindex_shared_ptr[{32 * 33}]" in text
     assert text.count("barrier(CLK_LOCAL_MEM_FENCE)") == 1
     # Both sides in vectors of neighbours: those of a group read and write whole rows of a tile.
-    assert len(re.findall(r"vload4\(0, x_ptr", text)) == 1
-    assert len(re.findall(r"vstore4\(.*y_ptr", text)) == 4
+    assert len(re.findall(r"at_float4\(x_ptr", text)) == 1
+    assert len(re.findall(r"put_float4\(y_ptr", text)) == 4
 
 
 def test_vectors_of_cuda_are_aligned():

@@ -7,7 +7,7 @@ kernels are compiled with ``cuda_host.h`` when it is loaded.  What is found:
   overflows of indices: by sanitizers;
 - values that nobody wrote: memory is filled with NaNs, shared memory for every block;
 - missing barriers: the threads between two barriers run in several orders, and all of these
-  must give the same bits;
+  must give the same bits; asynchronous copies are done late, at once, or either way;
 - barriers that only some threads reach, and asynchronous copies that nobody waits for.
 """
 
@@ -59,9 +59,8 @@ _PTX = {
     r"cp\.async\.commit_group;": "CommitGroup()",
     r"cp\.async\.wait_group (\d+);": "WaitGroup({0})",
     r"cp\.async\.c[ag]\.shared\.global \[%0\], \[%1\], %2;": "CopyAsync({0}, {1}, {2}, false)",
-    r"{ \.reg \.pred p; setp\.eq\.u32 p, %3, 1; @p cp\.async\.c[ag]\.shared\.global"
-    r" \[%0\], \[%1\], %2; @!p st\.shared[.\w]* \[%0\], {[%4, ]*}; }": (
-        "CopyAsync({0}, {1}, {2}, ({3}) != 1)"
+    r"cp\.async\.c[ag]\.shared\.global \[%0\], \[%1\], %2, %3;": (
+        "CopyAsync({0}, {1}, {2}, ({3}) == 0)"
     ),
 }
 #: What makes threads of a kernel wait for each other.

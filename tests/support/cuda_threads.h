@@ -32,7 +32,8 @@ constexpr size_t kStackBytes = 256 << 10;
 
 enum class State { kReady, kAtBlockBarrier, kAtWarpBarrier, kDone };
 
-// An asynchronous copy, done when it is waited for: a missing wait leaves the target as it was.
+// An asynchronous copy that is not done before it is waited for: a missing wait leaves the target as
+// it was. Others are done at once, so that what is still read there is lost: see `DoneAtOnce`.
 struct Copy {
   void* to;
   const void* from;
@@ -113,11 +114,35 @@ void Exchange(void* value, size_t bytes, size_t lane, int line) {
   WaitForWarp(line);
 }
 
+inline std::string_view WantedOrder() {
+  const char* variable = std::getenv("CUDA_HOST_ORDER");
+  return variable ? variable : "forward";
+}
+
+inline std::mt19937& Random() {
+  static std::mt19937 random(20);
+  return random;
+}
+
+// Whether an asynchronous copy is done when it is asked for: never, always, or either way.
+inline bool DoneAtOnce() {
+  const std::string_view wanted = WantedOrder();
+  return wanted == "reverse" || (wanted == "shuffle" && Random()() % 2);
+}
+
+inline void Do(const Copy& copy) {
+  copy.zeros ? std::memset(copy.to, 0, copy.bytes) : std::memcpy(copy.to, copy.from, copy.bytes);
+}
+
 void CopyAsync(void* to, const void* from, size_t bytes, bool zeros) {
   if (reinterpret_cast<uintptr_t>(to) % bytes ||
       (!zeros && reinterpret_cast<uintptr_t>(from) % bytes))
     Fail("an asynchronous copy is not aligned");
-  grid.self().copies.push_back({to, from, bytes, zeros});
+  const Copy copy{to, from, bytes, zeros};
+  const bool done = DoneAtOnce();
+  if (done) Do(copy);
+  // What is done stays to be waited for.
+  grid.self().copies.push_back(done ? Copy{to, to, 0, false} : copy);
 }
 
 void CommitGroup() { grid.self().groups.push_back(std::move(grid.self().copies)); }
@@ -125,9 +150,7 @@ void CommitGroup() { grid.self().groups.push_back(std::move(grid.self().copies))
 // Completes all groups but the `left` newest.
 void WaitGroup(size_t left) {
   for (auto& groups = grid.self().groups; groups.size() > left; groups.pop_front()) {
-    for (const Copy& copy : groups.front())
-      copy.zeros ? std::memset(copy.to, 0, copy.bytes)
-                 : std::memcpy(copy.to, copy.from, copy.bytes);
+    for (const Copy& copy : groups.front()) Do(copy);
   }
 }
 
@@ -149,13 +172,11 @@ inline void RunThread() {
 }
 
 inline std::vector<size_t> Order(size_t count) {
-  static std::mt19937 random(20);
-  const char* variable = std::getenv("CUDA_HOST_ORDER");
-  const std::string_view wanted = variable ? variable : "forward";
+  const std::string_view wanted = WantedOrder();
   std::vector<size_t> order(count);
   std::iota(order.begin(), order.end(), size_t{0});
   if (wanted == "reverse") std::reverse(order.begin(), order.end());
-  if (wanted == "shuffle") std::shuffle(order.begin(), order.end(), random);
+  if (wanted == "shuffle") std::shuffle(order.begin(), order.end(), Random());
   return order;
 }
 
@@ -198,23 +219,28 @@ inline void StartFibers() {
   }
 }
 
+inline void Resume(size_t number) {
+  Thread& thread = *grid.threads[number];
+  if (thread.state != State::kReady) return;
+  threadIdx = thread.index;
+  grid.current = number;
+  swapcontext(&grid.scheduler, &thread.context);
+}
+
+// Runs the warps one after the other, each as far as it comes without the others.
 inline void RunBlockOfFibers() {
   StartFibers();
   for (bool alive = true; alive;) {
-    alive = false;
-    for (size_t i : Order(grid.count)) {
-      Thread& thread = *grid.threads[i];
-      if (thread.state == State::kReady) {
-        threadIdx = thread.index;
-        grid.current = i;
-        swapcontext(&grid.scheduler, &thread.context);
-      }
-      alive |= thread.state != State::kDone;
+    for (size_t warp : Order((grid.count + kWarp - 1) / kWarp)) {
+      const size_t begin = warp * kWarp, end = std::min(begin + kWarp, grid.count);
+      do {
+        for (size_t lane : Order(end - begin)) Resume(begin + lane);
+      } while (Release(begin, end, State::kAtWarpBarrier));
     }
-    bool released = Release(0, grid.count, State::kAtBlockBarrier);
-    for (size_t warp = 0; warp < grid.count; warp += kWarp)
-      released |= Release(warp, std::min(warp + kWarp, grid.count), State::kAtWarpBarrier);
-    if (alive && !released) Fail("some threads wait at a barrier that others do not reach");
+    alive = std::any_of(grid.threads.begin(), grid.threads.begin() + grid.count,
+                        [](const auto& thread) { return thread->state != State::kDone; });
+    if (alive && !Release(0, grid.count, State::kAtBlockBarrier))
+      Fail("some threads wait at a barrier that others do not reach");
   }
   for (size_t i = 1; i < grid.count; ++i)
     if (grid.threads[i]->barriers != grid.threads[0]->barriers)

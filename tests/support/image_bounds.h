@@ -13,7 +13,14 @@ static void require_inside(int width, int height, int layers, int4 at) {
     *(volatile __global int*)0 = 1;
 }
 
-static float4 checked_read(__read_only image2d_array_t image, int4 at) {
+// By a sampler, zeros are read outside.
+static float4 __attribute__((overloadable))
+checked_read(__read_only image2d_array_t image, sampler_t sampler, int4 at) {
+  return read_imagef(image, sampler, at);
+}
+
+static float4 __attribute__((overloadable))
+checked_read(__read_only image2d_array_t image, int4 at) {
   require_inside(get_image_width(image), get_image_height(image), get_image_array_size(image), at);
   return read_imagef(image, at);
 }

@@ -7,6 +7,7 @@ import hashlib
 import json
 import pickle
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,14 @@ LINE = {
 }
 
 
+def test_predicted_times_are_no_lines_of_autotvm(tmp_path: Path):
+    measured = next(t for t in random_trials(1, 50) if t.original is None and not t.error)
+    predicted = replace(measured, target=measured.target.predicted)
+    out = tmp_path / "a.log"
+    assert maintenance.export([predicted, measured], "autotvm", out) == (1, 1)
+    assert len(out.read_text().splitlines()) == 1
+
+
 def changed(path: str, value: object) -> dict:
     """The line with one value of it changed."""
     line = json.loads(json.dumps(LINE))
@@ -135,17 +144,18 @@ def test_a_line_is_understood(tmp_path: Path):
     window["input_block"] = 4
     loops = {"batch": 1, "outputs": 6, "height": 7, "width": 6, "lanes": 4, "inputs": 32}
     assert work.shape == {**loops, **window}
-    # Four rows do not divide seven, and 2 * 1 * 3 vectors fit sixteen registers.
     assert trial.knobs == {
         "tile_o": 2,
-        "tile_h": 1,
+        "tile_h": 4,
         "tile_w": 3,
         "unroll_i": 4,
+        "group_o": 3,
+        "group_h": 2,
+        "group_w": 4,
+        "split_i": 1,
         "stage_input": False,
         "split_borders": False,
         "weights": "direct",
-        "group_w": 4,
-        "group_size": 24,
     }
 
 
@@ -164,13 +174,15 @@ def test_layouts_of_one_convolution_are_one_workload(tmp_path: Path):
     assert trials[0].workload == trials[1].workload
     assert trials[0].workload.family == "depthwise"
     assert trials[0].knobs == {
+        "group_o": 3,
+        "group_h": 2,
+        "group_w": 4,
+        "tile_o": 2,
         "tile_h": 4,
         "tile_w": 3,
         "reuse_rows": False,
         "stage_input": False,
         "split_borders": False,
-        "group_w": 4,
-        "group_size": 24,
     }
 
 
@@ -182,18 +194,41 @@ def test_a_pointwise_convolution_has_a_family_of_its_own(tmp_path: Path):
     assert trial.knobs["split_i"] == 1
 
 
-def test_knobs_that_need_too_many_registers_become_smaller(tmp_path: Path):
-    line = changed("config/entity/0/2", [-1, 8, 2])
-    line["config"]["entity"][2][2] = [-1, 6, 4]
+def test_a_tile_is_clipped_to_the_map_and_a_group_is_not(tmp_path: Path):
+    line = changed("config/entity/1/2", [-1, 8, 2])
+    line["config"]["entity"][2][2] = [-1, 1, 16]
     _, (trial,) = imported(tmp_path, [line])
-    assert [trial.knobs[name] for name in ("tile_o", "tile_h", "tile_w")] == [2, 1, 6]
+    assert [trial.knobs[name] for name in ("tile_o", "tile_h", "tile_w")] == [2, 7, 1]
+    assert [trial.knobs[name] for name in ("group_o", "group_h", "group_w")] == [3, 2, 16]
+
+
+def test_knobs_that_no_schedule_of_ours_takes_are_refused(tmp_path: Path):
+    report, _ = imported(tmp_path, [LINE, changed("config/entity/0/2", [-1, 4, 3])])
+    assert "its knobs do not fit conv2d: tile_o * tile_h * tile_w vectors must fit" in report
+
+
+def test_products_of_winograds_convolution_are_understood(tmp_path: Path):
+    line = changed("input/1", "conv2d_nchw_winograd.image2d")
+    line["config"]["entity"] = [
+        ["tile_y", "sp", [-1, 2, 3]], ["tile_x", "sp", [-1, 2, 4]], ["tile_rc", "sp", [-1, 4]],
+    ]  # fmt: skip
+    _, (trial,) = imported(tmp_path, [line])
+    assert trial.workload.family == "winograd_product"
+    # Tiles of 2x2 outputs: 4 rows of 3, two of them an item, so that a group has two rows.
+    assert trial.workload.shape == {
+        "points": 16, "outputs": 6, "rows": 4, "columns": 3, "lanes": 4, "inputs": 32,
+        "texture": True,
+    }  # fmt: skip
+    assert trial.knobs == {
+        "tile_o": 2, "tile_h": 1, "tile_w": 2, "unroll_i": 4,
+        "group_o": 3, "group_h": 2, "group_w": 2,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "line",
     [
         LINE,
-        changed("input/1", "conv2d_nchw_winograd.image2d"),
         changed("input/1", "another.task"),
         changed("result", [[1000000000.0], 4, 10, 1643835274]),
         changed("result", [[], 99, -0.0, 1e300]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from tvm import te, tirx
 import tvmflow.tuning.building as building
 import tvmflow.tuning.measure as module
 from tvmflow.devices.target import resolve
-from tvmflow.schedules.family import candidates
+from tvmflow.schedules.family import drawn
 from tvmflow.tuning.building import Builder, Case
 from tvmflow.tuning.measure import (
     BUILD,
@@ -53,8 +54,8 @@ def runner():
 
 def pick(task, number):
     """Some knobs of a task's space."""
-    found = list(candidates(task.family, task.shape, task.target.device))
-    return asdict(found[number % len(found)])
+    found = drawn(task.family, task.shape, task.target.device, random.Random(number))
+    return asdict(next(found))
 
 
 @pytest.mark.opencl

@@ -293,6 +293,17 @@ def test_costs_of_another_device_are_not_taken(tune, change):
     assert (again.trials, again.best, again.heuristic) == (8, after.best, after.heuristic)
 
 
+def test_what_was_predicted_is_tried_early_and_its_cost_not_taken(tune, tmp_path):
+    (before,), _, _, records = tune(budget=Budget(60), kind="grid")
+    best = min(records, key=lambda record: record.cost)
+    (tmp_path / "a.journal").unlink()
+    with Journal.open(tmp_path / "a.journal", "a") as journal:
+        journal.append(replace(best, target=best.target.predicted, costs=(1e-12,)))
+    (after,), builder, _, _ = tune(budget=Budget(4))
+    assert builder.built[:2] == [after.task.heuristic, before.best_knobs]
+    assert (after.trials, after.best) == (4, pytest.approx(cost_of(after.best_knobs)))
+
+
 def test_failures_that_no_device_had_are_remembered(tune):
     class Failing(PretendedBuilder):
         def submit(self, task, knobs):

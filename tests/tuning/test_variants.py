@@ -231,7 +231,7 @@ def test_what_the_user_names_comes_before_a_journal(tune, model, tmp_path):
 
 def test_an_algorithm_that_cannot_be_is_not_used(tune, model, tmp_path):
     tune(lambda family, _: 1e-6 if family in WINOGRAD else 1e-4, dtype="fp32")
-    with compiled(model, tmp_path / "a.journal", dtype="fp16") as module:
+    with compiled(model, tmp_path / "a.journal", dtype="fp16", accumulate="fp32") as module:
         # What was measured in fp32 says nothing of fp16.
         assert algorithms(module) == ["direct"] * 3
     with compiled(model, tmp_path / "a.journal", device="mali") as module:

@@ -77,7 +77,9 @@ def test_overflow_in_16_bits_shows_and_is_named(tmp_path, rng):
     onnx.save(network, path)
     x = np.ones((1, 16, 6, 6), np.float32)
     x[0, :, 2, 3] = 1e5
-    with tvmflow.compile(path, target="opencl", device="mali", dtype="fp16") as module:
+    with tvmflow.compile(
+        path, target="opencl", device="mali", dtype="fp16", accumulate="fp32"
+    ) as module:
         report = verify(path, module, {"x": x})
     assert not report.passed
     lost, source = report.not_finite

@@ -14,13 +14,16 @@ from .session import command
 from .text import times_text
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..devices.gpus import Gpu
     from ..explain.isa.record import KernelCode, Report
 
 EXAMPLES = """
 [bold]Examples[/bold]
   tvmflow isa --setup
-      fetch Mesa's compilers from Debian into the cache folder; for Mali: --setup --gpu mali-g610
+      fetch Mesa's compilers from Debian into the cache folder; for others: --setup --gpu mali-g610
+      (also Mesa's, in an emulator) or --setup --gpu intel-tgl (Intel's ocloc)
   tvmflow isa net.so --gpu adreno-740
       registers, waves, issue slots of each kernel, and what may cost time
   tvmflow isa net.so --gpu adreno-660 --kernel conv2d3 --listing
@@ -30,11 +33,12 @@ EXAMPLES = """
       what changed since
 """
 
-_MAX_FINDINGS = 10
+#: Findings that are printed, and the part of the network's arithmetic that their kernels have.
+_MAX_FINDINGS, _MIN_SHARE = 10, 0.01
 _WIDTH = 150
 _COLUMNS = (
-    *("kernel", ">group", ">lanes", ">registers", ">waves", ">slots", ">idle", ">hot", ">mad"),
-    *(">fetches", ">loads", ">spills"),
+    *("kernel", ">share", ">group", ">lanes", ">registers", ">waves", ">slots", ">idle", ">hot"),
+    *(">mad", ">fetches", ">loads", ">spills"),
 )
 
 
@@ -46,8 +50,8 @@ def machine_code_of_module(
     gpu: Annotated[
         str | None,
         "GPU",
-        "adreno-660, adreno-740, adreno-830, mali-g610, amd-navi21, sm_90 and others. Default: one "
-        "that fits the module's device.",
+        "adreno-660, adreno-740, adreno-830, mali-g610, amd-navi21, intel-dg2, sm_90 and others. "
+        "Default: one that fits the module's device.",
     ] = None,
     kernel: Annotated[
         list[str] | None, "NAME", "Only kernels with this in their name; repeatable."
@@ -58,13 +62,14 @@ def machine_code_of_module(
         "OTHER",
         "Compare with another module, or with what --json printed earlier.",
     ] = None,
-    setup: Annotated[bool, "Fetch Mesa's compilers from Debian into the cache folder."] = False,
-    suite: Annotated[str, "NAME", "The suite of Debian whose Mesa is used."] = "sid",
+    setup: Annotated[bool, "Fetch the GPU's compiler from Debian into the cache folder."] = False,
+    suite: Annotated[str, "NAME", "The suite of Debian whose compilers are used."] = "sid",
 ) -> None:
     """Show the machine code that a GPU's compiler makes of a module's kernels, without the GPU.
 
     Counts are of the code and not of an execution: they tell registers, waves, spills and idle
-    slots, and not the time. Adreno, Mali and AMD are compiled by Mesa, NVIDIA by nvcc.
+    slots, and not the time. Adreno, Mali and AMD are compiled by Mesa, Intel by ocloc, NVIDIA by
+    nvcc.
     """
     if module is None and not setup:
         raise typer.BadParameter("a module was expected (or --setup).")
@@ -93,7 +98,8 @@ def _setup(gpu: Gpu, suite: str) -> None:
 
     tree = setup(gpu, suite)
     versions = json.loads((tree.root / "versions.json").read_text())
-    note(f"Mesa {versions['mesa-opencl-icd']} for {gpu.name} is in ", (str(tree.root), "bold"))
+    name = "intel-ocloc" if gpu.isa == "xe" else "mesa-opencl-icd"
+    note(f"{name} {versions[name]} for {gpu.name} is in ", (str(tree.root), "bold"))
 
 
 def _typical(module: Path) -> Gpu:
@@ -109,18 +115,9 @@ def _other(path: Path, gpu: Gpu, names: list[str] | tuple[()], suite: str) -> Re
     from ..explain.isa.record import read_report
     from ..explain.isa.report import machine_code
 
-    if path.suffix != ".json":
-        return machine_code(path, gpu, names=names, suite=suite)
-    from ..errors import InputError
-
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"Reading {path} failed: {error}.",
-            remedy="Name a file that `tvmflow isa --json` wrote, or a module.",
-        ) from error
-    return read_report(content, str(path))
+    if path.suffix == ".json":
+        return read_report(path)
+    return machine_code(path, gpu, names=names, suite=suite)
 
 
 def _print(report: Report, with_listing: bool) -> None:
@@ -139,26 +136,40 @@ def _print(report: Report, with_listing: bool) -> None:
     give_room(console, _WIDTH)
     print_facts(report.path, about, console)
     units = sorted({unit for each in report.kernels for unit in each.cycles})
-    rows = [[*_cells(each), *(f"{each.cycles.get(unit, 0):g}" for unit in units)]
-            for each in report.kernels]  # fmt: skip
+    rows = [
+        [*_cells(each, report), *(f"{each.cycles.get(unit, 0):g}" for unit in units)]
+        for each in report.kernels
+    ]
     print_table("Kernels", [*_COLUMNS, *(f">{unit}" for unit in units)], rows, console)
     if units:
         console.print(f"{', '.join(units)}: cycles of each unit for one work-item.")
     for failure in report.failures:
         note((f"{failure.kernel}: {failure.reason}", "red"))
-    worst = sorted(report.findings, key=lambda finding: -finding.share)[:_MAX_FINDINGS]
-    for finding in worst:
-        console.print(f"  {finding.kernel}: {finding.sentence} {finding.remedy}", markup=False)
+    _print_findings(report, console)
     if with_listing:
         for each in report.kernels:
             console.print(f"\n{each.kernel}", style="bold")
             console.out(each.listing, highlight=False)
 
 
-def _cells(kernel: KernelCode) -> list[str | int]:
+def _print_findings(report: Report, console: Console) -> None:
+    """Print the findings that matter most; JSON has all."""
+    shares = {each.kernel: report.share(each.kernel) for each in report.kernels}
+    found = [each for each in report.findings if shares[each.kernel] >= _MIN_SHARE]
+    found.sort(key=lambda finding: -finding.share * shares[finding.kernel])
+    for each in found[:_MAX_FINDINGS]:
+        text = f"  {each.kernel} ({shares[each.kernel]:.0%}): {each.sentence} {each.remedy}"
+        console.print(text, markup=False)
+    if left := len(report.findings) - len(found[:_MAX_FINDINGS]):
+        note(f"{counted(left, 'finding')} that matter less, or of kernels with less than "
+             f"{_MIN_SHARE:.0%} of the arithmetic, are in --json.")  # fmt: skip
+
+
+def _cells(kernel: KernelCode, report: Report) -> list[str | int]:
     filled = kernel.lanes_filled
     return [
         kernel.kernel,
+        f"{report.share(kernel.kernel):.1%}" if kernel.flops is not None else "-",
         times_text(kernel.group) if kernel.group else "-",
         f"{filled:.0%}" if filled is not None else "-",
         kernel.registers,
@@ -180,11 +191,11 @@ def _print_changes(before: Report, after: Report) -> None:
         [("before", f"{before.path}, {before.gpu}, {before.compiler}"),
          ("after", f"{after.path}, {after.gpu}, {after.compiler}")],
     )  # fmt: skip
-    was = {each.kernel: each for each in before.kernels}
-    now = {each.kernel: each for each in after.kernels}
+    was, now = ({each.kernel: _cells(each, report)[1:] for each in report.kernels}
+                for report in (before, after))  # fmt: skip
     rows = []
     for name in dict.fromkeys([*was, *now]):
-        old, new = (_cells(each[name])[1:] if name in each else None for each in (was, now))
+        old, new = was.get(name), now.get(name)
         if old is None or new is None:
             rows.append([name, *["-"] * (len(_COLUMNS) - 2), "new" if old is None else "gone"])
         elif old != new:

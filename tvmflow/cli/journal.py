@@ -57,17 +57,19 @@ def list_journals(files: list[Path]) -> None:
     described: list[JsonObject] = []
     for path in files:
         with _opened(path) as journal:
-            known = [(e, journal.workload(e.workload)) for e in journal.entries()]
+            found = journal.entries()
+            known = [(e, journal.workload(e.workload), journal.trial_of(e)) for e in found]
             entries: list[JsonObject] = [
                 {
                     "workload": entry.workload.hex(),
                     **{of: getattr(workload, of) for of in ("family", "dtype", "storage")},
                     "shape": dict(workload.shape),
                     "best_ms": entry.cost * 1e3 if entry.cost < float("inf") else None,
+                    "predicted": best is not None and best.target.is_predicted,
                     "trials": entry.trials,
                     "failures": entry.failures,
                 }
-                for entry, workload in known
+                for entry, workload, best in known
                 if workload is not None
             ]
             size = journal.path.stat().st_size
@@ -84,7 +86,8 @@ def _print_workloads(title: str, entries: Sequence[JsonMapping]) -> None:
         (
             *(entry["workload"][:12], entry["family"], entry["dtype"]),
             " ".join(f"{k}={str(v)[:40]}" for k, v in entry["shape"].items() if v is not False),
-            ms_text(entry["best_ms"]) if entry["best_ms"] is not None else "-",
+            (ms_text(entry["best_ms"]) if entry["best_ms"] is not None else "-")
+            + (" predicted" if entry["predicted"] else ""),
             *(entry["trials"], entry["failures"]),
         )
         for entry in sorted(entries, key=lambda entry: -(entry["best_ms"] or 0))
@@ -233,10 +236,11 @@ def export_journal(
     check_format(form)
     with _opened(file) as journal:
         written, left = export(journal.trials(), form, output)
-    if print_json({"output": str(output), "exported": written, "without_trace": left}):
+    if print_json({"output": str(output), "exported": written, "left_out": left}):
         pass
     elif left:
-        note(f"exported {written} of {written + left} trials: {left} have no MetaSchedule trace")
+        why = "have no MetaSchedule trace" if form == "metaschedule" else "are predicted"
+        note(f"exported {written} of {written + left} trials: {left} {why}")
     else:
         note_file(output, f": {written} trials")
 

@@ -21,7 +21,7 @@ import typer
 from typer.models import ParameterInfo
 
 from ..compiler.options import CompileOptions
-from ..devices.choices import FORMATS, PRECISIONS, STANDALONE, STORAGES, TARGETS
+from ..devices.choices import ACCUMULATIONS, FORMATS, PRECISIONS, STANDALONE, STORAGES, TARGETS
 from ..devices.presets import PRESETS
 from .output import state
 
@@ -106,7 +106,8 @@ SHARED: dict[str, Any] = {
         str,
         words("auto", *PRESETS),
         "NAME",
-        f"What kernels are shaped for: {', '.join(PRESETS)}, or auto, the device of this machine.",
+        f"What kernels are shaped for: {', '.join(PRESETS)}, or auto, this machine's device; "
+        "a GPU's name, such as adreno-740, stands for its kind.",
     ],
     "host": Annotated[
         str | None,
@@ -139,9 +140,11 @@ SHARED: dict[str, Any] = {
     ],
     "accumulate": Annotated[
         str,
-        words(*PRECISIONS),
-        "Precision of products and sums in convolutions, dense layers and average pooling. fp16 "
-        "goes with --dtype fp16, needs a device with cl_khr_fp16, and is less exact.",
+        words(*ACCUMULATIONS),
+        "Precision of products and sums in convolutions, dense layers and average pooling. mixed "
+        "adds up to 64 products in 16 bits and these sums in fp32; fp16 whole sums, which is less "
+        "exact. Both go with --dtype fp16 and need a device with cl_khr_fp16. auto: mixed with "
+        "--dtype fp16 on GPUs that have it, else fp32.",
     ],
     "knobs": Annotated[
         Path | None,

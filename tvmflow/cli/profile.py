@@ -18,6 +18,7 @@ from .text import ms_text
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..explain.isa.record import Report
     from ..explain.profiling.record import KernelLaunch, Profile
 
 EXAMPLES = """
@@ -31,6 +32,8 @@ EXAMPLES = """
       a page: roofline, time by layer, timeline and memory, kernels with their code
   tvmflow profile net.so --html report.html --compare before.json
       two profiles side by side
+  tvmflow profile net.so --html report.html --isa adreno-740
+      beside each kernel, its machine code for another GPU (tvmflow isa --setup)
   tvmflow profile phone.json --html phone.html
       nothing is measured: the page of a profile of another machine
 """
@@ -59,6 +62,12 @@ def profile_module(
         "BEFORE.json",
         "On that page, show the profile that --json printed earlier beside this one.",
     ] = None,
+    isa: Annotated[
+        list[str] | None,
+        "GPU",
+        "On that page, show the machine code that this GPU's compiler makes of the kernels, or "
+        "what tvmflow isa --json printed earlier; repeatable.",
+    ] = None,
     fresh_ceilings: bool = False,
     no_findings: Annotated[bool, "Leave out the analysis of kernels, which takes time."] = False,
     inputs: Path | None = None,
@@ -73,8 +82,8 @@ def profile_module(
 
     In the place of a module, a profile that --json printed (FILE.json) is shown again.
     """
-    if compare is not None and html is None:
-        raise typer.BadParameter("--compare goes with --html.")
+    if html is None and (compare is not None or isa):
+        raise typer.BadParameter("--compare and --isa go with --html.")
     if trace is not None and trace == html:
         raise typer.BadParameter("--trace and --html name the same file.")
     is_profile = module.suffix == ".json"
@@ -97,8 +106,9 @@ def profile_module(
     from ..module.files import publish, staging
 
     with ExitStack() as stack:
-        # What cannot be written is said before minutes of measuring.
+        # What cannot be read or written is said before minutes of measuring.
         stages = {path: stack.enter_context(staging(path)) for path in (trace, html) if path}
+        codes = [_machine_code(module, each) for each in isa or ()]
         before = None if compare is None else read_profile(compare)
         if is_profile:
             found = read_profile(module)
@@ -120,7 +130,7 @@ def profile_module(
             )
         for path, stage in stages.items():
             if path == html:
-                text = page_text(found, before)
+                text = page_text(found, before, codes)
             else:
                 text = json.dumps(trace_of(found), ensure_ascii=False)
             written = stage / path.name
@@ -130,6 +140,23 @@ def profile_module(
     if print_json(found.to_json()):
         return
     _print(out_console(), found)
+
+
+def _machine_code(module: Path, choice: str) -> Report:
+    """That of a module for a GPU, or that in a file."""
+    if choice.endswith(".json"):
+        from ..explain.isa.record import read_report
+
+        return read_report(Path(choice))
+    if module.suffix == ".json":
+        raise typer.BadParameter(
+            f"--isa {choice} is for modules: {module} has no kernels to compile. Name what "
+            "`tvmflow isa --json` printed of the module."
+        )
+    from ..devices.gpus import find_gpu
+    from ..explain.isa.report import machine_code
+
+    return machine_code(module, find_gpu(choice))
 
 
 def _print(console: Console, profile: Profile) -> None:

@@ -43,6 +43,8 @@ TUNE_EXAMPLES = """
   tvmflow tune net.onnx --device adreno --tracker 10.0.0.2:9190 --key pixel8
       --secret-file farm.secret --host android-arm64 --journal pixel8.journal
       on all devices of a farm that have this key
+  tvmflow tune net.onnx --device adreno740 --offline --journal predicted.journal
+      by predicted times, for a phone that is not here
 """
 
 
@@ -126,12 +128,21 @@ def tune_model(
         Path | None, "OUT.html", "Write a page with the course of each task and the shares of time."
     ] = None,
     compare: Annotated[bool, "Measure the whole network before and after, at the end."] = True,
+    offline: Annotated[
+        bool,
+        "Measure nothing: knobs of convolutions by a model of the GPU that --device names, and the "
+        "machine code of the best.",
+    ] = False,
     ops: list[Path] | None = None,
 ) -> None:
     """Find better knobs for a network's primary functions by measuring them.
 
     Algorithms of convolutions, and with --storage auto the storage, are settled so, too.
     """
+    if offline:
+        load_operators(ops)
+        _tune_offline(model, journal, options, seed)
+        return
     from ..farm.runner import Farm
     from ..module.files import check_writable
     from ..tuning.measure import Config
@@ -173,6 +184,66 @@ def tune_model(
         before, after = tuned.comparison.before_ms, tuned.comparison.after_ms
         ratio = f"{before / after:.2f} times as fast"
         note(("Network", "green"), f" before {ms_text(before)}, after {ms_text(after)}: {ratio}")
+
+
+def _tune_offline(model: Path, journal: Path, options: CompileOptions, seed: int) -> None:
+    """Predict knobs, write them down, and print them."""
+    from ..devices.gpus import gpu_named, typical_gpu
+    from ..errors import DeviceError
+    from ..explain.isa.candidates import machine_code_for
+    from ..journal.journal import Journal
+    from ..tuning.device_model import rates_of
+    from ..tuning.offline import predict, write_down
+    from ..tuning.session import Network
+
+    if options.device == "auto":
+        raise typer.BadParameter("--offline needs --device with a GPU's name, such as adreno740.")
+    spec = options.resolve()
+    gpu = gpu_named(options.device) or typical_gpu(spec.kind, spec.device.name)
+    rates_of(gpu)
+    try:
+        machine_code = machine_code_for(gpu)
+    except DeviceError as error:
+        machine_code = None
+        note(("No machine code: ", "yellow"), f"{error.message} {error.remedy}")
+    tasks = Network(model, options).tasks()
+    with Journal.open(journal, "a") as output:
+        found = predict(tasks, gpu, machine_code, seed)
+        write_down(output, found, gpu)
+    described: list[JsonObject] = [
+        {
+            "functions": list(each.task.names),
+            "family": each.task.family.NAME,
+            "calls": each.task.calls,
+            "heuristic_s": each.heuristic.seconds,
+            "best_s": each.best.seconds,
+            "knobs": each.best.knobs,
+            "code": each.best.code,
+        }
+        for each in found
+    ]
+    if print_json({"gpu": gpu.name, "tasks": described}):
+        return
+    rows = [
+        (
+            *(each.task.name, each.task.family.NAME, each.task.calls),
+            *(f"{choice.seconds * 1e6:.1f}" for choice in (each.heuristic, each.best)),
+            *((code.registers, code.waves, code.spills) if (code := each.best.code) else "---"),
+        )
+        for each in sorted(found, key=lambda each: -each.task.calls * each.best.seconds)
+    ]
+    columns = ["task", "family", ">calls", ">heuristic, µs", ">best, µs"]
+    print_table(f"Predicted for {gpu.name}", [*columns, ">registers", ">waves", ">spills"], rows)
+    before, after = (
+        1e3 * sum(each.task.calls * choice.seconds for each, choice in pairs)
+        for pairs in ([(e, e.heuristic) for e in found], [(e, e.best) for e in found])
+    )
+    left = len(tasks) - len(found)
+    note(
+        ("Predicted", "green"),
+        f" {len(found)} tasks: {ms_text(before)} with the heuristics, {ms_text(after)} with these "
+        f"knobs; {left} others keep the heuristics'. {journal} has them",
+    )
 
 
 @contextmanager

@@ -8,7 +8,22 @@ steps of four lanes.  Before and after::
         y[i] = T.max(x[i], 0.0)                    for i in T.vectorized(4):
                                                        y[s * 4 + i] = T.max(x[s * 4 + i], 0.0)
 
-Copies of eight halves stay whole: they are one access of 16 bytes.
+Copies of eight halves stay whole: they are one access of 16 bytes.  So are halves that anything
+else loads or stores, which works on a copy in registers (:func:`_move_halves`)::
+
+    for i in T.vectorized(8):                  for i in T.vectorized(8):
+        y[i] = T.float16(T.float32(x[i]) * 2)      a[i] = x[i]
+                                               for s in T.unroll(2):
+                                                   for i in T.vectorized(4): ...   # b, of a
+                                               for i in T.vectorized(8):
+                                                   y[i] = b[i]
+
+*Indices.*  Numbers of a vector that begins at a multiple of its lanes have the same quotient by
+another such multiple.  TVM proves that of few sums, and copies number by number where it cannot.
+Before and after::
+
+    (g * 384 + k * 64 + lane) // 1536          (g * 48 + k * 8) // 192
+    (g * 384 + k * 64 + lane) % 1536           (g * 48 + k * 8) % 192 * 8 + lane
 
 *Storage.*  TVM lets buffers in shared memory share their bytes twice: as typed buffers, which
 leaves pointers to tiles of a tensor core with the wrong type and makes vectors of elements that
@@ -24,24 +39,47 @@ are unique.  Before and after::
     s[0:4] = T.max(s[0:4], b)                  s[0:4] = T.max(load, a)
                                                load_1 = s[0:4]
                                                s[0:4] = T.max(load_1, b)
+
+*Barriers.*  In a loop whose copies to shared memory run ahead of what reads them, TVM has one
+barrier before the copies, which write where the step before read, and one behind the wait for those
+of this step.  With the wait first, one does for both::
+
+    for k in range(steps):                     for k in range(steps):
+        barrier                                    wait for all but n - 1 groups of copies
+        copy(k + n, into=(k + n) % (n + 1))        barrier
+        wait for all but n groups of copies        copy(k + n, into=(k + n) % (n + 1))
+        barrier                                    multiply(k % (n + 1))
+        multiply(k % (n + 1))
+
+*Copies of nothing.*  TVM copies what a test allows, and else stores zeros, on two ways.  The
+instruction itself fills up with zeros what it is not told to read (:func:`fill_with_zeros`)::
+
+    @p cp.async [to], [from], 16;              cp.async [to], [from], 16, p ? 16 : 0;
+    @!p st.shared.v4 [to], {0, 0, 0, 0};
 """
 
 from __future__ import annotations
 
 import itertools
+import re
+from collections.abc import Sequence
 
 import tvm_ffi
 from tvm import IRModule, tirx
 from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 
-from ..ir.expressions import nodes_in, substitute_vars
+from ..ir.expressions import nodes_in, substitute_vars, uses
 from ..ir.passes import map_nodes, node_pass, prim_func_pass
 from ..ir.rewriter import op_name
 
 #: Lanes of fp32 in a vector register.
 LANES = 4
+#: Halves in 16 bytes.
+HALVES = 8
 _CHOICE, _ADDRESS = "prim.if_then_else", "tirx.address_of"
+_COMMIT, _WAIT = "async_commit_queue_scope", "async_wait_queue_scope"
+_BARRIER = "tirx.tvm_storage_sync"
 
 
 @node_pass(tirx.For, targets=("cuda",))
@@ -52,22 +90,135 @@ def SplitVectors(loop: tirx.For) -> tirx.Stmt:
     extent = int(loop.extent)
     if extent <= LANES or extent % LANES or _copies_halves(loop.body, extent):
         return loop
+    if extent != HALVES or not isinstance(loop.body, tirx.BufferStore):
+        return _in_steps(loop, loop.body)
+    before, body, after = _move_halves(loop.body, loop.loop_var)
+    steps = _in_steps(loop, body)
+    return tirx.SeqStmt([*before, steps, *after]) if before or after else steps
+
+
+def _in_steps(loop: tirx.For, body: tirx.Stmt) -> tirx.Stmt:
     dtype = str(loop.loop_var.ty.dtype)
     step, lane = tirx.Var(f"{loop.loop_var.name}_step", dtype), tirx.Var("lane", dtype)
-    zero, lanes, steps = (tirx.const(i, dtype) for i in (0, LANES, extent // LANES))
-    body = substitute_vars(loop.body, {loop.loop_var: step * lanes + lane})
+    zero, lanes, steps = (tirx.const(i, dtype) for i in (0, LANES, int(loop.extent) // LANES))
+    body = substitute_vars(body, {loop.loop_var: step * lanes + lane})
     inner = tirx.For(lane, zero, lanes, tirx.ForKind.VECTORIZED, body)
     return tirx.For(step, zero, steps, tirx.ForKind.UNROLLED, inner)
 
 
 def _copies_halves(body: tirx.Stmt, extent: int) -> bool:
     """True if a loop does nothing but move eight halves, or zeros in their place."""
-    if extent != 2 * LANES or not isinstance(body, tirx.BufferStore):
+    if extent != HALVES or not isinstance(body, tirx.BufferStore):
         return False
     value = body.value
     if op_name(value) == _CHOICE:
         value = value.args[1]
     return isinstance(value, TensorLoad) and str(value.ty.dtype) == "float16"
+
+
+def _move_halves(
+    store: tirx.BufferStore, lane: tirx.Var
+) -> tuple[list[tirx.Stmt], tirx.Stmt, list[tirx.Stmt]]:
+    """What moves whole vectors of halves before a store and after it, and the store between.
+
+    Of the loads on a condition, only those of what is chosen as a whole are moved, with the test.
+    """
+    before: list[tirx.Stmt] = []
+    after: list[tirx.Stmt] = []
+    value, test = store.value, None
+    if op_name(value) == _CHOICE and not uses(value.args[0], lane):
+        test, value, other = value.args
+    if op_name(value) == _CHOICE or any(op_name(c) == _CHOICE for c in nodes_in(value, Call)):
+        return [], store, []
+    zero = tirx.const(0, "float16")
+
+    def copy(name: str) -> tirx.Var:
+        return tirx.decl_buffer((HALVES,), "float16", name, scope="local")
+
+    def moved(target: tirx.Var, indices: list[tirx.Expr], value: tirx.Expr) -> tirx.Stmt:
+        number = tirx.Var("half", lane.ty.dtype)
+        ends = tirx.const(0, lane.ty.dtype), tirx.const(HALVES, lane.ty.dtype)
+        body = substitute_vars(tirx.BufferStore(target, value, indices), {lane: number})
+        return tirx.For(number, *ends, tirx.ForKind.VECTORIZED, body)
+
+    def load(found: TensorLoad) -> tirx.Expr:
+        if not _is_whole(found.source, found.indices, lane):
+            return found
+        own = copy("loaded")
+        whole = found if test is None else tirx.if_then_else(test, found, zero)
+        before.extend([tirx.AllocBuffer(own), moved(own, [lane], whole)])
+        return tirx.BufferLoad(own, [lane])
+
+    value = tvm_ffi.structural_map(value, (TensorLoad, load))
+    # Where a vector that was moved is all of it, zeros were chosen there.
+    if test is not None and not (before and _is_zero(other) and _is_load(value)):
+        value = tirx.if_then_else(test, value, other)
+    if not _is_whole(store.buffer, store.indices, lane):
+        return before, tirx.BufferStore(store.buffer, value, store.indices), after
+    own = copy("stored")
+    before.append(tirx.AllocBuffer(own))
+    after.append(moved(store.buffer, list(store.indices), tirx.BufferLoad(own, [lane])))
+    return before, tirx.BufferStore(own, value, [lane]), after
+
+
+def _is_zero(value: tirx.Expr) -> bool:
+    return isinstance(value, tirx.FloatImm) and float(value.value) == 0
+
+
+def _is_load(value: tirx.Expr) -> bool:
+    """True if a value is zero where what it loads is."""
+    return isinstance(value.value if isinstance(value, tirx.Cast) else value, TensorLoad)
+
+
+def _is_whole(buffer: tirx.Var, indices: Sequence[tirx.Expr], lane: tirx.Var) -> bool:
+    """True if eight lanes are 16 bytes of a tensor in memory, which begin at a multiple of them."""
+    *outer, last = indices
+    length = buffer.shape[-1]
+    if str(buffer.dtype) != "float16" or buffer.scope() not in ("", "global"):
+        return False
+    if any(uses(index, lane) for index in outer) or not isinstance(length, tirx.IntImm):
+        return False
+    parts = _parts(last, lane, HALVES)
+    return parts is not None and parts[1] == 1 and int(length) % HALVES == 0
+
+
+@node_pass(tirx.For, targets=("cuda",))
+def DivideVectors(loop: tirx.For) -> tirx.Stmt:
+    """Quotients and remainders of indices of vectorised loops; runs before these are vectors."""
+    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.extent, tirx.IntImm):
+        return loop
+    lanes, lane = int(loop.extent), loop.loop_var
+
+    def divide(node: tirx.FloorDiv | tirx.FloorMod) -> tirx.Expr:
+        if not isinstance(node.b, tirx.IntImm) or int(node.b) % lanes:
+            return node
+        begin = _parts(node.a, lane, lanes)
+        if begin is None or begin[1] != 1:
+            return node
+        divisor = tirx.IntImm(node.b.ty, int(node.b) // lanes)
+        if isinstance(node, tirx.FloorDiv):
+            return tirx.floordiv(begin[0], divisor)
+        return tirx.floormod(begin[0], divisor) * tirx.IntImm(node.b.ty, lanes) + lane
+
+    body = tvm_ffi.structural_map(loop.body, ((tirx.FloorDiv, tirx.FloorMod), divide))
+    return tirx.For(lane, loop.min, loop.extent, loop.kind, body, None, loop.annotations)
+
+
+def _parts(index: tirx.Expr, lane: tirx.Var, lanes: int) -> tuple[tirx.Expr, int] | None:
+    """``(q, n)`` of an index that is ``q * lanes + n * lane``; ``None`` where it is not seen."""
+    if isinstance(index, tirx.Var) and index.same_as(lane):
+        return tirx.const(0, index.ty.dtype), 1
+    if isinstance(index, tirx.IntImm) and int(index) % lanes == 0:
+        return tirx.IntImm(index.ty, int(index) // lanes), 0
+    if isinstance(index, tirx.Mul) and isinstance(index.b, tirx.IntImm):
+        whole = int(index.b) % lanes == 0 and not uses(index.a, lane)
+        return (index.a * tirx.IntImm(index.b.ty, int(index.b) // lanes), 0) if whole else None
+    if isinstance(index, (tirx.Add, tirx.Sub)):
+        a, b = (_parts(part, lane, lanes) for part in (index.a, index.b))
+        if a is not None and b is not None:
+            sign = 1 if isinstance(index, tirx.Add) else -1
+            return (a[0] + b[0] if sign > 0 else a[0] - b[0]), a[1] + sign * b[1]
+    return None
 
 
 @prim_func_pass()
@@ -77,6 +228,52 @@ def RewriteStorage(function: tirx.PrimFunc) -> tirx.PrimFunc:
     if any(statement.buffer.scope() == "shared.dyn" for statement in allocated):
         return function
     return tirx.transform.StorageRewrite()(IRModule({"main": function}))["main"]
+
+
+@node_pass(tirx.For, targets=("cuda",))
+def JoinBarriers(loop: tirx.For) -> tirx.Stmt:
+    """One barrier in each step of a loop with asynchronous copies; runs behind TVM's barriers.
+
+    Before the step's own group of copies is committed, a wait for all but ``n - 1`` groups
+    completes the same ones as one for all but ``n`` behind it.  The step's own is not among them:
+    what it copies is read behind the barrier of a later step.  What it overwrites was read in an
+    earlier step by items that have since come to this step's barrier.
+    """
+    *first, last = _statements(loop.body)
+    if not isinstance(last, tirx.AttrStmt) or last.attr_key != _WAIT:
+        return loop
+    (count,) = (last.body.value,) if isinstance(last.body, tirx.AttrStmt) else (None,)
+    *bound, copies = first or [None]
+    commits = isinstance(copies, tirx.AttrStmt) and copies.attr_key == _COMMIT
+    if not commits or not isinstance(count, tirx.IntImm) or int(count) < 1:
+        return loop
+    barrier, *reads = _statements(last.body.body)
+    copied = _statements(copies.body)
+    others = [statement for statement in copied if not _is_barrier(statement)]
+    alone = all(isinstance(statement, tirx.Bind) for statement in bound)
+    if not alone or not _is_barrier(barrier) or len(copied) != len(others) + 1:
+        return loop
+    left = tirx.AttrStmt(
+        last.body.node, last.body.attr_key, tirx.IntImm(count.ty, int(count) - 1), barrier
+    )
+    body = [
+        *bound,
+        tirx.AttrStmt(last.node, last.attr_key, last.value, left),
+        tirx.AttrStmt(copies.node, copies.attr_key, copies.value, tirx.SeqStmt(others)),
+        *reads,
+    ]
+    return tirx.For(
+        loop.loop_var, loop.min, loop.extent, loop.kind, tirx.SeqStmt(body), loop.thread_binding,
+        loop.annotations, loop.step,
+    )  # fmt: skip
+
+
+def _statements(body: tirx.Stmt) -> list[tirx.Stmt]:
+    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+
+
+def _is_barrier(statement: tirx.Stmt) -> bool:
+    return isinstance(statement, tirx.Evaluate) and op_name(statement.value) == _BARRIER
 
 
 @prim_func_pass("cuda")
@@ -124,3 +321,20 @@ def _hold(value: tirx.Expr) -> tuple[tirx.Expr, dict[tirx.Var, tirx.Expr]]:
         return variable
 
     return tvm_ffi.structural_map(value, ((Call, tirx.Let), hold)), held
+
+
+# -- in the source ------------------------------------------------------------------------
+
+#: What TVM writes for an asynchronous copy with a test.
+_TESTED_COPY = re.compile(
+    r'"\{\\n"\s*" \.reg \.pred p;\\n"\s*" setp\.eq\.u32 p, %3, 1;\\n"\s*'
+    r'" @p (cp\.async\.c[ag]\.shared\.global \[%0\], \[%1\], %2);\\n"\s*'
+    r'" @!p st\.shared[^"]*"\s*"\}\\n"\s*'
+    r':: "r"\(dst_addr\), "l"\(src_p\), "n"\((\d+)\), "r"\(predicate\), "r"\(0\)'
+)
+
+
+def fill_with_zeros(source: str) -> str:
+    """CUDA C++ with asynchronous copies that fill up with zeros themselves."""
+    filled = r'"\1, %3;" :: "r"(dst_addr), "l"(src_p), "n"(\2), "r"(predicate ? \2 : 0)'
+    return _TESTED_COPY.sub(filled, source)

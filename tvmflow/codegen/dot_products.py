@@ -25,6 +25,7 @@ from tvm.tirx.op import register_intrin_lowering
 from ..ir.expressions import lower_to_function, register_intrinsic
 from ..ir.passes import node_pass
 from ..ir.rewriter import op_name
+from .cuda_passes import fill_with_zeros
 from .nan_propagation import with_cuda_functions
 
 NAME = "tirx.tvmflow_dot4"
@@ -150,4 +151,4 @@ def with_functions(source: str, functions: str) -> str:
 @tvm_ffi.register_global_func("tvm_callback_cuda_postproc", override=True)
 def postprocess_cuda(source: str, _target: tvm.target.Target) -> str:
     """TVM calls this with the source of all kernels."""
-    return with_cuda_functions(with_functions(source, CUDA))
+    return with_cuda_functions(with_functions(fill_with_zeros(source), CUDA))

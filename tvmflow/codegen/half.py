@@ -25,6 +25,7 @@ schedule::
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING
@@ -36,14 +37,18 @@ from tvm import IRModule, relax, s_tir, tirx
 from tvm.ir import Call, GlobalVar
 from tvm.ir.expr import TensorLoad
 
+from ..devices.choices import MIXED
 from ..ir.expressions import nodes_in
 from ..ir.passes import map_nodes, node_pass, prim_func_pass
 from ..ir.rewriter import op_name
 from ..ir.scope import CHANNELS, HALF_BUFFER, is_half
+from .chunked_sums import CHUNK, chunks_fit, is_product
 from .textures import LOAD, image_of
 
 if TYPE_CHECKING:
     from tvm.ir import Node
+
+    from ..devices.presets import Device
 
 #: Beginning of the names of the macros.
 PREFIX = "tvmflow_half_"
@@ -68,6 +73,21 @@ def may_sum_in_half(length: int, weight: np.ndarray | None = None) -> bool:
     return length <= MOST_PRODUCTS and fits_half(weight)
 
 
+def dtype_of_sums(accumulate: str, length: int, weight: np.ndarray | None = None) -> str | None:
+    """The dtype of sums for an option ``accumulate``; ``None`` leaves them in that of the tensors.
+
+    They are of ``length`` products with a weight, whose first axis is its output channels, or of
+    numbers.  A sum that is no longer than a chunk is one in 16 bits.
+    """
+    if accumulate == MIXED:
+        if weight is not None and not chunks_fit(weight):
+            return None
+        if length > CHUNK:
+            return None if weight is None else MIXED
+        return "float16"
+    return "float16" if accumulate == "fp16" and may_sum_in_half(length, weight) else None
+
+
 def fits_half(array: np.ndarray) -> bool:
     """True if no value would be infinite in 16 bits."""
     return bool(np.abs(array).max(initial=0) <= np.finfo("e").max)
@@ -82,13 +102,35 @@ def half_sums(mod: IRModule) -> list[int]:
 
 
 def half_lengths(function: tirx.PrimFunc) -> list[int]:
-    """Lengths of the sums in 16 bits of a primary function without a schedule."""
-    return [
-        prod(int(v.dom.extent) for v in reduced)
-        for block in nodes_in(function.body, s_tir.SBlock)
-        if (reduced := [v for v in block.iter_vars if v.iter_type == tirx.IterVar.CommReduce])
-        and block.writes[0].source.dtype == _HALF
-    ]
+    """Lengths of the sums in 16 bits, or their chunks, of a function without a schedule."""
+    lengths = []
+    for block in nodes_in(function.body, s_tir.SBlock):
+        reduced = [v for v in block.iter_vars if v.iter_type == tirx.IterVar.CommReduce]
+        if not reduced:
+            continue
+        # Extents of other sums may be variables.
+        if block.writes[0].source.dtype == _HALF:
+            lengths.append(prod(int(v.dom.extent) for v in reduced))
+        elif any(map(is_product, nodes_in(block.body, tirx.Cast))):
+            lengths.append(min(prod(int(v.dom.extent) for v in reduced), CHUNK))
+    return lengths
+
+
+def accumulation_of(function: tirx.PrimFunc) -> str:
+    """How a primary function without a schedule takes its sums: ``fp32``, ``mixed``, ``fp16``."""
+    if any(map(is_product, nodes_in(function.body, tirx.Cast))):
+        return MIXED
+    return "fp16" if half_lengths(function) else "fp32"
+
+
+def with_free_registers(device: Device, function: tirx.PrimFunc) -> Device:
+    """A device as heuristics see it, whose accumulators leave room for chunks of halves.
+
+    A chunk takes half of the registers that the sums take in fp32.
+    """
+    if device.is_cpu or accumulation_of(function) != MIXED:
+        return device
+    return replace(device, accumulators=device.accumulators * 2 // 3)
 
 
 # -- registers of 16 bits -----------------------------------------------------------------

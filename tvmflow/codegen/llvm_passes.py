@@ -23,10 +23,10 @@ from math import prod
 
 import tvm_ffi
 from numpy.polynomial import Polynomial
-from tvm import tirx
+from tvm import IRModule, tirx
 from tvm.ir import Call
 
-from ..ir.passes import node_pass
+from ..ir.passes import node_pass, prim_func_pass
 from ..ir.rewriter import op_name
 
 #: Up to here the continued fractions are used.
@@ -96,3 +96,9 @@ def KeepOnStack(statement: tirx.AllocBuffer) -> tirx.Stmt:
     if prod(map(int, buffer.shape)) * buffer.dtype.itemsize > LARGEST_BYTES:
         return statement
     return tirx.AllocBuffer(buffer, {**statement.annotations, _ON_STACK: tirx.IntImm("int32", 1)})
+
+
+@prim_func_pass("llvm", "cuda")
+def NameSubexpressions(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """TVM's pass; kernels in OpenCL C get it when nothing is left that writes names out again."""
+    return tirx.transform.CommonSubexprElim()(IRModule({"main": function}))["main"]

@@ -158,9 +158,13 @@ def _by_overload(node: tirx.Max | tirx.Min) -> tirx.Expr:
 def definition(match: re.Match[str]) -> str:
     """OpenCL C of a function that kernels call by a `NAME`."""
     comparison = "><"[match[1] == "min"]
-    value = f"a {comparison} b ? a : b" if match[2] else f"a != a ? a : a {comparison} b ? a : b"
+    # Of a choice between vectors (`?:`, section 6.3.9) Clang makes arithmetic on their bits, which
+    # GPUs' compilers do not turn back.
+    choose = "select({2}, {1}, {0})" if match[4] else "{0} ? {1} : {2}"
+    value = choose.format(f"a {comparison} b", "a", "b")
+    if not match[2]:
+        value = choose.format("a != a", "a", value)
     kind = f"{match[3]}{match[4]}"
-    # A choice takes vectors as it does numbers (section 6.3.9), each lane by its own test.
     function = f"inline {kind} {match.group()}({kind} a, {kind} b) {{ return {value}; }}\n"
     bits = {"half": 16, "double": 64}.get(match[3])
     return f"#pragma OPENCL EXTENSION cl_khr_fp{bits} : enable\n{function}" if bits else function

@@ -40,9 +40,11 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
-from ..ir.expressions import lower_to_function, nodes_in
+from ..ir.expressions import lower_to_function, nodes_in, substitute_vars, uses
 from ..ir.passes import node_pass, prim_func_pass
-from . import half, nan_propagation, rounding
+from . import aligned_vectors, half, kept_loops, nan_propagation, rounding
+from .aligned_vectors import CONSTANT_SUFFIX
+from .border_texels import read_with_sampler
 from .dot_products import OPENCL, with_functions
 
 #: Functions that OpenCL C has for every float type, where TVM prints those of C (``acosf``).
@@ -131,7 +133,8 @@ def NameGathers(load: TensorLoad) -> tirx.Expr:
     """Call macros for vectors of bytes; runs on vectors, over flat buffers."""
     dtype = load.ty.dtype
     kind = _BYTE_TYPES.get(str(dtype.with_lanes(1)))
-    if kind is None or dtype.lanes == 1:
+    # Of an array of vectors, one number is the index of a whole one.
+    if kind is None or dtype.lanes == 1 or load.source.dtype.lanes > 1:
         return load
     (index,) = load.indices
     name, place = _GATHER, index
@@ -151,6 +154,31 @@ def _gather_macros() -> str:
 
 
 # -- work-groups ------------------------------------------------------------------------------
+
+#: Names of a work-item's indices, by the beginnings of TVM's names for them.
+_INDICES = {"blockIdx": "group", "threadIdx": "item"}
+
+
+@node_pass(tirx.AttrStmt, targets=("opencl",))
+def NameIndices(statement: tirx.AttrStmt) -> tirx.Stmt:
+    """Ask once for each index of a work-item, where TVM does so wherever one occurs; runs late."""
+    kind, _, axis = str(getattr(statement.node, "thread_tag", "")).partition(".")
+    if statement.attr_key != "thread_extent" or kind not in _INDICES:
+        return statement
+    index = statement.node.var
+    if not uses(statement.body, index):
+        return statement
+    name = tirx.Var(f"{_INDICES[kind]}_{axis}", index.ty)
+    body = substitute_vars(statement.body, {index: name})
+    bound = tirx.SeqStmt([tirx.Bind(name, index), body])
+    return tirx.AttrStmt(statement.node, statement.attr_key, statement.value, bound)
+
+
+@prim_func_pass("opencl")
+def NameIndexTerms(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """TVM's elimination of common subexpressions, behind all that writes names out again."""
+    return tirx.transform.CommonSubexprElim()(tvm.IRModule({"main": function}))["main"]
+
 
 _GROUP = "tvmflow_group"
 _GROUP_CALL = re.compile(rf"^\s*{_GROUP}\((\d+), (\d+), (\d+)\);\n", re.MULTILINE)
@@ -189,8 +217,6 @@ def require_group(source: str) -> str:
 
 # -- source -----------------------------------------------------------------------------------
 
-#: End of the names of parameters that kernels read from constant memory.
-CONSTANT_SUFFIX = "_in_constant_memory"
 #: A parameter that a schedule wants in constant memory.
 _CONSTANT = re.compile(rf"__global (?:const )?(\w+)\* (?:restrict )?(\w*{CONSTANT_SUFFIX}\w*)")
 #: A vector of bytes that goes to memory, its pointer last.
@@ -222,6 +248,53 @@ def fold_splats(source: str) -> str:
             position += len(argument) + len(rest) - 1
     parts.append(source[position:])
     return "".join(parts)
+
+
+#: An assignment of a sum whose first term is what is assigned to.
+_SUM = re.compile(r"^( *)(\w+(?:\[\w+\])?) = \(\2 \+ (?=.*\);$)", re.MULTILINE)
+#: A number of an array in all lanes of a factor, which OpenCL C does by itself (section 6.4).
+_FACTOR = re.compile(r"\(\((?:half|float)(?:2|4|8|16)\)\((\w+\[\d+\])\)\) \* ")
+#: A private array, by what TVM names the results of fused functions.
+_PRIVATE = re.compile(r"\b(\w+?)_intermediate(_local\w*_ptr\w*)\b")
+#: A texel that is gathered, and read back at once.
+_GATHERED = re.compile(
+    r"vstore4\((.*), 0, (texel\d+_ptr) \+ 0\);\n *(\w+ texel_\d+) = vload4\(0, \2 \+ 0\);"
+)
+
+
+def shorten(source: str) -> str:
+    """Write ``x += y`` for ``x = (x + y)``, and private arrays without ``_intermediate``.
+
+    Nine tenths of an unrolled convolution are such lines.  Texels are named without an array, and
+    factors written once.
+    """
+    source = _FACTOR.sub(r"\1 * ", _GATHERED.sub(r"\3 = \1;", source))
+    parts: list[str] = []
+    position = 0
+    for match in _SUM.finditer(source):
+        end = next(_ends(source, match.end()))
+        if source.startswith(");\n", end):
+            parts += [source[position : match.start()], f"{match[1]}{match[2]} += "]
+            parts += [source[match.end() : end], ";\n"]
+            position = end + 3
+    source = "".join((*parts, source[position:]))
+    known = set(re.findall(r"\w+_local\w*_ptr\w*", source))
+    return _PRIVATE.sub(lambda m: m[0] if m[1] + m[2] in known else m[1] + m[2], source)
+
+
+#: One channel of a texel, as TVM reads it; one that is not known takes the texel to memory.
+_CHANNEL = re.compile(r"\(\((?:float|half)\*\)&(\w+)\)\[([^][]*[a-z_][^][]*)\]")
+_CHANNEL_MACRO = """\
+#ifndef tvmflow_channel
+#define tvmflow_channel(t, i) ((i) & 2 ? ((i) & 1 ? t.w : t.z) : ((i) & 1 ? t.y : t.x))
+#endif
+"""
+
+
+def choose_channels(source: str) -> str:
+    """Choose between the channels of a texel that is in registers, in place of indexing it."""
+    source, count = _CHANNEL.subn(r"tvmflow_channel(\1, \2)", source)
+    return _CHANNEL_MACRO + source if count else source
 
 
 _STRUCTURES = "".join(
@@ -299,10 +372,14 @@ def _ends(source: str, start: int) -> Iterator[int]:
 def postprocess(source: str, _target: tvm.target.Target) -> str:
     """TVM calls this with the source of each kernel."""
     source = require_group(without_need_of_half(source))
-    source = _CONSTANT.sub(r"__constant \1* restrict \2", fold_splats(source))
+    source = _CONSTANT.sub(r"__constant \1* restrict \2", shorten(fold_splats(source)))
     source = with_functions(store_bytes(source), OPENCL)
     source = _with_definitions(source, _SHUFFLE_NAME, _shuffle)
     source = _with_definitions(source, nan_propagation.NAME, nan_propagation.definition)
+    source = _with_definitions(source, aligned_vectors.NAME, aligned_vectors.definition)
+    source = choose_channels(read_with_sampler(source))
+    if kept_loops.NAME in source:
+        source = kept_loops.DEFINITION + source
     if rounding.FUNCTION in source:
         source = rounding.OPENCL + source
     if _GATHER in source or _LOAD in source:

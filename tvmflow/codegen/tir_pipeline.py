@@ -13,15 +13,27 @@ from tvm import s_tir, tirx
 from tvm.ir.transform import Pass, Sequential
 from tvm.tirx import compilation_pipeline
 
-from .cuda_passes import BindLoads, RewriteStorage, SplitVectors
+from .aligned_vectors import AlignVectors
+from .border_texels import ReadBorders
+from .chunked_sums import SumInChunks
+from .cuda_passes import BindLoads, DivideVectors, JoinBarriers, RewriteStorage, SplitVectors
 from .dot_products import ChainDots
 from .half import LowerHalfBuffers, NarrowLocals, ReadHalfTexels, WidenBFloat16
 from .index_divisions import HideDivisions, RestoreDivisions
-from .llvm_passes import KeepOnStack, WriteHyperbolics
+from .kept_loops import KeepLoops
+from .llvm_passes import KeepOnStack, NameSubexpressions, WriteHyperbolics
 from .loop_peeling import PeelBorders
 from .masks import MaskLanes, VerifyMasks
 from .nan_propagation import PropagateNaN
-from .opencl_source import NameGathers, NameGroup, NameShuffles, UndoIntegerPromotion, WriteLiterals
+from .opencl_source import (
+    NameGathers,
+    NameGroup,
+    NameIndexTerms,
+    NameIndices,
+    NameShuffles,
+    UndoIntegerPromotion,
+    WriteLiterals,
+)
 from .rounding import RoundByAddition
 from .textures import NameTexels, TextureFlatten, VerifyTextures
 
@@ -46,6 +58,7 @@ HOST_AND_DEVICE: list[Pass] = [
     _transform.InjectSoftwarePipeline(),
     _transform.LowerOpaqueBlock(),
     PeelBorders,
+    SumInChunks,
     NarrowLocals,
     SplitVectors,
     TextureFlatten,
@@ -57,6 +70,7 @@ HOST_AND_DEVICE: list[Pass] = [
     tirx.transform.BF16ComputeLegalize(),
     tirx.transform.NarrowDataType(32),
     _transform.LoopPartition(),
+    DivideVectors,
     RoundByAddition,
     MaskLanes,
     tirx.transform.VectorizeLoop(True),
@@ -71,7 +85,7 @@ HOST_AND_DEVICE: list[Pass] = [
     tirx.transform.StmtSimplify(),
     tirx.transform.RemoveNoOp(),
     _transform.RewriteUnsafeSelect(),
-    tirx.transform.CommonSubexprElim(),
+    NameSubexpressions,
     NameTexels,
     NameShuffles,
     UndoIntegerPromotion,
@@ -88,6 +102,7 @@ HOST_AND_DEVICE: list[Pass] = [
     _transform.InferFragment(),
     _transform.LowerThreadAllreduce(),
     _transform.InjectPTXAsyncCopy(),
+    JoinBarriers,
     _transform.MergeSharedMemoryAllocations(),
     tirx.transform.SplitHostDevice(),
     # Behind the barriers, which only reads as TIR has them ask for.
@@ -108,6 +123,11 @@ DEVICE = [
     tirx.transform.LowerIntrin(),
     WriteLiterals,
     BindLoads,
+    AlignVectors,
+    ReadBorders,
+    KeepLoops,
+    NameIndices,
+    NameIndexTerms,
     NameGroup,
 ]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..devices.choices import STANDALONE
-from ..devices.target import TargetSpec
+from ..devices.target import TargetSpec, accumulation
 from .options import CompileOptions
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ class Compilation:
         options = self.options
         self.target = self.target or options.resolve()
         self.storage = self.storage or options.storage
+        sums = accumulation(self.target, options.accumulate, options.dtype)
+        self.options = replace(options, accumulate=sums)
         self.attempt = Attempt(options.knobs, [Path(path) for path in options.journals])
 
     @property

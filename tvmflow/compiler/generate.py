@@ -180,12 +180,15 @@ def extensions(sources: Iterable[str]) -> list[str]:
     return [name for name in (FP16_EXTENSION, FP64_EXTENSION) if name in text]
 
 
-#: Definitions (not declarations) of kernels in OpenCL C and CUDA C++.
-_KERNEL = re.compile(r"(?:__kernel void|__global__ void(?: __\w+\([^)]*\))?) (\w+)\([^;{]*\{")
+#: Definitions (not declarations) of kernels in OpenCL C, with their attributes, and CUDA C++.
+_KERNEL = re.compile(
+    r"(?:(?:__attribute__\(\(.*\)\)\n)?__kernel void|__global__ void(?: __\w+\([^)]*\))?)"
+    r" (\w+)\([^;{]*\{"
+)
 
 
 def kernel_texts(sources: Iterable[str]) -> dict[str, str]:
-    """Kernels in generated source by name, each from its head to its last brace."""
+    """Kernels in generated source by name, each from its attributes or head to its last brace."""
     found = {}
     for source in sources:
         for head in _KERNEL.finditer(source):

@@ -16,14 +16,14 @@ from dataclasses import asdict
 from tvm import IRModule, relax, tirx
 from tvm.ir import GenericConst
 
-from ..codegen.half import half_lengths
+from ..codegen.half import accumulation_of
 from ..devices.choices import STORAGES
 from ..devices.target import TargetSpec, with_storage
 from ..graph.layout.algorithms import Convolution, Measured
 from ..ir.scope import is_half, is_texture
 from ..ir.signatures import bindings_of
 from ..journal.journal import Journal
-from ..journal.records import Target, Trial, Workload, digest
+from ..journal.records import MAP_FACTS, Target, Trial, Workload, digest
 from ..runtime.json_types import JsonMapping
 from ..schedules import Lookup, Proposal
 from .compilation import Compilation
@@ -54,25 +54,39 @@ def workload_of(function: tirx.PrimFunc, family: str, shape: JsonMapping) -> Wor
         dict(shape),
         dtype="fp16" if any(map(is_half, scopes)) else SHORT.get(dtype, dtype),
         storage="texture" if any(map(is_texture, scopes)) else "buffer",
-        accumulate="fp16" if half_lengths(function) else "fp32",
+        accumulate=accumulation_of(function),
         signature=" ".join(extents),
     )
 
 
 def best_knobs(
-    journals: Sequence[Journal], workload: Workload, target: TargetSpec
+    journals: Sequence[Journal], workload: Workload, target: TargetSpec, *, near: bool = False
 ) -> Proposal | None:
     """The knobs to be used for a workload, with the record of a journal that has them.
 
-    The nearest workload counts first (:meth:`.Workload.distance`); then the order of the
-    journals, because costs of different devices cannot be compared; then the cost.
+    With ``near``, also those of a map of nearly the same size.  What was measured counts before
+    what a model predicted, in whichever journal; then the nearest workload
+    (:meth:`.Workload.distance`); then the order of the journals, because costs of different
+    devices cannot be compared; then the cost.
     """
-    nearest = ((journal.nearest(workload, Target.of(target)), journal) for journal in journals)
-    trials = [(trial, journal) for trial, journal in nearest if trial is not None]
-    if not trials:
+    measured = Target.of(target)
+    for asked in (measured, measured.predicted):
+        nearest = ((journal.nearest(workload, asked), journal) for journal in journals)
+        trials = [
+            (trial, journal)
+            for trial, journal in nearest
+            if trial is not None and (near or trial.workload.kin == workload.kin)
+        ]
+        if trials:
+            break
+    else:
         return None
     trial, journal = min(trials, key=lambda pair: workload.distance(pair[0].workload))
-    return Proposal("journal", trial.knobs, describe(trial, journal))
+    origin = describe(trial, journal)
+    if trial.workload.kin != workload.kin:
+        extents = (str(v) for name, v in trial.workload.shape.items() if name in MAP_FACTS)
+        origin += f", for a map of {'x'.join(extents)}"
+    return Proposal("journal", trial.knobs, origin)
 
 
 def lookup_in(
@@ -81,7 +95,9 @@ def lookup_in(
     """The lookup of knobs for a primary function; ``None`` where there are no journals."""
     if not journals:
         return None
-    return lambda family, shape: best_knobs(journals, workload_of(function, family, shape), target)
+    return lambda family, shape: best_knobs(
+        journals, workload_of(function, family, shape), target, near=True
+    )
 
 
 def describe(trial: Trial, journal: Journal) -> str:

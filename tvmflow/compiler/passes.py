@@ -256,7 +256,7 @@ def lift(job: Compilation, mod: IRModule) -> IRModule:
 @job_pass("ScheduleFunctions")
 def schedule_functions(job: Compilation, mod: IRModule) -> IRModule:
     """Ask the schedule families for each primary function."""
-    if job.options.accumulate == "fp16":
+    if job.options.accumulate != "fp32":
         job.half_sums = half_sums(mod)
     nodes = nodes_of_functions(mod, job.nodes)
     with journals_of(job) as journals:

@@ -6,8 +6,12 @@ from __future__ import annotations
 TARGETS = ("opencl", "cuda", "llvm")
 #: Where tensors between primary functions may be kept.
 STORAGES = ("texture", "buffer", "auto")
-#: In which tensors are stored, and in which products and sums are taken.
+#: In which tensors are stored.
 PRECISIONS = ("fp32", "fp16")
+#: In which products and sums are taken; ``mixed``: products in 16 bits, whose sums are carried to
+#: 32 bits in chunks, and ``auto``: what the device is fast at.
+MIXED = "mixed"
+ACCUMULATIONS = ("auto", "fp32", MIXED, "fp16")
 #: Forms of an input or output that the application has in the blocked layout.
 KEPT_FORMS = ("nchw4c", "texture")
 #: Algorithms of convolutions: directly, as a product of matrices, and Winograd's with the outputs

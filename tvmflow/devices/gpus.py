@@ -1,4 +1,20 @@
-"""GPUs by name, for compilers that make their machine code without having one."""
+"""GPUs by name: how compilers without one call them, and facts that analyses count with.
+
+Where facts are from; none of them is measured here:
+
+- Adreno's shader processors, registers and waves: Mesa's ``freedreno_devices.py`` (``num_ccu``,
+  ``reg_size_vec4`` x 4 x 128 lanes; of 830 two processors in each of three slices, as Chips and
+  Cheese says of its series in "Diving into Qualcomm's Upcoming Adreno X2 GPU"). Multiply-adds:
+  two micro processors of 128 lanes in each ("Inside Snapdragon 8+ Gen 1's iGPU", the same). Texels:
+  4 a micro processor of the 6xx ("Inside the Snapdragon 855's iGPU"), 8 since ("The Qualcomm
+  Snapdragon X Architecture Deep Dive", AnandTech). Clocks and memory: Qualcomm's product briefs of
+  Snapdragon 888 (LPDDR5-6400), 8 Gen 2 (LPDDR5X-8400) and 8 Elite (LPDDR5X-10600), 64 bits wide.
+- Mali's multiply-adds, texels and warps: Arm's "GPU Datasheet" and "The Valhall Shader Core" (1024
+  work-items of up to 32 registers in a core). Clocks and memory: MediaTek's product pages of
+  Dimensity 8100 (G610 with six cores, LPDDR5-6400) and Helio G96 (G57 with two cores, of the six
+  that it may have; LPDDR4X-4266, 32 bits wide).
+- Shader cores of AMD's and NVIDIA's: their white papers.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +28,30 @@ class Gpu:
     """A GPU, and how its compilers name it."""
 
     name: str
-    #: Instruction set: ``ir3`` (Adreno), ``valhall`` (Mali since 2019), ``rdna`` (AMD) or ``sass``
-    #: (NVIDIA).
+    #: Instruction set: ``ir3`` (Adreno), ``valhall`` (Mali since 2019), ``rdna`` (AMD), ``xe``
+    #: (Intel) or ``sass`` (NVIDIA).
     isa: str
-    #: The compiler's own name: of Mesa's simulated devices, or an architecture of `ptxas`.
+    #: The compiler's own name: of Mesa's simulated devices, a device of `ocloc`, or an
+    #: architecture of `ptxas`.
     chip: str
     #: The device preset that its modules are compiled with.
     preset: str
-    #: Work-items that run one instruction together; some GPUs may double that.
+    #: Work-items that run one instruction together; some GPUs may double that, and Intel's
+    #: compiler chooses up to 32: the width of a register, in 32-bit values.
     wave: int
-    #: Shader cores (shader processors, compute units, multiprocessors), as far as published: of
-    #: Adreno in Mesa's tables (``freedreno_devices``), of Mali in Arm's GPU data sheet for the
-    #: largest configuration, of others in their vendors' white papers.
+    #: Shader cores (shader processors, compute units, multiprocessors, vector engines) of the
+    #: largest configuration. This and what follows is ``None`` where it is not published.
     cores: int | None = None
+    #: fp32 multiply-adds that a core begins in a cycle; of fp16 it begins twice as many.
+    multiply_adds: int | None = None
+    #: Texels of four bytes that a core filters in a cycle.
+    texels: int | None = None
+    #: 32-bit registers of a core, and waves that it holds at most.
+    registers: int | None = None
+    waves: int | None = None
+    #: Highest clock in MHz, and bandwidth of the memory in GB/s, of one system on chip.
+    clock_mhz: int | None = None
+    bandwidth_gbps: float | None = None
 
     @property
     def target(self) -> str:
@@ -32,22 +59,34 @@ class Gpu:
         return "cuda" if self.isa == "sass" else "opencl"
 
 
+#: Registers of a shader processor of Adreno: as many vectors of four for 128 work-items.
+_REGISTERS_64, _REGISTERS_96 = 64 * 4 * 128, 96 * 4 * 128
 _GPUS = (
     Gpu("adreno-618", "ir3", "618", "adreno", 64, 1),
     Gpu("adreno-630", "ir3", "630", "adreno", 64, 2),
-    Gpu("adreno-660", "ir3", "660", "adreno", 64, 3),
-    Gpu("adreno-730", "ir3", "730", "adreno", 64, 4),
-    Gpu("adreno-740", "ir3", "740", "adreno", 64, 6),
-    Gpu("adreno-750", "ir3", "750", "adreno", 64, 6),
-    Gpu("adreno-830", "ir3", "830", "adreno", 64),
-    Gpu("mali-g57", "valhall", "9093", "mali", 16, 6),
-    Gpu("mali-g610", "valhall", "a867", "mali", 16, 6),
+    Gpu("adreno-660", "ir3", "660", "adreno", 64, 3, 256, 8, _REGISTERS_64, 16, 840, 51.2),
+    Gpu("adreno-730", "ir3", "730", "adreno", 64, 4, 256, 16, _REGISTERS_96, 16),
+    Gpu("adreno-740", "ir3", "740", "adreno", 64, 6, 256, 16, _REGISTERS_96, 16, 680, 67.2),
+    Gpu("adreno-750", "ir3", "750", "adreno", 64, 6, 256, 16, _REGISTERS_96, 16),
+    Gpu("adreno-830", "ir3", "830", "adreno", 64, 6, 256, 16, _REGISTERS_96, 16, 1100, 84.8),
+    Gpu("mali-g57", "valhall", "9093", "mali", 16, 6, 32, 4, 32 << 10, 64, 950, 17.1),
+    Gpu("mali-g610", "valhall", "a867", "mali", 16, 6, 64, 8, 32 << 10, 64, 860, 51.2),
     Gpu("amd-navi21", "rdna", "navi21", "nvidia", 32, 80),
     Gpu("amd-gfx1201", "rdna", "gfx1201", "nvidia", 32, 64),
+    # Iris Xe of Tiger Lake, Arc A770 and Arc B580.
+    Gpu("intel-tgl", "xe", "tgl", "nvidia", 8, 96),
+    Gpu("intel-dg2", "xe", "acm-g10", "nvidia", 8, 512),
+    Gpu("intel-bmg", "xe", "bmg-g21", "nvidia", 16, 160),
     Gpu("sm_80", "sass", "sm_80", "nvidia", 32, 108),
     Gpu("sm_90", "sass", "sm_90", "nvidia", 32, 132),
 )
 GPUS = {gpu.name: gpu for gpu in _GPUS}
+
+
+def gpu_named(name: str) -> Gpu | None:
+    """Return the GPU of a name that is spelt with its hyphen or without; ``None`` without one."""
+    spelt = name.lower().replace("-", "")
+    return next((gpu for gpu in _GPUS if gpu.name.replace("-", "") == spelt), None)
 
 
 def find_gpu(name: str) -> Gpu:
@@ -58,7 +97,7 @@ def find_gpu(name: str) -> Gpu:
     TargetError
         If there is none; it says which there are.
     """
-    gpu = GPUS.get(name.lower())
+    gpu = gpu_named(name)
     if gpu is None:
         raise TargetError(
             f"The GPU {name!r} is not known{nearest(name, list(GPUS), {})}.",

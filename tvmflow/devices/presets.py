@@ -41,6 +41,17 @@ class WinogradCost:
 
 
 @dataclass(frozen=True)
+class Tiling:
+    """What convolutions give work-items and -groups: :mod:`tvmflow.schedules.work_groups`."""
+
+    vectors: int  #: Of a register tile.
+    items: int  #: Work-items of a work-group.
+    #: Blocks of output channels of a work-group; ``None`` where columns and rows come first.
+    channels: int | None = None
+    by_map: bool = False  #: Whether that is for a map of 64 tiles, and less for larger ones.
+
+
+@dataclass(frozen=True)
 class Multiprocessors:
     """Facts about a GPU's multiprocessors: CUDA tells them, and OpenCL does not."""
 
@@ -62,6 +73,7 @@ class Device:
     #: Work-items in a work-group; 1 where a work-item is a whole CPU thread's worth of work.
     group_size: int
     max_group_size: int  #: Largest work-group the device accepts.
+    max_group_depth: int  #: The most items of one along the third axis.
     #: Whether a work-item should copy its padded input tile to private memory first.
     stage_input: bool
     #: Largest width and height of an image, in texels; 0 where there are no images.
@@ -72,6 +84,9 @@ class Device:
     #: of the class differ, so that only loading a module on one tells.
     fp16: bool | None
     winograd: WinogradCost
+    wave: int  #: Work-items that run one instruction together.
+    convolution: Tiling
+    depthwise: Tiling
     multiprocessors: Multiprocessors | None = None  #: Known for the target ``cuda`` only.
 
     @property
@@ -90,12 +105,16 @@ _CPU = Device(
     accumulators=28,
     group_size=1,
     max_group_size=1024,
+    max_group_depth=1024,
     stage_input=True,
     image_extent=8192,
     image_layers=2048,
     texture=TextureSpeed(write=0.2, stream=0.2, cached=0.05),
     fp16=None,
     winograd=WinogradCost(product=0.7, tile=15.0, weight=9.0),
+    wave=1,
+    convolution=Tiling(vectors=28, items=1),
+    depthwise=Tiling(vectors=28, items=1),
 )
 # Qualcomm Adreno 6xx/7xx: RGBA texels, 64-wide waves, some 32 vec4 registers at full occupancy.
 # The L1 cache serves textures only.
@@ -104,13 +123,19 @@ _ADRENO = Device(
     channel_block=4,
     accumulators=16,
     group_size=64,
-    max_group_size=256,
+    max_group_size=1024,
+    max_group_depth=256,
     stage_input=False,
     image_extent=16384,
     image_layers=2048,
     texture=TextureSpeed(write=1.0, stream=1.0, cached=3.0),
     fp16=True,
-    winograd=WinogradCost(product=1.3, tile=44.0, weight=20.0),
+    # Of eight convolutions that AutoTVM measured on Adreno 660 and 740 with F(2×2) and directly,
+    # these numbers say which is faster for six: tiles cost more than was assumed before (44).
+    winograd=WinogradCost(product=1.3, tile=100.0, weight=20.0),
+    wave=64,
+    convolution=Tiling(vectors=6, items=112, channels=32),
+    depthwise=Tiling(vectors=2, items=112, channels=8, by_map=True),
 )
 # Arm Mali Bifrost/Valhall: 16-wide warps and half the registers of Adreno.
 # Buffers and textures share their cache.
@@ -119,7 +144,11 @@ _MALI = replace(
     name="mali",
     accumulators=8,
     group_size=32,
+    max_group_size=256,
     texture=TextureSpeed(write=0.8, stream=1.0, cached=0.9),
+    wave=16,
+    convolution=Tiling(vectors=4, items=64, channels=16),
+    depthwise=Tiling(vectors=2, items=64, channels=8, by_map=True),
 )
 # NVIDIA since Volta: scalar lanes, 255 registers a thread.
 # One L1 cache for both, but a texture read is one of a quarter of the rate. Its OpenCL
@@ -127,9 +156,12 @@ _MALI = replace(
 _NVIDIA = replace(
     _ADRENO,
     name="nvidia",
-    max_group_size=1024,
+    max_group_depth=64,
     texture=TextureSpeed(write=0.8, stream=1.0, cached=0.5),
     fp16=False,
+    wave=32,
+    convolution=Tiling(vectors=16, items=64),
+    depthwise=Tiling(vectors=4, items=64),
 )
 #: The presets of ``--device``.
 PRESETS = {device.name: device for device in (_CPU, _ADRENO, _MALI, _NVIDIA)}

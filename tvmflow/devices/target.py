@@ -15,12 +15,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..errors import TargetError
-from .choices import PRECISIONS, STORAGES, TARGETS
+from .choices import ACCUMULATIONS, MIXED, PRECISIONS, STORAGES, TARGETS
+from .gpus import gpu_named
 from .host import Host
 
 # These are for others, too.
 from .presets import PRESETS as PRESETS
 from .presets import Device as Device
+from .presets import Tiling as Tiling
 from .presets import first_gpu
 from .presets import preset_of as preset_of
 
@@ -112,12 +114,15 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
     target
         One of :data:`TARGETS`.
     device
-        ``auto`` or a name in :data:`PRESETS`.  ``auto`` asks the running device
-        for ``opencl``, and is ``nvidia`` for ``cuda`` and ``cpu`` for ``llvm``.
+        ``auto``, a name in :data:`PRESETS`, or a GPU's (`gpus`), whose preset is taken.  ``auto``
+        asks the running device for ``opencl``, and is ``nvidia`` for ``cuda`` and ``cpu`` for
+        ``llvm``.
     host
         LLVM triple of the machine that loads the module, default this one.
     """
     check_target(target)
+    if (named := gpu_named(device)) is not None:
+        device = named.preset
     check_choice("device", device, ("auto", *PRESETS))
     machine = None if host is None else Host.parse(host)
     if target == "llvm":
@@ -211,24 +216,37 @@ def check_accumulate(spec: TargetSpec, accumulate: str, dtype: str, device: str)
 
     Tensors are stored in ``dtype``, and ``device`` is what the user asked for.
     """
-    check_choice("accumulate", accumulate, PRECISIONS, "accumulation")
-    if accumulate == "fp32":
+    check_choice("accumulate", accumulate, ACCUMULATIONS, "accumulation")
+    if accumulate in ("auto", "fp32"):
         return
-    if dtype != accumulate:
-        what = f"tensors stored in {dtype}; they are for tensors stored in {accumulate}"
+    if dtype != "fp16":
+        what = f"tensors stored in {dtype}; they are for tensors stored in fp16"
         remedy = "Add `dtype=fp16`, or leave `accumulate` out."
     elif spec.kind != "opencl":
         what = f"the target {spec.kind}; only opencl has them"
-        remedy = "Leave `accumulate=fp16` out, or use `target=opencl`."
+        remedy = f"Leave `accumulate={accumulate}` out, or use `target=opencl`."
     elif spec.device.fp16 is False:
         from ..runtime.devices import opencl_devices
 
         name = opencl_devices()[0].name if device == "auto" else device
         what = f"the device {name}, whose OpenCL lacks cl_khr_fp16"
-        remedy = "Leave `accumulate=fp16` out, or name another device with `device`."
+        remedy = f"Leave `accumulate={accumulate}` out, or name another device with `device`."
     else:
         return
     raise TargetError(f"Sums in {accumulate} were asked for {what}.", remedy=remedy)
+
+
+def accumulation(spec: TargetSpec, accumulate: str, dtype: str) -> str:
+    """The precision of products and sums that ``auto`` stands for, or the one that is given.
+
+    GPUs of phones compute in half at twice the rate of fp32.  A CPU does not, and has its own
+    OpenCL's word on whether it can at all.
+    """
+    if accumulate != "auto":
+        return accumulate
+    device = spec.device
+    fast = spec.kind == "opencl" and not device.is_cpu and device.fp16
+    return MIXED if fast and dtype == "fp16" else "fp32"
 
 
 def _llvm_opt_level() -> int | None:

@@ -115,24 +115,29 @@ class Journal:
 
     def best(self, workload: Workload, target: Target) -> Trial | None:
         """The trial of the least cost of a workload, on a target of the same kind and preset."""
+        with self._lock:
+            self._check_open()
+            if not self.table.of_kin(workload.kin):
+                return None
         trial = self.nearest(workload, target)
         return trial if trial is not None and trial.workload == workload else None
 
     def nearest(self, workload: Workload, target: Target) -> Trial | None:
         """The same, or else the best one of a workload whose knobs mean the same.
 
-        That is one of the same family and loops.  What is stored alike comes first: see
-        :meth:`.Workload.distance`.
+        That is one of the same family and loops; where there is none, of a map of nearly the same
+        size.  What is stored alike comes first: see :meth:`.Workload.distance`.
         """
         with self._lock:
             self._check_open()
             self._known[workload.key] = workload
             for _ in range(2):
+                alike = _measured(self.table.of_kin(workload.kin), target)
                 ranked = [
                     (workload.distance(other), entry.cost, entry)
-                    for entry in self.table.of_kin(workload.kin)
-                    if entry.target == target.kin and entry.cost < float("inf")
+                    for entry in alike or _measured(self.table, target)
                     if (other := self.workload(entry.workload)) is not None
+                    if other.kin == workload.kin or workload.is_like(other)
                 ]
                 if not ranked:
                     return None
@@ -399,6 +404,11 @@ class Journal:
         if damage not in self.damage:
             self.damage.append(damage)
             logger.warning("%s is damaged: %s", self.path, damage)
+
+
+def _measured(entries: Iterable[Entry], target: Target) -> list[Entry]:
+    """Those on targets of a kin that have a cost."""
+    return [e for e in entries if e.target == target.kin and e.cost < float("inf")]
 
 
 def _items(frame: Frame) -> list[tuple[int, memoryview]]:

@@ -10,7 +10,7 @@ import json
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +25,8 @@ Value = bool | int | float | str
 
 #: Facts of a shape that say how tensors are stored, not what is computed.
 STORAGE_FACTS = ("texture", "weights")
+#: Extents of a map: knobs that are good for one are for another that is little larger.
+MAP_FACTS = ("height", "width", "rows", "columns")
 
 
 class Error(enum.IntEnum):
@@ -129,12 +131,30 @@ class Workload(Keyed):
     @cached_property
     def kin(self) -> bytes:
         """8 bytes that workloads share whose knobs mean the same: of family and loops."""
-        loops = {name: v for name, v in self.shape.items() if name not in STORAGE_FACTS}
-        return digest("kin", canonical([self.family, loops]))[:8]
+        return digest("kin", canonical([self.family, dict(self._loops)]))[:8]
 
-    def distance(self, other: Workload) -> tuple[bool, ...]:
-        """How far another workload of the same kin is from this one; the least is the nearest."""
+    def is_like(self, other: Workload) -> bool:
+        """True of the same computation over a map that is at most twice or half as long or wide."""
+        if self.family != other.family or self.shape.keys() != other.shape.keys():
+            return False
+        pairs = ((name, v, other.shape[name]) for name, v in self._loops)
+        return all(
+            a == b or (name in MAP_FACTS and 0.5 <= float(a) / float(b) <= 2)
+            for name, a, b in pairs
+        )
+
+    @property
+    def _loops(self) -> list[tuple[str, Value]]:
+        return [(name, v) for name, v in sorted(self.shape.items()) if name not in STORAGE_FACTS]
+
+    def distance(self, other: Workload) -> tuple[float, ...]:
+        """How far another workload of the same kin, or one like this, is; the least is the nearest.
+
+        Maps of other extents are farther than all that is stored otherwise.
+        """
+        maps = ((self.shape.get(name), other.shape.get(name)) for name in MAP_FACTS)
         return (
+            sum(abs(math.log(float(a) / float(b))) for a, b in maps if a and b and a != b),
             self.dtype != other.dtype,
             self.accumulate != other.accumulate,
             *(self.shape.get(name) != other.shape.get(name) for name in STORAGE_FACTS),
@@ -161,9 +181,23 @@ class Target(Keyed):
         return cls(spec.kind, spec.device.name, facts)
 
     @cached_property
+    def predicted(self) -> Target:
+        """The same, of trials whose costs a model predicted: nothing has run."""
+        return replace(self, facts={**self.facts, "predicted": True})
+
+    @property
+    def is_predicted(self) -> bool:
+        """True of trials whose costs are predicted."""
+        return bool(self.facts.get("predicted"))
+
+    @cached_property
     def kin(self) -> bytes:
-        """8 bytes that targets share which tuned knobs are good for: kind and preset."""
-        return digest("kin", canonical([self.kind, self.device]))[:8]
+        """8 bytes that targets share which tuned knobs are good for: kind and preset.
+
+        What was predicted is no kin of what was measured: neither stands for the other.
+        """
+        apart = ["predicted"] if self.is_predicted else []
+        return digest("kin", canonical([self.kind, self.device, *apart]))[:8]
 
 
 @dataclass(frozen=True, eq=False)

@@ -233,8 +233,8 @@ def _check_extensions(artifact: Artifact, index: int) -> None:
     remedy = "Run it on another device; `tvmflow devices` lists them with their extensions."
     if missing == FP16_EXTENSION:
         remedy = "Compile the model again in fp32 arithmetic, or run it on a device with fp16 "
-        if artifact.metadata["options"].get("accumulate") == "fp16":
-            remedy = "Compile the model without `accumulate=fp16`, or run it on a device with fp16 "
+        if artifact.metadata["options"].get("accumulate") in ("mixed", "fp16"):
+            remedy = "Compile the model with `accumulate=fp32`, or run it on a device with fp16 "
         remedy += "(`tvmflow devices` says which have it)."
     raise DeviceError(
         f"Running {artifact.path} failed: its kernels need {missing}, which the OpenCL device "

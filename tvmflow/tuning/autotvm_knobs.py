@@ -5,38 +5,44 @@ virtual threads (the register tile of a work-item) and work-items of a group::
 
     tile_fc [-1, a, A]   tile_y [-1, b, B]   tile_x [-1, c, C]
 
-    tile_o = a    tile_h = b    tile_w = c    group_w = C    group_size = A * B * C
+    tile_o = a   tile_h = b   tile_w = c   group_o = A   group_h = B   group_w = C
 
-``tile_rcc [-1, r]`` takes ``r`` blocks of four input channels together: ``unroll_i = 4 * r``.
-Loops over a window, and how far they are unrolled (``tile_ry``, ``tile_rx``,
-``auto_unroll_max_step``, ``unroll_explicit``), are no knobs of ours.  What of ours has no
-counterpart is off, because it was off when the time was measured.  Where a constraint forbids a
-value, the nearest smaller one that it allows is taken.
+Where they computed a map in larger steps than it has pixels, tiles are clipped to it.
+``tile_rcc [-1, r]`` takes ``r`` blocks of four input channels together; ours are taken one by
+one, ``unroll_i = 4``.  Loops over a window, and how far they are unrolled (``tile_ry``,
+``tile_rx``, ``auto_unroll_max_step``, ``unroll_explicit``), are no knobs of ours.  What of ours
+has no counterpart is off, because it was off when the time was measured.
+
+Of Winograd's convolution, knobs and time are those of the whole; the product's are kept::
+
+    tile_y [-1, a, A]: blocks of output channels     tile_x [-1, c, C]: tiles, row after row
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from math import prod
 from typing import Any
 
 from ..compiler.lookup import SHORT
 from ..devices.target import PRESETS
 from ..journal.records import Workload
 from ..runtime.json_types import JsonMapping
-from ..schedules import conv2d, conv2d_1x1, depthwise
+from ..schedules import conv2d, conv2d_1x1, depthwise, winograd
 from ..schedules.conv2d import Shape
 from ..schedules.family import facts_of, refusal
-from ..schedules.sizes import input_lanes, largest_divisor
+from ..schedules.sizes import input_lanes
 from .tasks import Knobs
 
 #: Channels of a texel.
 BLOCK = 4
-#: Names of tasks: layout, and whether each channel has a filter of its own.
+#: Names of tasks: layout, and what they are besides convolutions.
 _TASKS = {
-    f"{depthwise}conv2d_{layout}.image2d": (layout, bool(depthwise))
-    for depthwise in ("", "depthwise_")
-    for layout in ("nchwc", "nhwc")
+    "conv2d_nchwc.image2d": ("nchw", ""),
+    "conv2d_nhwc.image2d": ("nhwc", ""),
+    "depthwise_conv2d_nchwc.image2d": ("nchw", "depthwise"),
+    "depthwise_conv2d_nhwc.image2d": ("nhwc", "depthwise"),
+    "conv2d_nchw_winograd.image2d": ("nchw", "winograd"),
+    "conv2d_nhwc_winograd.image2d": ("nhwc", "winograd"),
 }
 
 
@@ -50,7 +56,8 @@ def meaning_of(task: str, arguments: list, entity: JsonMapping) -> tuple[Workloa
     """
     if task not in _TASKS:
         return None
-    layout, is_depthwise = _TASKS[task]
+    layout, kind = _TASKS[task]
+    is_depthwise = kind == "depthwise"
     (_, data, dtype), (_, kernel, _), strides, padding, dilation, sums = arguments
     if layout == "nhwc":
         data = [data[0], data[3], data[1], data[2]]
@@ -78,6 +85,15 @@ def meaning_of(task: str, arguments: list, entity: JsonMapping) -> tuple[Workloa
             padded=padded,
             texture=True,
         )
+    elif kind:
+        # Their rule for the outputs of a tile.
+        side = 4 if int(data[2]) % 8 == 0 else 2
+        rows, columns = winograd.tiles(height, side), winograd.tiles(width, side)
+        points = (side + winograd.TAPS - 1) ** 2
+        family = winograd.Product
+        shape = family.Shape(
+            *(points, blocks, int(data[0]) * rows, columns, BLOCK, inputs), texture=True
+        )
     else:
         window = (inputs, kernel_h, kernel_w)
         stored: dict[str, Any] = {"texture": True, "weights": "texture", "input_block": BLOCK}
@@ -95,35 +111,50 @@ def _extent(size: int, padding: int, kernel: int, stride: int, dilation: int) ->
 
 
 def _knobs(family: Any, shape: Any, entity: JsonMapping) -> Knobs:
-    splits = [entity[name][1] for name in ("tile_fc", "tile_y", "tile_x")]
-    (_, blocks, _), (_, rows, _), (_, columns, group_w) = splits
-    if min(blocks, rows, columns, *(split[2] for split in splits)) < 1:
-        raise ValueError("a tile of nothing")
-    group_size = prod(split[2] for split in splits)
-    device = PRESETS["adreno"]
-    size = min(group_size, device.max_group_size)
-    wanted: dict[str, Any] = {
-        "tile_h": min(rows, shape.height),
-        "tile_w": min(columns, shape.width, device.accumulators),
-        "group_size": size,
-    }
-    window = {"stage_input": False, "split_borders": False, "group_w": min(group_w, size)}
-    if family is depthwise:
-        wanted |= window | {"reuse_rows": False}
+    if family is winograd.Product:
+        wanted = _product_knobs(shape, entity)
     else:
-        # Rows and columns first: blocks of outputs are what a register tile can do without.
-        wanted["tile_h"] = largest_divisor(
-            shape.height, min(rows, device.accumulators // wanted["tile_w"])
-        )
-        left = device.accumulators // (wanted["tile_h"] * wanted["tile_w"])
-        lanes = input_lanes(shape.inputs, BLOCK)
-        wanted |= {
-            "tile_o": largest_divisor(shape.outputs, min(blocks, left)),
-            "unroll_i": largest_divisor(lanes, BLOCK * entity["tile_rcc"][1][1]),
-            "weights": "direct",
-            **({"split_i": 1} if family is conv2d_1x1 else window),
+        splits = [entity[name][1] for name in ("tile_fc", "tile_y", "tile_x")]
+        (_, blocks, group_o), (_, rows, group_h), (_, columns, group_w) = splits
+        wanted = {
+            "tile_o": blocks,
+            "tile_h": min(rows, shape.height),
+            "tile_w": min(columns, shape.width),
+            "group_o": group_o,
+            "group_h": group_h,
+            "group_w": group_w,
         }
+    if min(wanted.values()) < 1:
+        raise ValueError("a tile of nothing")
+    window = {"stage_input": False, "split_borders": False}
+    if family is depthwise:
+        # Rows of a tile are in registers at once, as they were, if there are enough.
+        tile_h, tile_w = wanted["tile_h"], wanted["tile_w"]
+        fits = shape.inputs(tile_h, tile_w) <= 3 * PRESETS["adreno"].accumulators
+        wanted |= window | {"reuse_rows": tile_h > 1 and shape.is_small and fits}
+    else:
+        wanted["unroll_i"] = input_lanes(shape.inputs, BLOCK)
+    if family in (conv2d, conv2d_1x1):
+        wanted |= {"weights": "direct", "split_i": 1}
+    if family is conv2d:
+        wanted |= window
     knobs = family.Knobs(**wanted)
-    if (reason := refusal(family, knobs, shape, device)) is not None:
+    if (reason := refusal(family, knobs, shape, PRESETS["adreno"])) is not None:
         raise ValueError(f"its knobs do not fit {family.NAME}: {reason}")
     return asdict(knobs)
+
+
+def _product_knobs(shape: winograd.ProductShape, entity: JsonMapping) -> dict[str, Any]:
+    """Those of a product whose tiles are in rows: neighbours beyond a row are of the next ones."""
+    (_, blocks, group_o), (_, tiles, neighbours) = (entity[n][1] for n in ("tile_y", "tile_x"))
+    tile_w = min(tiles, shape.columns)
+    group_w = min(neighbours, -(-shape.columns // max(1, tile_w)))
+    group_h = round(neighbours / max(1, group_w))
+    return {
+        "tile_o": blocks,
+        "tile_h": 1,
+        "tile_w": tile_w,
+        "group_o": group_o,
+        "group_h": group_h,
+        "group_w": group_w,
+    }

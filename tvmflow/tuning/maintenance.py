@@ -120,7 +120,8 @@ def export(trials: Iterable[Trial], form: str, output: Path) -> tuple[int, int]:
     """Write trials in another form; return how many were written, and how many cannot be.
 
     ``json`` and ``autotvm`` are files of lines; ``metaschedule`` is a folder of two files, of the
-    trials that came with a trace.
+    trials that came with a trace.  AutoTVM's lines cannot say that a time was predicted: such
+    trials are left out.
 
     Raises `ArtifactError` if ``output`` cannot be written.
     """
@@ -128,12 +129,16 @@ def export(trials: Iterable[Trial], form: str, output: Path) -> tuple[int, int]:
         if form == "metaschedule":
             return _export_database(trials, output, folder)
         document = importers.json_of_trial if form == "json" else importers.autotvm_line
-        written, count = folder / output.name, 0
+        written, count, left = folder / output.name, 0, 0
         with written.open("w", encoding="utf-8") as file:
-            for count, trial in enumerate(trials, 1):  # noqa: B007 (returned)
+            for trial in trials:
+                if form == "autotvm" and trial.target.is_predicted:
+                    left += 1
+                    continue
                 file.write(_line(document(trial)))
+                count += 1
         publish({written: output})
-        return count, 0
+        return count, left
 
 
 def _export_database(trials: Iterable[Trial], output: Path, folder: Path) -> tuple[int, int]:

@@ -7,6 +7,7 @@ import itertools
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING
 
 from ..errors import TvmflowError
@@ -67,15 +68,23 @@ class GridSearch(Search):
 
     def __init__(self, task: Task, seed: int, trials: int):
         super().__init__(task, seed)
-        space = itertools.product(*task.space.values())
-        allowed = (dict(zip(task.space, choice, strict=True)) for choice in space)
-        points = [knobs for knobs in allowed if task.allows(knobs)]
-        step = max(1, len(points) // max(1, trials))
-        # The gaps are filled afterwards, where trials are left.
-        self._points = iter([p for first in range(step) for p in points[first::step]])
+        self._size = prod(map(len, task.space.values()))
+        self._step = max(1, self._size // max(1, trials))
+        self._places = iter(
+            # The gaps are filled afterwards, where trials are left.
+            place
+            for first in range(self._step)
+            for place in range(first, self._size, self._step)
+        )
 
     def _candidates(self) -> Iterator[Knobs]:
-        return self._points
+        for place in self._places:
+            knobs = {}
+            for name, values in reversed(self.task.space.items()):
+                place, index = divmod(place, len(values))
+                knobs[name] = values[index]
+            if self.task.allows(knobs):
+                yield {name: knobs[name] for name in self.task.space}
 
 
 class NeighbourhoodSearch(Search):

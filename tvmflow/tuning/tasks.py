@@ -12,6 +12,7 @@ from typing import Any
 import tvm
 from tvm import IRModule, te, tirx
 
+from ..codegen.half import with_free_registers
 from ..compiler.lookup import workload_of
 from ..devices.target import TargetSpec
 from ..ir.signatures import bindings_of, called_function, wants_schedule
@@ -93,7 +94,8 @@ class Task:
     @cached_property
     def heuristic(self) -> Knobs:
         """The knobs that are chosen without measurements."""
-        return asdict(self.family.heuristic(self.shape, self.target.device))
+        device = with_free_registers(self.target.device, self.function)
+        return asdict(self.family.heuristic(self.shape, device))
 
     def allows(self, knobs: Mapping[str, Any]) -> bool:
         """Tell whether knobs meet the family's constraints."""

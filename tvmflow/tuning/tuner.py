@@ -132,13 +132,18 @@ Watch = Callable[[Sequence[Progress], Sequence[Standing]], None]
 def trials_of(
     task: Task, journal: Journal, devices: Sequence[Device]
 ) -> tuple[list[Trial], list[Trial]]:
-    """A journal's trials of a task: those of these devices, and the best of each other one."""
+    """A journal's trials of a task: those of these devices, and the best of each other one.
+
+    What was predicted for a device is not of it.
+    """
     own: list[Trial] = []
     others: dict[Device, Trial] = {}
+    target = task.journal_target
     for trial in journal.trials(task.workload):
-        if trial.target.kin != task.journal_target.kin or not _fits(task, trial):
+        is_measured = trial.target.kin == target.kin
+        if not (is_measured or trial.target.kin == target.predicted.kin) or not _fits(task, trial):
             continue
-        if any(_is_same(trial.device, device) for device in devices):
+        if is_measured and any(_is_same(trial.device, device) for device in devices):
             own.append(trial)
         elif trial.cost < getattr(others.get(trial.device), "cost", float("inf")):
             others[trial.device] = trial
@@ -164,7 +169,8 @@ def knobs_of_others(
 
     Journals of ``relatives`` may have the same loops with other storage only.
     """
-    nearest = (journal.nearest(task.workload, task.journal_target) for journal in relatives)
+    targets = task.journal_target, task.journal_target.predicted
+    nearest = (j.nearest(task.workload, target) for j in relatives for target in targets)
     trials = [t for t in (*others, *nearest) if t is not None and _fits(task, t)]
     return list({key_of(trial.knobs): dict(trial.knobs) for trial in trials}.values())
 

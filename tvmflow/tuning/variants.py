@@ -308,7 +308,7 @@ def _write_down(
         return
     target, task = Target.of(job.target), decision.options[choice][0]
     # The journal may have trials of other devices: the one with this cost is of this device.
-    trials = journal.trials(task.workload)
+    trials = (t for t in journal.trials(task.workload) if t.target.kin == target.kin)
     kernel = min(trials, key=lambda trial: abs(trial.cost - best[task.digest]))
     known = journal.best(decision.workload, target)
     trial = Trial(

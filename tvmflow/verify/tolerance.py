@@ -93,8 +93,8 @@ def summed_in_half(lengths: Sequence[int]) -> dict[str, Tolerance]:
 
 def table_for(metadata: JsonMapping) -> dict[str, Tolerance]:
     """Return the tolerances of a module, by how it stores tensors and takes sums."""
-    if is_half(metadata, "accumulate"):
-        return summed_in_half(metadata["half_sums"])
+    if lengths := metadata.get("half_sums"):
+        return summed_in_half(lengths)
     return STORED_AS_HALF if is_half(metadata, "dtype") else NETWORK
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from analysis_kernels import squares, texel_columns
 from onnx import helper
@@ -164,10 +165,12 @@ module(np.random.default_rng(0).standard_normal(info.shape).astype(np.float32))
 
 @pytest.mark.oclgrind
 @pytest.mark.opencl
-def test_counts_are_those_of_a_simulator(tmp_path):
+@pytest.mark.parametrize("pad", [0, 1])
+def test_counts_are_those_of_a_simulator(tmp_path, pad):
     """Of every kernel of a convolution whose groups stand over the picture's edge."""
-    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
-    model = build([node], {"x": (1, 7, 9, 9)}, ["y"], {"w": random((9, 7, 3, 3))})
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[pad] * 4)
+    side = 11 - 2 * pad
+    model = build([node], {"x": (1, 7, side, side)}, ["y"], {"w": random((9, 7, 3, 3))})
     target = with_storage(ADRENO, "texture")
     predicted = {}
     for function in scheduled(model, target, "texture").values():
@@ -186,4 +189,11 @@ def test_counts_are_those_of_a_simulator(tmp_path):
             if names:
                 counted[kernel, kind] = sum(counts[name] for name in names)
     assert len(counted) >= 4
+    # Nine columns and ten rows of items, the last beyond the map; what they ask for outside of the
+    # picture is a read, too, which the sampler answers without the image.
+    asked = np.indices((10, 9, 3, 3))
+    places = asked[:2] + asked[2:] - pad
+    outside = ((places < 0) | (places >= side)).any(axis=0)
+    blocks_in, blocks_out = 2, 3
+    predicted["conv2d_kernel", "read"] += int(outside.sum()) * pad * blocks_in * blocks_out
     assert counted == predicted

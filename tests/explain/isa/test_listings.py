@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tvmflow.devices.gpus import GPUS, Gpu
 from tvmflow.explain.isa import ir3, rdna, valhall
 from tvmflow.explain.isa.findings import findings
 from tvmflow.explain.isa.listing import Instruction, classes, kernel_code
-from tvmflow.explain.isa.record import KernelSource
+from tvmflow.explain.isa.record import KernelSource, Report
 
 KERNEL = KernelSource("f_kernel", "f", "", (12, 1, 1), 4)
 
@@ -164,6 +166,22 @@ def test_findings_name_spills_lanes_waves_and_parallelism() -> None:
     assert "Work-groups of 12 fill 9%" in said["occupancy"]
     assert said["parallel"] == "A launch is 4 waves for 6 shader cores."
     assert "40% of the issue slots" in said["arithmetic"]
+
+
+def test_kernels_share_the_arithmetic_of_a_run() -> None:
+    def report(*flops: int | None) -> Report:
+        kernels = tuple(
+            replace(kernel_code(KERNEL, [], {}, registers=1, waves=1, wave=64, listing=""),
+                    kernel=str(number), flops=each)
+            for number, each in enumerate(flops)
+        )  # fmt: skip
+        return Report("", "", "", "", "", kernels, (), ())
+
+    assert [report(30, 10, 0).share(name) for name in "012"] == [0.75, 0.25, 0]
+    assert report(30, None).share("0") == 1
+    # What is unknown is taken for as large as the others.
+    assert report(30, None).share("1") == 0.5
+    assert report(None, None).share("0") == report(0, 0).share("0") == 0.5
 
 
 def test_code_that_is_good_has_no_findings() -> None:

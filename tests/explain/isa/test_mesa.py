@@ -1,11 +1,11 @@
-"""Mesa's compilers: their process, which may crash or hang, and fetching their packages."""
+"""Mesa's compilers: their process, which may crash or hang, and where they are looked for."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from tvmflow.devices.gpus import find_gpu
 from tvmflow.errors import DeviceError
 from tvmflow.explain.isa import mesa
 from tvmflow.explain.isa.mesa import run_parts
-from tvmflow.explain.isa.packages import setup
+from tvmflow.explain.isa.record import KernelSource
 
 ADRENO = find_gpu("adreno-740")
 
@@ -66,107 +66,54 @@ def test_a_kernel_that_the_compiler_refuses_has_its_message() -> None:
     assert good.problem is None
 
 
-# -- fetching ----------------------------------------------------------------------------------
-
-APT = """#!/bin/sh
-case "$1" in
-  indextargets) echo http://mirror.test/debian/ ;;
-  update) [ -z "$NO_NETWORK" ] || { echo "E: Failed to fetch" >&2; exit 100; } ;;
-  install) state=$(sed -n 's/^Dir::Cache "\\(.*\\)";/\\1/p' "$APT_CONFIG")
-     cp "$PACKAGES"/*.deb "$state/archives" ;;
-esac
-"""
-
-
-def package(folder: Path, name: str, files: list[str]) -> None:
-    """Build a package of Debian's with empty files."""
-    root = folder / name
-    (root / "DEBIAN").mkdir(parents=True)
-    about = f"Package: {name}\nVersion: 26.2-1\nArchitecture: amd64\nMaintainer: x <x@test>\n"
-    (root / "DEBIAN/control").write_text(f"{about}Description: test\n")
-    for file in files:
-        (root / file).parent.mkdir(parents=True, exist_ok=True)
-        (root / file).touch()
-    subprocess.run(
-        ["dpkg-deb", "--build", str(root), f"{root}.deb"], check=True, capture_output=True
-    )
-
-
-@pytest.fixture
-def debian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A system whose apt has two packages; the folder of these."""
-    folder = tmp_path / "packages"
-    libraries = "usr/lib/x86_64-linux-gnu"
-    package(folder, "mesa-opencl-icd", [f"{libraries}/libRusticlOpenCL.so.1"])
-    package(folder, "mesa-drm-shim", [f"{libraries}/libfreedreno_noop_drm_shim.so"])
-    apt = tmp_path / "bin/apt-get"
-    apt.parent.mkdir()
-    apt.write_text(APT)
-    apt.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{apt.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("PACKAGES", str(folder))
+def test_the_program_that_calls_the_driver_is_compiled_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return folder
+    tree = mesa.Tree(Path("/"), mesa.this_architecture() or "amd64")
+    first, second = tmp_path / "first", tmp_path / "second"
+    mesa.build_program(tree, first)
+    (kept,) = (tmp_path / "cache/tvmflow/mesa").iterdir()
+    monkeypatch.setattr(mesa, "first_success", None)
+    mesa.build_program(tree, second)
+    assert second.read_bytes() == first.read_bytes() == kept.read_bytes()
+    assert os.access(second, os.X_OK)
+    # Another source is another program.
+    sources = tmp_path / "native"
+    for name in ("isa", "opencl"):
+        shutil.copytree(mesa.native_folder(name), sources / name)
+    with (sources / "isa/build_kernels.c").open("a") as file:
+        file.write("// changed\n")
+    monkeypatch.setattr(mesa, "native_folder", lambda name: sources / name)
+    with pytest.raises(TypeError, match="NoneType"):
+        mesa.build_program(tree, tmp_path / "third")
 
 
-def cached(tmp_path: Path) -> list[str]:
-    """What the cache has afterwards."""
-    return sorted(path.name for path in (tmp_path / "cache/tvmflow/mesa").iterdir())
-
-
-needs_debian = pytest.mark.skipif(
-    not Path("/usr/bin/dpkg-deb").exists() or os.uname().machine != "x86_64",
-    reason="builds packages with Debian's dpkg-deb, for amd64",
-)
-
-
-@needs_debian
-def test_setup_unpacks_packages_and_records_versions(debian: Path, tmp_path: Path) -> None:
-    tree = setup(ADRENO, "sid")
-    assert tree.has(ADRENO)
-    assert not tree.has(find_gpu("amd-navi21"))
-    versions = json.loads((tree.root / "versions.json").read_text())
-    assert versions == {"mesa-drm-shim": "26.2-1", "mesa-opencl-icd": "26.2-1"}
-    assert cached(tmp_path) == ["sid-amd64"]
-    assert mesa.find_tree(ADRENO, "sid") == tree
-
-
-@needs_debian
-@pytest.mark.parametrize("damage", ["network", "package", "driver"])
-def test_a_setup_that_fails_leaves_nothing(
-    debian: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+@pytest.mark.parametrize(("architecture", "factor"), [("own", 1), ("other", 10)])
+def test_an_emulator_has_more_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str, factor: int
 ) -> None:
-    if damage == "network":
-        monkeypatch.setenv("NO_NETWORK", "1")
-    elif damage == "package":
-        content = (debian / "mesa-drm-shim.deb").read_bytes()
-        (debian / "mesa-drm-shim.deb").write_bytes(content[: len(content) // 2])
-    else:
-        (debian / "mesa-drm-shim.deb").unlink()
-    said = {
-        "network": "reading sid of http://mirror.test/debian/ ended with status 100",
-        "package": "unpacking mesa-drm-shim.deb ended with status",
-        "driver": "its packages of sid have no driver for adreno-740",
-    }
-    with pytest.raises(DeviceError, match=said[damage]):
-        setup(ADRENO, "sid")
-    assert cached(tmp_path) == []
+    limits = []
 
+    def none_done(command: list[str], environment: object, limit_s: float) -> list[mesa.Part]:
+        limits.append(limit_s)
+        return [mesa.Part("", "no device")]
 
-@needs_debian
-def test_a_setup_that_fails_leaves_what_was_there(
-    debian: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    setup(ADRENO, "sid")
-    monkeypatch.setenv("NO_NETWORK", "1")
-    with pytest.raises(DeviceError, match="Failed to fetch"):
-        setup(ADRENO, "sid")
-    assert mesa.find_tree(ADRENO, "sid").has(ADRENO)
+    monkeypatch.setattr(mesa, "build_program", lambda tree, output: None)
+    monkeypatch.setattr(mesa, "run_parts", none_done)
+    monkeypatch.setattr(mesa.Tree, "command", lambda self, program, preload: [])
+    (tmp_path / "tmp").mkdir()
+    own = mesa.this_architecture() or "amd64"
+    other = "amd64" if own == "arm64" else "arm64"
+    tree = mesa.Tree(tmp_path, own if architecture == "own" else other)
+    with pytest.raises(DeviceError, match="came to no kernel"):
+        mesa.compile_kernels([KernelSource("a", "a", "")], ADRENO, tree, limit_s=3)
+    assert limits == [3 * factor]
 
 
 def test_without_mesa_the_remedy_is_setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(mesa, "_is_new", lambda: False)
+    monkeypatch.setattr(mesa, "MESA", replace(mesa.MESA, is_new=lambda: False))
     with pytest.raises(DeviceError) as error:
         mesa.find_tree(ADRENO, "sid")
     assert error.value.remedy == "tvmflow isa --setup --gpu adreno-740"

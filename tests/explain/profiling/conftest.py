@@ -34,9 +34,9 @@ def page(browser: Browser) -> Iterator[Page]:
 def show(page: Page, tmp_path: Path) -> Callable[..., Page]:
     """A function that opens the page of a profile, or of two, and returns the browser's page."""
 
-    def opened(profile, before=None, **how):
+    def opened(profile, before=None, codes=(), **how):
         path = tmp_path / "profile.html"
-        write_page(path, profile, before)
+        write_page(path, profile, before, codes)
         page.open(path, **how)
         return page
 

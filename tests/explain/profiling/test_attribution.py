@@ -67,11 +67,17 @@ def test_a_kernel_has_its_own_count_and_a_function_that_of_all():
 
 
 @pytest.mark.parametrize(
-    "head", ["__kernel void", 'extern "C" __global__ void __launch_bounds__(64)']
+    "head",
+    [
+        "__kernel void",
+        "__attribute__((reqd_work_group_size(8, 8, 1)))\n__kernel void",
+        'extern "C" __global__ void __launch_bounds__(64)',
+    ],
 )
 def test_kernels_are_cut_out_of_their_source(head):
     one, two = (f"{head} {name}(float* x) {{\n  if (x) {{\n  }}\n}}" for name in ("one", "two"))
-    source = f"{head} one(float* x);\n{one}\n\nint helper() {{\n}}\n{two}\n"
+    declared = head.rpartition("\n")[2]
+    source = f"{declared} one(float* x);\n{one}\n\nint helper() {{\n}}\n{two}\n"
     # The linkage in front of CUDA's kernels is not needed to read them.
     assert kernel_texts([source]) == {
         name: text.removeprefix('extern "C" ') for name, text in (("one", one), ("two", two))

@@ -112,7 +112,9 @@ def test_kernels_have_their_source(path):
         return
     assert set(found.sources) == {kernel.name for kernel in found.kernels}
     for name, text in found.sources.items():
-        assert text.startswith(f"__kernel void {name}(")
+        attribute, _, definition = text.partition("\n")
+        assert attribute.startswith("__attribute__((reqd_work_group_size(")
+        assert definition.startswith(f"__kernel void {name}(")
         assert text.count("{") == text.count("}")
 
 

@@ -44,6 +44,7 @@ def plan_of(
         device=device,
         storage=storage,
         dtype=dtype,
+        accumulate="fp32",
         keep_layout=keep_layout or {},
         format=STANDALONE,
     )

@@ -106,6 +106,7 @@ def test_python_takes_blocked_inputs_and_those_of_the_model(network, image, kept
         target="opencl",
         device="adreno",
         dtype=dtype,
+        accumulate="fp32",
         keep_layout={"image": kept},
         format="standalone",
     ) as module:

@@ -88,6 +88,8 @@ class Site:
     statement: int
     #: What is stored; ``None`` for reads.
     value: tirx.Expr | None
+    #: The one channel of a texel that is read; ``None`` where all are.
+    channel: tirx.Expr | None = None
 
     @cached_property
     def variables(self) -> frozenset[tirx.Var]:
@@ -346,9 +348,10 @@ class KernelCode:
         for argument in call.args:
             self._expression(argument, context)
         if name in (LOAD, STORE):
-            pointer, column, row, layer, *_ = call.args
+            pointer, column, row, layer, *_, last = call.args
             value = call if name == STORE else None
-            self._access(image_of(pointer), (column, row, layer), context, value)
+            channel = None if name == STORE or _is_vector(last) else self._substituted(last)
+            self._access(image_of(pointer), (column, row, layer), context, value, channel)
         elif name in _EXTERN and str(call.args[0].value).startswith(HALF_PREFIX):
             self._half(call, context)
         elif name == _COPY:
@@ -385,6 +388,7 @@ class KernelCode:
         indices: Sequence[tirx.Expr],
         context: CodeContext,
         value: tirx.Expr | None = None,
+        channel: tirx.Expr | None = None,
     ) -> None:
         dtype = tvm_ffi.dtype(buffer.dtype)
         half = is_half(buffer.scope())
@@ -398,7 +402,7 @@ class KernelCode:
             places = (self._analyzer.simplify(places[0]),)
         memory, is_store = self._views.get(buffer, buffer), value is not None
         place = memory, str(buffer.name), places, is_store, lanes, element
-        self.sites.append(Site(*place, context, self._statements, value))
+        self.sites.append(Site(*place, context, self._statements, value, channel))
 
 
 def _tile(call: Call, item: tirx.Expr) -> Iterator[tuple[tirx.Buffer, tirx.Expr]]:

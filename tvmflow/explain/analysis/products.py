@@ -67,13 +67,9 @@ def products(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Product]:
     Tensor cores are known on ``cuda`` only.  What is already in instructions of tensor cores has no
     such sum any more, and is not listed.
     """
-    for block in nodes_in(kernel.source.body, s_tir.SBlock):
+    for block, loads, is_dot in _sums(kernel.source):
         store = block.body
         reduced = [v.var for v in block.iter_vars if v.iter_type == IterVar.CommReduce]
-        factors = _factors(store) if reduced and isinstance(store, tirx.BufferStore) else None
-        if factors is None:
-            continue
-        *loads, is_dot = factors
         total, first, second = (str(b.name) for b in (store.buffer, *(x.source for x in loads)))
         # The first write may be its beginning.
         sites = sorted((s for s in kernel.sites if s.name == total), key=lambda s: s.is_store)
@@ -100,6 +96,27 @@ def products(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Product]:
             no_dot_product=() if is_dot else tuple(_no_dot((left, right), runs)),
             no_tensor_core=tuple(_no_tensor((left, right), sizes, target)),
         )
+
+
+def multiply_adds_of(function: tirx.PrimFunc) -> int:
+    """Count the multiply-adds of a primary function's sums of products, scheduled or not."""
+    return sum(
+        prod(int(v.dom.extent) for v in block.iter_vars) * (_PAIRS if is_dot else 1)
+        for block, _, is_dot in _sums(function)
+    )
+
+
+def _sums(
+    function: tirx.PrimFunc,
+) -> Iterator[tuple[s_tir.SBlock, tuple[TensorLoad, TensorLoad], bool]]:
+    """Blocks that sum up products, their two factors, and true where they are four at a time."""
+    for block in nodes_in(function.body, s_tir.SBlock):
+        is_sum = any(v.iter_type == IterVar.CommReduce for v in block.iter_vars)
+        if is_sum and isinstance(block.body, tirx.BufferStore):
+            factors = _factors(block.body)
+            if factors is not None:
+                first, second, is_dot = factors
+                yield block, (first, second), is_dot
 
 
 def _factors(store: tirx.BufferStore) -> tuple[TensorLoad, TensorLoad, bool] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from ...module.standalone.format import Section
 from ...module.standalone.read import EncodedPlan, find_plan
 from ...runtime.json_types import JsonObject
 from ..analysis.lowered import kernels_of
+from ..profiling.counting import count_kernels
+from ..profiling.measure import launch_origins, work_of
 from .record import KernelSource
 
 #: What TVM's code generators write at the head of each kernel, by target.
@@ -108,27 +111,34 @@ def _of_artifact(artifact: Artifact, target: str) -> list[KernelSource]:
     functions = {each["name"]: each["function"] for each in artifact.metadata["kernels"]}
     launches = _launches(artifact, sorted({functions.get(name, name) for name in texts}))
     return [
-        KernelSource(name, functions.get(name, name), text, *launches.get(name, ((), 0)))
+        KernelSource(name, functions.get(name, name), text, *launches.get(name, ((), 0, None)))
         for name, text in texts.items()
     ]
 
 
 def _launches(
     artifact: Artifact, functions: Sequence[str]
-) -> dict[str, tuple[tuple[int, ...], int]]:
-    """Work-group and number of groups of each kernel, if the module carries its functions."""
+) -> dict[str, tuple[tuple[int, ...], int, int | None]]:
+    """Work-group, number of groups and operations of each kernel, if the module tells."""
     content = artifact.read_functions()
     if content is None:
         return {}
     carried = unpack_functions(content)
     meta = artifact.metadata
     target = resolve(meta["target"], str(meta["device"]))
-    return {
-        kernel.name: (tuple(extent for _, extent in reversed(kernel.items)), kernel.groups)
-        for name in functions
-        if name in carried
-        for kernel in kernels_of(carried[name], target)
-    }
+    calls = Counter(meta.get("memory", {}).get("steps", ()))
+    found = {}
+    for name in functions:
+        if name not in carried:
+            continue
+        counts = count_kernels(carried[name], on_gpu=True)
+        for kernel in kernels_of(carried[name], target):
+            (origin,) = launch_origins([kernel.name], meta)
+            work = work_of(origin, kernel.name, counts)
+            flops = None if work is None else work.flops.total() * calls[name]
+            group = tuple(extent for _, extent in reversed(kernel.items))
+            found[kernel.name] = (group, kernel.groups, flops)
+    return found
 
 
 def _embedded_text(path: Path, head: bytes) -> str:
@@ -150,6 +160,5 @@ def _embedded_text(path: Path, head: bytes) -> str:
 
 
 def _cuda_kernels(source: str, artifact: Artifact) -> dict[str, str]:
-    """All kernels of CUDA are compiled as one file: the first has the text."""
-    names = [each["name"] for each in artifact.metadata["kernels"]]
-    return {name: source if number == 0 else "" for number, name in enumerate(names)}
+    """All kernels of CUDA are compiled as one file, which each of them has."""
+    return {each["name"]: source for each in artifact.metadata["kernels"]}

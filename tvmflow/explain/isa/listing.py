@@ -98,5 +98,6 @@ def kernel_code(
         whole=whole,
         spills=whole.spills if spills is None else spills,
         cycles=cycles or {},
+        flops=kernel.flops,
         listing=listing,
     )

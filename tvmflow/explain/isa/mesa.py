@@ -5,13 +5,12 @@ Mesa's OpenCL driver (rusticl) compiles for the GPU of a kernel driver.  Its pac
 can run there, but kernels are compiled, and each compiler prints its machine code when its
 debugging variables are set.
 
-A *tree* is a folder with Mesa and all that it needs of a Debian system.  The machine's own
-(``/``) is used where it has Mesa of :data:`OLDEST` or newer with the shim; else what `setup`
-fetched (:mod:`.packages`).
+The machine's own Mesa is used where it is :data:`OLDEST` or newer and has the shim.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import select
@@ -27,22 +26,17 @@ from pathlib import Path
 from ...devices.gpus import Gpu
 from ...devices.host import Host
 from ...errors import DeviceError
-from ...module.files import user_cache
+from ...module.files import user_cache, write_file
 from ...module.link import Tool, first_success, native_folder, tools
 from . import ir3, rdna, valhall
 from .record import Failure, KernelCode, KernelSource
+from .tree import SYSTEMS, Software, Tree, environment, this_architecture
 
 #: Older versions lack the newest GPUs, or spill where this one does not.
 OLDEST = (26, 0)
-#: A kernel that takes the compiler longer than this is given up, in seconds.
-LIMIT_S = 120.0
-#: Debian's name of an architecture, the dynamic loader of its programs, and its library folder.
-_SYSTEMS = {
-    "amd64": ("lib64/ld-linux-x86-64.so.2", "usr/lib/x86_64-linux-gnu", "x86_64-linux-gnu"),
-    "arm64": ("lib/ld-linux-aarch64.so.1", "usr/lib/aarch64-linux-gnu", "aarch64-linux-gnu"),
-}
-_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
-_QEMU = {"amd64": "qemu-x86_64-static", "arm64": "qemu-aarch64-static"}
+#: A kernel that takes the compiler longer than this is given up, in seconds; in an emulator, where
+#: the first one takes a minute of an idle core, after ten times as long.
+LIMIT_S, _EMULATED = 120.0, 10
 _OPTIONS = "-cl-mad-enable"
 #: Marks of ``native/isa/build_kernels.c``.
 _FILE = re.compile(rb"^@@ file .*\n", re.MULTILINE)
@@ -73,109 +67,23 @@ _DRIVERS = {
 }
 
 
-def architecture_of(gpu: Gpu) -> str:
+def _architecture(gpu: Gpu) -> str:
     """Return the architecture of Debian whose Mesa has the GPU's driver: Mali's only for Arm."""
-    return "arm64" if gpu.isa == "valhall" else _here() or "amd64"
+    return "arm64" if gpu.isa == "valhall" else this_architecture() or "amd64"
 
 
-def _here() -> str | None:
-    """Return this machine's architecture, by Debian's name."""
-    return _MACHINES.get(Host.native().architecture)
+def _shim(tree: Tree, gpu: Gpu) -> Path:
+    """The library that pretends to be a GPU's kernel driver."""
+    return tree.libraries / f"lib{_DRIVERS[gpu.isa].shim}_noop_drm_shim.so"
 
 
-@dataclass(frozen=True)
-class Tree:
-    """A folder with Mesa's driver, for one architecture."""
-
-    root: Path
-    architecture: str
-
-    @property
-    def libraries(self) -> Path:
-        """The folder of its libraries."""
-        return self.root / _SYSTEMS[self.architecture][1]
-
-    def shim(self, name: str) -> Path:
-        """The library that pretends to be a kernel driver."""
-        return self.libraries / f"lib{name}_noop_drm_shim.so"
-
-    def has(self, gpu: Gpu) -> bool:
-        """Tell whether it can compile for a GPU."""
-        driver = self.libraries / "libRusticlOpenCL.so.1"
-        return driver.exists() and self.shim(_DRIVERS[gpu.isa].shim).exists()
-
-    @property
-    def is_entered(self) -> bool:
-        """Whether programs run with it as their root folder."""
-        return self.root != Path("/") and self.architecture == _here()
-
-    def inside(self, path: Path) -> str:
-        """A path of this machine as programs in the tree see it."""
-        return f"/{path.relative_to(self.root)}" if self.is_entered else str(path)
-
-    def command(self, shim: str, program: Path) -> list[str]:
-        """Return what runs a program in the tree; the program lies in it.
-
-        Raises
-        ------
-        DeviceError
-            If programs of its architecture cannot be run here, or not in a folder as root.
-        """
-        loader = _SYSTEMS[self.architecture][0]
-        if self.root == Path("/"):
-            return ["env", f"LD_PRELOAD={self.shim(shim)}", str(program)]
-        if self.is_entered:
-            preload = self.inside(self.shim(shim))
-            return [*_enter(self.root), f"/{loader}", "--preload", preload, self.inside(program)]
-        qemu = shutil.which(_QEMU[self.architecture])
-        if qemu is None:
-            raise DeviceError(
-                f"Running Mesa for {self.architecture} failed: {_QEMU[self.architecture]} was "
-                "expected, and it is not installed.",
-                remedy="apt-get install qemu-user-static",
-            )
-        folders = [str(self.libraries), *map(str, sorted(self.root.glob("usr/lib/llvm-*/lib")))]
-        loaded = ["--library-path", ":".join(folders), "--preload", str(self.shim(shim))]
-        return [qemu, "-L", str(self.root), str(self.root / loader), *loaded, str(program)]
-
-
-def _enter(root: Path) -> list[str]:
-    """Return what runs a command with a folder as its root: nothing outside of it is seen."""
-    chroot = shutil.which("chroot", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-    if chroot is None:
-        raise DeviceError(
-            "Running Mesa in a folder of its own failed: the command chroot was expected.",
-            remedy="apt-get install coreutils",
-        )
-    # A user other than root may do so in a namespace of its own.
-    return [*([] if os.geteuid() == 0 else ["unshare", "-r"]), chroot, str(root)]
-
-
-def folder_of(suite: str, architecture: str) -> Path:
-    """Return the folder in the user's cache of a tree that was fetched."""
-    return user_cache() / "mesa" / f"{suite}-{architecture}"
+def _is_in(tree: Tree, gpu: Gpu) -> bool:
+    return (tree.libraries / "libRusticlOpenCL.so.1").exists() and _shim(tree, gpu).exists()
 
 
 def find_tree(gpu: Gpu, suite: str) -> Tree:
-    """Return the tree that has a GPU's compiler.
-
-    Raises
-    ------
-    DeviceError
-        If there is none yet.
-    """
-    architecture = architecture_of(gpu)
-    fetched = Tree(folder_of(suite, architecture), architecture)
-    if fetched.has(gpu):
-        return fetched
-    system = Tree(Path("/"), architecture)
-    if system.has(gpu) and _is_new():
-        return system
-    raise DeviceError(
-        f"Compiling for {gpu.name} failed: Mesa {OLDEST[0]}.{OLDEST[1]} or newer with its "
-        f"drm-shim was expected on the system or in {fetched.root}, and it is in neither.",
-        remedy=f"tvmflow isa --setup --gpu {gpu.name}",
-    )
+    """Return the tree that has a GPU's compiler; a `DeviceError` if there is none yet."""
+    return MESA.find(gpu, suite)
 
 
 def _is_new() -> bool:
@@ -189,23 +97,44 @@ def _is_new() -> bool:
     return version is not None and (int(version[1]), int(version[2])) >= OLDEST
 
 
+MESA = Software(
+    name="Mesa",
+    expected=f"Mesa {OLDEST[0]}.{OLDEST[1]} or newer with its drm-shim",
+    packages=("mesa-opencl-icd", "mesa-drm-shim"),
+    architecture=_architecture,
+    is_in=_is_in,
+    is_new=_is_new,
+)
+
+
 def build_program(tree: Tree, output: Path) -> None:
     """Compile the program that calls the driver, for the machine that a tree is of.
+
+    It is kept in the cache, beside what was fetched.
 
     Raises
     ------
     TargetError
         If there is no C compiler for that machine.
     """
-    host = Host.parse(_SYSTEMS[tree.architecture][2])
+    host = Host.parse(SYSTEMS[tree.architecture][2])
     source = native_folder("isa") / "build_kernels.c"
-    include = f"-I{native_folder('opencl')}"
+    include = native_folder("opencl")
+    content = source.read_bytes() + (include / "cl_types.h").read_bytes()
+    digest = hashlib.sha256(content).hexdigest()[:16]
+    kept = user_cache() / "mesa" / f"{source.stem}-{tree.architecture}-{digest}"
 
     def compile_with(tool: Tool) -> None:
-        flags = ["-std=c11", "-O1", include, str(source), "-o", str(output), "-ldl"]
+        flags = ["-std=c11", "-O1", f"-I{include}", str(source), "-o", str(output), "-ldl"]
         tool.run([*tool.compiler, *flags], output.parent)
 
+    if kept.exists():
+        shutil.copyfile(kept, output)
+        output.chmod(0o755)
+        return
     first_success(compile_with, tools(host), f"Compiling {source.name} for {host.triple}", host)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    write_file(kept, output.read_bytes())
 
 
 def compile_kernels(
@@ -226,6 +155,7 @@ def compile_kernels(
         If the driver does not come to a kernel at all.
     """
     driver = _DRIVERS[gpu.isa]
+    limit_s *= _EMULATED if tree.is_emulated else 1
     with tempfile.TemporaryDirectory(dir=tree.root / "tmp", prefix="isa.") as folder:
         place = Path(folder)
         place.chmod(0o755)
@@ -235,7 +165,7 @@ def compile_kernels(
         for number, kernel in enumerate(kernels):
             files.append(place / f"{number:04d}.cl")
             files[-1].write_text(kernel.text)
-        command = [*tree.command(driver.shim, program), _OPTIONS]
+        command = [*tree.command(program, _shim(tree, gpu)), _OPTIONS]
         compiler, found = "", list[KernelCode | Failure]()
         while len(found) < len(kernels):
             done = len(found)
@@ -318,11 +248,9 @@ def _compiler(head: str, gpu: Gpu) -> str:
 
 
 def _environment(driver: _Driver, gpu: Gpu) -> dict[str, str]:
-    return {
-        "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin",
-        "HOME": "/tmp",
-        "MESA_SHADER_CACHE_DISABLE": "true",
-        "RUSTICL_ENABLE": driver.driver,
-        driver.variable: gpu.chip,
+    return environment(
         **driver.environment,
-    }
+        **{driver.variable: gpu.chip},
+        MESA_SHADER_CACHE_DISABLE="true",
+        RUSTICL_ENABLE=driver.driver,
+    )

@@ -51,7 +51,7 @@ def compile_kernels(
     nvcc, nvdisasm = find_tool("nvcc"), find_tool("nvdisasm")
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder) / "kernels.cu", Path(folder) / "kernels.cubin"
-        source.write_text(next(kernel.text for kernel in kernels if kernel.text))
+        source.write_text(kernels[0].text)
         options = ["-cubin", f"-arch={gpu.chip}", "-O3", "-Xptxas", "-v", "-std=c++17"]
         said = _run([nvcc, *options, str(source), "-o", str(binary)], gpu)
         listing = _run([nvdisasm, "--print-code", str(binary)], gpu)

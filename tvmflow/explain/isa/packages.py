@@ -1,4 +1,4 @@
-"""Fetching Mesa with all that it needs from Debian, into the user's cache.
+"""Fetching compilers with all that they need from Debian, into the user's cache.
 
 apt does it, with a state of its own: it reads the mirror and the keys from the machine's
 configuration, checks signatures and digests, and resolves dependencies as if nothing were
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -17,20 +18,23 @@ from pathlib import Path
 from ...devices.gpus import Gpu
 from ...errors import DeviceError
 from ...module.files import write_file
-from .mesa import Tree, architecture_of, folder_of
+from .intel import OCLOC
+from .mesa import MESA
+from .tree import Software, Tree
 
-#: The packages; what they depend on comes with them.
-_PACKAGES = ("mesa-opencl-icd", "mesa-drm-shim")
+#: What has the compiler of an instruction set.
+_SOFTWARE = {"ir3": MESA, "valhall": MESA, "rdna": MESA, "xe": OCLOC}
 _TOOLS = ("apt-get", "dpkg-deb")
 #: Suites are fetched with the one below them, from which their dependencies come.
 _BASES = {"trixie-backports": "trixie"}
+_SUITE = re.compile(r"[a-z][a-z0-9-]*")
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 #: Not needed, and large.
 _LEFT_OUT = ("usr/share/doc", "usr/share/man", "usr/share/locale")
 
 
 def setup(gpu: Gpu, suite: str) -> Tree:
-    """Fetch Mesa of a suite for the GPU's compiler; what was fetched before is replaced.
+    """Fetch the GPU's compiler from a suite; what was fetched before is replaced.
 
     Returns
     -------
@@ -40,38 +44,61 @@ def setup(gpu: Gpu, suite: str) -> Tree:
     Raises
     ------
     DeviceError
-        If this is no Debian system with apt, there is no network, or a package is damaged.
+        If Debian has no compiler of the GPU, this is no Debian system with apt, there is no
+        network, or a package is damaged.
     """
+    if gpu.isa not in _SOFTWARE:
+        raise _failed(
+            f"Debian has no compiler for {gpu.name}",
+            "python -m pip install nvidia-cuda-nvcc nvidia-cuda-nvdisasm",
+        )
+    if not _SUITE.fullmatch(suite):
+        raise _failed(f"{suite!r} is no name of a suite of Debian", _OTHER_SUITE)
+    software = _SOFTWARE[gpu.isa]
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         raise _failed(
             f"{' and '.join(missing)} were expected, which Debian and its relatives have",
             "Run it on such a system, or copy the folder that it fetched there.",
         )
-    architecture = architecture_of(gpu)
-    final = folder_of(suite, architecture)
+    final = software.folder(gpu, suite)
+    try:
+        return _install(software, gpu, suite, final)
+    except OSError as error:
+        raise _failed(
+            f"{final} cannot be written ({error})",
+            "Give it 300 MB of room, or set XDG_CACHE_HOME to another folder.",
+        ) from error
+
+
+def _install(software: Software, gpu: Gpu, suite: str, final: Path) -> Tree:
+    """Fetch into a folder beside the final one, which takes its place when all is there."""
     final.parent.mkdir(parents=True, exist_ok=True)
     stage = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
     try:
-        packages = _download(stage / "apt", suite, architecture)
-        tree = Tree(stage / "tree", architecture)
+        tree = Tree(stage / "tree", software.architecture(gpu))
+        packages = _download(stage / "apt", software, suite, tree.architecture)
         _unpack(packages, tree.root)
-        if not tree.has(gpu):
-            raise _failed(f"its packages of {suite} have no driver for {gpu.name}", _OTHER_SUITE)
+        if not software.is_in(tree, gpu):
+            raise _failed(
+                f"the packages of {software.name} in {suite} have no compiler for {gpu.name}",
+                _OTHER_SUITE,
+            )
         versions = dict(map(_name_and_version, packages))
         write_file(tree.root / "versions.json", json.dumps(versions, indent=1))
-        shutil.rmtree(final, ignore_errors=True)
+        if final.exists():
+            final.rename(stage / "before")
         tree.root.rename(final)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
-    return Tree(final, architecture)
+    return Tree(final, tree.architecture)
 
 
 _OTHER_SUITE = "Name another suite of Debian with --suite, such as trixie-backports."
 
 
 def _failed(reason: str, remedy: str, details: str | None = None) -> DeviceError:
-    return DeviceError(f"Fetching Mesa failed: {reason}.", remedy=remedy, details=details)
+    return DeviceError(f"Fetching a compiler failed: {reason}.", remedy=remedy, details=details)
 
 
 def _mirror() -> str:
@@ -86,8 +113,8 @@ def _mirror() -> str:
     )
 
 
-def _download(state: Path, suite: str, architecture: str) -> list[Path]:
-    """Download the packages of a suite with all that they depend on."""
+def _download(state: Path, software: Software, suite: str, architecture: str) -> list[Path]:
+    """Download packages of a suite with all that they depend on."""
     mirror = _mirror()
     for folder in ("lists/partial", "cache/archives/partial"):
         (state / folder).mkdir(parents=True)
@@ -116,7 +143,8 @@ def _download(state: Path, suite: str, architecture: str) -> list[Path]:
     environment = {"APT_CONFIG": str(state / "apt.conf")}
     _run(["apt-get", "update", "--error-on=any"], environment, f"reading {suite} of {mirror}")
     fetch = ["apt-get", "install", "--yes", "--download-only", "--target-release", suite]
-    _run([*fetch, *_PACKAGES], environment, f"downloading {', '.join(_PACKAGES)} of {suite}")
+    names = software.packages
+    _run([*fetch, *names], environment, f"downloading {', '.join(names)} of {suite}")
     return sorted((state / "cache/archives").glob("*.deb"))
 
 

@@ -5,9 +5,11 @@ All counts are of the code and not of an execution: an instruction in a loop cou
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import prod
+from pathlib import Path
 
 from ...errors import InputError
 from ...runtime.json_types import JsonObject
@@ -33,6 +35,9 @@ class KernelSource:
     group: tuple[int, ...] = ()
     #: Work-groups of a launch; 0 where the module does not tell.
     groups: int = 0
+    #: Operations on elements in all of its launches in a run, as a profile counts them; ``None``
+    #: where the module does not tell.
+    flops: int | None = None
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,8 @@ class KernelCode:
     spills: int
     #: Cycles of each unit for one work-item, where the compiler has a model of them (Mali).
     cycles: Mapping[str, float] = field(default_factory=dict)
+    #: As `KernelSource` has them.
+    flops: int | None = None
     #: The compiler's listing.
     listing: str = ""
 
@@ -153,6 +160,13 @@ class Report:
         sums["spilling_kernels"] = sum(kernel.spills > 0 for kernel in self.kernels)
         return sums
 
+    def share(self, kernel: str) -> float:
+        """Part of a kernel in the arithmetic of all, from 0 to 1; all alike where it is unknown."""
+        known = {each.kernel: each.flops for each in self.kernels}
+        total = sum(filter(None, known.values()))
+        flops = known.get(kernel)
+        return 1 / len(known) if flops is None or not total else flops / total
+
     def to_json(self, *, with_listing: bool = False) -> JsonObject:
         """Return the report as JSON has it."""
         return {
@@ -169,15 +183,16 @@ class Report:
         }
 
 
-def read_report(content: object, path: str) -> Report:
-    """Read the JSON of a report.
+def read_report(path: Path) -> Report:
+    """Read what ``tvmflow isa --json`` printed.
 
     Raises
     ------
     InputError
-        If it is none.
+        If there is no such file, or it holds no report.
     """
     try:
+        content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, Mapping) or content.get("format") != FORMAT:
             raise ValueError(f"it has another format than {FORMAT}")
         rest = {name: value for name, value in content.items() if name not in ("format", "totals")}
@@ -186,7 +201,7 @@ def read_report(content: object, path: str) -> Report:
             for kernel in content.get("kernels", ())
         ]
         report: Report = typed(Report, rest)
-    except (AttributeError, TypeError, ValueError) as error:
+    except (OSError, AttributeError, TypeError, ValueError) as error:
         raise InputError(
             f"Reading {path} failed: what `tvmflow isa --json` prints was expected ({error}).",
             remedy="Name such a file, or a module.",

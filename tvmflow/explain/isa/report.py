@@ -7,16 +7,23 @@ from pathlib import Path
 
 from ...devices.gpus import Gpu
 from ...errors import InputError, nearest
-from . import mesa, nvidia
+from . import intel, mesa, nvidia
 from .findings import all_findings
 from .kernels import kernels_in
 from .record import Failure, KernelCode, KernelSource, Report
 
-#: The suite of Debian whose Mesa is taken, where none is named.
+#: The suite of Debian whose compilers are taken, where none is named.
 SUITE = "sid"
 
 
-def machine_code(path: Path, gpu: Gpu, *, names: Sequence[str] = (), suite: str = SUITE) -> Report:
+def machine_code(
+    path: Path,
+    gpu: Gpu,
+    *,
+    names: Sequence[str] = (),
+    suite: str = SUITE,
+    least_share: float = 0.0,
+) -> Report:
     """Compile the kernels of a module, or of a standalone library, for a GPU.
 
     Parameters
@@ -24,7 +31,9 @@ def machine_code(path: Path, gpu: Gpu, *, names: Sequence[str] = (), suite: str 
     names
         Only kernels whose names have one of these in them; all of them without.
     suite
-        Of Debian, whose Mesa is taken.
+        Of Debian, whose compilers are taken.
+    least_share
+        Only kernels with this part of the network's arithmetic, where the module tells it.
 
     Raises
     ------
@@ -45,6 +54,8 @@ def machine_code(path: Path, gpu: Gpu, *, names: Sequence[str] = (), suite: str 
             f"{path} has no kernel named {', '.join(names)}{nearest(names[0], known, {})}.",
             remedy=f"tvmflow inspect {path} --kernels lists them.",
         )
+    least = least_share * sum(kernel.flops or 0 for kernel in kernels)
+    chosen = [k for k in chosen if k.flops is None or k.flops >= least]
     compiler, found = _compiled(chosen, gpu, suite)
     codes = tuple(each for each in found if isinstance(each, KernelCode))
     return Report(
@@ -59,9 +70,22 @@ def machine_code(path: Path, gpu: Gpu, *, names: Sequence[str] = (), suite: str 
     )
 
 
+def find_compiler(gpu: Gpu, suite: str = SUITE) -> None:
+    """Raise a `DeviceError` where a GPU's compiler is not installed."""
+    if gpu.isa == "sass":
+        for tool in ("nvcc", "nvdisasm"):
+            nvidia.find_tool(tool)
+    elif gpu.isa == "xe":
+        intel.OCLOC.find(gpu, suite)
+    else:
+        mesa.find_tree(gpu, suite)
+
+
 def _compiled(
     kernels: Sequence[KernelSource], gpu: Gpu, suite: str
 ) -> tuple[str, list[KernelCode | Failure]]:
     if gpu.isa == "sass":
         return nvidia.compile_kernels(kernels, gpu)
+    if gpu.isa == "xe":
+        return intel.compile_kernels(kernels, gpu, intel.OCLOC.find(gpu, suite))
     return mesa.compile_kernels(kernels, gpu, mesa.find_tree(gpu, suite))

@@ -9,12 +9,15 @@ with differently arranged weights.  What it costs is compared in multiply-adds o
 ``c`` channels, with ``t`` tiles of ``m×m`` outputs and ``a = m + 2``::
 
     direct    =  9 * I * O' * H * W
-    winograd  =  a*a * I * O' * t * product  +  a*a * t * (I' + O') * tile  +  a*a * I * O' * weight
+    winograd  =  a*a * I * O' * t * product * idle  +  a*a * t * (I' + O') * tile
+                 +  a*a * I * O' * weight
 
 ``product``, ``tile`` and ``weight`` are facts of the device
 (:class:`tvmflow.devices.presets.WinogradCost`): what a multiply-add of the products costs, relative
 to one of the direct schedule; what a vector of a transformed tile costs that is written, read and
-transformed; and what one of the transformed weights costs that is read, 16 or 36 for 9.
+transformed; and what one of the transformed weights costs that is read, 16 or 36 for 9.  ``idle``
+counts waves: on a GPU, how many times more work-items would keep it busy than the products have.
+Direct convolutions share their sums where they have few.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from ...ir.rewriter import constant_array, ints, op_name, shape_of
 from ...ir.signatures import bindings_of
 from ...runtime.json_types import JsonObject
 from ...schedules import gemm
+from ...schedules.conv2d import FEW_ITEMS
 from ...schedules.winograd import TAPS, tiles
 
 logger = logging.getLogger(__name__)
@@ -167,9 +171,11 @@ def cost(convolution: Convolution, algorithm: str, device: Device) -> float:
     points = (m + TAPS - 1) ** 2
     count = c.batch * tiles(c.height, m) * tiles(c.width, m)
     blocks = blocks_of(c.inputs, device.channel_block) + outputs
-    facts = device.winograd
+    facts, idle = device.winograd, 1.0
+    if not device.is_cpu:
+        idle = max(1.0, FEW_ITEMS * device.convolution.vectors / (points * outputs * count))
     return points * (
-        c.inputs * outputs * count * facts.product
+        c.inputs * outputs * count * facts.product * idle
         + count * blocks * facts.tile
         + c.inputs * outputs * facts.weight
     )
@@ -213,9 +219,13 @@ def _cheapest(
 ) -> tuple[str, str]:
     """The algorithm that seems best, and the reason; ``reasons`` say which cannot be."""
     c = convolution
-    # Of less than a block of input channels most lanes would be empty.
-    wide, depth = c.inputs >= device.channel_block, c.kernel[0] * c.kernel[1] * c.inputs
-    pays = wide and gemm.pays(c.batch * c.height * c.width, c.outputs, depth)
+    # Of less than a block of input channels most lanes are empty, which tensor cores make up for.
+    wide, taps = half or c.inputs >= device.channel_block, c.kernel[0] * c.kernel[1]
+    pays = wide and gemm.pays(
+        c.batch * c.height * c.width, c.outputs, taps * c.inputs,
+        whole=taps * blocks_of(c.inputs, device.channel_block) * device.channel_block,
+        full=gemm.FULL_HALF if half else gemm.FULL,
+    )  # fmt: skip
     product = reasons[GEMM] is None and pays
     if product and half:
         return GEMM, "tensor cores multiply its matrices"

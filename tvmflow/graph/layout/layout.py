@@ -24,13 +24,16 @@ the model are plain, but for those that are kept in blocks (:mod:`.interface`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 from tvm import IRModule, relax, te
 from tvm.ir import GenericConst
 
-from ...codegen.half import may_sum_in_half
+from ...codegen.half import dtype_of_sums
+from ...devices.choices import MIXED
+from ...devices.presets import WinogradCost
 from ...devices.target import Device
 from ...ir import blocked
 from ...ir.expressions import PRODUCT
@@ -87,6 +90,8 @@ class LayoutPass(Rewriter):
         self.accumulate = accumulate
         #: Blocked forms of the old variables; `env` has the plain ones.
         self.blocked_forms: dict[relax.Var, relax.Expr] = {}
+        #: Of these, those whose lanes behind the last channel are zeros.
+        self.zero_lanes: set[relax.Expr] = set()
         #: Large weights that the graph transposes, by the transposed variable.
         self.transposed: dict[relax.Var, relax.Expr] = {}
         #: Values of the old variables.
@@ -141,7 +146,13 @@ class LayoutPass(Rewriter):
         asked, half = self.algorithms.get(self.node), self.half or dtype.itemsize == 2
         known = self.measured(convolution, half) if self.measured is not None else None
         sums = self.accumulate == "fp16"
-        choice = choose(self.node, convolution, self.device, asked, half, sums, known)
+        device = self.device
+        if self.accumulate == MIXED:
+            # Costs are in multiply-adds of the direct schedule, which then cost half: Winograd's
+            # products stay in fp32 (`tvmflow.codegen.chunked_sums`).
+            facts = {name: 2 * value for name, value in asdict(device.winograd).items()}
+            device = replace(device, winograd=WinogradCost(**facts))
+        choice = choose(self.node, convolution, device, asked, half, sums, known)
         self.choices.append(choice)
         return choice.algorithm
 
@@ -205,7 +216,9 @@ class LayoutPass(Rewriter):
         """A new tensor in the blocked layout, named after an old variable."""
         self.packed += 1
         name = f"{identifier(var.name)}_blocked"
-        return self.emit("pack", blocked.pack, plain, self.block, pattern=None, name_hint=name)
+        packed = self.emit("pack", blocked.pack, plain, self.block, pattern=None, name_hint=name)
+        self.zero_lanes.add(packed)
+        return packed
 
     def is_parameter(self, expr: relax.Expr) -> bool:
         """True if ``expr`` is an input or a large weight of the model, as it came in."""
@@ -237,14 +250,14 @@ class LayoutPass(Rewriter):
         return result.expr
 
     def sums(self, call: relax.Call, length: int, weight: np.ndarray | None = None) -> str | None:
-        """The dtype of a call's products and sums, ``None`` for that of its tensors.
+        """How a call's products are added, as `.dtype_of_sums` has it.
 
         ``length`` is the number of products in a sum with constant weights, or of the numbers
-        in one without.
+        in one without; the first axis of ``weight`` is its output channels.
         """
-        if self.accumulate != "fp16" or str(call.ty.dtype) != "float32":
+        if str(call.ty.dtype) != "float32":
             return None
-        return "float16" if may_sum_in_half(length, weight) else None
+        return dtype_of_sums(self.accumulate, length, weight)
 
     def emit_blocked(
         self, name: str, compute: Callable[..., te.Tensor], *arguments: object, **options: Any

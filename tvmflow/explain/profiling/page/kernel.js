@@ -47,6 +47,7 @@ function showKernel(kernel, line) {
     facts(kernel),
     kernel.findings.length
       ? element("ol", {}, kernel.findings.map((one) => findingItem(one, kernel, false))) : "",
+    machineCode(kernel),
     textViews(kernel, line));
   tip.hidden = true;
   if (!dialog.open) dialog.showModal();
@@ -88,6 +89,33 @@ function facts(kernel) {
     [element("dt", {}, name), element("dd", {}, text)]));
 }
 
+/** What compilers of GPUs make of a kernel, a row each, and what is found in it. */
+function machineCode(kernel) {
+  if (!codes.length || kernel.profile.side < profiles.length - 1) return "";
+  const names = ["machine code for", "group", "lanes", "registers", "waves", "slots", "idle", "hot",
+    "mad", "fetches", "loads", "spills"];
+  const rows = codes.map((code) => {
+    const own = code.kernels.find((one) => one.kernel === kernel.name);
+    const failure = code.failures.find((one) => one.kernel === kernel.name);
+    const cells = own ? [product(own.group), percent(own.lanes_filled), number(own.registers),
+      number(own.waves), number(own.whole.issue), number(own.whole.idle),
+      own.is_straight ? "all" : number(own.hot.issue), percent(own.multiply_add_share),
+      number(own.hot.fetches), number(own.hot.loads), number(own.spills)] : null;
+    return element("tr", {}, element("td", { class: "text", title: code.compiler }, code.gpu),
+      cells ? cells.map((text) => element("td", {}, text))
+        : element("td", { class: "text", colspan: names.length - 1 },
+          failure ? `The compiler failed: ${failure.reason}` : NONE));
+  });
+  const found = codes.flatMap((code) => code.findings.filter((one) => one.kernel === kernel.name)
+    .map((one) => findingItem({ ...one, kind: `${code.gpu}: ${one.kind}` }, kernel, false)));
+  return element("div", { id: "code" },
+    element("table", {},
+      element("thead", {}, element("tr", {}, names.map((name, at) =>
+        element("th", { class: at ? null : "text" }, name)))),
+      element("tbody", {}, rows)),
+    found.length ? element("ol", {}, found) : "");
+}
+
 /** The scheduled TIR and the device's source, one shown at a time. */
 function textViews(kernel, line) {
   const place = element("div", {}, element("p", { class: "note" }, "Unpacking …"));
@@ -97,6 +125,7 @@ function textViews(kernel, line) {
     const views = [
       ["TIR", own.tir[kernel.function], marked],
       ["source", own.sources[kernel.name], new Set()],
+      ...codes.map((code, at) => [code.gpu, own.listings?.[at][kernel.name], new Set()]),
     ].filter(([, text]) => text);
     if (!views.length) {
       place.replaceChildren(element("p", { class: "note" }, "Neither TIR nor source is known."));

@@ -17,10 +17,14 @@ from dataclasses import asdict, dataclass
 from html import escape
 from importlib.resources import files
 from string import Template
+from typing import TYPE_CHECKING, Any
 
 from ....module.files import write_file
 from ...grouping import connected
 from ..record import Profile
+
+if TYPE_CHECKING:
+    from ...isa.record import Report
 
 #: In this order: the first ones define what the others use.
 _SCRIPTS = (
@@ -30,22 +34,37 @@ _SCRIPTS = (
 
 
 def write_page(
-    path: str | os.PathLike[str], profile: Profile, before: Profile | None = None
+    path: str | os.PathLike[str],
+    profile: Profile,
+    before: Profile | None = None,
+    codes: Sequence[Report] = (),
 ) -> None:
     """Write the page of a profile, or of two; `ArtifactError` if it cannot be written."""
-    write_file(path, page_text(profile, before))
+    write_file(path, page_text(profile, before, codes))
 
 
-def page_text(profile: Profile, before: Profile | None = None) -> str:
-    """The page itself; ``before`` is an earlier profile, or one on another device, beside it."""
+def page_text(profile: Profile, before: Profile | None = None, codes: Sequence[Report] = ()) -> str:
+    """The page itself.
+
+    Parameters
+    ----------
+    before
+        An earlier profile, or one on another device, beside it.
+    codes
+        Machine code of the profile's kernels, for GPUs that need not have run it.
+    """
     profiles = [profile] if before is None else [before, profile]
     contents = [{**one.to_json(), "step_starts": one.step_starts()} for one in profiles]
-    texts = [{"tir": one.pop("tir"), "sources": one.pop("sources")} for one in contents]
+    texts: list[dict[str, Any]] = [
+        {"tir": one.pop("tir"), "sources": one.pop("sources")} for one in contents
+    ]
+    texts[-1]["listings"] = [{k.kernel: k.listing for k in code.kernels} for code in codes]
     pairs = [] if before is None else [asdict(one) for one in pair(before, profile)]
     script = "".join(_asset(f"{name}.js") for name in _SCRIPTS)
     script = f'(() => {{\n"use strict";\n{script}}})();\n'
     style = _asset("style.css")
-    content = _finite({"profiles": contents, "pairs": pairs})
+    shown = [code.to_json() for code in codes]
+    content = _finite({"profiles": contents, "pairs": pairs, "codes": shown})
     data = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     page = Template(_asset("page.html")).substitute(
         # Names in a profile come from whoever made the network: no text becomes a script.

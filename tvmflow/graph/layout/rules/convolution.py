@@ -75,15 +75,17 @@ def _gemm(layout: LayoutPass, call: relax.Call, weight: np.ndarray) -> Result:
     block = layout.block
     depth = gemm.padded_depth(kernel[0] * kernel[1] * blocked.blocks_of(inputs, block) * block)
     columns = gemm.padded(blocked.blocks_of(outputs, block) * block)
+    source = layout.blocked(call.args[0])
     return layout.emit_blocked(
         "conv2d",
         gemm.compute_conv,
-        layout.blocked(call.args[0]),
+        source,
         layout.constant(blocked.gemm_weight(weight, block, depth, columns)),
         channels=inputs,
         outputs=outputs,
         kernel=tuple(kernel),
         half=layout.half or weight.dtype.itemsize == 2,
+        zero_lanes=source in layout.zero_lanes,
         **_windows(call.attrs),
     )
 
@@ -128,7 +130,7 @@ def conv2d_transpose_rule(layout: LayoutPass, call: relax.Call) -> Result | None
         kernel=kernel,
         output_padding=ints(attrs.output_padding),
         groups=groups,
-        sums=layout.sums(call, products, weight),
+        sums=layout.sums(call, products, weight.swapaxes(0, 1)),
         **windows,
     )
 

@@ -60,7 +60,7 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
             panels = dense.whole_panels(array.shape[1], layout.block)
             weights = blocked.pad_axis(weights, 0, panels)
         packed = layout.constant(weights)
-        sums = layout.sums(call, array.shape[0], array)
+        sums = layout.sums(call, array.shape[0], array.T)
         expr = layout.emit("dense", compute, left, packed, array.shape[1], sums=sums)
         if excess is not None:
             expr = layout.bb.emit(relax.op.subtract(expr, layout.constant(excess)))

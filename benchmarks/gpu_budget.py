@@ -1,0 +1,272 @@
+"""Budgets of the example networks' kernels on phones' GPUs, which tests compare with.
+
+For each network and GPU: the ten kernels with most multiply-adds, and means over them. Figures are
+those of schedules (`gpu_launches.py`) and, where Mesa's compilers are here (`tvmflow isa --setup`),
+of machine code; where they are not, these budgets stay as they are. After a change that is meant:
+
+    python benchmarks/gpu_budget.py            # writes tests/gpu_budget.json, prints what changed
+    python benchmarks/gpu_budget.py --check    # only compares; exit status 1 if one is worse
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_launches import GPUS, NETWORKS, before_scheduling, scheduled
+from tvm import IRModule, tirx
+
+from tvmflow.codegen.kernels import generate_kernels
+from tvmflow.compiler.compilation import Compilation
+from tvmflow.devices.gpus import Gpu, find_gpu
+from tvmflow.errors import DeviceError
+from tvmflow.explain.analysis.launches import Launch, launches
+from tvmflow.explain.isa.mesa import compile_kernels, find_tree
+from tvmflow.explain.isa.record import KernelCode, KernelSource
+from tvmflow.explain.isa.report import SUITE
+
+FILE = Path(__file__).resolve().parents[1] / "tests" / "gpu_budget.json"
+REGENERATE = "python benchmarks/gpu_budget.py"
+#: Kernels of a network that have budgets of their own.
+_KERNELS = 10
+#: GPUs whose machine code has budgets; Mali's compiler runs in an emulator, and takes minutes.
+MACHINE_GPUS = ("adreno-660", "adreno-740", "adreno-830")
+#: A figure may be worse by this part of its budget.
+MARGIN = 0.05
+#: The row of means, and of sums of what is spilled, beside those of kernels.
+NETWORK = "network"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Something that is counted, and how a loss of it shows."""
+
+    name: str
+    #: Whether more of it is better.
+    more: bool
+    #: What it is, and where a loss comes from.
+    meaning: str
+
+
+#: Of schedules.
+LAUNCH = (
+    Figure(
+        "reads", False, "reads a multiply-add: a smaller register tile, or loads of single numbers"
+    ),
+    Figure("writes", False, "writes a multiply-add: stores of single numbers instead of vectors"),
+    Figure("lanes", True, "lanes of waves with an item: groups that are no multiple of the wave"),
+    Figure("working", True, "lanes with something to compute: tiles that reach beyond the map"),
+    Figure("items", True, "work-items, up to what the GPU holds: larger tiles, sums not shared"),
+    Figure("waves", True, "waves that registers leave room for: larger tiles"),
+    Figure("registers", False, "registers of an item, by estimate: larger tiles, or more copies"),
+    Figure("spilled", False, "bytes of an item in memory: larger tiles, indices not constant"),
+)
+#: Of machine code.
+MACHINE = (
+    Figure("reads", False, "loads and fetches a multiply-add in the hot code"),
+    Figure("multiply-adds", True, "part of the hot code's issue slots that multiply and add"),
+    Figure("registers", False, "registers of an item"),
+    Figure("waves", True, "waves that registers leave room for"),
+    Figure("spills", False, "values that go through memory"),
+)
+_SUMMED = ("spilled", "spills")
+
+#: Figures of kernels by name.
+Rows = dict[str, list[float]]
+
+
+def launch_rows(found: Sequence[Launch], gpu: Gpu) -> Rows:
+    """Figures of a network's kernels on a GPU, by their schedules."""
+    full = (gpu.cores or 1) * (gpu.waves or 1) * gpu.wave
+    rows = {
+        launch.kernel: [
+            *(launch.reads, launch.writes, launch.lanes(gpu), launch.working),
+            *(min(launch.items, full), launch.held(gpu), launch.registers, launch.spilled_bytes),
+        ]
+        for launch in found[:_KERNELS]
+    }
+    return _with_means(rows, {launch.kernel: launch.share for launch in found}, LAUNCH)
+
+
+def machine_rows(
+    found: Sequence[Launch], functions: Mapping[str, tirx.PrimFunc], job: Compilation, gpu: Gpu
+) -> Rows:
+    """The same by their machine code.
+
+    Raises
+    ------
+    DeviceError
+        If the GPU's compiler is not installed, or fails.
+    """
+    largest = {launch.kernel: launch for launch in found[:_KERNELS]}
+    with job.target.tvm_target:
+        texts = generate_kernels(IRModule(functions), job.target).sources
+    sources = [
+        KernelSource(name, name, texts[name], launch.group, launch.groups)
+        for name, launch in largest.items()
+    ]
+    rows = {}
+    for code in compile_kernels(sources, gpu, find_tree(gpu, SUITE))[1]:
+        if not isinstance(code, KernelCode):
+            raise DeviceError(f"{code.kernel} was not compiled for {gpu.name}: {code.reason}")
+        hot = code.hot
+        reads = (hot.fetches + hot.loads) / max(hot.multiply_adds, 1)
+        values = (reads, hot.multiply_add_share, code.registers, code.waves, code.spills)
+        rows[code.kernel] = [*values]
+    return _with_means(rows, {name: launch.share for name, launch in largest.items()}, MACHINE)
+
+
+def _with_means(rows: Rows, shares: Mapping[str, float], figures: Sequence[Figure]) -> Rows:
+    """The rows rounded, below one of means weighted by arithmetic, and of sums."""
+    total = sum(shares[name] for name in rows)
+    whole: list[float] = []
+    for number, figure in enumerate(figures):
+        weight = (lambda _: 1.0) if figure.name in _SUMMED else (lambda name: shares[name] / total)
+        whole.append(sum(weight(name) * row[number] for name, row in rows.items()))
+    return {n: [float(f"{v:.4g}") for v in row] for n, row in ((NETWORK, whole), *rows.items())}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A figure that is not as its budget has it."""
+
+    place: str
+    kernel: str
+    figure: Figure
+    budget: float
+    now: float
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether it is worse by more than the margin."""
+        if self.figure.more:
+            return self.now < self.budget * (1 - MARGIN)
+        return self.now > self.budget * (1 + MARGIN)
+
+    @property
+    def is_better(self) -> bool:
+        """Whether it is better by more than the margin."""
+        change = Change(self.place, self.kernel, self.figure, self.now, self.budget)
+        return change.is_worse
+
+    def __str__(self) -> str:
+        limit = self.budget * (1 - MARGIN if self.figure.more else 1 + MARGIN)
+        bound = "at least" if self.figure.more else "at most"
+        return (
+            f"{self.place}, {self.kernel}: {self.figure.name} {self.now:g} where {bound} "
+            f"{limit:.4g} was expected ({self.figure.meaning})."
+        )
+
+
+def changes(place: str, budget: Rows, now: Rows, figures: Sequence[Figure]) -> Iterator[Change]:
+    """Figures that are better or worse than their budgets.
+
+    A kernel without a budget is a change of all its figures, from the best that there could be.
+    """
+    for kernel, row in now.items():
+        best = [float("inf") if figure.more else 0.0 for figure in figures]
+        for figure, old, new in zip(figures, budget.get(kernel, best), row, strict=True):
+            change = Change(place, kernel, figure, old, new)
+            if change.is_worse or change.is_better:
+                yield change
+
+
+def read() -> dict[str, Any]:
+    """The budgets."""
+    content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return content
+
+
+def advice(worse: Sequence[Change]) -> str:
+    """What to say of figures that are worse."""
+    lines = [f"{len(worse)} figures of GPU kernels are worse than their budgets in {FILE.name}:"]
+    lines += [f"  {change}" for change in worse[:12]]
+    lines.append(
+        "Remedy: undo what made them worse; if they are meant, or a kernel is new, write the "
+        f"budgets anew: {REGENERATE}"
+    )
+    return "\n".join(lines)
+
+
+def measured(network: str, gpus: Sequence[Gpu], *, machine: bool) -> Iterator[tuple[str, Rows]]:
+    """Figures of a network on GPUs of one preset, as ``launches`` and ``machine`` of each."""
+    job = before_scheduling(network, gpus[0].preset)
+    functions = scheduled(job)
+    found = launches(job.mod, functions, job.target)
+    for gpu in gpus:
+        yield f"launches, {network}, {gpu.name}", launch_rows(found, gpu)
+        if machine and gpu.name in MACHINE_GPUS:
+            yield f"machine, {network}, {gpu.name}", machine_rows(found, functions, job, gpu)
+
+
+def figures_of(place: str) -> tuple[Figure, ...]:
+    """The figures of a place's rows."""
+    return LAUNCH if place.startswith("launches") else MACHINE
+
+
+def _text(budgets: Mapping[str, Rows]) -> str:
+    """The file: a kernel a line."""
+    content = {
+        "regenerate": REGENERATE,
+        "launches": [figure.name for figure in LAUNCH],
+        "machine": [figure.name for figure in MACHINE],
+    }
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in content.items()]
+    places = []
+    for place, rows in budgets.items():
+        inner = ",\n".join(f"   {json.dumps(k)}: {json.dumps(row)}" for k, row in rows.items())
+        places.append(f"  {json.dumps(place)}: {{\n{inner}\n  }}")
+    body = ",\n".join(places)
+    return "{\n" + "\n".join(lines) + '\n "budgets": {\n' + body + "\n }\n}\n"
+
+
+def _has_mesa() -> bool:
+    try:
+        find_tree(find_gpu(MACHINE_GPUS[0]), SUITE)
+    except DeviceError as error:
+        print(f"Budgets of machine code stay as they are: {error}")
+        return False
+    return True
+
+
+def main() -> int:
+    """Count, compare, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=[*NETWORKS])
+    parser.add_argument("--no-machine", action="store_true", help="leave machine code out")
+    options = parser.parse_args()
+    machine = not options.no_machine and _has_mesa()
+    before: dict[str, Rows] = read()["budgets"] if FILE.exists() else {}
+    now = dict(before)
+    seen: list[Change] = []
+    for network in options.networks:
+        for preset in ("adreno", "mali"):
+            gpus = [gpu for gpu in map(find_gpu, GPUS) if gpu.preset == preset]
+            for place, rows in measured(network, gpus, machine=machine):
+                seen += changes(place, before.get(place, {}), rows, figures_of(place))
+                now[place] = rows
+    known = [change for change in seen if change.kernel in before.get(change.place, {})]
+    worse = [change for change in seen if change.is_worse]
+    for c in known:
+        word = "worse" if c.is_worse else "better"
+        print(f"{word}: {c.place}, {c.kernel}: {c.figure.name} {c.budget:g} → {c.now:g}")
+    print(f"{len(seen) - len(known)} figures are of kernels without budgets.")
+    if options.check:
+        if worse:
+            print(advice(worse))
+        return int(bool(worse))
+    order = [f"{kind}, {n}, {gpu}" for kind in ("launches", "machine") for n in NETWORKS
+             for gpu in GPUS]  # fmt: skip
+    FILE.write_text(_text({place: now[place] for place in order if place in now}), encoding="utf-8")
+    print(FILE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""Sums of products of halves in chunks: the loops, the error they may have, and what is measured.
+
+Overflow is what :func:`chunks_fit` rules out; the rest of the option is in ``test_accumulate.py``.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from half_device import half_device
+from onnx import TensorProto, helper, numpy_helper
+from tvm import s_tir, te, tirx
+from tvm.ir.transform import Sequential
+
+import tvmflow
+from tvmflow.codegen import tir_pipeline
+from tvmflow.codegen.chunked_sums import (
+    CHUNK,
+    LARGEST_INPUT,
+    SumInChunks,
+    chunks_fit,
+    error_bound,
+)
+from tvmflow.ir.expressions import nodes_in
+from tvmflow.schedules.definitions import term
+from tvmflow.verify.tolerance import HALF_ROUNDING, OPERATOR, compare
+
+#: Operators by name: the input's shape, the weights', attributes, and products of a sum.
+LAYERS = {
+    "window": ("Conv", (1, 518, 3, 5), (6, 518, 3, 3), {"pads": [1] * 4}, 9 * 518),
+    "split": ("Conv", (1, 512, 7, 7), (10, 512, 1, 1), {}, 512),
+    "pointwise": ("Conv", (1, 147, 9, 7), (5, 147, 1, 1), {}, 147),
+    "first": ("Conv", (1, 3, 23, 21), (7, 3, 7, 7), {"strides": [2] * 2}, 147),
+    "depthwise": ("Conv", (1, 6, 13, 11), (6, 1, 9, 9), {"group": 6}, 81),
+    "groups": ("Conv", (1, 74, 5, 7), (16, 37, 3, 3), {"group": 2}, 9 * 37),
+    "grouped": ("Conv", (1, 74, 5, 7), (6, 37, 3, 3), {"group": 2}, 9 * 37),
+    "transposed": ("ConvTranspose", (1, 75, 5, 4), (75, 6, 3, 3), {"strides": [2] * 2}, 9 * 75),
+    "rows": ("MatMul", (9, 515), (515, 6), {}, 515),
+    "row": ("MatMul", (1, 2310), (2310, 7), {}, 2310),
+    "average": ("AveragePool", (1, 6, 9, 8), None, {"kernel_shape": [7, 7]}, 49),
+}
+
+
+def network(names, weights):
+    """A model with a layer of each name, of inputs and results of their own."""
+    nodes, inputs, outputs = [], [], []
+    for name in names:
+        operator, shape, _, attributes, _ = LAYERS[name]
+        inputs.append(helper.make_tensor_value_info(f"x_{name}", TensorProto.FLOAT, shape))
+        outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+        arguments = [f"x_{name}", *([f"w_{name}"] if name in weights else [])]
+        nodes.append(helper.make_node(operator, arguments, [name], **attributes))
+    constants = [numpy_helper.from_array(weights[n], f"w_{n}") for n in names if n in weights]
+    graph = helper.make_graph(nodes, "layers", inputs, outputs, constants)
+    opsets = [helper.make_opsetid("", 18)]
+    return onnx.shape_inference.infer_shapes(
+        helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    )
+
+
+def values(kind, rng, shape):
+    """Numbers of either sign, of one sign, or all the same, that are halves."""
+    if kind == "ones":
+        return np.ones(shape, np.float32)
+    drawn = rng.standard_normal(shape) if kind == "normal" else rng.uniform(0.5, 1, shape)
+    return drawn.astype(np.float16).astype(np.float32)
+
+
+def results(kind, accumulate, names, device, storage, folder, rng):
+    """By name: what was computed, what is right, and the sum of the products' magnitudes."""
+    shapes = {name: LAYERS[name][2] for name in names}
+    weights = {n: values(kind, rng, shape) for n, shape in shapes.items() if shape is not None}
+    feeds = {f"x_{name}": values(kind, rng, LAYERS[name][1]) for name in names}
+
+    def reference(weights, feeds):
+        model = network(names, weights).SerializeToString()
+        found = onnxruntime.InferenceSession(model).run(list(names), feeds)
+        return dict(zip(names, found, strict=True))
+
+    options = {"device": device, "storage": storage, "dtype": "fp16"}
+    options |= {"accumulate": accumulate} if accumulate else {}
+    module = tvmflow.compile(network(names, weights), **options)
+    assert module.metadata["options"]["accumulate"] == (accumulate or "mixed")
+    got = half_device().run(module, feeds, folder)
+    right = reference(weights, feeds)
+    magnitudes = reference(*({k: abs(v) for k, v in d.items()} for d in (weights, feeds)))
+    return {name: (got[name], right[name], magnitudes[name]) for name in names}
+
+
+def share_of_bound(name, got, right, magnitude):
+    """The largest error, in parts of what it may be, with a rounding of the reference."""
+    length = LAYERS[name][4]
+    return (np.abs(got - right) / ((error_bound(length) + 1e-6) * magnitude)).max()
+
+
+@pytest.mark.opencl
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(
+    ("kind", "device", "storage"),
+    [
+        ("normal", "adreno", "texture"),
+        pytest.param("ones", "adreno", "texture", marks=pytest.mark.slow),
+        ("positive", "mali", "buffer"),
+    ],
+)
+def test_every_family_keeps_the_bound(kind, device, storage, rng, tmp_path):
+    found = results(kind, None, [*LAYERS], device, storage, tmp_path, rng)
+    for name, (got, right, magnitude) in found.items():
+        assert share_of_bound(name, got, right, magnitude) <= 1, name
+        if kind == "normal":
+            assert compare(name, got, right, OPERATOR["float16"]).passed, name
+
+
+@pytest.mark.opencl
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("kind", ["ones", "normal"])
+def test_whole_sums_in_halves_break_it(kind, rng, tmp_path):
+    """Numbers of one sign break the bound, and random ones an operator's tolerance."""
+    found = results(kind, "fp16", ["window"], "adreno", "texture", tmp_path, rng)
+    got, right, magnitude = found["window"]
+    if kind == "ones":
+        assert got.max() == 2048
+        assert share_of_bound("window", got, right, magnitude) > 10
+    else:
+        assert not compare("window", got, right, OPERATOR["float16"]).passed
+
+
+def test_the_bound_is_that_of_one_chunk():
+    assert error_bound(9) == pytest.approx(9 * HALF_ROUNDING, rel=0.01)
+    assert error_bound(CHUNK) == pytest.approx(0.0199, rel=0.01)
+    assert error_bound(100 * CHUNK) < error_bound(CHUNK) + 1e-5
+
+
+@pytest.mark.parametrize("channels", [1, 37])
+def test_a_chunk_of_large_weights_would_overflow(channels):
+    """The weights of the other channels do not count, nor those behind the largest 40."""
+    weight = np.full((3, channels, 3, 3), 0.01, np.float32)
+    weight[1] = 65504 / LARGEST_INPUT / min(CHUNK, 9 * channels) * 0.99
+    assert chunks_fit(weight)
+    assert not chunks_fit(weight * 1.02)
+
+
+def test_layers_of_large_weights_are_summed_in_fp32(tmp_path):
+    weights = {n: np.full(LAYERS[n][2], 1, np.float32) for n in ("pointwise", "rows")}
+    weights["rows"] *= 7
+    module = tvmflow.compile(network([*weights], weights), device="adreno", dtype="fp16")
+    assert module.metadata["half_sums"] == [CHUNK]
+
+
+def lowered_products(scope):
+    """A sum of products of halves, without a schedule, that goes to memory of this scope."""
+    x, w = te.placeholder((5, 90), name="x"), te.placeholder((90,), name="w")
+    k = te.reduce_axis((0, 90), name="k")
+    y = te.compute((5,), lambda i: te.sum(term(x[i, k], w[k], "mixed"), axis=k), name="y")
+    z = te.compute((5,), lambda i: y[i] + 1, name="z")
+    sch = s_tir.Schedule(te.create_prim_func([x, w, z]))
+    block = sch.get_sblock("y")
+    sch.set_scope(block, 0, scope)
+    sch.decompose_reduction(block, sch.get_loops(block)[1])
+    passes = tir_pipeline.HOST_AND_DEVICE[: tir_pipeline.HOST_AND_DEVICE.index(SumInChunks)]
+    return SumInChunks(Sequential(passes)(sch.mod))["main"]
+
+
+def test_sums_in_private_memory_have_chunks():
+    function = lowered_products("local")
+    buffers = {n.buffer.name: n.buffer for n in nodes_in(function.body, tirx.AllocBuffer)}
+    chunk, sums = buffers["y_local_chunk"], buffers["y_local"]
+    assert (chunk.dtype, sums.dtype) == ("float16", "float32")
+    extents = [str(loop.extent) for loop in nodes_in(function.body, tirx.For)]
+    # 90 products are three chunks of 30.
+    assert sorted(extents) == ["3", "30", "5", "5"], extents
+
+
+def test_products_that_go_elsewhere_are_taken_in_fp32():
+    """As if halves were not asked for: no conversions of each."""
+    function = lowered_products("global")
+    assert not [n for n in nodes_in(function.body, tirx.Cast) if "16" in str(n.ty.dtype)]
+    assert "chunk" not in str(function)
+
+
+def test_chunks_are_as_long_as_they_may_be(tmp_path):
+    """Loops around products by layer; what is unrolled is written out."""
+    rng = np.random.default_rng(0)
+    names = ["window", "pointwise", "split"]
+    weights = {n: values("normal", rng, LAYERS[n][2]) for n in names}
+    options = {"device": "adreno", "storage": "texture", "dtype": "fp16", "dump_ir": tmp_path}
+    tvmflow.compile(network(names, weights), **options).close()
+    text = next(tmp_path.glob("8_build.*.opencl")).read_text()
+    bodies = re.split(r"__kernel void (\w+)\([^;{]*\{", text)[2::2]
+    sums = [body for body in bodies if "chunk_ptr" in body]
+    assert all("READ_IMAGEH(" in body and "convert_float4(" in body for body in sums)
+    loops = [re.findall(r"for \(int \w+ = 0; \w+ < ([^;]+);", body) for body in sums]
+    assert len(loops) == len(names)
+    window, pointwise, split = loops
+    # Of 130 blocks, a row of taps at a time; the last two channels' products are left out.
+    assert window == ["130", "tvmflow_times(3)"]
+    # 37 blocks of channels, of which the last has three: ten are 40 products.
+    assert pointwise[0] == "4"
+    assert re.fullmatch(r"min\(\(int\)10, \(int\)\(37 - (cse_v\d+|\(\w+ \* 10\))\)\)", pointwise[1])
+    # Eight items have 16 blocks each.
+    assert split == ["2", "tvmflow_times(8)"]

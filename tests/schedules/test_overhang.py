@@ -1,0 +1,75 @@
+"""Work-groups and tiles that reach beyond a map: nothing is read or written outside of anything."""
+
+from __future__ import annotations
+
+import re
+
+import onnxruntime
+import pytest
+from first_stages import chosen_schedules
+from onnx import helper
+from operators import build, feeds_for, random
+
+import tvmflow
+from tvmflow.verify.tolerance import NETWORK, assert_close
+
+pytestmark = pytest.mark.opencl
+
+#: Weights and attributes of layers over two maps of 11 x 13 with 9 channels.
+LAYERS = {
+    "pointwise": ((20, 9, 1, 1), {}),
+    "3x3": ((20, 9, 3, 3), {"pads": [1, 1, 0, 1], "dilations": [2, 1]}),
+    "depthwise": ((9, 1, 3, 3), {"pads": [1] * 4, "group": 9}),
+    "grouped": ((18, 3, 3, 2), {"strides": [1, 2], "group": 3}),
+}
+#: Powers of 2 that cover no axis evenly, so that most groups reach beyond two axes or three.
+KNOBS = {"tile_h": 2, "tile_w": 3, "group_o": 4, "group_h": 4, "group_w": 4}
+
+
+def run(operator, weight, attributes, knobs, shape=(2, 9, 11, 13), folder=None, run_module=None):
+    """Compile a layer for textures, with changed knobs, and compare it with ONNX Runtime."""
+    node = helper.make_node(operator, ["x", "w"], ["y"], **attributes)
+    model = build([node], {"x": shape}, ["y"], {"w": random(weight, 0.2)})
+    options = {"target": "opencl", "device": "adreno", "storage": "texture"}
+    given = {
+        name: {**choice["knobs"], **knobs}
+        for name, choice in chosen_schedules(model, **options).items()
+        if choice["family"] in ("conv2d", "conv2d_1x1", "depthwise", "grouped", "conv2d_transpose")
+    }
+    feeds = feeds_for(model)
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
+    with tvmflow.compile(model, **options, knobs=given, dump_ir=folder) as module:
+        taken = module.metadata["schedules"]
+        assert [taken[name]["source"] for name in given] == ["given"]
+        outputs = run_module(module, feeds) if run_module else module(**feeds)
+        assert_close(outputs["y"], expected, NETWORK)
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("layer", LAYERS)
+def test_texels_are_read_inside_of_images(layer, under_oclgrind):
+    run("Conv", *LAYERS[layer], KNOBS, run_module=under_oclgrind())
+
+
+def test_the_last_place_is_read_instead_of_any_behind(tmp_path):
+    """Rows 11 to 15 of the second map would be behind the image, as channels 20 to 31 are."""
+    run("Conv", *LAYERS["pointwise"], KNOBS, folder=tmp_path)
+    (source,) = tmp_path.glob("*export.0.opencl")
+    text = source.read_text()
+    kernel = text[re.search(r"__kernel void conv2d_kernel\([^)]*\) {", text).end() :]
+    limits = set(re.findall(r"\bmin\(.*?, \(int\)(\d+)\)", kernel[: kernel.index("\n}")]))
+    assert {"10", "12"} <= limits
+
+
+def test_rows_before_the_first_are_not_copied(tmp_path):
+    """TVM takes a tile of this transposed convolution to read from row -1 on.
+
+    Private memory is made for what is inside: the copy wrote before its beginning, a fault.
+    """
+    attributes = {"strides": [3, 1], "pads": [1] * 4}
+    run("ConvTranspose", (8, 1, 2, 2), attributes, {}, (1, 8, 8, 8), tmp_path)
+    (source,) = tmp_path.glob("*export.0.opencl")
+    lines = source.read_text().splitlines()
+    before = [at for at, line in enumerate(lines) if "min((int)(item_y - 1)" in line]
+    # What may be before the beginning is written under a test.
+    assert all(any("1 <= item_y" in line for line in lines[at - 3 : at]) for at in before)

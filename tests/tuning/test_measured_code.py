@@ -1,0 +1,135 @@
+"""Kernels that are generated from measured records have the tiles and groups that were measured."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tvmflow
+from tvmflow.devices.gpus import find_gpu
+from tvmflow.explain.isa.kernels import kernels_in
+from tvmflow.journal.journal import Journal
+from tvmflow.journal.records import Trial
+from tvmflow.tuning_logs import find_journal
+
+#: The logs of the shipped journals: their convolutions, and those of Winograd.
+LOGS = {
+    ("adreno660", "mace_mobilenetv1_nchw.texture.float32"): (20, 0),
+    ("adreno660", "mace_mobilenetv1_nchw.texture.float16.acc16"): (20, 0),
+    ("adreno660", "mace_mobilenetv1_nhwc.texture.float16.acc32"): (20, 0),
+    ("adreno660", "mace_resnet50_v2.texture.float16.acc32"): (27, 4),
+    ("adreno740", "mace_mobilenetv1_nchw.texture.float16_acc32"): (20, 0),
+    ("adreno740", "mace_resnet50_v2.texture.float32"): (27, 4),
+}
+
+
+#: The one that `make test` compiles.
+QUICK = ("adreno740", "mace_mobilenetv1_nchw.texture.float16_acc32")
+_HEAD = re.compile(
+    r"reqd_work_group_size\((\d+), (\d+), (\d+)\)\)\)\s*__kernel void (\w+)\([^;{]*\{"
+)
+
+
+def trials_of(journal: str, log: str) -> list[Trial]:
+    with Journal.open(find_journal(Path(journal))) as opened:
+        return [t for t in opened.trials() if t.provenance["file"].startswith(f"{log}.")]
+
+
+def network_of(trials: list[Trial]) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """The convolutions of a log side by side, and each one's algorithm."""
+    nodes, inputs, outputs, weights, algorithms = [], [], [], [], {}
+    rng = np.random.default_rng(0)
+    for number, trial in enumerate(trials):
+        _, task, arguments, _ = trial.original.document["input"]
+        (_, data, _), (_, kernel, _), strides, padding, dilation, _ = arguments
+        depthwise = task.startswith("depthwise")
+        if "nhwc" in task:
+            data = [data[0], data[3], *data[1:3]]
+            kernel = [kernel[a] for a in ((2, 3, 0, 1) if depthwise else (3, 2, 0, 1))]
+        x, w, y = f"x{number}", f"w{number}", f"y{number}"
+        scale = 1 / np.sqrt(np.prod(kernel[1:]))
+        values = (rng.standard_normal(kernel) * scale).astype(np.float32)
+        weights.append(numpy_helper.from_array(values, w))
+        inputs.append(helper.make_tensor_value_info(x, TensorProto.FLOAT, data))
+        outputs.append(helper.make_tensor_value_info(y, TensorProto.FLOAT, None))
+        attributes = {"strides": strides, "pads": padding, "dilations": dilation}
+        attributes["group"] = data[1] if depthwise else 1
+        nodes += [
+            helper.make_node("Relu", [x], [f"r{number}"]),
+            helper.make_node("Conv", [f"r{number}", w], [f"c{number}"], **attributes),
+            helper.make_node("Relu", [f"c{number}"], [y]),
+        ]
+        if kernel[2] > 1 and not depthwise:
+            side = round(trial.workload.shape.get("points", 16) ** 0.5) - 2
+            algorithms[f"c{number}"] = f"winograd{side}" if "winograd" in task else "direct"
+    graph = helper.make_graph(nodes, "log", inputs, outputs, weights)
+    opsets = [helper.make_opsetid("", 18)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9), algorithms
+
+
+def measured(trial: Trial) -> tuple[int, tuple[int, ...]]:
+    """Vectors of the register tile, and the group as `get_local_size` has it, of what was run."""
+    entity = {name: value for name, _, value in trial.original.document["config"]["entity"]}
+    shape = trial.workload.shape
+    if "points" in shape:
+        (_, blocks, group_o), (_, tile, along) = entity["tile_y"], entity["tile_x"]
+        # Tiles of the picture stand in rows here: what passes the end of one is the next one's.
+        columns = min(along, -(-shape["columns"] // tile))
+        return blocks * tile, (columns, round(along / columns), group_o)
+    (_, a, group_o), (_, b, group_h), (_, c, group_w) = (
+        entity[name] for name in ("tile_fc", "tile_y", "tile_x")
+    )
+    # No more rows or columns than the map has.
+    tile = a * min(b, shape["height"]) * min(c, shape["width"])
+    return tile, (group_w, group_h, group_o)
+
+
+def generated(source: str) -> dict[str, tuple[int, tuple[int, ...]]]:
+    """The same of the kernels in a text, which store each vector of a tile by one statement."""
+    found = {}
+    for head in _HEAD.finditer(source):
+        body = source[head.end() : source.index("\n}", head.end())]
+        *size, name = head.groups()
+        found[name] = len(re.findall(r"\bwrite_image[fh]\(", body)), tuple(map(int, size))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("journal", "log"),
+    [pytest.param(*k, marks=[pytest.mark.slow] * (k != QUICK)) for k in LOGS],
+)
+def test_code_has_the_tiles_and_groups_that_were_measured(tmp_path: Path, journal: str, log: str):
+    trials = trials_of(journal, log)
+    assert sum("points" not in t.workload.shape for t in trials) == LOGS[journal, log][0]
+    assert len(trials) == sum(LOGS[journal, log])
+    model, algorithms = network_of(trials)
+    wanted: dict[str, set[object]] = defaultdict(set)
+    for trial in trials:
+        wanted[trial.workload.family].add(measured(trial))
+    first = trials[0].workload
+    # No device has to be there: what is generated is not run.
+    module = tvmflow.compile(
+        model,
+        target="opencl",
+        device="adreno",
+        storage="texture",
+        dtype=first.dtype,
+        accumulate=first.accumulate,
+        algorithms=algorithms,
+        journals=[find_journal(Path(journal))],
+    )
+    module.save(tmp_path / "log.so")
+    _, sources = kernels_in(tmp_path / "log.so", find_gpu("adreno-660"))
+    kernels = dict(pair for kernel in sources for pair in generated(kernel.text).items())
+    found: dict[str, set[object]] = defaultdict(set)
+    for name, choice in module.metadata["schedules"].items():
+        if choice["family"] in wanted:
+            assert choice["source"] == "journal", (name, choice)
+            found[choice["family"]].add(kernels[f"{name}_kernel"])
+    assert found == wanted

@@ -1,0 +1,95 @@
+"""Vectors that lie at multiples of their size, read and written as such.
+
+``vload4`` and ``vstore4`` take memory to be aligned for one element only (OpenCL C, section
+6.15.7), and compilers for GPUs make up to four accesses of each.  A pointer to vectors says that
+a whole one can be moved at once, and faults on some processors where that is not so: of rows of
+101 elements every fourth begins at a multiple of four.  :func:`AlignVectors` takes the pointer
+where the index is proven to be such a multiple::
+
+    x[T.Ramp(i * 8 + 4, 1, 4)]        T.call_extern("tvmflow_at_float4", x, i * 2 + 1)
+    y[T.Ramp(i * 8 + 4, 1, 4)] = v    T.call_extern("tvmflow_put_float4", y, i * 2 + 1, v)
+
+Buffers begin at multiples of the largest vector there is: so drivers allocate them, and nothing
+begins inside of one but what has a variable for its offset.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
+
+from ..ir.passes import map_nodes, prim_func_pass
+
+#: End of the names of parameters that kernels read from constant memory.
+CONSTANT_SUFFIX = "_in_constant_memory"
+
+_AT, _PUT = "tvmflow_at_", "tvmflow_put_"
+#: OpenCL C's names of element types.  Vectors of bytes have macros of their own.
+_ELEMENTS = {
+    "float16": "half", "float32": "float", "float64": "double",
+    "int16": "short", "uint16": "ushort", "int32": "int", "uint32": "uint",
+    "int64": "long", "uint64": "ulong",
+}  # fmt: skip
+#: Names of the macros, for :func:`definition`.
+NAME = re.compile(rf"\b(?:{_AT}|{_PUT})([a-z]+(?:2|4|8|16))\b")
+
+
+def vector_place(index: tirx.Expr) -> tirx.Expr | None:
+    """The index of a vector among vectors of its size, if it begins at a multiple of that.
+
+    ``index`` has that of each element, one after another.
+    """
+    if not isinstance(index, tirx.Ramp) or int(index.stride) != 1:
+        return None
+    lanes = tirx.const(int(index.lanes), index.base.ty.dtype)
+    analyzer = Analyzer()
+    if int(lanes) not in (2, 4, 8, 16) or not analyzer.can_prove(
+        tirx.EQ(tirx.floormod(index.base, lanes), tirx.const(0, lanes.ty.dtype))
+    ):
+        return None
+    return analyzer.simplify(tirx.floordiv(index.base, lanes))
+
+
+@prim_func_pass("opencl")
+def AlignVectors(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Call macros for vectors of buffers that are aligned; runs late, on kernels."""
+
+    def load(found: TensorLoad) -> tirx.Expr:
+        place = _place(found.source, *found.indices)
+        if place is None:
+            return found
+        kind = _kind(found.source, found)
+        # Not a pure function: what it reads may be written in between.
+        return tirx.call_extern(found.ty, _AT + kind, found.source.data, place)
+
+    def store(found: tirx.BufferStore) -> tirx.Stmt:
+        place = _place(found.buffer, *found.indices)
+        if place is None:
+            return found
+        name = _PUT + _kind(found.buffer, found.value)
+        call = tirx.call_extern("int32", name, found.buffer.data, place, found.value)
+        return tirx.Evaluate(call)
+
+    return map_nodes(function, (TensorLoad, load), (tirx.BufferStore, store))
+
+
+def _place(buffer: tirx.Var, *indices: tirx.Expr) -> tirx.Expr | None:
+    is_memory = buffer.scope() in ("", "global") and CONSTANT_SUFFIX not in buffer.name
+    if not is_memory or str(buffer.dtype) not in _ELEMENTS or len(indices) != 1:
+        return None
+    return vector_place(*indices)
+
+
+def _kind(buffer: tirx.Var, value: tirx.Expr) -> str:
+    return f"{_ELEMENTS[str(buffer.dtype)]}{value.ty.dtype.lanes}"
+
+
+def definition(match: re.Match[str]) -> str:
+    """The definition of a macro that a kernel calls."""
+    vector = f"((__global {match[1]}*)(p))[i]"
+    if match.group().startswith(_AT):
+        return f"#define {match.group()}(p, i) ({vector})\n"
+    return f"#define {match.group()}(p, i, v) ({vector} = (v))\n"

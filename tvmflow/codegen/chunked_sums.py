@@ -1,0 +1,244 @@
+"""Sums whose parts are taken in 16 bits, ``--accumulate mixed``: how long a part may be, and code.
+
+*Error.*  With the unit roundoff of half, ``u = 2^-11``, a sum of ``n`` products of halves, rounded
+at each product and each addition, is off by at most ``γ_n Σ|a_i b_i|`` with
+``γ_n = n u / (1 - n u)`` (Higham, *Accuracy and Stability of Numerical Algorithms*, sections 3.1
+and 4.2).  Of a whole convolution, 4,608 products say, that bounds nothing: ``n u`` is more than 1,
+and a sum of numbers of one sign stops growing at 2048 times one of them.  So each *chunk* of ``n``
+products is added to a sum in fp32, whatever the length ``N`` of the whole::
+
+    |error| ≤ (γ_n + γ'_m (1 + γ_n)) Σ|a_i b_i|        m = ⌈N / n⌉ chunks, u' = 2^-24
+
+The second term is nothing: 128 chunks are 7.6e-6.  The first, 2 % for 40 products, is the worst
+that can happen (:func:`error_bound`).  What is typical chooses the length: errors are independent,
+and those of chunks, relative to the sum, are those of one chunk, at most ``u sqrt(n / 6)`` in the
+mean square (:func:`tvmflow.verify.tolerance.summed_in_half`), and 0.735 of it where mantissas are
+spread as those of random numbers are.  A single operator in 16 bits may be off by 1e-3 of its
+largest result (:data:`tvmflow.verify.tolerance.OPERATOR`); where errors and results are both
+normal, their largest have the ratio of their means, so that ``n`` is at most
+``6 (1e-3 / 0.735 u)^2 = 46``, and 40 with what storage adds (3e-4).  For random normal numbers,
+NumPy, 3×3 windows of 18 to 512 channels, the share of that tolerance that the worst of 800 results
+takes: fp32 0.2, chunks of 36 0.4 to 0.9, whole sums in 16 bits 1.4 to 8.2.  Winograd's F(2×2) would
+take 1.0 to 2.0 with products in chunks of 64, where fp32 takes 0.4 to 0.6: its products stay fp32.
+
+*Range.*  Inputs of up to :data:`LARGEST_INPUT`, pictures of bytes that nobody normalised, overflow
+no chunk: the largest ``n`` weights of an output channel say how far a chunk may grow
+(:func:`chunks_fit`), and a layer with larger ones is summed in fp32.  Products of two computed
+tensors have no such bound, and stay in fp32.
+
+*Code.*  The layout pass writes products of halves, converted to fp32 and added up.  The schedule
+puts its loops around them as for any sum, and :func:`SumInChunks` then finds the outermost loop
+that adds at most :data:`CHUNK` products to an element, or makes one by splitting a longer loop in
+two.  Before and after::
+
+    for i in range(48):
+        for k in T.unroll(4):
+            for o in T.vectorized(4):
+                acc[o] += T.Cast("float32", T.Cast("float16", x[i, k]) * T.Cast("float16", w[...]))
+
+    for i in range(6):
+        chunk = T.alloc_buffer((4,), "float16", scope="local")
+        for o in T.vectorized(4):
+            chunk[o] = 0
+        for j in range(8):
+            for k in T.unroll(4):
+                for o in T.vectorized(4):
+                    chunk[o] += T.Cast("float16", x[i * 8 + j, k]) * T.Cast("float16", w[...])
+        for o in T.vectorized(4):
+            acc[o] += T.Cast("float32", chunk[o])
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
+
+from ..ir.expressions import nodes_in, substitute_vars, uses
+from ..ir.passes import map_nodes, prim_func_pass
+from ..ir.rewriter import op_name
+
+#: Products in a chunk, at most: see above.  Ten blocks of four channels, or a 3×3 window of one.
+CHUNK = 40
+#: The largest input for which no chunk may overflow.
+LARGEST_INPUT = 256.0
+#: The part of the longest chunk that one has at least, if its loop is split without a rest.
+EVEN = 2 / 3
+
+
+def error_bound(length: int) -> float:
+    """Most that a sum of so many products is off, in parts of the sum of their magnitudes."""
+    n, m = min(length, CHUNK) * 2.0**-11, -(-length // CHUNK) * 2.0**-24
+    chunk, chunks = n / (1 - n), m / (1 - m)
+    return chunk + chunks * (1 + chunk)
+
+
+def chunks_fit(weight: np.ndarray) -> bool:
+    """True if no chunk of a sum overflows 16 bits for inputs up to :data:`LARGEST_INPUT`.
+
+    The first axis of ``weight`` is its output channels.
+    """
+    rows = np.abs(weight).reshape(len(weight), -1)
+    longest = min(CHUNK, rows.shape[1])
+    largest = np.partition(rows, rows.shape[1] - longest, axis=1)[:, -longest:].sum(axis=1)
+    return bool(largest.max(initial=0) * LARGEST_INPUT <= np.finfo("e").max)
+
+
+@prim_func_pass()
+def SumInChunks(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Give sums of products of halves a part in 16 bits; runs on loops, no blocks.
+
+    A product of halves that is added to no private memory is taken in fp32, as if for
+    ``--accumulate fp32``: it would cost a conversion, and be no faster.
+    """
+    if not any(map(is_product, nodes_in(function.body, tirx.Cast))):
+        return function
+    # What both copies of a body share (:mod:`.loop_peeling`) is found once in each.
+    loops, stores = (set(nodes_in(function.body, kind)) for kind in (tirx.For, tirx.BufferStore))
+    chunked: list[tuple[tirx.For, tirx.Stmt]] = []
+    for store in stores:
+        if _half_addend(store) is not None:
+            around = [loop for loop in loops if _is_all_of(store, loop)]
+            around.sort(key=lambda loop: -len(nodes_in(loop, tirx.For)))
+            chunked += _chunked(store, around)
+
+    def replace(loop: tirx.For) -> tirx.Stmt:
+        return next((new for old, new in chunked if loop.same_as(old)), loop)
+
+    function = map_nodes(function, (tirx.For, replace))
+    return map_nodes(function, (tirx.Cast, _in_single))
+
+
+def is_product(cast: tirx.Cast) -> bool:
+    """True for a product of halves that is converted to fp32."""
+    is_half = isinstance(cast.value, tirx.Mul) and cast.value.ty.dtype == "float16"
+    return is_half and cast.ty.dtype == "float32"
+
+
+def _in_single(cast: tirx.Cast) -> tirx.Expr:
+    """The product in fp32, of factors that were halves or are converted from fp32."""
+    return _single(cast.value.a) * _single(cast.value.b) if is_product(cast) else cast
+
+
+def _single(factor: tirx.Expr) -> tirx.Expr:
+    is_converted = isinstance(factor, tirx.Cast) and factor.value.ty.dtype == "float32"
+    return factor.value if is_converted else tirx.Cast("float32", factor)
+
+
+def _half_addend(store: tirx.BufferStore) -> tirx.Expr | None:
+    """What a statement adds to private memory, in 16 bits; ``None`` if it is no such statement."""
+    buffer, value = store.buffer, store.value
+    is_sum = buffer.scope() == "local" and isinstance(value, tirx.Add)
+    if not (is_sum and buffer.dtype == "float32" and isinstance(value.a, TensorLoad)):
+        return None
+    same = value.a.source.same_as(buffer) and all(
+        tvm_ffi.structural_equal(*pair) for pair in zip(value.a.indices, store.indices, strict=True)
+    )
+    return _half(value.b) if same else None
+
+
+def _half(value: tirx.Expr) -> tirx.Expr | None:
+    """A product that is converted to fp32, or zero instead of it, without the conversion."""
+    if isinstance(value, tirx.Cast):
+        return value.value if is_product(value) else None
+    if isinstance(value, tirx.FloatImm):
+        return tirx.const(value.value, "float16")
+    if op_name(value) != "prim.if_then_else":
+        return None
+    sides = [_half(side) for side in value.args[1:]]
+    return None if None in sides else tirx.if_then_else(value.args[0], *sides)
+
+
+def _is_all_of(store: tirx.BufferStore, loop: tirx.For) -> bool:
+    """True if a loop does nothing else with a sum than to add to it by this statement."""
+    stores = [s for s in nodes_in(loop, tirx.BufferStore) if s.buffer.same_as(store.buffer)]
+    loads = [x for x in nodes_in(loop, TensorLoad) if x.source.same_as(store.buffer)]
+    return len(loads) == len(stores) == 1 and stores[0].same_as(store)
+
+
+def _chunked(store: tirx.BufferStore, around: list[tirx.For]) -> list[tuple[tirx.For, tirx.Stmt]]:
+    """The loop that becomes chunks, with what takes its place.
+
+    ``around`` are the loops around an addition, from the outside.
+    """
+    summed = [loop for loop in around if not any(uses(i, loop.loop_var) for i in store.indices)]
+    if not summed or not all(isinstance(loop.extent, tirx.IntImm) for loop in summed):
+        return []
+    lengths = [prod(int(loop.extent) for loop in summed[n:]) for n in range(len(summed) + 1)]
+    if lengths[0] <= CHUNK:
+        return [(summed[0], _sum(store, summed[0], around))]
+    place = next(n for n, length in enumerate(lengths[1:]) if length <= CHUNK)
+    loop = summed[place]
+    outer, body = _split(loop, CHUNK // lengths[place + 1])
+    return [(loop, _with_body(outer, _sum(store, body, around)))]
+
+
+def _split(loop: tirx.For, most: int) -> tuple[tirx.For, tirx.Stmt]:
+    """A loop in two, the inner one at most so long; no inner one of one iteration."""
+    extent = int(loop.extent)
+    size = max(d for d in range(1, most + 1) if extent % d == 0)
+    if size < EVEN * most:
+        size = -(-extent // -(-extent // most))
+    parts = -(-extent // size)
+    if size == 1:
+        return loop, loop.body
+    dtype = loop.loop_var.ty.dtype
+    outer, inner = (tirx.Var(f"{loop.loop_var.name}_{n}", dtype) for n in ("outer", "inner"))
+    place = outer * size + inner
+    body = substitute_vars(loop.body, {loop.loop_var: loop.min + place})
+    length: tirx.Expr = tirx.const(size, dtype)
+    if extent % size:
+        if loop.kind == tirx.ForKind.SERIAL:
+            length = tirx.min(length, extent - outer * size)
+        else:
+            body = tirx.IfThenElse(place < extent, body, None)
+    zero = tirx.const(0, dtype)
+    inner_loop = tirx.For(inner, zero, length, loop.kind, body, None, loop.annotations)
+    return tirx.For(outer, zero, tirx.const(parts, dtype), loop.kind, inner_loop), inner_loop
+
+
+def _with_body(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
+    """The same loop around another statement."""
+    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, None, loop.annotations)
+
+
+def _sum(store: tirx.BufferStore, body: tirx.Stmt, around: list[tirx.For]) -> tirx.Stmt:
+    """A chunk: zero, what ``body`` adds to it, and it to the sum in fp32."""
+    total = store.buffer
+    chunk = tirx.decl_buffer(total.shape, "float16", f"{total.name}_chunk", scope="local")
+    # Of a loop that was split, those inside are new nodes of the same variables.
+    inside = {loop.loop_var for loop in nodes_in(body, tirx.For)}
+    used = set(nodes_in(list(store.indices), tirx.Var))
+    elements = [loop for loop in around if loop.loop_var in inside & used]
+
+    def each(buffer: tirx.Buffer, value) -> tirx.Stmt:  # type: ignore[no-untyped-def]
+        fresh = [tirx.Var(loop.loop_var.name, loop.loop_var.ty.dtype) for loop in elements]
+        values = {loop.loop_var: var for loop, var in zip(elements, fresh, strict=True)}
+        indices = [substitute_vars(index, values) for index in store.indices]
+        statement: tirx.Stmt = tirx.BufferStore(buffer, value(indices), indices)
+        for loop, var in zip(reversed(elements), reversed(fresh), strict=True):
+            statement = tirx.For(var, loop.min, loop.extent, loop.kind, statement)
+        return statement
+
+    def narrow(found: tirx.BufferStore) -> tirx.Stmt:
+        if not found.buffer.same_as(total):
+            return found
+        value = tirx.BufferLoad(chunk, found.indices) + _half_addend(found)
+        return tirx.BufferStore(chunk, value, found.indices)
+
+    return tirx.SeqStmt(
+        [
+            tirx.AllocBuffer(chunk),
+            each(chunk, lambda _: tirx.const(0, "float16")),
+            tvm_ffi.structural_map(body, (tirx.BufferStore, narrow)),
+            each(
+                total,
+                lambda at: (
+                    tirx.BufferLoad(total, at) + tirx.Cast("float32", tirx.BufferLoad(chunk, at))
+                ),
+            ),
+        ]
+    )

@@ -1,0 +1,57 @@
+"""Machine code of candidates of tuning: tasks with knobs, which no module has."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from ...codegen.kernels import split_source
+from ...devices.gpus import Gpu
+from ...tuning.building import lower
+from ...tuning.offline import Code, MachineCode, scheduled
+from ...tuning.tasks import Knobs, Task
+from . import mesa
+from .record import KernelCode, KernelSource
+from .report import SUITE
+
+logger = logging.getLogger(__name__)
+
+
+def machine_code_for(gpu: Gpu, suite: str = SUITE) -> MachineCode:
+    """Return what compiles candidates for a GPU.
+
+    Raises
+    ------
+    DeviceError
+        If the GPU's compiler is not installed.
+    """
+    tree = mesa.find_tree(gpu, suite)
+
+    def compile_all(cases: Sequence[tuple[Task, Knobs]]) -> list[Code | None]:
+        sources = [list(_kernels(task, knobs)) for task, knobs in cases]
+        compiler, found = mesa.compile_kernels([k for some in sources for k in some], gpu, tree)
+        codes = iter(found)
+        return [_code([next(codes) for _ in some], compiler) for some in sources]
+
+    return compile_all
+
+
+def _kernels(task: Task, knobs: Knobs) -> Iterator[KernelSource]:
+    """Yield the kernels of a candidate; none where it cannot be scheduled."""
+    if (schedule := scheduled(task, knobs)) is None:
+        return
+    with task.target.tvm_target:
+        library = lower(schedule.mod["main"], task.target)
+    for module in library.imports:
+        for name, text in split_source(str(module.inspect_source())).items():
+            yield KernelSource(name, task.name, text)
+
+
+def _code(kernels: Sequence[object], compiler: str) -> Code | None:
+    """What the compiler says of a candidate's kernel, where it has one."""
+    codes = [kernel for kernel in kernels if isinstance(kernel, KernelCode)]
+    if not codes or len(codes) < len(kernels):
+        return None
+    # Padding or packing may be another one.
+    code = max(codes, key=lambda each: each.whole.multiply_adds)
+    return Code(compiler, code.registers, code.spills, code.waves, code.wave)

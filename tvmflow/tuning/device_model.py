@@ -1,0 +1,225 @@
+"""A model of a GPU: the time of a kernel from its waves, issue slots, fetches and bytes.
+
+A *wave* is 64 work-items that run one instruction together.  A shader core holds as many waves as
+have registers, and while one waits for texels another runs.  So a kernel takes little more than the
+longest of::
+
+    busy     waves of the busiest core × steps × the slowest unit's clocks for a wave's step,
+             which does multiply-adds, moves texels to registers, or the lines that they
+             lie in from the second cache
+    waiting  waves of the busiest core / waves that it holds × steps × latency
+    memory   bytes / bandwidth
+
+and a launch.  Groups are dealt out whole, so that the busiest core has ``ceil(groups / cores)``.
+
+The constants are fitted to what AutoTVM measured on an Adreno 660 and a 740, which are the logs
+that `tuning_logs` ships (``benchmarks/device_model.py``, which also tells how far predictions for a
+log were off that the fit had not seen).  All fields of a kernel and results may be NumPy arrays:
+many kernels at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..devices.gpus import GPUS, Gpu
+from ..errors import TargetError
+
+#: A number for one kernel, or one for each of many.
+Number: TypeAlias = "float | NDArray[np.float64]"
+
+#: Work-items of a wave, and waves that a core holds at most (Mesa's tables).
+WAVE, MOST_WAVES = 64, 16
+#: Bytes of a line of the caches.
+LINE = 64
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What a launch is made of; counts of a step are those of one work-item."""
+
+    #: Work-groups, and work-items of each.
+    groups: Number
+    items: Number
+    #: Steps of an item, each of which waits for what it fetches.
+    steps: Number
+    #: Multiply-adds of single numbers in a step.
+    multiply_adds: Number
+    #: Texels that are read in a step, and the bytes of each.
+    fetches: Number
+    texel_bytes: Number
+    #: Lines that the texels of a wave lie in, of a step.
+    lines: Number
+    #: Vectors of four sums, and bytes of each number in them.
+    sums: Number
+    sum_bytes: Number
+    #: Bytes that memory has to move at least: inputs, weights and results.
+    bytes: Number
+    #: Whether products in half precision are added up in fp32, as AutoTVM's schedules do.
+    is_mixed: bool | NDArray[np.bool_] = False
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What is fitted: of all Adreno GPUs, but for the launch."""
+
+    #: Microseconds of a launch, on GPUs of the 6xx and of the 7xx series.
+    launch_6xx_us: float
+    launch_7xx_us: float
+    #: Share of the memory's and of the multiply-adds' published rates.
+    memory_share: float
+    multiply_add_share: float
+    #: Issue slots of a product in half precision that is added up in fp32: multiply, convert, add.
+    mixed_slots: float
+    #: Issue slots for the address of a fetch.
+    fetch_slots: float
+    #: Bytes a clock of a core: texels to registers, and lines from the second cache.
+    texel_bytes: float
+    line_bytes: float
+    #: Clocks that a step waits, and that each of its fetches adds.
+    step_clocks: float
+    fetch_clocks: float
+    #: Clocks before a group's first step and after its last.
+    group_clocks: float
+    #: Registers of an item beside its sums, and for each texel of a step (of 16 bytes).
+    base_registers: float
+    texel_registers: float
+    #: Registers of four sums in half precision.
+    half_registers: float
+    #: How well units work at the same time: the power whose norm adds up their times.  With 1 they
+    #: take turns, with very much the longest counts alone.
+    overlap: float
+
+
+#: Fitted to all logs.
+CONSTANTS = Constants(
+    launch_6xx_us=10.3,
+    launch_7xx_us=3.1,
+    memory_share=0.644,
+    multiply_add_share=0.631,
+    mixed_slots=1.55,
+    fetch_slots=1.13,
+    texel_bytes=140.0,
+    line_bytes=115.0,
+    step_clocks=98.4,
+    fetch_clocks=37.6,
+    group_clocks=479.0,
+    base_registers=2.37,
+    texel_registers=1.07,
+    half_registers=0.748,
+    overlap=5.38,
+)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a GPU does in a clock, as published."""
+
+    cores: int
+    ghz: float
+    #: Multiply-adds in fp32 of one core.
+    multiply_adds: int
+    #: Registers of four 32-bit values that a work-item has where a core holds two waves.
+    registers: int
+    #: Bytes in 10⁹ that the memory moves a second.
+    memory_gb: float
+
+
+def rates_of(gpu: Gpu) -> Rates:
+    """Return what the model reckons with.
+
+    Raises
+    ------
+    TargetError
+        If the GPU is no Adreno, of which alone there are measurements, or not all is known of it.
+    """
+    if (rates := _known(gpu)) is None:
+        known = [other.name for other in GPUS.values() if _known(other) is not None]
+        raise TargetError(
+            f"Predicting times on {gpu.name} failed: the model knows Adreno GPUs whose rates are "
+            "published.",
+            remedy=f"Choose one of {', '.join(known)}.",
+        )
+    return rates
+
+
+def _known(gpu: Gpu) -> Rates | None:
+    cores, adds, held, clock, memory = (
+        *(gpu.cores, gpu.multiply_adds, gpu.registers),
+        *(gpu.clock_mhz, gpu.bandwidth_gbps),
+    )
+    if gpu.isa != "ir3" or not (cores and adds and held and clock and memory):
+        return None
+    return Rates(cores, clock / 1e3, adds, held // (4 * 2 * WAVE), memory)
+
+
+def registers(kernel: Kernel, constants: Constants = CONSTANTS) -> Number:
+    """Registers of a work-item, of four 32-bit values each."""
+    sums = np.where(np.less(kernel.sum_bytes, 4), constants.half_registers, 1.0) * kernel.sums
+    texels = kernel.fetches * kernel.texel_bytes / 16 * constants.texel_registers
+    return constants.base_registers + sums + texels
+
+
+def waves_held(registers: Number, rates: Rates) -> Number:
+    """Waves that a core holds at a time, for so many registers of a work-item."""
+    return np.clip(np.floor(rates.registers / registers) * 2, 2, MOST_WAVES)
+
+
+def seconds(
+    kernel: Kernel, gpu: Gpu, constants: Constants = CONSTANTS, held: Number | None = None
+) -> Number:
+    """Predict the time of a launch in seconds.
+
+    ``held`` are the waves that a core holds, where a compiler has told.
+
+    Raises
+    ------
+    TargetError
+        If the rates of the GPU are not known.
+    """
+    rates, c = rates_of(gpu), constants
+    is_half = np.less(kernel.sum_bytes, 4)
+    slots = np.where(kernel.is_mixed, c.mixed_slots, np.where(is_half, 0.5, 1.0))
+    issued = kernel.multiply_adds * slots + c.fetch_slots * kernel.fetches
+    step = _together(
+        c.overlap,
+        issued * WAVE / (rates.multiply_adds * c.multiply_add_share),
+        kernel.fetches * kernel.texel_bytes * WAVE / c.texel_bytes,
+        kernel.lines * LINE / c.line_bytes,
+    )
+    if held is None:
+        held = waves_held(registers(kernel, c), rates)
+    waves = np.ceil(kernel.items / WAVE)
+    groups = np.ceil(kernel.groups / rates.cores)
+    # Groups run whole; one that has more waves than fit runs at the pace of those that do.
+    together = np.maximum(1, held // waves)
+    rounds = np.where(waves > held, groups * waves / held, np.ceil(groups / together))
+    busy = groups * waves * kernel.steps * step
+    wait = c.step_clocks + c.fetch_clocks * kernel.fetches
+    waiting = rounds * (kernel.steps * wait + c.group_clocks)
+    memory = kernel.bytes / (c.memory_share * rates.memory_gb * 1e9)
+    clock = rates.ghz * 1e9
+    return launch(gpu, c) + _together(c.overlap, busy / clock, waiting / clock, memory)
+
+
+def _together(power: float, *times: Number) -> Number:
+    """The time of units that work at the same time."""
+    longest = np.maximum.reduce(np.broadcast_arrays(*times))
+    shares = np.sum(np.power(np.broadcast_arrays(*times) / longest, power), axis=0)
+    return np.asarray(longest * shares ** (1 / power))
+
+
+def launch(gpu: Gpu, constants: Constants = CONSTANTS) -> float:
+    """Seconds of a launch by itself."""
+    is_old = gpu.name.removeprefix("adreno-") < "7"
+    return 1e-6 * (constants.launch_6xx_us if is_old else constants.launch_7xx_us)
+
+
+def copying(moved: Number, gpu: Gpu, constants: Constants = CONSTANTS) -> Number:
+    """Seconds of a launch that copies so many bytes: they are read and written."""
+    rates = rates_of(gpu)
+    return launch(gpu, constants) + 2 * moved / (constants.memory_share * rates.memory_gb * 1e9)

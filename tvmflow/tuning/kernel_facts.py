@@ -1,0 +1,135 @@
+"""What :mod:`.device_model` has to know of a convolution's kernel, from its shape and knobs alone.
+
+Nothing is compiled.  Kernels that read textures are known: convolutions, pointwise or not, and
+depthwise ones.  Lanes of a wave are items along columns first, then along rows and channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..schedules import conv2d, conv2d_1x1, depthwise
+from .device_model import LINE, WAVE, Kernel, Number
+
+#: Families whose kernels the model knows.
+FAMILIES = (conv2d.NAME, conv2d_1x1.NAME, depthwise.NAME)
+#: Knobs that it tells apart.  Of others nothing was measured.
+KNOBS = (
+    *("tile_o", "tile_h", "tile_w", "group_o", "group_h", "group_w"),
+    *("split_i", "reuse_rows"),
+)
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Bytes of a stored number, and of a sum."""
+
+    stored: int
+    sums: int
+
+    @property
+    def texel(self) -> int:
+        """Bytes of a texel."""
+        return 4 * self.stored
+
+
+def lanes_along(group_o: Number, group_h: Number, group_w: Number) -> tuple[Number, Number, Number]:
+    """How many different channels, rows and columns a wave's items have."""
+    columns = np.minimum(group_w, WAVE)
+    rows = np.minimum(group_h, np.ceil(WAVE / columns))
+    return np.minimum(group_o, np.ceil(WAVE / (columns * rows))), rows, columns
+
+
+def lines_of(texels: Number, texel_bytes: Number) -> Number:
+    """Lines of a cache that so many neighbouring texels lie in."""
+    return np.ceil(texels * texel_bytes / LINE)
+
+
+def convolution(
+    shape: conv2d.Shape, knobs: Mapping[str, Any], precision: Precision, stride: int
+) -> Kernel:
+    """Return the kernel of a convolution that reads textures, pointwise or not.
+
+    A row of texels serves all columns of the window, where the products of a row are unrolled
+    (:mod:`schedules.conv2d`); a step is then a row of the window for a block of input channels.
+    """
+    tile_o, tile_h, tile_w, group_o, group_h, group_w = (knobs[name] for name in KNOBS[:6])
+    split = knobs.get("split_i", 1)
+    vectors, taps = tile_o * tile_h * tile_w, shape.kernel_w
+    if taps * shape.together * vectors > conv2d.UNROLLED_PRODUCTS:
+        taps = 1
+    blocks = -(-shape.inputs // shape.input_block)
+    steps = blocks * shape.kernel_h * shape.kernel_w // taps
+    if split > 1:
+        # Writing a part into local memory and reading those of others are waited for, too.
+        steps = -(-steps // split) + 2
+    channels, rows, columns = lanes_along(group_o, group_h, group_w)
+    weights = shape.together * taps
+    bytes_in = 4 * blocks * shape.height * shape.width * stride**2
+    bytes_out = 4 * shape.outputs * shape.height * shape.width
+    return Kernel(
+        groups=_groups(shape.batch, shape.outputs, shape.height, shape.width, knobs),
+        items=group_o * group_h * group_w * split,
+        steps=steps,
+        multiply_adds=4 * shape.together * taps * vectors,
+        fetches=tile_h * ((tile_w - 1) * stride + taps) + tile_o * weights,
+        texel_bytes=precision.texel,
+        lines=rows * tile_h * lines_of(columns * tile_w * stride, precision.texel)
+        + channels * tile_o * lines_of(weights, precision.texel),
+        sums=vectors,
+        sum_bytes=precision.sums,
+        bytes=precision.stored * (shape.batch * (bytes_in + bytes_out) + shape.weight_bytes // 4),
+    )
+
+
+def depthwise_convolution(
+    shape: depthwise.Shape, knobs: Mapping[str, Any], precision: Precision
+) -> Kernel:
+    """Return the kernel of a depthwise convolution that reads textures.
+
+    A step is a row of the window for a row of the tile; with ``reuse_rows`` the whole tile.
+    """
+    tile_o, tile_h, tile_w, group_o, group_h, group_w = (knobs[name] for name in KNOBS[:6])
+    taps_w, rows_in = shape.kernel_w, 1
+    taps_h = tile_rows = 1
+    if knobs["reuse_rows"]:
+        taps_h, tile_rows = shape.kernel_h, tile_h
+        rows_in = (tile_h - 1) * shape.stride_h + shape.span_h
+    columns_in = (tile_w - 1) * shape.stride_w + shape.span_w
+    channels, rows, columns = lanes_along(group_o, group_h, group_w)
+    row_lines = lines_of(columns * tile_w * shape.stride_w, precision.texel)
+    map_in = shape.height * shape.stride_h * shape.width * shape.stride_w
+    numbers = map_in + shape.height * shape.width + shape.kernel_h * shape.kernel_w
+    return Kernel(
+        groups=_groups(shape.batch, shape.blocks, shape.height, shape.width, knobs),
+        items=group_o * group_h * group_w,
+        steps=tile_o * (tile_h // tile_rows) * (shape.kernel_h // taps_h),
+        multiply_adds=4 * tile_rows * tile_w * taps_h * taps_w,
+        fetches=rows_in * columns_in + taps_h * taps_w,
+        texel_bytes=precision.texel,
+        lines=channels * (rows * rows_in * row_lines + lines_of(taps_h * taps_w, precision.texel)),
+        sums=tile_rows * tile_w,
+        sum_bytes=precision.sums,
+        bytes=4 * precision.stored * shape.batch * shape.blocks * numbers,
+    )
+
+
+def _groups(batch: int, blocks: int, height: int, width: int, knobs: Mapping[str, Any]) -> int:
+    """Work-groups of a launch."""
+    groups = 1
+    for extent, axis in zip((batch * blocks, height, width), "ohw", strict=True):
+        groups *= -(-extent // (knobs[f"tile_{axis}"] * knobs[f"group_{axis}"]))
+    return groups
+
+
+def kernel_of(
+    family: str, shape: Any, knobs: Mapping[str, Any], precision: Precision, stride: int = 1
+) -> Kernel:
+    """Return the kernel of one of :data:`FAMILIES`; ``stride`` is a convolution's."""
+    if family == depthwise.NAME:
+        return depthwise_convolution(shape, knobs, precision)
+    return convolution(shape, knobs, precision, stride)

@@ -1,0 +1,247 @@
+"""Tuning for a device that is not here: knobs by predicted time.
+
+Knobs of each task are searched with :mod:`.device_model`, without compiling anything; the machine
+code of the few best may then correct what the model takes for registers, where a compiler is
+there.  What is found goes into a journal, marked as predicted.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from tvm import s_tir
+
+from ..devices.gpus import Gpu
+from ..errors import TvmflowError
+from ..journal.journal import Journal
+from ..journal.records import Device, Trial, Value
+from ..schedules import Proposal, schedule_function
+from .device_model import WAVE, Kernel, rates_of, registers, seconds
+from .kernel_facts import FAMILIES, KNOBS, Precision, kernel_of
+from .search import key_of
+from .tasks import Knobs, Task
+from .tuner import TOOLCHAIN
+
+logger = logging.getLogger(__name__)
+
+#: Where searches begin, beside the heuristic's knobs.
+STARTS = 8
+#: Tiles of each task whose machine code is looked at, the heuristic's aside.
+FINALISTS = 4
+
+
+@dataclass(frozen=True)
+class Code:
+    """What a compiler says of a kernel."""
+
+    #: Its name and version.
+    compiler: str
+    #: Of a work-item, four 32-bit values each; and spilled ones.
+    registers: int
+    spills: int
+    #: Waves that a core holds, and work-items of each.
+    waves: int
+    wave: int
+
+    @property
+    def held(self) -> float:
+        """Waves of the model's size that a core holds."""
+        return self.waves * self.wave / WAVE
+
+
+#: Compiles a task's kernels with these knobs; ``None`` for one that could not be.
+MachineCode = Callable[[Sequence[tuple[Task, Knobs]]], Sequence[Code | None]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Knobs of a task, and what is predicted of them."""
+
+    knobs: Knobs
+    seconds: float
+    code: Code | None = None
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """The least is the best: code that spills is slower than any prediction says."""
+        return self.code.spills if self.code else 0, self.seconds
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A task's knobs."""
+
+    task: Task
+    heuristic: Choice
+    best: Choice
+
+
+def why_unknown(task: Task) -> str | None:
+    """Why the model knows nothing of a task's kernel; ``None`` where it does."""
+    if task.family.NAME not in FAMILIES:
+        return f"the model does not know the family {task.family.NAME}"
+    if not task.shape.texture or getattr(task.shape, "weights", "texture") != "texture":
+        return "it does not read textures"
+    return None
+
+
+class Descent:
+    """Finds knobs of one task with the least predicted time.
+
+    From the heuristic's knobs, and from some at random, one knob at a time is set to whatever is
+    best while the others stay, until none gets better.  Knobs that the model does not tell apart
+    stay as the heuristic has them.
+    """
+
+    def __init__(self, task: Task, gpu: Gpu, seed: int = 0):
+        self.task, self.gpu = task, gpu
+        self.values = {n: v for n, v in task.space.items() if n in KNOBS and len(v) > 1}
+        stored = 2 if task.workload.dtype == "fp16" else 4
+        self._precision = Precision(stored, 4 if task.workload.accumulate == "fp32" else 2)
+        # Of an input [N, C', H, W, c] or [N, C, H, W].
+        self._stride = max(1, round(task.arguments[0].shape[3] / task.shape.width))
+        self._random = random.Random(f"{seed} {task.digest}")
+        self._known: dict[tuple, tuple[float, float]] = {}
+
+    def seconds(self, knobs: Knobs, code: Code | None = None) -> float:
+        """Predicted time of knobs, with the registers that a compiler gives them, if it told."""
+        kernel = self._kernel(knobs)
+        return float(seconds(kernel, self.gpu, held=None if code is None else code.held))
+
+    def best(self, count: int) -> list[Choice]:
+        """The best of all that were looked at, each with another tile of a work-item.
+
+        Among equals those with few registers are first.
+        """
+        self._descend(self.task.heuristic)
+        for _ in range(STARTS):
+            drawn = {name: self._random.choice(values) for name, values in self.values.items()}
+            self._descend({**self.task.heuristic, **drawn})
+        found: dict[tuple, Choice] = {}
+        for key, (time_s, _) in sorted(self._known.items(), key=lambda item: item[1]):
+            tile = tuple(pair for pair in key if not pair[0].startswith("group_"))
+            found.setdefault(tile, Choice(dict(key), time_s))
+        return list(found.values())[:count]
+
+    def _descend(self, knobs: Knobs) -> None:
+        least, found = self._cost(knobs), True
+        while found:
+            found = False
+            for name, values in self.values.items():
+                near = [{**knobs, name: value} for value in values if value != knobs[name]]
+                best = min(near, key=self._cost)
+                if (cost := self._cost(best)) < least:
+                    knobs, least, found = best, cost, True
+
+    def _cost(self, knobs: Knobs) -> tuple[float, float]:
+        """Predicted time and registers; infinite where a constraint forbids the knobs."""
+        key = key_of(knobs)
+        if key in self._known:
+            return self._known[key]
+        if not self.task.allows(knobs):
+            return float("inf"), float("inf")
+        kernel = self._kernel(knobs)
+        cost = float(seconds(kernel, self.gpu)), float(registers(kernel))
+        return self._known.setdefault(key, cost)
+
+    def _kernel(self, knobs: Knobs) -> Kernel:
+        task = self.task
+        return kernel_of(task.family.NAME, task.shape, knobs, self._precision, self._stride)
+
+
+def predict(
+    tasks: Sequence[Task], gpu: Gpu, machine_code: MachineCode | None = None, seed: int = 0
+) -> list[Prediction]:
+    """Find knobs of those tasks that the model knows, for a GPU.
+
+    Raises
+    ------
+    TargetError
+        If the rates of the GPU are not known.
+    TvmflowError
+        If the model knows none of the tasks.
+    """
+    rates_of(gpu)
+    known = []
+    for task in tasks:
+        if (reason := why_unknown(task)) is None:
+            known.append(task)
+        else:
+            logger.info("%s keeps the heuristic's knobs: %s.", task.name, reason)
+    if not known:
+        raise TvmflowError(
+            "Predicting knobs failed: convolutions that read textures were expected, and the "
+            "network has none.",
+            remedy="Leave `storage` at auto, and `device` at one that has textures.",
+        )
+    searches = [Descent(task, gpu, seed) for task in known]
+    found = []
+    for search in searches:
+        heuristic = search.task.heuristic
+        best = [c for c in search.best(FINALISTS + 1) if c.knobs != heuristic][:FINALISTS]
+        found.append([Choice(heuristic, search.seconds(heuristic)), *best])
+    if machine_code is not None:
+        cases = [(s.task, c.knobs) for s, some in zip(searches, found, strict=True) for c in some]
+        codes = iter(machine_code(cases))
+        found = [
+            list(_corrected(search, [(choice, next(codes)) for choice in some]))
+            for search, some in zip(searches, found, strict=True)
+        ]
+    else:
+        found = [
+            [first, *_first_scheduled(s.task, some)]
+            for s, (first, *some) in zip(searches, found, strict=True)
+        ]
+    # Of equals, the heuristic's come first.
+    return [
+        Prediction(search.task, some[0], min(some, key=lambda choice: choice.order))
+        for search, some in zip(searches, found, strict=True)
+    ]
+
+
+def scheduled(task: Task, knobs: Knobs) -> s_tir.Schedule | None:
+    """Schedule a task's function with knobs; ``None`` where they do not lead to a schedule."""
+    proposal = Proposal("predicted", knobs)
+    with task.target.tvm_target:
+        found = schedule_function(task.function, task.target, lookup=lambda *_: proposal)
+    return found.schedule if found.source == proposal.source else None
+
+
+def _first_scheduled(task: Task, choices: Sequence[Choice]) -> Iterator[Choice]:
+    """The first of which there is a schedule: constraints do not tell all."""
+    return islice((c for c in choices if scheduled(task, c.knobs) is not None), 1)
+
+
+def _corrected(search: Descent, choices: Sequence[tuple[Choice, Code | None]]) -> Iterator[Choice]:
+    """The same with the times for the registers that they really have.
+
+    What no code could be made of is left out, but for the first, the heuristic's.
+    """
+    for number, (choice, code) in enumerate(choices):
+        if code is not None:
+            yield Choice(choice.knobs, search.seconds(choice.knobs, code), code)
+        elif number == 0:
+            yield choice
+
+
+def write_down(journal: Journal, predictions: Sequence[Prediction], gpu: Gpu) -> None:
+    """Append predictions to a journal, marked as such; `JournalError` if the system refuses."""
+    for each in predictions:
+        about: dict[str, Value] = {"model": "tvmflow.tuning.device_model"}
+        if (code := each.best.code) is not None:
+            about |= {name: getattr(code, name) for name in ("compiler", "registers", "spills")}
+        journal.append(
+            Trial(
+                *(each.task.workload, each.task.journal_target.predicted, Device("", gpu.name)),
+                *(each.best.knobs, (each.best.seconds,)),
+                timestamp=time.time(),
+                toolchain=TOOLCHAIN,
+                source="predicted",
+                provenance=about,
+            )
+        )
