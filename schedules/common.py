@@ -9,7 +9,7 @@ it, because names do not survive fusion unchanged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import prod
@@ -27,7 +27,7 @@ from tvm.tirx import IterVar
 from ..codegen.aligned_vectors import CONSTANT_SUFFIX
 from ..codegen.masks import keeps_booleans
 from ..devices.target import TargetSpec
-from ..ir.expressions import conjuncts, nodes_in, substitute_vars, uses
+from ..ir.expressions import CHOICE, conjuncts, nodes_in, substitute_vars, uses
 from ..ir.rewriter import op_name
 from ..ir.scope import is_half, is_texture
 from .sizes import LANES, filled_group
@@ -38,8 +38,6 @@ logger = logging.getLogger(__name__)
 FAMILY = "tvmflow.family"
 ROLE = "tvmflow.role"
 PAD = "pad"
-
-_CHOICE = "prim.if_then_else"
 
 Block: TypeAlias = SBlockRV
 Loop: TypeAlias = LoopRV
@@ -274,15 +272,27 @@ class Workload:
         self.sch.set_scope(block, 0, "local")
         return self.loops_below(block, above)
 
-    def drop_tests(self, block: Block, axes: Sequence[int]) -> None:
-        """Let a block run beyond the ends of some of its axes, where that is known to do no harm.
-
-        ``axes`` are counted among the axes of the block.  Of a last, partly empty tile only what
-        is stored need be tested: sums in registers are as good as any.
-        """
+    def drop_tests(self, block: Block, needless: Callable[[tirx.Expr], bool]) -> None:
+        """Let a block run whatever some of its tests say, where that is known to do no harm."""
         realize = self._innermost(block)
         if realize is not None:
-            self._replace_innermost(block, _without_tests(realize, axes), {})
+            self._replace_innermost(block, _without_tests(realize, needless), {})
+
+    def sum_whole_tiles(
+        self, anchor: Block, texels: Block | None, weights: Block | None, *, weighted: bool = True
+    ) -> None:
+        """Have sums of staged texels run beyond the ends of the map, in a last, partly empty tile.
+
+        Only what is stored need be tested: sums in registers are as good as any.  Beyond the last
+        output channel there are no weights to read, unless these are staged, too, or the sum has
+        none.
+        """
+        realize = self._innermost(anchor)
+        if texels is None or realize is None:
+            return
+        _, channels, row, column, *_ = realize.iter_values
+        beyond = [channels, row, column] if weights is not None or not weighted else [row, column]
+        self.drop_tests(anchor, _counts_along(beyond))
 
     def drop_tests_of_texels(self, block: Block, inner: Sequence[Loop]) -> None:
         """The same of all axes of a block that copies texels under a loop, by the loops ``inner``.
@@ -301,7 +311,7 @@ class Workload:
         for loop in map(self.sch.get, inner):
             own[loop.loop_var] = loop.min
         copied, last = realize.block, {}
-        tests = [call.args[0] for call in nodes_in(copied.body, Call) if op_name(call) == _CHOICE]
+        tests = [call.args[0] for call in nodes_in(copied.body, Call) if op_name(call) == CHOICE]
         for axis, place in zip(copied.iter_vars, realize.iter_values, strict=True):
             extent, first = axis.dom.extent, substitute_vars(place, own)
             if not (analyzer.can_prove(first >= 0) and analyzer.can_prove(place - first < extent)):
@@ -315,7 +325,7 @@ class Workload:
             copied.iter_vars, copied.reads, copied.writes, copied.name_hint, body, copied.init,
             copied.alloc_buffers, copied.match_buffers, copied.annotations,
         )  # fmt: skip
-        whole = _without_tests(realize, range(len(copied.iter_vars)))
+        whole = _without_tests(realize, _counts_along(realize.iter_values))
         whole = s_tir.SBlockRealize(whole.iter_values, whole.predicate, block_inside)
         self._replace_innermost(block, whole, {copied: block_inside})
 
@@ -510,15 +520,16 @@ class Workload:
         self.vectorize_last(self.loops_below(init, above))
 
 
-def _without_tests(realize: s_tir.SBlockRealize, axes: Sequence[int]) -> s_tir.SBlockRealize:
-    """The same without tests of variables that only count along some axes."""
-    along = [realize.iter_values[axis] for axis in axes]
-    inside = {var for value in along for var in nodes_in(value, tirx.Var)}
-    kept = [
-        test
-        for test in conjuncts(realize.predicate)
-        if not inside.issuperset(nodes_in(test, tirx.Var))
-    ]
+def _counts_along(places: Iterable[tirx.Expr]) -> Callable[[tirx.Expr], bool]:
+    """Tell tests whose variables all count along some axes, by the places of a block on them."""
+    counters = {var for place in places for var in nodes_in(place, tirx.Var)}
+    return lambda test: counters.issuperset(nodes_in(test, tirx.Var))
+
+
+def _without_tests(
+    realize: s_tir.SBlockRealize, needless: Callable[[tirx.Expr], bool]
+) -> s_tir.SBlockRealize:
+    kept = [test for test in conjuncts(realize.predicate) if not needless(test)]
     return s_tir.SBlockRealize(
         realize.iter_values, tirx.all(*kept) if kept else True, realize.block
     )

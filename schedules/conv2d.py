@@ -471,8 +471,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
         sch.annotate(item, BORDERS, 1)
 
     *tile, i, p, q = workload.loops_below(anchor, item)
-    if texels is not None:
-        workload.drop_tests(anchor, (1, 2, 3) if weights is not None else (2, 3))
+    workload.sum_whole_tiles(anchor, texels, weights)
     # Lanes of one input block stay together, so that its tile can be staged as whole vectors.
     lanes, unroll_i = shape.together, knobs.unroll_i
     if texels is not None:

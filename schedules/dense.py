@@ -23,14 +23,13 @@ In the last form the sum over K is taken in lanes that are added up at the end.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
 from tvm import s_tir, te, tirx
 
 from ..devices.target import Device
-from ..ir.expressions import conjuncts, uses
+from ..ir.expressions import uses
 from .common import FAMILY, ROLE, Block, Loop, Workload, is_vector
 from .definitions import Multiply, Sums, batch_index, batch_shape, or_zero, term, widened
 from .family import GROUP_FITS, Value, knob
@@ -242,13 +241,13 @@ def apply_packed(workload: Workload, anchor: Block, knobs: Knobs) -> s_tir.Sched
         # A scope of its own: TVM would give it the memory of the sums.
         sch.set_scope(picked, 0, "local.picked")
         sch.compute_at(picked, item, preserve_unit_loops=True)
-        _drop_test(sch, picked, workload.loops_below(picked, item))
+        _run_whole_tile(workload, picked, item)
         workload.vectorize_last(workload.loops_below(picked, item))
     else:
         workload.vectorize_last([mi, ni, lane])
     sch.compute_at(anchor, item, preserve_unit_loops=True)
     # Rows and columns beyond the last are there: only what is stored is tested.
-    _drop_test(sch, anchor, workload.loops_below(anchor, item))
+    _run_whole_tile(workload, anchor, item)
     *tile, k = workload.loops_below(anchor, item)
     k, k_inner = sch.split(k, [None, largest_divisor(int(sch.get(k).extent), 4)])
     sch.reorder(k, k_inner, *tile)
@@ -258,19 +257,14 @@ def apply_packed(workload: Workload, anchor: Block, knobs: Knobs) -> s_tir.Sched
     return sch
 
 
-def _drop_test(sch: s_tir.Schedule, block: Block, tile: Sequence[Loop]) -> None:
-    """Let a block run for all of its ``tile``, where that is known to do no harm.
+def _run_whole_tile(workload: Workload, block: Block, item: Loop) -> None:
+    """Let a block run for all of its tile below a loop, where that is known to do no harm.
 
     What is asked of the work-item stays: beyond the last one there is nothing to read.
     """
-    at = sch.get_loops(block)[-1]
-    loop = sch.get(at)
-    realize, inner = loop.body, [sch.get(axis).loop_var for axis in tile]
-    kept = [t for t in conjuncts(realize.predicate) if not any(uses(t, var) for var in inner)]
-    test = tirx.all(*kept) if kept else True
-    whole = s_tir.SBlockRealize(realize.iter_values, test, realize.block)
-    changed = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, whole)
-    sch.state.replace(sch.get_sref(at), changed, {})
+    sch = workload.sch
+    inner = [sch.get(axis).loop_var for axis in workload.loops_below(block, item)]
+    workload.drop_tests(block, lambda test: any(uses(test, var) for var in inner))
 
 
 def apply_rows(workload: Workload, anchor: Block, knobs: Knobs) -> s_tir.Schedule:

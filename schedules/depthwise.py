@@ -223,8 +223,7 @@ def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedul
             sch.vectorize(workload.compute_in_registers(pad, rows)[-1])
         else:
             workload.inline(pad)
-    if texels is not None:
-        workload.drop_tests(anchor, (1, 2, 3) if weights is not None or not has_weights else (2, 3))
+    workload.sum_whole_tiles(anchor, texels, weights, weighted=has_weights)
     *tile, p, q = workload.loops_below(anchor, hi)
     sch.reorder(p, q, *tile)
     small = int(sch.get(p).extent) * int(sch.get(q).extent) <= MOST_TAPS

@@ -171,8 +171,7 @@ def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedul
     output = workload.merge_epilogue(anchor)
     item, inner = workload.tile(output, (0, 0, knobs.tile_h, knobs.tile_w), knobs.group)
     sch.compute_at(anchor, item, preserve_unit_loops=True)
-    if texels is not None:
-        workload.drop_tests(anchor, (1, 2, 3) if weights is not None else (2, 3))
+    workload.sum_whole_tiles(anchor, texels, weights)
     *tile, lanes, i, p, q = workload.loops_below(anchor, item)
     taken, unroll_i = input_lanes(inputs, block), knobs.unroll_i
     if texels is not None and inputs > 1:

@@ -30,22 +30,10 @@ from tvm import s_tir, te, tirx
 
 from ..devices.target import Device
 from .common import FAMILY, ROLE, Workload
-from .conv2d import (
-    TILE_FITS,
-    UNROLL_DIVIDES,
-    RegisterTile,
-    most_accumulators,
-)
+from .conv2d import TILE_FITS, UNROLL_DIVIDES, RegisterTile, most_accumulators
 from .definitions import pad_spatial
 from .family import GROUP_FITS, Constraints, Value, knob
-from .sizes import (
-    divisors,
-    group_sizes,
-    input_lanes,
-    largest_divisor,
-    tile_choices,
-    tile_of,
-)
+from .sizes import divisors, group_sizes, input_lanes, largest_divisor, tile_choices, tile_of
 from .work_groups import GROUP_CONSTRAINTS, WorkGroup, group_of, group_space
 
 #: Taps of the kernels in each direction.
@@ -437,8 +425,7 @@ class Product:
         sizes = (0, knobs.tile_o, knobs.tile_h, knobs.tile_w)
         item, inner = workload.tile(output, sizes, knobs.group)
         sch.compute_at(anchor, item, preserve_unit_loops=True)
-        if texels is not None:
-            workload.drop_tests(anchor, (1, 2, 3) if weights is not None else (2, 3))
+        workload.sum_whole_tiles(anchor, texels, weights)
         *tile, i = workload.loops_below(anchor, item)
         taken, unroll_i = input_lanes(inputs, block), knobs.unroll_i
         if texels is not None:

@@ -20,12 +20,12 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 from tvm.tirx import Buffer, Expr, ForKind, IterVar, Stmt, Var
 
-from ...ir.expressions import nodes_in, uses
+from ...ir.expressions import CHOICE, nodes_in, uses
 
 #: Numbers of a row: the coordinates of a box.
 COORDINATES = 4
 
-_LAZY = Op.get("prim.if_then_else")
+_LAZY = Op.get(CHOICE)
 _T = TypeVar("_T")
 
 

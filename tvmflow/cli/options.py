@@ -142,7 +142,7 @@ SHARED: dict[str, Any] = {
         str,
         words(*ACCUMULATIONS),
         "Precision of products and sums in convolutions, dense layers and average pooling. mixed "
-        "adds up to 64 products in 16 bits and these sums in fp32; fp16 whole sums, which is less "
+        "adds up to 40 products in 16 bits and these sums in fp32; fp16 whole sums, which is less "
         "exact. Both go with --dtype fp16 and need a device with cl_khr_fp16. auto: mixed with "
         "--dtype fp16 on GPUs that have it, else fp32.",
     ],

@@ -28,12 +28,11 @@ from tvm import tirx
 from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 
-from ..ir.expressions import conjuncts, nodes_in
+from ..ir.expressions import CHOICE, conjuncts, nodes_in
 from ..ir.passes import map_nodes, prim_func_pass
 from ..ir.rewriter import op_name
 from .textures import LOAD
 
-_CHOICE = "prim.if_then_else"
 _INSIDE = "tvmflow_inside"
 _MACRO = f"#define {_INSIDE}(c, i, o) ((c) ? (i) : (o))\n"
 _READ_IMAGE = re.compile(rf"\bREAD_IMAGE([FH])(?=\(\w+, image_sampler, \(\(int4\)\({_INSIDE}\()")
@@ -69,7 +68,7 @@ def _private_bytes(function: tirx.PrimFunc) -> int:
 
 
 def _read(choice: Call) -> tirx.Expr:
-    if op_name(choice) != _CHOICE:
+    if op_name(choice) != CHOICE:
         return choice
     test, value, other = choice.args
     load = value.value if isinstance(value, tirx.Cast) else value

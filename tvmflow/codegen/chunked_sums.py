@@ -57,7 +57,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
-from ..ir.expressions import nodes_in, substitute_vars, uses
+from ..ir.expressions import CHOICE, nodes_in, substitute_vars, uses
 from ..ir.passes import map_nodes, prim_func_pass
 from ..ir.rewriter import op_name
 
@@ -146,7 +146,7 @@ def _half(value: tirx.Expr) -> tirx.Expr | None:
         return value.value if is_product(value) else None
     if isinstance(value, tirx.FloatImm):
         return tirx.const(value.value, "float16")
-    if op_name(value) != "prim.if_then_else":
+    if op_name(value) != CHOICE:
         return None
     sides = [_half(side) for side in value.args[1:]]
     return None if None in sides else tirx.if_then_else(value.args[0], *sides)

@@ -69,7 +69,7 @@ from tvm import IRModule, tirx
 from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 
-from ..ir.expressions import nodes_in, substitute_vars, uses
+from ..ir.expressions import CHOICE, nodes_in, substitute_vars, uses
 from ..ir.passes import map_nodes, node_pass, prim_func_pass
 from ..ir.rewriter import op_name
 
@@ -77,7 +77,7 @@ from ..ir.rewriter import op_name
 LANES = 4
 #: Halves in 16 bytes.
 HALVES = 8
-_CHOICE, _ADDRESS = "prim.if_then_else", "tirx.address_of"
+_ADDRESS = "tirx.address_of"
 _COMMIT, _WAIT = "async_commit_queue_scope", "async_wait_queue_scope"
 _BARRIER = "tirx.tvm_storage_sync"
 
@@ -111,7 +111,7 @@ def _copies_halves(body: tirx.Stmt, extent: int) -> bool:
     if extent != HALVES or not isinstance(body, tirx.BufferStore):
         return False
     value = body.value
-    if op_name(value) == _CHOICE:
+    if op_name(value) == CHOICE:
         value = value.args[1]
     return isinstance(value, TensorLoad) and str(value.ty.dtype) == "float16"
 
@@ -126,9 +126,9 @@ def _move_halves(
     before: list[tirx.Stmt] = []
     after: list[tirx.Stmt] = []
     value, test = store.value, None
-    if op_name(value) == _CHOICE and not uses(value.args[0], lane):
+    if op_name(value) == CHOICE and not uses(value.args[0], lane):
         test, value, other = value.args
-    if op_name(value) == _CHOICE or any(op_name(c) == _CHOICE for c in nodes_in(value, Call)):
+    if op_name(value) == CHOICE or any(op_name(c) == CHOICE for c in nodes_in(value, Call)):
         return [], store, []
     zero = tirx.const(0, "float16")
 
@@ -314,7 +314,7 @@ def _hold(value: tirx.Expr) -> tuple[tirx.Expr, dict[tirx.Var, tirx.Expr]]:
     held: dict[tirx.Var, tirx.Expr] = {}
 
     def hold(found: tirx.Expr) -> tirx.Expr:
-        if isinstance(found, Call) and op_name(found) not in (_CHOICE, _ADDRESS):
+        if isinstance(found, Call) and op_name(found) not in (CHOICE, _ADDRESS):
             return found
         variable = tirx.Var("held", found.ty)
         held[variable] = found

@@ -38,7 +38,7 @@ from tvm.ir import Call, GlobalVar
 from tvm.ir.expr import TensorLoad
 
 from ..devices.choices import MIXED
-from ..ir.expressions import nodes_in
+from ..ir.expressions import CHOICE, nodes_in
 from ..ir.passes import map_nodes, node_pass, prim_func_pass
 from ..ir.rewriter import op_name
 from ..ir.scope import CHANNELS, HALF_BUFFER, is_half
@@ -169,7 +169,7 @@ def NarrowLocals(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _converted(value: tirx.Expr) -> tirx.Expr:
     """A value as half, converted where it is loaded and not behind a choice."""
-    if op_name(value) == "prim.if_then_else":
+    if op_name(value) == CHOICE:
         condition, *sides = value.args
         return tirx.if_then_else(condition, *map(_converted, sides))
     return tirx.Cast(_HALF.with_lanes(value.ty.dtype.lanes), value)

@@ -29,7 +29,7 @@ from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer, IntervalSet
 
-from ..ir.expressions import conjuncts, nodes_in, substitute_vars
+from ..ir.expressions import CHOICE, conjuncts, nodes_in, substitute_vars
 from ..ir.passes import map_nodes, prim_func_pass
 from ..ir.rewriter import op_name
 
@@ -80,7 +80,7 @@ def _split(
     choices = [
         call
         for call in nodes_in(body, Call)
-        if op_name(call) == "prim.if_then_else"
+        if op_name(call) == CHOICE
         and isinstance(call.args[2], (tirx.IntImm, tirx.FloatImm))
         and not nodes_in(call.args[0], TensorLoad)
     ]

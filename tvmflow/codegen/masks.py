@@ -30,14 +30,13 @@ from tvm import tirx
 from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 
-from ..ir.expressions import nodes_in, uses
+from ..ir.expressions import CHOICE, nodes_in, uses
 from ..ir.passes import map_nodes, prim_func_pass, refuse
 from ..ir.rewriter import op_name
 
 if TYPE_CHECKING:
     from tvm.ir import Node
 
-_CHOICE = "prim.if_then_else"
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 #: Functions that give masks for vectors, or take one boolean for all lanes.
 _MASK_CALLS = ("tirx.isnan", "tirx.isinf", "tirx.isfinite", "prim.likely")
@@ -65,7 +64,7 @@ def _is_more_than_choice(node: Node) -> bool:
         return str(node.buffer.dtype) == "bool"
     if isinstance(node, _COMPARISONS):
         return is_boolean(node.a)
-    if isinstance(node, Call) and op_name(node) != _CHOICE:
+    if isinstance(node, Call) and op_name(node) != CHOICE:
         values = () if op_name(node) in _MASK_CALLS else (node, *node.args)
         return any(map(is_boolean, values))
     return is_boolean(node)
@@ -96,7 +95,7 @@ def _lanes(loop: tirx.For) -> tirx.For:
             if uses(choice.condition, loop.loop_var) or not uses(choice, loop.loop_var):
                 return choice
             sides = [choice.condition, choice.true_value, choice.false_value]
-            return Call(_CHOICE, sides, ret_ty=choice.ty)
+            return Call(CHOICE, sides, ret_ty=choice.ty)
 
         body = tvm_ffi.structural_map(body, (tirx.Select, branch))
     return tirx.For(loop.loop_var, loop.min, loop.extent, kind, body, annotations=loop.annotations)
@@ -114,7 +113,7 @@ _MISUSES = (
     ((tirx.Cast,), "converts", lambda node: _is_wide(node) or _is_wide(node.value)),
     (_COMPARISONS, "compares", lambda node: _is_wide(node.a)),
     ((tirx.Select,), "chooses", _is_wide),
-    ((Call,), "chooses", lambda node: op_name(node) == _CHOICE and _is_wide(node)),
+    ((Call,), "chooses", lambda node: op_name(node) == CHOICE and _is_wide(node)),
     ((tirx.Bind,), "names", lambda node: _is_wide(node.value)),
     ((tirx.Shuffle,), "puts together", is_boolean),
 )

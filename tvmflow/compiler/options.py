@@ -160,7 +160,7 @@ class CompileOptions:
     dtype: str = "fp32"
     #: Precision of products and sums in convolutions, dense layers and average pooling: ``fp32``,
     #: or for tensors that are stored in ``fp16``, on devices with ``cl_khr_fp16``, ``mixed``
-    #: (products in 16 bits, and sums of up to 64 of them, which are added in fp32) or ``fp16``
+    #: (products in 16 bits, and sums of up to 40 of them, which are added in fp32) or ``fp16``
     #: (whole sums).  ``auto`` is ``mixed`` for such tensors on GPUs that have it, else ``fp32``.
     accumulate: str = "auto"
     #: ``direct``, ``gemm`` (for ``cuda``), ``winograd2`` or ``winograd4`` for single convolutions,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import tirx
 
-from .expressions import nodes_in
+from .expressions import CHOICE, nodes_in
 from .rewriter import op_name
 
 Array = NDArray[np.int64]
@@ -40,7 +40,7 @@ _BINARY: dict[type, Callable[[Array, Array], Array]] = {
 
 #: Calls that indices are made of.
 CALLS: dict[str, Callable[..., Array]] = {
-    "prim.if_then_else": np.where,
+    CHOICE: np.where,
     "prim.likely": lambda value: value,
 }
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
+#: The choice that computes only one of its sides.
+CHOICE = "prim.if_then_else"
+
 #: TVM's numbers for how a function's results depend on its operands, its ``op_pattern``, by which
 #: it is fused with others.
 ELEMENTWISE, BROADCAST, INJECTIVE, REDUCTION, PRODUCT, OPAQUE = 0, 1, 2, 3, 4, 8

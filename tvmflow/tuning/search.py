@@ -68,14 +68,10 @@ class GridSearch(Search):
 
     def __init__(self, task: Task, seed: int, trials: int):
         super().__init__(task, seed)
-        self._size = prod(map(len, task.space.values()))
-        self._step = max(1, self._size // max(1, trials))
-        self._places = iter(
-            # The gaps are filled afterwards, where trials are left.
-            place
-            for first in range(self._step)
-            for place in range(first, self._size, self._step)
-        )
+        size = prod(map(len, task.space.values()))
+        step = max(1, size // max(1, trials))
+        # The gaps are filled afterwards, where trials are left.
+        self._places = (place for first in range(step) for place in range(first, size, step))
 
     def _candidates(self) -> Iterator[Knobs]:
         for place in self._places:

@@ -29,12 +29,11 @@ from tvm.sym import Analyzer
 from ...codegen.half import PREFIX as HALF_PREFIX
 from ...codegen.textures import LOAD, STORE, image_of
 from ...ir.evaluate import CALLS, Axis, is_whole, variables
-from ...ir.expressions import conjuncts, nodes_in
+from ...ir.expressions import CHOICE, conjuncts, nodes_in
 from ...ir.rewriter import op_name
 from ...ir.scope import CHANNELS, is_half, is_texture
 from .deadline import check_time
 
-_CHOICE = "prim.if_then_else"
 #: More steps than any loop has whose bounds are not just those of numbers in memory.
 _ENDLESS = 1 << 24
 _EXTERN = ("tirx.call_extern", "tirx.call_pure_extern")
@@ -341,7 +340,7 @@ class KernelCode:
 
     def _call(self, call: Call, context: CodeContext) -> None:
         name = op_name(call)
-        if name == _CHOICE:
+        if name == CHOICE:
             test, then, otherwise = call.args
             self._choice(test, then, otherwise, context, self._expression)
             return

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ...devices.gpus import Gpu
+from ..analysis.launches import LANES_FILLED, WAVES_A_CORE
 from ..profiling.record import Finding
 from .record import KernelCode
 
 #: Fewer waves at a time hide less of the time that memory takes.
 _FEW_WAVES = 4
-#: Of the lanes of a group's waves, and of the hot loop's issue slots.
-_LANES, _IDLE, _MULTIPLY_ADDS = 0.75, 0.10, 0.45
-#: A launch should give every shader core as many waves.
-_WAVES_A_CORE = 2
+#: Of the hot loop's issue slots.
+_IDLE, _MULTIPLY_ADDS = 0.10, 0.45
 
 _Rule = Callable[[KernelCode, Gpu], Finding | None]
 
@@ -59,7 +58,7 @@ def _few_waves(kernel: KernelCode, _gpu: Gpu) -> Finding | None:
 
 def _lanes(kernel: KernelCode, _gpu: Gpu) -> Finding | None:
     filled = kernel.lanes_filled
-    if filled is None or filled >= _LANES:
+    if filled is None or filled >= LANES_FILLED:
         return None
     return _finding(
         kernel, "occupancy", kernel.whole.issue * (1 - filled), 1 - filled,
@@ -71,10 +70,10 @@ def _lanes(kernel: KernelCode, _gpu: Gpu) -> Finding | None:
 
 def _parallelism(kernel: KernelCode, gpu: Gpu) -> Finding | None:
     waves = kernel.launched_waves
-    if gpu.cores is None or not waves or waves >= _WAVES_A_CORE * gpu.cores:
+    if gpu.cores is None or not waves or waves >= WAVES_A_CORE * gpu.cores:
         return None
     return _finding(
-        kernel, "parallel", kernel.whole.issue, 1 - waves / (_WAVES_A_CORE * gpu.cores),
+        kernel, "parallel", kernel.whole.issue, 1 - waves / (WAVES_A_CORE * gpu.cores),
         f"A launch is {waves} waves for {gpu.cores} shader cores.",
         "Smaller tiles, or sums that several work-items share.",
     )  # fmt: skip

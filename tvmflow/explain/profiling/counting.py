@@ -27,7 +27,7 @@ from tvm.ir.expr import TensorLoad
 
 from ...codegen.dot_products import NAME as DOT
 from ...ir.evaluate import UnknownError, evaluate, variables
-from ...ir.expressions import nodes_in
+from ...ir.expressions import CHOICE, nodes_in
 from ...ir.scope import is_half, is_texture
 from ..grouping import connected
 
@@ -329,7 +329,7 @@ def operations(expr: tirx.Expr) -> Counter[str]:
 
 def _of_call(call: Call) -> Counter[str]:
     name = getattr(call.op, "name", "")
-    if name == "prim.if_then_else":
+    if name == CHOICE:
         return operations(call.args[1]) | operations(call.args[2])
     if name == "tirx.tvm_call_packed":
         raise _UncountableError
