@@ -36,8 +36,6 @@ from .tir_pipeline import DEVICE, HOST_AND_DEVICE, STORE_NARROW
 
 #: TVM's code generator writes this line before each kernel.
 _DELIMITER = "// Function: "
-#: A declaration of a kernel; TVM repeats all of them before each one.
-_DECLARATION = re.compile(r"^__kernel [^{;]*;[ \t]*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -80,9 +78,9 @@ def device_source(devices: Mapping[str, tirx.PrimFunc]) -> str:
 
 
 def split_source(code: str) -> dict[str, str]:
-    """The text of each kernel in generated code, without declarations of the others."""
+    """The text of each kernel in generated code."""
     parts = (part.partition("\n") for part in code.split(_DELIMITER)[1:])
-    return {n.strip(): _DECLARATION.sub("", text).strip() + "\n" for n, _, text in parts}
+    return {name.strip(): text.strip() + "\n" for name, _, text in parts}
 
 
 def allocates(function: tirx.PrimFunc) -> bool:

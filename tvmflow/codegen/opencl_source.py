@@ -222,8 +222,9 @@ _CONSTANT = re.compile(rf"__global (?:const )?(\w+)\* (?:restrict )?(\w*{CONSTAN
 #: A vector of bytes that goes to memory, its pointer last.
 _STORED = re.compile(r"\bvstore(2|4|8|16)\(")
 _BYTES = re.compile(r"__global u?char\* (?:restrict )?(\w+)")
-#: The begin of a kernel.  TVM declares all others before it, with their own types for its names.
+#: The begin of a kernel, and the declarations of all kernels, of no use, that TVM has before it.
 _DEFINITION = re.compile(r"__kernel void [^;{]*\{")
+_DECLARATION = re.compile(r"^__kernel [^{;]*;[ \t]*\n", re.MULTILINE)
 _SPLAT = re.compile(r"\(\((?:half|float|double|u?char|u?short|u?int|u?long)(2|3|4|8|16)\)\(")
 
 
@@ -371,7 +372,7 @@ def _ends(source: str, start: int) -> Iterator[int]:
 @tvm_ffi.register_global_func("tvm_callback_opencl_postproc", override=True)
 def postprocess(source: str, _target: tvm.target.Target) -> str:
     """TVM calls this with the source of each kernel."""
-    source = require_group(without_need_of_half(source))
+    source = require_group(without_need_of_half(_DECLARATION.sub("", source)))
     source = _CONSTANT.sub(r"__constant \1* restrict \2", shorten(fold_splats(source)))
     source = with_functions(store_bytes(source), OPENCL)
     source = _with_definitions(source, _SHUFFLE_NAME, _shuffle)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from tvm import relax
 from tvm.script import tirx as T
 
 from tvmflow.codegen.kernels import Kernels, accesses_of, kernel_calls, split_source
+from tvmflow.codegen.opencl_source import postprocess
 from tvmflow.compiler.standalone.extract import PlanExtractor
 from tvmflow.errors import CompileError
 from tvmflow.ir.tensors import TensorInfo
@@ -147,7 +150,8 @@ __kernel void g_kernel(__global float* restrict y) {
   y[0] = 2;
 }
 """
-    assert split_source(code) == {
+    parts = re.split(r"(?=// Function: )", code)
+    assert split_source("".join(postprocess(part, None) for part in parts)) == {
         "f_kernel": "#define A 1\n__kernel void f_kernel(__global float* restrict x, const int n) "
         "{\n  x[0] = A * n;\n}\n",
         "g_kernel": "__kernel void g_kernel(__global float* restrict y) {\n  y[0] = 2;\n}\n",

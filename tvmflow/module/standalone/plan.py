@@ -133,7 +133,7 @@ class Plan:
     #: Weights that are read, with their tensors, in the order of the file.
     weights: dict[str, np.ndarray] = field(default_factory=dict)
     weight_tensors: dict[str, PlanTensor] = field(default_factory=dict)
-    #: OpenCL C of each kernel, without the others' declarations.
+    #: OpenCL C of each kernel.
     sources: dict[str, str] = field(default_factory=dict)
     extensions: list[str] = field(default_factory=list)
     test_inputs: list[SeededInput] = field(default_factory=list)
