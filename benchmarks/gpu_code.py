@@ -34,6 +34,7 @@ import tvmflow
 from tvmflow import models
 from tvmflow.devices.gpus import Gpu, find_gpu
 from tvmflow.errors import DeviceError
+from tvmflow.explain.isa.kernels import kernels_in
 from tvmflow.explain.isa.report import SUITE, find_compiler, machine_code
 from tvmflow.module.files import write_file
 
@@ -53,12 +54,12 @@ COLUMNS = {"share %": None, "items": None} | {
     **dict.fromkeys(("lanes %", "waves", "mad %"), "less"),
     **dict.fromkeys(("registers", "slots", "idle", "fetches", "loads", "spills", "cycles"), "more"),
 }
-SUMS = ("kernels", "slots", "idle", "mad %", "waves", "lanes %", "spills")
+SUMS = ("text", "kernels", "slots", "idle", "mad %", "waves", "lanes %", "spills")
 _PAGE = Path(__file__).with_name("gpu_code.html")
 
 
 def counted(path: Path, gpu: Gpu, suite: str) -> dict[str, Any]:
-    """Sums and means over the kernels of a module, and a row for each of them."""
+    """Characters of a module's source, sums and means over its kernels, and a row for each."""
     found = machine_code(path, gpu, suite=suite, least_share=LEAST_SHARE.get(gpu.isa, 0.0))
     kernels, count = found.kernels, max(len(found.kernels), 1)
     hot = sum(each.hot.issue for each in kernels)
@@ -82,6 +83,7 @@ def counted(path: Path, gpu: Gpu, suite: str) -> dict[str, Any]:
     return {
         "compiler": found.compiler,
         "failures": [failure.kernel for failure in found.failures],
+        "text": sum(len(kernel.text) for kernel in kernels_in(path, gpu)[1]),
         "kernels": len(kernels),
         "slots": sum(each.whole.issue for each in kernels),
         "idle": sum(each.whole.idle for each in kernels),

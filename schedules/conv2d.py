@@ -337,6 +337,8 @@ def split_up(knobs: Knobs, shape: Shape, device: Device) -> Knobs | None:
         replace(whole, split_i=split, group_o=group_o)
         for split in (2, 4, 8)
         if shape.whole_blocks >= 4 * split
+        # Each item adds up whole columns of the tile: not more of them than there are.
+        and (tile_w >= split or tile_h * tile_w % split == 0)
         for group_o in divisors(shape.outputs // knobs.tile_o, device.max_group_size // split)
     ]
 
@@ -560,8 +562,14 @@ def _bind_output(workload: Workload, output: Block, knobs: Knobs, total: Block) 
     h, hi = sch.split(h, [None, knobs.tile_h])
     w, wi = sch.split(w, [None, knobs.tile_w])
     sch.reorder(n, o, h, w, ot, oi, hi, wi, lane)
+    outer = [oi]
+    if knobs.tile_h * knobs.tile_w % knobs.split_i:
+        outer.append(hi)
+    else:
+        # Of rows alone, items that are more than its columns would sum beyond the tile.
+        wi = sch.fuse(hi, wi)
     rest, item = sch.split(wi, [None, knobs.split_i])
-    sch.reorder(ot, item, oi, hi, rest, lane)
+    sch.reorder(ot, item, *outer, rest, lane)
     workload.bind_batch([n, o])
     axes = {"blockIdx.y": h, "blockIdx.x": w, "threadIdx.x": ot, "threadIdx.y": item}
     workload.bind(axes.items())
@@ -569,6 +577,6 @@ def _bind_output(workload: Workload, output: Block, knobs: Knobs, total: Block) 
     part, *sums = workload.loops_below(total, rest)
     workload.vectorize_last(sums)
     workload.split_init(total, part, rest)
-    workload.unroll_all([part, oi, hi, rest])
+    workload.unroll_all([part, *outer, rest])
     sch.vectorize(lane)
     return w

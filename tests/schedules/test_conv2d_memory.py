@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -21,6 +23,8 @@ LAYERS = {
     "pointwise": (64, 24, 1, 1, 7),
     "first": (3, 8, 3, 1, 12),
 }
+#: Maps that tiles of many forms divide.
+EVEN = {"even": (64, 24, 1, 1, 8), "window": (64, 18, 3, 1, 8)}
 
 
 def layer(inputs, outputs, kernel, stride, size):
@@ -45,7 +49,7 @@ def layer(inputs, outputs, kernel, stride, size):
 
 def run(name, storage, change, folder, run_module=None):
     """Compile a layer with changed knobs, compare it, and return the source of its kernels."""
-    model = layer(*LAYERS[name])
+    model = layer(*{**LAYERS, **EVEN}[name])
     options = {"target": "opencl", "device": "adreno", "storage": storage}
     chosen = chosen_schedules(model, **options)
     function = next(n for n, c in chosen.items() if c["family"].startswith("conv2d"))
@@ -96,6 +100,19 @@ def test_split_sums(split, storage, tmp_path):
     taken, source = run("pointwise", storage, {"split_i": split}, tmp_path)
     assert (taken["family"], taken["source"]) == ("conv2d_1x1", "given")
     assert "barrier(CLK_LOCAL_MEM_FENCE)" in source
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("storage", ["texture", "buffer"])
+@pytest.mark.parametrize(("rows", "columns", "split"), [(2, 2, 4), (4, 1, 2), (4, 4, 8)])
+@pytest.mark.parametrize("name", EVEN)
+def test_split_sums_of_tiles(name, rows, columns, split, storage, tmp_path):
+    """Items of a group that share a tile sum up what is in it, and no more."""
+    change = {"tile_h": rows, "tile_w": columns, "split_i": split, "group_h": 1, "group_w": 1}
+    taken, source = run(name, storage, change, tmp_path)
+    assert taken["source"] == "given"
+    sums = re.search(r"float4 \w+_rf_shared_local_ptr\[(\d+)\];", source)
+    assert int(sums[1]) == rows * columns
 
 
 def test_small_maps_split_their_sums_on_gpus_only():

@@ -77,10 +77,11 @@ def AlignVectors(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _place(buffer: tirx.Var, *indices: tirx.Expr) -> tirx.Expr | None:
-    is_memory = buffer.scope() in ("", "global") and CONSTANT_SUFFIX not in buffer.name
-    if not is_memory or str(buffer.dtype) not in _ELEMENTS or len(indices) != 1:
+    # Most accesses are of single numbers: that is asked first, for the time of compilation.
+    if len(indices) != 1 or not isinstance(indices[0], tirx.Ramp):
         return None
-    return vector_place(*indices)
+    is_memory = buffer.scope() in ("", "global") and CONSTANT_SUFFIX not in buffer.name
+    return vector_place(*indices) if is_memory and str(buffer.dtype) in _ELEMENTS else None
 
 
 def _kind(buffer: tirx.Var, value: tirx.Expr) -> str:
