@@ -337,8 +337,8 @@ def split_up(knobs: Knobs, shape: Shape, device: Device) -> Knobs | None:
         replace(whole, split_i=split, group_o=group_o)
         for split in (2, 4, 8)
         if shape.whole_blocks >= 4 * split
-        # Each item adds up whole columns of the tile: not more of them than there are.
-        and (tile_w >= split or tile_h * tile_w % split == 0)
+        # Items that share all of a tile, or its columns with few more than it has.
+        and (tile_h * tile_w % split == 0 or -tile_w % split <= tile_w // 4)
         for group_o in divisors(shape.outputs // knobs.tile_o, device.max_group_size // split)
     ]
 

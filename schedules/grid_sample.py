@@ -14,6 +14,7 @@ of one pixel: where their neighbours lie, and what they weigh, is worked out onc
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 
 import tvm
 from tvm import relax, s_tir, te, tirx
@@ -31,21 +32,69 @@ ORDER = 605
 PLACES = "places"
 
 
+@dataclass(frozen=True)
+class Taps:
+    """Where the taps of sliding windows lie, tap below tap: in rows ``[K * I]``, columns ``[J]``.
+
+    The pairs are of rows and columns.
+    """
+
+    #: Rows of a tap, and columns of a window.
+    rows: int
+    columns: int
+    strides: tuple[int, ...]
+    pads: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+    @property
+    def numbers(self) -> list[int]:
+        """All of it, as an operand of an operator."""
+        return [self.rows, self.columns, *self.strides, *self.pads, *self.dilations]
+
+    @classmethod
+    def of(cls, numbers: relax.ShapeExpr) -> Taps:
+        """The taps that such an operand stands for."""
+        rows, columns, *pairs = map(int, numbers)
+        strides, pads, dilations = zip(pairs[::2], pairs[1::2], strict=True)
+        return cls(rows, columns, strides, pads, dilations)
+
+    def centre(self, axis: tirx.Expr, i: tirx.Expr, j: tirx.Expr) -> tirx.Expr:
+        """The column (on axis 0) or row of a tap for an output."""
+        tap = i // self.rows
+        places = (
+            at * stride - pad + step * dilation
+            for at, step, stride, pad, dilation in zip(
+                (i % self.rows, j), (tap // self.columns, tap % self.columns),
+                self.strides, self.pads, self.dilations, strict=True,
+            )
+        )  # fmt: skip
+        row, column = places
+        return tirx.Select(axis == 0, column, row)
+
+
 def compute(
-    x: te.Tensor, grid: te.Tensor, *, method: str, padding_mode: str, align_corners: bool | None
+    x: te.Tensor,
+    grid: te.Tensor,
+    *,
+    method: str = "bilinear",
+    padding_mode: str = "zeros",
+    align_corners: bool = False,
+    taps: Taps | None = None,
 ) -> te.Tensor:
     """The samples as TE; ``method`` is ``bilinear`` or ``nearest``.
 
     Columns and rows of ``grid`` are from -1 to 1, which with ``align_corners`` are the centres of
-    the outermost elements, and else their outer sides; with ``None`` they are real indices.  What
-    lies outside are ``zeros``, or for a ``padding_mode`` of ``border`` the nearest element within.
+    the outermost elements, and else their outer sides; with ``taps`` they are offsets from these.
+    What lies outside are ``zeros``, or for a ``padding_mode`` of ``border`` the nearest element
+    within.
     """
     sizes = [int(x.shape[3]), int(x.shape[2])]
 
     def place(n: tirx.Var, axis: tirx.Var, i: tirx.Var, j: tirx.Var) -> tirx.Expr:
         """An element's real index along the columns or the rows."""
-        if align_corners is None:
-            return grid(n, axis, i, j)
+        if taps is not None:
+            # Only offsets are in memory: in 16 bits, a place beyond 2048 would be off by one.
+            return grid(n, axis, i, j) + taps.centre(axis, i, j).astype("float32")
         size = tirx.Select(axis == 0, *(tirx.const(size, "float32") for size in sizes))
         position = grid(n, axis, i, j) + 1
         index = position * (size - 1) / 2 if align_corners else position * size / 2 - 0.5
@@ -76,30 +125,30 @@ def compute(
     return te.compute(shape, element, name="grid_sample", attrs={FAMILY: NAME})
 
 
-#: Relax has samples by positions from -1 to 1 only, from which real indices cannot be told exactly.
+#: Relax has samples by positions from -1 to 1 only, from which indices cannot be told exactly.
 OPERATOR = "relax.tvmflow.sample"
 
 
-def sample(x: relax.Expr, places: relax.Expr) -> relax.Call:
-    """Bilinear samples ``[N, C, I, J]`` of ``x[N, C, H, W]`` at real indices, zero outside.
+def sample(x: relax.Expr, offsets: relax.Expr, taps: Taps) -> relax.Call:
+    """Bilinear samples ``[N, C, K * I, J]`` of ``x[N, C, H, W]`` beside ``taps``, zero outside.
 
-    ``places[N, 2, I, J]`` are columns, then rows.
+    ``offsets[N, 2, K * I, J]`` are those of columns, then of rows.
     """
-    return relax.Call(tvm.ir.Op.get(OPERATOR), [x, places])
+    return relax.Call(tvm.ir.Op.get(OPERATOR), [x, offsets, relax.ShapeExpr(taps.numbers)])
 
 
 def _type_of(call: relax.Call, builder: relax.BlockBuilder) -> relax.TensorType:
-    x, places = call.args
-    shape = [*list(x.ty.shape)[:2], *list(places.ty.shape)[2:]]
+    x, offsets, _ = call.args
+    shape = [*list(x.ty.shape)[:2], *list(offsets.ty.shape)[2:]]
     return relax.TensorType(shape, x.ty.dtype)
 
 
 def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    options = {"method": "bilinear", "padding_mode": "zeros", "align_corners": None}
-    return builder.call_te(compute, *call.args, primfunc_name_hint=NAME, **options)
+    *tensors, taps = call.args
+    return builder.call_te(partial(compute, taps=Taps.of(taps)), *tensors, primfunc_name_hint=NAME)
 
 
-register_operator(OPERATOR, "Samples at real indices.", _type_of, _legalize)
+register_operator(OPERATOR, "Samples beside the taps of windows.", _type_of, _legalize)
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,16 @@ def test_deformable_convolutions_are_right(case, mode):
         assert len(of_family(grid_sample, module.metadata["schedules"])) == (case != "groups")
 
 
+@pytest.mark.opencl
+def test_places_are_not_rounded_to_16_bits():
+    """Columns beyond 2048, of which 16 bits have only even ones; offsets are constants."""
+    constants = {"w": random((3, 2, 1, 3), 0.3), "o": random((1, 6, 1, 2598), 0.3)}
+    node = helper.make_node("DeformConv", ["x", "w", "o"], ["y"])
+    model = build([node], {"x": (1, 2, 1, 2600)}, ["y"], constants, opset=19)
+    with tvmflow.compile(model, target="opencl", device="cpu", dtype="fp16") as module:
+        check_outputs(model, module, feeds_for(model), "fp16")
+
+
 @pytest.mark.parametrize("device", ["cpu", "adreno"])
 def test_any_knobs_are_right(device):
     model = deforming("mask")

@@ -3,8 +3,8 @@
 Each tap of each output has an offset of its own.  The samples of all taps are one tensor, tap
 below tap, over which the taps are a convolution along its height::
 
-    places  : [N, 2, K * H', W']    = where each tap lies, plus its offset
-    samples : [N, C, K * H', W']    = sample(x, places) * mask
+    offsets : [N, 2, K * H', W']    of columns, then of rows
+    samples : [N, C, K * H', W']    = sample(x, where each tap lies, plus its offset) * mask
     y       : [N, O, H', W']        = conv2d(samples, w : [O, C / group, K, 1], dilation (H', 1))
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op as R
 
-from ...schedules.grid_sample import sample
+from ...schedules.grid_sample import Taps, sample
 from ..converter import NodeContext, Refusal, converts
 from .convolution import read_windows, spatial_rank, with_bias
 
@@ -34,7 +34,9 @@ def deform_conv(c: NodeContext) -> relax.Expr:
     image = c.input()
     if groups > 1:
         image = R.reshape(image, (pictures, channels // groups, *size))
-    samples = sample(image, _places(c, pictures, kernel))
+    windows = read_windows(c.attributes, kernel, tuple(size))
+    moved = Taps(height, kernel[1], windows.strides, windows.pads[:2], windows.dilations)
+    samples = sample(image, _offsets(c, pictures, taps), moved)
     if c.has(4):
         samples = samples * R.reshape(c.input(4), (pictures, 1, rows, width))
     if groups > 1:
@@ -43,26 +45,13 @@ def deform_conv(c: NodeContext) -> relax.Expr:
     return with_bias(c, R.nn.conv2d(samples, weight, dilation=(height, 1), groups=groups), 3)
 
 
-def _places(c: NodeContext, pictures: int, kernel: tuple[int, ...]) -> relax.Expr:
-    """Columns and rows of all taps, as real indices."""
-    size, (height, width) = c.shape()[2:], c.result.shape[2:]
-    windows = read_windows(c.attributes, kernel, size)
-    places = [
-        (np.arange(count) * stride - pad)[None] + (np.arange(taps) * step)[:, None]
-        for count, taps, stride, pad, step in zip(
-            (height, width), kernel, windows.strides, windows.pads, windows.dilations, strict=False
-        )
-    ]
-    shape = (*kernel, height, width)
-    x = np.broadcast_to(places[1][None, :, None, :], shape)
-    y = np.broadcast_to(places[0][:, None, :, None], shape)
-    rows = kernel[0] * kernel[1] * height
-    centres = np.stack([x, y]).reshape(1, 2, rows, width)
-    # Offsets are rows and columns of each tap in turn; the result has all columns, then all rows.
-    offsets = R.reshape(c.input(2), (pictures, kernel[0] * kernel[1], 2, height, width))
+def _offsets(c: NodeContext, pictures: int, taps: int) -> relax.Expr:
+    """Offsets of columns and rows of all taps."""
+    height, width = c.result.shape[2:]
+    # They are rows and columns of each tap in turn; the result has all columns, then all rows.
+    offsets = R.reshape(c.input(2), (pictures, taps, 2, height, width))
     offsets = R.flip(R.permute_dims(offsets, [0, 2, 1, 3, 4]), 1)
-    offsets = R.reshape(offsets, (pictures, 2, rows, width))
-    return offsets + c.constant(centres)
+    return R.reshape(offsets, (pictures, 2, taps * height, width))
 
 
 def _check(c: NodeContext) -> None:

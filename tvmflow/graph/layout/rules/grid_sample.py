@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 
 from ....ir.expressions import INJECTIVE
-from ....ir.rewriter import op_name, shape_of
+from ....ir.rewriter import shape_of
 from ....schedules import grid_sample
 from . import Result, rule
 
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
 
 @rule("relax.image.grid_sample", grid_sample.OPERATOR)
 def grid_sample_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
-    """Bilinear and nearest samples of pictures at positions from -1 to 1, or at real indices."""
-    (x, grid), attrs = call.args, call.attrs
-    options: dict[str, Any] = {"method": "bilinear", "padding_mode": "zeros", "align_corners": None}
-    if op_name(call) != grid_sample.OPERATOR:
+    """Bilinear and nearest samples of pictures at positions from -1 to 1, or beside taps."""
+    (x, grid, *taps), attrs = call.args, call.attrs
+    options: dict[str, Any]
+    if taps:
+        options = {"taps": grid_sample.Taps.of(*taps)}
+    else:
         methods, modes = ("bilinear", "nearest"), ("zeros", "border")
         options = {"method": str(attrs.method), "padding_mode": str(attrs.padding_mode),
                    "align_corners": bool(attrs.align_corners)}  # fmt: skip
@@ -30,7 +33,7 @@ def grid_sample_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         return None
     # Positions are computed where they are used: in 16 bits they would lie beside their pixel.
     expr = layout.emit(
-        "grid_sample", grid_sample.compute, layout.existing(x), layout.substitute(grid),
-        pattern=INJECTIVE, **options,
+        "grid_sample", partial(grid_sample.compute, **options), layout.existing(x),
+        layout.substitute(grid), pattern=INJECTIVE,
     )  # fmt: skip
     return Result(expr, layout.is_blocked(x))
