@@ -26,7 +26,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 EXTRAS = tomllib.loads((pages.ROOT / "pyproject.toml").read_text())["project"][
     "optional-dependencies"
@@ -108,7 +108,7 @@ class Newcomer:
             return ""
         if block.language == "python":
             return self.execute(block, [sys.executable, "-c", block.code])
-        lines = [smaller(line) for line in block.commands if self.is_run(line)]
+        lines = [smaller(line, block.page) for line in block.commands if self.is_run(line)]
         return self.execute(block, ["bash", "-euxo", "pipefail", "-c", "\n".join(lines)])
 
     def is_run(self, line: str) -> bool:
@@ -145,9 +145,9 @@ class Newcomer:
         return process.stdout
 
 
-def smaller(line: str) -> str:
-    """Return a line, or what is run in its place."""
-    for long, short in SMALLER.items():
+def smaller(line: str, page: str) -> str:
+    """Return a page's line, or what is run in its place."""
+    for long, short in SMALLER.get(page, {}).items():
         line = line.replace(long, short)
     return line
 
@@ -157,6 +157,7 @@ def newcomer(tmp_path: Path, missing: Callable[[str], str | None]) -> Newcomer:
     return Newcomer(tmp_path, missing)
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 @pytest.mark.onnxruntime
 @pytest.mark.cross
@@ -181,11 +182,15 @@ GIVEN = {
 }
 #: What pages do for minutes, and what is done here in its place.
 SMALLER = {
-    "tvmflow lab matmul --size 1024": "tvmflow lab matmul --size 128",
-    "tvmflow lab matmul --target opencl": "tvmflow lab matmul --target opencl --size 128",
-    "tvmflow lab matmul --steps": "tvmflow lab matmul --size 128 --steps",
-    "tvmflow tune mobilenet_v2.onnx": "tvmflow tune mobilenet_v2.onnx --trials 1 --no-compare",
-    "tvmflow bench open.onnx --scaling": "tvmflow bench open.onnx --runs 3 --scaling",
+    "docs/lab.md": {
+        "tvmflow lab matmul --size 1024": "tvmflow lab matmul --size 128",
+        "tvmflow lab matmul --target opencl": "tvmflow lab matmul --target opencl --size 128",
+        "tvmflow lab matmul --steps": "tvmflow lab matmul --size 128 --steps",
+    },
+    "docs/profile.md": {
+        "build mobilenet_v2": "build mobilenet_v2 --param width=0.35 --param size=32",
+    },
+    "docs/tuning.md": {"tune mobilenet_v2.onnx": "tune mobilenet_v2.onnx --trials 1 --no-compare"},
 }
 
 
@@ -207,6 +212,7 @@ def give(name: str, folder: Path) -> None:
         onnx.save(model, path)
 
 
+@pytest.mark.slow
 @pytest.mark.opencl
 @pytest.mark.onnxruntime
 @pytest.mark.cross
@@ -224,6 +230,15 @@ def test_a_wrong_command_is_found(newcomer: Newcomer):
         newcomer.run(shell("tvmflow models build mobilenet_v7 -o net.onnx\ntrue"))
 
 
+def test_every_page_with_code_is_run():
+    """In this file, or in test_cli_guide.py and test_guide.py."""
+    elsewhere = {"README.md", "docs/custom-operators.md", "docs/giou.md"}
+    assert {page for page in pages.pages() if pages.blocks(page, "sh", "python")} == (
+        elsewhere | set(GIVEN)
+    )
+
+
+@pytest.mark.slow
 def test_what_no_line_installed_is_missing(newcomer: Newcomer):
     """`tune` needs the extra `tuning`, and a host of another kind `cross`."""
     make = "tvmflow models build mobilenet_v1 --param width=0.25 --param size=32 -o net.onnx"
