@@ -227,6 +227,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(reason)
 
 
+@pytest.fixture(scope="session")
+def missing() -> Callable[[str], str | None]:
+    """Return a function that says why what a marker names is missing."""
+    return lambda name: NEEDS[name]()
+
+
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Random numbers that are the same in every run, and others in every test."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import shlex
+from itertools import pairwise
 from pathlib import Path
 
+import pages
 import pytest
 
 from tvmflow.ir import operators
-
-GUIDE = Path(__file__).parents[2] / "docs/custom-operators.md"
-
-BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$(?:\n\n```\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 
 
 def test_the_guide(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -20,20 +16,21 @@ def test_the_guide(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(operators, "REGISTERED", {})
     names: dict[str, object] = {}
     ran = []
-    for kind, code, message in BLOCK.findall(GUIDE.read_text(encoding="utf-8")):
-        if kind == "python" and (file := re.match(r"# (\w+\.py)\n", code)):
-            with (tmp_path / file[1]).open("a") as mine:
-                mine.write(code)
-        elif kind == "python":
-            exec(code, names)
-        else:
-            for command in map(shlex.split, code.splitlines()):
-                assert command[0] == "tvmflow"
+    found = pages.blocks("docs/custom-operators.md")
+    for block, after in pairwise([*found, pages.Block("", 0, "", "")]):
+        if block.language == "python" and block.file:
+            with (tmp_path / block.file).open("a") as mine:
+                mine.write(block.code)
+        elif block.language == "python":
+            exec(compile(block.code, str(block), "exec"), names)
+        elif block.language == "sh":
+            message = after.code if after.language == "" else ""
+            for command in pages.calls(block):
                 if message:  # as in a process that knows no operators
                     monkeypatch.setattr(operators, "REGISTERED", {})
-                result = cli(*command[1:])
+                result = cli(*command)
                 assert result.status == (2 if message else 0), result.stderr
                 assert " ".join(message.split()) in " ".join(result.stderr.split())
-        ran.append(kind)
+        ran.append(block.language)
     assert ran.count("python") > 8
     assert ran.count("sh") == 2

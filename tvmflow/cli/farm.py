@@ -84,7 +84,7 @@ def run_tracker(
 @service
 def serve(
     tracker: TrackerAddress,
-    key: Annotated[str, "What tuning runs ask for: a name for this kind of device."],
+    key: Annotated[str, "KEY", "What tuning runs ask for: a name for this kind of device."],
     bind: Bind = "127.0.0.1",
     port: Annotated[
         int | None,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 from pathlib import Path
 
+import pages
 import pytest
 from mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, ROOT, build_mock
 
@@ -131,8 +131,7 @@ def test_the_cpp_wrapper(tmp_path, exceptions, linked):
 
 @pytest.mark.parametrize("language", ["c", "cpp"])
 def test_what_the_guide_shows_compiles(language, tmp_path):
-    guide = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
-    blocks = re.findall(rf"```{language}\n(.*?)```", guide, re.DOTALL)
+    blocks = [block.code for block in pages.blocks("docs/deploying.md", language)]
     assert blocks
     includes, lines = ["#include <stdio.h>", '#include "tvmflow_library.h"'], []
     for line in "".join(blocks).splitlines():
