@@ -18,6 +18,7 @@ from ..compiler.pipeline import compile as compile_network
 from ..compiler.pipeline import run_stages
 from ..devices.host import Host
 from ..errors import TvmflowError
+from ..ir.units import counted
 from ..journal.journal import Journal
 from ..journal.records import Event
 from ..module.link import check_linker
@@ -80,6 +81,14 @@ class Tuned:
     settled: list[Decision]
     #: What each device of a farm contributed.
     devices: Sequence[Standing] = ()
+
+    def __repr__(self) -> str:
+        tasks, trials = len(self.progress), sum(p.trials for p in self.progress)
+        text = f"{counted(tasks, 'task')}, {counted(trials, 'trial')} in {self.seconds:.0f} s"
+        if self.comparison is not None:
+            before, after = self.comparison.before_ms, self.comparison.after_ms
+            text += f"; network {before:.2f} ms before, {after:.2f} ms after"
+        return f"<Tuned: {text}>"
 
     @property
     def knobs(self) -> dict[str, Knobs]:
