@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 try:
     check_tvm()
 except EnvironmentMismatchError as error:
-    # The command line says so without a traceback.
-    if os.path.basename(sys.argv[0]) != "tvmflow":
+    # The command line says so without a traceback, as `python -m tvmflow` too.
+    is_module = ("-m", __name__) in zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
+    if os.path.basename(sys.argv[0]) != "tvmflow" and not (sys.argv[0] == "-m" and is_module):
         raise
     sys.stderr.write(f"Error: {error}\n")
     raise SystemExit(error.exit_status) from None

@@ -254,9 +254,10 @@ main()
     assert process.returncode == 130
 
 
-def test_a_reader_that_goes_away(compiled: Path):
+@pytest.mark.parametrize("arguments", [("inspect", "{}", "--json"), ("inspect", "{}"), ("-h",)])
+def test_a_reader_that_goes_away(compiled: Path, arguments: tuple[str, ...]):
     process = subprocess.Popen(
-        [sys.executable, "-m", "tvmflow", "inspect", str(compiled), "--json"],
+        [sys.executable, "-m", "tvmflow", *(each.format(compiled) for each in arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
