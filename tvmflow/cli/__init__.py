@@ -15,7 +15,7 @@ def _leave_broken_pipes_of_help() -> None:
 
     from .output import leave_broken_pipe
 
-    def leave(_console: Console) -> None:
+    def leave(self: Console) -> None:
         leave_broken_pipe()
 
     Console.on_broken_pipe = leave  # type: ignore[method-assign]

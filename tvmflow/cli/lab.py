@@ -84,7 +84,7 @@ def run_lab(
 
         script = tir_text(scheduled(name, show, size=size, target=target, device=device))
         if not print_json({"lab": name, "step": show, "tir": script}):
-            typer.echo(script)
+            out_console().out(script, highlight=False)
         return
     from ..explain import lab
 

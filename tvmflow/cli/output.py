@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import typer
 
@@ -29,6 +32,9 @@ _BROKEN_PIPE = 141  # 128 + SIGPIPE, as shells report it
 _ROOM = 10_000
 #: Columns of text are not made narrower than this, or than their longest word.
 _LEAST = 10
+#: A command that prints nothing for so long says that it is at work, and turns its picture.
+_PATIENCE_S, _TURN_S = 0.5, 0.2
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 #: Characters between two columns.
 _GAP = 3
 
@@ -51,10 +57,53 @@ class State:
 state = State()
 
 
+class Waiting:
+    """A line on a terminal that says that a command is at work, until it prints something.
+
+    It needs neither TVM nor rich, whose imports are what takes the first seconds.
+    """
+
+    def __init__(self) -> None:
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Show the line after a moment, where a person watches."""
+        dumb = os.environ.get("TERM") in (None, "", "dumb", "unknown")
+        if state.json or state.quiet or state.verbose or dumb or not sys.stderr.isatty():
+            return
+        self._stopped.clear()
+        self._thread = threading.Thread(target=self._run, args=(sys.stderr,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Remove the line, before anything else is printed."""
+        if self._thread is not None:
+            self._stopped.set()
+            self._thread.join()
+            self._thread = None
+
+    def _run(self, terminal: TextIO) -> None:
+        began = time.monotonic()
+        if self._stopped.wait(_PATIENCE_S):
+            return
+        for picture in itertools.cycle(_SPINNER):
+            terminal.write(f"\r{picture} working, {time.monotonic() - began:.0f} s")
+            terminal.flush()
+            if self._stopped.wait(_TURN_S):
+                break
+        terminal.write("\r\x1b[2K")
+        terminal.flush()
+
+
+waiting = Waiting()
+
+
 def err_console() -> Console:
-    """Return the console for progress and errors."""
+    """Return the console for progress and errors, which follow the line of `waiting`."""
     from rich.console import Console
 
+    waiting.stop()
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -62,6 +111,7 @@ def out_console() -> Console:
     """Return the console for results; what is no terminal has no end of a line."""
     from rich.console import Console
 
+    waiting.stop()
     console = Console(highlight=False)
     # Rich's own way ends the program with status 1.
     console.on_broken_pipe = leave_broken_pipe  # type: ignore[method-assign]

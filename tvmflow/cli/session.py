@@ -19,7 +19,7 @@ import typer
 
 from ..errors import TvmflowError
 from .options import COMMON, with_common_options, with_flags
-from .output import err_console, leave_broken_pipe, state
+from .output import err_console, leave_broken_pipe, state, waiting
 
 R = TypeVar("R")
 
@@ -37,10 +37,13 @@ def command(
         try:
             with _native_log() as log:
                 try:
+                    waiting.start()
                     result = function(**given)
+                    waiting.stop()
                     sys.stdout.flush()
                     return result
                 except BaseException as error:  # noqa: BLE001 (every end is reported)
+                    waiting.stop()
                     _end(error, log)
         finally:
             state.reset()
