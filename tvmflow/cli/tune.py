@@ -292,7 +292,7 @@ def _progress_table(progress: Sequence[Progress], width: int, most: int | None =
     total = sum(p.time for p in known)
     rows = [
         (
-            *(p.task.name, p.task.family.NAME, *map(str, (p.trials, p.failures))),
+            *(p.task.label, p.task.family.NAME, *map(str, (p.trials, p.failures))),
             *(f"{seconds * 1e6:.1f}" for seconds in (p.heuristic, p.best)),
             *(f"{p.speedup:.2f}", f"{p.time / total:.1%}"),
         )
