@@ -191,7 +191,7 @@ def tune(
             )
             return tuner.run()
 
-        result = tune_variants(variants, measure, options.budget, output)
+        result = tune_variants(variants, measure, options.budget.since(began), output)
         standings, measured_on = runner.standings(), runner.devices()
     points = [point for p in result.progress for point in p.points]
     if points and all(point.error for point in points):
