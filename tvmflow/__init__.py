@@ -27,13 +27,16 @@ if TYPE_CHECKING:
     from .explain import analysis, lab
     from .explain.profiling.measure import profile
     from .module.module import Module, load
+    from .tuning.tune import tune
+    from .verify.compare import verify
 
 
 try:
     check_tvm()
 except EnvironmentMismatchError as error:
-    # The command line says so without a traceback.
-    if os.path.basename(sys.argv[0]) != "tvmflow":
+    # The command line says so without a traceback, as `python -m tvmflow` too.
+    is_module = ("-m", __name__) in zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
+    if os.path.basename(sys.argv[0]) != "tvmflow" and not (sys.argv[0] == "-m" and is_module):
         raise
     sys.stderr.write(f"Error: {error}\n")
     raise SystemExit(error.exit_status) from None
@@ -44,6 +47,9 @@ _LAZY = {
     "load": ".module.module",
     "Module": ".module.module",
     "profile": ".explain.profiling.measure",
+    "tune": ".tuning.tune",
+    # A package that is a function, too.
+    "verify": ".verify",
     # Packages with functions for users.
     "analysis": ".explain.analysis",
     "lab": ".explain.lab",
@@ -82,7 +88,15 @@ class _Moved:
 # Before the finder of files, which would import the modules of a moved package once more.
 sys.meta_path.insert(0, _Moved())
 
-__all__ = ["Module", "TvmflowError", "__version__", "analysis", "compile", "lab", "load", "profile"]
+__all__ = [
+    "Module", "TvmflowError", "__version__", "analysis", "compile", "lab", "load", "profile",
+    "tune", "verify",
+]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    """Names for users, also those that were not imported yet."""
+    return sorted({*__all__, "errors", *(name for name in globals() if name.startswith("__"))})
 
 
 def __getattr__(name: str) -> object:

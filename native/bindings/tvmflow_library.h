@@ -71,6 +71,14 @@ static inline int tvmflow_library_is_cut_short(const char* path) {
   return cut;
 }
 
+// Whether the loader's message is about what only TVM's runtime has, which modules need.
+static inline int tvmflow_library_needs_tvm(const char* message) {
+  return message != NULL && (strstr(message, "TVMFFI") || strstr(message, "TVMBackend"));
+}
+
+#define TVMFLOW_IS_A_MODULE                                                                        \
+  "it is a module for TVM's runtime, not a standalone library: compile it with --standalone"
+
 // NULL, or why the library cannot be used: valid until the next call of `dlopen` and the like in
 // this thread; nothing needs to be closed then.
 static inline const char* tvmflow_library_open(tvmflow_library* library, const char* path) {
@@ -79,7 +87,10 @@ static inline const char* tvmflow_library_open(tvmflow_library* library, const c
   memset(library, 0, sizeof(*library));
   if (tvmflow_library_is_cut_short(path)) return "it was cut short: copy it again";
   library->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (library->handle == NULL) return dlerror();
+  if (library->handle == NULL) {
+    missing = dlerror();
+    return tvmflow_library_needs_tvm(missing) ? TVMFLOW_IS_A_MODULE : missing;
+  }
   // A function's address cannot be converted from dlsym's result in ISO C, but copied.
 #define TVMFLOW_TAKE(name)                                                                         \
   symbol = dlsym(library->handle, "tvmflow_" #name);                                               \
@@ -87,6 +98,9 @@ static inline const char* tvmflow_library_open(tvmflow_library* library, const c
   memcpy(&library->name, &symbol, sizeof(symbol));
   TVMFLOW_EACH_FUNCTION(TVMFLOW_TAKE)
 #undef TVMFLOW_TAKE
+  // In a program that has TVM's runtime, the loader takes it.
+  if (missing != NULL && dlsym(library->handle, "__tvm_ffi__library_bin") != NULL)
+    missing = TVMFLOW_IS_A_MODULE;
   if (missing == NULL && library->api_version() < TVMFLOW_API_VERSION)
     missing = "the library was compiled by an older tvmflow than the one of this program's headers";
   if (missing != NULL) tvmflow_library_close(library);

@@ -184,12 +184,15 @@ def test_verify_fails_for_a_model_with_other_weights(cli, compiled, tmp_path):
 def test_bench(cli, compiled):
     result = cli("bench", compiled, "--runs", "4", "--kernels")
     assert result.status == 0, result.stderr
-    for word in ("4 runs", "first call", "median", "p10", "p90", "launches a run"):
+    words = "first call", "median", "min", "p10", "p90", "p99", "max", "throughput", "runs/s"
+    for word in ("4 runs", *words, "launches a run"):
         assert word in result.stdout
     described = cli("bench", compiled, "--runs", "3", "--warmup", "0", "--json").json
     assert (described["runs"], described["warmup"]) == (3, 0)
     assert 0 < described["min_ms"] <= described["p10_ms"] <= described["median_ms"]
-    assert described["median_ms"] <= described["p90_ms"] <= described["max_ms"]
+    assert described["median_ms"] <= described["p90_ms"] <= described["p99_ms"]
+    assert described["p99_ms"] <= described["max_ms"]
+    assert described["runs_per_s"] == pytest.approx(1e3 / described["mean_ms"])
     assert described["first_ms"] > 0
     assert "kernels" not in described
     described = cli("bench", compiled, "--seconds", "0.05", "--kernels", "--json").json

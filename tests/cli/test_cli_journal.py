@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tiny_model import tiny_model
 
+from tvmflow.tuning_logs import shipped
+
 LINE = {
     "input": [
         "opencl -device=adreno",
@@ -133,3 +135,11 @@ def test_compile_refuses_what_is_no_journal(cli):
     result = cli("compile", "net.onnx", *options, "--journal", "text")
     result.refused("expected to be a tuning journal")
     assert not Path("net.so").exists()
+
+
+def test_a_journal_that_does_not_exist(cli, model):
+    """Those that ship are named, and the one that may have been meant."""
+    shape = ("--shape", "x/in=1,3,8,8")
+    for command in (("compile", model, "--target", "llvm", *shape, "--journal"), ("journal", "ls")):
+        refused = cli(*command, "adreno74")
+        refused.refused("adreno74 failed", "nearest are adreno740", "Remedy", *shipped())

@@ -105,6 +105,14 @@ def test_a_file_of_operators(cli, mine, monkeypatch):
     assert cli("verify", mine, "mine.so", "--ops", "mine.py", "--json").json["passed"]
 
 
+def test_an_operator_of_another_domain(cli, head):
+    model = onnx.load(head)
+    model.graph.node[1].domain = "com.acme"
+    model.opset_import.append(helper.make_opsetid("com.acme", 1))
+    onnx.save(model, "acme.onnx")
+    cli("tasks", "acme.onnx").refused("com.acme.", "in a file for --ops", "ai.tvmflow")
+
+
 def test_files_of_operators_that_cannot_be_used(cli, mine):
     compile_it = ("compile", mine, "--target", "llvm", "-o", "mine.so")
     cli(*compile_it, "--ops", "none.py").refused("none.py failed: there is no such file")

@@ -254,9 +254,10 @@ main()
     assert process.returncode == 130
 
 
-def test_a_reader_that_goes_away(compiled: Path):
+@pytest.mark.parametrize("arguments", [("inspect", "{}", "--json"), ("inspect", "{}"), ("-h",)])
+def test_a_reader_that_goes_away(compiled: Path, arguments: tuple[str, ...]):
     process = subprocess.Popen(
-        [sys.executable, "-m", "tvmflow", "inspect", str(compiled), "--json"],
+        [sys.executable, "-m", "tvmflow", *(each.format(compiled) for each in arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -267,6 +268,49 @@ def test_a_reader_that_goes_away(compiled: Path):
     stderr = process.stderr.read()
     assert process.wait(timeout=400) == 141
     assert stderr == ""
+
+
+WATCHED = """
+import os, sys, time
+from tvmflow.cli import output, session
+
+output._PATIENCE_S = output._TURN_S = 0.01
+
+@session.command
+def slow():
+    # Until the line is there, as far as there may be one.
+    for _ in range(int(sys.argv[1])):
+        time.sleep(0.1)
+    output.note("noted")
+    time.sleep(0.1)
+    if output.state.json:
+        output.print_json({})
+
+output.state.json = "--json" in sys.argv
+output.state.quiet = "-q" in sys.argv
+slow()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"), [((), True), (("--json",), False), (("-q",), False), (("dumb",), False)]
+)
+def test_a_person_sees_that_a_command_is_at_work(arguments: tuple[str, ...], shown: bool):
+    """On a terminal, until something is printed; never in pipes."""
+    reader, terminal = os.openpty()
+    command = [sys.executable, "-c", WATCHED, "5", *arguments]
+    env = {**os.environ, "TERM": "dumb" if "dumb" in arguments else "xterm"}
+    subprocess.run(command, stdout=subprocess.PIPE, stderr=terminal, env=env, check=True)
+    os.set_blocking(reader, False)
+    text = os.read(reader, 1 << 16).decode() if "-q" not in arguments else ""
+    os.close(terminal)
+    os.close(reader)
+    assert ("working, " in text) == shown
+    if shown:
+        assert text.index("working, ") < text.index("\x1b[2K") < text.index("noted")
+        assert "working" not in text[text.index("noted") :]
+    piped = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
+    assert "working" not in piped.stdout + piped.stderr
 
 
 def test_errors_and_exit_status_of_the_program(tmp_path: Path):

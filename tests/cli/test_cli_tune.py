@@ -12,6 +12,7 @@ from networks import Graph
 from rich.console import Console
 from tunables import model, tasks
 
+import tvmflow
 from tvmflow.cli import tune as tune_command
 from tvmflow.errors import DeviceError
 from tvmflow.explain.isa import mesa
@@ -106,6 +107,20 @@ def test_tuning_leaves_a_journal_that_compiling_uses(cli, network, tmp_path):
     assert page.count("<svg") == page.count("</svg>") == len(first["tasks"])
     assert not re.search(r"https?:|src=|href=|@import|url\(", page)
     assert "The whole network" in page
+
+
+@pytest.mark.slow
+@pytest.mark.opencl
+def test_tuning_from_python_goes_on_with_the_same_journal(cli, network, tmp_path):
+    journal = tmp_path / "a.journal"
+    options = {"device": "cpu", "storage": "buffer", "search": "random", "compare": False}
+    found = tvmflow.tune(network, journal, trials=2, **options)
+    trials = sum(progress.trials for progress in found.progress)
+    assert repr(found).startswith(f"<Tuned: {len(found.progress)} tasks, {trials} trials in ")
+    command = ("tune", network, "--journal", journal, *OPTIONS, *BUFFER, "--no-compare", "--json")
+    assert cli(*command, "--trials", "2").json["trials"] == trials
+    with pytest.raises(TypeError, match="unknown"):
+        tvmflow.tune(network, journal, unknown=1)
 
 
 @pytest.mark.opencl

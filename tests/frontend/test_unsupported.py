@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 from reference import graph_model
 
-from tvmflow.errors import UnsupportedModelError
+from tvmflow.errors import ModelError, UnsupportedModelError
 from tvmflow.frontend import load_model
 
 
@@ -102,8 +102,10 @@ def test_nested_graphs():
 def test_custom_domain():
     model = chain(("Relu", {"domain": "com.microsoft"}))
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    details = error_of(model).details
-    assert "com.microsoft.Relu" in details
+    error = error_of(model)
+    assert "com.microsoft.Relu" in error.details
+    assert "`ops`" in error.remedy
+    assert "`ops`" not in error_of(chain(("NonZero", {}))).remedy
 
 
 def test_text_constants():
@@ -153,8 +155,21 @@ def test_shapes_and_axes_computed_at_run_time(op_type, name, value, words):
     assert words in error_of(model).details
 
 
-def test_channels_that_do_not_fit():
+@pytest.mark.parametrize(
+    ("op_type", "attributes", "words"),
+    [
+        ("Conv", {}, "its input [1, 5, 4, 4] has 5 channels, but its weight [4, 3, 1, 1] is for 3"),
+        ("Conv", {"group": 2}, "is for 6"),
+        ("ConvTranspose", {}, "is for 4"),
+    ],
+)
+def test_invalid_nodes(op_type, attributes, words):
+    """These are the model's mistakes: nothing that another tvmflow might support."""
     weight = np.ones((4, 3, 1, 1), np.float32)
-    node = helper.make_node("Conv", ["x", "w"], ["y"])
+    node = helper.make_node(op_type, ["x", "w"], ["y"], name="first", **attributes)
     model = graph_model([node], {"x": ([1, 5, 4, 4], "float32")}, ["y"], {"w": weight})
-    assert "5 channels, its weight is for 3" in error_of(model).details
+    with pytest.raises(ModelError, match="invalid at node 'first'") as caught:
+        load_model(model)
+    assert not isinstance(caught.value, UnsupportedModelError)
+    assert words in caught.value.message
+    assert op_type in caught.value.message

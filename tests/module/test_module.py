@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +57,31 @@ def test_outputs_are_a_tuple_and_a_mapping(module: Module):
     assert (total.dtype, mask.dtype, total.shape) == (np.float32, np.bool_, OUTPUTS[0].shape)
     with pytest.raises(KeyError, match="the outputs are sum, mask"):
         outputs["sums"]
+
+
+def test_what_notebooks_show(module: Module):
+    text = module._repr_html_()
+    for info in (*module.inputs, *module.outputs):
+        assert f"<td>{info.name}</td><td>{info.dtype}</td>" in text
+    # The plan of this network is empty; `compile` writes them with steps.
+    plan = {
+        "peak_bytes": 64, "lower_bound_bytes": 64, "blocks": [{"image": None, "bytes": 64}],
+        "tensors": [{
+            "name": "a<b", "storage": "buffer", "shape": [16], "bytes": 64, "block": 0, "first": 0,
+            "last": 1, "producer": "f", "readers": ["g"],
+        }],
+    }  # fmt: skip
+    module.metadata["memory"] = plan
+    drawn = module._repr_html_()
+    assert "<svg" in drawn
+    assert "a&lt;b" in drawn
+
+
+def test_a_module_is_not_pickled(module: Module):
+    for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(ArtifactError, match="Pickling or copying") as caught:
+            attempt(module)
+        assert "tvmflow.load" in caught.value.remedy
 
 
 def test_weights_beside_the_module(with_sidecar: Path):

@@ -33,6 +33,8 @@ def test_importing_the_command_line_does_not_import_tvm(run_python: Callable):
 def test_public_names_are_there_on_first_use(run_python: Callable):
     code = "import tvmflow\nfor name in tvmflow.__all__: getattr(tvmflow, name)"
     assert run_python(code).returncode == 0
+    listed = "import tvmflow\nassert {*tvmflow.__all__} <= {*dir(tvmflow)}"
+    assert heavy_imports(run_python, listed) == []
     code = "import tvmflow as t\nprint(callable(t.analysis.coalescing), callable(t.lab.run_lab))"
     assert run_python(code).stdout.split() == ["True", "True"]
 

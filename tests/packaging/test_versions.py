@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -83,6 +85,20 @@ def test_import_refuses_another_pair_before_tvm_is_loaded(tmp_path: Path, run_py
     assert process.returncode == 4, process.stderr
     assert "found apache-tvm 0.27.0.post1 with apache-tvm-ffi 0.1.15" in process.stdout
     assert f"Remedy: {REMEDY}" in process.stdout
+
+
+@pytest.mark.parametrize("program", [["-m", "tvmflow"], ["-c", "import tvmflow"]])
+def test_the_program_says_so_without_a_traceback(tmp_path: Path, program: list[str]):
+    write_metadata(tmp_path / "site", "apache-tvm-ffi", "0.1.15")
+    paths = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, *program], env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    is_program = program == ["-m", "tvmflow"]
+    assert done.returncode == (2 if is_program else 1)
+    assert ("Traceback" in done.stderr) != is_program
+    assert f"Remedy: {REMEDY}" in done.stderr
 
 
 def test_import_accepts_the_same_pair_from_another_folder(tmp_path: Path, run_python: Callable):

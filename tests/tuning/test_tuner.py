@@ -325,3 +325,21 @@ def test_what_ends_a_runner_ends_the_session(tune):
 
     with pytest.raises(FarmError, match="No device is left"):
         tune(gone)
+
+
+@pytest.mark.parametrize("cost_s", [0.5, 1.0])
+def test_what_is_under_way_when_time_ends_is_reckoned_with(tune, monkeypatch, cost_s):
+    """By a clock that trials alone move: it stands within a tenth of the budget at the end."""
+    clock = [0.0]
+    pretended = SimpleNamespace(monotonic=lambda: clock[0], time=time.time, sleep=time.sleep)
+    monkeypatch.setattr(module, "time", pretended)
+
+    def slow(knobs):
+        clock[0] += cost_s
+        return cost_of(knobs)
+
+    tune(slow, Budget(1000, seconds=40.0), every=True)
+    assert 36.0 <= clock[0] <= 44.0
+    assert Budget(3, seconds=50.0).since(0.0) == Budget(3, seconds=50.0 - clock[0])
+    assert Budget(3, seconds=5.0).since(0.0).seconds == 0
+    assert Budget(3).since(0.0) == Budget(3)

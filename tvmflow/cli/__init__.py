@@ -6,6 +6,20 @@ and shell completion answer at once; each command imports what it needs.
 
 from __future__ import annotations
 
+import sys
+
+
+def _leave_broken_pipes_of_help() -> None:
+    """End as commands do where nobody reads the help: typer prints it, with a console of rich."""
+    from rich.console import Console
+
+    from .output import leave_broken_pipe
+
+    def leave(self: Console) -> None:
+        leave_broken_pipe()
+
+    Console.on_broken_pipe = leave  # type: ignore[method-assign]
+
 
 def main() -> None:
     """Run the command line, the entry point of the program ``tvmflow``."""
@@ -14,6 +28,8 @@ def main() -> None:
         from .session import install_signal_handlers
 
         install_signal_handlers()
+        if len(sys.argv) == 1 or {"-h", "--help"}.intersection(sys.argv):
+            _leave_broken_pipes_of_help()
         app(prog_name="tvmflow")
     except KeyboardInterrupt:
         # Before a command began, which ends itself with a message: nothing is there to undo.

@@ -151,8 +151,10 @@ def bench_module(
     if print_json({"module": str(module), **measured, **by_kernel}):
         return
     title = f"{counted(timing.runs, 'run')} after {timing.warmup} that are not counted"
-    names = {"load": "load", "first": "first call", "median": "median", "p10": "p10", "p90": "p90"}
-    print_facts(title, [(name, ms_text(measured[f"{of}_ms"])) for of, name in names.items()])
+    names = {"load": "load", "first": "first call", "median": "median"}
+    names |= {each: each for each in ("min", "p10", "p90", "p99", "max")}
+    facts = [(name, ms_text(measured[f"{of}_ms"])) for of, name in names.items()]
+    print_facts(title, [*facts, ("throughput", f"{_rate_text(timing.runs_per_s)} runs/s")])
     if times is not None:
         _print_kernels(times)
 

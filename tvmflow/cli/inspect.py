@@ -163,7 +163,7 @@ def _print_summary(about: JsonMapping, **told: Cell) -> None:
         ("host", about["host"]),
         ("size", f"{bytes_text(sizes['file'])}, {part} {bytes_text(sizes[part])}"),
         *((name, told.get(name)) for name in ("weights", "kernels", "precompiled", "storage")),
-        ("chosen by", about.get("settled_storage")),
+        ("chosen by", about.get("settled_storage") or None),
         ("memory", told.get("memory")),
         ("needs", ", ".join(about.get("extensions", [])) or None),
         ("self-test", about.get("self_test")),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..ir.units import counted
-from .output import give_room, note, out_console, print_facts, print_json, print_table
+from .output import note, out_console, print_facts, print_json, print_table
 from .session import command
 from .text import times_text
 
@@ -35,7 +35,6 @@ EXAMPLES = """
 
 #: Findings that are printed, and the part of the network's arithmetic that their kernels have.
 _MAX_FINDINGS, _MIN_SHARE = 10, 0.01
-_WIDTH = 150
 _COLUMNS = (
     *("kernel", ">share", ">group", ">lanes", ">registers", ">waves", ">slots", ">idle", ">hot"),
     *(">mad", ">fetches", ">loads", ">spills"),
@@ -133,7 +132,6 @@ def _print(report: Report, with_listing: bool) -> None:
         ("spills", f"{totals['spills']:,} in {counted(totals['spilling_kernels'], 'kernel')}"),
     ]
     console = out_console()
-    give_room(console, _WIDTH)
     print_facts(report.path, about, console)
     units = sorted({unit for each in report.kernels for unit in each.cycles})
     rows = [

@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..ir.units import bytes_text
 from .output import err_console, out_console, print_json, print_table, state
 from .session import command
-from .text import ms_text
+from .text import ms_text, plain_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,7 +84,7 @@ def run_lab(
 
         script = tir_text(scheduled(name, show, size=size, target=target, device=device))
         if not print_json({"lab": name, "step": show, "tir": script}):
-            typer.echo(script)
+            out_console().out(script, highlight=False)
         return
     from ..explain import lab
 
@@ -157,7 +157,7 @@ def list_families() -> None:
     described: list[JsonObject] = [
         {
             "name": family.NAME,
-            "summary": " ".join(str(family.__doc__).partition("\n\n")[0].split()).replace("``", ""),
+            "summary": plain_text(str(family.__doc__)),
             "knobs": [
                 {"name": f.name, "type": f.type, "meaning": f.metadata["sentence"]}
                 for f in fields(family.Knobs)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+import os
+import sys
+import threading
+import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import typer
 
@@ -14,13 +20,23 @@ from ..ir.units import counted
 from .text import ms_text
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.table import Table
 
     Cell = str | int | None
 
 
 _MAX_LAUNCHES = 200
+_BROKEN_PIPE = 141  # 128 + SIGPIPE, as shells report it
+#: Of what is no terminal: files and pipes have room for whole lines.
+_ROOM = 10_000
+#: Columns of text are not made narrower than this, or than their longest word.
+_LEAST = 10
+#: A command that prints nothing for so long says that it is at work, and turns its picture.
+_PATIENCE_S, _TURN_S = 0.5, 0.2
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+#: Characters between two columns.
+_GAP = 3
 
 
 @dataclasses.dataclass
@@ -41,24 +57,74 @@ class State:
 state = State()
 
 
+class Waiting:
+    """A line on a terminal that says that a command is at work, until it prints something.
+
+    It needs neither TVM nor rich, whose imports are what takes the first seconds.
+    """
+
+    def __init__(self) -> None:
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Show the line after a moment, where a person watches."""
+        dumb = os.environ.get("TERM") in (None, "", "dumb", "unknown")
+        if state.json or state.quiet or state.verbose or dumb or not sys.stderr.isatty():
+            return
+        self._stopped.clear()
+        self._thread = threading.Thread(target=self._run, args=(sys.stderr,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Remove the line, before anything else is printed."""
+        if self._thread is not None:
+            self._stopped.set()
+            self._thread.join()
+            self._thread = None
+
+    def _run(self, terminal: TextIO) -> None:
+        began = time.monotonic()
+        if self._stopped.wait(_PATIENCE_S):
+            return
+        for picture in itertools.cycle(_SPINNER):
+            terminal.write(f"\r{picture} working, {time.monotonic() - began:.0f} s")
+            terminal.flush()
+            if self._stopped.wait(_TURN_S):
+                break
+        terminal.write("\r\x1b[2K")
+        terminal.flush()
+
+
+waiting = Waiting()
+
+
 def err_console() -> Console:
-    """Return the console for progress and errors."""
+    """Return the console for progress and errors, which follow the line of `waiting`."""
     from rich.console import Console
 
+    waiting.stop()
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def out_console() -> Console:
-    """Return the console for results."""
+    """Return the console for results; what is no terminal has no end of a line."""
     from rich.console import Console
 
-    return Console(highlight=False)
-
-
-def give_room(console: Console, width: int) -> None:
-    """Let a console that is no terminal have this width: files have room for all of it."""
+    waiting.stop()
+    console = Console(highlight=False)
+    # Rich's own way ends the program with status 1.
+    console.on_broken_pipe = leave_broken_pipe  # type: ignore[method-assign]
     if not console.is_terminal:
-        console.width = max(console.width, width)
+        console.width = _ROOM
+    return console
+
+
+def leave_broken_pipe() -> NoReturn:
+    """End the program quietly: the reader has gone (``tvmflow inspect … | head``)."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(_BROKEN_PIPE) from None
 
 
 def note(*parts: str | tuple[str, str]) -> None:
@@ -105,8 +171,14 @@ def print_table(
     rows: Iterable[Sequence[Cell]],
     console: Console | None = None,
 ) -> None:
-    """Print a table as `table` makes it, below its title if it has one."""
-    _print_section(title, table(columns, rows), console)
+    """Print a table as `table` makes it, below its title if it has one.
+
+    Where it is too wide for a terminal, each row is a paragraph instead.
+    """
+    console, rows = console or out_console(), [*rows]
+    is_wide = _widths(columns, rows, console.width) is None
+    content = _paragraphs(columns, rows) if is_wide else table(columns, rows, console.width)
+    _print_section(title, content, console)
 
 
 def print_facts(
@@ -122,17 +194,71 @@ def print_facts(
     _print_section(title, result, console)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
-    """Return a table; columns whose title begins with ``>`` are aligned to the right."""
+def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], width: int = _ROOM) -> Table:
+    """Return a table; columns whose title begins with ``>`` are aligned to the right.
+
+    Those of text are folded where the table is wider than ``width`` characters.
+    """
     from rich import box
     from rich.table import Table
 
     result = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
+    widths: Sequence[int | None] = _widths(columns, rows, width) or [None] * len(columns)
+    for column, wide in zip(columns, widths, strict=True):
         right = column.startswith(">")
-        result.add_column(column.lstrip(">"), justify="right" if right else "left")
+        result.add_column(
+            column.lstrip(">"),
+            justify="right" if right else "left",
+            overflow="fold",
+            width=wide,
+        )
     _add_rows(result, rows)
     return result
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[Cell]], width: int) -> list[int] | None:
+    """Return widths with which a table fits, or ``None``: numbers whole, text at its words."""
+    from rich.cells import cell_len
+
+    whole, least = [], []
+    for column, *cells in zip(columns, *rows, strict=True):
+        title, texts = column.lstrip(">"), ["" if cell is None else str(cell) for cell in cells]
+        whole.append(max(cell_len(text) for text in (title, *texts)))
+        words = max(cell_len(word) for text in (title, *texts) for word in text.split() or [""])
+        titles = max(cell_len(word) for word in title.split() or [""])
+        numbers = max([titles, *map(cell_len, texts)])
+        least.append(numbers if column.startswith(">") else min(_LEAST, words))
+    room = width - _GAP * (len(columns) - 1) - sum(least)
+    if room < 0:
+        return None
+    # Columns that need little more get that; the others share the rest.
+    found = list(least)
+    order = sorted(range(len(columns)), key=lambda index: whole[index] - least[index])
+    for count, index in enumerate(order):
+        more = min(whole[index] - least[index], room // (len(order) - count))
+        found[index] += more
+        room -= more
+    return found
+
+
+def _paragraphs(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Group:
+    """Return a paragraph for each row: its first cell, and below it the others by title."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    parts: list[Text | Padding] = []
+    first, *titles = (column.lstrip(">") for column in columns)
+    for row in rows:
+        head = str(row[0]) if isinstance(row[0], str) else f"{first} {row[0]}"
+        facts = [
+            f"{title} {cell}".strip()
+            for title, cell in zip(titles, row[1:], strict=True)
+            if cell not in (None, "")
+        ]
+        parts.append(Text(head, overflow="fold"))
+        parts.append(Padding(Text(", ".join(facts), overflow="fold"), (0, 0, 0, 2), expand=False))
+    return Group(*parts)
 
 
 def _add_rows(table: Table, rows: Iterable[Sequence[Cell]]) -> None:
@@ -143,7 +269,7 @@ def _add_rows(table: Table, rows: Iterable[Sequence[Cell]]) -> None:
         table.add_row(*("" if cell is None else Text(str(cell)) for cell in row))
 
 
-def _print_section(title: str | None, content: Table, console: Console | None) -> None:
+def _print_section(title: str | None, content: Table | Group, console: Console | None) -> None:
     from rich.text import Text
 
     console = console or out_console()

@@ -11,7 +11,7 @@ import typer
 
 from ..ir.units import bytes_text, counted
 from .options import with_flags
-from .output import give_room, note, note_file, out_console, print_facts, print_json, print_launches
+from .output import note, note_file, out_console, print_facts, print_json, print_launches
 from .session import command
 from .text import ms_text
 
@@ -180,7 +180,6 @@ def _print(console: Console, profile: Profile) -> None:
     for row in cells:
         row["nodes"] = row["nodes"] or (row["kernel"] if is_narrow else "-")
     rows = [[row[column] for column in columns] for row in cells]
-    give_room(console, _WIDTH)
     by_device = all(kernel.clock == "device" for kernel in kernels)
     print_launches(columns, rows, total, by_device=by_device, console=console)
     if is_narrow:

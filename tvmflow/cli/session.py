@@ -19,11 +19,10 @@ import typer
 
 from ..errors import TvmflowError
 from .options import COMMON, with_common_options, with_flags
-from .output import err_console, state
+from .output import err_console, leave_broken_pipe, state, waiting
 
 R = TypeVar("R")
 
-_BROKEN_PIPE = 141  # 128 + SIGPIPE, as shells report it
 #: Destructors have ended by then.
 _AGAIN_S = 0.05
 
@@ -38,10 +37,13 @@ def command(
         try:
             with _native_log() as log:
                 try:
+                    waiting.start()
                     result = function(**given)
+                    waiting.stop()
                     sys.stdout.flush()
                     return result
                 except BaseException as error:  # noqa: BLE001 (every end is reported)
+                    waiting.stop()
                     _end(error, log)
         finally:
             state.reset()
@@ -105,10 +107,7 @@ def _end(error: BaseException, log: IO[bytes] | None) -> NoReturn:
         err_console().print(f"[yellow]Stopped by {signal.Signals(number).name}.[/yellow]")
         raise typer.Exit(128 + number) from None
     if isinstance(error, BrokenPipeError):
-        # The reader has gone (`tvmflow inspect … | head`): nobody to report to.
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(_BROKEN_PIPE) from None
+        leave_broken_pipe()
     if state.debug:
         import traceback
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 
@@ -12,6 +13,12 @@ def ms_text(ms: float) -> str:
     if ms < 1000:
         return f"{ms:.2f} ms" if ms < 10 else f"{ms:.1f} ms"
     return f"{ms / 1e3:.2f} s"
+
+
+def plain_text(text: str) -> str:
+    """Return a docstring's first paragraph without markup, in one line."""
+    first = " ".join(text.partition("\n\n")[0].split())
+    return re.sub(r":\w+:`[~.]*([^`]*)`", r"\1", first).replace("`", "")
 
 
 def knobs_text(knobs: Mapping[str, object]) -> str:

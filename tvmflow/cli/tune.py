@@ -172,7 +172,8 @@ def tune_model(
         note_file(report)
     if print_json(_describe(tuned)):
         return
-    out_console().print(_progress_table(tuned.progress))
+    console = out_console()
+    console.print(_progress_table(tuned.progress, console.width))
     if tuned.settled:
         columns = ["decision", "of", "cost model", "measured", "cost"]
         print_table(None, columns, [s.row for s in tuned.settled])
@@ -261,7 +262,8 @@ def watching(trials: int, seconds: float | None) -> Iterator[Watch | None]:
 
         def watch(progress: Sequence[Progress], devices: Sequence[Standing]) -> None:
             lines = [*map(_standing, devices)]
-            content = _progress_table(progress, max(3, console.height - 5 - len(lines)))
+            most = max(3, console.height - 5 - len(lines))
+            content = _progress_table(progress, console.width, most)
             spent = time.monotonic() - began
             done = sum(p.trials for p in progress)
             whole = sum(trials if p.task.is_tunable else 1 for p in progress)
@@ -284,13 +286,13 @@ def _standing(device: Standing) -> str:
     return f"{device.device}: {device.trials} trials{aside}"
 
 
-def _progress_table(progress: Sequence[Progress], most: int | None = None) -> Table:
+def _progress_table(progress: Sequence[Progress], width: int, most: int | None = None) -> Table:
     """Return a table of the tasks that take most of the network's time, or all."""
     known = [p for p in progress if math.isfinite(p.best)]
     total = sum(p.time for p in known)
     rows = [
         (
-            *(p.task.name, p.task.family.NAME, *map(str, (p.trials, p.failures))),
+            *(p.task.label, p.task.family.NAME, *map(str, (p.trials, p.failures))),
             *(f"{seconds * 1e6:.1f}" for seconds in (p.heuristic, p.best)),
             *(f"{p.speedup:.2f}", f"{p.time / total:.1%}"),
         )
@@ -299,7 +301,7 @@ def _progress_table(progress: Sequence[Progress], most: int | None = None) -> Ta
     columns = [
         "task", "family", ">trials", ">failed", ">heuristic, µs", ">best, µs", ">speed-up", ">share"
     ]  # fmt: skip
-    return table(columns, rows[:most])
+    return table(columns, rows[:most], width)
 
 
 def _describe(tuned: Tuned) -> JsonObject:

@@ -18,8 +18,8 @@ from ..ir.operators import OPERATORS
 from ..ir.rewriter import identifier, shape_of
 from ..ir.tensors import TensorType
 from ..ops.onnx_form import attributes_of
-from .converter import Converter, NodeContext, Refusal, bind, constant, dtype_of
-from .graph import Graph, node_name
+from .converter import Converter, InvalidNode, NodeContext, Refusal, bind, constant, dtype_of
+from .graph import Graph, invalid, node_name
 from .ops import CONVERTERS
 
 _LOG = logging.getLogger(__name__)
@@ -44,6 +44,8 @@ def to_relax(graph: Graph) -> tuple[tvm.IRModule | None, dict[str, np.ndarray]]:
 
     Nodes that cannot be converted are added to the graph's problems; then the module is ``None``.
     The large weights are returned by parameter name.
+
+    Raises ``ModelError`` for a node that breaks ONNX's rules.
     """
     _name_apart(graph.nodes)
     for node in graph.nodes:
@@ -69,6 +71,8 @@ def to_relax(graph: Graph) -> tuple[tvm.IRModule | None, dict[str, np.ndarray]]:
             _convert_nodes(builder, graph, expressions)
             outputs = [_output(builder, name, graph, expressions) for name in graph.outputs]
         builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+    if graph.invalid is not None:
+        raise graph.invalid
     return (None if graph.problems else builder.get()), weights
 
 
@@ -118,6 +122,10 @@ def _convert_nodes(builder: relax.BlockBuilder, graph: Graph, expressions: _Expr
                     else None
                     for name, value, expected in zip(names, parts, results, strict=False)
                 ]
+            except InvalidNode as broken:
+                # Raised when the builder has ended.
+                graph.invalid = graph.invalid or invalid(node, str(broken))
+                graph.refuse(node, str(broken))
             except Refusal as refusal:
                 graph.refuse(node, str(refusal))
             except Exception as error:  # noqa: BLE001 (TVM raises many kinds for what it refuses)

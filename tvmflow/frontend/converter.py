@@ -32,6 +32,10 @@ class Refusal(Exception):  # noqa: N818 - not an error of the program, but its a
     """The node cannot be converted right; the message says why."""
 
 
+class InvalidNode(Refusal):
+    """The node breaks ONNX's rules: no other compiler would take it either."""
+
+
 @dataclass
 class NodeContext:
     """One ONNX node on its way to Relax."""
@@ -65,7 +69,7 @@ class NodeContext:
     def required(self, name: str) -> Any:
         """Return the value of an attribute that must be there."""
         if name not in self.attributes:
-            raise Refusal(f"its attribute {name!r} is missing")
+            raise InvalidNode(f"its attribute {name!r} is missing")
         return self.attribute(name)
 
     def axis(self, default: int | None = None, rank: int | None = None) -> int:
@@ -246,7 +250,7 @@ def dtype_of(expression: relax.Expr) -> str:
 def normalized_axis(axis: int, rank: int) -> int:
     """Count an axis from the front; refuse the node if there is no such axis."""
     if not -rank <= axis < rank:
-        raise Refusal(f"its axis {axis} does not exist in a tensor with {rank} axes")
+        raise InvalidNode(f"its axis {axis} does not exist in a tensor with {rank} axes")
     return axis % rank
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ..errors import UnsupportedModelError
+from ..errors import ModelError, UnsupportedModelError
 from ..ir.operator import DOMAIN
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorInfo, TensorType
@@ -51,6 +51,8 @@ class Graph:
     is_widened: bool = False
     #: Operator, name and reason of the nodes that cannot be compiled, as :meth:`refuse` noted them.
     problems: list[tuple[str, str, str]] = field(default_factory=list)
+    #: About the first node that breaks ONNX's rules.
+    invalid: ModelError | None = None
     _refused: dict[int, onnx.NodeProto] = field(default_factory=dict)
 
     def refuse(self, node: onnx.NodeProto, reason: str) -> None:
@@ -97,12 +99,26 @@ def unsupported(problems: Iterable[tuple[str, str, str]], label: str) -> Unsuppo
         lines.append(f"  {op_type} ({counted(len(names), 'node')}): {reason}\n    {shown}{more}")
     operators = sorted({op_type for op_type, _ in groups})
     nodes = sum(map(len, groups.values()))
+    remedy = "Export the model without them, or cut it before them (onnx.utils.extract_model)."
+    if any("." in op_type for op_type in operators):
+        remedy += (
+            f" Or bring an operator of your own: define it in a file for `ops` and give its nodes "
+            f"the domain {DOMAIN} (docs/custom-operators.md)."
+        )
     return UnsupportedModelError(
         f"{label[:1].upper() + label[1:]} cannot be compiled: "
         f"{counted(nodes, 'node uses', 'nodes use')} what is not supported "
         f"({', '.join(operators)}).",
-        remedy="Export the model without them, or cut it before them (onnx.utils.extract_model).",
+        remedy=remedy,
         details="\n".join(lines),
+    )
+
+
+def invalid(node: onnx.NodeProto, reason: str) -> ModelError:
+    """Describe a node that breaks ONNX's rules."""
+    return ModelError(
+        f"The model is invalid at node {node_name(node)!r} ({node.op_type}): {reason}.",
+        remedy="Check the given input shapes and the node's attributes, or export the model again.",
     )
 
 

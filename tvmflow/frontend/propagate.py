@@ -17,8 +17,15 @@ from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorType
 from ..module.call_checks import CallCheck
 from ..ops.onnx_form import attributes_of
-from .converter import Refusal
-from .graph import DEFAULT_DOMAINS, Graph, node_attributes, node_name, unknown_operator
+from .converter import InvalidNode, Refusal
+from .graph import (
+    DEFAULT_DOMAINS,
+    Graph,
+    invalid,
+    node_attributes,
+    node_name,
+    unknown_operator,
+)
 from .ops import RESULT_TYPES
 from .source import DTYPES, constant_value, dtype_name
 
@@ -166,6 +173,8 @@ def _infer_own(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType
     try:
         for name in filter(None, node.output):
             types[name] = own_rule(node, graph) if own_rule else _static_type(inferred.get(name))
+    except InvalidNode as broken:
+        raise invalid(node, str(broken)) from None
     except Refusal as refusal:
         return types, str(refusal)
     return types, None

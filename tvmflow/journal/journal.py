@@ -20,7 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ..errors import JournalError
+from ..errors import JournalError, nearest
+from ..tuning_logs import shipped
 from . import encoding, frames
 from .encoding import SHORT, Context, K, MalformedError, MissingError
 from .frames import BLOCK, DEFINITION, EVENT, HEADER_BYTES, INDEX, TRIAL, Damage, Frame
@@ -76,9 +77,12 @@ class Journal:
         try:
             fd = open_locked(file) if writing else os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
+            names = shipped()
+            near = nearest(str(path), names, {}) if isinstance(error, FileNotFoundError) else ""
             raise JournalError(
-                f"Opening the journal {file} failed: {error.strerror or error}.",
-                remedy="Name an existing journal. `tvmflow journal import` makes one.",
+                f"Opening the journal {file} failed: {error.strerror or error}{near}.",
+                remedy="Name an existing journal, as `tvmflow journal import` and `tvmflow tune` "
+                f"make, or one that ships with tvmflow: {', '.join(names)}.",
             ) from error
         try:
             return cls(file, fd, writing)

@@ -43,6 +43,8 @@ class Timing(Times):
     min_ms: float
     max_ms: float
     mean_ms: float
+    p99_ms: float
+    runs_per_s: float  #: Throughput: calls one behind the other, in their mean time.
     warmup: int  #: How many calls before the measured ones were not measured.
 
 
@@ -90,6 +92,7 @@ def benchmark(
         module(values)
     most = float("inf") if runs is None else runs
     times = repeat(lambda: elapsed_ms(lambda: module(values)), most=most, seconds=seconds)
+    mean_ms = float(np.mean(times))
     return Timing(
         **vars(Spread.of(times)),
         runs=len(times),
@@ -97,6 +100,8 @@ def benchmark(
         first_ms=first_ms,
         min_ms=min(times),
         max_ms=max(times),
-        mean_ms=float(np.mean(times)),
+        mean_ms=mean_ms,
+        p99_ms=float(np.percentile(times, 99)),
+        runs_per_s=1e3 / mean_ms,
         warmup=warmup,
     )

@@ -15,7 +15,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol, SupportsIndex
 
 from .. import _versions
 from ..devices.host import Host
@@ -24,6 +24,7 @@ from ..ir.tensors import TensorInfo
 from ..runtime.json_types import JsonObject
 from .artifact import SIDECAR_SUFFIX, Artifact, read_artifact, remove_stale_sidecar
 from .files import place_copy, publish, staging
+from .html import module_html
 from .standalone.programs import SUFFIX as PROGRAMS_SUFFIX
 from .standalone.read import is_standalone
 from .values import Outputs, order_inputs
@@ -229,6 +230,18 @@ class Module(ABC):
         inputs = ", ".join(map(str, self.inputs))
         outputs = ", ".join(map(str, self.outputs))
         return f"<tvmflow.Module {self.metadata['name']} ({self.target}): {inputs} -> {outputs}>"
+
+    def _repr_html_(self) -> str:
+        """Inputs, outputs, target and the picture of the memory plan, for notebooks."""
+        return module_html(self)
+
+    def __reduce_ex__(self, _protocol: SupportsIndex) -> NoReturn:
+        raise ArtifactError(
+            f"Pickling or copying the module {self.metadata['name']} failed: it has a device's "
+            "memory and code that is loaded.",
+            remedy="Pass its path on (`save` writes it somewhere), and load that there with "
+            "`tvmflow.load`.",
+        )
 
     def _in_order(self, inputs: Mapping[str, object] | Sequence[object]) -> list[object]:
         args, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from html import escape
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from ..module.files import write_file
 from .session import Tuned
 from .tuner import Progress
 
-_WIDTH, _HEIGHT = 260, 70
+#: Of a drawing in pixels, and of its margins with the labels of both axes.
+_WIDTH, _HEIGHT = 260, 90
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 8, 8, 22
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem;
   color: #1c2733; background: #fff }
@@ -23,6 +26,7 @@ th:first-child, td:first-child { text-align: left; font-family: ui-monospace, mo
 .bar { background: #e8edf3; height: .9rem; min-width: 6rem }
 .bar div { background: #2b6cb0; height: 100% }
 .curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(270px, 1fr)); gap: 1rem }
+svg text { font-size: 9px; fill: currentColor }
 figure { margin: 0 } figcaption { font-size: 12px; overflow-wrap: anywhere }
 .headline { font-size: 1.3rem }
 @media (prefers-color-scheme: dark) { body { color: #d8e0e8; background: #11161c }
@@ -46,7 +50,8 @@ def write_report(path: Path, name: str, tuned: Tuned) -> None:
         _tasks(known),
         _decisions(tuned),
         "<h2>Best so far</h2>",
-        "<p>Costs: the best so far (line), each trial (dots), the heuristic (dashed).</p>",
+        "<p>Time of one run, with the best so far (line), each trial (dots; slow ones above), the",
+        "heuristic (dashed), and the best knobs.</p>",
         '<div class="curves">',
         *map(_curve, known),
         "</div></body></html>",
@@ -68,6 +73,9 @@ def _headline(tuned: Tuned, known: Sequence[Progress]) -> str:
         )
     result += f"<p>{trials} trials of {len(tuned.progress)} tasks, {failures} failed, "
     result += f"{tuned.seconds:.0f} s.</p>"
+    devices = dict.fromkeys(" ".join(filter(None, (d.name, d.driver))) for d in tuned.measured_on)
+    measured_on = f"Measured on {escape(', '.join(devices))}, " if devices else ""
+    result += f"<p>{measured_on}{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}.</p>"
     if after:
         result += (
             f"<p>Sum of the kernels: {before * 1e3:.3f} ms with the heuristics, {after * 1e3:.3f} "
@@ -83,7 +91,7 @@ def _tasks(known: Sequence[Progress]) -> str:
     for p in known:
         share = p.time / total
         heuristic = f"{p.heuristic * 1e6:.1f}" if math.isfinite(p.heuristic) else "failed"
-        cells = escape(p.task.name), escape(p.task.family.NAME), p.task.calls, p.trials, heuristic
+        cells = escape(p.task.label), escape(p.task.family.NAME), p.task.calls, p.trials, heuristic
         bar = f'<div class="bar"><div style="width:{share:.1%}"></div></div>'
         rows.append((*cells, f"{p.best * 1e6:.1f}", f"{p.speedup:.2f}", f"{share:.1%}", bar))
     return _table((*titles, ""), rows)
@@ -110,22 +118,34 @@ def _curve(progress: Progress) -> str:
 
     def y(cost: float) -> float:
         part = (min(cost, highest) - lowest) / (highest - lowest)
-        return round(_HEIGHT - 4 - part * (_HEIGHT - 8), 1)
+        return round(_HEIGHT - _BOTTOM - part * (_HEIGHT - _TOP - _BOTTOM), 1)
 
     def x(index: int) -> float:
-        return round(4 + index / max(1, progress.trials - 1) * (_WIDTH - 8), 1)
+        part = index / max(1, progress.trials - 1)
+        return round(_LEFT + part * (_WIDTH - _LEFT - _RIGHT), 1)
 
     costs = [point.cost for point in progress.points]
     measured = ((x(index), y(cost)) for index, cost in enumerate(costs) if math.isfinite(cost))
     dots = "".join(f'<circle cx="{a}" cy="{b}" r="1.6" fill="#8aa0b5"/>' for a, b in measured)
-    best = enumerate(itertools.accumulate(costs, min))
-    line = " ".join(f"{x(index)},{y(cost)}" for index, cost in best if math.isfinite(cost))
-    caption = f"{progress.task.name}: {progress.speedup:.2f} times as fast"
+    fastest = enumerate(itertools.accumulate(costs, min))
+    line = " ".join(f"{x(index)},{y(cost)}" for index, cost in fastest if math.isfinite(cost))
+    caption = f"{progress.task.label}: {progress.speedup:.2f} times as fast"
+    best = progress.best_knobs.items()
+    knobs = escape(" ".join(f"{name}={str(value).lower()}" for name, value in best) or "-")
+    texts = [
+        *((_LEFT - 4, y(cost) + 3, "end", f"{cost * 1e6:.3g} µs") for cost in (highest, lowest)),
+        *((x(index), _HEIGHT - 12, "middle", index + 1) for index in {0, progress.trials - 1}),
+        ((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 2, "middle", "trial"),
+    ]
+    labels = "".join(
+        f'<text x="{a}" y="{b}" text-anchor="{anchor}">{text}</text>'
+        for a, b, anchor, text in texts
+    )
     return (
         f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label="{escape(caption)}">'
-        f'<line x1="4" x2="{_WIDTH - 4}" y1="{y(base)}" y2="{y(base)}" stroke="#b0562b" '
-        f'stroke-dasharray="4 3"/>{dots}'
+        f'{labels}<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(base)}" '
+        f'y2="{y(base)}" stroke="#b0562b" stroke-dasharray="4 3"/>{dots}'
         f'<polyline points="{line}" fill="none" stroke="#2b6cb0" stroke-width="1.6"/>'
-        f"</svg><figcaption>{escape(caption)}</figcaption></figure>"
+        f"</svg><figcaption>{escape(caption)}<br><code>{knobs}</code></figcaption></figure>"
     )

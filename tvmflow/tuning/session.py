@@ -18,8 +18,9 @@ from ..compiler.pipeline import compile as compile_network
 from ..compiler.pipeline import run_stages
 from ..devices.host import Host
 from ..errors import TvmflowError
+from ..ir.units import counted
 from ..journal.journal import Journal
-from ..journal.records import Event
+from ..journal.records import Device, Event
 from ..module.link import check_linker
 from ..module.module import Module, load
 from ..module.samples import random_inputs
@@ -80,6 +81,16 @@ class Tuned:
     settled: list[Decision]
     #: What each device of a farm contributed.
     devices: Sequence[Standing] = ()
+    #: Those that measured, with their drivers.
+    measured_on: Sequence[Device] = ()
+
+    def __repr__(self) -> str:
+        tasks, trials = len(self.progress), sum(p.trials for p in self.progress)
+        text = f"{counted(tasks, 'task')}, {counted(trials, 'trial')} in {self.seconds:.0f} s"
+        if self.comparison is not None:
+            before, after = self.comparison.before_ms, self.comparison.after_ms
+            text += f"; network {before:.2f} ms before, {after:.2f} ms after"
+        return f"<Tuned: {text}>"
 
     @property
     def knobs(self) -> dict[str, Knobs]:
@@ -180,8 +191,8 @@ def tune(
             )
             return tuner.run()
 
-        result = tune_variants(variants, measure, options.budget, output)
-        standings = runner.standings()
+        result = tune_variants(variants, measure, options.budget.since(began), output)
+        standings, measured_on = runner.standings(), runner.devices()
     points = [point for p in result.progress for point in p.points]
     if points and all(point.error for point in points):
         # Then it is not for the candidates.
@@ -191,7 +202,8 @@ def tune(
             "whether the device works.",
             details=points[0].error,
         )
-    found = Tuned(result.progress, time.monotonic() - began, None, result.settled, standings)
+    spent = time.monotonic() - began
+    found = Tuned(result.progress, spent, None, result.settled, standings, measured_on)
     if farm is None and options.compare and any(p.trials for p in found.progress):
         chosen = replace(requested, storage=result.storage, algorithms=result.algorithms)
         after = replace(network, options=chosen)

@@ -62,6 +62,12 @@ class Task:
         """Of the first function."""
         return self.names[0]
 
+    @property
+    def label(self) -> str:
+        """The name, and the storage: a network may be tried with both."""
+        storage = self.workload.storage
+        return self.name if storage == "buffer" else f"{self.name} ({storage})"
+
     @cached_property
     def workload(self) -> records.Workload:
         """The workload that journals have it under."""

@@ -67,6 +67,12 @@ class Budget:
     #: A task is left when so many trials in a row brought nothing, or ``None``.
     patience: int | None = None
 
+    def since(self, began: float) -> Budget:
+        """What is left of a session that began then, by the monotonic clock."""
+        if self.seconds is None:
+            return self
+        return replace(self, seconds=max(0.0, self.seconds - (time.monotonic() - began)))
+
 
 @dataclass(frozen=True)
 class Point:
@@ -363,6 +369,8 @@ class Tuner:
         self._states = [self._state(task, self.search(task)) for task in self.tasks]
         self.progress = [state.progress for state in self._states]
         self._open = 0
+        #: Trials of this session that have ended.
+        self._ended = 0
 
     def run(self) -> list[Progress]:
         """Tune until the budget is used up; what is found is also in the journal."""
@@ -419,13 +427,23 @@ class Tuner:
 
     def _out_of_time(self) -> bool:
         seconds = self.budget.seconds
-        if seconds is None or time.monotonic() - self._began < seconds:
+        if seconds is None or self._fitting() >= 1:
             return False
         # Without its heuristic's cost, nothing is known of a task.
         return not any(state.awaits_heuristic for state in self._states)
 
+    def _fitting(self) -> float:
+        """How many more trials can end in time, as fast as they did, after those under way."""
+        spent = time.monotonic() - self._began
+        if self.budget.seconds is None or spent >= self.budget.seconds:
+            return math.inf if self.budget.seconds is None else 0.0
+        if not self._ended:
+            return math.inf
+        return (self.budget.seconds - spent) * self._ended / spent - self._open
+
     def _propose_for(self, state: _State) -> bool:
         left = self.budget.trials - state.progress.trials - state.under_way
+        left = int(min(left, max(1.0, self._fitting())))
         chosen = state.first[: max(1, min(BATCH, left))]
         del state.first[: len(chosen)]
         if not chosen and state.progress.task.is_tunable:
@@ -460,6 +478,7 @@ class Tuner:
         """Write a trial down, and let the search learn from batches that are complete."""
         state = trial.state
         self._open -= 1
+        self._ended += 1
         trial.cost = measured.cost
         self.journal.append(self._record(trial, built, measured))
         error = f"{measured.error}: {measured.message}" if measured.error else None

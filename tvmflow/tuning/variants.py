@@ -263,10 +263,7 @@ def tune_variants(
     storage = next((s.choice for s in changed if s.what == lookup.STORAGE), job.storage)
     tasks = _tasks(job, storage, algorithms) if changed else variants.tasks
     if new := [task for task in tasks if task.digest not in found]:
-        if budget.seconds is not None:
-            left = max(0.0, budget.seconds - (time.monotonic() - began))
-            budget = replace(budget, seconds=left)
-        found |= {p.task.digest: p for p in measure(new, budget)}
+        found |= {p.task.digest: p for p in measure(new, budget.since(began))}
     progress = [replace(found[task.digest], task=task) for task in tasks]
     return Outcome(progress, settled, storage, algorithms)
 
@@ -283,6 +280,7 @@ def _tune_options(
             once.setdefault(task.digest, task)
         return {p.task.digest: p for p in measure(list(once.values()), budget)}
 
+    began = time.monotonic()
     decisions, chosen = variants.decisions, list(variants.tasks)
     best: dict[str, float] = {}
     if decisions:
@@ -295,7 +293,7 @@ def _tune_options(
         for option, cost in costs.items():
             if cost <= limit < math.inf:
                 chosen += decision.weighed(option)
-    found = tune(chosen, budget)
+    found = tune(chosen, budget.since(began))
     return found, best | {digest: p.best for digest, p in found.items()}
 
 

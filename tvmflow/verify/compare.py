@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -20,6 +21,7 @@ import numpy as np
 from ..errors import EnvironmentMismatchError, InputError, ModelError, VerificationError
 from ..ir.units import counted
 from ..module.blocked_layout import all_to_logical
+from ..module.module import Module, load
 from ..module.samples import random_inputs
 from .tolerance import Comparison, Tolerance, compare, is_half, table_for, tolerance_for
 
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
     from onnx.reference import ReferenceEvaluator
-
-    from ..module.module import Module
 
     Arrays = Mapping[str, np.ndarray]
 
@@ -56,6 +56,13 @@ class Report:
         """True if every output is within its tolerance."""
         return all(output.passed for output in self.outputs)
 
+    def __repr__(self) -> str:
+        worst = max(self.outputs, key=lambda output: output.used, default=None)
+        most = f", at most {worst.used:.2%} of a tolerance used" if worst else ""
+        verdict = "passed" if self.passed else "failed"
+        outputs = counted(len(self.outputs), "output")
+        return f"<Report: {verdict} against {self.reference}, {outputs}{most}>"
+
     def raise_if_failed(self) -> None:
         """Raise `VerificationError` that names the outputs beyond their tolerance."""
         failed = [output for output in self.outputs if not output.passed]
@@ -70,7 +77,11 @@ class Report:
 
 
 def verify(
-    model: str | os.PathLike[str], module: Module, inputs: Arrays | None = None, *, seed: int = 0
+    model: str | os.PathLike[str],
+    module: Module | str | os.PathLike[str],
+    inputs: Arrays | None = None,
+    *,
+    seed: int = 0,
 ) -> Report:
     """Compare a module's results with ONNX Runtime's.
 
@@ -85,9 +96,14 @@ def verify(
     ----------
     model
         The ONNX file that the module was compiled from (of any size).
+    module
+        The module, or its file.
     inputs
         Arrays by ONNX name, default random ones of `seed`.
     """
+    if not isinstance(module, Module):
+        with closing(load(module)) as opened:
+            return verify(model, opened, inputs, seed=seed)
     values = dict(inputs) if inputs is not None else random_inputs(module, seed)
     logical = all_to_logical(module.inputs, values)
     names = [info.name for info in module.outputs]

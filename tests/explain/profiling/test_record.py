@@ -27,6 +27,19 @@ def test_a_profile_without_ceilings_and_counts_is_one_too():
     assert from_json(json.loads(json.dumps(profile.to_json()))) == profile
 
 
+def test_what_notebooks_show():
+    profile = synthetic_profile(kernels=40)
+    assert repr(profile).startswith(f"<Profile of {profile.module.name} on {profile.device.name}: ")
+    assert len(repr(profile)) < 160
+    text = profile._repr_html_()
+    assert text.count("<tr>") == 41
+    slowest = max(profile.kernels, key=lambda kernel: kernel.median_us)
+    row = text.split("<tr>")[2]
+    assert f"<td>{slowest.name}</td><td>{slowest.median_us:.1f}</td>" in row
+    empty = dataclasses.replace(profile, kernels=())
+    assert empty._repr_html_().count("<tr>") == 1
+
+
 def test_a_file_is_read(tmp_path):
     profile = synthetic_profile(kernels=3)
     path = tmp_path / "profile.json"

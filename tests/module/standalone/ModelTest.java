@@ -25,13 +25,14 @@ public final class ModelTest {
         String path = arguments[0];
         String tenfold = arguments[1];
         String foreign = arguments[2];
+        String module = arguments[3];
         describesItself(path);
         runsOnArraysAndBuffers(path);
         startsAndWaits(path);
         isOpenedByItsBareName();
         twoModels(path, tenfold);
         refusesWrongData(path);
-        reportsFailures(path, foreign);
+        reportsFailures(path, foreign, module);
         refusesToBeUsedClosed(path);
         nativesSurviveMisuse();
         measuresAndTests(path);
@@ -142,7 +143,7 @@ public final class ModelTest {
         }
     }
 
-    private static void reportsFailures(String path, String foreign) {
+    private static void reportsFailures(String path, String foreign, String module) {
         for (ModelException.Status status : ModelException.Status.values()) {
             if (status == ModelException.Status.UNKNOWN) {
                 continue;
@@ -166,6 +167,7 @@ public final class ModelTest {
         expect(failed, "Opening the library none failed", () -> Model.open("none"));
         expect(failed, "./mock.so", () -> Model.open("./mock.so"));
         expect(failed, "no function tvmflow_api_version", () -> Model.open(foreign));
+        expect(failed, "compile it with --standalone", () -> Model.open(module));
     }
 
     private static ModelException openFailing(String path, String how) {

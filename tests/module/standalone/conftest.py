@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from itertools import count
 from pathlib import Path
 
 import pytest
 import runtime_build
-from mock_library import build_mock
+from mock_library import C_COMPILER, build_mock
 from small_plans import Plan
 
 
@@ -21,6 +22,21 @@ def mock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def mock_tenfold(mock: Path) -> Path:
     """Beside it, one whose output is ten times the sum."""
     return build_mock(mock.with_name("libtenfold.so"), scale=10)
+
+
+@pytest.fixture(scope="session")
+def tvm_module(mock: Path) -> Path:
+    """A library that needs TVM's runtime, as modules do that are not standalone."""
+    path = mock.with_name("libmodule.so")
+    source = path.with_suffix(".c")
+    source.write_text(
+        "void TVMFFIErrorSetRaisedFromCStrParts(void);\n"
+        "const char __tvm_ffi__library_bin[] = {0};\n"
+        "void __tvm_ffi_main(void) { TVMFFIErrorSetRaisedFromCStrParts(); }\n"
+    )
+    command = [*C_COMPILER, "-shared", "-fPIC", str(source), "-o", str(path)]
+    subprocess.run(command, check=True)
+    return path
 
 
 @pytest.fixture(scope="module")

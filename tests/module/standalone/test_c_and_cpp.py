@@ -100,7 +100,7 @@ def test_the_c_example_says_what_failed_and_leaks_nothing(tmp_path, how, message
     assert "Sanitizer" not in process.stderr, process.stderr
 
 
-def test_the_cpp_example_runs_two_models_in_one_program(mock, mock_tenfold, tmp_path):
+def test_the_cpp_example_runs_two_models_in_one_program(mock, mock_tenfold, tvm_module, tmp_path):
     source = ROOT / "examples" / "cpp" / "main.cpp"
     program = compiled([*CPP_COMPILER, "-std=c++17"], source, folder=tmp_path)
     process = run(program, mock, mock_tenfold)
@@ -108,6 +108,18 @@ def test_the_cpp_example_runs_two_models_in_one_program(mock, mock_tenfold, tmp_
     process = run(program, mock, tmp_path / "none.so")
     assert process.returncode == 1
     assert process.stderr.startswith(f"Error: Opening the library {tmp_path}/none.so failed: ")
+    # Also where the program has TVM's runtime, and the loader finds what the module needs.
+    (tmp_path / "tvm.c").write_text("void TVMFFIErrorSetRaisedFromCStrParts(void) {}\n")
+    runtime = tmp_path / "libtvm.so"
+    command = [*C_COMPILER, "-shared", "-fPIC", str(tmp_path / "tvm.c"), "-o", str(runtime)]
+    subprocess.run(command, check=True)
+    for env in ({}, {"LD_PRELOAD": str(runtime)}):
+        process = subprocess.run(
+            [program, mock, tvm_module],
+            env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=600,
+        )  # fmt: skip
+        assert process.returncode == 1
+        assert "compile it with --standalone" in process.stderr
 
 
 @pytest.mark.parametrize("exceptions", [True, False], ids=["exceptions", "no-exceptions"])

@@ -21,7 +21,7 @@ def classes(tmp_path_factory):
     return java_classes(tmp_path_factory.mktemp("classes"), TEST)
 
 
-def test_every_use_of_a_model_right_and_wrong(classes, mock, mock_tenfold, tmp_path):
+def test_every_use_of_a_model_right_and_wrong(classes, mock, mock_tenfold, tvm_module, tmp_path):
     foreign = tmp_path / "libforeign.so"
     (tmp_path / "foreign.c").write_text("int unrelated(void) { return 1; }")
     command = [*C_COMPILER, "-shared", "-fPIC", str(tmp_path / "foreign.c"), "-o", str(foreign)]
@@ -29,7 +29,8 @@ def test_every_use_of_a_model_right_and_wrong(classes, mock, mock_tenfold, tmp_p
     process = subprocess.run(
         [
             *("java", "-Xcheck:jni", "-Xmx128m", f"-Djava.library.path={mock.parent}"),
-            *("-cp", str(classes), "ModelTest", str(mock), str(mock_tenfold), str(foreign)),
+            *("-cp", str(classes), "ModelTest"),
+            *map(str, (mock, mock_tenfold, foreign, tvm_module)),
         ],
         env={**os.environ, "LC_ALL": "C.UTF-8"},
         capture_output=True,

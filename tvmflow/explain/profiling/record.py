@@ -11,8 +11,11 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 from typing import TYPE_CHECKING
 
+from ...ir.units import counted
+from ...module.html import html_table
 from ...runtime.json_types import JsonObject
 from ...runtime.timing import Spread
 
@@ -185,6 +188,30 @@ class Profile:
     sources: dict[str, str] = field(default_factory=dict)
     #: Sentences on what is missing, and why.
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        found = counted(len(self.findings), "finding")
+        launches = counted(len(self.kernels), "launch", "launches")
+        return (
+            f"<Profile of {self.module.name} on {self.device.name}: "
+            f"{self.whole.median_ms:.3g} ms a call, {launches}, {found}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The kernels, those that take longest first, for notebooks."""
+        total = sum(kernel.median_us for kernel in self.kernels)
+        rows = [
+            (
+                *(", ".join(kernel.nodes) or "-", kernel.name, f"{kernel.median_us:.1f}"),
+                f"{kernel.median_us / total:.1%}" if total else "",
+                *(None if rate is None else f"{rate:.1f}" for rate in (kernel.gflops, kernel.gbps)),
+                None if kernel.roofline_share is None else f"{kernel.roofline_share:.0%}",
+                kernel.bound,
+            )
+            for kernel in sorted(self.kernels, key=lambda kernel: -kernel.median_us)
+        ]
+        titles = "nodes", "kernel", "median, µs", "share", "GFLOP/s", "GB/s", "roofline", "bound"
+        return f"<p>{escape(repr(self)[1:-1])}</p>{html_table(titles, rows)}"
 
     @property
     def kernels_ms(self) -> float:

@@ -16,7 +16,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from ...ir.tensors import TensorType
-from ..converter import NodeContext, Refusal, constant, converts, formulas
+from ..converter import InvalidNode, NodeContext, Refusal, constant, converts, formulas
 from ..graph import Graph, node_attributes
 from .quantization import difference, integer_product, per_axis_shape, requantize
 
@@ -56,15 +56,15 @@ def read_windows(attributes: Attributes, kernel: Extents, sizes: Extents) -> Win
 
     ``sizes`` are the spatial extents of the input.
 
-    Raises ``Refusal`` if attributes have the wrong length, or padding is negative.
+    Raises ``InvalidNode`` if attributes have the wrong length, ``Refusal`` if padding is negative.
     """
     rank, mode = len(sizes), attributes.get("auto_pad", "NOTSET")
     strides = per_axis(attributes, "strides", rank, 1)
     dilations = per_axis(attributes, "dilations", rank, 1)
     if len(kernel) != rank:
-        raise Refusal(f"its kernel has {len(kernel)} axes for an input with {rank}")
+        raise InvalidNode(f"its kernel has {len(kernel)} axes for an input with {rank}")
     if min(kernel + strides + dilations, default=1) < 1:
-        raise Refusal("its kernel, strides or dilations are not positive")
+        raise InvalidNode("its kernel, strides or dilations are not positive")
     if mode in ("NOTSET", "VALID"):
         pads = per_axis(attributes if mode == "NOTSET" else {}, "pads", 2 * rank, 0)
         if min(pads, default=0) < 0:
@@ -87,7 +87,7 @@ def per_axis(attributes: Attributes, name: str, length: int, default: int) -> Ex
     """Return an attribute with one number for each axis (or two, for padding)."""
     values = tuple(attributes.get(name) or [default] * length)
     if len(values) != length:
-        raise Refusal(f"its attribute {name!r} has {len(values)} numbers, expected {length}")
+        raise InvalidNode(f"its attribute {name!r} has {len(values)} numbers, expected {length}")
     return values
 
 
@@ -130,7 +130,7 @@ formulas(
 def convolve(c: NodeContext, x: relax.Expr, w: relax.Expr, weight: Extents) -> relax.Expr:
     """Return the node's convolution, of its operands or what was made of them."""
     shape, groups = c.shape(0), c.attribute("group", 1)
-    rank = spatial_rank(shape, weight[1] * groups)
+    rank = spatial_rank(shape, weight, weight[1] * groups)
     windows = read_windows(c.attributes, weight[2:], shape[2:])
     return _CONV[rank](
         x, w, strides=windows.strides, padding=windows.pads,
@@ -138,13 +138,19 @@ def convolve(c: NodeContext, x: relax.Expr, w: relax.Expr, weight: Extents) -> r
     )  # fmt: skip
 
 
-def spatial_rank(shape: Extents, channels: int) -> int:
-    """Count the spatial axes; compare the channels, which ONNX's inference does not."""
+def spatial_rank(shape: Extents, weight: Extents, channels: int) -> int:
+    """Count the spatial axes; compare the channels, which ONNX's inference does not.
+
+    ``channels`` are those of the input that the weight is for.
+    """
     rank = len(shape) - 2
     if rank not in _CONV:
         raise Refusal(f"it has {rank} spatial axes; one to three are supported")
     if shape[1] != channels:
-        raise Refusal(f"its input has {shape[1]} channels, its weight is for {channels}")
+        raise InvalidNode(
+            f"its input {list(shape)} has {shape[1]} channels, but its weight {list(weight)} "
+            f"is for {channels}"
+        )
     return rank
 
 
@@ -180,9 +186,9 @@ def transposed_windows(
     rank, mode = len(sizes), attributes.get("auto_pad", "NOTSET")
     given = attributes.get("output_shape")
     if given and len(given) < rank:
-        raise Refusal(f"its output_shape has {len(given)} numbers, expected {rank}")
+        raise InvalidNode(f"its output_shape has {len(given)} numbers, expected {rank}")
     if len(kernel) != rank:
-        raise Refusal(f"its kernel has {len(kernel)} axes for an input with {rank}")
+        raise InvalidNode(f"its kernel has {len(kernel)} axes for an input with {rank}")
     strides = per_axis(attributes, "strides", rank, 1)
     dilations = per_axis(attributes, "dilations", rank, 1)
     extra = per_axis(attributes, "output_padding", rank, 0)
@@ -221,7 +227,7 @@ def conv_transpose(c: NodeContext) -> relax.Expr:
     stride or more) is computed without padding, then cropped or padded.
     """
     shape, weight = c.shape(0), c.shape(1)
-    operator = _CONV_TRANSPOSE[spatial_rank(shape, weight[0])]
+    operator = _CONV_TRANSPOSE[spatial_rank(shape, weight, weight[0])]
     windows = transposed_windows(c.attributes, weight[2:], shape[2:])
     native = all(
         0 <= begin < span and 0 <= end < span and 0 <= extra < stride

@@ -59,7 +59,7 @@ def _check(c: NodeContext) -> None:
     batch, channels = c.shape()[:2]
     group, groups = c.attribute("group", 1), c.attribute("offset_group", 1)
     taps, extents = int(np.prod(c.shape(1)[2:])), c.result.shape[2:]
-    spatial_rank(c.shape(), c.shape(1)[1] * group)
+    spatial_rank(c.shape(), c.shape(1), c.shape(1)[1] * group)
     if channels % groups or c.shape(1)[0] % group:
         raise Refusal(f"its {channels} channels are not divided by its groups")
     for index, name, numbers in ((2, "offsets", 2), (4, "masks", 1)):

@@ -71,7 +71,7 @@ public final class Model implements Closeable {
         } catch (UnsatisfiedLinkError error) {
             throw new ModelException(
                     ModelException.Status.DAMAGED,
-                    "Opening the library " + library + " failed: " + error.getMessage(),
+                    "Opening the library " + library + " failed: " + reason(error),
                     error);
         }
         if (handle == 0) {
@@ -84,6 +84,16 @@ public final class Model implements Closeable {
             Native.close(handle);
             throw error;
         }
+    }
+
+    /** Why a library was not loaded; modules need functions that only TVM's runtime has. */
+    private static String reason(UnsatisfiedLinkError error) {
+        String message = String.valueOf(error.getMessage());
+        if (message.contains("TVMFFI") || message.contains("TVMBackend")) {
+            return "it is a module for TVM's runtime, not a standalone library: compile it with "
+                    + "--standalone";
+        }
+        return message;
     }
 
     /** The network's inputs, in order. */

@@ -1,0 +1,49 @@
+"""Modules and tables as HTML, which notebooks show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from ..ir.units import bytes_text
+from .memory_svg import memory_svg
+
+if TYPE_CHECKING:
+    from ..ir.tensors import TensorInfo
+    from .module import Module
+
+
+def html_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table of texts and numbers; ``None`` is an empty cell."""
+    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
+    body = (
+        "".join(f"<td>{'' if cell is None else escape(str(cell))}</td>" for cell in row)
+        for row in rows
+    )
+    lines = (f"<tr>{row}</tr>" for row in (head, *body))
+    return f"<table>{''.join(lines)}</table>"
+
+
+def module_html(module: Module) -> str:
+    """Return inputs, outputs and target of a module, and its memory as a picture if it has that."""
+    about = module.metadata
+    tensors = [
+        *(_row("input", info) for info in module.inputs),
+        *(_row("output", info) for info in module.outputs),
+    ]
+    plan = about.get("memory")
+    facts = [f"{module.target} ({about['device']}) on {about['host']}"]
+    if isinstance(plan, Mapping) and "peak_bytes" in plan:
+        facts.append(f"{bytes_text(plan['peak_bytes'])} of intermediate memory")
+    parts = [
+        f"<p><b>{escape(str(about['name']))}</b>: {escape(', '.join(facts))}</p>",
+        html_table(("", "name", "dtype", "shape"), tensors),
+    ]
+    if isinstance(plan, Mapping) and plan.get("blocks"):
+        parts.append(memory_svg(plan, str(about["name"])))
+    return "".join(parts)
+
+
+def _row(kind: str, info: TensorInfo) -> tuple[str, str, str, str]:
+    return kind, info.name, info.dtype, "×".join(map(str, info.shape)) or "scalar"
