@@ -6,6 +6,7 @@ both write statements with the :mod:`.builder`.
 
 from __future__ import annotations
 
+from .builder import arithmetic
 from .per_box import compute, compute_rows
 
-__all__ = ["compute", "compute_rows"]
+__all__ = ["arithmetic", "compute", "compute_rows"]

@@ -208,6 +208,11 @@ def schedule_of(function: tirx.PrimFunc, body: Stmt) -> s_tir.Schedule:
 # -- expressions --------------------------------------------------------------------------
 
 
+def arithmetic(dtype: str) -> str:
+    """What numbers of a dtype are computed in: doubles in their own, all others in fp32."""
+    return dtype if dtype == "float64" else "float32"
+
+
 def number(value: int, dtype: str = "int32") -> tirx.IntImm:
     """An index."""
     return tirx.IntImm(dtype, value)
@@ -290,9 +295,9 @@ class Row:
         return Row(self.tensor, tuple(replaced(index, values) for index in self.place))
 
     def read(self, lanes: int = COORDINATES, first: int = 0) -> Expr:
-        """So many numbers in fp32, from one on; beyond the row, those of the boxes behind it."""
+        """So many numbers to compute with, from one on; beyond the row, of the boxes behind it."""
         value = tirx.BufferLoad(self.tensor, [*self.place, ramp(first, lanes, self.place)])
-        return value.astype(f"float32x{lanes}")
+        return value.astype(f"{arithmetic(self.tensor.dtype)}x{lanes}")
 
 
 def rows_of(expression: Expr) -> list[Row]:

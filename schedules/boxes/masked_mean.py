@@ -37,6 +37,7 @@ from .builder import (
     COORDINATES,
     Row,
     Statements,
+    arithmetic,
     choice,
     follows,
     in_32_bits,
@@ -56,7 +57,6 @@ ORDER = 500
 
 #: Items that run in step, on NVIDIA's GPUs.
 WARP = 32
-_ZERO = tirx.const(0, "float32")
 #: A box's sample, and its place in it, to an expression.
 _OfBox = Callable[[tirx.IterVar, tirx.IterVar], Expr]
 
@@ -67,7 +67,9 @@ _OfBox = Callable[[tirx.IterVar, tirx.IterVar], Expr]
 def compute(
     term: _OfBox, valid: _OfBox, boxes: Sequence[Expr], dtype: str
 ) -> tuple[te.Tensor, te.Tensor]:
-    """State the mean of fp32 terms, rounded to a dtype, and the number of them, an int32.
+    """State the mean of terms, rounded to a dtype, and the number of them, an int32.
+
+    Sums are of the terms' own dtype, fp32 or fp64.
 
     ``boxes`` are samples and boxes of each, ``B`` and ``M``: numbers or variables.  A condition of
     the form ``j < limit(b)`` is recognised: boxes from ``limit(b)`` on are not even looked at.
@@ -80,11 +82,12 @@ def compute(
     )
 
     def chosen() -> tuple[Expr, ...]:
-        value = tirx.if_then_else(valid(b, j), term(b, j), tirx.const(0, "float32"))
+        value = term(b, j)
+        value = tirx.if_then_else(valid(b, j), value, tirx.const(0, value.ty.dtype))
         return both((value, tirx.Cast("int32", valid(b, j))), axis=[b, j])
 
     total, number = te.compute((), chosen, name="masked_sum", attrs={FAMILY: NAME})
-    divisor = tirx.Cast("float32", tirx.max(number(), tirx.const(1, "int32")))
+    divisor = tirx.Cast(total.dtype, tirx.max(number(), tirx.const(1, "int32")))
     mean = te.compute((), lambda: tirx.Cast(dtype, total() / divisor), name="masked_mean")
     return mean, number
 
@@ -210,7 +213,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     after = [workload.sch.get(block) for block in workload.after(anchor)]
     partial = [
         tirx.decl_buffer((knobs.groups,), dtype, name)
-        for dtype, name in (("float32", "partial_sums"), ("int32", "partial_numbers"))
+        for dtype, name in ((terms.dtype, "partial_sums"), ("int32", "partial_numbers"))
         if knobs.groups > 1
     ]
     results = _Results(terms, after, set(function.params), partial)
@@ -244,7 +247,8 @@ def _write_parts(code: Statements, results: _Results, knobs: Knobs, launches: bo
     if not results.partial:
         return
     with code.parts("sum_of_parts", 1, launches):
-        sums = [code.alloc(n, (1,), t) for n, t in (("sum", "float32"), ("all", "int32"))]
+        kinds = (("sum", results.terms.dtype), ("all", "int32"))
+        sums = [code.alloc(name, (1,), dtype) for name, dtype in kinds]
         for mine in sums:
             code.store(mine, tirx.const(0, mine.dtype), 0)
         with code.loop("part", knobs.groups) as index:
@@ -255,7 +259,8 @@ def _write_parts(code: Statements, results: _Results, knobs: Knobs, launches: bo
 
 def _write_groups(code: Statements, results: _Results, knobs: Knobs) -> None:
     """Kernels for a GPU: work-groups, and one more that adds their sums in a fixed order."""
-    with _group(code, "sums_of_groups", knobs.groups, knobs.group_size) as group:
+    dtype = results.terms.dtype
+    with _group(code, "sums_of_groups", knobs.groups, knobs.group_size, dtype) as group:
         group.add_boxes(results.terms, knobs.skip, knobs.boxes)
         total, count = group.reduce()
         with code.when(group.item == 0):
@@ -263,7 +268,7 @@ def _write_groups(code: Statements, results: _Results, knobs: Knobs) -> None:
     if not results.partial:
         return
     items = min(knobs.group_size, 1 << (knobs.groups - 1).bit_length())
-    with _group(code, "sum_of_groups", 1, items) as group:
+    with _group(code, "sum_of_groups", 1, items, dtype) as group:
         with code.loop("turn", -(-knobs.groups // items)) as turn:
             index = code.name("index", turn * items + group.item)
             with code.when(index < knobs.groups):
@@ -274,11 +279,11 @@ def _write_groups(code: Statements, results: _Results, knobs: Knobs) -> None:
 
 
 @contextmanager
-def _group(code: Statements, name: str, count: int, size: int) -> Iterator[_Group]:
-    """A kernel of so many work-groups of a size."""
+def _group(code: Statements, name: str, count: int, size: int, dtype: str) -> Iterator[_Group]:
+    """A kernel of so many work-groups of a size, whose sums are of a dtype."""
     shared: list[Buffer] = []
     with code.items(name, count, size, shared) as (group, item):
-        yield _Group(code, group, item, count, size, shared)
+        yield _Group(code, group, item, count, size, dtype, shared)
 
 
 @dataclass(frozen=True)
@@ -343,6 +348,16 @@ class Terms:
     total: Buffer
     number: Buffer
 
+    @property
+    def dtype(self) -> str:
+        """Of terms and sums."""
+        return str(self.total.dtype)
+
+    @property
+    def zero(self) -> Expr:
+        """A term that changes nothing."""
+        return tirx.const(0, self.dtype)
+
     def places(self, sample: Expr, box: Expr) -> dict[Var, Expr]:
         """What stands for the variables, of one box."""
         return places_of((self.sample, self.box), (sample, box))
@@ -357,7 +372,7 @@ class Terms:
         Rows of neighbours are one behind the other; none where others are read.
         """
         rows = rows_of(self.term)
-        rest = _with_rows(self.term, rows, lambda row, corner: _ZERO)
+        rest = _with_rows(self.term, rows, lambda row, corner: self.zero)
         fits = not uses(rest, self.box) and all(follows(row.place, self.box) for row in rows)
         return rows if fits else []
 
@@ -377,7 +392,7 @@ class Terms:
 def _with_rows(
     expression: Expr, rows: Sequence[Row], number_of: Callable[[int, int], Expr]
 ) -> Expr:
-    """An expression with ``number_of(row, corner)``, in fp32, in place of the numbers of rows."""
+    """An expression with ``number_of(row, corner)``, as `arithmetic`, for the numbers of rows."""
 
     def visit(load: TensorLoad) -> Expr:
         row = Row.of(load)
@@ -457,15 +472,17 @@ class _Group:
     item: Expr
     groups: int
     items: int
+    #: Of sums.
+    dtype: str
     #: Its local memory, which grows.
     shared: list[Buffer]
 
     def __post_init__(self) -> None:
-        self.sums = self._share("group_sums", "float32", self.items)
+        self.sums = self._share("group_sums", self.dtype, self.items)
         self.numbers = self._share("group_numbers", "int32", self.items)
-        self.sum = self.code.alloc("item_sum", (1,))
+        self.sum = self.code.alloc("item_sum", (1,), self.dtype)
         self.number = self.code.alloc("item_number", (1,), "int32")
-        self.code.store(self.sum, _ZERO, 0)
+        self.code.store(self.sum, tirx.const(0, self.dtype), 0)
         self.code.store(self.number, number(0), 0)
 
     def _share(self, name: str, dtype: str, extent: int) -> Buffer:
@@ -527,7 +544,7 @@ class _Group:
                 self.add(box.compute(terms.term), number(1))
         else:
             valid = self.code.name("valid", valid.astype("int32"))
-            self.add(tirx.Select(valid != 0, box.compute(terms.term), _ZERO), valid)
+            self.add(tirx.Select(valid != 0, box.compute(terms.term), terms.zero), valid)
 
     def _add_tiles(self, terms: Terms, boxes: int) -> None:
         """Sum up tiles of 32 neighbours of a sample, as far as its limit."""
@@ -547,7 +564,7 @@ class _Group:
                         last = code.name("box", tirx.Min(place, limit - 1))
                         term = _Box(terms, code, sample, last).compute(terms.term)
                         valid = place < limit
-                        self.add(tirx.Select(valid, term, _ZERO), valid.astype("int32"))
+                        self.add(tirx.Select(valid, term, terms.zero), valid.astype("int32"))
 
     def _add_listed(self, terms: Terms, total: Expr, boxes: int) -> None:
         code, item, tile = self.code, self.item, self.items * boxes
@@ -663,9 +680,9 @@ class _Part:
     def __init__(self, code: Statements, terms: Terms, skip: str):
         self.code, self.terms, self.skip = code, terms, skip
         self.rows = terms.rows_in_memory()
-        self.sums = code.alloc("sums", (LANES,))
+        self.sums = code.alloc("sums", (LANES,), terms.dtype)
         self.count = code.alloc("count", (1,), "int32")
-        code.store(self.sums, tirx.Broadcast(_ZERO, LANES), _ALL)
+        code.store(self.sums, tirx.Broadcast(terms.zero, LANES), _ALL)
         code.store(self.count, number(0), 0)
         if self.rows:
             # What waits: fewer boxes than a vector has, and at most a vector's more.
@@ -857,7 +874,8 @@ class _Part:
         low = [lane for q in starts for lane in (q, LANES + q, q + 1, LANES + q + 1)]
         first = [lane for q in starts for lane in (q, q + 1, LANES + q, LANES + q + 1)]
         pairs = [shuffled_pairs(code, quarters, [lane + up for lane in low]) for up in (0, 2)]
-        staged = code.alloc(f"row{row}", (COORDINATES, LANES))
+        dtype = arithmetic(self.rows[row].tensor.dtype)
+        staged = code.alloc(f"row{row}", (COORDINATES, LANES), dtype)
         for corner in range(COORDINATES):
             lanes = [lane + corner % 2 * 2 for lane in first]
             code.store(staged, shuffle(pairs[corner // 2], lanes), corner, _ALL)
@@ -878,5 +896,5 @@ class _Part:
             )
             value = code.name_all(replaced(term, places(lane)))
             if chosen is not None:
-                value = tirx.Select(chosen(lane), value, _ZERO)
+                value = tirx.Select(chosen(lane), value, self.terms.zero)
             code.store(self.sums, self.sums[lane] + value, lane)

@@ -53,6 +53,7 @@ from .builder import (
     COORDINATES,
     Row,
     Statements,
+    arithmetic,
     choice,
     follows,
     in_32_bits,
@@ -583,11 +584,12 @@ class _BoxCode(Statements):
         """Store all coordinates."""
         result = self._private(tensor)
         for corner, value in enumerate(values):
-            self.store(result, value.astype("float32"), corner, *self.lane)
+            self.store(result, value.astype(result.dtype), corner, *self.lane)
         self._copy_out(Row(tensor, tuple(place)), result)
 
     def _private(self, tensor: Buffer) -> Buffer:
-        return self.alloc(f"{tensor.name}_box{'es' * len(self.lanes)}", (COORDINATES, *self.lanes))
+        name = f"{tensor.name}_box{'es' * len(self.lanes)}"
+        return self.alloc(name, (COORDINATES, *self.lanes), arithmetic(tensor.dtype))
 
     def _is_copied(self, row: Row) -> bool:
         return True
@@ -595,7 +597,7 @@ class _BoxCode(Statements):
     def _copy_in(self, row: Row, memory: Buffer) -> None:
         with self.loop("k", COORDINATES, ForKind.VECTORIZED) as k:
             value = tirx.BufferLoad(row.tensor, [*row.place, k])
-            self.store(memory, value.astype("float32"), k)
+            self.store(memory, value.astype(memory.dtype), k)
 
     def _copy_out(self, row: Row, memory: Buffer) -> None:
         with self.loop("k", COORDINATES, ForKind.VECTORIZED) as k:

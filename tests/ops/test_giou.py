@@ -250,6 +250,95 @@ def test_cuda_reads_and_writes_whole_boxes(name, dtype):
     assert not re.search(r"\b(pred|target|grad_pred|grad_target|grad_rows)_ptr\[", source)
 
 
+# -- dtypes -------------------------------------------------------------------------------
+
+INTEGERS = ("uint8", "int16", "int32")
+
+
+def typed(rng, shape, form, dtypes):
+    """A batch with predictions and targets of two dtypes; integers over their whole range."""
+    given = boxes.batch(rng, shape, form, boxes=boxes.sized)
+    pred, target = dtypes
+    low, high = (np.iinfo(target).min, np.iinfo(target).max) if target in INTEGERS else (-9, 9)
+    # Of the same extent, so that no 16 bits of a prediction are infinite, nor all areas disjoint.
+    limits = np.finfo("float16").max if pred == "float16" else np.inf
+
+    def spread(*shape):
+        first, last = np.sort(rng.uniform(low, high, (2, *shape, 2)), axis=0)
+        return np.concatenate([first, last], -1)
+
+    pred_boxes = spread(*shape).clip(-limits, limits)
+    rows = spread(*given.target.shape[:-1])
+    if form == "none":
+        # Of boxes that count, y2 is positive; unsigned ones are 0 where they do not.
+        rows[..., 3] = np.where(given.target[..., 3] > 0, np.maximum(rows[..., 3], 1), min(low, 0))
+    elif target not in INTEGERS:
+        rows[~np.isfinite(given.target)] = np.nan
+    else:
+        rows.reshape(-1, 4)[-1] = low, low, high, high
+    return dataclasses.replace(
+        given, pred=pred_boxes.astype(dtype_of(pred)), target=rows.astype(dtype_of(target))
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "form", "target", "device"),
+    in_turn(
+        zip(
+            [(p, t) for p in DTYPES for t in (*INTEGERS, *DTYPES) if p != t],
+            itertools.cycle(["none", "offsets", "count"]),
+            strict=False,
+        ),
+        TARGETS[:2],
+        WAYS[:2],
+    ),
+)
+def test_targets_of_other_dtypes(target, device, dtypes, form, rng):
+    """Converted in the kernels; results have the dtype of the predictions."""
+    for shape in ((3, 5), (7, 33)):
+        given = typed(rng, shape, form, dtypes)
+        check("GIoULoss", target, device, given.arrays())
+        arrays = given.gradient_arrays(20.0)
+        check("GIoULossGrad", target, device, arrays)
+        for got in call("GIoULossGrad", target, device, arrays):
+            assert got.dtype == given.pred.dtype
+
+
+@pytest.mark.parametrize("form", ["none", "count", "offsets"])
+def test_doubles(form, rng):
+    """All of their bits, which fp32 anywhere in between would lose."""
+    for shape in ((3, 5), (7, 33)):
+        given = boxes.batch(rng, shape, form, "float64", boxes=boxes.sized)
+        check("GIoULoss", "llvm", "cpu", given.arrays())
+        check("GIoULossGrad", "llvm", "cpu", given.gradient_arrays(20.0))
+
+
+def test_doubles_are_the_hosts():
+    kinds = {"pred": "float64", "target": "float64", "count": "int32"}
+    with pytest.raises(
+        OperatorError,
+        match=r"for opencl failed: its pred is float64\[B, M, 4\], "
+        "expected float32 or float16 or bfloat16",
+    ):
+        compile_operator("GIoULoss", "opencl", "cpu", inputs=kinds)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_two_negative_sides_make_no_area(dtype):
+    """The example of docs/giou.md, with the formula that is often copied beside it."""
+    pred, target = np.array([[0, 0, 40, 45]], "f4"), np.array([[78, 95, 88, 105]])
+    (p1, p2), (t1, t2) = ((box[0, :2].astype("f8"), box[0, 2:]) for box in (pred, target))
+    inter = (np.minimum(p2, t2) - np.maximum(p1, t1)).prod()
+    union = (p2 - p1).prod() + (t2 - t1).prod() - inter
+    around = (np.maximum(p2, t2) - np.minimum(p1, t1)).prod()
+    assert (inter, union, around) == (1900, 0, 9240)
+    copied = inter / (union + 1e-5) - (around - union) / (around + 1e-5)
+    assert copied == pytest.approx(1.9e8, rel=1e-6)
+    (got,) = call("GIoU", "llvm", "cpu", [pred, target.astype(dtype)])
+    assert got[0] == pytest.approx(1900 / 9240 - 1, abs=1e-6)
+    assert round(float(got[0]), 3) == -0.794
+
+
 # -- what is refused ----------------------------------------------------------------------
 
 
@@ -284,10 +373,20 @@ REFUSED = {
         ShapeError,
         r"offsets \[2\], expected offsets \[3\]",
     ),
-    "two dtypes": (
-        [zeros(2, 3, 4), zeros(2, 3, 4, dtype="float16")],
+    "bytes for predictions": (
+        [zeros(2, 3, 4, dtype="uint8"), zeros(2, 3, 4)],
+        OperatorError,
+        r"'pred' of GIoULoss is uint8\[2, 3, 4\], expected float32 or float16 or bfloat16",
+    ),
+    "64-bit integers for targets": (
+        [zeros(2, 3, 4), zeros(2, 3, 4, dtype="int64")],
+        OperatorError,
+        r"'target' of GIoULoss is int64\[2, 3, 4\], expected .* or uint8 or int16 or int32",
+    ),
+    "doubles and floats": (
+        [zeros(2, 3, 4, dtype="float64"), zeros(2, 3, 4)],
         ShapeError,
-        r"expected one dtype",
+        r"expected float64 for both or for neither",
     ),
     "a large count": (
         [zeros(2, 3, 4), zeros(2, 3, 4), np.array([3, 4])],

@@ -94,6 +94,9 @@ class Operator:
     check
         Looks at the values of inputs, of which it gets arrays, ``None`` where values are not
         known; of floats only the shape counts.  Raises `InputError` where they are out of range.
+    host_only
+        Those of the operands' dtypes that an operator can be compiled for by itself on the target
+        ``llvm`` only.
 
     Raises
     ------
@@ -111,6 +114,7 @@ class Operator:
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     gradient: Operator | None = None
     check: Callable[[Arrays, Attributes], None] | None = None
+    host_only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for kind, operands in ("inputs", self.inputs), ("outputs", self.outputs):

@@ -63,7 +63,8 @@ def compile_operator(
     Raises
     ------
     OperatorError
-        If there is no such operator, input or attribute, or images have not its dtype.
+        If there is no such operator, input or attribute, or images or the target have not its
+        dtype.
     TargetError, CompileError
         As for networks.
     """
@@ -111,6 +112,7 @@ class CompiledOperator:
         self.signature = signature
         self.attributes = operator.complete(attributes or {})
         self.results = tuple(range(len(operator.outputs)) if results is None else results)
+        _check_target(operator, signature, target)
         device = find_device(target.kind, device_index, f"Running {operator.name}")
         check_storage(operator, signature, target, storage, device_index)
         self.memory = Memory(target, storage, device)
@@ -234,6 +236,20 @@ class CompiledOperator:
                 remedy="Give each once, in this order or by name.",
             )
         return [*inputs, *(named.get(name) for name in names[len(inputs) :])]
+
+
+def _check_target(operator: Operator, signature: Signature, target: TargetSpec) -> None:
+    """Raise `OperatorError` for dtypes that the host's code alone has."""
+    if target.kind == "llvm":
+        return
+    for operand, kind in zip(operator.inputs, signature, strict=True):
+        if kind is not None and kind.dtype in operator.host_only:
+            accepted = [dtype for dtype in operand.dtypes if dtype not in operator.host_only]
+            raise OperatorError(
+                f"Compiling {operator.name} for {target.kind} failed: its {operand.name} is "
+                f"{kind}, expected {' or '.join(accepted)}.",
+                remedy=f'Convert it to {accepted[0]}, or use target="llvm".',
+            )
 
 
 def _values(value: Shared, copied: bool) -> np.ndarray | None:

@@ -6,7 +6,8 @@
 
 :mod:`.giou_terms` has the formula and its derivatives, :mod:`.validity` says which boxes count.
 What the others hold (NaN, infinity) reaches nothing, and their gradients are 0.  Numbers are fp32
-inside, whatever they are stored in.
+inside, whatever they are stored in, which need not be the same for predictions and targets; where
+both are fp64, so is the arithmetic.  Results and gradients have the dtype of the predictions.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from . import giou_reference
 from .giou_terms import EPSILON, giou_of, gradients_of
 from .validity import FORMS, Batch, check_forms, check_pair, check_values
 
-_FLOATS = ("float32", "float16", "bfloat16")
+_FLOATS = ("float32", "float16", "bfloat16", "float64")
+_TARGETS = (*_FLOATS, "uint8", "int16", "int32")
+#: To check derivatives with, on the host.
+_HOST_ONLY = ("float64",)
 _ATTRIBUTES = {"epsilon": EPSILON}
 
 
@@ -50,7 +54,7 @@ def _infer_gradient(types: Types, attributes: Attributes) -> tuple[TensorType, .
             "dtype for each box.",
             remedy="Give the gradient of GIoU's result.",
         )
-    return pred, target
+    return pred, TensorType(target.shape, pred.dtype)
 
 
 def _check_batch(operator: str, types: Types) -> None:
@@ -76,7 +80,7 @@ def _infer_loss_gradient(types: Types, attributes: Attributes) -> tuple[TensorTy
             "scalars, the second of the dtype of pred.",
             remedy="Give the second result of GIoULoss, and the gradient of its first.",
         )
-    return pred, target
+    return pred, TensorType(target.shape, pred.dtype)
 
 
 # -- what they compute --------------------------------------------------------------------
@@ -97,7 +101,7 @@ def _compute_gradient(tensors: Tensors, attributes: Attributes) -> list[te.Tenso
     return _gradients(
         Batch(pred, target),
         attributes,
-        lambda *box: grad(*box).astype("float32"),
+        lambda *box: grad(*box).astype(boxes.arithmetic(grad.dtype)),
         lambda box, value: value,
     )
 
@@ -121,13 +125,14 @@ def _compute_loss(tensors: Tensors, attributes: Attributes) -> list[te.Tensor]:
 def _compute_loss_gradient(tensors: Tensors, attributes: Attributes) -> list[te.Tensor]:
     *forms, valid, grad = tensors
     batch = Batch(*forms)
-    at_least_one = tirx.Max(valid(), tirx.const(1, "int32")).astype("float32")
-    weight = grad().astype("float32") / at_least_one
+    dtype = boxes.arithmetic(grad.dtype)
+    at_least_one = tirx.Max(valid(), tirx.const(1, "int32")).astype(dtype)
+    weight = grad().astype(dtype) / at_least_one
     by_pred, by_target = _gradients(
         batch,
         attributes,
         lambda *box: weight,
-        lambda box, value: tirx.if_then_else(batch.valid(box), value, tirx.const(0, "float32")),
+        lambda box, value: tirx.if_then_else(batch.valid(box), value, tirx.const(0, dtype)),
     )
     if batch.offsets is not None:
         place = te.compute(batch.boxes, lambda *box: batch.row(box), name="row")
@@ -212,8 +217,8 @@ def _reference_loss_gradient(arrays: Arrays, attributes: Attributes) -> list[np.
 # -- the operators ------------------------------------------------------------------------
 
 _BOXES = ("B, M, 4", "M, 4")
-_PAIR = (Operand("pred", _FLOATS, shapes=_BOXES), Operand("target", _FLOATS, shapes=_BOXES))
-_BATCH = (_PAIR[0], Operand("target", _FLOATS, shapes=("B, M, 4", "P, 4")), *FORMS)
+_PAIR = (Operand("pred", _FLOATS, shapes=_BOXES), Operand("target", _TARGETS, shapes=_BOXES))
+_BATCH = (_PAIR[0], Operand("target", _TARGETS, shapes=("B, M, 4", "P, 4")), *FORMS)
 _GRADIENTS = (Operand("grad_pred", _FLOATS), Operand("grad_target", _FLOATS))
 
 GIOU_GRAD = Operator(
@@ -221,12 +226,14 @@ GIOU_GRAD = Operator(
     "Gradients of GIoU by the coordinates of both boxes.",
     (*_PAIR, Operand("grad_giou", _FLOATS, shapes=("B, M", "M"))), _GRADIENTS,
     _infer_gradient, _compute_gradient, _reference_gradient, _ATTRIBUTES,
+    host_only=_HOST_ONLY,
 )  # fmt: skip
 
 GIOU = Operator(
     "GIoU",
     "Generalised intersection over union of pairs of boxes x1 y1 x2 y2.",
     _PAIR, (Operand("giou", _FLOATS),), _infer, _compute, _reference, _ATTRIBUTES, GIOU_GRAD,
+    host_only=_HOST_ONLY,
 )  # fmt: skip
 
 _SCALARS = (
@@ -240,6 +247,7 @@ GIOU_LOSS_GRAD = Operator(
     (*_BATCH, *_SCALARS), _GRADIENTS,
     _infer_loss_gradient, _compute_loss_gradient, _reference_loss_gradient, _ATTRIBUTES,
     check=lambda arrays, attributes: check_values("GIoULossGrad", arrays),
+    host_only=_HOST_ONLY,
 )  # fmt: skip
 
 GIOU_LOSS = Operator(
@@ -248,6 +256,7 @@ GIOU_LOSS = Operator(
     _BATCH, (Operand("loss", _FLOATS), Operand("valid", ("int32",))),
     _infer_loss, _compute_loss, _reference_loss, _ATTRIBUTES, GIOU_LOSS_GRAD,
     check=lambda arrays, attributes: check_values("GIoULoss", arrays),
+    host_only=_HOST_ONLY,
 )  # fmt: skip
 
 #: What this file adds to `tvmflow.ops.OPERATORS`.

@@ -86,6 +86,8 @@ def _terms(
     pred: Array, target: Array, epsilon: float
 ) -> tuple[Array, tuple[Array, Array, Array], tuple[Array, Array, Array, Array]]:
     """GIoU; the areas of intersection, union and the box around; sides ``[..., 2]``."""
+    # Differences of small integers would wrap around.
+    pred, target = (np.asarray(box, np.float64) for box in (pred, target))
     first, second = (pred[..., :2], target[..., :2]), (pred[..., 2:], target[..., 2:])
     sides = (
         second[0] - first[0],

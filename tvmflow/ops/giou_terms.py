@@ -1,4 +1,4 @@
-"""The arithmetic of a pair of boxes, as expressions of eight fp32 numbers.
+"""The arithmetic of a pair of boxes, as expressions of eight numbers, fp32 or fp64.
 
 For a box ``x1 y1 x2 y2`` of the prediction and one of the target::
 
@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from tvm import tirx
 from tvm.tirx import Expr
 
+from ..schedules.boxes import arithmetic
+
 #: Added to areas that something is divided by.
 EPSILON = 1e-5
 
@@ -27,8 +29,8 @@ class Names:
         self._bound: list[tuple[tirx.Var, Expr]] = []
 
     def name(self, name: str, value: Expr) -> tirx.Var:
-        """Return an fp32 variable that has this value in what :meth:`close` returns."""
-        self._bound.append((tirx.Var(name, "float32"), value))
+        """Return a variable that has this value in what :meth:`close` returns."""
+        self._bound.append((tirx.Var(name, value.ty.dtype), value))
         return self._bound[-1][0]
 
     def close(self, body: Expr) -> Expr:
@@ -39,14 +41,14 @@ class Names:
 
 
 class Pair:
-    """What GIoU and its derivatives share, of two boxes' coordinates of any floating dtype."""
+    """What GIoU and its derivatives share, of two boxes' coordinates of any dtypes."""
 
     def __init__(self, pred: Sequence[Expr], target: Sequence[Expr], epsilon: float):
         self.names = names = Names()
-        name = names.name
+        name, dtype = names.name, arithmetic(str(pred[0].ty.dtype))
         self.pred, self.target = (
             [
-                name(f"{box}_{corner}", coordinate.astype("float32"))
+                name(f"{box}_{corner}", coordinate.astype(dtype))
                 for corner, coordinate in zip(("x1", "y1", "x2", "y2"), coordinates, strict=True)
             ]
             for box, coordinates in (("pred", pred), ("target", target))
@@ -72,13 +74,14 @@ class Pair:
             areas[box] = name(f"{box}_area", width * height)
         self.inter, self.enclosing = areas["inter"], areas["enclosing"]
         self.union = name("union_area", areas["pred"] + areas["target"] - self.inter)
-        self.union_epsilon = self.union + _number(epsilon)
-        self.per_union = name("per_union", _number(1) / self.union_epsilon)
-        self.per_enclosing = name("per_enclosing", _number(1) / (self.enclosing + _number(epsilon)))
+        one, small = tirx.const(1, dtype), tirx.const(epsilon, dtype)
+        self.union_epsilon = self.union + small
+        self.per_union = name("per_union", one / self.union_epsilon)
+        self.per_enclosing = name("per_enclosing", one / (self.enclosing + small))
 
 
 def giou_of(pred: Sequence[Expr], target: Sequence[Expr], epsilon: float) -> Expr:
-    """GIoU of two boxes in fp32."""
+    """GIoU of two boxes, in fp64 where coordinates are, else in fp32."""
     pair = Pair(pred, target, epsilon)
     return pair.names.close(
         pair.inter * pair.per_union - (pair.enclosing - pair.union) * pair.per_enclosing
@@ -117,7 +120,7 @@ def gradients_of(
         left = name(f"left_{axis}", _share(p1, t1))
         right = name(f"right_{axis}", _share(t2, p2))
         for corner, share in ((axis, left), (axis + 2, right)):
-            rest = name(f"rest_{corner}", _number(1) - share)
+            rest = name(f"rest_{corner}", tirx.const(1, share.ty.dtype) - share)
             first[corner] = by_side["pred"] + share * inter + rest * enclosing
             second[corner] = by_side["target"] + rest * inter + share * enclosing
         # A side shrinks where its first corner moves on.
@@ -125,16 +128,13 @@ def gradients_of(
     return pair.names, [by_corner[c] for by_corner in (first, second) for c in range(4)]
 
 
-def _number(value: float) -> Expr:
-    return tirx.const(value, "float32")
-
-
 def _where_not_negative(value: Expr, chosen: Expr) -> Expr:
     """``chosen``, 0 where ``value`` is negative."""
-    return tirx.Select(value < _number(0), _number(0), chosen)
+    zero = tirx.const(0, value.ty.dtype)
+    return tirx.Select(value < zero, zero, chosen)
 
 
 def _share(a: Expr, b: Expr) -> Expr:
     """1 where ``a > b``, 0 where it is less, half where they are equal."""
-    equal_or_less = tirx.Select(a < b, _number(0), _number(0.5))
-    return tirx.Select(a > b, _number(1), equal_or_less)
+    less, equal, greater = (tirx.const(share, a.ty.dtype) for share in (0, 0.5, 1))
+    return tirx.Select(a > b, greater, tirx.Select(a < b, less, equal))

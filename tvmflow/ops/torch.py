@@ -15,13 +15,14 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
 import torch
 
 from ..devices.target import resolve
-from ..errors import InputError
+from ..errors import InputError, OperatorError
 from ..ir.operator import Operator
 from ..ir.tensors import TensorType
 from ..module.values import unknown
@@ -44,14 +45,14 @@ def giou(pred: torch.Tensor, target: torch.Tensor, epsilon: float = 1e-5) -> tor
     Parameters
     ----------
     pred, target
-        Boxes ``[B, M, 4]`` or ``[M, 4]`` in fp32, fp16 or bf16.
+        Boxes ``[B, M, 4]`` or ``[M, 4]``, of dtypes as for `giou_loss`.
     epsilon
         What is added to areas that are divided by.
 
     Returns
     -------
     torch.Tensor
-        ``[B, M]`` or ``[M]``.
+        ``[B, M]`` or ``[M]``, of the dtype of ``pred``.
 
     Raises
     ------
@@ -78,7 +79,8 @@ def giou_loss(
     pred
         Boxes ``[B, M, 4]`` (x1 y1 x2 y2) in fp32, fp16 or bf16.
     target
-        Boxes of the same shape and dtype; with ``offsets`` packed, ``[P, 4]``.
+        Boxes of the same shape; with ``offsets`` packed, ``[P, 4]``. In any of these dtypes, or
+        uint8, int16 or int32: the kernel converts what it reads. On the CPU, both may be fp64.
     count
         How many boxes of each sample are valid, the first ones: int32 or int64 ``[B]``.
     mask
@@ -163,6 +165,8 @@ def _register(operator: Operator, name: str) -> Any:
     function.register_fake(fake)
     if operator.gradient is not None:
         _register_gradient(operator, operator.gradient, function)
+    else:
+        function.register_autograd(partial(_refuse_gradient, operator))
 
     def call(*tensors: Any, results: Sequence[int] | None = None, **attributes: Any) -> Any:
         padded = [*tensors, *[None] * (len(operator.inputs) - len(tensors))]
@@ -203,6 +207,15 @@ def _register_gradient(operator: Operator, gradient: Operator, function: Any) ->
     names = [*inputs, *outputs]
     kept = [operand.name for operand in gradient.inputs if operand.name in names]
     function.register_autograd(backward, setup_context=keep)
+
+
+def _refuse_gradient(operator: Operator, ctx: Any, grads: Any) -> None:
+    """What differentiating an operator without a gradient does: gradients are such ones."""
+    raise OperatorError(
+        f"Differentiating {operator.name} failed: it has no gradient, which of a gradient itself "
+        "would be second derivatives, and these are not computed.",
+        remedy="Differentiate once, or detach its results.",
+    )
 
 
 def _schema(operator: Operator) -> str:

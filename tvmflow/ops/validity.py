@@ -18,6 +18,7 @@ from tvm import te, tirx
 from ..errors import InputError, ShapeError
 from ..ir.operator import Arrays, Operand, Types
 from ..ir.tensors import TensorType
+from ..schedules import boxes
 
 INTEGERS = ("int32", "int64")
 #: Inputs after ``pred`` and ``target``; a node has at most one of them.
@@ -45,10 +46,11 @@ def check_pair(operator: str, pred: TensorType, target: TensorType, *, packed: b
             f"expected target of {expected}.",
             remedy="Give a target for each predicted box, or packed targets with offsets.",
         )
-    if pred.dtype != target.dtype:
+    if pred.dtype != target.dtype and "float64" in (pred.dtype, target.dtype):
         raise ShapeError(
-            f"{operator} is given pred {pred} and target {target}, expected one dtype.",
-            remedy="Convert the target to the dtype of pred.",
+            f"{operator} is given pred {pred} and target {target}, expected float64 for both or "
+            "for neither.",
+            remedy="Convert one of them.",
         )
 
 
@@ -138,7 +140,9 @@ class Batch:
             mask, dtype = self.mask(*box), self.mask.dtype
             return mask if dtype == "bool" else mask != tirx.const(0, dtype)
         if self.count is None and self.offsets is None:
-            return self.target(*box, 3).astype("float32") > tirx.const(0, "float32")
+            y2 = self.target(*box, 3)
+            dtype = boxes.arithmetic(self.target.dtype)
+            return y2.astype(dtype) > tirx.const(0, dtype)
         return box[-1] < self._limit(box)
 
     def row(self, box: Index) -> tirx.Expr:
