@@ -125,12 +125,8 @@ def moved(
         floats = [a for a in around if a.dtype.kind == "f"]
         exact = node.op_type in EXACT and not _reduces(node)
         if types.get(node.output[0]) == "float16" and types.get(node.input[0]) != "float16":
-            # A conversion to half precision: what follows is computed in single, of rounded values
-            # or of unrounded ones.
-            exact = types[node.input[0]] == "float32"
-            if exact:
-                copy.input[0] = noise.stored(nodes, copy.input[0], values[node.input[0]].shape)
-                used = True
+            # A conversion to half precision: what follows is computed in single, unrounded.
+            exact = False
         inexact = node.op_type in WEIGHTED and _scaled(node, network, values)
         inexact = inexact or (winograd and is_tiled(node, values))
         if node.op_type in EXACT_IF_WHOLE and not inexact:

@@ -101,7 +101,7 @@ def verify(
     inputs
         Arrays by ONNX name, default random ones of `seed`.
     """
-    if not isinstance(module, Module):
+    if isinstance(module, str | os.PathLike):
         with closing(load(module)) as opened:
             return verify(model, opened, inputs, seed=seed)
     values = dict(inputs) if inputs is not None else random_inputs(module, seed)
