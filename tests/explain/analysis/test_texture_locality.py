@@ -190,7 +190,8 @@ def test_counts_are_those_of_a_simulator(tmp_path, pad):
                 counted[kernel, kind] = sum(counts[name] for name in names)
     assert len(counted) >= 4
     # Nine columns and ten rows of items, the last beyond the map; what they ask for outside of the
-    # picture is a read, too, which the sampler answers without the image.
+    # picture is a read, too, which the sampler answers without the image.  Without padding, the
+    # last texel is read instead, and is predicted.
     asked = np.indices((10, 9, 3, 3))
     places = asked[:2] + asked[2:] - pad
     outside = ((places < 0) | (places >= side)).any(axis=0)
