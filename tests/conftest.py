@@ -91,9 +91,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         short = [name for name in short if name in quick or "quick" in marked[name]]
     if tier == "rest":
         left = set(names) - set(short)
-        chosen = tiers.sample(durations, [name for name in names if name in left])
+        chosen = tiers.sample(durations, [n for n in names if n in left], tiers.commit())
     elif tier == "optimised":
-        chosen = tiers.sample(durations, [name for name in names if "optimised" in marked[name]])
+        optimised = [name for name in names if "optimised" in marked[name]]
+        chosen = tiers.sample(durations, optimised, tiers.commit())
     else:
         chosen = set(short if tier == "quick" else names)
     parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
@@ -115,7 +116,7 @@ def pytest_terminal_summary(
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 seconds[report.nodeid] += report.duration
-    tiers.write(seconds)
+    tiers.write(seconds, every=config.getoption("--tier") == "every")
 
 
 @cache

@@ -7,10 +7,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from statistics import fmean
+from zlib import crc32
 
 FILE = Path(__file__).parents[1] / "durations.json"
 #: What all folders of tests lie in, as pytest names tests.
@@ -20,7 +22,10 @@ QUICK = 0.2
 #: Seconds that the quickest case of a test may take to be quick, too: every test has one there.
 ONE_CASE = 0.8
 #: Seconds that the other cases of a test may take together, if there are several.
-BUDGET = 3.0
+BUDGET = 2.0
+#: Tests that take longer than this many seconds take turns: a commit has one in `TURNS` of them.
+LONG = 5.0
+TURNS = 5
 #: Seconds that a case may take at all; ``make test-every`` has those that take longer, too.
 LONGEST = 60.0
 
@@ -35,15 +40,20 @@ def quick(durations: Mapping[str, float], tests: Iterable[str]) -> set[str]:
     return found
 
 
-def sample(durations: Mapping[str, float], tests: Iterable[str]) -> set[str]:
+def sample(durations: Mapping[str, float], tests: Iterable[str], turn: int) -> set[str]:
     """Of the cases of each test as many as the budget has time for, one at least.
 
     They lie evenly among all of them: neighbours differ least.  What was never measured takes as
-    long as the other cases.
+    long as the other cases.  Of tests that take long, those whose turn it is.
     """
     found: set[str] = set()
     for cases in _by_function(tests):
-        names = [name for name in cases if durations.get(name, 0.0) <= LONGEST]
+        names = [
+            name
+            for name in cases
+            if (seconds := durations.get(name, 0.0)) <= LONG
+            or (seconds <= LONGEST and (crc32(name.encode()) + turn) % TURNS == 0)
+        ]
         known = [durations[name] for name in names if name in durations]
         count = int(BUDGET / (fmean(known) if known else QUICK))
         count = min(max(count, 1), len(names))
@@ -68,8 +78,20 @@ def read() -> dict[str, float]:
     }
 
 
-def write(measured: Mapping[str, float]) -> None:
-    """Keep the seconds of tests that are not quick."""
+def commit(folder: Path = FILE.parent) -> int:
+    """A number of the commit that is checked out, 0 where there is none."""
+    command = ["git", "-C", str(folder), "rev-parse", "--short=8", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    return int(done.stdout.strip()[:8], 16)
+
+
+def write(measured: Mapping[str, float], *, every: bool) -> None:
+    """Keep the seconds of tests that are not quick; unless every test ran, those of the others."""
+    if not every:
+        measured = {**read(), **measured}
     kept: dict[str, dict[str, float]] = {}
     for test, seconds in sorted(measured.items()):
         if seconds > QUICK:
