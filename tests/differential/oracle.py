@@ -73,7 +73,7 @@ def run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndar
 
 
 #: Where ONNX Runtime's own NaN and infinities depend on its algorithm, or on how wide its vectors
-#: are: docs/design.md has a table.  Numbers are compared there as everywhere.
+#: are: docs/design.md has a list.  Numbers are compared there as everywhere.
 ERRATIC = names(
     """
     MaxPool GlobalMaxPool ReduceMax ReduceMin Scatter ScatterElements ScatterND Hardmax LRN Resize
