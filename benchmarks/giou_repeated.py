@@ -71,13 +71,20 @@ def schedule(batch: int, boxes: int, form: str, skip: str, target: TargetSpec) -
     return schedule_function(function, target, knobs)
 
 
+def repeated(scheduled: Scheduled, repeats: int) -> tirx.PrimFunc:
+    """The function of a schedule with a loop around its body."""
+    function = scheduled.schedule.mod["main"]
+    body = tvm_ffi.structural_map(function.body, (tirx.SeqStmt, partial(_looped, repeats)))
+    if _marks(body):
+        raise RuntimeError(f"a body of {scheduled.knobs} stands in no sequence of statements")
+    return tirx.PrimFunc(function.params, body, function.ret_type, function.attrs)
+
+
 def build(
     folder: Path, scheduled: Scheduled, name: str, repeats: int, target: TargetSpec
 ) -> dict[str, Any]:
     """Write the library of a schedule with a loop around its body; what is known of it."""
-    function = scheduled.schedule.mod["main"]
-    looped = tvm_ffi.structural_map(function.body, (tirx.SeqStmt, partial(_looped, repeats)))
-    function = tirx.PrimFunc(function.params, looped, function.ret_type, function.attrs)
+    function = repeated(scheduled, repeats)
     own: list[Any] = []
     if target.is_gpu_kernel:
         function, own = with_workspaces(function)
@@ -121,7 +128,7 @@ def _looped(repeats: int, block: tirx.SeqStmt) -> tirx.Stmt:
             known |= {bind.var for bind in nodes_in(statement, tirx.Bind)}
     if not any(_marks(statements[place]) for place in places):
         return block
-    turn = tirx.Var("turn", "int32")
+    turn = tirx.Var("repetition", "int32")
     moved = turn.astype("float32") * tirx.const(STEP, "float32")
     body = tvm_ffi.structural_map(
         sequence(statements[places[0] : places[-1] + 1]),
