@@ -8,6 +8,9 @@ compiler or TVM's own, functions are compiled elsewhere first:
     python benchmarks/giou.py --compile-only DIR [--target cuda] [--arch sm_90]
     python benchmarks/giou.py --functions DIR
 
+``--case faces`` measures what training is like: few faces a picture, uint8 targets, bf16
+predictions, forward and backward apart; see `giou_faces.py`.
+
 It ends with status 0 and one sentence where PyTorch is missing, or a GPU that DIR is for.
 """
 
@@ -176,6 +179,11 @@ def measure(folder: Path, options: argparse.Namespace) -> None:
         if device == "cuda"
         else f"CPU, {torch.get_num_threads()} threads"
     )
+    if options.case == "faces":
+        import giou_faces
+
+        giou_faces.measure(functions, name, options)
+        return
     data = Data(options.batch, options.boxes, device)
     forward = network(options.batch, options.size, options.boxes, device)
     table = measure_steps(data, functions, options.rounds, forward)
@@ -206,16 +214,24 @@ def main() -> None:
     step = parser.add_mutually_exclusive_group()
     step.add_argument("--compile-only", type=Path, metavar="DIR")
     step.add_argument("--functions", type=Path, metavar="DIR")
+    parser.add_argument("--case", choices=["loss", "faces"], default="loss")
     parser.add_argument("--target", choices=["cuda", "llvm"], help="default: what there is")
     parser.add_argument("--arch", default="sm_90", help="of the GPU's machine code")
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--boxes", type=int, default=256, help="of a sample, at most")
     parser.add_argument("--size", type=int, default=32, help="pixels of FaceBoxNet's image")
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--repetitions", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64],
+                        help="of a kernel's body (faces)")  # fmt: skip
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="of each step (faces)")
     parser.add_argument("--quick", action="store_true", help="one size, nothing is written")
     options = parser.parse_args()
     if options.functions and not (options.functions / "functions.json").exists():
         parser.error(f"{options.functions} has no functions; make them with --compile-only")
+    if options.functions:
+        case = json.loads((options.functions / "functions.json").read_text()).get("case", "loss")
+        if case != options.case:
+            parser.error(f"{options.functions} has functions of --case {case}, not {options.case}")
     target = options.target or _found_target(options.functions)
     if not options.compile_only and (reason := missing(target)):
         print(f"{reason}: nothing measured")
@@ -226,11 +242,13 @@ def main() -> None:
     # Only here: measuring may have to do without TVM's compiler.
     from giou_modules import compile_functions
 
+    sizes = {name: getattr(options, name) for name in ("batch", "boxes", "repetitions")}
+    given = (target, options.arch, options.case)
     if options.compile_only:
-        compile_functions(options.compile_only, target, options.arch)
+        compile_functions(options.compile_only, *given, **sizes)
         return
     with tempfile.TemporaryDirectory() as folder:
-        compile_functions(Path(folder), target, options.arch)
+        compile_functions(Path(folder), *given, **sizes)
         measure(Path(folder), options)
 
 

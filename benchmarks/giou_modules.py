@@ -15,18 +15,30 @@ if TYPE_CHECKING:
     from tvmflow.devices.target import TargetSpec
     from tvmflow.ops.program import Program
 
-#: Forms of validity, with the dtypes of their inputs.
-FORMS: dict[str, dict[str, str]] = {
-    "count": {"count": "int32"},
-    "mask": {"mask": "bool"},
-    "offsets": {"target": "float32[P, 4]", "offsets": "int32"},
+#: Forms of validity by the case, with the dtypes of their inputs.
+FORMS: dict[str, dict[str, dict[str, str]]] = {
+    "loss": {
+        "count": {"count": "int32"},
+        "mask": {"mask": "bool"},
+        "offsets": {"target": "float32[P, 4]", "offsets": "int32"},
+    },
+    "faces": {
+        "count": {"pred": "bfloat16", "target": "uint8", "count": "int32"},
+        "offsets": {"pred": "bfloat16", "target": "uint8[P, 4]", "offsets": "int32"},
+    },
 }
 #: Ways of skipping boxes that are not valid.
 SKIPS = ("none", "element", "warp", "list")
 
 
-def compile_functions(folder: Path, target: str, arch: str) -> None:
-    """Compile the loss in every form with every way of skipping, and its gradient."""
+def compile_functions(
+    folder: Path, target: str, arch: str, case: str = "loss", **sizes: Any
+) -> None:
+    """Compile the loss in every form of a case with every way of skipping, and its gradient.
+
+    ``faces`` also has kernels with their body several times over, of the sizes ``batch``, ``boxes``
+    and ``repetitions``, a sequence.
+    """
     from cuda_code import keep_machine_code
 
     from tvmflow.devices.target import resolve
@@ -36,28 +48,34 @@ def compile_functions(folder: Path, target: str, arch: str) -> None:
         keep_machine_code(folder, arch)
     spec = resolve(target)
     entries = []
-    for form in FORMS:
-        loss = _build("GIoULoss", form, spec)
+    for form, types in FORMS[case].items():
+        loss = _build("GIoULoss", types, spec)
         entries.append(_keep(folder, "GIoULoss", form, "", loss, spec))
-        gradient = _build("GIoULossGrad", form, spec)
+        of_loss = {"grad_loss": types.get("pred", "float32")}
+        gradient = _build("GIoULossGrad", {**types, **of_loss}, spec)
         entries.append(_keep(folder, "GIoULossGrad", form, "", gradient, spec))
         for skip in SKIPS:
             knobs = {**loss.scheduled.knobs, "skip": skip}
             if _allowed(loss, knobs, spec):
-                program = _build("GIoULoss", form, spec, knobs)
+                program = _build("GIoULoss", types, spec, knobs)
                 entries.append(_keep(folder, "GIoULoss", form, skip, program, spec))
-    content = {"target": target, "arch": arch, "machine": platform.machine(), "entries": entries}
+    content = {"case": case, "target": target, "arch": arch, "machine": platform.machine(),
+               "entries": entries}  # fmt: skip
+    if case == "faces":
+        from giou_repeated import compile_repeated
+
+        content |= {**sizes, "repeated": compile_repeated(folder, spec, **sizes)}
     (folder / "functions.json").write_text(json.dumps(content, indent=2) + "\n")
 
 
-def _build(name: str, form: str, spec: TargetSpec, knobs: Any = None) -> Program:
-    """One function in fp32; of the gradients, that of the prediction."""
+def _build(name: str, types: Mapping[str, str], spec: TargetSpec, knobs: Any = None) -> Program:
+    """One function; of the gradients, that of the prediction."""
     from tvmflow.ir.operators import OPERATORS
     from tvmflow.ops.program import build
     from tvmflow.ops.signature import read_signature
 
     operator = OPERATORS[name]
-    signature = read_signature(operator, FORMS[form])
+    signature = read_signature(operator, types)
     results = [0] if name == "GIoULossGrad" else [0, 1]
     return build(operator, signature, operator.complete({}), results, spec, knobs)
 
@@ -117,6 +135,11 @@ class Functions:
         self._entries = {(e["operator"], e["form"], e["skip"]): e for e in self.manifest["entries"]}
         self._folder = folder
         self._loaded: dict[Any, Function] = {}
+
+    def repeated(self) -> dict[tuple[str, str, int], Function]:
+        """Kernels of `giou_repeated`, by form, way of skipping and repetitions."""
+        entries = self.manifest["repeated"]
+        return {(e["form"], e["skip"], e["repeats"]): Function(self._folder, e) for e in entries}
 
     def has(self, form: str, skip: str) -> bool:
         """Whether the loss was compiled with a way of skipping."""

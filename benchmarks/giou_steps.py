@@ -19,14 +19,24 @@ Run = Callable[[], Any]
 
 
 class Data:
-    """A batch as a loader gives it, and on the device in every form."""
+    """A batch as a loader gives it, and on the device in every form.
 
-    def __init__(self, batch: int, boxes: int, device: str, seed: int = 1):
+    Samples have any number of boxes, in fp32; or, as in pictures of people, |N(0, 3)|, in uint8
+    (pixels), with predictions in bf16.
+    """
+
+    def __init__(self, batch: int, boxes: int, device: str, seed: int = 1, *, faces: bool = False):
         rng = np.random.default_rng(seed)
-        self.device, self.boxes = device, boxes
-        self.counts = rng.integers(0, boxes + 1, batch)
-        self.samples = [_boxes(rng, int(count)) for count in self.counts]
-        self.pred = torch.from_numpy(_boxes(rng, batch, boxes)).to(device)
+        self.device, self.boxes, self.dtype = device, boxes, "uint8" if faces else "float32"
+        if faces:
+            self.counts = np.rint(abs(rng.normal(0, 3, batch))).astype(int).clip(max=boxes)
+        else:
+            self.counts = rng.integers(0, boxes + 1, batch)
+        # Corners are from 0 to 2.
+        scale = 127 if faces else 1
+        self.samples = [(_boxes(rng, int(n)) * scale).astype(self.dtype) for n in self.counts]
+        pred = torch.from_numpy(_boxes(rng, batch, boxes) * np.float32(scale))
+        self.pred = pred.to(device, torch.bfloat16 if faces else torch.float32)
         self.list = self.copy_list()
         self.packed, self.offsets = self.copy_ragged()
         self.target, self.count = self.copy_padded()
@@ -42,14 +52,14 @@ class Data:
 
     def copy_padded(self) -> tuple[Any, Any]:
         """Two copies, of as many boxes as there may be."""
-        target, count = pack(self.samples, "float32").padded(self.boxes)
+        target, count = pack(self.samples, self.dtype).padded(self.boxes)
         return torch.from_numpy(target).to(self.device), torch.from_numpy(count).to(self.device)
 
     def copy_ragged(self) -> tuple[Any, Any]:
         """One copy of the valid boxes and the offsets."""
-        batch = pack(self.samples, "float32")
+        batch = pack(self.samples, self.dtype)
         buffer = torch.from_numpy(batch.buffer).to(self.device)
-        packed = buffer[: batch.box_bytes].view(torch.float32).view(-1, 4)
+        packed = buffer[: batch.box_bytes].view(getattr(torch, self.dtype)).view(-1, 4)
         return packed, buffer[batch.box_bytes :].view(torch.int32)
 
 
@@ -112,13 +122,17 @@ def _own_backward(functions: Functions, inputs: tuple[Any, ...]) -> Run:
 
 def check(found: dict[str, dict[str, Run]], data: Data) -> None:
     """Every step's loss and gradient, against NumPy's float64."""
-    pred, target = (t.cpu().numpy().astype(np.float64) for t in (data.pred, data.target))
+    pred, target = (t.cpu().double().numpy() for t in (data.pred, data.target))
+    # A bf16 has 8 bits: what it rounds is half of the last one.
+    limits = (1e-5, 1e-4) if data.pred.dtype == torch.float32 else (2**-8, 2**-7)
     valid = np.arange(data.boxes) < data.counts[:, None]
     number = max(valid.sum(), 1)
     loss = reference.giou(pred, target)[valid].sum() / number
     grad, _ = reference.giou_gradients(pred, target, valid / number)
     for name, runs in found.items():
         error = abs(runs["loss"]().item() - loss)
-        worst = np.abs(runs["backward"]().cpu().numpy() - np.where(valid[..., None], grad, 0)).max()
-        if error > 1e-5 or worst > 1e-4 * np.abs(grad).max():
+        worst = np.abs(
+            runs["backward"]().cpu().double().numpy() - np.where(valid[..., None], grad, 0)
+        ).max()
+        if error > limits[0] or worst > limits[1] * np.abs(grad).max():
             raise SystemExit(f"{name} is wrong: loss by {error:.2g}, gradient by {worst:.2g}")

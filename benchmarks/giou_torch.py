@@ -14,7 +14,8 @@ EPSILON = 1e-5
 
 
 def giou(pred: Tensor, target: Tensor) -> Tensor:
-    """GIoU of pairs of boxes ``[..., 4]``."""
+    """GIoU of pairs of boxes ``[..., 4]``, in fp32."""
+    pred, target = pred.float(), target.float()
 
     def area(low: Tensor, high: Tensor) -> Tensor:
         side = (high - low).clamp(min=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx
 import torch
 from onnx import helper, numpy_helper
@@ -55,7 +56,7 @@ OPERATORS: dict[str, Callable[..., Tensor]] = {
     "MaxPool": _max_pool,
     "Neg": torch.neg,
     "Relu": F.relu,
-    "Reshape": lambda x, shape: x.reshape(shape.tolist()),
+    "Reshape": torch.reshape,
     "Softmax": lambda x, axis=-1: torch.softmax(x, axis),
 }
 
@@ -76,10 +77,12 @@ class OnnxModule(nn.Module):
         self.inputs = [i.name for i in graph.input if i.name not in constants]
         self.outputs = [o.name for o in graph.output]
         self.nodes: list[tuple[Callable[..., Tensor], list[str], dict[str, Any], str]] = []
-        #: Limits of Clip are numbers: PyTorch's kernels take no tensors for them.
-        self.numbers = {n: float(c) for n, c in constants.items() if c.ndim == 0}
+        #: Limits of Clip and shapes are numbers: PyTorch's kernels take no tensors for them.
+        self.numbers = {
+            n: c.tolist() for n, c in constants.items() if c.ndim == 0 or c.dtype == np.int64
+        }
         for name, array in constants.items():
-            if array.ndim:
+            if name not in self.numbers:
                 self.register_buffer(_attribute(name), torch.from_numpy(array.copy()))
         for node in graph.node:
             if node.op_type not in OPERATORS:
@@ -90,7 +93,7 @@ class OnnxModule(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """The first output."""
-        values: dict[str, Any] = dict(zip(self.inputs, inputs, strict=True)) | self.numbers
+        values = {**self.numbers, **dict(zip(self.inputs, inputs, strict=True))}
         for operator, names, given, result in self.nodes:
             operands = [values[n] if n in values else getattr(self, _attribute(n)) for n in names]
             values[result] = operator(*operands, **given)

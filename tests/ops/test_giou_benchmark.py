@@ -32,3 +32,30 @@ def test_both_steps_on_the_cpu(tmp_path):
     assert done.returncode == 0, done.stderr
     for step in ("loop", "concatenation", "padding", "fused", "conditional", "ragged"):
         assert step in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("torch"), reason="PyTorch is not installed")
+def test_faces_on_the_cpu(tmp_path):
+    sizes = ("--batch", 16, "--boxes", 20, "--rounds", 2, "--repetitions", 1, 4)
+    case = ("--case", "faces", "--quick", "--target", "llvm", "--traces", tmp_path / "traces")
+    done = run(SCRIPT, *case, *sizes)
+    assert done.returncode == 0, done.stderr
+    rows = ("copy per sample", "copy once", "naive loop", "concatenated", "padded", "fused")
+    for row in (*rows, "conditional", "ragged", "network"):
+        assert row in done.stdout
+    assert "938, 25, 1.84, 0.629, 0.623" in done.stdout
+    traces = sorted(path.stem for path in (tmp_path / "traces").iterdir())
+    assert len(traces) == 9
+    for path in (tmp_path / "traces").iterdir():
+        assert json.loads(path.read_text())["traceEvents"], path
+
+
+def test_a_folder_of_another_case_is_refused(tmp_path):
+    manifest = {"case": "loss", "target": "llvm", "entries": []}
+    (tmp_path / "functions.json").write_text(json.dumps(manifest))
+    if not find_spec("torch"):
+        pytest.skip("PyTorch is not installed")
+    done = run(SCRIPT, "--functions", tmp_path, "--case", "faces")
+    assert done.returncode == 2
+    assert "has functions of --case loss, not faces" in done.stderr

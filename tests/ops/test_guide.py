@@ -7,12 +7,11 @@ from importlib.util import find_spec
 import pages
 
 
-def test_code_of_the_guide(capsys):
+def test_code_of_the_guide():
     blocks = pages.blocks("docs/giou.md", "python")
-    assert len(blocks) == 5
+    assert len(blocks) == 3
     names: dict[str, object] = {}
     for block in blocks:
         if "import torch" in block.code and not find_spec("torch"):
             continue
         exec(compile(block.code, str(block), "exec"), names)
-    assert "17 boxes in sample 2" in capsys.readouterr().out

@@ -50,6 +50,33 @@ def test_boxes_are_converted_while_they_are_packed(dtype):
     assert batch.offsets.tolist() == [0, 3, 5]
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32"])
+def test_integer_boxes_stay_as_they_are(dtype):
+    last = np.iinfo(dtype).max
+    boxes = [np.array([[0, 1, 2, last], [3, 4, 5, 6]], dtype), np.zeros((0, 4)), [[7, 8, 9, 10]]]
+    batch = pack(boxes)
+    assert batch.packed.dtype.name == dtype
+    assert batch.packed.tolist() == [[0, 1, 2, last], [3, 4, 5, 6], [7, 8, 9, 10]]
+    assert batch.offsets.tolist() == [0, 2, 2, 3]
+    target, _ = batch.padded(2)
+    assert target.dtype.name == dtype
+    assert target[2].tolist() == [[7, 8, 9, 10], [0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("box", "dtype", "message"),
+    [
+        ([0, 0, 7, 256], "uint8", "int64 numbers from 0 to 256, expected what uint8 can hold"),
+        ([-1, 0, 7, 25], "uint8", "int64 numbers from -1 to 25"),
+        ([0, 0, 7, 2**31], "int32", "int64 numbers from 0 to 2147483648"),
+        ([0, 0, 0.5, 1], "int32", "float64 numbers from 0.0 to 1.0, expected what int32 can hold"),
+    ],
+)
+def test_numbers_that_a_dtype_has_not_are_refused(box, dtype, message):
+    with pytest.raises(InputError, match=f"sample 1 has {message}"):
+        pack([[[0, 0, 1, 1]], [box]], dtype)
+
+
 def test_lists_without_boxes():
     batch = pack([[], [[0, 0, 1, 1]], []], "float32")
     assert batch.offsets.tolist() == [0, 0, 1, 1]
@@ -60,7 +87,8 @@ def test_lists_without_boxes():
     [
         ([np.zeros((2, 5))], r"sample 0 is \[2, 5\], expected \[n, 4\]"),
         ([np.zeros((1, 4)), np.zeros(4)], r"sample 1 is \[4\]"),
-        ([np.zeros((1, 4), int)], "would be int64, expected a floating dtype"),
+        ([np.zeros((1, 4), int)], "would be int64, expected one of float32, .*, int32"),
+        ([np.zeros((1, 4)), np.full((1, 4), 1j)], "sample 1 has complex128 numbers"),
     ],
 )
 def test_what_is_no_batch_is_refused(given, message):

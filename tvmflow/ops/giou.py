@@ -25,10 +25,10 @@ from ..schedules import boxes
 from ..schedules.boxes import masked_mean
 from . import giou_reference
 from .giou_terms import EPSILON, giou_of, gradients_of
+from .ragged import DTYPES
 from .validity import FORMS, Batch, check_forms, check_pair, check_values
 
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
-_TARGETS = (*_FLOATS, "uint8", "int16", "int32")
 #: To check derivatives with, on the host.
 _HOST_ONLY = ("float64",)
 _ATTRIBUTES = {"epsilon": EPSILON}
@@ -217,8 +217,8 @@ def _reference_loss_gradient(arrays: Arrays, attributes: Attributes) -> list[np.
 # -- the operators ------------------------------------------------------------------------
 
 _BOXES = ("B, M, 4", "M, 4")
-_PAIR = (Operand("pred", _FLOATS, shapes=_BOXES), Operand("target", _TARGETS, shapes=_BOXES))
-_BATCH = (_PAIR[0], Operand("target", _TARGETS, shapes=("B, M, 4", "P, 4")), *FORMS)
+_PAIR = (Operand("pred", _FLOATS, shapes=_BOXES), Operand("target", DTYPES, shapes=_BOXES))
+_BATCH = (_PAIR[0], Operand("target", DTYPES, shapes=("B, M, 4", "P, 4")), *FORMS)
 _GRADIENTS = (Operand("grad_pred", _FLOATS), Operand("grad_target", _FLOATS))
 
 GIOU_GRAD = Operator(

@@ -21,6 +21,8 @@ from ..ir.operator import dtype_of
 
 #: Numbers of a box.
 LANES = 4
+#: Dtypes of boxes, which are those of targets, too.
+DTYPES = ("float32", "float16", "bfloat16", "float64", "uint8", "int16", "int32")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,12 +84,13 @@ def pack(samples: Sequence[Any], dtype: str | None = None) -> Ragged:
     samples
         An array ``[n, 4]`` for each sample; ``n`` may be 0, and an empty list is none, too.
     dtype
-        Of the packed boxes; default the first sample's.
+        Of the packed boxes, one of `DTYPES`; default the first sample's.
 
     Raises
     ------
     InputError
-        If a sample is no ``[n, 4]``, or its dtype is no floating one.
+        If a sample is no ``[n, 4]``, the dtype is not among these, or a sample's numbers are not
+        of its kind: fractions for integers, or integers that it has not.
     """
     arrays = [np.asarray(sample) for sample in samples]
     arrays = [a.reshape(0, LANES) if a.size == 0 and a.ndim == 1 else a for a in arrays]
@@ -99,11 +102,19 @@ def pack(samples: Sequence[Any], dtype: str | None = None) -> Ragged:
                 f"[n, {LANES}].",
                 remedy="Give each box as x1 y1 x2 y2.",
             )
-    if name not in ("float16", "bfloat16", "float32", "float64"):
+    if name not in DTYPES:
         raise InputError(
-            f"Packing a batch failed: its boxes would be {name}, expected a floating dtype.",
-            remedy='Convert them, for example with pack(samples, "float32").',
+            f"Packing a batch failed: its boxes would be {name}, expected one of "
+            f"{', '.join(DTYPES)}.",
+            remedy='Convert them, for example with pack(samples, "float32") or "int32".',
         )
+    for index, array in enumerate(arrays):
+        if not _fits(array, dtype_of(name)):
+            raise InputError(
+                f"Packing a batch failed: sample {index} has {array.dtype} numbers from "
+                f"{array.min()} to {array.max()}, expected what {name} can hold.",
+                remedy='Pack another dtype, for example with pack(samples, "float32").',
+            )
     ends = np.cumsum([len(a) for a in arrays], dtype=np.int64)
     rows = int(ends[-1]) if len(ends) else 0
     if rows > np.iinfo(np.int32).max:
@@ -115,10 +126,20 @@ def pack(samples: Sequence[Any], dtype: str | None = None) -> Ragged:
     buffer = np.empty(box_bytes + 4 * (len(arrays) + 1), np.uint8)
     batch = Ragged(buffer, name, rows, len(arrays))
     if rows:
-        np.concatenate(arrays, out=batch.packed, casting="same_kind")
+        np.concatenate(arrays, out=batch.packed, casting="unsafe")
     batch.offsets[0] = 0
     batch.offsets[1:] = ends
     return batch
+
+
+def _fits(array: np.ndarray, dtype: np.dtype) -> bool:
+    """Whether a sample's numbers can be of a dtype: integers by their values, others by kind."""
+    if not array.size or array.dtype == dtype:
+        return True
+    if array.dtype.kind in "iu" and dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return bool(limits.min <= array.min() and array.max() <= limits.max)
+    return np.can_cast(array.dtype, dtype, "same_kind")
 
 
 def mask_of(count: np.ndarray, boxes: int) -> np.ndarray:
