@@ -64,7 +64,7 @@ def test_an_interrupted_worker_starts_no_other_process(worker):
     worker.call(os.getpid, timeout_s=400)
     worker.interrupt()
     # Its end was asked for: nothing is said of memory.
-    with pytest.raises(WorkerLostError, match="^it was interrupted$") as lost:
+    with pytest.raises(WorkerLostError, match=r"^it was interrupted$") as lost:
         worker.call(os.getpid, timeout_s=400)
     assert lost.value.interrupted
     with pytest.raises(WorkerLostError, match="interrupted"):
