@@ -88,6 +88,9 @@ def test_a_model_is_compiled_and_measured(cli, model):
     ("options", "words"),
     [
         (("--batches", "1,0"), ["Numbers of batches have to be from 1 to 1000000000, got 0"]),
+        (("--link", "fast"), ["The link 'fast' was not understood", "10Gbit"]),
+        (("--plot", "e.svg"), ["go with --link"]),
+        (("--link", "1GB", "--tracker", "a:1", "--key", "k"), ["does not go with --tracker"]),
         (("--threads", "-1"), ["Numbers of threads have to be from 1"]),
         (("--devices", "0"), ["Numbers of devices have to be from 1"]),
         (("--devices", "1,two"), ["1,two", "1,2,4"]),
@@ -107,6 +110,26 @@ def test_mistakes_are_refused(cli, compiled, monkeypatch, options, words):
     text = " ".join(result.stderr.replace("│", " ").split())
     for word in words:
         assert word in text
+
+
+def test_a_links_cost_is_predicted_and_drawn(cli, compiled, four, tmp_path):
+    link = ("--link", "8Mbit", "--latency-us", "0", "--plot", "e.svg")
+    result = cli("bench", compiled, four, *SCALING, *link, "--json")
+    assert result.status == 0, result.stderr
+    told = result.json["communication"]
+    assert (told["batch"], told["link"]) == (4, {"bytes_per_s": 1e6, "latency_s": 0.0})
+    (point,) = (p for p in result.json["points"] if p["batch"] == 4)
+    call_s = point["median_ms"] / 1e3
+    # Four pictures of 3 x 8 x 8 in fp32, at 1 MB a second.
+    assert told["work"]["input_bytes"] == 4 * 3 * 8 * 8 * 4
+    one = next(e for e in told["efficiency"] if e["scheme"] == "data parallel")
+    bytes_moved = told["work"]["input_bytes"] + told["work"]["output_bytes"]
+    assert one["efficiency"] == pytest.approx(call_s / (call_s + bytes_moved * 1e-6))
+    assert len(told["work"]["layers"]) == len(told["work"]["between_bytes"]) + 1 > 1
+    assert (tmp_path / "e.svg").read_text().count("<polyline") == 3
+    printed = cli("bench", compiled, *SCALING, *link[:2])
+    rows = [line.split()[0] for line in printed.stdout.splitlines() if "%" in line]
+    assert rows == ["1", "2", "4", "8", "16", "32", "64"]
 
 
 def test_options_of_scaling_do_nothing_else(cli, compiled):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import time
+from concurrent.futures import Future
 
 import pytest
 
-from tvmflow.runtime.process import Pool, Worker, WorkerLostError
+from tvmflow.runtime.process import Pool, Worker, WorkerLostError, killed_text
+from tvmflow.tuning.building import first_success
 
 
 @pytest.fixture
@@ -36,6 +39,20 @@ def test_a_process_lives_on_and_is_replaced(worker):
     assert worker.call(os.getpid, timeout_s=400) not in (first, os.getpid())
 
 
+def test_a_killed_process_is_explained(worker):
+    with pytest.raises(WorkerLostError) as lost:
+        worker.call(signal.raise_signal, signal.SIGKILL, timeout_s=400)
+    assert (lost.value.timed_out, lost.value.interrupted) == (False, False)
+    for words in ("was killed (SIGKILL)", "memory ran out", "give the machine or the container"):
+        assert words in str(lost.value)
+
+
+def test_a_process_killed_for_memory_is_told_from_one_that_may_have_been():
+    assert "the system killed one for memory meanwhile" in killed_text(2, 3)
+    for before, after in ((2, 2), (None, None), (None, 3)):
+        assert "most likely by the system" in killed_text(before, after)
+
+
 def test_an_error_is_told_and_the_process_lives_on(worker):
     first = worker.call(os.getpid, timeout_s=400)
     with pytest.raises(RuntimeError, match="ValueError"):
@@ -46,8 +63,10 @@ def test_an_error_is_told_and_the_process_lives_on(worker):
 def test_an_interrupted_worker_starts_no_other_process(worker):
     worker.call(os.getpid, timeout_s=400)
     worker.interrupt()
-    with pytest.raises(WorkerLostError, match="SIGKILL"):
+    # Its end was asked for: nothing is said of memory.
+    with pytest.raises(WorkerLostError, match=r"^it was interrupted$") as lost:
         worker.call(os.getpid, timeout_s=400)
+    assert lost.value.interrupted
     with pytest.raises(WorkerLostError, match="interrupted"):
         worker.call(os.getpid, timeout_s=400)
     assert worker.pid is None
@@ -71,3 +90,16 @@ def test_a_pool_drops_what_is_queued():
     pool.close()
     assert queued.cancelled()
     assert isinstance(running.exception(), WorkerLostError)
+
+
+def test_an_interrupted_call_is_not_tried_again():
+    tried = []
+
+    def fail(error):
+        tried.append(error)
+        lost = Future()
+        lost.set_exception(WorkerLostError("it", timed_out=False, interrupted=len(tried) == 2))
+        return lost
+
+    assert first_success(fail, fail, fail).cancelled()
+    assert [str(error) for error in tried] == ["None", "it"]

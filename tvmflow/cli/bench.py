@@ -16,6 +16,7 @@ from ..ir.units import counted
 from .options import farm_of, parse_shapes
 from .output import (
     err_console,
+    note_file,
     out_console,
     print_facts,
     print_json,
@@ -27,6 +28,7 @@ from .session import command
 from .text import ms_text, times_text
 
 if TYPE_CHECKING:
+    from ..explain.scaling.communication import Communication
     from ..explain.scaling.devices import DevicePool
     from ..explain.scaling.measure import Scaling
     from ..explain.scaling.predict import Law, Point
@@ -44,6 +46,8 @@ EXAMPLES = """
       samples a second over batches and threads; 64 threads are predicted on a smaller machine
   tvmflow bench batch1.so batch8.so --scaling --devices 1,2
       of given modules, on one device and on two
+  tvmflow bench batch1.so --scaling --link 10Gbit --latency-us 20 --plot efficiency.svg
+      and what 1 to 64 such devices would lose to a link between them
   tvmflow bench batch1.so batch8.so --scaling --devices 1,2,3 --tracker 10.0.0.2:9190 --key rk3588
       on devices of a farm, by RPC
 """
@@ -82,6 +86,18 @@ def bench_module(
         "N,...",
         "How many devices share the samples; more than there are, are predicted.",
     ] = None,
+    link: Annotated[
+        str | None,
+        "RATE",
+        "Bandwidth between devices (10Gbit, 500MB): predict the efficiency of 1 to 64.",
+    ] = None,
+    latency_us: Annotated[
+        float | None, typer.Option(min=0), "Of that link, for each transfer, default 0."
+    ] = None,
+    microbatches: Annotated[
+        int | None, typer.Option(min=1), "Calls that go through a pipeline, default 8."
+    ] = None,
+    plot: Annotated[Path | None, "PLOT.svg", "Draw the efficiency over a --link."] = None,
     target: str = "",
     device: str = "",
     host: Annotated[
@@ -107,28 +123,39 @@ def bench_module(
     With --scaling: samples a second over batches, CPU threads and devices, measured where
     they exist, each number of threads in a process of its own, and predicted elsewhere by a
     law that is fitted to what was measured (docs/scaling.md). The options from --batches to
-    --key go with it; --target, --device, --host and --shape are for ONNX models.
+    --key go with it; --link predicts what communication costs; --target, --device, --host
+    and --shape are for ONNX models.
     """
     if seconds is not None and math.isinf(seconds):
         raise typer.BadParameter("--seconds has to end.")
     wanted = ScalingOptions(
-        batches, threads, devices, target, device, host, shape or [], tracker, key
+        *(batches, threads, devices, target, device, host, shape or [], tracker, key),
+        *(link, latency_us, microbatches, plot),
     )
     if scaling:
         if kernels or any(option is not None for option in (runs, warmup, inputs)):
             raise typer.BadParameter(
                 "--runs, --warmup, --kernels and --inputs do not go with --scaling."
             )
-        result = _measure_scaling(
+        if link is None and (plot, microbatches, latency_us) != (None, None, None):
+            raise typer.BadParameter("--latency-us, --microbatches and --plot go with --link.")
+        if link is not None and tracker is not None:
+            raise typer.BadParameter(
+                "--link predicts devices like this machine's; it does not go with --tracker."
+            )
+        result, predicted = _measure_scaling(
             files, wanted, secret_file, device_index, seconds or 2.0, random_seed
         )
-        if not print_json({"files": [*map(str, files)], **result.described()}):
+        told = {} if predicted is None else {"communication": predicted.described()}
+        if not print_json({"files": [*map(str, files)], **result.described(), **told}):
             _print_scaling(result)
+            if predicted is not None:
+                _print_communication(predicted)
         return
-    if any(vars(wanted).values()):
+    if any(value not in (None, "", []) for value in vars(wanted).values()):
         raise typer.BadParameter(
-            "--batches, --threads, --devices, --target, --device, --host, --shape, --tracker and "
-            "--key go with --scaling."
+            "--batches, --threads, --devices, --link, --latency-us, --microbatches, --plot, "
+            "--target, --device, --host, --shape, --tracker and --key go with --scaling."
         )
     if len(files) > 1:
         raise typer.BadParameter(f"{len(files)} modules are measured with --scaling only.")
@@ -189,6 +216,10 @@ class ScalingOptions:
     shape: list[str]
     tracker: str | None
     key: str | None
+    link: str | None
+    latency_us: float | None
+    microbatches: int | None
+    plot: Path | None
 
 
 def _measure_scaling(
@@ -198,19 +229,24 @@ def _measure_scaling(
     device_index: int,
     seconds: float,
     random_seed: int,
-) -> Scaling:
-    """Measure modules, or a model that is compiled for each batch."""
+) -> tuple[Scaling, Communication | None]:
+    """Measure modules, or a model that is compiled for each batch; predict a link's devices."""
     from rich.text import Text
 
+    from ..explain.scaling.communication import Communication, Link
     from ..explain.scaling.devices import FarmDevices, LocalDevices
     from ..explain.scaling.measure import scale
+    from ..explain.scaling.work import work_of
+    from ..module.files import publish, staging
 
+    link = None if wanted.link is None else Link.parse(wanted.link, wanted.latency_us or 0.0)
     lent = farm_of(wanted.tracker, wanted.key, secret_file)
     batches, threads, devices = (
         _numbers(name, getattr(wanted, name)) for name in ("batches", "threads", "devices")
     )
     with (
         tempfile.TemporaryDirectory(prefix="tvmflow-scaling-") as folder,
+        nullcontext() if wanted.plot is None else staging(wanted.plot) as stage,
         err_console().status("starting") as status,
     ):
 
@@ -229,7 +265,7 @@ def _measure_scaling(
             return place
 
         network, place = _network(files, wanted, batches, Path(folder), find_place, watch)
-        return scale(
+        measured = scale(
             network,
             place,
             batches=batches or sorted(network.modules),
@@ -239,6 +275,18 @@ def _measure_scaling(
             seed=random_seed,
             watch=watch,
         )
+        if link is None:
+            return measured, None
+        watch("measuring kernels")
+        batch, work = work_of(network, measured, device_index)
+        found = Communication(work, link, wanted.microbatches or 8, batch)
+        if stage is not None and wanted.plot is not None:
+            written = stage / wanted.plot.name
+            title = f"Predicted efficiency, link {wanted.link}, batch {batch} a device"
+            written.write_text(found.plot(title), encoding="utf-8")
+            publish({written: wanted.plot})
+            note_file(wanted.plot)
+        return measured, found
 
 
 def _network(
@@ -307,6 +355,19 @@ def _print_scaling(result: Scaling) -> None:
         print_facts(title, texts)
     for why_not in dict.fromkeys(point.why_not for point in points if point.why_not):
         out_console().print(f"Not predicted: {why_not}.")
+
+
+def _print_communication(found: Communication) -> None:
+    """Print a row for each number of devices, a column for each scheme."""
+    points = found.efficiency()
+    rates = {(e.devices, e.scheme): e.efficiency for e in points}
+    schemes = [*dict.fromkeys(e.scheme for e in points)]
+    rows: list[Sequence[Cell]] = []
+    for devices in dict.fromkeys(e.devices for e in points):
+        own = (rates[devices, scheme] for scheme in schemes)
+        rows.append([devices, *(None if rate is None else f"{rate:.1%}" for rate in own)])
+    title = f"Predicted efficiency over the link, batch {found.batch} a device"
+    print_table(title, [">devices", *(f">{scheme}" for scheme in schemes)], rows)
 
 
 def _row(point: Point, base: Point, laws: Sequence[Law], has_threads: bool) -> Sequence[Cell]:

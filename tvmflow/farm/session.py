@@ -18,6 +18,11 @@ from .tracker import Offer, ServerInfo
 
 #: One of those that tvmflow's plug-in registers.
 _PLUGIN_FUNCTION = "tvmflow.opencl.describe"
+#: What can be said from here; a connection that broke has no status.
+_ENDED = (
+    "the server's process ended during the trial: the kernel or the driver crashed it, or the "
+    "system there killed it, most often because memory ran out (`dmesg` there tells)"
+)
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ def measure(built: Built, case: Case, incumbent: Built | None) -> tuple[Measured
     assert _session is not None
     measured = _session.measure(built, case, incumbent)
     if measured.error == DEVICE and not _session.answers():
-        measured = replace(measured, error=CRASH, message="the session ended during the trial")
+        measured = replace(measured, error=CRASH, message=_ENDED)
     return measured, _session.first
 
 

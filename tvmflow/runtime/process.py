@@ -23,20 +23,23 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
 
 #: Seconds in which a new process must have imported TVM, on a busy machine.
 START_LIMIT_S = 120.0
+_INTERRUPTED = "it was interrupted"
 
 
 class WorkerLostError(Exception):
-    """The process ended by itself, or had to be ended because it took too long."""
+    """The process ended by itself, was interrupted, or was ended because it took too long."""
 
-    def __init__(self, message: str, timed_out: bool):
+    def __init__(self, message: str, timed_out: bool, interrupted: bool = False):
         super().__init__(message)
         self.timed_out = timed_out
+        self.interrupted = interrupted
 
 
 class Worker:
@@ -50,6 +53,8 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._interrupted = False
+        #: Processes that the system had killed for memory when this one started.
+        self._memory_kills: int | None = None
         #: Held while a process starts, which :meth:`interrupt` must find or prevent.
         self._starting = threading.Lock()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
@@ -73,7 +78,8 @@ class Worker:
             return
         with self._starting:
             if self._interrupted:
-                raise WorkerLostError("it was interrupted", timed_out=False)
+                raise WorkerLostError(_INTERRUPTED, timed_out=False, interrupted=True)
+            self._memory_kills = _memory_kills()
             ours, theirs = socket.socketpair()
             with theirs:
                 self._log.seek(0)
@@ -102,7 +108,10 @@ class Worker:
                 raise WorkerLostError(f"it took more than {limit_s:g} s", timed_out=True)
             failure, result = connection.recv()
         except (EOFError, OSError) as error:
-            raise WorkerLostError(self._obituary(), timed_out=False) from error
+            said = self._obituary()
+            if self._interrupted:
+                raise WorkerLostError(_INTERRUPTED, timed_out=False, interrupted=True) from error
+            raise WorkerLostError(said, timed_out=False) from error
         if failure is not None:
             raise failure
         return result
@@ -115,6 +124,8 @@ class Worker:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").split("\n")
         said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        if status == -signal.SIGKILL:
+            return killed_text(self._memory_kills, _memory_kills())
         how = f"status {status}" if status >= 0 else signal.Signals(-status).name
         return f"the process ended with {how}" + (f": {said[:200]}" if said else "")
 
@@ -144,6 +155,30 @@ class Worker:
         """End the process for good."""
         self.stop()
         self._log.close()
+
+
+def killed_text(before: int | None, after: int | None) -> str:
+    """Say why a process was killed (``SIGKILL``), which leaves no last words.
+
+    The numbers are of processes that Linux had killed because memory ran out, when this one
+    started and when it had gone; ``None`` where it does not tell.
+    """
+    if before is not None and after is not None and after > before:
+        why = "the system killed one for memory meanwhile"
+    else:
+        why = "most likely by the system or a container's limit, because memory ran out"
+    return (
+        f"the process was killed (SIGKILL), {why}; give the machine or the container more memory, "
+        "or run less beside it"
+    )
+
+
+def _memory_kills() -> int | None:
+    """Processes that Linux has killed because memory ran out, since it started."""
+    with suppress(OSError, ValueError, KeyError):
+        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+        return int(dict(line.split() for line in lines)["oom_kill"])
+    return None
 
 
 class Pool:

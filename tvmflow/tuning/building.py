@@ -403,7 +403,8 @@ def finished(value: T) -> Future[T]:
 def first_success(*calls: Callable[[BaseException | None], Future[T]]) -> Future[T]:
     """The result of the first call that does not fail; the last one never does.
 
-    Each is started when the one before has failed, with its error.
+    Each is started when the one before has failed, with its error; it is cancelled when a worker
+    was interrupted, which is the end of all work and no failure.
     """
     result: Future[T] = Future()
     left = iter(calls)
@@ -412,9 +413,10 @@ def first_success(*calls: Callable[[BaseException | None], Future[T]]) -> Future
         next(left)(error).add_done_callback(finish)
 
     def finish(done: Future[T]) -> None:
-        if done.cancelled():
+        error = None if done.cancelled() else done.exception()
+        if done.cancelled() or (isinstance(error, WorkerLostError) and error.interrupted):
             result.cancel()
-        elif (error := done.exception()) is not None:
+        elif error is not None:
             start(error)
         else:
             result.set_result(done.result())
