@@ -77,7 +77,10 @@ def with_blocks(
     changed = []
     for step in steps:
         schedule = step.apply
-        if isinstance(schedule, Tile | GroupTile) and _has_blocks(step):
+        if not isinstance(schedule, Tile | GroupTile):
+            changed.append(step)
+            continue
+        if (blocked := schedule.with_block(block)) is not None:
             most = schedule.most(int(lab.compute(size)[-1].shape[-2]), device)
             if not 1 <= block <= most:
                 raise InputError(
@@ -85,7 +88,7 @@ def with_blocks(
                     f"expected 1 to {most}, with {size} {lab.counts} on {device.name}.",
                     remedy=f"Give a `block` from 1 to {most}, or none.",
                 )
-            step = replace(step, apply=schedule.with_block(block))
+            step = replace(step, apply=blocked)
         changed.append(step)
     return tuple(changed)
 
