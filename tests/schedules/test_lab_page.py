@@ -85,3 +85,13 @@ def test_a_picture_is_xml_with_a_rectangle_for_each_tile():
 def test_pages_without_findings_say_so():
     result = run_lab("add", size=37, steps=["parallel"], seconds=1e-3)
     assert ("Nothing is found." in page_text(result)) == (not result.steps[0].found)
+
+
+@pytest.mark.usefixtures("known_ceilings")
+def test_a_page_of_other_blocks_has_steps_without_them_too():
+    result = run_lab("matmul", size=37, steps=["naive", "blocked"], block=3, seconds=1e-3)
+    page = page_text(result)
+    assert [f'id="{step}"' in page for step in ("naive", "blocked")] == [True, True]
+    # Of 7 tiles of 6 rows: blocks of 2 leave fewer empty ones than blocks of 3.
+    assert "4 tiles of 12 × 48 in 48 × 48" in page
+    assert "2 tiles of 6 × 48 in 12 × 48" in page

@@ -22,7 +22,7 @@ from ..devices.target import TargetSpec, resolve
 from ..ir.expressions import nodes_in, substitute_vars
 from ..module.files import write_file
 from ..module.functions import tir_text
-from ..schedules.lab import lab_of, scheduled
+from ..schedules.lab import lab_of, steps_of, with_blocks
 from ..tuning.building import lower
 from .lab import LabResult, StepResult
 
@@ -167,7 +167,12 @@ def page_text(result: LabResult) -> str:
     )
     heads = ["step", "median ms", "speed-up", "GFLOP/s", "GB/s", "of NumPy", "difference"]
     head = "".join(f"<th>{name}</th>" for name in heads)
-    sections = "".join(_section(result, step, target) for step in result.steps)
+    # All together: those without blocks stay as they are.
+    chosen = steps_of(lab, target, [step.step for step in result.steps])
+    chosen = with_blocks(lab, chosen, result.size, result.block, target.device)
+    functions = [lab.schedule(step, result.size, target) for step in chosen]
+    pairs = zip(result.steps, functions, strict=True)
+    sections = "".join(_section(step, function, target) for step, function in pairs)
     where = f"{result.target} for {result.device} on {result.device_name}"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -184,12 +189,8 @@ def write_page(path: str | os.PathLike[str], result: LabResult) -> None:
     write_file(path, page_text(result))
 
 
-def _section(result: LabResult, step: StepResult, target: TargetSpec) -> str:
+def _section(step: StepResult, function: tirx.PrimFunc, target: TargetSpec) -> str:
     """A step: what it does, its tiles, its loops, its code, and what is found in it."""
-    function = scheduled(
-        result.lab, step.step, size=result.size, target=result.target, device=result.device,
-        block=result.block,
-    )  # fmt: skip
     removes = f"<p>Removes: {escape(step.removes)}</p>" if step.removes else ""
     moving, summing = levels_of(function)
     figures = "".join(map(_figure, moving))
