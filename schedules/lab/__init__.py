@@ -7,22 +7,24 @@ says what held the step before it back.  :mod:`tvmflow.explain.lab` runs and tim
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from tvm import tirx
 
+from ...devices.presets import Device
 from ...devices.target import TargetSpec, resolve
 from ...errors import InputError
 from ...ir.units import bytes_text
-from . import elementwise, matmul, quantized
+from . import formulas, matmul, quantized
+from .product import GroupTile, Tile
 from .steps import Lab, Step, tensor_bytes
 
 #: Labs by name.
 LABS: dict[str, Lab] = {
     lab.name: lab
     for lab in (
-        matmul.MATMUL, elementwise.ADD, elementwise.RELU, matmul.BATCH, quantized.MATMUL,
-        quantized.RELU,
+        matmul.MATMUL, *formulas.LABS.values(), matmul.BATCH, quantized.MATMUL, quantized.RELU,
     )
 }  # fmt: skip
 #: Of a device's memory: arguments and result, and what a step packs or pads.
@@ -53,6 +55,48 @@ def steps_of(lab: Lab, target: TargetSpec, names: Sequence[str] | None = None) -
     return tuple(step for step in steps if not names or step.name in names)
 
 
+def with_blocks(
+    lab: Lab, steps: Sequence[Step], size: int, block: int | None, device: Device
+) -> tuple[Step, ...]:
+    """Steps with blocks of another size; those that have no blocks stay as they are.
+
+    On a CPU ``block`` is how many register tiles lie below each other in a block, at most, on a GPU
+    the items of a work-group along its rows and columns.  `InputError` where no step has blocks,
+    or some cannot have such ones.
+    """
+    if block is None:
+        return tuple(steps)
+    if not any(map(_has_blocks, steps)):
+        names = ", ".join(step.name for step in steps)
+        labs = [name for name, lab in LABS.items() if any(map(_has_blocks, lab.steps(device)))]
+        raise InputError(
+            f"The lab {lab.name} was asked for blocks of {block}; none of its steps {names} has "
+            "blocks.",
+            remedy=f"Leave `block` out; labs with blocks: {', '.join(labs)}.",
+        )
+    changed = []
+    for step in steps:
+        schedule = step.apply
+        if not isinstance(schedule, Tile | GroupTile):
+            changed.append(step)
+            continue
+        if (blocked := schedule.with_block(block)) is not None:
+            most = schedule.most(int(lab.compute(size)[-1].shape[-2]), device)
+            if not 1 <= block <= most:
+                raise InputError(
+                    f"The step {step.name} of the lab {lab.name} was asked for blocks of {block}; "
+                    f"expected 1 to {most}, with {size} {lab.counts} on {device.name}.",
+                    remedy=f"Give a `block` from 1 to {most}, or none.",
+                )
+            step = replace(step, apply=blocked)
+        changed.append(step)
+    return tuple(changed)
+
+
+def _has_blocks(step: Step) -> bool:
+    return isinstance(step.apply, Tile | GroupTile) and step.apply.with_block(1) is not None
+
+
 def check_size(lab: Lab, size: int, memory: int | None, where: str, copies: int) -> None:
     """Raise `InputError` for a size that is none, or for which there is not enough memory.
 
@@ -80,22 +124,29 @@ def check_size(lab: Lab, size: int, memory: int | None, where: str, copies: int)
 
 
 def scheduled(
-    name: str, step: str, *, size: int | None = None, target: str = "llvm", device: str = "auto"
+    name: str,
+    step: str,
+    *,
+    size: int | None = None,
+    target: str = "llvm",
+    device: str = "auto",
+    block: int | None = None,
 ) -> tirx.PrimFunc:
     """A lab's computation as one of its steps schedules it; needs no device.
 
     Raises
     ------
     InputError
-        If there is no such lab, step or size.
+        If there is no such lab, step, size or block.
     TargetError
         If target and device do not go together.
     """
     lab, spec = lab_of(name), resolve(target, device)
     size = lab.size if size is None else size
     check_size(lab, size, None, "nothing", 0)
-    (chosen,) = steps_of(lab, spec, [step])
+    (chosen,) = with_blocks(lab, steps_of(lab, spec, [step]), size, block, spec.device)
     return lab.schedule(chosen, size, spec)
 
 
 __all__ = ["LABS", "ON_DEVICE", "Lab", "Step", "check_size", "lab_of", "scheduled", "steps_of"]
+__all__ += ["with_blocks"]

@@ -15,10 +15,12 @@ and :mod:`..matmul` is what networks use.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isqrt
 
 from tvm import te
 
+from ...devices.presets import Device
 from ..common import FAMILY, PAD, ROLE, Block, Loop, Workload
 from ..definitions import Multiply
 from ..sizes import largest_divisor, tile_of
@@ -58,6 +60,14 @@ class Tile:
     block: int = 0
     parallel: bool = False
     packed: bool = False
+
+    def with_block(self, block: int) -> Tile | None:
+        """The same with blocks of so many tiles; ``None`` without blocks."""
+        return replace(self, block=block) if self.block else None
+
+    def most(self, rows: int, _device: Device) -> int:
+        """The largest block of a result of so many rows."""
+        return -(-rows // min(self.rows, rows))
 
     def __call__(self, workload: Workload) -> None:
         """Schedule a product, and what follows it, by tiles."""
@@ -154,6 +164,14 @@ class GroupTile:
     group: int = 1
     #: Depth of the tiles in local memory; 0 without them.
     depth: int = 0
+
+    def with_block(self, block: int) -> GroupTile | None:
+        """The same with groups of ``block * block`` items; ``None`` where groups are of one."""
+        return replace(self, group=block) if self.group > 1 else None
+
+    def most(self, _rows: int, device: Device) -> int:
+        """The largest side of a group on a device."""
+        return isqrt(device.max_group_size)
 
     def __call__(self, workload: Workload) -> None:
         """Schedule a product, and what follows it, by the tiles of work-groups."""

@@ -21,8 +21,8 @@ import numpy as np
 from tvm import te, tirx
 
 from ..integers import WORD, product_of_words
-from . import elementwise, matmul
-from .elementwise import ROW
+from . import formulas, matmul
+from .formulas import ROW
 from .product import product
 
 
@@ -170,13 +170,13 @@ MATMUL = replace(
     copies=25,
 )
 RELU = replace(
-    elementwise.RELU,
+    formulas.LABS["relu"],
     name="relu_int8",
     summary="ReLU of 8-bit numbers between two scales and zero points.",
     compute=compute_relu,
     operands=relu_operands,
     reference=relu_reference,
     # Of as many fp32 numbers.
-    baseline=lambda x: elementwise.maximum_of(BEFORE.real(x)),
+    baseline=lambda x: formulas.LABS["relu"].baseline(BEFORE.real(x)),
     copies=32,
 )

@@ -185,6 +185,7 @@ SMALLER = {
     "docs/lab.md": {
         "tvmflow lab matmul --size 1024": "tvmflow lab matmul --size 128",
         "tvmflow lab matmul --target opencl": "tvmflow lab matmul --target opencl --size 128",
+        "tvmflow lab matmul --block 16": "tvmflow lab matmul --size 128 --block 16",
         "tvmflow lab matmul --steps": "tvmflow lab matmul --size 128 --steps",
     },
     "docs/profile.md": {

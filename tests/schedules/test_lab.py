@@ -18,7 +18,7 @@ from tvmflow.explain import lab as running
 from tvmflow.explain.lab import found_and_removed, run_lab
 from tvmflow.explain.profiling import ceilings
 from tvmflow.explain.profiling.record import Ceilings
-from tvmflow.schedules.lab import LABS, check_size, quantized, scheduled
+from tvmflow.schedules.lab import LABS, check_size, quantized, scheduled, with_blocks
 from tvmflow.tuning.building import lower
 
 pytestmark = pytest.mark.usefixtures("known_ceilings")
@@ -36,6 +36,12 @@ SIZES = {
     "add": (7,),
     "relu": (7,),
     "relu_int8": (7,),
+    "multiply": (7,),
+    "squared_difference": (7,),
+    "dot": (7,),
+    "distance": (7,),
+    "batch_sum": (7,),
+    "softmax": (7,),
 }
 
 
@@ -397,3 +403,50 @@ def test_memory_of_this_machine_is_asked(monkeypatch):
     monkeypatch.setitem(LABS, "matmul", replace(LABS["matmul"], operands=None))
     with pytest.raises(InputError, match=r"this machine has 1.0 MB"):
         run_lab("matmul", size=1024)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("multiply", lambda a, b: a * b),
+        ("squared_difference", lambda a, b: (a - b) ** 2),
+        ("dot", lambda a, b: np.einsum("ij,ij->i", a, b)),
+        ("distance", lambda a, b: np.linalg.norm(a - b, axis=1)),
+        ("batch_sum", lambda x: np.ones(len(x)) @ x),
+        ("softmax", lambda x: np.exp(x) / np.exp(x).sum(1)[:, None]),
+    ],
+)
+def test_references_are_what_the_labs_say(name, expected):
+    arrays = LABS[name].operands(5, np.random.default_rng(3))
+    wide = expected(*(array.astype(np.float64) for array in arrays))
+    reference = LABS[name].reference(*arrays)
+    assert reference.dtype == np.float32
+    np.testing.assert_allclose(reference, wide, rtol=1e-6)
+
+
+def test_blocks_have_the_size_that_is_asked_for():
+    # 64 tiles of 6 rows.
+    assert "in T.grid(2, 8, 48)" in scheduled("matmul", "blocked", size=384, block=8).script()
+    grouped = scheduled("matmul", "packed", size=64, target="cuda", block=16).script()
+    assert 'T.thread_binding(16, thread="threadIdx.x")' in grouped
+
+
+def test_a_result_with_other_blocks_is_right():
+    # A step that differs raises.
+    result = run_lab("matmul", size=37, steps=["blocked", "packed"], block=3, seconds=1e-3)
+    assert result.block == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "block", "message"),
+    [
+        ("matmul", "llvm", 0, "blocks of 0; expected 1 to 22"),
+        ("matmul", "llvm", 23, "blocks of 23; expected 1 to 22"),
+        ("matmul", "cuda", 33, "expected 1 to 32"),
+        ("dot", "llvm", 4, "none of its steps naive, vectorised, parallel has blocks"),
+    ],
+)
+def test_blocks_that_are_not_possible_are_refused(name, target, block, message):
+    lab, device = LABS[name], resolve(target).device
+    with pytest.raises(InputError, match=message):
+        with_blocks(lab, lab.steps(device), 128, block, device)

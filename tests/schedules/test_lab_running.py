@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
+import tvm
 
-from tvmflow.errors import VerificationError
+from tvmflow.errors import InputError, VerificationError
 from tvmflow.explain import lab as running
 from tvmflow.explain.lab import run_lab
 from tvmflow.explain.profiling import ceilings
@@ -57,6 +58,34 @@ def test_threads_are_as_many_as_cores_unless_the_user_says(monkeypatch, said, nu
     running.prepare_threads(3)
     assert environment.get("TVM_NUM_THREADS") == number
     assert environment["TVM_THREAD_POOL_SPIN_COUNT"] == "0"
+
+
+def test_workers_are_so_many_and_only_while_the_lab_runs(monkeypatch):
+    before, during = tvm.runtime.num_threads(), []
+    measure = running.in_turn
+
+    def counted(*arguments):
+        during.append(tvm.runtime.num_threads())
+        return measure(*arguments)
+
+    monkeypatch.setattr(running, "in_turn", counted)
+    monkeypatch.setattr(running, "_peaks", lambda *_, **__: None)
+    result = run_lab("add", size=2, steps=["parallel"], workers=1, seconds=1e-3)
+    assert (during, result.workers) == ([1], 1)
+    assert tvm.runtime.num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("workers", "target", "message"),
+    [
+        (0, "llvm", "asked for 0 workers; this machine has 1 to"),
+        (100_000, "llvm", "asked for 100000 workers"),
+        (1, "opencl", "only the target llvm has threads to choose"),
+    ],
+)
+def test_workers_that_are_not_possible_are_refused(workers, target, message):
+    with pytest.raises(InputError, match=message):
+        run_lab("add", size=2, workers=workers, target=target)
 
 
 # -- times ------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,6 +26,10 @@ LAB_EXAMPLES = """
       which labs there are
   tvmflow lab matmul --size 1024
       each step's time and speed beside NumPy's, what its kernels lack, and until which step
+  tvmflow lab matmul --steps blocked,parallel --block 32 --workers 2
+      blocks of another size, on two threads
+  tvmflow lab matmul --html lab.html
+      a page with the tiles, loops, code and findings of each step
   tvmflow lab matmul --target cuda --show packed
       the schedule of a step as TVMScript, which needs no device
 """
@@ -54,6 +59,18 @@ def run_lab(
     steps: Annotated[
         str | None, "NAME,...", "Only these: a naive one of a large size is slow."
     ] = None,
+    block: Annotated[
+        int | None,
+        "N",
+        "Blocks of the steps that have them: register tiles on a CPU, items along a side of a "
+        "work-group on a GPU.",
+    ] = None,
+    workers: Annotated[
+        int | None, "N", "Threads that share parallel loops (llvm); default all."
+    ] = None,
+    html: Annotated[
+        Path | None, "OUT.html", "Write a page: tiles, loops, code and findings of each step."
+    ] = None,
     show: Annotated[str | None, "STEP", "Print this step's schedule; run nothing."] = None,
     seconds: Annotated[float, typer.Option(min=0.001), "Time for the calls of each step."] = 2.0,
     fresh_ceilings: bool = False,
@@ -66,9 +83,9 @@ def run_lab(
     from ..schedules.lab import LABS, scheduled
 
     if name is None:
-        if (size, steps, show) != (None, None, None):
+        if {size, steps, show, block, workers, html} != {None}:
             raise InputError(
-                "--size, --steps and --show are for a lab; there is none on the command line.",
+                "These options are for a lab; there is none on the command line.",
                 remedy="Name one, as in `tvmflow lab matmul`; `tvmflow lab` alone lists them.",
             )
         facts = "name", "summary", "size", "counts"
@@ -82,12 +99,17 @@ def run_lab(
     if show is not None:
         from ..module.functions import tir_text
 
-        script = tir_text(scheduled(name, show, size=size, target=target, device=device))
+        script = tir_text(
+            scheduled(name, show, size=size, target=target, device=device, block=block)
+        )
         if not print_json({"lab": name, "step": show, "tir": script}):
             out_console().out(script, highlight=False)
         return
     from ..explain import lab
+    from ..module.files import check_writable
 
+    if html is not None:
+        check_writable(html)
     with err_console().status("measuring", spinner="dots"):
         result = lab.run_lab(
             name,
@@ -96,10 +118,16 @@ def run_lab(
             device=device,
             device_index=device_index,
             steps=steps.split(",") if steps else None,
+            block=block,
+            workers=workers,
             seconds=seconds,
             seed=random_seed,
             fresh_ceilings=fresh_ceilings,
         )
+    if html is not None:
+        from ..explain.lab_page import write_page
+
+        write_page(html, result)
     if print_json(result):
         return
     console = out_console()

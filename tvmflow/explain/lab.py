@@ -10,7 +10,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,14 +20,14 @@ import tvm
 from tvm import tirx
 
 from ..devices.target import TargetSpec, check_target, resolve
-from ..errors import VerificationError
+from ..errors import InputError, VerificationError
 from ..ir.units import counted
 from ..module.session import find_device
 from ..runtime.devices import DeviceInfo, list_devices
 from ..runtime.json_types import JsonObject
 from ..runtime.plugin import translated
 from ..runtime.timing import Times, in_turn
-from ..schedules.lab import ON_DEVICE, Lab, Step, check_size, lab_of, steps_of
+from ..schedules.lab import ON_DEVICE, Lab, Step, check_size, lab_of, steps_of, with_blocks
 from ..tuning.building import ENTRY, lower
 from ..verify.tolerance import compare
 from .analysis import Finding, findings
@@ -36,6 +37,8 @@ from .profiling.record import Ceilings
 logger = logging.getLogger(__name__)
 
 _Found = tuple[Finding, ...]
+#: TVM's mode of threads: on the processors of the highest clock first.
+_BIG_CORES = 1
 #: Of names that schedules give to copies of a tensor.
 _COPY = re.compile(r"(_pad|_local|_shared|_global)+$")
 
@@ -78,6 +81,9 @@ class LabResult:
     target: str
     device: str
     device_name: str
+    #: Of blocks and threads, where they were asked for.
+    block: int | None
+    workers: int | None
     #: What the device reaches in kernels that do one thing only.
     ceilings: Ceilings | None
     operations: int
@@ -113,6 +119,7 @@ def prepare(
     device: str = "auto",
     device_index: int = 0,
     steps: Sequence[str] | None = None,
+    block: int | None = None,
     seed: int = 0,
 ) -> Prepared:
     """Build and check the steps of a lab; parameters and errors are those of :func:`run_lab`."""
@@ -123,7 +130,7 @@ def prepare(
     # Before the target is resolved: where there is no device, this says how to get one.
     running = find_device(target, device_index, attempt)
     spec = resolve(target, device)
-    chosen = steps_of(lab, spec, steps)
+    chosen = with_blocks(lab, steps_of(lab, spec, steps), size, block, spec.device)
     info = next(i for i in list_devices() if (i.kind, i.index) == (target, device_index))
     if target == "llvm":
         prepare_threads(info.compute_units)
@@ -158,6 +165,8 @@ def run_lab(
     device: str = "auto",
     device_index: int = 0,
     steps: Sequence[str] | None = None,
+    block: int | None = None,
+    workers: int | None = None,
     seconds: float = 2.0,
     seed: int = 0,
     fresh_ceilings: bool = False,
@@ -177,6 +186,10 @@ def run_lab(
         Which of the target's devices runs it.
     steps
         Names of those to run, default all.
+    block
+        Size of the blocks of those steps that have some: :func:`tvmflow.schedules.lab.with_blocks`.
+    workers
+        Threads that share parallel loops, default all; for ``llvm`` only.
     seconds
         Time for the calls of each step, which has one call at least.
     seed
@@ -187,7 +200,8 @@ def run_lab(
     Raises
     ------
     InputError
-        If there is no such lab or step, or the size is none or beyond the memory.
+        If there is no such lab or step, the size is none or beyond the memory, or blocks or
+        workers are not possible.
     TargetError
         If target and device do not go together.
     DeviceError
@@ -195,14 +209,16 @@ def run_lab(
     VerificationError
         If a step's result is not the reference's within the tolerance.
     """
-    ready = prepare(
-        name, size=size, target=target, device=device, device_index=device_index, steps=steps,
-        seed=seed,
-    )  # fmt: skip
-    lab, info = ready.lab, ready.device
-    names = [step.name for step in ready.steps]
-    with translated(f"Running the lab {name}", target):
-        times = in_turn({**dict(zip(names, ready.calls, strict=True)), "": ready.numpy}, seconds)
+    with limited_threads(workers, target):
+        ready = prepare(
+            name, size=size, target=target, device=device, device_index=device_index, steps=steps,
+            block=block, seed=seed,
+        )  # fmt: skip
+        lab, info = ready.lab, ready.device
+        names = [step.name for step in ready.steps]
+        with translated(f"Running the lab {name}", target):
+            calls = {**dict(zip(names, ready.calls, strict=True)), "": ready.numpy}
+            times = in_turn(calls, seconds)
     operations, moved = lab.operations(ready.size), lab.bytes(ready.size)
     most = max(operations / times[each].median_ms / 1e6 for each in names)
     peaks = _peaks(lab, target, info, most, fresh=fresh_ceilings)
@@ -238,6 +254,8 @@ def run_lab(
         target=target,
         device=ready.target.device.name,
         device_name=info.name,
+        block=block,
+        workers=workers,
         ceilings=peaks,
         operations=operations,
         bytes=moved,
@@ -345,6 +363,41 @@ def prepare_threads(cores: int) -> None:
     os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
     if "OMP_NUM_THREADS" not in os.environ:
         os.environ.setdefault("TVM_NUM_THREADS", str(cores))
+
+
+@contextmanager
+def limited_threads(workers: int | None, target: str) -> Iterator[None]:
+    """Have so many threads run parallel loops on ``llvm``; ``None`` leaves them as they are."""
+    if workers is None:
+        yield
+        return
+    if target != "llvm":
+        raise InputError(
+            f"The lab was asked for {counted(workers, 'worker')} on {target}; only the target llvm "
+            "has threads to choose: how many cores a kernel gets is the driver's decision.",
+            remedy="Leave `workers` out, or choose the target llvm.",
+        )
+    remedy, cores = "Give fewer `workers`, or none for all.", len(os.sched_getaffinity(0))
+    if not 1 <= workers <= cores:
+        raise InputError(
+            f"The lab was asked for {counted(workers, 'worker')}; this machine has 1 to {cores}.",
+            remedy=remedy,
+        )
+    # Before the first question starts the threads.
+    prepare_threads(cores)
+    threads = tvm.runtime.num_threads()
+    configure = tvm.get_global_func("runtime.config_threadpool")
+    configure(_BIG_CORES, workers)
+    try:
+        if (got := tvm.runtime.num_threads()) != workers:
+            raise InputError(
+                f"The lab was asked for {counted(workers, 'worker')}; TVM has started {got} in "
+                "this process.",
+                remedy="Set TVM_NUM_THREADS to at least as many, or start anew without it.",
+            )
+        yield
+    finally:
+        configure(_BIG_CORES, threads)
 
 
 def numpy_name() -> str:

@@ -1,0 +1,131 @@
+"""Schedules of sums along rows, or over them, and of what is made of rows by them.
+
+    dot[i] = sum_j a[i, j] * b[i, j]      batch_sum[j] = sum_i x[i, j]
+
+A function may have several such blocks, as softmax has: all of them share one loop over rows.
+Sums along a row are lanes of a vector that are added up last; on a GPU in the last step items of
+a group, which read neighbours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..common import Block, Loop, Workload, is_reduction
+from .steps import LONE_ITEMS, Step, as_written, bind_loops
+
+#: Vectors of sums that are independent of each other: additions wait for the one before.
+VECTORS = 4
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The loops of a step on a CPU, by what is computed: rows, or columns of a sum over rows."""
+
+    parallel: bool = False
+
+    def __call__(self, workload: Workload) -> None:
+        """Schedule sums in vectors."""
+        sch, lanes = workload.sch, workload.target.device.channel_block
+        if (over := _sum_over_rows(workload)) is not None:
+            i, j = sch.get_loops(over)[-1], sch.get_loops(over)[0]
+            j, vector, lane = sch.split(j, [None, VECTORS, lanes])
+            sch.reorder(j, i, vector, lane)
+            j = bind_loops(workload, [j], parallel=self.parallel)
+            workload.vectorize_last([vector, lane])
+            workload.vectorize_last(workload.loops_below(sch.decompose_reduction(over, i), j))
+            return
+        parts = [
+            (block, self._in_lanes(workload, block, lanes) if is_reduction(sch, block) else None)
+            for block in workload.blocks
+        ]
+        row = _share_row(workload, [b for pair in parts for b in pair[::-1] if b is not None])
+        # Before initial values leave their blocks, which are no reductions then.
+        row = bind_loops(workload, [row], parallel=self.parallel)
+        for block, part in parts:
+            loops = workload.loops_below(block, row)
+            if part is None and loops:
+                sch.vectorize(sch.split(loops[-1], [None, lanes])[1])
+        for _, part in parts:
+            if part is not None:
+                places, (deep,) = workload.by_kind(part, workload.loops_below(part, row))
+                lane = max(places, key=lambda loop: int(sch.get(loop).extent))
+                sch.reorder(deep, lane)
+                workload.vectorize_last(sch.split(lane, [VECTORS, lanes]))
+                init = sch.decompose_reduction(part, deep)
+                workload.vectorize_last(workload.loops_below(init, row))
+
+    def _in_lanes(self, workload: Workload, block: Block, lanes: int) -> Block:
+        """Sum a row in vectors; the block that does, before the one that adds up their lanes."""
+        sch = workload.sch
+        *_, k = sch.get_loops(block)
+        _, lane = sch.split(k, [None, VECTORS * lanes])
+        return sch.rfactor(lane, 1)
+
+
+@dataclass(frozen=True)
+class Items:
+    """The loops of a step on a GPU: an item computes a row, or the items of a group share it."""
+
+    group: bool = False
+    shared: bool = False
+
+    def __call__(self, workload: Workload) -> None:
+        """Schedule sums by items."""
+        sch, device = workload.sch, workload.target.device
+        if (over := _sum_over_rows(workload)) is not None:
+            loops = sch.get_loops(over)[:1]
+            workload.bind_outer(loops, device.group_size if self.group else 1)
+            return
+        row = _share_row(workload, workload.blocks, "shared" if self.shared else "local")
+        if not self.shared:
+            workload.bind_outer([row], device.group_size if self.group else 1)
+            return
+        sch.bind(row, "blockIdx.x")
+        for block in workload.blocks:
+            if loops := workload.loops_below(block, row):
+                _, item = sch.split(loops[-1], [None, device.group_size])
+                sch.bind(item, "threadIdx.x")
+
+
+def _sum_over_rows(workload: Workload) -> Block | None:
+    """The only block, where its numbers are summed up over rows and not along them."""
+    if len(workload.blocks) > 1:
+        return None
+    (block,) = workload.blocks
+    (read,) = {str(r.region[-1].min) for r in workload.sch.get(block).reads}
+    return block if read == str(workload.sch.get(block).iter_vars[0].var) else None
+
+
+def _share_row(workload: Workload, blocks: list[Block], scope: str = "local") -> Loop:
+    """Compute all blocks under one loop over rows; that loop."""
+    sch = workload.sch
+    *before, last = blocks
+    row: Loop = sch.get_loops(last)[0]
+    for block in reversed(before):
+        sch.compute_at(block, row, preserve_unit_loops=True)
+        sch.set_scope(block, 0, scope)
+    return row
+
+
+NAIVE = Step("naive", "Loops over single numbers, as the definition reads.", "", as_written)
+ON_CPU = (
+    NAIVE,
+    Step(
+        "vectorised",
+        "Four vectors of sums stay in registers.",
+        "One addition at a time, each of which waits for the one before it.",
+        Rows(),
+    ),
+    Step("parallel", "Rows, or columns, are spread over all cores.", "One core works.", Rows(True)),
+)
+ON_GPU = (
+    Step("naive", "An item computes one result, in a work-group of its own.", "", Items()),
+    Step("parallel", "32 or 64 items are a work-group.", LONE_ITEMS, Items(group=True)),
+)
+SHARED = Step(
+    "shared",
+    "The items of a group share a row: neighbours read neighbouring numbers.",
+    "Items read numbers that are a whole row apart, each from a line of its own.",
+    Items(shared=True),
+)

@@ -1,0 +1,97 @@
+"""The page of a lab: what it shows of each step, and the tiles that it draws."""
+
+from __future__ import annotations
+
+from html import unescape
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+
+from tvmflow.explain.lab import run_lab
+from tvmflow.explain.lab_page import levels_of, page_text, tiles_svg, write_page
+from tvmflow.schedules.lab import scheduled
+
+
+class _Nesting(HTMLParser):
+    """Checks that elements end in the order in which they began."""
+
+    def __init__(self):
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        # What is in a rectangle ends with it; of these elements the others have no end.
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def tiles(step, **options):
+    moving, summing = levels_of(scheduled("matmul", step, **options))
+    return [(level.extent, level.whole, level.tiles[:2]) for level in moving], summing
+
+
+def test_tiles_are_those_of_the_loops():
+    moving, summing = tiles("blocked", size=384, block=8)
+    assert moving[:3] == [
+        # Columns of 4 vectors, blocks of 8 tiles, tiles of 6 rows; then what is in registers.
+        (6, (384, 384), ((0, 0, 384, 64), (0, 64, 384, 64))),
+        (8, (384, 64), ((0, 0, 48, 64), (48, 0, 48, 64))),
+        (8, (48, 64), ((0, 0, 6, 64), (6, 0, 6, 64))),
+    ]
+    assert summing == ("k_0: serial, 2 iterations", "k_1: serial, 48 iterations",
+                       "k_2: unrolled, 4 iterations")  # fmt: skip
+
+
+def test_the_tiles_of_a_group_are_its_items():
+    moving, _ = tiles("parallel", size=64, target="cuda")
+    assert [extent for extent, *_ in moving] == [2, 2, 8, 8, 4, 4]
+
+
+@pytest.mark.usefixtures("known_ceilings")
+@pytest.mark.parametrize("name", ["matmul", "softmax", "batch_sum"])
+def test_a_page_has_each_step(name, tmp_path):
+    steps = ["naive", "parallel"]
+    result = run_lab(name, size=7, steps=steps, seconds=1e-3)
+    write_page(tmp_path / "lab.html", result)
+    page = (tmp_path / "lab.html").read_text()
+    parser = _Nesting()
+    parser.feed(page)
+    assert parser.open == []
+    sections = page.split("<section ")[1:]
+    assert len(sections) == len(result.steps)
+    for step, section in zip(result.steps, sections, strict=True):
+        text = unescape(section)
+        assert text.startswith(f'id="{step.step}"')
+        for content in (step.summary, step.removes, *(f.sentence for f in step.found)):
+            assert content in text
+        assert "<svg" in section
+        assert "T.sblock" in text
+        assert "candidate" in text.split("Generated code")[1]
+
+
+def test_a_picture_is_xml_with_a_rectangle_for_each_tile():
+    moving, _ = levels_of(scheduled("matmul", "blocked", size=384, block=8))
+    picture = ElementTree.fromstring(tiles_svg(moving[0]))
+    rectangles = picture.findall("{http://www.w3.org/2000/svg}rect")
+    assert len(rectangles) == 6
+    assert rectangles[0].get("class") == "first"
+
+
+@pytest.mark.usefixtures("known_ceilings")
+def test_pages_without_findings_say_so():
+    result = run_lab("add", size=37, steps=["parallel"], seconds=1e-3)
+    assert ("Nothing is found." in page_text(result)) == (not result.steps[0].found)
+
+
+@pytest.mark.usefixtures("known_ceilings")
+def test_a_page_of_other_blocks_has_steps_without_them_too():
+    result = run_lab("matmul", size=37, steps=["naive", "blocked"], block=3, seconds=1e-3)
+    page = page_text(result)
+    assert [f'id="{step}"' in page for step in ("naive", "blocked")] == [True, True]
+    # Of 7 tiles of 6 rows: blocks of 2 leave fewer empty ones than blocks of 3.
+    assert "4 tiles of 12 × 48 in 48 × 48" in page
+    assert "2 tiles of 6 × 48 in 12 × 48" in page
