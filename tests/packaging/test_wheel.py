@@ -56,7 +56,8 @@ def run(command: Sequence[object], cwd: Path, timeout: float, path: str | None =
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     process = subprocess.run(
         [str(word) for word in command],
-        env={**environment, "PATH": path or environment["PATH"]},
+        # Without the system's OpenCL drivers where its commands are hidden: PoCL needs `ld`.
+        env={**environment, **({"PATH": path, "OCL_ICD_VENDORS": str(cwd)} if path else {})},
         cwd=cwd,
         capture_output=True,
         text=True,
