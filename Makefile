@@ -1,5 +1,5 @@
 # Everything is installed into VENV and runs there; the only things needed before are CPython
-# 3.10 to 3.12, a C++20 compiler and make.  Stamps in VENV remember what is installed.
+# 3.10 to 3.13, a C++20 compiler and make.  Stamps in VENV remember what is installed.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -20,6 +20,7 @@ STAMPS := $(VENV)/.made
 NATIVE := $(shell find native -name "*.cc" -o -name "*.c" -o -name "*.h" -o -name "*.hpp")
 # What the plug-in is built from, and what decides which packages are installed.
 SOURCES := pyproject.toml setup.py $(NATIVE)
+WHEEL_REQUIRES = $(shell sed -n '/^wheel = \[/,/^\]/s/^ *\("[^"]*"\),$$/\1/p' pyproject.toml)
 BUILD_REQUIRES = $(shell sed -n 's/^requires = \[\(.*\)\]$$/\1/p' pyproject.toml | tr -d ',')
 
 .PHONY: help
@@ -36,8 +37,22 @@ demo: $(STAMPS)/demo ## Compile MobileNetV2 for OpenCL, run it, compare with ONN
 	@$(BIN)/python examples/demo.py $(ARGS)
 
 .PHONY: wheel
-wheel: $(STAMPS)/python ## Build a wheel into dist/
-	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
+wheel: $(STAMPS)/build ## Build a source distribution, and a manylinux wheel from it, into dist/
+	$(BIN)/python -m pip install --quiet $(WHEEL_REQUIRES)
+	@rm -rf build/wheel
+	$(BIN)/python -m build --no-isolation --outdir build/wheel .
+	@# TVM's libraries come from its own wheels, beside this one.
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python -m auditwheel repair --wheel-dir dist \
+	    --exclude 'libtvm*.so' build/wheel/*.whl
+	@mv build/wheel/*.tar.gz dist
+
+SPHINX = $(BIN)/python -m sphinx --quiet --nitpicky --fail-on-warning --conf-dir docs
+.PHONY: docs
+docs: $(STAMPS)/dev ## Build the site of all pages into build/site; its links are checked
+	@# Anew: a page that is gone leaves nothing behind.
+	@rm -rf build/site
+	$(SPHINX) --fresh-env --doctree-dir build/doctrees . build/site
+	@echo 'build/site/index.html'
 
 ## ---- Tests and checks -----------------------------------------------------------------------
 
@@ -89,9 +104,9 @@ coverage: $(STAMPS)/dev ## Run the tests and show which lines they do not reach
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report=term-missing $(ARGS)
 
 .PHONY: check
-check: $(STAMPS)/dev ## Lint, formatting, types and layers, of Python and C++
+check: $(STAMPS)/dev ## Lint, formatting, types and layers, of Python and C++; the site's links
 	@# One failing check does not hide what the next one finds.
-	@$(MAKE) --no-print-directory --keep-going lint format-check types layers cpp-format-check cpp-lint
+	@$(MAKE) --no-print-directory --keep-going lint format-check types layers cpp-format-check cpp-lint docs
 
 .PHONY: lint format-check types layers cpp-format-check cpp-lint
 lint: $(STAMPS)/dev
@@ -145,7 +160,7 @@ clean: ## Remove what was built, and the environment
 
 ## ---- Environment ----------------------------------------------------------------------------
 
-CANDIDATES = $(or $(PYTHON),python3 python3.12 python3.11 python3.10)
+CANDIDATES = $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.10)
 # `make CXX=…` and an exported CXX reach setup.py; make's own default does not.
 COMPILER := $(if $(filter default undefined,$(origin CXX)),g++,$(CXX))
 comma := ,
@@ -164,13 +179,13 @@ export NO_PYTHON NO_COMPILER
 $(STAMPS)/python:
 	@found=(); for python in $(CANDIDATES); do \
 	    if $$python -c 'import ensurepip, sys, venv; \
-	        sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then \
+	        sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then \
 	        echo "Making $(VENV) with $$($$python --version)"; \
 	        $$python -m venv $(VENV); mkdir -p $(@D); touch $@; exit 0; \
 	    fi; \
 	    found+=("  $$python: $$($$python --version 2>/dev/null || echo not installed)"); \
 	done; \
-	printf '%s\n' 'tvmflow needs CPython 3.10, 3.11 or 3.12 with its venv module, but found' \
+	printf '%s\n' 'tvmflow needs CPython 3.10, 3.11, 3.12 or 3.13 with its venv module, but found' \
 	    "$${found[@]}" "$$NO_PYTHON" >&2; exit 2
 
 
