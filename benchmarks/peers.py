@@ -2,10 +2,14 @@
 
 Engines take turns, each with as many threads as there are cores; one that is not installed,
 or that cannot read the network, is left out with the reason.  Every engine's result is
-compared with ONNX Runtime's.  Writes a table, a chart and JSON.
+compared with ONNX Runtime's.  Writes tables, a chart and JSON; the last table has geometric means
+of the ratios to ONNX Runtime, over the networks that an engine reads.
 
     python -m pip install 'tvmflow[peers]'
     python benchmarks/peers.py [--networks mobilenet_v2,squeezenet,resnet50] [--stock]
+
+GPU engines run on what there is: on a CPU ncnn's Vulkan by Mesa's lavapipe (Debian's
+mesa-vulkan-drivers).  One that finds no device, or that its wheel lacks (MNN's OpenCL), says so.
 """
 
 from __future__ import annotations
@@ -17,16 +21,21 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx_networks
 from chart import bars
 from common import RESULTS, in_turn, opencl_device, report, summary, write_json
+from same_kernels import NETWORKS as SIZES
 
 import tvmflow
-from tvmflow.models import build as build_model
+from tvmflow import models
 
-NETWORKS = "mobilenet_v2,squeezenet,resnet50"
+#: This project's own, and five of those that come with ``onnx``.
+NETWORKS = (*SIZES, "alexnet", "densenet121", "inception_v1", "inception_v2", "shufflenet")
 THREADS = len(os.sched_getaffinity(0))
 
 #: Runs one inference and returns the output.
@@ -54,7 +63,8 @@ def onnxruntime(path: Path, feed: np.ndarray) -> Runner:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = THREADS
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, {"input": feed})[0]
+    name = session.get_inputs()[0].name
+    return lambda: session.run(None, {name: feed})[0]
 
 
 def openvino(path: Path, feed: np.ndarray) -> Runner:
@@ -112,37 +122,44 @@ def mnn(backend: str) -> Callable[[Path, np.ndarray], Runner]:
     return start
 
 
-def ncnn(path: Path, feed: np.ndarray) -> Runner:
-    """The ncnn library, from its own format, which pnnx writes."""
-    import importlib.util
+def ncnn(vulkan: bool) -> Callable[[Path, np.ndarray], Runner]:
+    """The ncnn library on the CPU or by Vulkan, from its own format, which pnnx writes."""
 
-    import ncnn
+    def start(path: Path, feed: np.ndarray) -> Runner:
+        import importlib.util
 
-    found = importlib.util.find_spec("pnnx")
-    if found is None or found.origin is None:
-        raise UnavailableError("pnnx, which converts to its format, is not installed")
-    # The program of the package: its Python part would import PyTorch.
-    program = Path(found.origin).parent / "pnnx"
-    stem = path.with_suffix("")
-    parameters = stem.with_name(f"{stem.name}.ncnn.param")
-    if not parameters.exists():
-        program.chmod(0o755)
-        shape = ",".join(str(d) for d in feed.shape)
-        command = [str(program), str(path), f"inputshape=[{shape}]", "fp16=0"]
-        subprocess.run(command, check=True, capture_output=True, cwd=path.parent)
-    net = ncnn.Net()
-    net.opt.num_threads = THREADS
-    net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = net.opt.use_fp16_packed = False
-    net.opt.use_bf16_storage = False
-    net.load_param(str(parameters))
-    net.load_model(str(parameters.with_suffix(".bin")))
+        import ncnn
 
-    def run() -> np.ndarray:
-        extractor = net.create_extractor()
-        extractor.input("in0", ncnn.Mat(feed[0]))
-        return np.array(extractor.extract("out0")[1]).reshape(1, -1)
+        if vulkan and ncnn.get_gpu_count() == 0:
+            raise UnavailableError("ncnn finds no Vulkan device")
+        found = importlib.util.find_spec("pnnx")
+        if found is None or found.origin is None:
+            raise UnavailableError("pnnx, which converts to its format, is not installed")
+        # The program of the package: its Python part would import PyTorch.
+        program = Path(found.origin).parent / "pnnx"
+        stem = path.with_suffix("")
+        parameters = stem.with_name(f"{stem.name}.ncnn.param")
+        if not parameters.exists():
+            program.chmod(0o755)
+            shape = ",".join(str(d) for d in feed.shape)
+            command = [str(program), str(path), f"inputshape=[{shape}]", "fp16=0"]
+            subprocess.run(command, check=True, capture_output=True, cwd=path.parent)
+        net = ncnn.Net()
+        net.opt.num_threads = THREADS
+        net.opt.use_vulkan_compute = vulkan
+        net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = net.opt.use_fp16_packed = False
+        net.opt.use_bf16_storage = False
+        net.load_param(str(parameters))
+        net.load_model(str(parameters.with_suffix(".bin")))
 
-    return run
+        def run() -> np.ndarray:
+            extractor = net.create_extractor()
+            extractor.input("in0", ncnn.Mat(feed[0]))
+            return np.array(extractor.extract("out0")[1]).reshape(1, -1)
+
+        return run
+
+    return start
 
 
 def litert(path: Path, feed: np.ndarray) -> Runner:
@@ -170,7 +187,6 @@ def stock_tvm(target: str) -> Callable[[Path, np.ndarray], Runner]:
     """Stock TVM: ``relax.build`` with its default pipeline."""
 
     def start(path: Path, feed: np.ndarray) -> Runner:
-        import onnx
         import tvm
         from tvm import relax
         from tvm.relax.frontend.onnx import from_onnx
@@ -191,7 +207,8 @@ ENGINES: dict[str, Callable[[Path, np.ndarray], Runner]] = {
     "tvmflow llvm": ours("llvm"),
     "ONNX Runtime": onnxruntime,
     "OpenVINO": openvino,
-    "ncnn": ncnn,
+    "ncnn": ncnn(vulkan=False),
+    "ncnn Vulkan": ncnn(vulkan=True),
     "MNN": mnn("CPU"),
     "MNN OpenCL": mnn("OPENCL"),
     "LiteRT": litert,
@@ -203,8 +220,10 @@ STOCK = {"stock TVM opencl": stock_tvm("opencl"), "stock TVM llvm": stock_tvm("l
 def measure(name: str, folder: Path, rounds: int, stock: bool) -> dict[str, Any]:
     """Latencies of one network through every engine that takes it."""
     path = folder / f"{name}.onnx"
-    build_model(name, path)
-    feed = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
+    onnx.save(models.make(name, **SIZES[name]) if name in SIZES else onnx_networks.make(name), path)
+    (picture,) = onnx.load(path, load_external_data=False).graph.input
+    shape = [each.dim_value for each in picture.type.tensor_type.shape.dim]
+    feed = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     reference = onnxruntime(path, feed)()
     runners: dict[str, Runner] = {}
     errors: dict[str, float] = {}
@@ -231,6 +250,7 @@ def measure(name: str, folder: Path, rounds: int, stock: bool) -> dict[str, Any]
     }
     return {
         "network": name,
+        "shape": shape,
         "in_turn": {engine: summary(values) for engine, values in times.items()},
         "alone": {engine: summary(values) for engine, values in alone.items()},
         "max_relative_error": errors,
@@ -238,10 +258,25 @@ def measure(name: str, folder: Path, rounds: int, stock: bool) -> dict[str, Any]
     }
 
 
+def geometric_means(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return each engine's medians as a ratio to ONNX Runtime's, and over how many networks."""
+    means: dict[str, dict[str, Any]] = {}
+    for engine in dict.fromkeys(engine for result in results for engine in result["alone"]):
+        taken = [result for result in results if engine in result["alone"]]
+        means[engine] = {"networks": len(taken)} | {
+            way: geometric_mean(
+                result[way][engine]["median_ms"] / result[way]["ONNX Runtime"]["median_ms"]
+                for result in taken
+            )
+            for way in ("in_turn", "alone")
+        }
+    return means
+
+
 def main() -> None:
     """Measure every network, and write table, chart and JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", default=NETWORKS)
+    parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--stock", action="store_true", help="stock TVM, too: seconds a call")
     options = parser.parse_args()
@@ -254,7 +289,7 @@ def main() -> None:
             base = result["in_turn"]["ONNX Runtime"]["median_ms"]
             base_alone = result["alone"]["ONNX Runtime"]["median_ms"]
             report(
-                f"{name} 1x3x224x224 fp32, {THREADS} threads",
+                f"{name} {'x'.join(map(str, result['shape']))} fp32, {THREADS} threads",
                 ("", "ms in turn", "of ONNX Runtime", "ms alone", "of ONNX Runtime", "error"),
                 [
                     (
@@ -270,6 +305,15 @@ def main() -> None:
             )
             for engine, reason in result["left_out"].items():
                 print(f"left out: {engine}: {reason}")
+    means = geometric_means(results)
+    report(
+        f"Geometric means over networks, {THREADS} threads",
+        ("", "networks", "in turn, of ONNX Runtime", "alone, of ONNX Runtime"),
+        [
+            (engine, mean["networks"], f"{mean['in_turn']:.2f}", f"{mean['alone']:.2f}")
+            for engine, mean in means.items()
+        ],
+    )
     chart = {
         result["network"]: {e: t["median_ms"] for e, t in result["alone"].items()}
         for result in results
@@ -277,7 +321,8 @@ def main() -> None:
     picture = RESULTS / "peers.svg"
     picture.write_text(bars("Latency, ms (each engine by itself, medians)", chart))
     print(f"written: {picture}")
-    print(f"written: {write_json('peers', {'device': device, 'networks': results})}")
+    kept = {"device": device, "geometric_means": means, "networks": results}
+    print(f"written: {write_json('peers', kept)}")
 
 
 if __name__ == "__main__":
