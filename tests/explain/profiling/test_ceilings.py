@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import json
 
 import numpy as np
 import pytest
@@ -115,6 +117,42 @@ def test_a_device_is_measured_once(counted):
     assert len(counted) == 2
 
 
+def test_what_was_measured_on_a_busy_machine_is_measured_again(counted, monkeypatch):
+    series = [
+        Ceilings(10.0, 90.0, 5.0, texture_gbps=3.0, date="first", others_share=0.6),
+        Ceilings(8.0, 120.0, 4.0, int8_gops=400.0, date="second", others_share=0.11),
+        Ceilings(9.0, 110.0, 6.0, date="third", others_share=0.1),
+    ]
+    found = iter(series)
+    monkeypatch.setattr(module._Device, "measure", lambda _: next(found))
+    assert module.ceilings("opencl", INFO) == series[0]
+    both = Ceilings(10.0, 120.0, 4.0, 3.0, None, 400.0, date="second", others_share=0.11)
+    assert module.ceilings("opencl", INFO) == both
+    all_three = dataclasses.replace(both, date="third", others_share=0.1)
+    # The machine was quiet: no further measurement.
+    assert [module.ceilings("opencl", INFO) for _ in range(2)] == [all_three] * 2
+    assert next(found, None) is None
+
+
+def test_a_file_without_date_and_load_is_read(counted, tmp_path):
+    module.ceilings("opencl", INFO)
+    (path,) = (tmp_path / "ceilings").iterdir()
+    content = json.loads(path.read_text())
+    del content["date"], content["others_share"]
+    path.write_text(json.dumps(content))
+    assert module.ceilings("opencl", INFO) == KNOWN
+    assert len(counted) == 1
+
+
+def test_date_and_load_in_words():
+    assert KNOWN.measured_text() is None
+    quiet = dataclasses.replace(KNOWN, date="2026-01-02T03:04:05+00:00", others_share=0.04)
+    took = "2026-01-02 03:04:05 UTC; other programs took 4% of the processors"
+    assert quiet.measured_text() == took
+    disturbed = dataclasses.replace(KNOWN, others_share=0.25)
+    assert disturbed.measured_text().startswith("other programs took 25% of the processors, so")
+
+
 def test_another_driver_is_another_device(counted):
     for driver in ("1", "2", "1"):
         module.ceilings("opencl", dataclasses.replace(INFO, driver=driver))
@@ -173,3 +211,5 @@ def test_ceilings_of_this_machine_are_plausible(kind, monkeypatch):
     assert 0 < found.launch_us < 1e5
     assert found.int8_gops > 0
     assert found.texture_gbps is None or 0 < found.texture_gbps < 1e5
+    assert datetime.datetime.fromisoformat(found.date).utcoffset() == datetime.timedelta(0)
+    assert found.others_share is None or 0 <= found.others_share <= 1

@@ -118,9 +118,10 @@ function rooflineNote(profile) {
   const lines = profile.ceilings
     ? "Lines: what this device reached in kernels that do one thing only."
     : "The device's ceilings were not measured.";
+  const measured = profile.ceilings_measured ? ` Measured ${profile.ceilings_measured}.` : "";
   const faster = profile.ceilings && profile.kernels.some((kernel) =>
     onRoofline(kernel) && kernel.gbps > profile.ceilings.copy_gbps)
     ? " Points above the line of copies are faster than memory: caches hold their tensors." : "";
   return element("p", { class: "note" },
-    `Each point is a launch, as large as its time. ${lines}${faster}${without}`);
+    `Each point is a launch, as large as its time. ${lines}${measured}${faster}${without}`);
 }
