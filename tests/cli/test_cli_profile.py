@@ -76,6 +76,7 @@ def test_ceilings_say_when_they_were_measured(cli, tmp_path):
     content = dataclasses.replace(profile, ceilings=ceilings).to_json()
     (tmp_path / "net.json").write_text(json.dumps(content))
     printed = " ".join(cli("profile", "net.json").stdout.split())
+    assert "copy in L1 350.0 GB/s copy in L2 80.0 GB/s copy 20.0 GB/s" in printed
     assert "measured 2026-01-02 03:04:05 UTC; other programs took 25% of the" in printed
 
 

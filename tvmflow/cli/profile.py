@@ -163,6 +163,7 @@ def _print(console: Console, profile: Profile) -> None:
     print_facts("Time", _times(profile), console)
     if (found := profile.ceilings) is not None:
         rates = {
+            **{f"copy in {each.name}": (each.gbps, "GB/s") for each in found.caches},
             "copy": (found.copy_gbps, "GB/s"),
             "texture": (found.texture_gbps, "GB/s"),
             "fp32": (found.fp32_gflops, "GFLOP/s"),

@@ -51,6 +51,17 @@ def test_everything_is_drawn(show):
 
 
 @browser_test
+def test_caches_are_roofs(show):
+    def roofs(profile):
+        texts = show(profile).texts("#roofline text.halo")
+        return [text for text in texts if text.endswith("GB/s")]
+
+    assert roofs(PROFILE) == ["L1 350 GB/s", "L2 80 GB/s", "copy 20 GB/s", "texture 14 GB/s"]
+    without = replace(PROFILE, ceilings=replace(PROFILE.ceilings, caches=()))
+    assert roofs(without) == ["copy 20 GB/s", "texture 14 GB/s"]
+
+
+@browser_test
 def test_ceilings_have_a_date_and_a_load(show):
     when = {"date": "2026-01-02T03:04:05+00:00", "others_share": 0.04}
     page = show(replace(PROFILE, ceilings=replace(PROFILE.ceilings, **when)))

@@ -66,6 +66,18 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True)
+class CacheCeiling:
+    """The rate of copies that stay in a cache."""
+
+    #: ``L1``, ``L2``, ...
+    name: str
+    #: Working sets up to this fit it.
+    capacity_bytes: int
+    #: Bytes read and written.
+    gbps: float
+
+
+@dataclass(frozen=True)
 class Ceilings:
     """Rates that the device reaches in kernels that do one thing only."""
 
@@ -79,6 +91,8 @@ class Ceilings:
     fp16_gflops: float | None = None
     #: Products and sums of 8-bit integers in 32-bit ones.
     int8_gops: float | None = None
+    #: The smallest first; empty where the device's caches are not known.
+    caches: tuple[CacheCeiling, ...] = ()
     #: When they were measured, UTC, as ISO 8601.
     date: str | None = None
     #: Part of the host's processors that other programs took meanwhile, 0 to 1.
@@ -155,7 +169,8 @@ class KernelLaunch:
     gbps: float | None = None
     #: Operations for a byte.
     intensity: float | None = None
-    #: Which ceilings are its own: ``fp32``, ``fp16`` or ``int8``, and ``copy`` or ``texture``.
+    #: Which ceilings are its own: ``fp32``, ``fp16`` or ``int8``, and ``copy``, ``texture`` or
+    #: the cache that its working set fits.
     arithmetic: str = "fp32"
     memory: str = "copy"
     #: Part of what the lower of both ceilings allows at its intensity, 0 to 1.
