@@ -15,10 +15,12 @@ from rich.console import Console
 from tvmflow.cli.profile import _print
 from tvmflow.cli.text import ms_text
 from tvmflow.explain.isa.record import Report
+from tvmflow.explain.profiling.host import host_finding
 from tvmflow.explain.profiling.reading import from_json
 from tvmflow.module import elf
 from tvmflow.module.artifact import write_artifact
 from tvmflow.runtime.devices import cuda_devices
+from tvmflow.runtime.timing import Spread
 
 pytestmark = pytest.mark.usefixtures("known_ceilings")
 
@@ -66,6 +68,18 @@ def test_a_narrow_terminal_has_fewer_columns():
     assert any(f"{slowest.median_us:.1f} µs" in line for line in lines)
 
 
+def test_ceilings_say_when_they_were_measured(cli, tmp_path):
+    profile = synthetic_profile(kernels=1)
+    ceilings = dataclasses.replace(
+        profile.ceilings, date="2026-01-02T03:04:05+00:00", others_share=0.25
+    )
+    content = dataclasses.replace(profile, ceilings=ceilings).to_json()
+    (tmp_path / "net.json").write_text(json.dumps(content))
+    printed = " ".join(cli("profile", "net.json").stdout.split())
+    assert "copy in L1 350.0 GB/s copy in L2 80.0 GB/s copy 20.0 GB/s" in printed
+    assert "measured 2026-01-02 03:04:05 UTC; other programs took 25% of the" in printed
+
+
 @pytest.mark.parametrize("clock", ["device", "host"])
 def test_a_call_has_three_parts(clock):
     """Gaps between kernels are one where the device tells them."""
@@ -107,6 +121,18 @@ def test_findings_are_printed_the_largest_first(cli, tmp_path):
     few = dataclasses.replace(profile, findings=profile.findings[:1])
     (tmp_path / "net.json").write_text(json.dumps(few.to_json()))
     assert "\n1 finding\n" in cli("profile", "net.json").stdout
+
+
+def test_a_finding_of_the_call_is_printed(cli, tmp_path):
+    profile = synthetic_profile(kernels=5)
+    whole = Spread(10 * profile.kernels_ms, 9 * profile.kernels_ms, 11 * profile.kernels_ms)
+    profile = dataclasses.replace(profile, whole=whole)
+    found = host_finding(profile)
+    profile = dataclasses.replace(profile, findings=(*profile.findings, found))
+    (tmp_path / "net.json").write_text(json.dumps(profile.to_json()))
+    printed = " ".join(cli("profile", "net.json").stdout.split())
+    assert f"6 findings the call: host: {found.sentence} costs " in printed
+    assert f"{ms_text(9 * profile.kernels_ms)} a run. {found.remedy}" in printed
 
 
 def test_findings_can_be_left_out(cli, compiled):

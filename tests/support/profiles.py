@@ -7,6 +7,7 @@ import numpy as np
 from tvmflow.explain.profiling.record import (
     BOUNDS,
     FINDING_KINDS,
+    CacheCeiling,
     Ceilings,
     DeviceFacts,
     Finding,
@@ -19,7 +20,8 @@ from tvmflow.explain.profiling.record import (
 from tvmflow.runtime.timing import Spread
 
 _FAMILIES = ("conv2d_1x1", "depthwise", "conv2d", "moving", "softmax", "fallback")
-_CEILINGS = Ceilings(20.0, 400.0, 6.5, texture_gbps=14.0, fp16_gflops=None, int8_gops=900.0)
+_CACHES = (CacheCeiling("L1", 98_304, 350.0), CacheCeiling("L2", 4_194_304, 80.0))
+_CEILINGS = Ceilings(20.0, 400.0, 6.5, 14.0, fp16_gflops=None, int8_gops=900.0, caches=_CACHES)
 
 
 def synthetic_profile(kernels: int = 100, seed: int = 0) -> Profile:

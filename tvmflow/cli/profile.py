@@ -163,6 +163,7 @@ def _print(console: Console, profile: Profile) -> None:
     print_facts("Time", _times(profile), console)
     if (found := profile.ceilings) is not None:
         rates = {
+            **{f"copy in {each.name}": (each.gbps, "GB/s") for each in found.caches},
             "copy": (found.copy_gbps, "GB/s"),
             "texture": (found.texture_gbps, "GB/s"),
             "fp32": (found.fp32_gflops, "GFLOP/s"),
@@ -171,6 +172,8 @@ def _print(console: Console, profile: Profile) -> None:
             "launch": (found.launch_us, "µs"),
         }
         known = [(name, f"{v:.1f} {unit}") for name, (v, unit) in rates.items() if v is not None]
+        if (measured := found.measured_text()) is not None:
+            known.append(("measured", measured))
         print_facts(f"Ceilings of {profile.device.name}", known, console)
     kernels = sorted(profile.kernels, key=lambda kernel: -kernel.median_us)
     total = sum(kernel.median_us for kernel in kernels)
@@ -203,7 +206,7 @@ def _print_findings(console: Console, profile: Profile) -> None:
     for us, finding in shown:
         where = f", line {finding.line}" if finding.line else ""
         cost = ", ".join(f"{count:,.0f} {unit}" for unit, count in finding.cost.items())
-        text = f"{finding.kernel}: {finding.kind}{where}: {finding.sentence}"
+        text = f"{finding.kernel or 'the call'}: {finding.kind}{where}: {finding.sentence}"
         # Not markup: indices stand in brackets.
         console.print(text, highlight=False, markup=False)
         worth_text = f"  costs {cost}, up to {ms_text(us / 1e3)} a run. {finding.remedy}"

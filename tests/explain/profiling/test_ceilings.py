@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import json
 
 import numpy as np
 import pytest
 
 from tvmflow.devices.target import resolve
 from tvmflow.explain.profiling import ceilings as module
+from tvmflow.explain.profiling.caches import Cache
 from tvmflow.explain.profiling.counting import count_kernels
-from tvmflow.explain.profiling.record import Ceilings
+from tvmflow.explain.profiling.record import CacheCeiling, Ceilings
 from tvmflow.runtime.devices import DeviceInfo, host_device, opencl_devices
 
 KNOWN = Ceilings(10.0, 100.0, 5.0, int8_gops=400.0)
@@ -51,6 +54,75 @@ def test_a_copy_is_one(kind):
     source.copyfrom(values)
     kernel["main"](source, result)
     np.testing.assert_array_equal(result.numpy(), values)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_may_stay_in_a_cache(kind):
+    """Each thread has its part, copies it several times, and a part is not cut off."""
+    on = device(kind)
+    function = module.copy(on.target, elements=3 * 7 * 256, groups=3, passes=5)
+    kernel, (source, result) = on._prepare(function)
+    assert source.shape[0] == 3
+    assert np.prod(source.shape) == 3 * 7 * 256
+    values = np.random.default_rng(3).standard_normal(source.shape, np.float32)
+    source.copyfrom(values)
+    kernel["main"](source, result)
+    np.testing.assert_array_equal(result.numpy(), values)
+    # What is touched is counted once, however often.
+    (count,) = count_kernels(function, on_gpu=kind != "llvm")
+    assert (count.bytes_read, count.bytes_written) == (values.nbytes, values.nbytes)
+
+
+@pytest.fixture
+def two_caches(monkeypatch):
+    """A processor with two levels, and no time that passes: a byte takes a nanosecond."""
+    known = [Cache("L1", 1 << 15, 1 << 16), Cache("L2", 1 << 19, 1 << 20)]
+    monkeypatch.setattr(module, "cpu_caches", lambda threads: known)
+    sets = []
+
+    def bytes_a_ns(self, function, scope=None):
+        (count,) = count_kernels(function, on_gpu=False)
+        sets.append(count.bytes_read + count.bytes_written)
+        return 2.0
+
+    monkeypatch.setattr(module._Device, "_bytes_a_ns", bytes_a_ns)
+    monkeypatch.setattr(module, "_threads", lambda info: 2)
+    return sets
+
+
+def test_working_sets_fit_their_caches(two_caches):
+    on = device("llvm")
+    first, second = on._cache_ceilings()
+    # Half of the first level; of the second what the first does not hold.
+    assert two_caches == [1 << 15, 1 << 18]
+    assert (first.name, first.capacity_bytes) == ("L1", 1 << 16)
+    assert (second.name, second.capacity_bytes) == ("L2", 1 << 20)
+    # A rate is of all passes, each of which moves the set.
+    moved = [
+        gbps / 2.0 * size for gbps, size in zip((first.gbps, second.gbps), two_caches, strict=True)
+    ]
+    assert moved == [module._CACHED_BYTES] * 2
+
+
+def test_memory_is_measured_with_more_than_caches_hold(monkeypatch):
+    on = device("llvm")
+    on.info = dataclasses.replace(
+        on.info, global_memory_bytes=1 << 35, max_allocation_bytes=1 << 35
+    )
+    for capacity, elements in [(1 << 20, module.COPIED), (1 << 28, 1 << 26), (1 << 34, 1 << 30)]:
+        monkeypatch.setattr(module, "cpu_caches", lambda _, c=capacity: [Cache("L3", c, c)])
+        assert on._copied() == elements
+    # A GPU's caches are not known.
+    on.info = dataclasses.replace(on.info, device_type="gpu")
+    assert on._copied() == module.COPIED
+    assert on._cache_ceilings() == ()
+
+
+def test_the_better_one_of_each_cache_is_kept():
+    caches = [CacheCeiling("L1", 100, 30.0), CacheCeiling("L2", 1000, 9.0)]
+    new = dataclasses.replace(KNOWN, caches=tuple(caches))
+    old = dataclasses.replace(KNOWN, caches=(CacheCeiling("L2", 900, 12.0),))
+    assert module.better(new, old).caches == (caches[0], CacheCeiling("L2", 1000, 12.0))
 
 
 @pytest.mark.opencl
@@ -115,6 +187,42 @@ def test_a_device_is_measured_once(counted):
     assert len(counted) == 2
 
 
+def test_what_was_measured_on_a_busy_machine_is_measured_again(counted, monkeypatch):
+    series = [
+        Ceilings(10.0, 90.0, 5.0, texture_gbps=3.0, date="first", others_share=0.6),
+        Ceilings(8.0, 120.0, 4.0, int8_gops=400.0, date="second", others_share=0.11),
+        Ceilings(9.0, 110.0, 6.0, date="third", others_share=0.1),
+    ]
+    found = iter(series)
+    monkeypatch.setattr(module._Device, "measure", lambda _: next(found))
+    assert module.ceilings("opencl", INFO) == series[0]
+    both = Ceilings(10.0, 120.0, 4.0, 3.0, None, 400.0, date="second", others_share=0.11)
+    assert module.ceilings("opencl", INFO) == both
+    all_three = dataclasses.replace(both, date="third", others_share=0.1)
+    # The machine was quiet: no further measurement.
+    assert [module.ceilings("opencl", INFO) for _ in range(2)] == [all_three] * 2
+    assert next(found, None) is None
+
+
+def test_a_file_without_date_and_load_is_read(counted, tmp_path):
+    module.ceilings("opencl", INFO)
+    (path,) = (tmp_path / "ceilings").iterdir()
+    content = json.loads(path.read_text())
+    del content["date"], content["others_share"]
+    path.write_text(json.dumps(content))
+    assert module.ceilings("opencl", INFO) == KNOWN
+    assert len(counted) == 1
+
+
+def test_date_and_load_in_words():
+    assert KNOWN.measured_text() is None
+    quiet = dataclasses.replace(KNOWN, date="2026-01-02T03:04:05+00:00", others_share=0.04)
+    took = "2026-01-02 03:04:05 UTC; other programs took 4% of the processors"
+    assert quiet.measured_text() == took
+    disturbed = dataclasses.replace(KNOWN, others_share=0.25)
+    assert disturbed.measured_text().startswith("other programs took 25% of the processors, so")
+
+
 def test_another_driver_is_another_device(counted):
     for driver in ("1", "2", "1"):
         module.ceilings("opencl", dataclasses.replace(INFO, driver=driver))
@@ -167,9 +275,15 @@ def test_a_folder_that_cannot_be_written_is_no_error(counted, monkeypatch, tmp_p
 def test_ceilings_of_this_machine_are_plausible(kind, monkeypatch):
     monkeypatch.setattr(module, "_times", lambda measure: [measure(), measure()])
     monkeypatch.setattr(module, "_LAUNCHES", 20)
+    # Two passes for the largest set.
+    monkeypatch.setattr(module, "_CACHED_BYTES", 1 << 25)
+    monkeypatch.setattr(module._Device, "_copied", lambda self: 1 << 20)
     found = device(kind).measure()
     assert 0.1 < found.copy_gbps < 1e5
     assert 0.5 < found.fp32_gflops < 1e6
     assert 0 < found.launch_us < 1e5
     assert found.int8_gops > 0
     assert found.texture_gbps is None or 0 < found.texture_gbps < 1e5
+    assert all(0.1 < cache.gbps < 1e5 for cache in found.caches)
+    assert datetime.datetime.fromisoformat(found.date).utcoffset() == datetime.timedelta(0)
+    assert found.others_share is None or 0 <= found.others_share <= 1

@@ -11,7 +11,9 @@ import pytest
 from profiles import synthetic_profile
 
 from tvmflow.errors import ArtifactError
+from tvmflow.explain.profiling.host import host_finding
 from tvmflow.explain.profiling.page.write import page_text, write_page
+from tvmflow.runtime.timing import Spread
 
 browser_test = pytest.mark.browser
 PROFILE = synthetic_profile(40)
@@ -46,6 +48,27 @@ def test_everything_is_drawn(show):
     largest = [k for k, _ in sorted(areas, key=lambda pair: -pair[1])[:3]]
     times = sorted(range(40), key=lambda i: -PROFILE.kernels[i].median_us)[:3]
     assert largest == [f"0.{index}" for index in times]
+
+
+@browser_test
+def test_caches_are_roofs(show):
+    def roofs(profile):
+        texts = show(profile).texts("#roofline text.halo")
+        return [text for text in texts if text.endswith("GB/s")]
+
+    assert roofs(PROFILE) == ["L1 350 GB/s", "L2 80 GB/s", "copy 20 GB/s", "texture 14 GB/s"]
+    without = replace(PROFILE, ceilings=replace(PROFILE.ceilings, caches=()))
+    assert roofs(without) == ["copy 20 GB/s", "texture 14 GB/s"]
+
+
+@browser_test
+def test_ceilings_have_a_date_and_a_load(show):
+    when = {"date": "2026-01-02T03:04:05+00:00", "others_share": 0.04}
+    page = show(replace(PROFILE, ceilings=replace(PROFILE.ceilings, **when)))
+    (note,) = page.texts("#roofline .note")
+    said = "Measured 2026-01-02 03:04:05 UTC; other programs took 4% of the processors."
+    assert said in note
+    assert "Measured" not in show(PROFILE).texts("#roofline .note")[0]
 
 
 @browser_test
@@ -111,6 +134,20 @@ def test_the_table_filters(show):
     page.choose("#kernels select[aria-label=family]", "conv2d")
     assert column(page, 1) == []
     assert page.texts("#kernels output")[0].startswith("0 of 40 launches, 0 µs")
+
+
+@browser_test
+def test_a_finding_of_the_whole_call(show):
+    profile = replace(PROFILE, whole=Spread(8 * PROFILE.kernels_ms, 1.0, 99.0))
+    found = host_finding(profile)
+    page = show(replace(profile, findings=(*PROFILE.findings, found)))
+    first = "#findings li:first-child"
+    assert page.texts(f"{first} .kind") == ["host"]
+    assert page.texts(f"{first} .of") == ["the call"]
+    assert page.count(f"{first} a") == 0
+    (cost,) = page.texts(f"{first} .cost")
+    assert "88 % of the call, up to " in cost
+    assert page.texts(f"{first} p") == [found.sentence, found.remedy]
 
 
 @browser_test

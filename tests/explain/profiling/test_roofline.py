@@ -8,7 +8,7 @@ import pytest
 from profiles import synthetic_profile
 
 from tvmflow.explain.profiling.ceilings import above, rated
-from tvmflow.explain.profiling.record import Ceilings
+from tvmflow.explain.profiling.record import CacheCeiling, Ceilings
 
 #: A device that computes 10 operations in the time of a byte.
 CEILINGS = Ceilings(10.0, 100.0, 5.0, texture_gbps=40.0, int8_gops=400.0)
@@ -46,6 +46,27 @@ def test_what_a_cache_holds_is_faster_than_memory():
     found = kernel(100.0, flops=0, read=5_000_000)
     assert found.gbps == 50.0
     assert (found.roofline_share, found.bound) == (1.0, "bandwidth")
+
+
+def test_a_kernel_has_the_roof_of_the_cache_that_holds_it():
+    caches = (CacheCeiling("L1", 50_000, 100.0), CacheCeiling("L2", 2_000_000, 40.0))
+    known = dataclasses.replace(CEILINGS, caches=caches)
+
+    def rated_with(bytes_moved, **changes):
+        # 20 bytes a nanosecond: twice what memory gives.
+        plain = kernel(bytes_moved / 20e3, flops=0, read=bytes_moved // 2, written=bytes_moved // 2)
+        return rated(dataclasses.replace(plain, **changes), dataclasses.replace(known, launch_us=0))
+
+    small, middle, large = map(rated_with, (50_000, 2_000_000, 2_000_002))
+    assert [k.memory for k in (small, middle, large)] == ["L1", "L2", "copy"]
+    shares = [k.roofline_share for k in (small, middle, large)]
+    assert shares == pytest.approx([0.2, 0.5, 1.0])
+    # Far below the roof of its cache, it is not bandwidth that holds it back.
+    assert [k.bound for k in (small, middle, large)] == ["latency", "bandwidth", "bandwidth"]
+    texels = rated_with(50_000, memory="texture")
+    assert (texels.memory, texels.roofline_share) == ("texture", pytest.approx(0.5))
+    # Other ceilings may have other caches.
+    assert rated(small, CEILINGS).memory == "copy"
 
 
 def test_a_kernel_has_the_ceilings_of_what_it_does():

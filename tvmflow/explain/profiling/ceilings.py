@@ -15,8 +15,10 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tvm
@@ -33,14 +35,16 @@ from ...ir.signatures import with_scopes
 from ...module.files import user_cache, write_file
 from ...runtime.devices import FP16_EXTENSION, DeviceInfo
 from ...runtime.timing import elapsed_ms, repeat
+from .caches import Cache, cpu_caches
 from .counting import Work, count_kernels
+from .load import cpu_times, others_share
 from .reading import typed
-from .record import Ceilings, KernelLaunch
+from .record import CacheCeiling, Ceilings, KernelLaunch
 
 logger = logging.getLogger(__name__)
 
 #: Of the kernels that measure; what other ones found is measured again.
-_VERSION = 2
+_VERSION = 3
 #: A kernel runs some times, and again for half a second; the best time counts, as others only
 #: disturb.  A process that holds a core keeps it for longer than some runs of a kernel.
 _times = partial(repeat, least=7, seconds=0.5)
@@ -50,6 +54,8 @@ _LAUNCHES = 500
 _STEPS = 2000
 #: Elements of a copied buffer: 64 MiB in fp32, more than caches hold.
 COPIED = 1 << 24
+#: Bytes that a kernel moves in a cache, so that launching it does not count.
+_CACHED_BYTES = 1 << 28
 #: The scope of that image.
 TEXTURE = f"{PREFIX}:1.2"
 #: Vectors that a work-item computes in turn: enough for four cycles of two units.
@@ -58,6 +64,8 @@ CHAINS = 12
 LAUNCHES = 2.0
 #: From this part of a ceiling on, that ceiling is what holds a kernel back.
 BUSY = 0.4
+#: Ceilings that are the better the higher they are.
+_RATES = ("copy_gbps", "texture_gbps", "fp32_gflops", "fp16_gflops", "int8_gops")
 #: What is above a ceiling by less than this factor is at it.
 _NOISE = 1.1
 
@@ -66,13 +74,19 @@ def ceilings(target: str, info: DeviceInfo, *, fresh: bool = False) -> Ceilings:
     """Ceilings of a device: from the cache folder, else measured, which takes seconds.
 
     The target is ``opencl``, ``cuda`` or ``llvm``; ``fresh`` ones are measured although others are
-    known.  `DeviceError` if the device refuses a kernel.
+    known.  Those that were measured beside other programs (`Ceilings.were_disturbed`) are measured
+    again, and the better one of each is kept.  `DeviceError` if the device refuses a kernel.
     """
     path = _kept_at(info)
+    kept: Ceilings | None = None
     if path is not None and not fresh:
         with suppress(OSError, ValueError):
-            return typed(Ceilings, json.loads(path.read_text(encoding="utf-8")))
+            kept = typed(Ceilings, json.loads(path.read_text(encoding="utf-8")))
+    if kept is not None and not kept.were_disturbed:
+        return kept
     found = _Device(target, info).measure()
+    if kept is not None:
+        found = better(found, kept)
     if path is not None:
         # Without a place to keep them, they are measured every time.
         with suppress(OSError, TvmflowError):
@@ -81,15 +95,33 @@ def ceilings(target: str, info: DeviceInfo, *, fresh: bool = False) -> Ceilings:
     return found
 
 
+def better(new: Ceilings, old: Ceilings) -> Ceilings:
+    """The better ceiling of each, as others only disturb; date and load are the new ones'."""
+
+    def best(name: str) -> float | None:
+        known = [rate for rate in (getattr(new, name), getattr(old, name)) if rate is not None]
+        return max(known, default=None)
+
+    rates: dict[str, Any] = {name: best(name) for name in _RATES}
+    known = {cache.name: cache.gbps for cache in old.caches}
+    rates["caches"] = tuple(
+        replace(cache, gbps=max(cache.gbps, known.get(cache.name, 0.0))) for cache in new.caches
+    )
+    return replace(new, launch_us=min(new.launch_us, old.launch_us), **rates)
+
+
 def _kept_at(info: DeviceInfo) -> Path | None:
     """The file of a device's ceilings; with another driver, or other threads, it is another."""
     if os.environ.get("TVMFLOW_CACHE") == "0":
         return None
-    # Not the host's cores: TVM's threads may be fewer, and leave this one a single core.
-    units = tvm.runtime.num_threads() if info.kind == "llvm" else info.compute_units
-    facts = (info.kind, info.platform, info.name, info.driver, info.version, units)
+    facts = (info.kind, info.platform, info.name, info.driver, info.version, _threads(info))
     digest = hashlib.sha256(repr((_VERSION, *facts)).encode()).hexdigest()[:24]
     return Path(os.environ.get("TVMFLOW_CACHE_DIR") or user_cache(), "ceilings", f"{digest}.json")
+
+
+def _threads(info: DeviceInfo) -> int:
+    """Compute units; of the host not its cores: TVM's threads may be fewer, bound to some."""
+    return tvm.runtime.num_threads() if info.kind == "llvm" else max(1, info.compute_units)
 
 
 def ceilings_above(
@@ -129,14 +161,44 @@ class _Device:
     def measure(self) -> Ceilings:
         """Run all kernels that measure."""
         has_fp16 = self.kind == "cuda" or FP16_EXTENSION in self.info.extensions
-        return Ceilings(
-            copy_gbps=self._bytes_a_ns(copy(self.target)),
+        begin = cpu_times()
+        found = Ceilings(
+            copy_gbps=self._bytes_a_ns(copy(self.target, self._copied())),
             fp32_gflops=self._gflops("float32"),
             launch_us=self._launch_us(),
             texture_gbps=self._textures() if self.info.images else None,
             fp16_gflops=self._gflops("float16") if has_fp16 else None,
             int8_gops=self._gflops("int32"),
+            caches=self._cache_ceilings(),
+            date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         )
+        return replace(found, others_share=others_share(begin, cpu_times()))
+
+    def _caches(self) -> list[Cache]:
+        """Those that are known: of the host's processors, for both targets that they run."""
+        return cpu_caches(_threads(self.info)) if self.info.device_type == "cpu" else []
+
+    def _copied(self) -> int:
+        """Elements of a copy that caches do not hold, as far as an eighth of the memory does."""
+        largest = max((cache.capacity_bytes for cache in self._caches()), default=0)
+        # Both buffers together are twice as large as the largest cache.
+        allowed = min(self.info.global_memory_bytes // 8, self.info.max_allocation_bytes) // 4
+        return max(COPIED, min(largest // 4, allowed))
+
+    def _cache_ceilings(self) -> tuple[CacheCeiling, ...]:
+        """Copies that stay in each cache, by as many threads as there are."""
+        threads = _threads(self.info)
+        found: list[CacheCeiling] = []
+        below = 0
+        for cache in self._caches():
+            # More than the level below holds, and not all: programs and the system use it, too.
+            size = min(cache.thread_bytes // 2, 4 * below or cache.thread_bytes)
+            elements = size * threads // (2 * 4)
+            passes = max(1, _CACHED_BYTES // (size * threads))
+            gbps = passes * self._bytes_a_ns(copy(self.target, elements, threads, passes))
+            found.append(CacheCeiling(cache.name, cache.capacity_bytes, gbps))
+            below = cache.thread_bytes
+        return tuple(found)
 
     def _gflops(self, dtype: str) -> float:
         groups = self.info.compute_units * (64 if self.target.device.is_cpu else 32)
@@ -207,17 +269,35 @@ def build(function: tirx.PrimFunc, target: TargetSpec) -> tvm.runtime.Module:
 # -- kernels that measure -----------------------------------------------------------------------
 
 
-def copy(target: TargetSpec) -> tirx.PrimFunc:
-    """A buffer of :data:`COPIED` elements to another one."""
+def copy(
+    target: TargetSpec, elements: int = COPIED, groups: int | None = None, passes: int = 1
+) -> tirx.PrimFunc:
+    """A buffer of about so many elements to another one, by so many work-groups, or threads.
+
+    Each copies its part so many times, one after the other: from the second time on it is in the
+    smallest cache that holds it.
+    """
     lanes = target.device.channel_block
     items = target.device.group_size
     chunk = 64 if items == 1 else 4
-    shape = (COPIED // (items * chunk * lanes), chunk, items, lanes)
-    source = te.placeholder(shape, "float32", "source")
-    result = te.compute(shape, lambda *index: source[index], "result")
-    sch = s_tir.Schedule(te.create_prim_func([source, result]))
-    group, step, item, lane = sch.get_loops(sch.get_sblock("result"))
-    sch.reorder(group, item, step, lane)
+    if groups is None:
+        groups = elements // (items * chunk * lanes)
+    else:
+        chunk = max(1, elements // (groups * items * lanes))
+    shape = (groups, chunk, items, lanes)
+
+    @T.prim_func(s_tir=True)
+    def function(
+        source: T.Buffer(shape, "float32"),  # type: ignore[valid-type]
+        result: T.Buffer(shape, "float32"),  # type: ignore[valid-type]
+    ) -> None:
+        for group, item, time, step, lane in T.grid(groups, items, passes, chunk, lanes):
+            with T.sblock("result"):
+                g, i, _time, s, v = T.axis.remap("SSSSS", [group, item, time, step, lane])
+                result[g, s, i, v] = source[g, s, i, v]
+
+    sch = s_tir.Schedule(function)
+    group, item, _time, _step, lane = sch.get_loops(sch.get_sblock("result"))
     sch.vectorize(lane)
     _spread(sch, target, group, item)
     return sch.mod["main"]
@@ -322,7 +402,11 @@ def rated(kernel: KernelLaunch, ceilings: Ceilings | None) -> KernelLaunch:
     flops, read, written = kernel.flops, kernel.bytes_read, kernel.bytes_written
     if flops is not None and read is not None and written is not None:
         moved = read + written
-        kernel = replace(kernel, intensity=flops / moved if moved else None)
+        kernel = replace(
+            kernel,
+            intensity=flops / moved if moved else None,
+            memory=kernel.memory if kernel.memory == "texture" else memory_of(moved, ceilings),
+        )
         # Clocks of some devices are too coarse for the shortest kernels: they take no time.
         ns = kernel.median_us * 1e3
         gflops, gbps = (flops / ns, moved / ns) if ns else (None, None)
@@ -365,6 +449,16 @@ def peak_gflops(arithmetic: str, ceilings: Ceilings) -> float:
     return known.get(arithmetic) or ceilings.fp32_gflops
 
 
+def memory_of(working_set_bytes: float, ceilings: Ceilings | None) -> str:
+    """The name of the smallest cache that holds a kernel's buffers, or ``copy``."""
+    caches = () if ceilings is None else ceilings.caches
+    fitting = (cache.name for cache in caches if working_set_bytes <= cache.capacity_bytes)
+    return next(fitting, "copy")
+
+
 def peak_gbps(memory: str, ceilings: Ceilings) -> float:
-    """The ceiling of a kind of memory; that of copies where textures were not measured."""
-    return (ceilings.texture_gbps if memory == "texture" else None) or ceilings.copy_gbps
+    """The ceiling of a kind of memory; that of copies where it was not measured."""
+    known = {cache.name: cache.gbps for cache in ceilings.caches}
+    if ceilings.texture_gbps is not None:
+        known["texture"] = ceilings.texture_gbps
+    return known.get(memory) or ceilings.copy_gbps

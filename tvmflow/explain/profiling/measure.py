@@ -26,6 +26,7 @@ from ...runtime.timing import Spread
 from ..analysis.report import fusion_in, nodes_in
 from .ceilings import above, ceilings_above, rated
 from .counting import Work, count_kernels
+from .host import host_finding
 from .record import (
     Ceilings,
     DeviceFacts,
@@ -160,6 +161,8 @@ def profile(
         tir={name: tir_text(function) for name, function in functions.items()},
         sources=kernel_texts(module.device_sources()),
     )
+    if analyse and (hosts := host_finding(made)) is not None:
+        made = replace(made, findings=(hosts, *found))
     if made.explained_ms > made.whole.p90_ms:
         notes.append(
             f"Runs whose kernels were measured took {made.explained_ms:.2f} ms, calls "

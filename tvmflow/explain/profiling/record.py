@@ -27,6 +27,9 @@ FORMAT = 1
 #: Properties of a profile that JSON has for its readers; they follow from the rest.
 DERIVED = ("kernels_ms", "queue_ms", "between_ms", "host_ms")
 
+#: Ceilings are measured again where other programs took more than this part of the machine.
+QUIET = 0.1
+
 #: What holds a kernel back.
 BOUNDS = ("bandwidth", "arithmetic", "launch", "latency")
 
@@ -34,7 +37,7 @@ BOUNDS = ("bandwidth", "arithmetic", "launch", "latency")
 FINDING_KINDS = (
     *("coalescing", "texture-locality", "divergence", "bank-conflicts", "local-memory"),
     *("registers", "vector-width", "cache-lines", "pages", "accumulators", "parallel"),
-    *("dot-product", "tensor-core", "occupancy", "fusion"),
+    *("dot-product", "tensor-core", "occupancy", "fusion", "host"),
 )
 
 
@@ -63,6 +66,18 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True)
+class CacheCeiling:
+    """The rate of copies that stay in a cache."""
+
+    #: ``L1``, ``L2``, ...
+    name: str
+    #: Working sets up to this fit it.
+    capacity_bytes: int
+    #: Bytes read and written.
+    gbps: float
+
+
+@dataclass(frozen=True)
 class Ceilings:
     """Rates that the device reaches in kernels that do one thing only."""
 
@@ -76,6 +91,27 @@ class Ceilings:
     fp16_gflops: float | None = None
     #: Products and sums of 8-bit integers in 32-bit ones.
     int8_gops: float | None = None
+    #: The smallest first; empty where the device's caches are not known.
+    caches: tuple[CacheCeiling, ...] = ()
+    #: When they were measured, UTC, as ISO 8601.
+    date: str | None = None
+    #: Part of the host's processors that other programs took meanwhile, 0 to 1.
+    others_share: float | None = None
+
+    @property
+    def were_disturbed(self) -> bool:
+        """True if other programs took more than :data:`QUIET` of the machine meanwhile."""
+        return self.others_share is not None and self.others_share > QUIET
+
+    def measured_text(self) -> str | None:
+        """When they were measured, and beside what load; ``None`` if neither is known."""
+        parts = []
+        if self.date is not None:
+            parts.append(self.date.replace("T", " ").replace("+00:00", " UTC"))
+        if self.others_share is not None:
+            again = ", so they are measured again at the next use" if self.were_disturbed else ""
+            parts.append(f"other programs took {self.others_share:.0%} of the processors{again}")
+        return "; ".join(parts) or None
 
 
 @dataclass(frozen=True)
@@ -133,7 +169,8 @@ class KernelLaunch:
     gbps: float | None = None
     #: Operations for a byte.
     intensity: float | None = None
-    #: Which ceilings are its own: ``fp32``, ``fp16`` or ``int8``, and ``copy`` or ``texture``.
+    #: Which ceilings are its own: ``fp32``, ``fp16`` or ``int8``, and ``copy``, ``texture`` or
+    #: the cache that its working set fits.
     arithmetic: str = "fp32"
     memory: str = "copy"
     #: Part of what the lower of both ceilings allows at its intensity, 0 to 1.
@@ -146,7 +183,8 @@ class KernelLaunch:
 class Finding:
     """Something in a kernel that costs time and might be changed."""
 
-    #: Name of the kernel, of all its launches; of a fusion, the one that reads the tensor.
+    #: Name of the kernel, of all its launches; of a fusion, the one that reads the tensor; empty
+    #: where it is about the whole call.
     kernel: str
     #: One of :data:`FINDING_KINDS`.
     kind: str
@@ -154,9 +192,10 @@ class Finding:
     access: str
     #: Line in the text of the scheduled primary function, from 1; 0 where there is none.
     line: int
-    #: What it costs in one run of the kernel, by unit: ``bytes``, or ``cycles`` of waves or cores.
+    #: What it costs in one run of the kernel, by unit: ``bytes``, or ``cycles`` of waves or cores;
+    #: of a call, ``µs``.
     cost: Mapping[str, float]
-    #: Of the kernel's traffic or cycles, from 0 to 1.
+    #: Of the kernel's traffic or cycles, or of the call's time, from 0 to 1.
     share: float
     #: What is the case, with numbers.
     sentence: str
@@ -256,7 +295,12 @@ class Profile:
         return max(0.0, self.whole.median_ms - self.explained_ms)
 
     def worth_us(self, finding: Finding) -> float:
-        """Time that a finding may be worth at most: its share of its kernel's launches."""
+        """Time that a finding may be worth at most: its share of its kernel's launches.
+
+        Of a finding about the whole call, its share of that.
+        """
+        if not finding.kernel:
+            return finding.share * 1e3 * self.whole.median_ms
         launches = (kernel for kernel in self.kernels if kernel.name == finding.kernel)
         return finding.share * sum(kernel.median_us for kernel in launches)
 

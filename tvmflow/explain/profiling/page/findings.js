@@ -5,7 +5,8 @@ function costText(finding) {
     name === "bytes" ? bytes(count) : `${number(count)} ${name}`);
   const [unit = "time"] = Object.keys(finding.cost);
   const of = unit === "bytes" ? "traffic" : unit;
-  const share = finding.share ? `${percent(finding.share)} of the kernel's ${of}` : null;
+  const whole = finding.kernel ? `the kernel's ${of}` : "the call";
+  const share = finding.share ? `${percent(finding.share)} of ${whole}` : null;
   return [...costs, share].filter(Boolean).join(", ");
 }
 
@@ -16,7 +17,7 @@ function findingItem(finding, kernel, named) {
   const access = finding.access ? element("code", {}, finding.access) : null;
   const name = !named ? null : kernel
     ? element("a", { class: "of", href: `#k${kernel.id}` }, finding.kernel)
-    : element("span", { class: "of" }, finding.kernel);
+    : element("span", { class: "of" }, finding.kernel || "the call");
   return element("li", { class: "finding" },
     element("div", { class: "where" }, element("b", { class: "kind" }, finding.kind), name, access,
       line, element("span", { class: "cost" }, costText(finding), finding.us

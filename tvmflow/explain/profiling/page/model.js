@@ -24,8 +24,9 @@ for (const [side, profile] of profiles.entries()) {
   const launches = grouped(profile.kernels, (kernel) => kernel.name);
   for (const finding of profile.findings) {
     const own = launches.get(finding.kernel) ?? [];
-    // What it may be worth in a run: its share of its kernel's launches.
-    finding.us = finding.share * sum(own.map((kernel) => kernel.median_us));
+    // What it may be worth in a run: its share of its kernel's launches, or of the call.
+    finding.us = finding.share * (finding.kernel
+      ? sum(own.map((kernel) => kernel.median_us)) : 1e3 * profile.whole.median_ms);
     finding.slowest = own.reduce(
       (best, one) => (best && best.median_us >= one.median_us ? best : one), null);
   }

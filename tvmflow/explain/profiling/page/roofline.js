@@ -19,8 +19,8 @@ function arithmeticCeilings({ ceilings }) {
 
 function memoryCeilings({ ceilings }) {
   if (!ceilings) return [];
-  return [["copy", ceilings.copy_gbps], ["texture", ceilings.texture_gbps]]
-    .filter(([, rate]) => rate > 0);
+  return [...ceilings.caches.map(({ name, gbps }) => [name, gbps]),
+    ["copy", ceilings.copy_gbps], ["texture", ceilings.texture_gbps]].filter(([, rate]) => rate > 0);
 }
 
 function onRoofline(kernel) {
@@ -90,13 +90,17 @@ function ceilingLines(profile, { x, y, width, wide, high }) {
   }));
   const angle = (-Math.atan2(high / (RATES[1] - RATES[0]), wide / (INTENSITIES[1] - INTENSITIES[0]))
     * 180) / Math.PI;
+  let crowded = 0;
   for (const [rank, [name, speed]] of memory.entries()) {
+    // Names of lines that are near to each other stand one behind the other.
+    crowded = rank && memory[rank - 1][1] < 1.7 * speed ? crowded + 1 : 0;
     const begin = Math.max(least, 10 ** RATES[0] / speed);
     const end = arithmetic.length ? Math.min(most, arithmetic[0][1] / speed) : most;
     if (end <= begin) continue;
     line(begin, begin * speed, end, end * speed);
     // The upper line's name stands above it, the lower one's below.
-    const at = `translate(${x(begin * 1.25)} ${y(begin * 1.25 * speed)}) rotate(${angle})`;
+    const from = begin * 1.25 * 3 ** crowded;
+    const at = `translate(${x(from)} ${y(from * speed)}) rotate(${angle})`;
     names.push(shape("text", { transform: at, dy: rank ? 13 : -5, class: "halo" },
       `${name} ${number(speed)} GB/s`));
   }
@@ -118,9 +122,10 @@ function rooflineNote(profile) {
   const lines = profile.ceilings
     ? "Lines: what this device reached in kernels that do one thing only."
     : "The device's ceilings were not measured.";
+  const measured = profile.ceilings_measured ? ` Measured ${profile.ceilings_measured}.` : "";
   const faster = profile.ceilings && profile.kernels.some((kernel) =>
     onRoofline(kernel) && kernel.gbps > profile.ceilings.copy_gbps)
     ? " Points above the line of copies are faster than memory: caches hold their tensors." : "";
   return element("p", { class: "note" },
-    `Each point is a launch, as large as its time. ${lines}${faster}${without}`);
+    `Each point is a launch, as large as its time. ${lines}${measured}${faster}${without}`);
 }

@@ -54,7 +54,14 @@ def page_text(profile: Profile, before: Profile | None = None, codes: Sequence[R
         Machine code of the profile's kernels, for GPUs that need not have run it.
     """
     profiles = [profile] if before is None else [before, profile]
-    contents = [{**one.to_json(), "step_starts": one.step_starts()} for one in profiles]
+    contents = [
+        {
+            **one.to_json(),
+            "step_starts": one.step_starts(),
+            "ceilings_measured": one.ceilings and one.ceilings.measured_text(),
+        }
+        for one in profiles
+    ]
     texts: list[dict[str, Any]] = [
         {"tir": one.pop("tir"), "sources": one.pop("sources")} for one in contents
     ]

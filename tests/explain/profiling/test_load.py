@@ -1,0 +1,59 @@
+"""The part of a machine that other programs take, from counters that were made up."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from tvmflow.explain.profiling import load
+from tvmflow.explain.profiling.load import CpuTimes, cpu_times, others_share
+
+
+def test_others_are_what_is_busy_without_this_process():
+    begin = CpuTimes(busy=100.0, total=1000.0, own=7.0)
+    assert others_share(begin, CpuTimes(106.0, 1020.0, 10.0)) == pytest.approx(3 / 20)
+    # The clock of the machine has coarser steps than that of the process.
+    assert others_share(begin, CpuTimes(103.0, 1020.0, 10.5)) == 0.0
+    assert others_share(begin, CpuTimes(130.0, 1020.0, 7.0)) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [(None, CpuTimes(1, 2, 0)), (CpuTimes(1, 2, 0), None), (CpuTimes(1, 2, 0), CpuTimes(1, 2, 0))],
+)
+def test_where_nothing_is_known_nothing_is_said(begin, end):
+    assert others_share(begin, end) is None
+
+
+@pytest.fixture
+def stat(monkeypatch, tmp_path):
+    """The file of counters, one that may be written."""
+    path = tmp_path / "stat"
+    monkeypatch.setattr(load, "_STAT", path)
+    monkeypatch.setattr(
+        load,
+        "os",
+        SimpleNamespace(
+            sysconf={"SC_CLK_TCK": 50}.get, times=lambda: os.times_result([1, 2, 4, 8, 99])
+        ),
+    )
+    return path
+
+
+def test_counters_of_linux(stat):
+    # user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice
+    stat.write_text("cpu  100 50 150 1000 500 50 100 200 77 33\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
+    # The last of this process's times is the clock's.
+    assert cpu_times() == CpuTimes(busy=13.0, total=43.0, own=15.0)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "cpu 1 2 3", "cpu a b c d e f g h", "intr 1 2 3 4 5 6 7 8"]
+)
+def test_other_counters_are_none(stat, content):
+    stat.write_text(content)
+    assert cpu_times() is None
+    stat.unlink()
+    assert cpu_times() is None
