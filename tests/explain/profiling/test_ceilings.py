@@ -195,7 +195,15 @@ def test_what_was_measured_on_a_busy_machine_is_measured_again(counted, monkeypa
     ]
     found = iter(series)
     monkeypatch.setattr(module._Device, "measure", lambda _: next(found))
+    monkeypatch.setattr(module, "others_now", lambda: now)
+    now = 0.05
     assert module.ceilings("opencl", INFO) == series[0]
+    now = 0.4
+    # As busy as then: nothing would be gained.
+    assert module.ceilings("opencl", INFO) == series[0]
+    now = None
+    assert module.ceilings("opencl", INFO) == series[0]
+    now = 0.05
     both = Ceilings(10.0, 120.0, 4.0, 3.0, None, 400.0, date="second", others_share=0.11)
     assert module.ceilings("opencl", INFO) == both
     all_three = dataclasses.replace(both, date="third", others_share=0.1)

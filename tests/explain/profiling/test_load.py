@@ -57,3 +57,9 @@ def test_other_counters_are_none(stat, content):
     assert cpu_times() is None
     stat.unlink()
     assert cpu_times() is None
+
+
+def test_the_load_at_present_is_that_of_a_wait(monkeypatch):
+    times = iter([CpuTimes(100.0, 1000.0, 7.0), CpuTimes(101.0, 1004.0, 7.0)])
+    monkeypatch.setattr(load, "cpu_times", lambda: next(times))
+    assert load.others_now(0.0) == pytest.approx(0.25)

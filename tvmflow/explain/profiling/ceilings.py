@@ -37,7 +37,7 @@ from ...runtime.devices import FP16_EXTENSION, DeviceInfo
 from ...runtime.timing import elapsed_ms, repeat
 from .caches import Cache, cpu_caches
 from .counting import Work, count_kernels
-from .load import cpu_times, others_share
+from .load import cpu_times, others_now, others_share
 from .reading import typed
 from .record import CacheCeiling, Ceilings, KernelLaunch
 
@@ -75,14 +75,15 @@ def ceilings(target: str, info: DeviceInfo, *, fresh: bool = False) -> Ceilings:
 
     The target is ``opencl``, ``cuda`` or ``llvm``; ``fresh`` ones are measured although others are
     known.  Those that were measured beside other programs (`Ceilings.were_disturbed`) are measured
-    again, and the better one of each is kept.  `DeviceError` if the device refuses a kernel.
+    again once fewer of them run, and the better one of each is kept.  `DeviceError` if the device
+    refuses a kernel.
     """
     path = _kept_at(info)
     kept: Ceilings | None = None
     if path is not None and not fresh:
         with suppress(OSError, ValueError):
             kept = typed(Ceilings, json.loads(path.read_text(encoding="utf-8")))
-    if kept is not None and not kept.were_disturbed:
+    if kept is not None and not (kept.were_disturbed and _is_quieter_than(kept)):
         return kept
     found = _Device(target, info).measure()
     if kept is not None:
@@ -93,6 +94,12 @@ def ceilings(target: str, info: DeviceInfo, *, fresh: bool = False) -> Ceilings:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_file(path, json.dumps(dataclasses.asdict(found)))
     return found
+
+
+def _is_quieter_than(kept: Ceilings) -> bool:
+    """Whether others leave the machine clearly more than when these were measured."""
+    share = others_now()
+    return share is not None and kept.others_share is not None and share < kept.others_share / 2
 
 
 def better(new: Ceilings, old: Ceilings) -> Ceilings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,3 +43,10 @@ def others_share(begin: CpuTimes | None, end: CpuTimes | None) -> float | None:
     others = (end.busy - begin.busy) - (end.own - begin.own)
     # The counters have steps of 10 ms.
     return min(1.0, max(0.0, others / (end.total - begin.total)))
+
+
+def others_now(seconds: float = 0.2) -> float | None:
+    """Part of all processors' time that other programs take while this waits."""
+    begin = cpu_times()
+    time.sleep(seconds)
+    return others_share(begin, cpu_times())

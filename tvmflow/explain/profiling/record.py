@@ -109,7 +109,7 @@ class Ceilings:
         if self.date is not None:
             parts.append(self.date.replace("T", " ").replace("+00:00", " UTC"))
         if self.others_share is not None:
-            again = ", so they are measured again at the next use" if self.were_disturbed else ""
+            again = ", so they are measured again when fewer run" if self.were_disturbed else ""
             parts.append(f"other programs took {self.others_share:.0%} of the processors{again}")
         return "; ".join(parts) or None
 
