@@ -19,7 +19,7 @@ from tvmflow.explain import lab as running
 from tvmflow.explain.lab import found_and_removed, run_lab
 from tvmflow.explain.profiling import ceilings
 from tvmflow.explain.profiling.record import Ceilings
-from tvmflow.schedules.lab import LABS, check_size, quantized, scheduled, with_blocks
+from tvmflow.schedules.lab import LABS, check_size, convolution, quantized, scheduled, with_blocks
 from tvmflow.tuning.building import lower
 
 pytestmark = pytest.mark.usefixtures("known_ceilings")
@@ -34,6 +34,7 @@ SIZES = {
     "matmul": (37, 128),
     "matmul_int8": (37,),
     "batch": (3,),
+    "conv3x3": (13,),
     "add": (7,),
     "relu": (7,),
     "relu_int8": (7,),
@@ -51,7 +52,9 @@ SIZES = {
 def test_every_step_computes_what_numpy_does(name, target, device):
     """A step that differs raises: see the next test."""
     # The least, and a depth in parts, are for one target: drivers compile for longer than they run.
-    for size in (*SIZES[name], *([1, 301] if target == "llvm" else [])):
+    # The depth of a convolution is another one than its size.
+    more = [] if target == "opencl" else [1] if name == "conv3x3" else [1, 301]
+    for size in (*SIZES[name], *more):
         result = run_lab(name, size=size, target=target, device=device, seconds=1e-3)
         steps = LABS[name].steps(resolve(target, device).device)
         assert [step.step for step in result.steps] == [step.name for step in steps]
@@ -230,6 +233,70 @@ def test_only_one_axis_has_many_groups(name, size):
         text = script(step.name, name=name, size=size, target="cuda")
         for extent, axis in re.findall(r'thread_binding\((\d+), thread="blockIdx\.(\w)"', text):
             assert axis == "x" or int(extent) <= 65_535
+
+
+# -- convolutions -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("target", "device"), PLACES)
+@pytest.mark.parametrize(("inputs", "outputs", "size"), [(7, 34, 11)])
+def test_channels_need_not_fill_their_blocks(monkeypatch, inputs, outputs, size, target, device):
+    monkeypatch.setitem(LABS, "conv3x3", convolution.lab(inputs, outputs))
+    # A step that differs raises.
+    steps = run_lab("conv3x3", size=size, target=target, device=device, seconds=1e-3).steps
+    assert [step.step for step in steps] == [
+        "naive", "parallel", "blocked", "registers", *["texture"] * (target == "opencl"),
+    ]  # fmt: skip
+
+
+def test_the_reference_of_a_convolution_is_its_definition():
+    x, w = convolution.lab(3, 5).operands(4, np.random.default_rng(7))
+    padded = np.zeros((1, 3, 6, 6))
+    padded[..., 1:5, 1:5] = x
+    expected = sum(
+        np.einsum("oi,nihw->nohw", w[:, :, p, q], padded[..., p : p + 4, q : q + 4])
+        for p in range(3)
+        for q in range(3)
+    )
+    reference = convolution.reference(x, w)
+    assert reference.dtype == np.float32
+    np.testing.assert_allclose(reference, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_blocks_of_channels_are_filled_up_with_zeros():
+    x, w = convolution.lab(3, 5).operands(4, np.random.default_rng(7))
+    picture, weights = convolution.blocked_arguments(4, x, w)
+    assert (picture.shape, weights.shape) == ((1, 1, 4, 4, 4), (2, 3, 3, 3, 4))
+    assert (picture[0, 0, 2, 3, 1], weights[1, 2, 1, 0, 0]) == (x[0, 1, 2, 3], w[4, 2, 1, 0])
+    assert not picture[..., 3].any()
+    assert not weights[1, ..., 1:].any()
+    np.testing.assert_array_equal(convolution.plain_result(3, picture), x)
+
+
+def test_only_the_last_step_of_a_convolution_has_textures():
+    options = {"name": "conv3x3", "size": 16, "target": "opencl", "device": "adreno"}
+    assert "global.texture" not in script("registers", **options)
+    # The arguments and the result.
+    head = script("texture", **options).split("T.sblock")[0]
+    assert head.count("global.texture") == 3
+    for target in ("llvm", "cuda"):
+        names = [step.name for step in LABS["conv3x3"].steps(resolve(target).device)]
+        assert names == ["naive", "parallel", "blocked", "registers"]
+
+
+def test_pictures_that_no_image_holds_are_refused(monkeypatch):
+    monkeypatch.setitem(LABS, "conv3x3", convolution.lab(1, 1))
+    with pytest.raises(InputError, match="17000 by 17000 was to be an image; images of adreno"):
+        script("texture", name="conv3x3", size=17_000, target="opencl", device="adreno")
+
+
+def test_steps_of_a_convolution_remove_what_they_say():
+    found = kinds("conv3x3", "llvm")
+    assert found["naive"][1] == {"parallel"}
+    assert found["parallel"][1] >= {"vector-width"}
+    assert found["registers"][0] == set()
+    found = kinds("conv3x3", "opencl", "adreno")
+    assert "occupancy" in found["naive"][1]
 
 
 # -- numbers of 8 bits ------------------------------------------------------------------------

@@ -27,8 +27,9 @@ from ..runtime.devices import DeviceInfo, list_devices
 from ..runtime.json_types import JsonObject
 from ..runtime.plugin import translated
 from ..runtime.timing import Times, in_turn
-from ..schedules.lab import ON_DEVICE, Lab, Step, check_size, lab_of, steps_of, with_blocks
-from ..tuning.building import ENTRY, lower
+from ..schedules.lab import ON_DEVICE, Lab, Layout, Step, check_size, lab_of, steps_of, with_blocks
+from ..tuning.building import ENTRY, Memory, lower
+from ..tuning.tasks import arguments_of
 from ..verify.tolerance import compare
 from .analysis import Finding, findings
 from .profiling.ceilings import ceilings_above, is_above, peak_gbps, peak_gflops, roofline_share
@@ -135,23 +136,30 @@ def prepare(
     if target == "llvm":
         prepare_threads(info.compute_units)
     else:
-        check_size(lab, size, info.global_memory_bytes, info.name, ON_DEVICE)
+        copies = ON_DEVICE * len({step.layout for step in chosen})
+        check_size(lab, size, info.global_memory_bytes, info.name, copies)
     operands = lab.operands(size, np.random.default_rng(seed))
     reference = lab.reference(*operands)
     is_float = reference.dtype.kind == "f"
-    wrong = np.full_like(reference, np.nan) if is_float else np.invert(reference)
     functions = [lab.schedule(step, size, spec) for step in chosen]
     calls, errors = [], []
+    held: dict[Layout | None, list[Memory]] = {}
     with translated(attempt, target):
-        result = tvm.runtime.empty(reference.shape, reference.dtype.name, running)
-        arguments = [*(tvm.runtime.tensor(array, running) for array in operands), result]
         for step, function in zip(chosen, functions, strict=True):
-            call = _built(function, spec, running, arguments)
+            layout = step.layout
+            if layout not in held:
+                held[layout] = [Memory(each, running) for each in arguments_of(function)]
+                arrays = operands if layout is None else layout.arguments(*operands)
+                for memory, array in zip(held[layout], arrays, strict=False):
+                    memory.write(array)
+            *_, result = held[layout]
+            call = _built(function, spec, running, [memory.tensor for memory in held[layout]])
             # What a step leaves out is not what the step before it has left there.
-            result.copyfrom(wrong)
+            result.write(np.full(result.tensor.shape, np.nan) if is_float else np.invert(reference))
             call()
             calls.append(call)
-            errors.append(_checked(lab, step.name, size, result.numpy(), reference))
+            array = result.read() if layout is None else layout.result(result.read())
+            errors.append(_checked(lab, step.name, size, array, reference))
     return Prepared(
         lab, size, spec, info, chosen, functions, calls, errors, numpy=lab.baseline(*operands)
     )
