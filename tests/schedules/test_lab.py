@@ -396,7 +396,7 @@ def test_one_function_serves_all_scales_and_zero_points(name, target, device):
     running_on = tvm.device("cpu" if target == "llvm" else target)
     tensors = [tvm.runtime.tensor(array, running_on) for array in arrays]
     function = lab.schedule(lab.steps(spec.device)[-1], 19, spec)
-    call = running._built(function, spec, running_on, tensors)
+    call = running._built(function, spec, running_on, [tensors])
     seen = set()
     # Two of the scales have nine digits; with zero points at their ends nearly all is limited.
     for factor, before, after in (

@@ -165,7 +165,7 @@ def tiles_svg(level: Level) -> str:
 def page_text(result: LabResult) -> str:
     """The page of a lab that ran; its steps are scheduled and compiled once more for it."""
     target, lab = resolve(result.target, result.device), lab_of(result.lab)
-    title = f"{result.lab}, {result.size:,} {lab.counts}"
+    title = f"{result.lab}, {result.size:,} {lab.counts}{result.of_batch}"
     rows = "".join(
         f'<tr><td><a href="#{escape(s.step)}">{escape(s.step)}</a></td>'
         f"<td>{s.times.median_ms:.3f}</td><td>{s.speedup:.1f}</td><td>{s.gflops:.1f}</td>"
