@@ -133,7 +133,7 @@ def in_blocks(workload: Workload, *, tiles: bool) -> None:
         vectors = (shape.batch * shape.outputs, shape.height, shape.width)
         group_o, group_h, group_w = group_of(vectors, device, device.convolution)
         knobs = replace(
-            knobs, tile_o=1, tile_h=1, tile_w=1, unroll_i=1, split_i=1, stage_input=False,
+            knobs, tile_o=1, tile_h=1, tile_w=1, unroll_i=1, split_i=1,
             split_borders=False, group_o=group_o, group_h=group_h, group_w=group_w,
         )  # fmt: skip
     conv2d.apply(workload, knobs)

@@ -294,6 +294,7 @@ def test_steps_of_a_convolution_remove_what_they_say():
     found = kinds("conv3x3", "llvm")
     assert found["naive"][1] == {"parallel"}
     assert found["parallel"][1] >= {"vector-width"}
+    assert found["blocked"] == ({"accumulators"}, {"accumulators"})
     assert found["registers"][0] == set()
     found = kinds("conv3x3", "opencl", "adreno")
     assert "occupancy" in found["naive"][1]
