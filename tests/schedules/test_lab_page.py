@@ -62,6 +62,11 @@ def test_pictures_are_of_maps_and_not_of_channels():
         "unrolled, 2 iterations", "vectorized, 16 iterations",
     ]  # fmt: skip
     assert [int(text.split()[-2]) for text in summing] == [4, 3, 3, 16]
+    # Of few items, two share a sum.
+    options = {"size": 9, "target": "opencl", "device": "adreno"}
+    moving, *_ = levels_of(scheduled("conv3x3", "registers", **options))
+    assert moving[0].whole == (9, 9)
+    assert moving[-1].tiles[0][2:] == (1, 1)
 
 
 @pytest.mark.usefixtures("known_ceilings")

@@ -92,8 +92,9 @@ def levels_of(
         for axis, value in zip(block.iter_vars, realize.iter_values, strict=True)
         if axis.iter_type == IterVar.DataPar
     ]
-    # Five axes are those of NCHW{c}c.
-    axes = places[2:4] if len(places) == 5 else [(tirx.const(0, "int32"), 1), *places][-2:]
+    # Five axes are those of NCHW{c}c; before them may stand the parts of a sum.
+    blocked = len(places) >= 5
+    axes = places[-3:-1] if blocked else [(tirx.const(0, "int32"), 1), *places][-2:]
 
     def box(fixed: dict[tirx.Var, tirx.Expr]) -> tuple[int, int, int, int]:
         analyzer, bounds = Analyzer(), []
