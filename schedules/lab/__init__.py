@@ -16,15 +16,16 @@ from ...devices.presets import Device
 from ...devices.target import TargetSpec, resolve
 from ...errors import InputError
 from ...ir.units import bytes_text
-from . import formulas, matmul, quantized
+from . import convolution, formulas, matmul, quantized
 from .product import GroupTile, Tile
-from .steps import Lab, Step, tensor_bytes
+from .steps import Lab, Layout, Step, tensor_bytes
 
 #: Labs by name.
 LABS: dict[str, Lab] = {
     lab.name: lab
     for lab in (
-        matmul.MATMUL, *formulas.LABS.values(), matmul.BATCH, quantized.MATMUL, quantized.RELU,
+        matmul.MATMUL, *formulas.LABS.values(), matmul.BATCH, convolution.CONV3X3,
+        quantized.MATMUL, quantized.RELU,
     )
 }  # fmt: skip
 #: Of a device's memory: arguments and result, and what a step packs or pads.
@@ -148,5 +149,15 @@ def scheduled(
     return lab.schedule(chosen, size, spec)
 
 
-__all__ = ["LABS", "ON_DEVICE", "Lab", "Step", "check_size", "lab_of", "scheduled", "steps_of"]
+__all__ = [
+    "LABS",
+    "ON_DEVICE",
+    "Lab",
+    "Layout",
+    "Step",
+    "check_size",
+    "lab_of",
+    "scheduled",
+    "steps_of",
+]
 __all__ += ["with_blocks"]

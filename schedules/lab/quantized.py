@@ -2,13 +2,16 @@
 
 A real number ``r`` is kept as ``q = clip(round(r / scale) + zero, 0, 255)`` and stands for
 ``(q - zero) * scale``.  Words hold four neighbours along the depth, whose products one operator
-adds up in int32 (:mod:`tvmflow.codegen.dot_products`); the left zero point leaves the sums::
+adds up in int32 (:mod:`tvmflow.codegen.dot_products`); the left zero point leaves the sums, for
+which the right matrix comes with the sums of its columns::
 
-    x[M, K / 4]: four uint8   w[K / 4, N]: four int8   offset[N] = -zero_x * sum_k w[k, j]: int32
-    y[i, j] = clip(round((sum_k x[i, k] * w[k, j] + offset[j]) * scale), 0, 255): uint8
+    x[M, K / 4]: four uint8   w[K / 4, N]: four int8   columns[N] = sum_k w[k, j]: int32
+    scale[1] = scale_x * scale_w / scale_y: fp32       zero[2]: int32, of x and y
+    real[i, j] = (sum_k x[i, k] * w[k, j] - zero[0] * columns[j]) * scale[0]
+    y[i, j] = min(round(clip(real[i, j], 0, 255)) + zero[1], 255): uint8
 
-``scale`` is ``scale_x * scale_w / scale_y``; the zero point of ``y`` is 0, so that clipping at 0
-is the ReLU.  What exceeds 255 saturates.
+Clipping at 0, before the zero point of ``y`` is added, is the ReLU; what exceeds 255 saturates.
+Scales and zero points are arguments: one function serves layers of any.
 """
 
 from __future__ import annotations
@@ -61,10 +64,15 @@ def y_scale(size: int) -> Scale:
     return Scale(3 * deviation / 255, 0)
 
 
-def rescale(before: float, after: Scale) -> float:
-    """The factor from numbers of one scale to another one, the same on every target."""
-    # With the seven digits that TVM writes into OpenCL C.
-    return float(f"{before / after.scale:.6e}")
+def arguments(before: float, zero: int, after: Scale) -> tuple[np.ndarray, np.ndarray]:
+    """``scale`` and ``zero`` of a lab, from the scale and zero point of what it takes."""
+    return np.array([before / after.scale], np.float32), np.array([zero, after.zero], np.int32)
+
+
+def placeholders() -> tuple[te.Tensor, te.Tensor]:
+    """``scale`` and ``zero`` as arguments of a function."""
+    scale = te.placeholder((1,), "float32", name="scale")
+    return scale, te.placeholder((2,), "int32", name="zero")
 
 
 # -- the product --------------------------------------------------------------------------
@@ -75,22 +83,23 @@ def compute(size: int) -> list[te.Tensor]:
     depth = -(-size // WORD)
     x = te.placeholder((size, depth), "int32", name="x")
     w = te.placeholder((depth, size), "int32", name="w")
-    offset = te.placeholder((size,), "int32", name="offset")
+    columns = te.placeholder((size,), "int32", name="columns")
+    scale, zero = placeholders()
     sums = product(x, w, product_of_words)
-    scale = tirx.const(rescale(X.scale * W.scale, y_scale(size)), "float32")
 
     def requantized(i: tirx.Var, j: tirx.Var) -> tirx.Expr:
-        return to_uint8(tirx.Cast("float32", sums[i, j] + offset[j]) * scale, 0)
+        real = tirx.Cast("float32", sums[i, j] - zero[0] * columns[j]) * scale[0]
+        return to_uint8(real, zero[1])
 
-    return [x, w, offset, te.compute((size, size), requantized, name="y")]
+    return [x, w, columns, scale, zero, te.compute((size, size), requantized, name="y")]
 
 
-def to_uint8(value: tirx.Expr, zero: int) -> tirx.Expr:
-    """Rounded to even, moved by the zero point, and saturated."""
-    # Limited before it is rounded: the same, and rounding is an addition (codegen/rounding.py).
-    low, high = (tirx.const(limit - zero, "float32") for limit in (0, 255))
+def to_uint8(value: tirx.Expr, zero: tirx.Expr) -> tirx.Expr:
+    """The ReLU of a number, rounded to even, moved by the zero point, and saturated."""
+    # By constants before it is rounded: then rounding is an addition (codegen/rounding.py).
+    low, high = (tirx.const(limit, "float32") for limit in (0, 255))
     rounded = tirx.Cast("int32", tirx.nearbyint(tirx.max(tirx.min(value, high), low)))
-    return tirx.Cast("uint8", rounded + tirx.const(zero, "int32"))
+    return tirx.Cast("uint8", tirx.min(rounded + zero, tirx.const(255, "int32")))
 
 
 def real_operands(size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -99,14 +108,18 @@ def real_operands(size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.n
 
 
 def operands(size: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """The matrices in words, and the offsets."""
+    """The matrices in words, the sums of columns, the scale and the zero points."""
     x, w = real_operands(size, rng)
     missing = -size % WORD
     left = np.pad(X.quantize(x), ((0, 0), (0, missing)))
     right = np.pad(W.quantize(w), ((0, missing), (0, 0)))
-    columns = right.reshape(-1, WORD, size).transpose(0, 2, 1)
-    offset = -X.zero * right.sum(axis=0, dtype=np.int32)
-    return [left.view("<i4"), np.ascontiguousarray(columns).view("<i4")[..., 0], offset]
+    words = np.ascontiguousarray(right.reshape(-1, WORD, size).transpose(0, 2, 1))
+    return [
+        left.view("<i4"),
+        words.view("<i4")[..., 0],
+        right.sum(axis=0, dtype=np.int32),
+        *arguments(X.scale * W.scale, X.zero, y_scale(size)),
+    ]
 
 
 def integers(x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -115,15 +128,22 @@ def integers(x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return x.view(np.uint8).astype(np.float64), columns.reshape(-1, w.shape[1]).astype(np.float64)
 
 
-def reference(x: np.ndarray, w: np.ndarray, offset: np.ndarray) -> np.ndarray:
+def reference(
+    x: np.ndarray, w: np.ndarray, columns: np.ndarray, scale: np.ndarray, zero: np.ndarray
+) -> np.ndarray:
     """The exact result: fp64 has all sums of products of integers."""
     left, right = integers(x, w)
-    sums = (left @ right).astype(np.int32) + offset
-    scale = np.float32(rescale(X.scale * W.scale, y_scale(len(x))))
-    return np.rint(np.clip(sums.astype(np.float32) * scale, 0, 255)).astype(np.uint8)
+    sums = (left @ right).astype(np.int32) - zero[0] * columns
+    return requantize(sums, scale, zero[1])
 
 
-def baseline(x: np.ndarray, w: np.ndarray, _offset: np.ndarray) -> Callable[[], object]:
+def requantize(numbers: np.ndarray, scale: np.ndarray, zero: np.int32) -> np.ndarray:
+    """The ReLU of whole numbers, of another scale and zero point, in 8 bits."""
+    rounded = np.rint(np.clip(numbers.astype(np.float32) * scale, 0, 255)).astype(np.int32)
+    return np.minimum(rounded + zero, 255).astype(np.uint8)
+
+
+def baseline(x: np.ndarray, w: np.ndarray, *_others: np.ndarray) -> Callable[[], object]:
     """NumPy's product of the real numbers in fp32, and its maximum: it has none of 8 bits."""
     left, right = (array.astype(np.float32) for array in integers(x, w))
     return matmul.product_and_maximum(left, right)
@@ -133,29 +153,26 @@ def baseline(x: np.ndarray, w: np.ndarray, _offset: np.ndarray) -> Callable[[], 
 
 
 def compute_relu(size: int) -> list[te.Tensor]:
-    """The argument and the result, which have scales and zero points of their own."""
+    """The arguments and the result."""
     x = te.placeholder((size, ROW), "uint8", name="x")
-    scale = tirx.const(rescale(BEFORE.scale, AFTER), "float32")
+    scale, zero = placeholders()
 
     def relu(i: tirx.Var, j: tirx.Var) -> tirx.Expr:
-        zero = tirx.const(BEFORE.zero, "int32")
-        positive = tirx.max(tirx.Cast("int32", x[i, j]) - zero, tirx.const(0, "int32"))
-        return to_uint8(tirx.Cast("float32", positive) * scale, AFTER.zero)
+        number = tirx.Cast("int32", x[i, j]) - zero[0]
+        return to_uint8(tirx.Cast("float32", number) * scale[0], zero[1])
 
-    return [x, te.compute((size, ROW), relu, name="relu")]
+    return [x, scale, zero, te.compute((size, ROW), relu, name="relu")]
 
 
 def relu_operands(size: int, rng: np.random.Generator) -> list[np.ndarray]:
     """All numbers of 8 bits, of which those above 2.6 saturate."""
-    return [rng.integers(0, 256, (size, ROW)).astype(np.uint8)]
+    numbers = rng.integers(0, 256, (size, ROW)).astype(np.uint8)
+    return [numbers, *arguments(BEFORE.scale, BEFORE.zero, AFTER)]
 
 
-def relu_reference(x: np.ndarray) -> np.ndarray:
+def relu_reference(x: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.ndarray:
     """The same in NumPy."""
-    positive = np.maximum(x.astype(np.int32) - BEFORE.zero, 0).astype(np.float32)
-    scaled = positive * np.float32(rescale(BEFORE.scale, AFTER))
-    limited = np.clip(scaled, -AFTER.zero, 255 - AFTER.zero)
-    return (np.rint(limited) + AFTER.zero).astype(np.uint8)
+    return requantize(x.astype(np.int32) - zero[0], scale, zero[1])
 
 
 MATMUL = replace(
@@ -177,6 +194,6 @@ RELU = replace(
     operands=relu_operands,
     reference=relu_reference,
     # Of as many fp32 numbers.
-    baseline=lambda x: formulas.LABS["relu"].baseline(BEFORE.real(x)),
+    baseline=lambda x, *_: formulas.LABS["relu"].baseline(BEFORE.real(x)),
     copies=32,
 )

@@ -11,10 +11,24 @@ from tvm import te, tirx
 
 from ...devices.presets import Device
 from ...devices.target import TargetSpec
+from ...ir.signatures import with_scopes
 from ..common import Block, Loop, Workload
 
 #: What groups of several items remove.
 LONE_ITEMS = "A group of one item leaves all lanes of a wave (16 to 64 of them) but one idle."
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a step has a lab's arguments and result in memory, where it is not as the lab says."""
+
+    #: Arguments and, last, the result for a size.
+    compute: Callable[[int], Sequence[te.Tensor]]
+    #: From the lab's arguments to those of the step, and from its result to the lab's.
+    arguments: Callable[..., list[np.ndarray]]
+    result: Callable[[np.ndarray], np.ndarray]
+    #: From these tensors to memory scopes of textures on a device; ``None`` are buffers.
+    scopes: Callable[[Sequence[te.Tensor], Device], list[str | None]] | None = None
 
 
 @dataclass(frozen=True)
@@ -27,6 +41,12 @@ class Step:
     #: What held the step before it back; empty for the first one.
     removes: str
     apply: Callable[[Workload], None]
+    #: ``None`` is the lab's own.
+    layout: Layout | None = None
+
+    def runs_on(self, device: Device) -> bool:
+        """True unless it needs textures, which the device has not."""
+        return device.image_extent > 0 or self.layout is None or self.layout.scopes is None
 
 
 @dataclass(frozen=True)
@@ -60,7 +80,8 @@ class Lab:
 
     def steps(self, device: Device) -> tuple[Step, ...]:
         """The steps on a device."""
-        return self.on_cpu if device.is_cpu else self.on_gpu
+        steps = self.on_cpu if device.is_cpu else self.on_gpu
+        return tuple(step for step in steps if step.runs_on(device))
 
     def bytes(self, size: int) -> int:
         """Bytes of the arguments and of the result, each once."""
@@ -68,7 +89,12 @@ class Lab:
 
     def schedule(self, step: Step, size: int, target: TargetSpec) -> tirx.PrimFunc:
         """The computation as a step schedules it."""
-        workload = Workload.of(te.create_prim_func(list(self.compute(size))), target)
+        layout = step.layout
+        tensors = list((self if layout is None else layout).compute(size))
+        function = te.create_prim_func(tensors)
+        if layout is not None and layout.scopes is not None:
+            function = with_scopes(function, layout.scopes(tensors, target.device))
+        workload = Workload.of(function, target)
         step.apply(workload)
         return workload.sch.mod["main"]
 

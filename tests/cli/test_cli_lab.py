@@ -56,6 +56,13 @@ def test_steps_can_be_chosen_and_are_counted(cli):
     assert last["of_peak"] == min(1, max(last["gflops"] / 100, last["gbps"] / 10))
 
 
+def test_a_batch_is_counted_and_named(cli):
+    options = ("lab", "dot", "--size", "3", "--batch", "2", "--seconds", "0.001")
+    result = cli(*options, "--json").json
+    assert (result["batch"], result["operations"]) == (2, 2 * 3 * 1024 * 2)
+    assert "dot, size 3, batch of 2" in cli(*options).stdout
+
+
 def test_a_schedule_is_shown_without_a_device(cli):
     shown = cli("lab", "matmul", "--target", "cuda", "--show", "packed", "--size", "64")
     assert 'scope="shared"' in shown.stdout
@@ -68,6 +75,8 @@ def test_a_schedule_is_shown_without_a_device(cli):
         (("matmul", "--size", "1000000"), "a tensor of 1,000,000,000,000 elements"),
         (("matmul", "--steps", "naive,fast"), "has no step 'fast'; expected some of naive"),
         (("matmul", "--show", "fast"), "has no step 'fast'"),
+        (("matmul", "--batch", "0"), "a batch of 0 samples; expected at least 1"),
+        (("--batch", "2"), "are for a lab; there is none on the command line"),
         (("matrix",), "There is no lab 'matrix'; expected one of matmul"),
         (("matmul", "--target", "llvm", "--device", "mali"), "The target llvm compiles for CPUs"),
         (("matmul", "--target", "metal"), "The target 'metal' is not known; expected one of"),

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tvm
 from tvm.target import codegen
 
 from tvmflow.devices.target import resolve
@@ -18,7 +19,7 @@ from tvmflow.explain import lab as running
 from tvmflow.explain.lab import found_and_removed, run_lab
 from tvmflow.explain.profiling import ceilings
 from tvmflow.explain.profiling.record import Ceilings
-from tvmflow.schedules.lab import LABS, check_size, quantized, scheduled, with_blocks
+from tvmflow.schedules.lab import LABS, check_size, convolution, quantized, scheduled, with_blocks
 from tvmflow.tuning.building import lower
 
 pytestmark = pytest.mark.usefixtures("known_ceilings")
@@ -33,6 +34,7 @@ SIZES = {
     "matmul": (37, 128),
     "matmul_int8": (37,),
     "batch": (3,),
+    "conv3x3": (13,),
     "add": (7,),
     "relu": (7,),
     "relu_int8": (7,),
@@ -50,7 +52,9 @@ SIZES = {
 def test_every_step_computes_what_numpy_does(name, target, device):
     """A step that differs raises: see the next test."""
     # The least, and a depth in parts, are for one target: drivers compile for longer than they run.
-    for size in (*SIZES[name], *([1, 301] if target == "llvm" else [])):
+    # The depth of a convolution is another one than its size.
+    more = [] if target == "opencl" else [1] if name == "conv3x3" else [1, 301]
+    for size in (*SIZES[name], *more):
         result = run_lab(name, size=size, target=target, device=device, seconds=1e-3)
         steps = LABS[name].steps(resolve(target, device).device)
         assert [step.step for step in result.steps] == [step.name for step in steps]
@@ -231,6 +235,71 @@ def test_only_one_axis_has_many_groups(name, size):
             assert axis == "x" or int(extent) <= 65_535
 
 
+# -- convolutions -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("target", "device"), PLACES)
+@pytest.mark.parametrize(("inputs", "outputs", "size"), [(7, 34, 11)])
+def test_channels_need_not_fill_their_blocks(monkeypatch, inputs, outputs, size, target, device):
+    monkeypatch.setitem(LABS, "conv3x3", convolution.lab(inputs, outputs))
+    # A step that differs raises.
+    steps = run_lab("conv3x3", size=size, target=target, device=device, seconds=1e-3).steps
+    assert [step.step for step in steps] == [
+        "naive", "parallel", "blocked", "registers", *["texture"] * (target == "opencl"),
+    ]  # fmt: skip
+
+
+def test_the_reference_of_a_convolution_is_its_definition():
+    x, w = convolution.lab(3, 5).operands(4, np.random.default_rng(7))
+    padded = np.zeros((1, 3, 6, 6))
+    padded[..., 1:5, 1:5] = x
+    expected = sum(
+        np.einsum("oi,nihw->nohw", w[:, :, p, q], padded[..., p : p + 4, q : q + 4])
+        for p in range(3)
+        for q in range(3)
+    )
+    reference = convolution.reference(x, w)
+    assert reference.dtype == np.float32
+    np.testing.assert_allclose(reference, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_blocks_of_channels_are_filled_up_with_zeros():
+    x, w = convolution.lab(3, 5).operands(4, np.random.default_rng(7))
+    picture, weights = convolution.blocked_arguments(4, x, w)
+    assert (picture.shape, weights.shape) == ((1, 1, 4, 4, 4), (2, 3, 3, 3, 4))
+    assert (picture[0, 0, 2, 3, 1], weights[1, 2, 1, 0, 0]) == (x[0, 1, 2, 3], w[4, 2, 1, 0])
+    assert not picture[..., 3].any()
+    assert not weights[1, ..., 1:].any()
+    np.testing.assert_array_equal(convolution.plain_result(3, picture), x)
+
+
+def test_only_the_last_step_of_a_convolution_has_textures():
+    options = {"name": "conv3x3", "size": 16, "target": "opencl", "device": "adreno"}
+    assert "global.texture" not in script("registers", **options)
+    # The arguments and the result.
+    head = script("texture", **options).split("T.sblock")[0]
+    assert head.count("global.texture") == 3
+    for target in ("llvm", "cuda"):
+        names = [step.name for step in LABS["conv3x3"].steps(resolve(target).device)]
+        assert names == ["naive", "parallel", "blocked", "registers"]
+
+
+def test_pictures_that_no_image_holds_are_refused(monkeypatch):
+    monkeypatch.setitem(LABS, "conv3x3", convolution.lab(1, 1))
+    with pytest.raises(InputError, match="17000 by 17000 was to be an image; images of adreno"):
+        script("texture", name="conv3x3", size=17_000, target="opencl", device="adreno")
+
+
+def test_steps_of_a_convolution_remove_what_they_say():
+    found = kinds("conv3x3", "llvm")
+    assert found["naive"][1] == {"parallel"}
+    assert found["parallel"][1] >= {"vector-width"}
+    assert found["blocked"] == ({"accumulators"}, {"accumulators"})
+    assert found["registers"][0] == set()
+    found = kinds("conv3x3", "opencl", "adreno")
+    assert "occupancy" in found["naive"][1]
+
+
 # -- numbers of 8 bits ------------------------------------------------------------------------
 
 
@@ -239,9 +308,9 @@ def test_quantization_is_as_exact_as_its_scales(size):
     """Each operand is off by half a step at most; sums are exact; the result is rounded once."""
     rng = np.random.default_rng(5)
     a, b = quantized.real_operands(size, rng)
-    x, w, offset = quantized.operands(size, np.random.default_rng(5))
+    operands = quantized.operands(size, np.random.default_rng(5))
     scale = quantized.y_scale(size)
-    result = quantized.reference(x, w, offset)
+    result = quantized.reference(*operands)
     real = np.maximum(a @ b, 0)
     half_a, half_b = quantized.X.scale / 2, quantized.W.scale / 2
     bound = np.abs(a).sum(1)[:, None] * half_b + np.abs(b).sum(0) * half_a + size * half_a * half_b
@@ -249,7 +318,7 @@ def test_quantization_is_as_exact_as_its_scales(size):
     # 1e-4: the scales are fp32 numbers.
     assert (np.abs(scale.real(result) - saturated) <= bound + scale.scale / 2 + 1e-4).all()
     # The bound is one that can be missed: without the zero point, nearly all results are.
-    wrong = quantized.reference(x, w, 0 * offset)
+    wrong = quantized.reference(*operands[:4], np.zeros(2, np.int32))
     assert (np.abs(scale.real(wrong) - saturated) > bound + scale.scale / 2).mean() > 0.2
     # Some results saturate, at both ends, and few at the upper one.
     assert 0 < (result == 255).mean() < 0.01 if size == 256 else True
@@ -265,7 +334,7 @@ def test_numbers_at_their_limits_are_multiplied_exactly(target, device, monkeypa
         return rng.choice([-1, 0, 1.5], (size, size)), rng.choice([-1.01, 1], (size, size))
 
     monkeypatch.setattr(quantized, "real_operands", limits)
-    x, w, _ = quantized.operands(37, np.random.default_rng(0))
+    x, w, *_ = quantized.operands(37, np.random.default_rng(0))
     left, right = quantized.integers(x, w)
     assert {*left[:, :37].ravel()} == {0, 102, 255}
     assert {*right[:37].ravel()} == {-128, 127}
@@ -282,12 +351,8 @@ def test_words_in_parts_of_the_depth_are_multiplied_exactly():
     assert packed.error == 0
 
 
-def _source(library):
-    return "\n".join(module.inspect_source() for module in library.imports)
-
-
 def test_words_hold_the_matrices():
-    x, w, _offset = quantized.operands(6, np.random.default_rng(2))
+    x, w, *_ = quantized.operands(6, np.random.default_rng(2))
     assert x.shape == (6, 2)
     assert w.shape == (2, 6)
     a, b = quantized.real_operands(6, np.random.default_rng(2))
@@ -298,9 +363,12 @@ def test_words_hold_the_matrices():
     assert not right[6:].any()
 
 
+RELU_ARGUMENTS = quantized.arguments(quantized.BEFORE.scale, quantized.BEFORE.zero, quantized.AFTER)
+
+
 def test_the_relu_of_8_bits_has_its_two_zero_points():
     x = np.arange(256, dtype=np.uint8)[None]
-    (result,) = quantized.relu_reference(x)
+    (result,) = quantized.relu_reference(x, *RELU_ARGUMENTS)
     real = np.maximum(quantized.BEFORE.real(x), 0)
     np.testing.assert_array_equal(result, quantized.AFTER.quantize(real)[0])
     assert result[[0, 119, 120, 200, 229, 230, 255]].tolist() == [10, 10, 12, 190, 254, 255, 255]
@@ -309,26 +377,41 @@ def test_the_relu_of_8_bits_has_its_two_zero_points():
 def test_the_relu_of_8_bits_is_as_exact_as_its_scales():
     """Off by half a step of its argument and half a step of its result at most."""
     real = np.random.default_rng(6).uniform(-2.8, 3.2, (3, 1024))
-    result = quantized.AFTER.real(quantized.relu_reference(quantized.BEFORE.quantize(real)))
+    result = quantized.AFTER.real(
+        quantized.relu_reference(quantized.BEFORE.quantize(real), *RELU_ARGUMENTS)
+    )
     largest = quantized.AFTER.real(np.uint8(255))
     bound = (quantized.BEFORE.scale + quantized.AFTER.scale) / 2 + 1e-5
     assert np.abs(result - np.clip(real, 0, largest)).max() <= bound
     assert 0.05 < (result == largest).mean() < 0.15
 
 
+@pytest.mark.parametrize(("target", "device"), PLACES)
 @pytest.mark.parametrize("name", ["matmul_int8", "relu_int8"])
-@pytest.mark.parametrize(("kind", "device"), [("opencl", "cpu"), ("opencl", "adreno")])
-def test_source_code_has_the_reference_s_scales(name, kind, device):
-    """TVM writes seven digits, where a number of 32 bits may have nine."""
-    target, lab = resolve(kind, device), LABS[name]
-    with target.tvm_target:
-        library = lower(lab.schedule(lab.steps(target.device)[0], 1024, target), target)
-    written = [np.float32(n) for n in re.findall(r"(\d\.\d+e[-+]\d+)f", _source(library))]
-    if name == "matmul_int8":
-        scale = quantized.rescale(quantized.X.scale * quantized.W.scale, quantized.y_scale(1024))
-    else:
-        scale = quantized.rescale(quantized.BEFORE.scale, quantized.AFTER)
-    assert np.float32(scale) in written
+def test_one_function_serves_all_scales_and_zero_points(name, target, device):
+    """Against integers in NumPy, with steps from fine to coarse, as far as zero points go."""
+    lab, spec, rng = LABS[name], resolve(target, device), np.random.default_rng(8)
+    *numbers, scale, zero = lab.operands(19, rng)
+    expected = lab.reference(*numbers, scale, zero)
+    arrays = [*numbers, scale, zero, np.empty_like(expected)]
+    running_on = tvm.device("cpu" if target == "llvm" else target)
+    tensors = [tvm.runtime.tensor(array, running_on) for array in arrays]
+    function = lab.schedule(lab.steps(spec.device)[-1], 19, spec)
+    call = running._built(function, spec, running_on, [tensors])
+    seen = set()
+    # Two of the scales have nine digits; with zero points at their ends nearly all is limited.
+    for factor, before, after in (
+        (1, 102, 0), (0.123456789, 0, 3), (1.00000012, 255, 128), (40, 119, 10), (1e-9, 7, 255),
+    ):  # fmt: skip
+        scale_now, zero_now = scale * np.float32(factor), np.int32([before, after])
+        tensors[-3].copyfrom(scale_now)
+        tensors[-2].copyfrom(zero_now)
+        call()
+        expected = lab.reference(*numbers, scale_now, zero_now)
+        np.testing.assert_array_equal(tensors[-1].numpy(), expected)
+        assert expected.min() >= after
+        seen.add(expected.tobytes())
+    assert len(seen) == 5
 
 
 @pytest.mark.usefixtures("optimising")

@@ -30,7 +30,8 @@ class _Nesting(HTMLParser):
 
 
 def tiles(step, **options):
-    moving, summing = levels_of(scheduled("matmul", step, **options))
+    moving, elsewhere, summing = levels_of(scheduled("matmul", step, **options))
+    assert elsewhere == ()
     return [(level.extent, level.whole, level.tiles[:2]) for level in moving], summing
 
 
@@ -51,8 +52,25 @@ def test_the_tiles_of_a_group_are_its_items():
     assert [extent for extent, *_ in moving] == [2, 2, 8, 8, 4, 4]
 
 
+def test_pictures_are_of_maps_and_not_of_channels():
+    moving, elsewhere, summing = levels_of(scheduled("conv3x3", "registers", size=16))
+    # Tiles of 8 columns, of each pair of the four blocks of 16 channels, as one loop.
+    assert [(level.extent, level.whole) for level in moving] == [
+        (64, (16, 16)), (8, (1, 8)),
+    ]  # fmt: skip
+    assert [text.split(": ")[1] for text in elsewhere] == [
+        "unrolled, 2 iterations", "vectorized, 16 iterations",
+    ]  # fmt: skip
+    assert [int(text.split()[-2]) for text in summing] == [4, 3, 3, 16]
+    # Of few items, two share a sum.
+    options = {"size": 9, "target": "opencl", "device": "adreno"}
+    moving, *_ = levels_of(scheduled("conv3x3", "registers", **options))
+    assert moving[0].whole == (9, 9)
+    assert moving[-1].tiles[0][2:] == (1, 1)
+
+
 @pytest.mark.usefixtures("known_ceilings")
-@pytest.mark.parametrize("name", ["matmul", "softmax", "batch_sum"])
+@pytest.mark.parametrize("name", ["matmul", "softmax", "batch_sum", "conv3x3"])
 def test_a_page_has_each_step(name, tmp_path):
     steps = ["naive", "parallel"]
     result = run_lab(name, size=7, steps=steps, seconds=1e-3)
@@ -74,7 +92,7 @@ def test_a_page_has_each_step(name, tmp_path):
 
 
 def test_a_picture_is_xml_with_a_rectangle_for_each_tile():
-    moving, _ = levels_of(scheduled("matmul", "blocked", size=384, block=8))
+    moving, *_ = levels_of(scheduled("matmul", "blocked", size=384, block=8))
     picture = ElementTree.fromstring(tiles_svg(moving[0]))
     rectangles = picture.findall("{http://www.w3.org/2000/svg}rect")
     assert len(rectangles) == 6

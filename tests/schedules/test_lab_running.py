@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 import pytest
 import tvm
 
+from tvmflow.devices.target import resolve
 from tvmflow.errors import InputError, VerificationError
 from tvmflow.explain import lab as running
 from tvmflow.explain.lab import run_lab
 from tvmflow.explain.profiling import ceilings
 from tvmflow.explain.profiling.record import Ceilings
 from tvmflow.runtime import timing
+from tvmflow.schedules.lab import LABS, convolution
 
 
 @pytest.mark.usefixtures("known_ceilings")
@@ -28,6 +30,60 @@ def test_a_step_that_leaves_its_result_out_is_told(monkeypatch, name):
     monkeypatch.setattr(running, "_built", second_does_nothing)
     with pytest.raises(VerificationError, match="The step vectorised of the lab"):
         run_lab(name, size=7, seconds=1e-3)
+
+
+@pytest.mark.usefixtures("known_ceilings")
+@pytest.mark.parametrize(
+    ("name", "target", "device"),
+    [
+        ("matmul", "llvm", "cpu"),
+        ("softmax", "llvm", "cpu"),
+        ("matmul_int8", "llvm", "cpu"),
+        ("conv3x3", "llvm", "cpu"),
+        *(
+            pytest.param(name, "opencl", device, marks=pytest.mark.opencl)
+            for name, device in (("dot", "cpu"), ("relu_int8", "adreno"), ("conv3x3", "adreno"))
+        ),
+    ],
+)
+def test_each_sample_of_a_batch_is_computed(monkeypatch, name, target, device):
+    """And compared with a reference of its own: a step that differs in one raises."""
+    monkeypatch.setitem(LABS, "conv3x3", convolution.lab(3, 5))
+    last, references = LABS[name].steps(resolve(target, device).device)[-1].name, []
+    check = running._checked
+
+    def recorded(lab, step, what, result, reference):
+        references.append(reference.tobytes())
+        return check(lab, step, what, result, reference)
+
+    monkeypatch.setattr(running, "_checked", recorded)
+    options = {"size": 5, "target": target, "device": device, "steps": [last], "seconds": 1e-3}
+    one, three = run_lab(name, **options), run_lab(name, batch=3, **options)
+    assert len(set(references)) == 3
+    assert references[0] == references[1]
+    assert (one.batch, three.batch) == (1, 3)
+    assert (three.operations, three.bytes) == (3 * one.operations, 3 * one.bytes)
+
+
+@pytest.mark.usefixtures("known_ceilings")
+def test_a_sample_that_is_left_out_is_told(monkeypatch):
+    build = running._built
+
+    def without_last(function, target, device, samples):
+        return build(function, target, device, samples[:-1])
+
+    monkeypatch.setattr(running, "_built", without_last)
+    with pytest.raises(VerificationError, match="with 2 rows of 1,024 numbers, sample 3 of 3,"):
+        run_lab("relu", size=2, batch=3, steps=["naive"], seconds=1e-3)
+
+
+def test_batches_that_are_not_possible_are_refused(monkeypatch):
+    with pytest.raises(InputError, match="a batch of 0 samples; expected at least 1"):
+        run_lab("relu", batch=0)
+    monkeypatch.setattr(running, "host_bytes", lambda: 1 << 20)
+    # Of two tensors of 4 KB, ten times 100 samples.
+    with pytest.raises(InputError, match=r"needs 8\.2 MB, copies included; .* has 1\.0 MB"):
+        run_lab("relu", size=1, batch=100)
 
 
 @pytest.fixture

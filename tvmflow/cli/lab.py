@@ -68,6 +68,9 @@ def run_lab(
     workers: Annotated[
         int | None, "N", "Threads that share parallel loops (llvm); default all."
     ] = None,
+    batch: Annotated[
+        int | None, "N", "Samples, each with arguments of its own, that a call computes; default 1."
+    ] = None,
     html: Annotated[
         Path | None, "OUT.html", "Write a page: tiles, loops, code and findings of each step."
     ] = None,
@@ -83,7 +86,7 @@ def run_lab(
     from ..schedules.lab import LABS, scheduled
 
     if name is None:
-        if {size, steps, show, block, workers, html} != {None}:
+        if {size, steps, show, block, workers, batch, html} != {None}:
             raise InputError(
                 "These options are for a lab; there is none on the command line.",
                 remedy="Name one, as in `tvmflow lab matmul`; `tvmflow lab` alone lists them.",
@@ -120,6 +123,7 @@ def run_lab(
             steps=steps.split(",") if steps else None,
             block=block,
             workers=workers,
+            batch=1 if batch is None else batch,
             seconds=seconds,
             seed=random_seed,
             fresh_ceilings=fresh_ceilings,
@@ -147,8 +151,9 @@ def run_lab(
     gflops, gbps = (count / numpy_ms / 1e6 for count in (result.operations, result.bytes))
     rows.append(("NumPy", ms_text(numpy_ms), "", f"{gflops:.1f}", f"{gbps:.1f}", "100 %", ""))
     title = (
-        f"{result.lab}, size {result.size:,}: {result.operations / 1e9:.3g} GFLOP on "
-        f"{bytes_text(result.bytes)}, {result.target} on {result.device_name}"
+        f"{result.lab}, size {result.size:,}{result.of_batch}: "
+        f"{result.operations / 1e9:.3g} GFLOP on {bytes_text(result.bytes)}, "
+        f"{result.target} on {result.device_name}"
     )
     columns = ["step", ">median", ">speed-up", ">GFLOP/s", ">GB/s", ">of NumPy", ">of peak"]
     print_table(title, columns, rows)

@@ -27,8 +27,9 @@ from ..runtime.devices import DeviceInfo, list_devices
 from ..runtime.json_types import JsonObject
 from ..runtime.plugin import translated
 from ..runtime.timing import Times, in_turn
-from ..schedules.lab import ON_DEVICE, Lab, Step, check_size, lab_of, steps_of, with_blocks
-from ..tuning.building import ENTRY, lower
+from ..schedules.lab import ON_DEVICE, Lab, Layout, Step, check_size, lab_of, steps_of, with_blocks
+from ..tuning.building import ENTRY, Memory, lower
+from ..tuning.tasks import arguments_of
 from ..verify.tolerance import compare
 from .analysis import Finding, findings
 from .profiling.ceilings import ceilings_above, is_above, peak_gbps, peak_gflops, roofline_share
@@ -78,6 +79,8 @@ class LabResult:
 
     lab: str
     size: int
+    #: Samples of this size, each with arguments of its own, that a call computes.
+    batch: int
     target: str
     device: str
     device_name: str
@@ -93,6 +96,11 @@ class LabResult:
     numpy_times: Times
     steps: tuple[StepResult, ...]
 
+    @property
+    def of_batch(self) -> str:
+        """The batch as titles add it; empty for a single sample."""
+        return f", batch of {self.batch:,}" if self.batch > 1 else ""
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -104,7 +112,7 @@ class Prepared:
     device: DeviceInfo
     steps: Sequence[Step]
     functions: Sequence[tirx.PrimFunc]
-    #: A call of each step on the device, to its end.
+    #: A call of each step on the device, for all samples, to its end.
     calls: Sequence[Callable[[], None]]
     #: How far each step's result is from the reference, as a part of its largest value.
     errors: Sequence[float]
@@ -120,12 +128,19 @@ def prepare(
     device_index: int = 0,
     steps: Sequence[str] | None = None,
     block: int | None = None,
+    batch: int = 1,
     seed: int = 0,
 ) -> Prepared:
     """Build and check the steps of a lab; parameters and errors are those of :func:`run_lab`."""
     lab, attempt = lab_of(name), f"Running the lab {name}"
     size = lab.size if size is None else size
-    check_size(lab, size, host_bytes(), "this machine", lab.copies)
+    if batch < 1:
+        raise InputError(
+            f"The lab {name} was asked for a batch of {counted(batch, 'sample')}; expected at "
+            "least 1.",
+            remedy="Give a positive `batch`, or none for a single sample.",
+        )
+    check_size(lab, size, host_bytes(), "this machine", lab.copies * batch)
     check_target(target)
     # Before the target is resolved: where there is no device, this says how to get one.
     running = find_device(target, device_index, attempt)
@@ -135,26 +150,61 @@ def prepare(
     if target == "llvm":
         prepare_threads(info.compute_units)
     else:
-        check_size(lab, size, info.global_memory_bytes, info.name, ON_DEVICE)
-    operands = lab.operands(size, np.random.default_rng(seed))
-    reference = lab.reference(*operands)
-    is_float = reference.dtype.kind == "f"
-    wrong = np.full_like(reference, np.nan) if is_float else np.invert(reference)
+        copies = ON_DEVICE * batch * len({step.layout for step in chosen})
+        check_size(lab, size, info.global_memory_bytes, info.name, copies)
+    rng = np.random.default_rng(seed)
+    operands = [lab.operands(size, rng) for _ in range(batch)]
+    references = [lab.reference(*arrays) for arrays in operands]
     functions = [lab.schedule(step, size, spec) for step in chosen]
     calls, errors = [], []
+    held: dict[Layout | None, list[list[Memory]]] = {}
     with translated(attempt, target):
-        result = tvm.runtime.empty(reference.shape, reference.dtype.name, running)
-        arguments = [*(tvm.runtime.tensor(array, running) for array in operands), result]
         for step, function in zip(chosen, functions, strict=True):
-            call = _built(function, spec, running, arguments)
+            layout = step.layout
+            if layout not in held:
+                held[layout] = [_in_memory(step, function, running, each) for each in operands]
+            samples = held[layout]
+            call = _built(function, spec, running, [[m.tensor for m in each] for each in samples])
             # What a step leaves out is not what the step before it has left there.
-            result.copyfrom(wrong)
+            for (*_, result), reference in zip(samples, references, strict=True):
+                _write_wrong(result, reference)
             call()
             calls.append(call)
-            errors.append(_checked(lab, step.name, size, result.numpy(), reference))
+            distances = []
+            for number, ((*_, result), reference) in enumerate(
+                zip(samples, references, strict=True), 1
+            ):
+                array = result.read() if layout is None else layout.result(result.read())
+                what = f"{size} {lab.counts}" + f", sample {number} of {batch}," * (batch > 1)
+                distances.append(_checked(lab, step.name, what, array, reference))
+            errors.append(max(distances))
+    numpy_calls = [lab.baseline(*arrays) for arrays in operands]
     return Prepared(
-        lab, size, spec, info, chosen, functions, calls, errors, numpy=lab.baseline(*operands)
-    )
+        lab, size, spec, info, chosen, functions, calls, errors,
+        numpy=lambda: [call() for call in numpy_calls],
+    )  # fmt: skip
+
+
+def _in_memory(
+    step: Step,
+    function: tirx.PrimFunc,
+    device: tvm.runtime.Device,
+    operands: Sequence[np.ndarray],
+) -> list[Memory]:
+    """A lab's arguments on a device as a step has them, and memory for its result."""
+    memory = [Memory(argument, device) for argument in arguments_of(function)]
+    arrays = operands if step.layout is None else step.layout.arguments(*operands)
+    for each, array in zip(memory[:-1], arrays, strict=True):
+        each.write(array)
+    return memory
+
+
+def _write_wrong(result: Memory, reference: np.ndarray) -> None:
+    """Fill a result with what no step computes."""
+    if reference.dtype.kind == "f":
+        result.write(np.full(result.tensor.shape, np.nan))
+    else:
+        result.write(np.invert(reference))
 
 
 def run_lab(
@@ -167,6 +217,7 @@ def run_lab(
     steps: Sequence[str] | None = None,
     block: int | None = None,
     workers: int | None = None,
+    batch: int = 1,
     seconds: float = 2.0,
     seed: int = 0,
     fresh_ceilings: bool = False,
@@ -190,6 +241,9 @@ def run_lab(
         Size of the blocks of those steps that have some: :func:`tvmflow.schedules.lab.with_blocks`.
     workers
         Threads that share parallel loops, default all; for ``llvm`` only.
+    batch
+        Samples, each with all arguments and a result of its own.  A call launches the kernels for
+        one after the other, waits once for all, and is timed as a whole.
     seconds
         Time for the calls of each step, which has one call at least.
     seed
@@ -200,8 +254,8 @@ def run_lab(
     Raises
     ------
     InputError
-        If there is no such lab or step, the size is none or beyond the memory, or blocks or
-        workers are not possible.
+        If there is no such lab or step, the size or batch is none or beyond the memory, or blocks
+        or workers are not possible.
     TargetError
         If target and device do not go together.
     DeviceError
@@ -212,14 +266,14 @@ def run_lab(
     with limited_threads(workers, target):
         ready = prepare(
             name, size=size, target=target, device=device, device_index=device_index, steps=steps,
-            block=block, seed=seed,
+            block=block, batch=batch, seed=seed,
         )  # fmt: skip
         lab, info = ready.lab, ready.device
         names = [step.name for step in ready.steps]
         with translated(f"Running the lab {name}", target):
             calls = {**dict(zip(names, ready.calls, strict=True)), "": ready.numpy}
             times = in_turn(calls, seconds)
-    operations, moved = lab.operations(ready.size), lab.bytes(ready.size)
+    operations, moved = batch * lab.operations(ready.size), batch * lab.bytes(ready.size)
     most = max(operations / times[each].median_ms / 1e6 for each in names)
     peaks = _peaks(lab, target, info, most, fresh=fresh_ceilings)
     results = []
@@ -251,6 +305,7 @@ def run_lab(
     return LabResult(
         lab=name,
         size=ready.size,
+        batch=batch,
         target=target,
         device=ready.target.device.name,
         device_name=info.name,
@@ -286,28 +341,29 @@ def _built(
     function: tirx.PrimFunc,
     target: TargetSpec,
     device: tvm.runtime.Device,
-    arguments: Sequence[tvm.runtime.Tensor],
+    samples: Sequence[Sequence[tvm.runtime.Tensor]],
 ) -> Callable[[], None]:
-    """A scheduled function ready to be called."""
+    """A scheduled function ready to be called for the arguments of each sample."""
     with target.tvm_target:
         library = lower(function, target)
     entry = tvm.runtime.Executable(library).jit()[ENTRY]
 
     def call() -> None:
-        entry(*arguments)
+        for arguments in samples:
+            entry(*arguments)
         device.sync()
 
     return call
 
 
-def _checked(lab: Lab, step: str, size: int, result: np.ndarray, reference: np.ndarray) -> float:
+def _checked(lab: Lab, step: str, what: str, result: np.ndarray, reference: np.ndarray) -> float:
     """Distance of a step's result from the reference, as a part of its largest value."""
     if np.array_equal(result, reference):
         return 0.0  # Most labs are exact, and comparing in double precision takes seconds.
     compared = compare(step, result, reference)
     if not compared.passed:
         raise VerificationError(
-            f"The step {step} of the lab {lab.name} with {size} {lab.counts} differs from its "
+            f"The step {step} of the lab {lab.name} with {what} differs from its "
             f"reference by {compared.max_rel_error:.3g} of the largest value, "
             f"{compared.used:.3g} times the tolerance.",
             remedy="Try another size or target, and report this one.",

@@ -19,7 +19,7 @@ from tvm.sym import Analyzer
 from tvm.tirx import IterVar
 
 from ..devices.target import TargetSpec, resolve
-from ..ir.expressions import nodes_in, substitute_vars
+from ..ir.expressions import nodes_in, substitute_vars, uses
 from ..module.files import write_file
 from ..module.functions import tir_text
 from ..schedules.lab import lab_of, steps_of, with_blocks
@@ -69,11 +69,14 @@ class Level:
     tiles: tuple[tuple[int, int, int, int], ...]
 
 
-def levels_of(function: tirx.PrimFunc) -> tuple[tuple[Level, ...], tuple[str, ...]]:
-    """The loops that move through the result of a scheduled function, and those that sum up.
+def levels_of(
+    function: tirx.PrimFunc,
+) -> tuple[tuple[Level, ...], tuple[str, ...], tuple[str, ...]]:
+    """The loops that move through rows and columns of a scheduled function's result.
 
-    Rows and columns are the last two axes of the block that runs most often; of three or more,
-    the first ones stay where they begin.
+    These are the last two axes of the block that runs most often, of blocks of channels the two
+    before the lanes.  Behind them sentences about loops that move along other axes, and about
+    those that sum up.
     """
     sch = s_tir.Schedule(function)
     blocks = sch.get_child_blocks(sch.get_sblock("root", func_name="main"))
@@ -89,7 +92,9 @@ def levels_of(function: tirx.PrimFunc) -> tuple[tuple[Level, ...], tuple[str, ..
         for axis, value in zip(block.iter_vars, realize.iter_values, strict=True)
         if axis.iter_type == IterVar.DataPar
     ]
-    axes = [(tirx.const(0, "int32"), 1), *places][-2:]
+    # Five axes are those of NCHW{c}c; before them may stand the parts of a sum.
+    blocked = len(places) >= 5
+    axes = places[-3:-1] if blocked else [(tirx.const(0, "int32"), 1), *places][-2:]
 
     def box(fixed: dict[tirx.Var, tirx.Expr]) -> tuple[int, int, int, int]:
         analyzer, bounds = Analyzer(), []
@@ -102,7 +107,9 @@ def levels_of(function: tirx.PrimFunc) -> tuple[tuple[Level, ...], tuple[str, ..
         (top, bottom), (left, right) = bounds
         return top, left, max(0, bottom - top + 1), max(0, right - left + 1)
 
-    moving, summing = [], []
+    moving: list[Level] = []
+    elsewhere: list[str] = []
+    summing: list[str] = []
     fixed: dict[tirx.Var, tirx.Expr] = {}
     for loop in loops:
         extent = int(loop.extent)
@@ -121,9 +128,10 @@ def levels_of(function: tirx.PrimFunc) -> tuple[tuple[Level, ...], tuple[str, ..
             )
             moving.append(Level(loop.loop_var.name, kind, extent, before[2:], tiles))
         elif extent > 1:
-            summing.append(f"{loop.loop_var.name}: {kind}, {extent:,} iterations")
+            others = elsewhere if any(uses(v, loop.loop_var) for v, _ in places) else summing
+            others.append(f"{loop.loop_var.name}: {kind}, {extent:,} iterations")
         fixed[loop.loop_var] = loop.min
-    return tuple(moving), tuple(summing)
+    return tuple(moving), tuple(elsewhere), tuple(summing)
 
 
 def tiles_svg(level: Level) -> str:
@@ -158,7 +166,7 @@ def tiles_svg(level: Level) -> str:
 def page_text(result: LabResult) -> str:
     """The page of a lab that ran; its steps are scheduled and compiled once more for it."""
     target, lab = resolve(result.target, result.device), lab_of(result.lab)
-    title = f"{result.lab}, {result.size:,} {lab.counts}"
+    title = f"{result.lab}, {result.size:,} {lab.counts}{result.of_batch}"
     rows = "".join(
         f'<tr><td><a href="#{escape(s.step)}">{escape(s.step)}</a></td>'
         f"<td>{s.times.median_ms:.3f}</td><td>{s.speedup:.1f}</td><td>{s.gflops:.1f}</td>"
@@ -192,9 +200,13 @@ def write_page(path: str | os.PathLike[str], result: LabResult) -> None:
 def _section(step: StepResult, function: tirx.PrimFunc, target: TargetSpec) -> str:
     """A step: what it does, its tiles, its loops, its code, and what is found in it."""
     removes = f"<p>Removes: {escape(step.removes)}</p>" if step.removes else ""
-    moving, summing = levels_of(function)
+    moving, elsewhere, summing = levels_of(function)
     figures = "".join(map(_figure, moving))
-    inside = f'<p class="soft">Sums up: {escape("; ".join(summing))}.</p>' if summing else ""
+    inside = "".join(
+        f'<p class="soft">{head}: {escape("; ".join(loops))}.</p>'
+        for head, loops in (("Along other axes", elsewhere), ("Sums up", summing))
+        if loops
+    )
     found = "".join(
         f"<li><b>{escape(f.kind)}</b>{f', line {f.line}' if f.line else ''}: {escape(f.sentence)}"
         f"{' <i>Not in the next step.</i>' if f in step.removed else ''}</li>"
