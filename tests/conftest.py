@@ -119,6 +119,14 @@ def pytest_terminal_summary(
     tiers.write(seconds, every=config.getoption("--tier") == "every")
 
 
+@pytest.fixture(autouse=True)
+def all_cores() -> Iterator[None]:
+    """Give back the cores: TVM binds the thread that runs its loops to one, and what it starts."""
+    cores = os.sched_getaffinity(0)
+    yield
+    os.sched_setaffinity(0, cores)
+
+
 @cache
 def _no_opencl() -> str | None:
     import tvm

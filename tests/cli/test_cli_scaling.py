@@ -120,8 +120,8 @@ def test_a_links_cost_is_predicted_and_drawn(cli, compiled, four, tmp_path):
     assert (told["batch"], told["link"]) == (4, {"bytes_per_s": 1e6, "latency_s": 0.0})
     (point,) = (p for p in result.json["points"] if p["batch"] == 4)
     call_s = point["median_ms"] / 1e3
-    # Four pictures of 3 x 8 x 8 in fp32, at 1 MB a second.
-    assert told["work"]["input_bytes"] == 4 * 3 * 8 * 8 * 4
+    # Four pictures of 3 x 8 x 8 and a vector of four, in fp32.
+    assert told["work"]["input_bytes"] == 4 * (4 * 3 * 8 * 8 + 4)
     one = next(e for e in told["efficiency"] if e["scheme"] == "data parallel")
     bytes_moved = told["work"]["input_bytes"] + told["work"]["output_bytes"]
     assert one["efficiency"] == pytest.approx(call_s / (call_s + bytes_moved * 1e-6))

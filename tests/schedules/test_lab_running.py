@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 import pytest
@@ -126,7 +127,9 @@ def test_workers_are_so_many_and_only_while_the_lab_runs(monkeypatch):
 
     monkeypatch.setattr(running, "in_turn", counted)
     monkeypatch.setattr(running, "_peaks", lambda *_, **__: None)
+    cores = os.sched_getaffinity(0)
     result = run_lab("add", size=2, steps=["parallel"], workers=1, seconds=1e-3)
+    assert os.sched_getaffinity(0) == cores
     assert (during, result.workers) == ([1], 1)
     assert tvm.runtime.num_threads() == before
 

@@ -443,6 +443,7 @@ def limited_threads(workers: int | None, target: str) -> Iterator[None]:
     prepare_threads(cores)
     threads = tvm.runtime.num_threads()
     configure = tvm.get_global_func("runtime.config_threadpool")
+    allowed = os.sched_getaffinity(0)
     configure(_BIG_CORES, workers)
     try:
         if (got := tvm.runtime.num_threads()) != workers:
@@ -454,6 +455,8 @@ def limited_threads(workers: int | None, target: str) -> Iterator[None]:
         yield
     finally:
         configure(_BIG_CORES, threads)
+        # It binds the thread that calls it to one core, which its children would have as well.
+        os.sched_setaffinity(0, allowed)
 
 
 def numpy_name() -> str:
