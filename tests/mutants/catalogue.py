@@ -122,10 +122,10 @@ MUTANTS = (
     Mutant(
         "lab-offset",
         "schedules/lab/quantized.py",
-        "offset = -X.zero * right.sum(axis=0, dtype=np.int32)",
-        "offset = -X.zero * right.sum(axis=1, dtype=np.int32)",
-        "the lab's 8-bit product is corrected by sums of rows, not of columns",
-        ("tests/schedules/test_lab.py::test_quantization_is_as_exact_as_its_scales",),
+        "sums[i, j] - zero[0] * columns[j]",
+        "sums[i, j] - zero[0] * columns[i]",
+        "the lab's 8-bit product is corrected by the sum of another column",
+        ("tests/schedules/test_lab.py::test_one_function_serves_all_scales_and_zero_points",),
     ),
     # -- passes over TIR, rules and storage -----------------------------------------------------
     Mutant(
