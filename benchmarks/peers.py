@@ -220,8 +220,9 @@ STOCK = {"stock TVM opencl": stock_tvm("opencl"), "stock TVM llvm": stock_tvm("l
 def measure(name: str, folder: Path, rounds: int, stock: bool) -> dict[str, Any]:
     """Latencies of one network through every engine that takes it."""
     path = folder / f"{name}.onnx"
-    onnx.save(models.make(name, **SIZES[name]) if name in SIZES else onnx_networks.make(name), path)
-    (picture,) = onnx.load(path, load_external_data=False).graph.input
+    model = models.make(name, **SIZES[name]) if name in SIZES else onnx_networks.make(name)
+    onnx.save(model, path)
+    (picture,) = model.graph.input
     shape = [each.dim_value for each in picture.type.tensor_type.shape.dim]
     feed = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     reference = onnxruntime(path, feed)()

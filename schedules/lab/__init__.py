@@ -159,5 +159,5 @@ __all__ = [
     "lab_of",
     "scheduled",
     "steps_of",
+    "with_blocks",
 ]
-__all__ += ["with_blocks"]

@@ -433,17 +433,17 @@ def limited_threads(workers: int | None, target: str) -> Iterator[None]:
             "has threads to choose: how many cores a kernel gets is the driver's decision.",
             remedy="Leave `workers` out, or choose the target llvm.",
         )
-    remedy, cores = "Give fewer `workers`, or none for all.", len(os.sched_getaffinity(0))
+    allowed = os.sched_getaffinity(0)
+    cores = len(allowed)
     if not 1 <= workers <= cores:
         raise InputError(
             f"The lab was asked for {counted(workers, 'worker')}; this machine has 1 to {cores}.",
-            remedy=remedy,
+            remedy="Give fewer `workers`, or none for all.",
         )
     # Before the first question starts the threads.
     prepare_threads(cores)
     threads = tvm.runtime.num_threads()
     configure = tvm.get_global_func("runtime.config_threadpool")
-    allowed = os.sched_getaffinity(0)
     configure(_BIG_CORES, workers)
     try:
         if (got := tvm.runtime.num_threads()) != workers:
