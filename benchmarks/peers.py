@@ -149,7 +149,9 @@ def ncnn(vulkan: bool) -> Callable[[Path, np.ndarray], Runner]:
         net.opt.use_vulkan_compute = vulkan
         net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = net.opt.use_fp16_packed = False
         net.opt.use_bf16_storage = False
-        net.load_param(str(parameters))
+        if net.load_param(str(parameters)) != 0:
+            # It would end the process at the first call.
+            raise UnavailableError("ncnn does not read what pnnx has made of this network")
         net.load_model(str(parameters.with_suffix(".bin")))
 
         def run() -> np.ndarray:
