@@ -49,12 +49,13 @@ EXAMPLES = """
   tvmflow bench batch1.so --scaling --link 10Gbit --latency-us 20 --plot efficiency.svg
       and what 1 to 64 such devices would lose to a link between them
   tvmflow bench batch1.so batch8.so --scaling --devices 1,2,3 --tracker 10.0.0.2:9190 --key rk3588
-      on devices of a farm, by RPC
+      on devices of a farm, by RPC; with --link measured what 64 of them would lose
 """
 
 _WARMUP = 5
 _MODEL_BATCHES = [1, 2, 4, 8]
 _MODEL = ".onnx"
+_MEASURED = "measured"
 
 
 @command
@@ -89,7 +90,8 @@ def bench_module(
     link: Annotated[
         str | None,
         "RATE",
-        "Bandwidth between devices (10Gbit, 500MB): predict the efficiency of 1 to 64.",
+        "Bandwidth between devices (10Gbit, 500MB), or with --tracker 'measured', that of its "
+        "servers: predict the efficiency of 1 to 64.",
     ] = None,
     latency_us: Annotated[
         float | None, typer.Option(min=0), "Of that link, for each transfer, default 0."
@@ -139,9 +141,10 @@ def bench_module(
             )
         if link is None and (plot, microbatches, latency_us) != (None, None, None):
             raise typer.BadParameter("--latency-us, --microbatches and --plot go with --link.")
-        if link is not None and tracker is not None:
+        if link == _MEASURED and (tracker is None or latency_us is not None):
             raise typer.BadParameter(
-                "--link predicts devices like this machine's; it does not go with --tracker."
+                "--link measured is that of a farm's servers, latency and all: it needs --tracker "
+                "and does not go with --latency-us. Give a bandwidth, such as 10Gbit."
             )
         result, predicted = _measure_scaling(
             files, wanted, secret_file, device_index, seconds or 2.0, random_seed
@@ -239,7 +242,9 @@ def _measure_scaling(
     from ..explain.scaling.work import work_of
     from ..module.files import publish, staging
 
-    link = None if wanted.link is None else Link.parse(wanted.link, wanted.latency_us or 0.0)
+    link = None
+    if wanted.link not in (None, _MEASURED):
+        link = Link.parse(wanted.link, wanted.latency_us or 0.0)
     lent = farm_of(wanted.tracker, wanted.key, secret_file)
     batches, threads, devices = (
         _numbers(name, getattr(wanted, name)) for name in ("batches", "threads", "devices")
@@ -275,14 +280,17 @@ def _measure_scaling(
             seed=random_seed,
             watch=watch,
         )
-        if link is None:
+        if wanted.link is None:
             return measured, None
-        watch("measuring kernels")
-        batch, work = work_of(network, measured, device_index)
+        watch("measuring kernels" if lent is None else "measuring the link")
+        batch, work = work_of(network, measured, place)
+        if link is None:
+            assert isinstance(place, FarmDevices)
+            link = place.link
         found = Communication(work, link, wanted.microbatches or 8, batch)
         if stage is not None and wanted.plot is not None:
             written = stage / wanted.plot.name
-            title = f"Predicted efficiency, link {wanted.link}, batch {batch} a device"
+            title = f"Predicted efficiency, link {found.link}, batch {batch} a device"
             written.write_text(found.plot(title), encoding="utf-8")
             publish({written: wanted.plot})
             note_file(wanted.plot)
@@ -366,7 +374,7 @@ def _print_communication(found: Communication) -> None:
     for devices in dict.fromkeys(e.devices for e in points):
         own = (rates[devices, scheme] for scheme in schemes)
         rows.append([devices, *(None if rate is None else f"{rate:.1%}" for rate in own)])
-    title = f"Predicted efficiency over the link, batch {found.batch} a device"
+    title = f"Predicted efficiency, link {found.link}, batch {found.batch} a device"
     print_table(title, [">devices", *(f">{scheme}" for scheme in schemes)], rows)
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from profiles import synthetic_profile
 
-from tvmflow.errors import InputError
+from tvmflow.errors import FarmError, InputError
 from tvmflow.explain.scaling import communication as module
 from tvmflow.explain.scaling.communication import Link, Work
 from tvmflow.explain.scaling.work import layers_of
@@ -135,3 +135,12 @@ def test_a_plot_has_a_curve_for_each_scheme():
     for curve in curves[:2]:
         heights = [float(point.split(",")[1]) for point in curve]
         assert heights == sorted(heights)
+
+
+def test_a_link_is_the_line_through_two_transfers():
+    times = [(size, LINK.seconds(size)) for size in (4 << 10, 4 << 20)]
+    found = Link.of_transfers(*times)
+    assert (found.bytes_per_s, found.latency_s) == pytest.approx((1e6, 1e-3))
+    assert str(found) == "8 Mbit/s, 1e+03 µs"
+    with pytest.raises(FarmError, match="more bytes were expected to take longer"):
+        Link.of_transfers(*((size, 1.0) for size, _ in times))

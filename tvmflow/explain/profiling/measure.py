@@ -154,7 +154,7 @@ def profile(
         ),
         runs=timing.runs,
         whole=Spread(timing.median_ms, timing.p10_ms, timing.p90_ms),
-        weights_bytes=_weights_bytes(module),
+        weights_bytes=weights_bytes(module),
         memory=_memory(meta),
         kernels=tuple(kernels),
         findings=found,
@@ -301,7 +301,8 @@ def _work_of_functions(
     return counts
 
 
-def _weights_bytes(module: Module) -> int:
+def weights_bytes(module: Module) -> int:
+    """Bytes of a module's weights on the device."""
     if isinstance(module, StandaloneModule):
         return int(module.describe()["memory"]["weight_bytes"])
     weights = module.metadata.get("weights", ())

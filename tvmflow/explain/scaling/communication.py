@@ -20,13 +20,13 @@ from html import escape
 
 import numpy as np
 
-from ...errors import InputError
+from ...errors import FarmError, InputError
 from ...runtime.json_types import JsonObject
 
 DATA_PARALLEL, ALL_REDUCE, PIPELINE = SCHEMES = ("data parallel", "all-reduce", "pipeline")
 #: Devices that are predicted.
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
-_UNITS = {"k": 1e3, "M": 1e6, "G": 1e9, "": 1.0}
+_UNITS = {"G": 1e9, "M": 1e6, "k": 1e3, "": 1.0}
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,12 @@ class Link:
 
     bytes_per_s: float
     latency_s: float
+
+    def __str__(self) -> str:
+        """``10 Gbit/s, 20 µs``."""
+        bits = 8 * self.bytes_per_s
+        size, unit = next(((s, u) for u, s in _UNITS.items() if bits >= s), (1.0, ""))
+        return f"{bits / size:.3g} {unit}bit/s, {1e6 * self.latency_s:.3g} µs"
 
     @classmethod
     def parse(cls, text: str, latency_us: float) -> Link:
@@ -48,6 +54,22 @@ class Link:
                 remedy="Write 10Gbit or 500MB, for example.",
             )
         return cls(rate, latency_us * 1e-6)
+
+    @classmethod
+    def of_transfers(cls, small: tuple[int, float], large: tuple[int, float]) -> Link:
+        """The line through two transfers, each bytes and seconds.
+
+        `FarmError` if the large one was not slower.
+        """
+        (few, short_s), (many, long_s) = small, large
+        if long_s <= short_s:
+            raise FarmError(
+                f"Measuring the link failed: {many} bytes took {1e3 * long_s:.3g} ms, "
+                f"{few} bytes {1e3 * short_s:.3g} ms; more bytes were expected to take longer.",
+                remedy="Measure again when nobody else uses the network, or give its bandwidth.",
+            )
+        bytes_per_s = (many - few) / (long_s - short_s)
+        return cls(bytes_per_s, max(0.0, short_s - few / bytes_per_s))
 
     def seconds(self, size_bytes: float) -> float:
         """Time of one transfer."""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import statistics
+import timeit
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ...devices.host import Host
 from ...errors import DeviceError, FarmError, TargetError, TvmflowError
@@ -16,16 +22,18 @@ from ...farm.tracker import ServerInfo, Tracker, check_host, check_key, check_se
 from ...ir.units import counted
 from ...module.module import Module, load
 from ...runtime.devices import DeviceInfo, list_devices
-from ...runtime.process import WorkerLostError
+from ...runtime.process import Worker, WorkerLostError
+from .communication import Link
 
 if TYPE_CHECKING:
+    import tvm
     from tvm.rpc import RPCSession
-
-    from ...runtime.process import Worker
 
 _POCL = "Portable Computing Language"
 #: PoCL's names of its setting of threads, of old versions and of new ones.
 _POCL_THREADS = ("POCL_MAX_PTHREAD_COUNT", "POCL_CPU_MAX_CU_COUNT")
+#: Some 60 MB go over a link that is measured: half a minute at 20 Mbit a second.
+_LINK_LIMIT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -169,6 +177,24 @@ class FarmDevices:
     def check_threads(self, threads: int) -> None:
         """Nothing: threads were refused."""
 
+    @cached_property
+    def link(self) -> Link:
+        """The link to a server, as its session has it: medians of transfers there and back.
+
+        `FarmError` if no server is free or it is lost.
+        """
+        with closing(Worker({})) as worker:
+            self.prepare(worker, 1, _LINK_LIMIT_S)
+            try:
+                found = worker.call(_time_link, timeout_s=_LINK_LIMIT_S)
+            except (WorkerLostError, RuntimeError) as error:
+                raise FarmError(
+                    f"Measuring the link to a server of the key {self.key!r} failed: "
+                    f"{connect.last_line(error)}.",
+                    remedy="`tvmflow farm status` shows which servers there are.",
+                ) from error
+        return Link.of_transfers(*found)
+
 
 #: Devices of one kind; a copy goes to the process that measures.
 DevicePool = LocalDevices | FarmDevices
@@ -196,6 +222,26 @@ def check_preset(target: str, device: str) -> None:
 
 #: Servers with TVM's sessions, which keep them busy.
 _sessions: Sequence[tuple[Address, RPCSession]] = ()
+
+
+def _time_link() -> tuple[tuple[int, float], tuple[int, float]]:
+    """A small transfer and a large one, each bytes and median seconds, one direction."""
+    import tvm
+
+    remote = _sessions[0][1]
+    found = []
+    for size, runs in ((4 << 10, 50), (4 << 20, 7)):
+        there = tvm.runtime.empty((size,), "uint8", remote.cpu(0))
+        values = np.arange(size, dtype=np.uint8)
+
+        def both(there: tvm.runtime.Tensor = there, values: np.ndarray = values) -> None:
+            there.copyfrom(values)
+            there.numpy()
+
+        both()
+        found.append((size, statistics.median(timeit.repeat(both, number=1, repeat=runs)) / 2))
+    small, large = found
+    return small, large
 
 
 def _connect(farm: FarmDevices, devices: int, limit_s: float) -> TvmflowError | None:
