@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
-import timeit
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +21,7 @@ from ...ir.units import counted
 from ...module.module import Module, load
 from ...runtime.devices import DeviceInfo, list_devices
 from ...runtime.process import Worker, WorkerLostError
+from ...runtime.timing import Spread, elapsed_ms, repeat
 from .communication import Link
 
 if TYPE_CHECKING:
@@ -153,15 +152,9 @@ class FarmDevices:
 
     def prepare(self, worker: Worker, devices: int, limit_s: float) -> None:
         """Open a session with each server; `FarmError` if one is not free, or of other versions."""
-        try:
+        with self._errors(f"Opening sessions with {counted(devices, 'server')}"):
             patience_s = devices * 2 * connect.OFFER_S
             answer = worker.call(_connect, self, devices, limit_s, timeout_s=patience_s)
-        except (WorkerLostError, RuntimeError) as error:
-            raise FarmError(
-                f"Opening sessions with {counted(devices, 'server')} of the key {self.key!r} "
-                f"failed: {connect.last_line(error)}.",
-                remedy="`tvmflow farm status` shows which servers there are.",
-            ) from error
         if isinstance(answer, TvmflowError):
             raise answer
 
@@ -185,15 +178,20 @@ class FarmDevices:
         """
         with closing(Worker({})) as worker:
             self.prepare(worker, 1, _LINK_LIMIT_S)
-            try:
+            with self._errors("Measuring the link to a server"):
                 found = worker.call(_time_link, timeout_s=_LINK_LIMIT_S)
-            except (WorkerLostError, RuntimeError) as error:
-                raise FarmError(
-                    f"Measuring the link to a server of the key {self.key!r} failed: "
-                    f"{connect.last_line(error)}.",
-                    remedy="`tvmflow farm status` shows which servers there are.",
-                ) from error
         return Link.of_transfers(*found)
+
+    @contextmanager
+    def _errors(self, attempt: str) -> Iterator[None]:
+        """Say what failed in the process that has the sessions."""
+        try:
+            yield
+        except (WorkerLostError, RuntimeError) as error:
+            raise FarmError(
+                f"{attempt} of the key {self.key!r} failed: {connect.last_line(error)}.",
+                remedy="`tvmflow farm status` shows which servers there are.",
+            ) from error
 
 
 #: Devices of one kind; a copy goes to the process that measures.
@@ -239,7 +237,8 @@ def _time_link() -> tuple[tuple[int, float], tuple[int, float]]:
             there.numpy()
 
         both()
-        found.append((size, statistics.median(timeit.repeat(both, number=1, repeat=runs)) / 2))
+        times = Spread.of(repeat(partial(elapsed_ms, both), most=runs))
+        found.append((size, times.median_ms / 2e3))
     small, large = found
     return small, large
 

@@ -9,8 +9,6 @@ from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ...errors import FarmError
 from ...module.module import load
 from ..profiling.measure import profile, weights_bytes
@@ -80,4 +78,4 @@ def layers_of(found: Profile, metadata: JsonMapping) -> tuple[tuple[float, ...],
 
 def _size(infos: Sequence[TensorInfo]) -> int:
     """Bytes of tensors."""
-    return sum(int(np.prod(info.shape)) * np.dtype(info.dtype).itemsize for info in infos)
+    return sum(info.size_bytes for info in infos)
