@@ -147,7 +147,11 @@ def _print(artifact: Artifact, about: JsonMapping, with_kernels: bool, with_weig
         names = [(kernel["name"], kernel["function"]) for kernel in about["kernels"]]
         print_table("Kernels", ["kernel", "primary function"], names)
     if with_weights:
-        _print_records("Weights", about["weights"], ("name", "dtype", "shape", "bytes"))
+        made_of = about.get("initializers", {})
+        records = [
+            {**w, "made of": ", ".join(made_of.get(w["name"], ()))} for w in about["weights"]
+        ]
+        _print_records("Weights", records, ("name", "dtype", "shape", "bytes", "made of"))
 
 
 def _print_summary(about: JsonMapping, **told: Cell) -> None:

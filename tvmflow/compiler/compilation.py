@@ -67,6 +67,8 @@ class Compilation:
     nodes: dict[str, list[str]] = field(default_factory=dict)
     placements: list[Placement] = field(default_factory=list)
     weights: dict[str, np.ndarray] = field(default_factory=dict)
+    #: The model's initializers that each weight was made of.
+    initializers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     #: Memory scopes of the weights that are no plain buffers.
     weight_scopes: dict[str, str] = field(default_factory=dict)
     #: Lengths of the sums that are taken in 16 bits.

@@ -164,6 +164,7 @@ def _metadata(job: Compilation) -> JsonObject:
         "algorithms": [choice.report() for choice in job.choices],
         "settled_storage": job.storage_origin,
         "weight_scopes": job.weight_scopes,
+        "initializers": job.initializers,
         "placements": [placement.report() for placement in job.placements],
         "memory": job.memory.report(),
         "cpu": job.target.cpu,

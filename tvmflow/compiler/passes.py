@@ -35,7 +35,7 @@ from ..graph.simplify import FoldArrays, FoldCalls
 from ..graph.storage.float16 import UseFloat16
 from ..graph.storage.placement import table
 from ..graph.storage.storage import StoragePass
-from ..graph.weights import lift_weights
+from ..graph.weights import initializers_of, lift_weights
 from ..ir.names import ShortenFunctions, inner_names, nodes_of, nodes_of_functions, restore_names
 from ..ir.passes import module_pass, original_errors
 from ..ir.rewriter import identifier, ints, shape_of
@@ -245,6 +245,7 @@ def lift(job: Compilation, mod: IRModule) -> IRModule:
     """Make constants parameters of ``main``."""
     mod, lifted = lift_weights(mod)
     job.weights = {**job.model.weights, **lifted}
+    job.initializers = initializers_of(mod, job.nodes, job.model.initializers)
     scopes = parameter_scopes(mod)
     job.weight_scopes = {name: scope for name, scope in scopes.items() if name in job.weights}
     for name, scope in job.weight_scopes.items():

@@ -23,9 +23,9 @@ from ..module.link import check_linker
 from ..module.module import Module
 from .compilation import Compilation
 from .options import CompileOptions
+from .torch_module import AnyModel, Examples, as_onnx
 
 if TYPE_CHECKING:
-    import onnx
     from tvm import IRModule
 
     from .dump import Dump
@@ -37,7 +37,8 @@ Progress = Callable[[str, int, int], None]
 
 
 def compile(
-    model: str | os.PathLike[str] | onnx.ModelProto,
+    model: AnyModel,
+    example_inputs: Examples | None = None,
     *,
     options: CompileOptions | None = None,
     file_name: str = "module.so",
@@ -47,12 +48,15 @@ def compile(
     progress: Progress | None = None,
     **fields: Any,
 ) -> Module:
-    """Compile an ONNX model to a module that can be run here and saved.
+    """Compile an ONNX model, or a PyTorch module, to a module that can be run here and saved.
 
     Parameters
     ----------
     model
-        Path of an ONNX file, or a model in memory.
+        Path of an ONNX file, a model in memory, or a ``torch.nn.Module`` (extra ``torch``).
+    example_inputs
+        For a PyTorch module: the tensors that it is traced with, in order or by the names of the
+        parameters of ``forward``, which the inputs keep; all shapes are those of the examples.
     options
         How it is compiled; further keywords are fields of `CompileOptions` that are other ones.
     file_name
@@ -77,19 +81,21 @@ def compile(
     >>> module = tvmflow.compile("face.onnx", target="opencl", shapes={"image": (1, 1, 64, 64)})
     >>> boxes = module(image=picture)["boxes"]
     >>> module.save("face.so")
+    >>> module = tvmflow.compile(torchvision.models.resnet18(), (torch.rand(1, 3, 224, 224),))
     """
     options = replace(options or CompileOptions(), **fields)
     target = options.resolve()
     check_linker(Host.parse(options.host) if options.host else Host.native())
     folder = Path(tempfile.mkdtemp(prefix="tvmflow-", dir=work_folder))
     try:
-        job = Compilation(model, options, folder / file_name, target)
         dump = None
         if dump_ir is not None:
             from .dump import Dump
 
             dump = Dump(Path(dump_ir), dump_ir_filter)
-        run_stages(job, progress=progress, dump=dump)
+        with as_onnx(model, example_inputs) as source:
+            job = Compilation(source, options, folder / file_name, target)
+            run_stages(job, progress=progress, dump=dump)
         return Module.from_temporary(job.output, lambda: shutil.rmtree(folder, ignore_errors=True))
     except BaseException:
         # Ctrl-C included: nothing of an unfinished compilation stays behind.
@@ -106,8 +112,8 @@ def _with_fields() -> inspect.Signature:
         )
         for item in fields(CompileOptions)
     ]
-    first, *others, _ = own.parameters.values()
-    return own.replace(parameters=[first, *keywords, *others])
+    model, examples, *others, _ = own.parameters.values()
+    return own.replace(parameters=[model, examples, *keywords, *others])
 
 
 compile.__signature__ = _with_fields()  # type: ignore[attr-defined]

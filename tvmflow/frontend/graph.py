@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,8 @@ class Graph:
     large_weight_bytes: int
     #: Types of inputs and of node results, where they are known.
     types: dict[str, TensorType] = field(default_factory=dict)
+    #: Of constants that were computed from others: the names of the initializers behind them.
+    origins: dict[str, tuple[str, ...]] = field(default_factory=dict)
     #: The DequantizeLinear nodes by the names of their results, also of those that are constants.
     dequantized: dict[str, onnx.NodeProto] = field(default_factory=dict)
     #: Outputs that are float16 to the application, though computed in fp32.
@@ -71,6 +74,11 @@ class Graph:
             array = self.constants[name]
             return TensorType(array.shape, str(array.dtype))
         return self.types[name]
+
+    def initializers(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the initializers that these constants are, or were computed from."""
+        found = (self.origins.get(name, (name,)) for name in names if name in self.constants)
+        return tuple(dict.fromkeys(chain.from_iterable(found)))
 
     def drop_unused_nodes(self) -> None:
         """Keep only nodes that an output depends on."""

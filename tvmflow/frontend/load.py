@@ -15,7 +15,7 @@ from ..ir.limits import LARGE_WEIGHT_BYTES
 from ..ir.tensors import TensorInfo
 from ..module.call_checks import CallCheck
 from .convert import binding_names, to_relax
-from .graph import unsupported
+from .graph import Graph, node_name, unsupported
 from .prepare import prepare
 from .propagate import call_checks, propagate
 from .rewrite import fold_batch_norms, widen
@@ -41,6 +41,9 @@ class ImportedModel:
     weights: dict[str, np.ndarray]
     #: Names of bindings by the names that ONNX has for their tensors.
     bindings: dict[str, str] = field(default_factory=dict)
+    #: By node: each of its constant inputs as its number of elements, and the names of the
+    #: initializers that it is, or was computed from.
+    initializers: dict[str, list[tuple[int, tuple[str, ...]]]] = field(default_factory=dict)
     #: Values of inputs that custom operators look at, at each call.
     call_checks: tuple[CallCheck, ...] = ()
     #: True if it was in float16, before it was widened to fp32.
@@ -84,5 +87,17 @@ def load_model(
             )
     return ImportedModel(
         graph.name, mod, graph.inputs, tuple(outputs), weights,
-        binding_names(graph), call_checks(graph), half=graph.is_widened,
+        binding_names(graph), _initializers(graph), call_checks(graph), half=graph.is_widened,
     )  # fmt: skip
+
+
+def _initializers(graph: Graph) -> dict[str, list[tuple[int, tuple[str, ...]]]]:
+    """Return what `ImportedModel.initializers` has."""
+    return {
+        node_name(node): [
+            (graph.constants[name].size, graph.initializers([name]))
+            for name in node.input
+            if name in graph.constants
+        ]
+        for node in graph.nodes
+    }

@@ -78,6 +78,7 @@ def propagate(graph: Graph) -> None:
                 if kind.elements == 0
             }
             graph.constants.update(values)
+            graph.origins |= dict.fromkeys(values, graph.initializers(node.input))
             if values and all(name in values for name in node.output if name):
                 continue
             graph.types.update({n: kind for n, kind in types.items() if n not in values})

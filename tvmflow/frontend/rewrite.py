@@ -238,6 +238,11 @@ def _merged(layer: onnx.NodeProto, norm: onnx.NodeProto, graph: Graph) -> onnx.N
     if any((np.isinf(rounded[name]) & np.isfinite(exact[name])).any() for name in exact):
         return None
     graph.constants |= rounded
+    statistics = [bias_name, *norm.input[1:5]]
+    for name, sources in zip(
+        rounded, ([layer.input[1], *norm.input[1:5:3]], statistics), strict=True
+    ):
+        graph.origins[name] = graph.initializers(sources)
     merged = deepcopy(layer)
     del merged.input[1:]
     merged.input.extend(rounded)

@@ -14,12 +14,18 @@ never pass through the compiler.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from math import prod
+
 import numpy as np
 import tvm_ffi
 from tvm import IRModule, relax
 from tvm.ir import GenericConst
 
-from ..ir.rewriter import with_bindings, with_body, with_main
+from ..ir.expressions import nodes_in
+from ..ir.rewriter import shape_of, with_bindings, with_body, with_main
+from ..ir.signatures import bindings_of
 
 #: Constants smaller than this stay in the program, where they need no argument.
 INLINE_LIMIT_BYTES = 8
@@ -49,3 +55,40 @@ def lift_weights(mod: IRModule) -> tuple[IRModule, dict[str, np.ndarray]]:
     main = with_bindings(mod["main"], lift)
     main = with_body(main, main.body.blocks, main.body.body, list(params.values()))
     return with_main(mod, main), arrays
+
+
+def initializers_of(
+    mod: IRModule,
+    nodes: Mapping[str, Sequence[str]],
+    initializers: Mapping[str, Sequence[tuple[int, tuple[str, ...]]]],
+) -> dict[str, tuple[str, ...]]:
+    """Return the names of the model's initializers that each weight was made of.
+
+    A call's weights are in the order in which its nodes read theirs::
+
+        conv = fused_conv2d_add_relu(x, w0_conv, w1_conv)    of Conv(x, "c.weight", "c.bias"), Relu
+        {"w0_conv": ("c.weight",), "w1_conv": ("c.bias",)}
+
+    Where numbers or sizes do not fit, as a weight was folded or made up, each has all of the call.
+
+    Parameters
+    ----------
+    mod
+        As `lift_weights` returned it.
+    nodes, initializers
+        Nodes by the name of the call's result, and what `ImportedModel.initializers` has of them.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    main = mod["main"]
+    lifted = set(main.params[int(main.attrs["num_input"]) :])
+    for binding in bindings_of(main):
+        weights = [var for var in nodes_in(binding.value, relax.Var) if var in lifted]
+        read = [each for node in nodes.get(binding.var.name, ()) for each in initializers[node]]
+        read = [(size, names) for size, names in read if size > 1]
+        fits = len(read) == len(weights) and all(
+            prod(shape_of(weight)) >= size for weight, (size, _) in zip(weights, read, strict=True)
+        )
+        every = tuple(dict.fromkeys(chain.from_iterable(names for _, names in read)))
+        for index, weight in enumerate(weights):
+            found.setdefault(weight.name, read[index][1] if fits else every)
+    return found

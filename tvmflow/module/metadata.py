@@ -112,6 +112,7 @@ MODULE = record(
         "algorithms": list_of(record({"convolution": text, "algorithm": text, "reason": text})),
         "settled_storage": maybe(text),
         "weight_scopes": named(maybe(text)),
+        "initializers": named(list_of(text)),
         "placements": list_of(PLACEMENT),
         "memory": maybe(MEMORY),
         "cpu": maybe(text),

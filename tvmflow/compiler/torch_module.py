@@ -1,0 +1,101 @@
+"""From a PyTorch module to an ONNX file, by PyTorch's own exporter.
+
+PyTorch traces the module with example inputs (``torch.export``) and writes ONNX: inputs are called
+after the parameters of ``forward``, and weights as in ``state_dict()``.  Shapes are those of the
+examples.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import onnx
+
+from ..errors import ModelError
+
+if TYPE_CHECKING:
+    import torch
+
+#: What can be compiled.
+AnyModel: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | torch.nn.Module"
+#: One tensor, those of ``forward`` in order, or by the names of its parameters.
+Examples: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]"
+
+
+@contextmanager
+def as_onnx(
+    model: AnyModel, example_inputs: Examples | None
+) -> Iterator[str | os.PathLike[str] | bytes | onnx.ModelProto]:
+    """Give a PyTorch module as the path of an ONNX file, for a while; other models as they are.
+
+    Raises
+    ------
+    ModelError
+        If a PyTorch module comes without examples or another model with some, the exporter is not
+        installed, or it cannot export the module.
+    """
+    torch = sys.modules.get("torch")  # Who has a module of PyTorch's has imported it.
+    if torch is None or not isinstance(model, torch.nn.Module):
+        if example_inputs is not None:
+            raise ModelError(
+                f"Example inputs were given for a {type(model).__name__}; only PyTorch modules are "
+                "traced with some.",
+                remedy="Leave `example_inputs` out; `shapes` sets open dimensions of ONNX models.",
+            )
+        yield model
+        return
+    if example_inputs is None:
+        raise ModelError(
+            f"Compiling the PyTorch module {type(model).__name__} needs inputs to trace it with.",
+            remedy="tvmflow.compile(module, (torch.rand(1, 3, 224, 224),)), for example.",
+        )
+    if not find_spec("onnxscript"):
+        raise ModelError(
+            "PyTorch's ONNX exporter needs the package onnxscript, which is not installed.",
+            remedy="pip install 'tvmflow[torch]'",
+        )
+    with tempfile.TemporaryDirectory(prefix="tvmflow-") as folder:
+        path = Path(folder, f"{type(model).__name__}.onnx")
+        _export(model, example_inputs, path)
+        yield path
+
+
+def _export(module: torch.nn.Module, examples: Examples, path: Path) -> None:
+    """Write the module as it infers: dropout off, batch norms with their statistics."""
+    import torch
+
+    args: tuple[object, ...] = ()
+    kwargs: dict[str, object] = {}
+    if isinstance(examples, Mapping):
+        kwargs = dict(examples)
+    else:
+        args = (examples,) if isinstance(examples, torch.Tensor) else tuple(examples)
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(module, args, kwargs=kwargs, dynamo=True, verbose=False)
+            assert program is not None
+            # Weights beside the graph: a message of more than 2 GB cannot be read.
+            program.save(path, external_data=True)
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise ModelError(
+            f"PyTorch could not export the module {type(module).__name__} to ONNX: "
+            f"{lines[0] if lines else type(error).__name__}",
+            remedy="torch.onnx.export(module, inputs, dynamo=True, report=True) tells what it does "
+            "not take.",
+            details="\n".join(lines[1:]) or None,
+        ) from error
+    finally:
+        for part, training in modes:
+            part.training = training
