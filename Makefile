@@ -1,5 +1,5 @@
 # Everything is installed into VENV and runs there; the only things needed before are CPython
-# 3.10 to 3.13, a C++20 compiler and make.  Stamps in VENV remember what is installed.
+# 3.10 to 3.14, a C++20 compiler and make.  Stamps in VENV remember what is installed.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -160,7 +160,7 @@ clean: ## Remove what was built, and the environment
 
 ## ---- Environment ----------------------------------------------------------------------------
 
-CANDIDATES = $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.10)
+CANDIDATES = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python3.10)
 # `make CXX=…` and an exported CXX reach setup.py; make's own default does not.
 COMPILER := $(if $(filter default undefined,$(origin CXX)),g++,$(CXX))
 comma := ,
@@ -179,13 +179,13 @@ export NO_PYTHON NO_COMPILER
 $(STAMPS)/python:
 	@found=(); for python in $(CANDIDATES); do \
 	    if $$python -c 'import ensurepip, sys, venv; \
-	        sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then \
+	        sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null; then \
 	        echo "Making $(VENV) with $$($$python --version)"; \
 	        $$python -m venv $(VENV); mkdir -p $(@D); touch $@; exit 0; \
 	    fi; \
 	    found+=("  $$python: $$($$python --version 2>/dev/null || echo not installed)"); \
 	done; \
-	printf '%s\n' 'tvmflow needs CPython 3.10, 3.11, 3.12 or 3.13 with its venv module, but found' \
+	printf '%s\n' 'tvmflow needs CPython 3.10 to 3.14 with its venv module, but found' \
 	    "$${found[@]}" "$$NO_PYTHON" >&2; exit 2
 
 

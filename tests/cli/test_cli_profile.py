@@ -188,6 +188,8 @@ def test_pages_that_cannot_be_made_are_refused_first(cli, compiled, tmp_path, mo
     cli(*isa, "adreno-999").refused("'adreno-999' is not known", "Remedy")
     cli(*isa, "adreno-740").refused("the module is for llvm", "Remedy")
     cli(*isa, "none.json").refused("Reading none.json failed", "Remedy")
+    (tmp_path / "other.json").write_text("[" * 100_000)
+    cli(*isa, "other.json").refused("Reading other.json failed", "nested too deeply", "Remedy")
     cli("profile", compiled, "--html", "no/such/page.html").refused("does not exist", "Remedy")
     page = ("profile", compiled, "--html", "page.html", "--compare")
     cli(*page, "before.json").refused("Reading the profile before.json failed", "Remedy")

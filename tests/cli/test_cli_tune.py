@@ -166,7 +166,9 @@ def test_a_slower_network_is_said_to_be_slower(cli, tmp_path, monkeypatch):
 
 
 def test_a_person_sees_what_each_device_did(monkeypatch):
-    screen = Console(file=StringIO(), force_terminal=True, width=120, height=40)
+    # Not the terminal of whoever runs this: a dumb one shows no progress.
+    terminal = {"TERM": "xterm"}
+    screen = Console(file=StringIO(), force_terminal=True, width=120, height=40, _environ=terminal)
     monkeypatch.setattr(tune_command, "err_console", lambda: screen)
     progress = Progress(tasks()["conv2d"], heuristic=2e-4, best=1e-4)
     progress.points = [Point(1e-4, None)]

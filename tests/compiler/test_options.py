@@ -66,6 +66,9 @@ def test_what_a_table_may_not_have_is_refused(name, tmp_path):
     assert caught.value.remedy
     with pytest.raises(CompileError, match=r"none\.json could not be read"):
         CompileOptions(**{name: tmp_path / "none.json"})
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(CompileError, match="could not be read: it is nested too deeply"):
+        CompileOptions(**{name: tmp_path / "deep.json"})
 
 
 def test_options_cannot_be_changed_and_are_checked_for_a_device():

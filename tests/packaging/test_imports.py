@@ -81,5 +81,5 @@ def test_tvm_loads_the_plugin_by_itself(run_python: Callable):
 
 def test_the_python_that_runs_is_one_the_project_supports():
     required = metadata.metadata("tvmflow")["Requires-Python"]
-    assert required == "<3.14,>=3.10"
-    assert (3, 10) <= sys.version_info[:2] <= (3, 13)
+    assert required == "<3.15,>=3.10"
+    assert (3, 10) <= sys.version_info[:2] <= (3, 14)

@@ -66,8 +66,10 @@ class Table:
         try:
             text = path.read_text(encoding="utf-8")
             content = _toml(path, text) if path.suffix == ".toml" else _json(text)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             reason = getattr(error, "strerror", None) or error
+            if isinstance(error, RecursionError):
+                reason = "it is nested too deeply"
             raise CompileError(
                 f"{self.what} in {path} could not be read: {reason}.",
                 remedy=f"Write a JSON object such as {self.example}, or a TOML table in a file "

@@ -90,12 +90,19 @@ def import_file(
         except RefusedLineError as error:
             result.refused[number] = str(error)
             continue
+        except RecursionError:
+            result.refused[number] = "is nested too deeply"
+            continue
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             result.refused[number] = f"is no record of its kind ({type(error).__name__}: {error})"
             continue
         if not trial.provenance:
             trial = replace(trial, provenance={**provenance, "line": number})
-        journal.append(trial)
+        try:
+            journal.append(trial)
+        except RecursionError:
+            result.refused[number] = "is nested too deeply"
+            continue
         result.records += 1
     if not result.records:
         raise JournalError(
@@ -125,6 +132,8 @@ def _parse(line: bytes) -> Document:
     except (ValueError, RecursionError) as error:
         if _PICKLED.match(line):
             raise RefusedLineError("is a pickle, which is never unpickled") from None
+        if isinstance(error, RecursionError):
+            raise RefusedLineError("is nested too deeply") from None
         raise RefusedLineError(f"is no JSON ({str(error) or type(error).__name__})") from None
 
 

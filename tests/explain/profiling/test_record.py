@@ -118,7 +118,7 @@ def test_what_is_no_profile_is_refused(tmp_path, change, reason):
         (b"{}", "it has no format"),
         (b"null", "it has no format"),
         (b"\x7fELF\xff", "it is no JSON"),
-        (b"[" * 100_000, "recursion"),
+        (b"[" * 100_000, "it is nested too deeply"),
     ],
 )
 def test_other_files_are_refused(tmp_path, content, reason):

@@ -201,9 +201,10 @@ def read_report(path: Path) -> Report:
             for kernel in content.get("kernels", ())
         ]
         report: Report = typed(Report, rest)
-    except (OSError, AttributeError, TypeError, ValueError) as error:
+    except (OSError, AttributeError, TypeError, ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise InputError(
-            f"Reading {path} failed: what `tvmflow isa --json` prints was expected ({error}).",
+            f"Reading {path} failed: what `tvmflow isa --json` prints was expected ({reason}).",
             remedy="Name such a file, or a module.",
         ) from error
     return report

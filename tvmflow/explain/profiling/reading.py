@@ -31,6 +31,8 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
     except (ValueError, OverflowError, RecursionError) as error:
         no_json = isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
         reason = f"it is no JSON ({error})" if no_json else str(error)
+        if isinstance(error, RecursionError):
+            reason = "it is nested too deeply"
         raise ArtifactError(
             f"Reading the profile {path} failed: a profile was expected, but {reason}.",
             remedy="Measure again with `tvmflow profile OUT.so --json` of this version.",
