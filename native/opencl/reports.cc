@@ -28,6 +28,7 @@ void Write(JsonWriter* json, const Device& device) {
   for (size_t extent : info.max_work_items) json->Number(extent);
   json->EndArray();
   json->Key("local_memory_bytes").Number(info.local_memory_bytes);
+  json->Key("global_cache_bytes").Number(info.global_cache_bytes);
   json->Key("global_memory_bytes").Number(info.global_memory_bytes);
   json->Key("max_allocation_bytes").Number(info.max_allocation_bytes);
   json->Key("images").Bool(info.images);

@@ -144,4 +144,5 @@ LABS["softmax"] = replace(
     baseline=lambda x: lambda: numpy_softmax(x),
     # A maximum, two differences, two powers (as one), a sum and a quotient.
     operations=lambda size: size * ROW * 7,
+    on_cpu=reductions.ON_CPU_POWERS,
 )

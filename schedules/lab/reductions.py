@@ -9,7 +9,7 @@ a group, which read neighbours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..common import Block, Loop, Workload, is_reduction
 from .steps import LONE_ITEMS, Step, as_written, bind_loops
@@ -122,6 +122,16 @@ ON_CPU = (
 ON_GPU = (
     Step("naive", "An item computes one result, in a work-group of its own.", "", Items()),
     Step("parallel", "32 or 64 items are a work-group.", LONE_ITEMS, Items(group=True)),
+)
+#: Of softmax, which calls a function for each power as long as numbers are single.
+ON_CPU_POWERS = (
+    NAIVE,
+    replace(
+        ON_CPU[1],
+        summary="Four vectors of sums stay in registers; powers are arithmetic on vectors.",
+        removes="One addition at a time, which waits for the one before it; a call for each power.",
+    ),
+    *ON_CPU[2:],
 )
 SHARED = Step(
     "shared",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 
 import boxes
 import numpy as np
@@ -12,7 +13,8 @@ from onnx import TensorProto, helper
 from turns import in_turn
 
 import tvmflow
-from tvmflow.ir.operator import DOMAIN
+from tvmflow.errors import ModelError, UnsupportedModelError
+from tvmflow.ir.operator import DOMAIN, dtype_of
 from tvmflow.ir.operators import OPERATORS
 from tvmflow.verify.tolerance import OPERATOR, assert_close
 
@@ -90,6 +92,72 @@ def test_gradients_of_the_loss(target, device, form, rng):
     for got, expected in zip(found.values(), results, strict=True):
         assert_close(got, expected, OPERATOR, form)
     assert {choice["family"] for choice in schedules} == {"boxes"}
+
+
+# -- element types ------------------------------------------------------------------------
+
+#: Predictions and targets, on every target; ``float64`` only for both.
+MIXED = [
+    *((p, t) for p in ("float32", "float16") for t in ("uint8", "int16", "int32")),
+    ("float32", "float16"), ("float16", "float32"), ("float16", "float16"), ("float64", "float64"),
+]  # fmt: skip
+
+
+def mixed(rng, *dtypes):
+    """A batch with whole numbers for targets, which all dtypes hold."""
+    given = boxes.batch(rng, SHAPE, "none", boxes=boxes.sized)
+    pred, target = ((box + 2) * 30 for box in (given.pred, np.round(given.target)))
+    # Of boxes that do not count, y2 is 0, and nothing beyond the integers.
+    target[..., 3] = np.where(given.target[..., 3] > 0, np.maximum(target[..., 3], 1), 0)
+    target = np.where(np.isfinite(target), target, 0)
+    return replace(given, pred=pred.astype(dtypes[0]), target=target.astype(dtypes[1]))
+
+
+@pytest.mark.parametrize(
+    ("name", "pred", "boxes_of", "target", "device"),
+    in_turn(
+        [(name, *dtypes) for dtypes in MIXED for name in ("GIoULoss", "GIoULossGrad")],
+        TARGETS,
+        ("llvm", "opencl-cpu"),
+        ("cuda", "opencl-adreno"),
+    ),
+)
+def test_predictions_and_targets_of_two_dtypes(target, device, name, pred, boxes_of, rng):
+    """By their own schedules, and without arithmetic that OpenCL devices may lack."""
+    given = mixed(rng, pred, boxes_of)
+    arrays = given.arrays() if name == "GIoULoss" else given.gradient_arrays(20.0)
+    model, feeds, results = network(name, arrays)
+    with closing(tvmflow.compile(model, target=target, device=device)) as module:
+        found = run(module, feeds, target)
+        families = {choice["family"] for choice in module.metadata["schedules"].values()}
+        needed = module.metadata["extensions"]
+    for got, expected in zip(found.values(), results, strict=True):
+        assert np.asarray(got).dtype == expected.dtype
+        assert_close(np.asarray(got), expected, OPERATOR, f"{pred}, {boxes_of}")
+    assert families <= {"boxes", "masked_mean"}
+    doubles = target == "opencl" and pred == "float64"
+    assert needed == (["cl_khr_fp64"] if doubles else [])
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "error", "message"),
+    [
+        (("float64", "float32"), ModelError, "expected float64 for both or for neither"),
+        (("float16", "float64"), ModelError, "expected float64 for both or for neither"),
+        (("float64", "uint8"), ModelError, "expected float64 for both or for neither"),
+        (("bfloat16", "uint8"), UnsupportedModelError, "'pred' has the element type BFLOAT16"),
+        (("float32", "bfloat16"), UnsupportedModelError, "'target' has the element type BFLOAT16"),
+    ],
+)
+@pytest.mark.parametrize("target", ["llvm", "opencl", "cuda"])
+def test_other_dtypes_are_refused(target, dtypes, error, message, rng):
+    kinds = (dtype_of(dtype) for dtype in dtypes)
+    pair = [(boxes.sized(rng, 3, 5) * 20 + 40).astype(kind) for kind in kinds]
+    model = network("GIoU", [array.astype("f4") for array in pair])[0]
+    for tensor, array in zip(model.graph.input, pair, strict=True):
+        tensor.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+    with pytest.raises(error, match=message):
+        tvmflow.compile(model, target=target, device="auto" if target == "llvm" else "nvidia")
 
 
 @pytest.mark.oclgrind

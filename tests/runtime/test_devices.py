@@ -20,6 +20,7 @@ def test_the_device_that_tests_run_on_is_described(script):
     assert device["name"] == attributes["device_name"]
     assert device["max_work_group_size"] == attributes["max_threads_per_block"] > 0
     assert device["local_memory_bytes"] == attributes["max_shared_memory_per_block"] > 0
+    assert device["global_cache_bytes"] == attributes["l2_cache_size_bytes"] >= 0
     assert device["global_memory_bytes"] == attributes["total_global_memory"] > 2**20
     assert device["compute_units"] == attributes["multi_processor_count"] > 0
     assert len(attributes["max_thread_dimensions"]) == 3

@@ -220,6 +220,20 @@ def test_elementwise_steps_add_what_they_say():
         assert "T.parallel(128)" in parallel
 
 
+def test_vectors_of_softmax_call_nothing_for_their_powers():
+    """Calls for each lane, with all vectors in memory meanwhile, may be slower than none."""
+    spec = resolve("llvm")
+
+    def calls(step):
+        with spec.tvm_target:
+            library = lower(scheduled("softmax", step, size=7), spec)
+        return library.inspect_source("s").replace("@PLT", "").split().count("expf")
+
+    naive, *others = (calls(step.name) for step in LABS["softmax"].steps(spec.device))
+    assert naive > 0
+    assert others == [0, 0]
+
+
 def test_samples_of_a_batch_are_computed_in_parallel():
     assert "T.parallel(128)" not in script("vectorised", name="batch")
     # 16 tiles of rows for each of 128 samples.

@@ -62,6 +62,7 @@ def _rows(device: DeviceInfo) -> Iterator[tuple[str, str | int | None]]:
     yield "compute units", device.compute_units or None
     yield "memory", size(device.global_memory_bytes)
     yield "largest buffer", size(device.max_allocation_bytes)
+    yield "cache", size(device.global_cache_bytes)
     yield "local memory", size(device.local_memory_bytes)
     if device.max_work_group_size:
         yield "work-group", f"up to {device.max_work_group_size}"

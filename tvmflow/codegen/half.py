@@ -39,7 +39,7 @@ from tvm.ir.expr import TensorLoad
 
 from ..devices.choices import MIXED
 from ..ir.expressions import CHOICE, nodes_in
-from ..ir.passes import map_nodes, node_pass, prim_func_pass
+from ..ir.passes import map_nodes, node_pass, prim_func_pass, target_kind
 from ..ir.rewriter import op_name
 from ..ir.scope import CHANNELS, HALF_BUFFER, is_half
 from .chunked_sums import CHUNK, chunks_fit, is_product
@@ -141,11 +141,13 @@ def NarrowLocals(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Keep what is staged in 16 bits where every read converts it; runs on loops, no blocks.
 
     The same numbers, converted once where they are written: fewer registers, and reads of
-    memory that is in 16 bits already become reads of halves.
+    memory that is in 16 bits already become reads of halves.  On OpenCL not what is only stored
+    in tensors of halves: a store converts on every device, also on one without halves.
     """
+    converting = target_kind(function) == "opencl"
     halves = {
         buffer: tirx.decl_buffer(buffer.shape, "float16", buffer.name, scope=buffer.scope())
-        for buffer in _only_read_as_half(function.body)
+        for buffer in _only_read_as_half(function.body, converting)
     }
 
     def narrow(node: tirx.AllocBuffer | tirx.BufferStore | TensorLoad) -> Node:
@@ -175,9 +177,20 @@ def _converted(value: tirx.Expr) -> tirx.Expr:
     return tirx.Cast(_HALF.with_lanes(value.ty.dtype.lanes), value)
 
 
-def _only_read_as_half(body: tirx.Stmt) -> list[tirx.Buffer]:
-    """Local buffers of fp32 that are only read to be converted to half."""
+def _only_read_as_half(body: tirx.Stmt, converting: bool) -> list[tirx.Buffer]:
+    """Local buffers of fp32 that are only read to be converted to half.
+
+    Not by stores alone, where these are ``converting``.
+    """
     loads = Counter(load.source for load in nodes_in(body, TensorLoad))
+    stores = Counter(
+        store.value.value.source
+        for store in nodes_in(body, tirx.BufferStore)
+        if converting
+        and _is_typed(store.buffer)
+        and isinstance(store.value, tirx.Cast)
+        and isinstance(store.value.value, TensorLoad)
+    )
     conversions = Counter(
         cast.value.source
         for cast in nodes_in(body, tirx.Cast)
@@ -185,7 +198,7 @@ def _only_read_as_half(body: tirx.Stmt) -> list[tirx.Buffer]:
     )
     allocated = (statement.buffer for statement in nodes_in(body, tirx.AllocBuffer))
     local = [b for b in allocated if b.scope() == "local" and str(b.dtype) == "float32"]
-    return [b for b in local if 0 < loads[b] == conversions[b]]
+    return [b for b in local if stores[b] < loads[b] == conversions[b]]
 
 
 # -- images of 16 bits --------------------------------------------------------------------

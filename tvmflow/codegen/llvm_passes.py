@@ -9,6 +9,15 @@ convergent of the function's continued fraction
 
 (J. H. Lambert 1761, C. F. Gauss 1813), which is one division of polynomials in x².
 
+*Exponentials of vectors* in fp32, and sigmoids, which are made of them.  LLVM calls ``expf`` for
+each lane, and keeps every vector in memory meanwhile.  Here they are arithmetic on whole vectors::
+
+    exp x = 2^n · exp r      n = x / ln 2, rounded      r = x - n · ln 2
+
+with a polynomial for exp r, |r| <= ln 2 / 2, and 2^n in two factors, so that subnormal results
+are right.  The error is below 1.1 units in the last place; NaN stays NaN.  Single numbers keep
+``expf``.
+
 *Private memory* of kernels is on the stack, where LLVM makes registers of it.  TVM asks its runtime
 for each buffer in the scope ``local``, once for every tile, and what comes back may be anybody's
 memory: sums that should be registers are stored at every step.  Small buffers stay what they are,
@@ -21,14 +30,16 @@ from collections.abc import Callable
 from functools import reduce
 from math import prod
 
+import numpy as np
 import tvm_ffi
-from numpy.polynomial import Polynomial
+from numpy.polynomial import Chebyshev, Polynomial
 from tvm import IRModule, tirx
 from tvm.ir import Call
 
 from ..ir.passes import node_pass, prim_func_pass
 from ..ir.rewriter import op_name
 
+_FP32 = tvm_ffi.dtype("float32")
 #: Up to here the continued fractions are used.
 _SMALL = 0.5
 
@@ -78,6 +89,66 @@ def WriteHyperbolics(call: Call) -> tirx.Expr:
     chosen = tirx.Select(size < tirx.const(_SMALL, dtype), small, large)
     result = chosen if named else tirx.Let(x, argument, chosen)
     return result if dtype == call.ty.dtype else tirx.Cast(call.ty.dtype, result)
+
+
+#: exp r where it is used; leaves out 2e-9 of it.
+_POWER = Chebyshev.interpolate(np.exp, 6, domain=[-np.log(2) / 2, np.log(2) / 2]).convert(
+    kind=Polynomial
+)
+#: Below, exp is 0 in fp32; above, it is infinite.
+_LEAST, _MOST = -104.0, 89.0
+#: A sum with this has an integer in its last bits, and this one's bits.
+_ROUNDER, _ROUNDER_BITS = 1.5 * 2**23, 0x4B400000
+#: The first digits of ln 2, whose products with n are exact, and the others.
+_LN2 = (355 / 512, float(np.log(2)) - 355 / 512)
+
+
+def _exp_of_vector(argument: tirx.Expr) -> tirx.Expr:
+    """The exponential of a vector in fp32."""
+    dtype = argument.ty.dtype
+    integers = tvm_ffi.dtype("int32").with_lanes(dtype.lanes)
+
+    def real(value: float) -> tirx.Expr:
+        return tirx.const(value, dtype)
+
+    def integer(value: int) -> tirx.Expr:
+        return tirx.const(value, integers)
+
+    def power_of_2(exponent: tirx.Expr) -> tirx.Expr:
+        return tirx.reinterpret(dtype, (exponent + integer(127)) << integer(23))
+
+    given, x, sum_, n = (tirx.Var(name, dtype) for name in ("given", "x", "sum", "n"))
+    rest = tirx.Var("rest", dtype)
+    whole, half = tirx.Var("whole", integers), tirx.Var("half", integers)
+    # Comparisons with NaN are false, and it goes on.
+    clipped = tirx.Select(given < real(_LEAST), real(_LEAST), given)
+    clipped = tirx.Select(given > real(_MOST), real(_MOST), clipped)
+    result = _polynomial(_POWER, rest) * power_of_2(half) * power_of_2(whole - half)
+    for name, value in (
+        (half, whole >> integer(1)),
+        (whole, tirx.reinterpret(integers, sum_) - integer(_ROUNDER_BITS)),
+        (rest, x - n * real(_LN2[0]) - n * real(_LN2[1])),
+        (n, sum_ - real(_ROUNDER)),
+        (sum_, x * real(1 / float(np.log(2))) + real(_ROUNDER)),
+        (x, clipped),
+        (given, argument),
+    ):
+        result = tirx.Let(name, value, result)
+    return result
+
+
+@node_pass(Call, targets=("llvm",))
+def WriteExponentials(call: Call) -> tirx.Expr:
+    """Write ``exp`` and ``sigmoid`` of fp32 vectors, before TVM does."""
+    if (name := op_name(call)) not in ("tirx.exp", "tirx.sigmoid"):
+        return call
+    (argument,), dtype = call.args, call.ty.dtype
+    if dtype.lanes == 1 or dtype != _FP32.with_lanes(dtype.lanes):
+        return call
+    if name == "tirx.exp":
+        return _exp_of_vector(argument)
+    one, zero = tirx.const(1, dtype), tirx.const(0, dtype)
+    return one / (one + _exp_of_vector(zero - argument))
 
 
 #: The largest buffer that is kept on the stack; threads have some megabytes.

@@ -98,7 +98,7 @@ def UndoIntegerPromotion(node: tirx.Expr) -> tirx.Expr:
 _SHUFFLE = "tvmflow_shuffle_"
 _SHUFFLE_NAME = re.compile(rf"\b{_SHUFFLE}([a-z]+)(\d+)x(\d+)((?:_\d+)+)\b")
 #: OpenCL C's names of the element types that schedules shuffle.
-_SHUFFLED = {"float32": "float", "int32": "int"}
+_SHUFFLED = {"float32": "float", "float64": "double", "int32": "int"}
 
 
 @node_pass(tirx.Shuffle, targets=("opencl",))

@@ -37,6 +37,8 @@ class DeviceInfo:
     compute_units: int = 0  #: Compute units, multiprocessors or CPU cores.
     max_work_group_size: int = 0  #: Work-items (threads) of the largest work-group.
     local_memory_bytes: int = 0  #: Local (shared) memory of a work-group.
+    #: The cache of global memory that the driver tells of, whichever level it is; on CUDA the L2.
+    global_cache_bytes: int = 0
     global_memory_bytes: int = 0
     max_allocation_bytes: int = 0  #: The largest buffer.
     native_vector_width_float: int = 0  #: Lanes of fp32 that the device prefers in a vector.
@@ -110,6 +112,7 @@ def cuda_devices() -> list[DeviceInfo]:
             compute_units=int(gpu.multi_processor_count or 0),
             max_work_group_size=int(gpu.max_threads_per_block or 0),
             local_memory_bytes=int(gpu.max_shared_memory_per_block or 0),
+            global_cache_bytes=int(gpu.l2_cache_size_bytes or 0),
             global_memory_bytes=int(gpu.total_global_memory or 0),
             max_allocation_bytes=int(gpu.total_global_memory or 0),
             native_vector_width_float=1,

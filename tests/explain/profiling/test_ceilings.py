@@ -112,10 +112,40 @@ def test_memory_is_measured_with_more_than_caches_hold(monkeypatch):
     for capacity, elements in [(1 << 20, module.COPIED), (1 << 28, 1 << 26), (1 << 34, 1 << 30)]:
         monkeypatch.setattr(module, "cpu_caches", lambda _, c=capacity: [Cache("L3", c, c)])
         assert on._copied() == elements
-    # A GPU's caches are not known.
+    # Of a GPU what its driver tells.
     on.info = dataclasses.replace(on.info, device_type="gpu")
     assert on._copied() == module.COPIED
     assert on._cache_ceilings() == ()
+    on.info = dataclasses.replace(on.info, global_cache_bytes=1 << 28)
+    assert on._copied() == 1 << 26
+
+
+@pytest.mark.opencl
+def test_a_gpu_has_the_cache_that_its_driver_tells_of(monkeypatch):
+    """This device, taken for a GPU of 2 units: 4 groups of each fill half of the cache."""
+    told = dataclasses.replace(
+        device("opencl").info, device_type="gpu", compute_units=2, global_cache_bytes=1 << 20
+    )
+    copies = []
+    copy = module.copy
+    monkeypatch.setattr(
+        module, "copy", lambda target, *sizes: copies.append(sizes) or copy(target, *sizes)
+    )
+    (cache,) = module._Device("opencl", told)._cache_ceilings()
+    assert (cache.name, cache.capacity_bytes) == ("cache", 1 << 20)
+    assert 0.1 < cache.gbps < 1e5
+    # Two buffers of fp32.
+    assert copies == [(1 << 16, 8, module._CACHED_BYTES // (1 << 19))]
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("told", [0, 1 << 14])
+def test_a_cache_too_small_for_all_items_is_left_out(told):
+    """As that of one unit, which is what some drivers tell of."""
+    info = dataclasses.replace(
+        device("opencl").info, device_type="gpu", compute_units=40, global_cache_bytes=told
+    )
+    assert module._Device("opencl", info)._cache_ceilings() == ()
 
 
 def test_the_better_one_of_each_cache_is_kept():

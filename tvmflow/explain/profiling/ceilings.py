@@ -44,7 +44,7 @@ from .record import CacheCeiling, Ceilings, KernelLaunch
 logger = logging.getLogger(__name__)
 
 #: Of the kernels that measure; what other ones found is measured again.
-_VERSION = 3
+_VERSION = 4
 #: A kernel runs some times, and again for half a second; the best time counts, as others only
 #: disturb.  A process that holds a core keeps it for longer than some runs of a kernel.
 _times = partial(repeat, least=7, seconds=0.5)
@@ -56,6 +56,8 @@ _STEPS = 2000
 COPIED = 1 << 24
 #: Bytes that a kernel moves in a cache, so that launching it does not count.
 _CACHED_BYTES = 1 << 28
+#: Work-groups of a compute unit of a GPU that share its cache: they hide what a read takes.
+_GROUPS = 4
 #: The scope of that image.
 TEXTURE = f"{PREFIX}:1.2"
 #: Vectors that a work-item computes in turn: enough for four cycles of two units.
@@ -182,8 +184,16 @@ class _Device:
         return replace(found, others_share=others_share(begin, cpu_times()))
 
     def _caches(self) -> list[Cache]:
-        """Those that are known: of the host's processors, for both targets that they run."""
-        return cpu_caches(_threads(self.info)) if self.info.device_type == "cpu" else []
+        """Those that are known: the processors' for both targets that they run, a GPU's largest."""
+        sharing, size = self._sharing(), self.info.global_cache_bytes
+        if self.info.device_type == "cpu":
+            return cpu_caches(sharing)
+        name = "L2" if self.kind == "cuda" else "cache"
+        return [Cache(name, size // sharing, size)] if size else []
+
+    def _sharing(self) -> int:
+        """Threads, or work-groups of a GPU, that share the caches."""
+        return _threads(self.info) * (1 if self.info.device_type == "cpu" else _GROUPS)
 
     def _copied(self) -> int:
         """Elements of a copy that caches do not hold, as far as an eighth of the memory does."""
@@ -193,16 +203,21 @@ class _Device:
         return max(COPIED, min(largest // 4, allowed))
 
     def _cache_ceilings(self) -> tuple[CacheCeiling, ...]:
-        """Copies that stay in each cache, by as many threads as there are."""
-        threads = _threads(self.info)
+        """Copies that stay in each cache, by as many threads, or work-groups, as there are.
+
+        A cache of which a work-item has less than two vectors is left out: these stay in registers.
+        """
+        sharing, device = self._sharing(), self.target.device
         found: list[CacheCeiling] = []
         below = 0
         for cache in self._caches():
             # More than the level below holds, and not all: programs and the system use it, too.
             size = min(cache.thread_bytes // 2, 4 * below or cache.thread_bytes)
-            elements = size * threads // (2 * 4)
-            passes = max(1, _CACHED_BYTES // (size * threads))
-            gbps = passes * self._bytes_a_ns(copy(self.target, elements, threads, passes))
+            elements = size * sharing // (2 * 4)
+            if elements < 2 * sharing * device.group_size * device.channel_block:
+                continue
+            passes = max(1, _CACHED_BYTES // (size * sharing))
+            gbps = passes * self._bytes_a_ns(copy(self.target, elements, sharing, passes))
             found.append(CacheCeiling(cache.name, cache.capacity_bytes, gbps))
             below = cache.thread_bytes
         return tuple(found)
