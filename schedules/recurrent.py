@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from math import ceil
 
 from tvm import s_tir, tirx
@@ -47,7 +47,10 @@ ORDER = 450
 #: Hidden units of a block.
 BLOCK = 16
 #: Annotations with the cell, and with the names of the function's parameters.
-_CELL, _OPERANDS = "tvmflow.cell", "tvmflow.operands"
+_CELL, _OPERANDS, _REVERSE = "tvmflow.cell", "tvmflow.operands", "tvmflow.reverse"
+#: Memory beside the state before a step: the one behind it, which items compute while others read,
+#: and an LSTM's cell state, of which an element is one item's.
+_NEXT, _CELL_STATE = "next", "cell"
 
 
 # -- what it computes ---------------------------------------------------------------------
@@ -115,16 +118,16 @@ def define(layer: Layer) -> tirx.PrimFunc:
     tensors = [
         tirx.decl_buffer(layer.shape_of(name), layer.dtype_of(name), name) for name in names
     ]
-    memory = _state(layer, 1, "global")
+    memory = _state(layer, 1, "local")
     annotations = {
         FAMILY: NAME, _CELL: layer.cell.to_json(), _OPERANDS: " ".join(names),
-        "tvmflow.reverse": int(layer.reverse),
+        _REVERSE: int(layer.reverse),
     }  # fmt: skip
     code = Statements()
     scan = _Scan(code, layer, dict(zip(names, tensors, strict=True)), memory)
     with (
-        code.block("root", list(memory.values())),
-        code.block(NAME, annotations=annotations),
+        code.block("root"),
+        code.block(NAME, list(memory.values()), annotations),
         code.loop("direction", layer.directions) as direction,
         code.loop("entry", layer.entries) as entry,
     ):
@@ -135,13 +138,13 @@ def define(layer: Layer) -> tirx.PrimFunc:
 
 def _state(layer: Layer, entries: int, scope: str) -> dict[str, Buffer]:
     """Memory for the state of a direction of so many entries, before and behind a step."""
-    one, dtype = (entries, layer.blocks * BLOCK), arithmetic(layer.dtype)
-    shapes = {STATE: (2, *one)}
+    shape, dtype = (entries, layer.blocks * BLOCK), arithmetic(layer.dtype)
+    names = [STATE, _NEXT]
     if layer.cell.kind == "LSTM":
-        shapes["cell"] = one
+        names.append(_CELL_STATE)
     if len(layer.cell.phases) > 1:
-        shapes[RESET] = one
-    return {n: tirx.decl_buffer(shape, dtype, n, scope=scope) for n, shape in shapes.items()}
+        names.append(RESET)
+    return {name: tirx.decl_buffer(shape, dtype, name, scope=scope) for name in names}
 
 
 # -- its knobs ----------------------------------------------------------------------------
@@ -171,7 +174,7 @@ class Knobs:
     entries: int = knob("Batch entries that a thread, or a group, takes: they share the weights.")
     lanes: int = knob("Hidden units of a vector.")
     tile: int = knob("Vectors that an item computes at a time.")
-    group_size: int = knob("Work-items of a group, at most; 1 on a CPU.")
+    group_size: int = knob("Work-items of a group, at most, and one a tile; 1 on a CPU.")
 
 
 def _vectors(shape: Shape, lanes: int) -> int:
@@ -183,7 +186,7 @@ CONSTRAINTS = {
     "entries divides the batch.": lambda k, s, d: s.entries % k.entries == 0,
     "lanes divides a block of units.": lambda k, s, d: k.lanes <= BLOCK and BLOCK % k.lanes == 0,
     "tile divides the vectors of all units.": lambda k, s, d: _vectors(s, k.lanes) % k.tile == 0,
-    "group_size is 1 on a CPU, and only there.": lambda k, s, d: (k.group_size == 1) == d.is_cpu,
+    "group_size is 1 on a CPU.": lambda k, s, d: not d.is_cpu or k.group_size == 1,
     "On a GPU, the state must fit local memory.": lambda k, s, d: (
         d.is_cpu or k.entries * s.state_bytes <= LOCAL_BYTES
     ),
@@ -206,12 +209,10 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
         return Knobs(entries, lanes, largest_divisor(_vectors(shape, lanes), max(1, tile)), 1)
     most = min(GPU_SUMS // shape.sums, LOCAL_BYTES // shape.state_bytes)
     entries = largest_divisor(shape.entries, max(1, most))
-    size, lanes = device.max_group_size, 1
-    while lanes < 4 and _vectors(shape, lanes) > size:
+    lanes = 1
+    while lanes < 4 and _vectors(shape, lanes) > device.max_group_size:
         lanes *= 2
-    wave = max(2, device.wave)
-    size = min(size, ceil(_vectors(shape, lanes) / wave) * wave)
-    return Knobs(entries, lanes, 1, size)
+    return Knobs(entries, lanes, 1, device.max_group_size)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -268,6 +269,9 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
                 write(part, None)
         else:
             shared = list(memory.values())
+            # Without idle items no test is needed where they are fewer than one for each tile.
+            tiles = ceil(layer.units / knobs.lanes) // knobs.tile
+            knobs = replace(knobs, group_size=min(knobs.group_size, tiles))
             with code.items(NAME, count, knobs.group_size, shared) as (group, item):
                 write(group, item)
     return schedule_of(workload.function, code.finish())
@@ -291,7 +295,7 @@ def _layer_of(workload: Workload) -> tuple[Layer, dict[str, Buffer]]:
     steps, entries, *_ = map(int, tensors["x"].shape)
     layer = Layer(
         Cell.from_json(str(annotations[_CELL])), steps, entries, int(tensors["r"].shape[2]),
-        bool(annotations["tvmflow.reverse"]), str(tensors["x"].dtype),
+        bool(annotations[_REVERSE]), str(tensors["x"].dtype),
         tuple(name for name in names[2:] if not name.startswith("y")),
         tuple(name for name in names if name.startswith("y")),
     )  # fmt: skip
@@ -324,15 +328,17 @@ class _Scan:
                 self._begin(unit)
         self._wait()
         with code.loop("step", layer.steps) as step:
-            self.now = code.name("now", tirx.bitwise_and(step, number(1)))
             self.time = code.name("time", self._time(step))
             *before, last = layer.cell.phases
             for phase in before:
                 self._phase(phase, self._reset)
             self._phase(last, self._update)
+            with self._tiles() as tile:
+                for unit in tile:
+                    self._advance(unit)
+            self._wait()
         if not {"y_h", "y_c"} & self.tensors.keys():
             return
-        self.now = number(layer.steps % 2)
         with self._tiles() as tile:
             for unit in tile:
                 self._end(unit)
@@ -358,10 +364,11 @@ class _Scan:
         lanes, count = self.knobs.lanes, self.knobs.tile
         return [(tile * count + vector) * lanes for vector in range(count)]
 
-    def _lanes(self, vector: bool = True) -> AbstractContextManager[Expr]:
+    def _lanes(self) -> AbstractContextManager[Expr]:
         """The units of a vector."""
-        kind = ForKind.VECTORIZED if vector and self.knobs.lanes > 1 else ForKind.SERIAL
-        return self.code.loop("lane", self.knobs.lanes, kind)
+        if self.knobs.lanes == 1:
+            return nullcontext(number(0))
+        return self.code.loop("lane", self.knobs.lanes, ForKind.VECTORIZED)
 
     def _wait(self) -> None:
         """Let all items see what each one wrote."""
@@ -412,22 +419,37 @@ class _Scan:
         code, zero = self.code, tirx.const(0, arithmetic(self.layer.dtype))
         for index, entry in enumerate(self.entries):
             with self._lanes() as lane:
-                for name, memory, *place in (("h", STATE, 0), ("c", "cell")):
+                for name, memory in (("h", STATE), ("c", _CELL_STATE)):
                     if memory not in self.memory:
                         continue
                     there = name in self.tensors
                     value = self._read(name, self.direction, entry, unit + lane) if there else zero
-                    code.store(self.memory[memory], value, *place, index, unit + lane)
+                    code.store(self.memory[memory], value, index, unit + lane)
+
+    def _advance(self, unit: Expr) -> None:
+        """Write what a step computed, and let it be the state before the next one."""
+        state, computed = self.memory[STATE], self.memory[_NEXT]
+        for index, entry in enumerate(self.entries):
+            with self._lanes() as lane:
+                self.code.store(state, computed[index, unit + lane], index, unit + lane)
+
+            def value(lane: Expr, index: int = index, entry: Expr = entry) -> Expr:
+                h = computed[index, unit + lane]
+                if "lengths" not in self.tensors:
+                    return h
+                return tirx.Select(self._counts(entry), h, tirx.const(0, h.ty.dtype))
+
+            self._store("y", unit, value, self.time, self.direction, entry)
 
     def _end(self, unit: Expr) -> None:
-        """The state behind the last step."""
-        for index, entry in enumerate(self.entries):
-            place = (self.direction, entry)
-            state = self.memory[STATE]
-            self._store("y_h", unit, lambda lane, i=index: state[self.now, i, unit + lane], *place)
-            if "cell" in self.memory:
-                cell = self.memory["cell"]
-                self._store("y_c", unit, lambda lane, i=index: cell[i, unit + lane], *place)
+        """Write the state behind the last step."""
+        for name, memory in (("y_h", STATE), ("y_c", _CELL_STATE)):
+            for index, entry in enumerate(self.entries):
+
+                def value(lane: Expr, memory: str = memory, index: int = index) -> Expr:
+                    return self.memory[memory][index, unit + lane]
+
+                self._store(name, unit, value, self.direction, entry)
 
     def _phase(
         self, phase: dict[str, str], then: Callable[[Expr, int, Expr, Values, Expr], None]
@@ -449,8 +471,6 @@ class _Scan:
                     with self._lanes() as lane:
                         values = self._values(sums, vector, unit, index, entry, lane)
                         then(unit, index, entry, values, lane)
-                    if then == self._update:
-                        self._write_step(unit, index, entry)
         self._wait()
 
     def _clear(self, sums: Buffer, vector: int, unit: Expr, phase: dict[str, str]) -> None:
@@ -474,16 +494,14 @@ class _Scan:
             block, place = self._in_block(unit, lane)
             weight = self._read("r", self.direction, block, k, which, place)
             for index in range(len(self.entries)):
-                at = (self.now, index, k) if source == STATE else (index, k)
-                product = weight * memory[at]
-                total = sums[vector, index, which, lane] + product
+                total = sums[vector, index, which, lane] + weight * memory[index, k]
                 self.code.store(sums, total, vector, index, which, lane)
 
     def _values(
         self, sums: Buffer, vector: int, unit: Expr, index: int, entry: Expr, lane: Expr
     ) -> Values:
         """What a unit of an entry is computed from."""
-        gates = self.layer.cell.gates
+        gates, cell = self.layer.cell.gates, self.memory.get(_CELL_STATE)
         block, place = self._in_block(unit, lane)
 
         def kept(gate: str) -> Expr:
@@ -502,8 +520,8 @@ class _Scan:
             ),
             s=kept,
             peephole=peephole if "p" in self.tensors else None,
-            h=self.memory[STATE][self.now, index, unit + lane],
-            c=self.memory["cell"][index, unit + lane] if "cell" in self.memory else None,
+            h=self.memory[STATE][index, unit + lane],
+            c=cell[index, unit + lane] if cell is not None else None,
             direction=self.direction,
             keep=keep,
         )
@@ -520,21 +538,10 @@ class _Scan:
             counts = self._counts(entry)
             h = tirx.Select(counts, h, values.h)
             c = c if c is None else tirx.Select(counts, c, values.c)
-        self.code.store(self.memory[STATE], h, 1 - self.now, index, unit + lane)
+        self.code.store(self.memory[_NEXT], h, index, unit + lane)
         if c is not None:
-            self.code.store(self.memory["cell"], c, index, unit + lane)
+            self.code.store(self.memory[_CELL_STATE], c, index, unit + lane)
 
     def _counts(self, entry: Expr) -> Expr:
         """Tell whether the step is one of an entry's sequence."""
         return self.time < self.tensors["lengths"][entry]
-
-    def _write_step(self, unit: Expr, index: int, entry: Expr) -> None:
-        """Write what a step computed."""
-
-        def value(lane: Expr) -> Expr:
-            h = self.memory[STATE][1 - self.now, index, unit + lane]
-            if "lengths" not in self.tensors:
-                return h
-            return tirx.Select(self._counts(entry), h, tirx.const(0, h.ty.dtype))
-
-        self._store("y", unit, value, self.time, self.direction, entry)
