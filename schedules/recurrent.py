@@ -48,9 +48,9 @@ ORDER = 450
 BLOCK = 16
 #: Annotations with the cell, and with the names of the function's parameters.
 _CELL, _OPERANDS, _REVERSE = "tvmflow.cell", "tvmflow.operands", "tvmflow.reverse"
-#: Memory beside the state before a step: the one behind it, which items compute while others read,
-#: and an LSTM's cell state, of which an element is one item's.
-_NEXT, _CELL_STATE = "next", "cell"
+#: Memory for an LSTM's cell state; and the beginning of names of memory for the states behind a
+#: step, which items compute while others read those before it.
+_CELL_STATE, _NEXT = "cell", "next_"
 
 
 # -- what it computes ---------------------------------------------------------------------
@@ -139,9 +139,8 @@ def define(layer: Layer) -> tirx.PrimFunc:
 def _state(layer: Layer, entries: int, scope: str) -> dict[str, Buffer]:
     """Memory for the state of a direction of so many entries, before and behind a step."""
     shape, dtype = (entries, layer.blocks * BLOCK), arithmetic(layer.dtype)
-    names = [STATE, _NEXT]
-    if layer.cell.kind == "LSTM":
-        names.append(_CELL_STATE)
+    states = [STATE, _CELL_STATE] if layer.cell.kind == "LSTM" else [STATE]
+    names = [*states, *(_NEXT + state for state in states)]
     if len(layer.cell.phases) > 1:
         names.append(RESET)
     return {name: tirx.decl_buffer(shape, dtype, name, scope=scope) for name in names}
@@ -428,13 +427,15 @@ class _Scan:
 
     def _advance(self, unit: Expr) -> None:
         """Write what a step computed, and let it be the state before the next one."""
-        state, computed = self.memory[STATE], self.memory[_NEXT]
         for index, entry in enumerate(self.entries):
-            with self._lanes() as lane:
-                self.code.store(state, computed[index, unit + lane], index, unit + lane)
+            for name in (STATE, _CELL_STATE):
+                if name in self.memory:
+                    with self._lanes() as lane:
+                        place = (index, unit + lane)
+                        self.code.store(self.memory[name], self.memory[_NEXT + name][place], *place)
 
             def value(lane: Expr, index: int = index, entry: Expr = entry) -> Expr:
-                h = computed[index, unit + lane]
+                h = self.memory[_NEXT + STATE][index, unit + lane]
                 if "lengths" not in self.tensors:
                     return h
                 return tirx.Select(self._counts(entry), h, tirx.const(0, h.ty.dtype))
@@ -538,9 +539,9 @@ class _Scan:
             counts = self._counts(entry)
             h = tirx.Select(counts, h, values.h)
             c = c if c is None else tirx.Select(counts, c, values.c)
-        self.code.store(self.memory[_NEXT], h, index, unit + lane)
+        self.code.store(self.memory[_NEXT + STATE], h, index, unit + lane)
         if c is not None:
-            self.code.store(self.memory[_CELL_STATE], c, index, unit + lane)
+            self.code.store(self.memory[_NEXT + _CELL_STATE], c, index, unit + lane)
 
     def _counts(self, entry: Expr) -> Expr:
         """Tell whether the step is one of an entry's sequence."""
