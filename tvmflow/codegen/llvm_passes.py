@@ -9,6 +9,12 @@ convergent of the function's continued fraction
 
 (J. H. Lambert 1761, C. F. Gauss 1813), which is one division of polynomials in x².
 
+*Exponentials of vectors.*  LLVM calls the C library for each lane.  Here, of fp32,
+
+    exp x = 2ⁿ · exp r,    n = round(x / log 2),    r = x - n · log 2,    |r| ≤ log 2 / 2
+
+with Taylor's polynomial of exp r: its remainder is below a tenth of a unit in the last place.
+
 *Private memory* of kernels is on the stack, where LLVM makes registers of it.  TVM asks its runtime
 for each buffer in the scope ``local``, once for every tile, and what comes back may be anybody's
 memory: sums that should be registers are stored at every step.  Small buffers stay what they are,
@@ -19,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from math import prod
+from math import factorial, ldexp, log, prod
 
 import tvm_ffi
 from numpy.polynomial import Polynomial
@@ -79,6 +85,69 @@ def WriteHyperbolics(call: Call) -> tirx.Expr:
     result = chosen if named else tirx.Let(x, argument, chosen)
     return result if dtype == call.ty.dtype else tirx.Cast(call.ty.dtype, result)
 
+
+# -- exponentials of vectors --------------------------------------------------------------
+
+#: Terms of the polynomial.
+_TERMS = 8
+#: log 2 in two parts; of the first, products with n of up to 8 bits are exact.
+_LOG_2 = ldexp(round(ldexp(log(2), 12)), -12)
+_LOG_2_REST = log(2) - _LOG_2
+#: Beyond these fp32 has zero and infinity.
+_LOWEST, _HIGHEST = -104.0, 89.0
+#: Bits of an fp32's fraction, and what is added to its exponent.
+_FRACTION_BITS, _BIAS = 23, 127
+
+
+@node_pass(Call, targets=("llvm",))
+def WriteExponentials(call: Call) -> tirx.Expr:
+    """Write ``exp`` and ``sigmoid`` of vectors of fp32; runs behind :func:`WriteHyperbolics`."""
+    if (name := op_name(call)) not in ("tirx.exp", "tirx.sigmoid"):
+        return call
+    (x,), dtype = call.args, call.ty.dtype
+    if dtype.lanes == 1 or dtype.with_lanes(1) != tvm_ffi.dtype("float32"):
+        return call
+    if name == "tirx.exp":
+        return _exponential(x)
+    one = tirx.const(1, dtype)
+    return one / (one + _exponential(tirx.const(0, dtype) - x))
+
+
+def _exponential(argument: tirx.Expr) -> tirx.Expr:
+    """exp of a vector, with subnormal results; NaN of NaN."""
+    dtype = argument.ty.dtype
+    whole = tvm_ffi.dtype("int32").with_lanes(dtype.lanes)
+    x, near, n, r = (
+        tirx.Var(name, kind)
+        for name, kind in (("x", dtype), ("near", dtype), ("n", whole), ("r", dtype))
+    )
+
+    def number(value: float) -> tirx.Expr:
+        return tirx.const(value, dtype)
+
+    lowest, highest = number(_LOWEST), number(_HIGHEST)
+    limited = tirx.Select(x > highest, highest, tirx.Select(x < lowest, lowest, x))
+    # NaN has no integer.
+    scaled = tirx.Select(near > lowest, near, lowest) * number(1 / log(2))
+    rounded = scaled + tirx.Select(scaled < number(0), number(-0.5), number(0.5))
+    times = tirx.Cast(dtype, n)
+    rest = near - times * number(_LOG_2) - times * number(_LOG_2_REST)
+    taylor = Polynomial([1 / factorial(k) for k in range(_TERMS)])
+
+    def power(exponent: tirx.Expr) -> tirx.Expr:
+        biased = exponent + tirx.const(_BIAS, whole)
+        bits = tirx.shift_left(biased, tirx.const(_FRACTION_BITS, whole))
+        return tirx.reinterpret(dtype, bits)
+
+    # In two factors, as 2ⁿ itself may be too large or too small for fp32.
+    half = tirx.shift_right(n, tirx.const(1, whole))
+    result = _polynomial(taylor, r) * power(half) * power(n - half)
+    for var, value in ((r, rest), (n, tirx.Cast(whole, rounded)), (near, limited), (x, argument)):
+        result = tirx.Let(var, value, result)
+    return result
+
+
+# -- private memory -----------------------------------------------------------------------
 
 #: The largest buffer that is kept on the stack; threads have some megabytes.
 LARGEST_BYTES = 64 << 10

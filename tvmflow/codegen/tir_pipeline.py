@@ -21,7 +21,7 @@ from .dot_products import ChainDots
 from .half import LowerHalfBuffers, NarrowLocals, ReadHalfTexels, WidenBFloat16
 from .index_divisions import HideDivisions, RestoreDivisions
 from .kept_loops import KeepLoops
-from .llvm_passes import KeepOnStack, NameSubexpressions, WriteHyperbolics
+from .llvm_passes import KeepOnStack, NameSubexpressions, WriteExponentials, WriteHyperbolics
 from .loop_peeling import PeelBorders
 from .masks import MaskLanes, VerifyMasks
 from .nan_propagation import PropagateNaN
@@ -109,6 +109,7 @@ HOST_AND_DEVICE: list[Pass] = [
     NameGathers,
     PropagateNaN,
     WriteHyperbolics,
+    WriteExponentials,
 ]
 
 
