@@ -110,13 +110,17 @@ def reference(
         x, h0, c0 = (None if a is None else a.swapaxes(0, 1) for a in (x, h0, c0))
     (steps, entries, _), (directions, _, units) = x.shape, r.shape
     names = attributes.get("activations", usual * directions)
-    alphas, betas = (list(attributes.get(f"activation_{n}", ())) for n in ("alpha", "beta"))
+    # Attributes are fp32.
+    alphas, betas = (
+        [float(np.float32(number)) for number in attributes.get(f"activation_{name}", ())]
+        for name in ("alpha", "beta")
+    )
     functions = []
     for name in names:
         function, defaults = FUNCTIONS[name]
         numbers = [left.pop(0) for left, _ in zip((alphas, betas), defaults, strict=False)]
         functions.append((function, *numbers, *[0.0] * (2 - len(numbers))))
-    limit = attributes.get("clip")
+    limit = float(np.float32(attributes["clip"])) if "clip" in attributes else None
     y = np.zeros((steps, directions, entries, units))
     y_h, y_c = np.zeros((2, directions, entries, units))
     for d in range(directions):
