@@ -32,8 +32,8 @@ def crnn(
         x = g.node("Relu", x, name=f"conv{number}/Relu")
         channels = outputs
         if pool is not None:
-            options = {"kernel_shape": list(pool), "strides": list(pool)}
-            x = g.node("MaxPool", x, name=f"pool{number}", **options)
+            name, window = f"pool{number}", list(pool)
+            x = g.node("MaxPool", x, name=name, kernel_shape=window, strides=window)
     weight = g.he("columns.weight", (channels, channels, 2, 1), 2 * channels)
     x = g.node("Conv", x, weight, name="columns/Conv", kernel_shape=[2, 1])
     x = g.node("Relu", x, name="columns/Relu")

@@ -10,12 +10,12 @@ and the elements of a cell compute, each with its activation (f, g and h in this
             c' = f' · c + i · g(x + s)  o = f(x + s + p · c')
             h' = o · h(c')
     GRU     z = f(x + s)                r = f(x + s)
-            n = g(x + R · (r · h))  or  g(x + r · s)                        (``linear_before_reset``)
+            n = g(x + R · (r · h))  or  g(x + r · s)                       (``linear_before_reset``)
             h' = (1 - z) · n + z · h
     RNN     h' = f(x + s)
 
 Source: the operators' definitions in ONNX's specification, opsets 7 to 22.  ``clip`` limits what
-activations are given.
+activations are given, all of them: ONNX Runtime leaves out that of an LSTM's cell state.
 """
 
 from __future__ import annotations

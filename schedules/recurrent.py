@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
-from math import ceil
+from math import ceil, prod
 
 from tvm import s_tir, tirx
 from tvm.tirx import Buffer, Expr, ForKind
@@ -39,7 +39,7 @@ from .boxes.builder import Statements, arithmetic, number, schedule_of
 from .cells import PEEPHOLES, RESET, STATE, Cell, Values
 from .common import FAMILY, Workload
 from .family import GROUP_FITS, Declined, Value, knob
-from .sizes import LOCAL_BYTES, largest_divisor, power_of_2, tile_choices
+from .sizes import LOCAL_BYTES, largest_divisor, tile_choices
 
 NAME = "recurrent"
 ORDER = 450
@@ -115,11 +115,9 @@ def define(layer: Layer) -> tirx.PrimFunc:
     Its parameters are those of the layer, in their order.
     """
     names = layer.parameters
-    tensors = [
-        tirx.decl_buffer(layer.shape_of(name), layer.dtype_of(name), name) for name in names
-    ]
+    tensors = [tirx.decl_buffer(layer.shape_of(name), layer.dtype_of(name), name) for name in names]
     memory = _state(layer, 1, "local")
-    annotations = {
+    annotations: dict[str, str | int] = {
         FAMILY: NAME, _CELL: layer.cell.to_json(), _OPERANDS: " ".join(names),
         _REVERSE: int(layer.reverse),
     }  # fmt: skip
@@ -208,22 +206,21 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
         return Knobs(entries, lanes, largest_divisor(_vectors(shape, lanes), max(1, tile)), 1)
     most = min(GPU_SUMS // shape.sums, LOCAL_BYTES // shape.state_bytes)
     entries = largest_divisor(shape.entries, max(1, most))
-    lanes = 1
-    while lanes < 4 and _vectors(shape, lanes) > device.max_group_size:
+    lanes, size = 1, min(4 * device.group_size, device.max_group_size)
+    while lanes < 4 and _vectors(shape, lanes) > size:
         lanes *= 2
-    return Knobs(entries, lanes, 1, device.max_group_size)
+    return Knobs(entries, lanes, 1, size)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     """Few entries and vectors, groups in powers of 2."""
-    most = power_of_2(device.max_group_size)
+    sizes = (32, 64, 128, 256, 512, 1024)
     return {
         "entries": tuple(e for e in (1, 2, 4, 8) if shape.entries % e == 0),
         "lanes": (8, 16) if device.is_cpu else (1, 2, 4),
         "tile": tile_choices(shape.units, 4),
-        "group_size": (1,) if device.is_cpu else tuple(s for s in (32, 64, 128, 256, 512, 1024)
-                                                       if s <= most),
-    }  # fmt: skip
+        "group_size": (1,) if device.is_cpu else sizes,
+    }
 
 
 # -- how it is scheduled ------------------------------------------------------------------
@@ -233,7 +230,7 @@ def match(workload: Workload) -> Shape:
     """The shape of a layer, which is a function of its own."""
     layer, _ = _layer_of(workload)
     state = _state(layer, 1, "shared").values()
-    state_bytes = sum(int(b.dtype.itemsize) * _size(b) for b in state)
+    state_bytes = sum(prod(map(int, buffer.shape)) * buffer.dtype.itemsize for buffer in state)
     if not workload.is_cpu and state_bytes > LOCAL_BYTES:
         raise Declined(f"its state of {state_bytes} bytes does not fit local memory")
     sums = max(len(phase) for phase in layer.cell.phases)
@@ -268,19 +265,12 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
                 write(part, None)
         else:
             shared = list(memory.values())
-            # Without idle items no test is needed where they are fewer than one for each tile.
+            # No more items than tiles: where they take no turns, none needs a test whether it is idle.
             tiles = ceil(layer.units / knobs.lanes) // knobs.tile
             knobs = replace(knobs, group_size=min(knobs.group_size, tiles))
             with code.items(NAME, count, knobs.group_size, shared) as (group, item):
                 write(group, item)
     return schedule_of(workload.function, code.finish())
-
-
-def _size(buffer: Buffer) -> int:
-    size = 1
-    for extent in buffer.shape:
-        size *= int(extent)
-    return size
 
 
 def _layer_of(workload: Workload) -> tuple[Layer, dict[str, Buffer]]:

@@ -124,7 +124,8 @@ def test_without_elements(shape):
 
 def test_models_in_float16_are_computed_in_fp32():
     arrays, attributes = draw(np.random.default_rng(3), "LSTM", units=9, dtype="float16")
-    model, feeds = model_of("LSTM", arrays, [False] + [True] * 7, 14, results_of("LSTM"), **attributes)
+    constant = [False] + [True] * 7
+    model, feeds = model_of("LSTM", arrays, constant, 14, results_of("LSTM"), **attributes)
     expected = reference("LSTM", arrays, attributes)
     for found, wanted in zip(compute(model, feeds), expected, strict=True):
         assert found.dtype == np.float16
@@ -163,7 +164,8 @@ def test_the_number_of_steps_is_not_unrolled():
         arrays, attributes = draw(np.random.default_rng(1), "LSTM", units=7)
         arrays[0] = np.ones((steps, *arrays[0].shape[1:]), np.float32)
         arrays[4] = None
-        model, _ = model_of("LSTM", arrays, [False] + [True] * 7, 14, results_of("LSTM"), **attributes)
+        constant = [False] + [True] * 7
+        model, _ = model_of("LSTM", arrays, constant, 14, results_of("LSTM"), **attributes)
         (function,) = (
             str(f) for gv, f in load_model(model).mod.functions_items() if gv.name_hint != "main"
         )

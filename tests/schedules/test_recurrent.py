@@ -39,7 +39,8 @@ def network(layer, entries=2, steps=7):
     directions = 1 + (attributes.get("direction") == "bidirectional")
     rows, wide = GATES[kind] * units, directions * units
     constants = {
-        "f": random((10, 3, 5, 1), 0.3), "axes": np.array([2]), "w": random((directions, rows, 10), 0.3),
+        "f": random((10, 3, 5, 1), 0.3), "axes": np.array([2]),
+        "w": random((directions, rows, 10), 0.3),
         "r": random((directions, rows, units), 0.6 * units**-0.5, seed=3),
         "b": random((directions, 2 * rows), 0.5), "shape": np.array([steps, entries, wide]),
         "starts": np.array([1]), "ends": np.array([6]), "first": np.array([0]),

@@ -52,8 +52,16 @@ def model_of(
     return model, {n: a for n, a, c in pairs if not c}
 
 
-def draw(rng: np.random.Generator, kind: str, *, layout: int = 0, dtype: str = "float32",
-         units: int = 0, clip: bool = False, direction: str = "") -> tuple[list[Array | None], dict[str, Any]]:  # fmt: skip
+def draw(
+    rng: np.random.Generator,
+    kind: str,
+    *,
+    layout: int = 0,
+    dtype: str = "float32",
+    units: int = 0,
+    clip: bool = False,
+    direction: str = "",
+) -> tuple[list[Array | None], dict[str, Any]]:
     """Inputs and attributes of a node: anything that ONNX Runtime has, but ``layout``."""
 
     def chance(probability: float = 0.5) -> bool:
@@ -62,7 +70,7 @@ def draw(rng: np.random.Generator, kind: str, *, layout: int = 0, dtype: str = "
     gates, usual = KINDS[kind]
     direction = direction or str(rng.choice(["forward", "reverse", "bidirectional"]))
     directions = 1 + (direction == "bidirectional")
-    steps, entries, inputs = int(rng.integers(1, 7)), int(rng.integers(1, 5)), int(rng.integers(1, 9))
+    steps, entries, inputs = (int(rng.integers(1, most)) for most in (7, 5, 9))
     units = units or int(rng.choice([1, 4, 7, 9, 16, 31]))
 
     def normal(*shape: int, scale: float = 1.0) -> Array:
@@ -97,9 +105,7 @@ def draw(rng: np.random.Generator, kind: str, *, layout: int = 0, dtype: str = "
     return arrays, {name: value for name, value in attributes.items() if value != []}
 
 
-def reference(
-    kind: str, arrays: Sequence[Array | None], attributes: dict[str, Any]
-) -> list[Array]:
+def reference(kind: str, arrays: Sequence[Array | None], attributes: dict[str, Any]) -> list[Array]:
     """All results, in float64: a direction, an entry and a step at a time."""
     gates, usual = KINDS[kind]
     x, w, r, b, lengths, h0, c0, p, *_ = [

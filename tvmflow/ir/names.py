@@ -93,8 +93,9 @@ class _Values:
             return _Fields(self.of(field, env) for field in expr.fields)
         if isinstance(expr, relax.TupleGetItem):
             fields = self.of(expr.tuple_value, env)
-            known = isinstance(fields, _Fields)
-            return fields[expr.index] if known else ("field", fields, expr.index)
+            if isinstance(fields, _Fields):
+                return fields[expr.index]
+            return ("field", fields, expr.index)
         if not isinstance(expr, relax.Call):
             return str(expr)
         arguments = tuple(self.of(argument, env) for argument in expr.args)
