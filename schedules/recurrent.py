@@ -265,7 +265,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
                 write(part, None)
         else:
             shared = list(memory.values())
-            # No more items than tiles: where they take no turns, none needs a test whether it is idle.
+            # No more items than tiles: where they take no turns, there is no test.
             tiles = ceil(layer.units / knobs.lanes) // knobs.tile
             knobs = replace(knobs, group_size=min(knobs.group_size, tiles))
             with code.items(NAME, count, knobs.group_size, shared) as (group, item):

@@ -36,7 +36,10 @@ WINOGRAD_IN_HALF = 2.0**-9
 #: Without a definition in ONNX, and computed in several kernels, or with weights of our own: what
 #: is between them and these weights are stored.
 SEVERAL_STEPS = names(
-    "LRN InstanceNormalization LpNormalization LpPool GlobalLpPool CumSum Resize Upsample"
+    """
+    LRN InstanceNormalization LpNormalization LpPool GlobalLpPool CumSum Resize Upsample LSTM GRU
+    RNN
+    """
 )
 
 #: Exponentials less one, whose rounding counts near one, however small the difference is.
