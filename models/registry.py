@@ -12,6 +12,7 @@ from typing import Any
 import onnx
 
 from ._graph import EXTERNAL_LIMIT_BYTES, MODEL_LIMIT_BYTES, GraphBuilder
+from .crnn import crnn
 from .facebox import facebox_loss, facebox_net
 from .mobilenet import mobilenet_v1, mobilenet_v2
 from .resnet import resnet50
@@ -101,7 +102,7 @@ def _builder(function: Callable[..., GraphBuilder]) -> Builder:
 BUILDERS: dict[str, Builder] = {
     function.__name__: _builder(function)
     for function in (
-        *(mobilenet_v1, mobilenet_v2, resnet50, squeezenet, deit_tiny, mobilevit),
+        *(mobilenet_v1, mobilenet_v2, resnet50, squeezenet, deit_tiny, mobilevit, crnn),
         *(facebox_net, facebox_loss),
     )
 }

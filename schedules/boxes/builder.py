@@ -127,7 +127,12 @@ class Statements:
         yield from self._nested(None, lambda body: tirx.IfThenElse(condition, body, None))
 
     @contextmanager
-    def block(self, name: str, memory: Sequence[Buffer] = ()) -> Iterator[None]:
+    def block(
+        self,
+        name: str,
+        memory: Sequence[Buffer] = (),
+        annotations: Mapping[str, str | int] | None = None,
+    ) -> Iterator[None]:
         """An opaque block, with memory of its own, which may grow until it is closed.
 
         It says that it touches all of each tensor that is not its own.
@@ -138,7 +143,9 @@ class Statements:
                 [tirx.BufferRegion(t, [Range(0, extent) for extent in t.shape]) for t in tensors]
                 for tensors in _touched(body, memory)
             ]
-            block = s_tir.SBlock([], *regions, name, body, alloc_buffers=list(memory))
+            block = s_tir.SBlock(
+                [], *regions, name, body, alloc_buffers=list(memory), annotations=annotations
+            )
             return s_tir.SBlockRealize([], True, block)
 
         yield from self._nested(None, close)

@@ -866,6 +866,45 @@ def top_k(g: Graph, x: Tensor) -> list[Tensor]:
     return results if g.chance(0.6) else results[::-1]
 
 
+@rule("LSTM", "GRU", "RNN", values=TAME)
+def recurrent(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
+    """A layer of any direction whose state settles: rounding errors do not grow step by step."""
+    x = g.ranked(x, 3)
+    x = g.one("Transpose", [x], perm=g.pick([2, 0, 1], [0, 1, 2], [1, 0, 2]))
+    (steps, entries, inputs), units = x.shape, g.pick(7, 16, 1, 31)
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op_type]
+    direction = g.pick("forward", "bidirectional", "reverse")
+    directions = 1 + (direction == "bidirectional")
+
+    def weights(*shape: int, scale: float = 0.5) -> Tensor:
+        found = g.constant(g.rng.standard_normal(shape) * scale, "float32")
+        return g.fed(found) if g.chance(0.2) else found
+
+    operands: list[Tensor | None] = [
+        x,
+        weights(directions, gates * units, inputs, scale=0.3 * inputs**-0.5),
+        weights(directions, gates * units, units, scale=0.3 * units**-0.5),
+        weights(directions, 2 * gates * units) if g.chance(0.5) else None,
+    ]
+    lengths = g.constant(g.rng.integers(1, steps + 1, entries), "int32")
+    operands.append((g.fed(lengths) if g.chance(0.5) else lengths) if g.chance(0.3) else None)
+    operands += [
+        weights(directions, entries, units) if g.chance(0.3) else None
+        for _ in range(2 if op_type == "LSTM" else 1)
+    ]
+    attributes: dict[str, Any] = {}
+    if op_type == "LSTM":
+        operands.append(weights(directions, 3 * units) if g.chance(0.3) else None)
+        attributes["input_forget"] = g.integer(0, 1)
+    elif op_type == "GRU":
+        attributes["linear_before_reset"] = g.integer(0, 1)
+    results = g.node(
+        op_type, operands, 3 if op_type == "LSTM" else 2, hidden_size=units, direction=direction,
+        **attributes,
+    )  # fmt: skip
+    return results if g.chance(0.7) else results[::-1]
+
+
 # ---- Sampling of pictures ---------------------------------------------------------------------
 
 

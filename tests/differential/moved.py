@@ -36,7 +36,10 @@ WINOGRAD_IN_HALF = 2.0**-9
 #: Without a definition in ONNX, and computed in several kernels, or with weights of our own: what
 #: is between them and these weights are stored.
 SEVERAL_STEPS = names(
-    "LRN InstanceNormalization LpNormalization LpPool GlobalLpPool CumSum Resize Upsample"
+    """
+    LRN InstanceNormalization LpNormalization LpPool GlobalLpPool CumSum Resize Upsample LSTM GRU
+    RNN
+    """
 )
 
 #: Exponentials less one, whose rounding counts near one, however small the difference is.
@@ -45,6 +48,8 @@ LESS_ONE = names("Elu Celu Selu")
 MORE_THAN_ONE_IN_64 = names("Softplus Mish")
 #: ONNX Runtime's is a polynomial within 0 to 1, off by this much where the function is nearly 0.
 LOGISTIC, LOGISTIC_ERROR = "Sigmoid", 1.25 * 2.0**-24
+#: So are the gates of its recurrent layers, whose states carry the errors of several steps.
+RECURRENT, RECURRENT_ERROR = names("LSTM GRU RNN"), 8 * LOGISTIC_ERROR
 #: Their definitions overflow, or have no digits where results are small.
 NOT_AS_DEFINED = names("Clip Softplus ReduceLogSumExp")
 #: Logarithms of sums, of which any error is added: the sum may be stored in half precision.
@@ -176,6 +181,8 @@ def moved(
                 last = noise.beside_one(nodes, last, values[name], least)
             if node.op_type == LOGISTIC:
                 last = noise.beside_one(nodes, last, values[name], error=LOGISTIC_ERROR)
+            if node.op_type in RECURRENT:
+                last = noise.beside_one(nodes, last, values[name], error=RECURRENT_ERROR)
             if winograd and not exact and is_tiled(node, values):
                 # All elements of a tile err by units of what such sums are, in which it is stored.
                 unit = 2.0**-11 if half else ULPS * 2.0**-23

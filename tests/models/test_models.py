@@ -20,6 +20,7 @@ SMALL = {
     "squeezenet": {"width": 0.25, "size": 32, "classes": 10},
     "deit_tiny": {"width": 0.25, "depth": 2, "size": 32, "classes": 10},
     "mobilevit": {"width": 0.25, "size": 64, "classes": 10},
+    "crnn": {"width": 0.1, "size": 32, "classes": 10},
     "facebox_net": {"size": 32, "boxes": 8},
     "facebox_loss": {"size": 32, "boxes": 8, "batch": 3},
 }

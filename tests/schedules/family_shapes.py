@@ -16,6 +16,7 @@ from tvmflow.schedules.grouped import Shape as GroupedShape
 from tvmflow.schedules.matmul import Shape as MatmulShape
 from tvmflow.schedules.matmul import padded
 from tvmflow.schedules.moving import Shape as MovingShape
+from tvmflow.schedules.recurrent import Shape as RecurrentShape
 from tvmflow.schedules.reduction import Shape as ReductionShape
 from tvmflow.schedules.resize import Shape as ResizeShape
 from tvmflow.schedules.rows import Shape as RowShape
@@ -156,7 +157,17 @@ def box_shapes(rng, lanes):
     )
 
 
+def recurrent_shapes(rng, lanes):
+    pick = rng.choice
+    cell, sums = pick([("LSTM", 4), ("GRU", 2), ("GRU", 3), ("RNN", 1)])
+    units = pick([1, 7, 130, 512])
+    return RecurrentShape(
+        cell, pick([1, 2]), pick([1, 64]), pick([1, 3, 8]), units, sums=sums, state_bytes=16 * units
+    )
+
+
 SHAPES = {
+    "recurrent": recurrent_shapes,
     "boxes": box_shapes,
     "moving": moving_shapes,
     "transpose": transpose_shapes,

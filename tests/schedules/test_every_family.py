@@ -42,6 +42,8 @@ def network():
         node("Transpose", ["soft"], ["turned"], perm=[1, 0]),
         node("Tile", ["one", "twice"], ["moved"]),
         node("ScatterND", ["turned", "places", "updates"], ["scattered"]),
+        node("Unsqueeze", ["turned", "first"], ["steps"]),
+        node("GRU", ["steps", "w8", "w9"], ["states"], hidden_size=5, direction="bidirectional"),
     ]
     weights = {
         "w1": random((6, 5, 1, 1), 0.4), "w2": random((6, 6, 3, 3), 0.15),
@@ -49,10 +51,11 @@ def network():
         "w5": random((6, 7, 2, 2), 0.2), "s": random((7,)) + 2, "o": random((7,)),
         "axes": np.array([2, 3]), "scales": np.array([1, 1, 2, 2], np.float32),
         "w6": random((128, 9), 0.1), "w7": random((10, 24), 0.3),
+        "first": np.array([0]), "w8": random((2, 15, 17), 0.3), "w9": random((2, 15, 5), 0.3),
         "twice": np.array([1, 2]), "places": np.array([[1, 2], [0, 3]]), "updates": random((2,)),
     }  # fmt: skip
     inputs = {"x": (1, 5, 9, 7), "more": (1, 121), "rows": (17, 10), "right": (24, 19)}
-    return build(nodes, inputs, ["moved", "scattered"], weights, opset=18)
+    return build(nodes, inputs, ["moved", "scattered", "states"], weights, opset=18)
 
 
 def test_every_family_is_there():

@@ -22,6 +22,7 @@ ASKED = [
     "gemv",
     "dense",
     "matmul",
+    "recurrent",
     "masked_mean",
     "softmax",
     "normalization",

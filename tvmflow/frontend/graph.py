@@ -137,11 +137,14 @@ def node_name(node: onnx.NodeProto) -> str:
 
 def node_attributes(node: onnx.NodeProto) -> dict[str, Any]:
     """Return a node's attributes by name, with text as ``str``."""
-    values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    return {
-        name: value.decode(errors="replace") if isinstance(value, bytes) else value
-        for name, value in values.items()
-    }
+    return {a.name: _text(helper.get_attribute_value(a)) for a in node.attribute}
+
+
+def _text(value: Any) -> Any:
+    """An attribute's value with text as ``str``, also in lists."""
+    if isinstance(value, list):
+        return [_text(each) for each in value]
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def unknown_operator(node: onnx.NodeProto, opset: int) -> str | None:

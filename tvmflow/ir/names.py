@@ -64,6 +64,12 @@ def ShortenFunctions(mod: IRModule) -> IRModule:  # noqa: N802
     return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
+class _Fields(tuple[Hashable, ...]):
+    """The values of a tuple's fields; other values are tuples, too."""
+
+    __slots__ = ()
+
+
 class _Values:
     """Numbers for values by how they are computed (value numbering), with their names.
 
@@ -84,10 +90,12 @@ class _Values:
         if isinstance(expr, GenericConst):
             return ("constant", expr.value.__hash__())
         if isinstance(expr, relax.Tuple):
-            return tuple(self.of(field, env) for field in expr.fields)
+            return _Fields(self.of(field, env) for field in expr.fields)
         if isinstance(expr, relax.TupleGetItem):
             fields = self.of(expr.tuple_value, env)
-            return fields[expr.index] if isinstance(fields, tuple) else (fields, expr.index)
+            if isinstance(fields, _Fields):
+                return fields[expr.index]
+            return ("field", fields, expr.index)
         if not isinstance(expr, relax.Call):
             return str(expr)
         arguments = tuple(self.of(argument, env) for argument in expr.args)
