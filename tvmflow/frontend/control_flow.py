@@ -47,8 +47,9 @@ def branch(c: Expansion) -> Nodes[None]:
             yield from c.result(index, results[index])
         return
     condition = yield from c.scalar(c.inputs[0])
-    then = yield from c.instance(bodies["then"], "then", {}, wanted)
-    otherwise = yield from c.instance(bodies["else"], "else", {}, wanted)
+    opposite = yield from c.make("Not", [condition])
+    then = yield from c.instance(bodies["then"], "then", {}, wanted, condition=condition)
+    otherwise = yield from c.instance(bodies["else"], "else", {}, wanted, condition=opposite)
     for index in wanted:
         what = "its branches' results"
         selected = yield from c.selected(condition, then[index], otherwise[index], what)
@@ -103,7 +104,9 @@ def loop(c: Expansion) -> Nodes[None]:
         index = c.constant(np.full([1] * ranks[0], number, np.int64), f"{number}/iteration")
         arguments = dict(zip(names_of(body.input), [index, told, *state], strict=True))
         times = "unbounded" if trips is None else str(trips)
-        told, *results = yield from c.iteration(body, number, times, arguments, wanted)
+        told, *results = yield from c.iteration(
+            body, number, times, arguments, wanted, condition=going if truth is None else None
+        )
         for place, old in enumerate(state):
             new = results[place]
             if truth is None:

@@ -27,9 +27,19 @@ from .converter import InvalidNode, Refusal
 from .graph import Graph, invalid, node_attributes, node_name
 from .nested import all_nodes, names_of, needed, nested_graphs, reads, renamed
 
-#: Nodes that loops are unrolled to in a model.  An own kernel, which few of them need, takes a
-#: compiler some 20 ms: these are minutes, and unlikely to be meant.
-MOST_NODES = 10_000
+#: Nodes that the loops of a model are unrolled to.  Compiling takes time by their square: 1,200 some
+#: 40 s on two cores, these ten minutes.
+MOST_NODES = 4_000
+
+#: Tensors that a node joins at most: kernels have few parameters (64 pointers, on some GPUs).
+MOST_PARTS = 16
+
+#: Operators that some numbers make stop the program, or reach beyond a tensor: which input that
+#: is, and a number that is always right.
+_UNSAFE = {
+    "Div": (1, 1), "Mod": (1, 1), "GatherElements": (1, 0), "GatherND": (1, 0), "RoiAlign": (2, 0),
+    "Scatter": (1, 0), "ScatterElements": (1, 0), "ScatterND": (1, 0),
+}  # fmt: skip
 
 _T = TypeVar("_T")
 #: Yields nodes that the walk handles at once, and returns what it names.
@@ -53,6 +63,8 @@ class Values:
     used: set[str] = field(default_factory=set)
     #: All names of values.
     taken: set[str] = field(default_factory=set)
+    #: Conditions, computed at run time, of the branches that the walk is in.
+    conditions: list[str] = field(default_factory=list)
     #: Nodes that loops have become so far.
     unrolled: int = 0
 
@@ -200,9 +212,13 @@ class Expansion:
 
     def concatenated(self, names: Sequence[str], axis: int) -> Nodes[str]:
         """Return tensors behind each other along an axis."""
-        if len(names) == 1:
-            return names[0]
-        return (yield from self.make("Concat", names, axis=axis))
+        parts = list(names)
+        while len(parts) > 1:
+            groups = [parts[i : i + MOST_PARTS] for i in range(0, len(parts), MOST_PARTS)]
+            parts = []
+            for group in groups:
+                parts.append((yield from self.make("Concat", group, axis=axis)))
+        return parts[0]
 
     def result(self, index: int, name: str) -> Nodes[None]:
         """Say what a result of the node is: an Identity, which the walk takes for another name."""
@@ -216,12 +232,13 @@ class Expansion:
 
     def instance(
         self, body: onnx.GraphProto, label: str, arguments: Mapping[str, str],
-        wanted: Sequence[int],
+        wanted: Sequence[int], *, condition: str | None = None,
     ) -> Nodes[list[str]]:  # fmt: skip
         """Add the nodes of a nested graph under names of their own, and return its results.
 
         ``arguments`` are values by the names of the graph's inputs; of its results only those
-        ``wanted`` are computed.  The nodes are named ``NODE/LABEL/INNER``.
+        ``wanted`` are computed.  The nodes are named ``NODE/LABEL/INNER``.  ``condition``, computed
+        at run time, is false where ONNX does not run them.
         """
         outputs = names_of(body.output)
         names = dict(arguments)
@@ -235,13 +252,18 @@ class Expansion:
                 copy.name = f"{node_name(self.node)}/{label}/{copy.name}"
             self.values.used.update(reads(copy))
         self.values.used.update(results)
-        yield from copies
+        if condition is None:
+            yield from copies
+        else:
+            self.values.conditions.append(condition)
+            yield from copies
+            self.values.conditions.pop()
         return [self.values.resolve(name) for name in results]
 
 
     def iteration(
         self, body: onnx.GraphProto, label: int | str, trips: str, arguments: Mapping[str, str],
-        wanted: Sequence[int],
+        wanted: Sequence[int], *, condition: str | None = None,
     ) -> Nodes[list[str]]:  # fmt: skip
         """Add an iteration of a loop as :meth:`instance` does; refuse a loop that is too long.
 
@@ -254,7 +276,9 @@ class Expansion:
                 f"its {trips} iterations of {counted(count, 'node')} exceed the {MOST_NODES} nodes "
                 "that the loops of a model are unrolled to"
             )
-        return (yield from self.instance(body, str(label), arguments, wanted))
+        return (
+            yield from self.instance(body, str(label), arguments, wanted, condition=condition)
+        )
 
     def selected(self, condition: str, then: str, otherwise: str, what: str) -> Nodes[str]:
         """Return one of two values, by a condition that is computed at run time.
@@ -313,6 +337,8 @@ def expanded(nodes: Iterable[onnx.NodeProto], values: Values) -> Iterator[onnx.N
     for node in nodes:
         if node.op_type in EXPANDERS and not node.domain:
             yield from expanded(_expansion(node, values), values)
+        elif values.conditions and not node.domain and node.op_type in _UNSAFE:
+            yield from _safe(node, values)
         else:
             yield node
 
@@ -330,6 +356,28 @@ def _expansion(node: onnx.NodeProto, values: Values) -> Iterator[onnx.NodeProto]
         raise invalid(node, str(broken)) from None
     except Refusal as refusal:
         values.graph.refuse(node, str(refusal))
+
+
+def _safe(node: onnx.NodeProto, values: Values) -> Iterator[onnx.NodeProto]:
+    """Yield a node with an operand that cannot stop the program where ONNX does not run the node.
+
+    ::
+
+        before  y = If(c, then: Div(x, n), ...)        after  Div(x, Where(c, n, 1))
+    """
+    index, number = _UNSAFE[node.op_type]
+    name = values.resolve(node.input[index])
+    kind = values.graph.types.get(name)  # no constant: those are looked at
+    if kind is not None and np.dtype(kind.dtype).kind in "iu":
+        other = unique(f"{node_name(node)}/safe", values.taken)
+        values.graph.constants[other] = np.array(number, kind.dtype)
+        for condition in values.conditions:
+            safe = unique(f"{node_name(node)}/operand", values.taken)
+            yield helper.make_node("Where", [condition, name, other], [safe], name=safe)
+            name = safe
+        node = renamed(node, {})
+        node.input[index] = name
+    yield node
 
 
 def _single(value: np.ndarray, what: str) -> Any:

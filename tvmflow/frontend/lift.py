@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from ..errors import ModelError, UnsupportedModelError
 from ..ir.names import unique
@@ -41,7 +42,8 @@ def lift_constants(
     taken = {*constants, *names_of(graph.input)}
     for node in all_nodes(graph.node):
         taken.update(() if _is_constant(node) else node.output)
-        taken.update(name for inner in nested_graphs(node) for name in names_of(inner.input))
+        for inner in nested_graphs(node):
+            taken.update(names_of(inner.input), names_of(inner.output))
     lifting = _Lifting(source, constants, taken)
     return [lifting.node(n, {}, 1) for n in graph.node if not own.keys() & set(n.output)]
 
@@ -88,10 +90,14 @@ class _Lifting:
             known[name] = unique(name, self.taken)
             self.constants[known[name]] = array
         copy = onnx.GraphProto(name=graph.name, input=graph.input, output=graph.output)
-        for value in copy.output:
-            value.name = known.get(value.name, value.name)
         copy.node.extend(
             self.node(n, known, depth + 1) for n in graph.node if not own.keys() & set(n.output)
+        )
+        # A graph's results are computed in it.
+        copy.node.extend(
+            helper.make_node("Identity", [known[name]], [name])
+            for name in dict.fromkeys(names_of(graph.output))
+            if name in own
         )
         return copy
 
