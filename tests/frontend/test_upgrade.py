@@ -174,7 +174,8 @@ OLD = {
     "maximum": ("Max", 1, 5, {"b": X[::-1].copy()}, {}, [np.maximum(X, X[::-1])]),
     "minimum": ("Min", 1, 5, {"b": X[::-1].copy()}, {}, [np.minimum(X, X[::-1])]),
     "norm of windows": (
-        "LpPool", 1, 1, {}, {"kernel_shape": [4, 5], "p": 1.0}, [np.abs(X).sum((2, 3), keepdims=True)],
+        "LpPool", 1, 1, {}, {"kernel_shape": [4, 5], "p": 1.0},
+        [np.abs(X).sum((2, 3), keepdims=True)],
     ),
     "norm of pictures": (
         "GlobalLpPool", 1, 1, {}, {"p": 1.0},

@@ -65,9 +65,9 @@ def upgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         result = version_converter.convert_version(typed, OLDEST_OPSET)
         for node in result.graph.node:
             node.domain = "" if node.domain == _DONE else node.domain
-        imports = [entry for entry in result.opset_import if entry.domain != _DONE]
+        kept = [entry for entry in result.opset_import if entry.domain != _DONE]
         del result.opset_import[:]
-        result.opset_import.extend(imports)
+        result.opset_import.extend(kept)
         # The converter may not know whether nodes fit the newer operators.
         context = onnx.checker.C.CheckerContext()
         context.ir_version = result.ir_version
