@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
-from onnx import helper, inliner, version_converter
+from onnx import helper, inliner
 
 from ..errors import ModelError, UnsupportedModelError
 from ..ir.operator import DOMAIN, VERSION
@@ -14,13 +14,13 @@ from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorInfo, TensorType
 from ..ops.onnx_form import register_schemas
 from .graph import DEFAULT_DOMAINS, Graph, unknown_operator
+from .lift import lift_constants
+from .nested import all_nodes, rewritten
 from .rewrite import expand_quantized, move_quantized
 from .shapes import static_inputs
-from .source import Source, constant_value, to_array
+from .source import Source
+from .upgrade import OLDEST_OPSET, upgraded
 
-#: The oldest operator set that is converted: from 7 on, operators broadcast like NumPy.  Older
-#: ones are brought to it first.
-OLDEST_OPSET = 7
 #: The oldest file format: the first with named operator sets.
 OLDEST_IR_VERSION = 3
 
@@ -36,34 +36,26 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     opset = _check_versions(model)
     _check_content(model.graph)
     if opset < OLDEST_OPSET:
-        model, opset = _upgraded(model, opset), OLDEST_OPSET
+        model, opset = upgraded(model, opset), OLDEST_OPSET
     graph = model.graph
     constants: dict[str, np.ndarray] = {}
-    for tensor in graph.initializer:
-        if tensor.name in constants:
-            raise ModelError(
-                f"The model has two initializers named {tensor.name!r}.",
-                remedy="Export the model again.",
-            )
-        constants[tensor.name] = to_array(tensor, source)
-    nodes = []
-    for node in graph.node:
-        # Exporters keep weights in Constant nodes, too.
-        is_constant = node.op_type == "Constant" and node.domain in DEFAULT_DOMAINS and node.output
-        value = constant_value(node, source) if is_constant else None
-        if value is None:
-            nodes.append(node)
-        else:
-            constants[node.output[0]] = value
+    nodes = lift_constants(graph, source, constants)
     # Since format 4 an input with an initializer is a weight that a caller might replace.
     inputs = [value for value in graph.input if value.name not in constants]
     infos = static_inputs(inputs, shapes)
     skeleton = _skeleton(model, infos, nodes)
+    if skeleton.functions:
+        # Their bodies have weights, too.
+        nodes = lift_constants(_inlined(skeleton), source, constants)
+
+    def rewrite(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
+        return move_quantized(expand_quantized(nodes, opset), constants)
+
     result = Graph(
         source.name, opset,
         inputs=infos,
         outputs=[value.name for value in graph.output],
-        nodes=move_quantized(expand_quantized(_inlined(skeleton), opset), constants),
+        nodes=rewritten(nodes, rewrite),
         constants=constants,
         large_weight_bytes=source.large_weight_bytes,
         types={info.name: TensorType(info.shape, info.dtype) for info in infos},
@@ -77,7 +69,7 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
 
 
 def _check_content(graph: onnx.GraphProto) -> None:
-    """Refuse graphs that compute nothing, or with sparse weights."""
+    """Refuse graphs that compute nothing."""
     for what, found, remedy in (
         ("outputs", graph.output, "Export the model with at least one output."),
         ("nodes", graph.node, "Export the model again."),
@@ -85,25 +77,17 @@ def _check_content(graph: onnx.GraphProto) -> None:
         if not found:
             text = f"The model's graph has no {what}: it describes no computation."
             raise ModelError(text, remedy=remedy)
-    if graph.sparse_initializer:
-        raise UnsupportedModelError(
-            f"The model has {len(graph.sparse_initializer)} sparse weights, the first is "
-            f"{graph.sparse_initializer[0].values.name!r}; only dense ones can be compiled.",
-            remedy="Export the model with dense weights.",
-        )
 
 
-def _inlined(skeleton: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """Return the nodes, those of the model's own functions instead of calls of them."""
-    if skeleton.functions:
-        try:
-            skeleton = inliner.inline_local_functions(skeleton)
-        except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-            raise ModelError(
-                f"The model's functions cannot be resolved: {error}",
-                remedy="Export the model without functions.",
-            ) from error
-    return list(skeleton.graph.node)
+def _inlined(skeleton: onnx.ModelProto) -> onnx.GraphProto:
+    """Return the graph with the nodes of the model's own functions in the place of their calls."""
+    try:
+        return inliner.inline_local_functions(skeleton).graph
+    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+        raise ModelError(
+            f"The model's functions cannot be resolved: {error}",
+            remedy="Export the model without functions.",
+        ) from error
 
 
 def _check_versions(model: onnx.ModelProto) -> int:
@@ -136,7 +120,7 @@ def _check_versions(model: onnx.ModelProto) -> int:
 
 def _check_custom(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> None:
     """Let ONNX know the custom operators, if the model asks for their version."""
-    names = {node.op_type for node in nodes if node.domain == DOMAIN}
+    names = {node.op_type for node in all_nodes(nodes) if node.domain == DOMAIN}
     if not names:
         return
     imports = [*model.opset_import, *(o for f in model.functions for o in f.opset_import)]
@@ -167,9 +151,9 @@ def _skeleton(
         functions=model.functions,
         graph=graph,
     )
-    for item in (*skeleton.opset_import, *skeleton.graph.node):
-        if item.domain in DEFAULT_DOMAINS:
-            item.domain = ""
+    for opset in skeleton.opset_import:
+        if opset.domain in DEFAULT_DOMAINS:
+            opset.domain = ""
     return skeleton
 
 
@@ -184,7 +168,7 @@ def _check(skeleton: onnx.ModelProto, opset: int, constants: Mapping[str, np.nda
     Models with operators that it does not know are left alone: these are reported with
     everything else that is not supported, the checker would name only one.
     """
-    if any(unknown_operator(node, opset) for node in skeleton.graph.node):
+    if any(unknown_operator(node, opset) for node in all_nodes(skeleton.graph.node)):
         return
     for name, array in constants.items():
         skeleton.graph.input.append(_value_info(name, array.dtype, array.shape))
@@ -197,102 +181,3 @@ def _check(skeleton: onnx.ModelProto, opset: int, constants: Mapping[str, np.nda
             remedy="Export the model again; onnx.checker.check_model shows the same error.",
             details=context.strip() or None,
         ) from error
-
-
-def _upgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    """Return a model of an operator set from 7 on, by ONNX's version converter.
-
-    In operator sets 1 to 6 operators do not broadcast like NumPy yet.  Only nodes go through the
-    converter, weights stay as they are: it would read all of them, and those outside the message
-    are not there.
-
-    ::
-
-        before  opset 6   Add(x, b, broadcast=1, axis=1)
-        after   opset 7   Add(x, Unsqueeze(b, axes=[1, 2]))
-    """
-    weights = list(model.graph.initializer)
-    names = {tensor.name for tensor in weights}
-    inputs = [value for value in model.graph.input if value.name not in names]
-    inputs += [helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in weights]
-    graph = onnx.GraphProto(
-        name=model.graph.name or "model", node=model.graph.node, input=inputs,
-        output=model.graph.output,
-    )  # fmt: skip
-    skeleton = onnx.ModelProto(
-        ir_version=model.ir_version, opset_import=model.opset_import, graph=graph
-    )
-    try:
-        typed = onnx.shape_inference.infer_shapes(skeleton)
-        _align(typed)
-        result = version_converter.convert_version(typed, OLDEST_OPSET)
-        # The converter may not know whether nodes fit the newer operators.
-        context = onnx.checker.C.CheckerContext()
-        context.ir_version = result.ir_version
-        imports = {entry.domain: entry.version for entry in result.opset_import}
-        context.opset_imports = imports | {"": OLDEST_OPSET}
-        for node in result.graph.node:
-            onnx.checker.check_node(node, context)
-    except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise UnsupportedModelError(
-            f"The model uses ONNX operator set {opset}, and ONNX's version converter cannot bring "
-            f"it to {OLDEST_OPSET}, the oldest that is compiled: {lines[0].strip()}",
-            remedy="Export the model for operator set 18, for example.",
-            details="\n".join(lines[1:]) or None,
-        ) from error
-    inputs = [value for value in result.graph.input if value.name not in names]
-    result.graph.ClearField("input")
-    result.graph.ClearField("value_info")
-    result.graph.input.extend(inputs)
-    result.graph.initializer.extend(weights)
-    return result
-
-
-def _align(model: onnx.ModelProto) -> None:
-    """Give operands that begin at an axis further axes of extent 1 behind their own.
-
-    The slopes of PRelu were one for each channel: the converter leaves them, and from operator set
-    7 on they would be one for each column. Other operands name their axis; the converter does not
-    always take that.
-
-    ::
-
-        before  PRelu(x : (1, 4, 8, 4), slope : (4,))     Add(x, b : (4,), broadcast=1, axis=1)
-        after   PRelu(x, Unsqueeze(slope, axes=[1, 2]))   Add(x, Unsqueeze(b, ...), broadcast=1)
-    """
-    ranks = {
-        value.name: len(value.type.tensor_type.shape.dim)
-        for value in (*model.graph.input, *model.graph.value_info)
-        if value.type.tensor_type.HasField("shape")
-    }
-    nodes: list[onnx.NodeProto] = []
-    for node in model.graph.node:
-        first = _first_axis(node)
-        if first is not None:
-            x, operand = node.input
-            if x not in ranks or operand not in ranks:
-                name = node.name or node.output[0]
-                raise ValueError(f"the shapes of what {node.op_type} {name} reads are not known")
-            first += ranks[x] if first < 0 else 0
-            count = ranks[x] - first - ranks[operand]
-            if ranks[operand] and count > 0:
-                axes = [ranks[operand] + index for index in range(count)]
-                wide = f"{node.output[0]}_aligned"
-                nodes.append(helper.make_node("Unsqueeze", [operand], [wide], axes=axes))
-                node.input[1] = wide
-                kept = [a for a in node.attribute if a.name != "axis"]
-                del node.attribute[:]
-                node.attribute.extend(kept)
-        nodes.append(node)
-    changed = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(changed)
-
-
-def _first_axis(node: onnx.NodeProto) -> int | None:
-    """Return the axis at which a node's second operand begins, ``None`` for the last ones."""
-    if node.op_type == "PRelu" and len(node.input) == 2:
-        return 1
-    attributes = {a.name: a.i for a in node.attribute if a.name in ("broadcast", "axis")}
-    return attributes.get("axis") if attributes.get("broadcast") else None
