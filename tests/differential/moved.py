@@ -121,6 +121,9 @@ def moved(
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         copy.input[:] = [renamed.get(name, name) for name in node.input]
+        if not node.input:
+            nodes.append(copy)
+            continue
         around = [values[name] for name in (*node.input, *node.output) if name]
         floats = [a for a in around if a.dtype.kind == "f"]
         exact = node.op_type in EXACT and not _reduces(node)
@@ -486,7 +489,9 @@ def _function(node: onnx.NodeProto, opset: int, types: Sequence[str | None]) -> 
         body = _body(node.op_type, opset, bare.SerializeToString(), tuple(types))
     except Exception:  # noqa: BLE001 (then only what goes in and comes out is moved)
         return None
-    nested = body is not None and any(a.g.node for part in body.node for a in part.attribute)
+    if body is None or not body.node:  # some need shapes to be written out
+        return None
+    nested = any(a.g.node for part in body.node for a in part.attribute)
     return None if nested else body
 
 

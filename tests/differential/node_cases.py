@@ -42,20 +42,19 @@ def is_numeric(case: Any) -> bool:
     return all(isinstance(a, np.ndarray) and a.dtype.kind in "fiub" for a in arrays)
 
 
-def network_of(case: Any, prefix: str, *, constants: bool) -> tuple[Network, dict[str, np.ndarray]]:
-    """A case as a network with names of its own, and what it must compute.
+#: How many inputs of a case may stay inputs: all, one (shapes, axes, weights are constants), none
+#: (places of a result that has no shape otherwise).
+FORMS = {"as it is": None, "with constants": 1, "of constants": 0}
 
-    Parameters
-    ----------
-    constants
-        Whether all inputs but the first one become constants: shapes, axes, weights.
-    """
+
+def network_of(case: Any, prefix: str, *, form: str) -> tuple[Network, dict[str, np.ndarray]]:
+    """A case in one of `FORMS` as a network with names of its own, and what it must compute."""
     graph = case.model.graph
     inputs, outputs = values(case)
     named = dict(zip([v.name for v in graph.input], inputs, strict=False))
     known = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
-    if constants:
-        known |= dict(list(named.items())[1:])
+    if (kept := FORMS[form]) is not None:
+        known |= dict(list(named.items())[kept:])
     feeds = {n: a for n, a in named.items() if n not in known}
     nodes = []
     for index, node in enumerate(graph.node):

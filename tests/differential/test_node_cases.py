@@ -12,7 +12,7 @@ import pytest
 from configurations import Configuration
 from drivers import processor_drivers
 from judging import Worker
-from node_cases import SEVERAL, cases, is_numeric, is_plain, network_of, opset_of
+from node_cases import FORMS, SEVERAL, cases, is_numeric, is_plain, network_of, opset_of
 from oracle import NoReferenceError, Oracle
 
 from tvmflow.errors import ModelError
@@ -78,11 +78,11 @@ def prepared(chosen):
         if not is_numeric(case) or not is_plain(case):
             counts["not compared"] += 1
             continue
-        for constants in (False, True):
-            network, expected = network_of(case, f"n{index}_", constants=constants)
+        for form in FORMS:
+            network, expected = network_of(case, f"n{index}_", form=form)
             why = refusal(network.model)
             if why is None:
-                counts["with constants" if constants else "as it is"] += 1
+                counts[form] += 1
                 by_opset[opset_of(case)].append((network, expected))
                 break
         else:
@@ -152,7 +152,7 @@ def test_the_reference_is_what_onnx_says():
     for case in one_of_each("llvm"):
         if not is_numeric(case) or not is_plain(case):
             continue
-        network, expected = network_of(case, "n", constants=False)
+        network, expected = network_of(case, "n", form="as it is")
         try:
             oracle = Oracle(network)
         except NoReferenceError:
@@ -171,7 +171,7 @@ def test_the_reference_is_what_onnx_says():
 def test_a_wrong_case_is_found():
     """The comparison is with the case's own results."""
     case = cases()["Relu"][0]
-    network, expected = network_of(case, "n", constants=False)
+    network, expected = network_of(case, "n", form="as it is")
     (name,) = expected
     oracle = Oracle(network, expected={name: expected[name] + np.float32(1e-3)})
     assert oracle.judge({name: expected[name]}) is not None
