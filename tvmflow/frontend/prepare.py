@@ -13,14 +13,16 @@ from ..ir.operator import DOMAIN, VERSION
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorInfo, TensorType
 from ..ops.onnx_form import register_schemas
-from .graph import DEFAULT_DOMAINS, Graph, unknown_operator
+from .graph import DEFAULT_DOMAINS, Graph, node_name, unknown_operator
 from .rewrite import expand_quantized, move_quantized
 from .shapes import static_inputs
-from .source import Source, constant_value, to_array
+from .source import PACKED, Source, constant_value, dtype_name, to_array
 
 #: The oldest operator set that is converted: from 7 on, operators broadcast like NumPy.  Older
 #: ones are brought to it first.
 OLDEST_OPSET = 7
+#: Operators to which numbers of 2 and 4 bits are the same in bytes.
+_READ_PACKED = ("DequantizeLinear", "Cast")
 #: The oldest file format: the first with named operator sets.
 OLDEST_IR_VERSION = 3
 
@@ -46,6 +48,7 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
                 remedy="Export the model again.",
             )
         constants[tensor.name] = to_array(tensor, source)
+    _check_packed(graph)
     nodes = []
     for node in graph.node:
         # Exporters keep weights in Constant nodes, too.
@@ -91,6 +94,26 @@ def _check_content(graph: onnx.GraphProto) -> None:
             f"{graph.sparse_initializer[0].values.name!r}; only dense ones can be compiled.",
             remedy="Export the model with dense weights.",
         )
+
+
+def _check_packed(graph: onnx.GraphProto) -> None:
+    """Refuse weights of 2 and 4 bits but where their numbers are all that counts, as in bytes."""
+    packed = {t.name: t.data_type for t in graph.initializer if t.data_type in PACKED}
+    for node in graph.node:
+        if node.op_type == "Constant":
+            kinds = [a.t.data_type for a in node.attribute if a.t.data_type in PACKED]
+            packed |= dict.fromkeys(node.output[:1], kinds[0]) if kinds else {}
+    if not packed:
+        return
+    readers = [(name, node) for node in graph.node for name in node.input if name in packed]
+    for name, node in readers:
+        if node.op_type not in _READ_PACKED:
+            raise UnsupportedModelError(
+                f"Tensor {name!r} has the element type {dtype_name(packed[name])} and is read by "
+                f"node {node_name(node)!r} ({node.op_type}); only {' and '.join(_READ_PACKED)} "
+                "may read such weights.",
+                remedy="Keep the weights in 8 bits.",
+            )
 
 
 def _inlined(skeleton: onnx.ModelProto) -> list[onnx.NodeProto]:
