@@ -3,8 +3,8 @@
     python benchmarks/onnx_cases.py                        # writes results/onnx_cases.json
     python benchmarks/onnx_cases.py --columns llvm --operators TopK DFT --json /tmp/found.json
 
-A case is tried in three forms: as it is, with all inputs but the first one as constants (shapes,
-axes, weights), and of constants only (lengths of windows, limits of ranges).  The first that is
+A case is tried as it is, with all inputs but the first one as constants (shapes, axes, weights),
+and of some operators of constants only (lengths of windows, limits of ranges).  The first that is
 compiled is run, and compared with the case's own results as `tests/differential/oracle.py` does.
 """
 
@@ -32,7 +32,16 @@ from configurations import Configuration  # noqa: E402 - found in the tests' fol
 from drivers import processor_drivers  # noqa: E402
 from judging import Worker  # noqa: E402
 from moved import names  # noqa: E402
-from node_cases import FORMS, cases, is_numeric, is_plain, network_of, opset_of, values  # noqa: E402
+from node_cases import (  # noqa: E402
+    FORMS,
+    cases,
+    forms_of,
+    is_numeric,
+    is_plain,
+    network_of,
+    opset_of,
+    values,
+)
 
 COLUMNS = ("llvm", "auto")
 #: Cases that are compiled as one.
@@ -91,7 +100,7 @@ def tried(chosen: Sequence[tuple[str, Any]]) -> tuple[dict[str, str], dict[str, 
             found[case.name] = kind
             continue
         reasons = []
-        for form in FORMS:
+        for form in forms_of(case):
             network = network_of(case, f"n{index}_", form=form)
             why = refusal(network[0].model)
             if why is None:

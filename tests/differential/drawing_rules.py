@@ -1068,11 +1068,17 @@ def rotary_embedding(g: Graph, x: Tensor) -> list[Tensor]:
 @rule("LinearAttention", opsets=(27, LAST_OPSET), values=("normal",))
 def linear_attention(g: Graph, x: Tensor) -> list[Tensor]:
     shared, group, length = g.pick(1, 2), g.pick(1, 2), g.pick(1, 3)
-    depth, width, kind = g.pick(2, 4), g.pick(3, 4), g.pick("linear", "gated", "delta", "gated_delta")
+    depth, width, kind = (
+        g.pick(2, 4),
+        g.pick(3, 4),
+        g.pick("linear", "gated", "delta", "gated_delta"),
+    )
     query = g.exactly(x, (2, length, shared * group * depth))
     operands = [g.weights((2, length, shared * n), scale=0.5) for n in (depth, width)]
     past = g.weights((2, shared, depth, width)) if g.chance(0.5) else None
-    decay = g.weights((2, length, shared * g.pick(1, depth)), scale=0.3) if "gated" in kind else None
+    decay = (
+        g.weights((2, length, shared * g.pick(1, depth)), scale=0.3) if "gated" in kind else None
+    )
     beta = g.weights((2, length, g.pick(1, shared)), scale=0.5) if "delta" in kind else None
     return g.node(
         "LinearAttention", [query, *operands, past, decay, beta], 2, q_num_heads=shared * group,
@@ -1183,9 +1189,7 @@ def col2im(g: Graph, x: Tensor) -> list[Tensor]:
         raise InvalidError("the kernel is larger than the picture")
     columns = g.exactly(x, (2, 3 * kernel[0] * kernel[1], counts[0] * counts[1]))
     shapes = [g.constant(np.array(shape), "int64") for shape in (size, kernel)]
-    return g.node(
-        "Col2Im", [columns, *shapes], strides=strides, dilations=dilations, pads=pads
-    )
+    return g.node("Col2Im", [columns, *shapes], strides=strides, dilations=dilations, pads=pads)
 
 
 @rule("Dropout")

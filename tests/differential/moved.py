@@ -80,6 +80,8 @@ SUMS = names(
 SERIAL = 2.0**-24 / 8
 #: Maxima of windows and of axes, of which ONNX Runtime loses NaN.
 LOSE_NAN = names("ReduceMax ReduceMin MaxPool GlobalMaxPool")
+#: Sums of all elements along an axis, large ones too, whose differences are small.
+TRANSFORMS = names("DFT STFT")
 #: Their weights may be multiplied by a factor of what they compute.
 WEIGHTED = names("Conv ConvTranspose MatMul Gemm")
 #: Whole numbers up to here are exact in fp32, and sums of them.
@@ -179,6 +181,10 @@ def moved(
                 last = noise.beside_one(nodes, last, values[name], least)
             if node.op_type == LOGISTIC:
                 last = noise.beside_one(nodes, last, values[name], error=LOGISTIC_ERROR)
+            if node.op_type in TRANSFORMS:
+                unit = max(2.0**-11 * half, ULPS * 2.0**-24)
+                error = unit * _largest(first) * max(first.shape) ** 0.5
+                last = noise.beside_one(nodes, last, values[name], error=error)
             if winograd and not exact and is_tiled(node, values):
                 # All elements of a tile err by units of what such sums are, in which it is stored.
                 unit = 2.0**-11 if half else ULPS * 2.0**-23

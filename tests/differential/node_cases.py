@@ -42,9 +42,12 @@ def is_numeric(case: Any) -> bool:
     return all(isinstance(a, np.ndarray) and a.dtype.kind in "fiub" for a in arrays)
 
 
-#: How many inputs of a case may stay inputs: all, one (shapes, axes, weights are constants), none
-#: (places of a result that has no shape otherwise).
+#: How many inputs of a case stay inputs: all, one (shapes, axes, weights are constants), or none.
 FORMS = {"as it is": None, "with constants": 1, "of constants": 0}
+#: Operators that are asked for by a shape, a length or limits: these are constants in a network.
+OF_CONSTANTS = (
+    "BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow", "MelWeightMatrix", "Range",
+)  # fmt: skip
 
 
 def network_of(case: Any, prefix: str, *, form: str) -> tuple[Network, dict[str, np.ndarray]]:
@@ -76,6 +79,14 @@ def network_of(case: Any, prefix: str, *, form: str) -> tuple[Network, dict[str,
         tuple(Tensor(n, a.shape, a.dtype.name) for n, a in expected.items()),
     )
     return network, expected
+
+
+def forms_of(case: Any) -> list[str]:
+    """The forms in which a case is tried, one after the other."""
+    of_constants = all(
+        n.op_type in OF_CONSTANTS or n.op_type == "Constant" for n in case.model.graph.node
+    )
+    return list(FORMS) if of_constants else list(FORMS)[:2]
 
 
 def opset_of(case: Any) -> int:

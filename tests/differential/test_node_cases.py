@@ -12,7 +12,7 @@ import pytest
 from configurations import Configuration
 from drivers import processor_drivers
 from judging import Worker
-from node_cases import FORMS, SEVERAL, cases, is_numeric, is_plain, network_of, opset_of
+from node_cases import SEVERAL, cases, forms_of, is_numeric, is_plain, network_of, opset_of
 from oracle import NoReferenceError, Oracle
 
 from tvmflow.errors import ModelError
@@ -78,7 +78,7 @@ def prepared(chosen):
         if not is_numeric(case) or not is_plain(case):
             counts["not compared"] += 1
             continue
-        for form in FORMS:
+        for form in forms_of(case):
             network, expected = network_of(case, f"n{index}_", form=form)
             why = refusal(network.model)
             if why is None:

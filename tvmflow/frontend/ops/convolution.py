@@ -291,7 +291,7 @@ def col2im(c: NodeContext) -> relax.Expr:
                 window = floordiv(ahead, stride)
                 there += [floormod(ahead, stride) == 0, window >= 0, window < count]
                 row, column = row * extent + tap, column * count + window
-            zero = tirx.const(0, x.dtype)
+            zero = tirx.const(0, c.dtype())
             value = tirx.if_then_else(tirx.all(*there), x(n, row, column), zero)
             return te.sum(value, axis=over)
 

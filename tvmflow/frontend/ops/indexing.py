@@ -13,6 +13,7 @@ from ..converter import (
     Refusal,
     constant,
     converts,
+    dtype_of,
     formulas,
     shape_along,
 )
@@ -99,7 +100,7 @@ def reverse_sequence(c: NodeContext) -> relax.Expr:
         def element(*index: tirx.Var) -> tirx.Expr:
             place, length = list(index), lengths(index[batch])
             # Of lengths that are longer than the axis nothing is read beside it.
-            turned = te.max(length - 1 - index[time], tirx.const(0, length.dtype))
+            turned = te.max(length - 1 - index[time], tirx.const(0, c.dtype(1)))
             within = te.min(turned, x.shape[time] - 1)
             place[time] = tirx.Select(index[time] < length, within, index[time])
             return x(*place)
@@ -119,11 +120,14 @@ def tensor_scatter(c: NodeContext) -> relax.Expr:
     if part > length:
         raise InvalidNode(f"it writes {part} elements into {length}")
 
-    def compute(cache: te.Tensor, update: te.Tensor, begins: te.Tensor) -> te.Tensor:
+    begins = c.input(2) if c.has(2) else constant(np.zeros(c.shape()[0], np.int64))
+    dtype = dtype_of(begins)
+
+    def compute(cache: te.Tensor, update: te.Tensor, places: te.Tensor) -> te.Tensor:
         def element(*index: tirx.Var) -> tirx.Expr:
-            at = index[axis] - begins(index[0])
+            at = index[axis].astype(dtype) - places(index[0])
             if mode == "circular":
-                at = tirx.floormod(at, tirx.const(length, at.dtype))
+                at = tirx.floormod(at, tirx.const(length, dtype))
             place = list(index)
             place[axis] = at
             inside = tirx.all(at >= 0, at < part)
@@ -131,7 +135,6 @@ def tensor_scatter(c: NodeContext) -> relax.Expr:
 
         return te.compute(cache.shape, element, name="tensor_scatter")
 
-    begins = c.input(2) if c.has(2) else constant(np.zeros(c.shape()[0], np.int64))
     return c.builder.call_te(
         compute, c.input(), c.input(1), begins, primfunc_name_hint="tensor_scatter"
     )

@@ -36,7 +36,7 @@ def pool_extents(op_type: str, attributes: Attributes, kernel: Extents, sizes: E
     # The specification and ONNX Runtime pad differently in these two cases.
     if same and max(windows.dilations) > 1:
         raise Refusal("auto_pad with dilations is ambiguous")
-    if same and op_type != "MaxPool":
+    if same:
         for size, span, stride in zip(sizes, windows.spans, windows.strides, strict=True):
             if (-(-size // stride) - 1) * stride + span - size <= -2:
                 raise Refusal("auto_pad with strides beyond the kernel is ambiguous")
@@ -89,7 +89,7 @@ def _places(c: NodeContext, windows: Windows, maxima: relax.Expr) -> relax.Expr:
             held = [te.min(te.max(i, 0), n - 1) for i, n in zip(at, sizes, strict=True)]
             value, largest = x(n, k, *held), best(n, k, *index)
             found = value == largest
-            if str(x.dtype).startswith("float"):  # NaN is the maximum where there is one
+            if c.is_float():  # NaN is the maximum where there is one
                 found = tirx.any(found, tirx.all(value != value, largest != largest))  # noqa: PLR0124
             number = _number(held, sizes).astype("int64")
             behind = tirx.const(prod(sizes), "int64")

@@ -71,10 +71,9 @@ def _roi_maxima(c: NodeContext, rois: relax.Expr, samples: int, is_aligned: bool
     """
     scale = c.attribute("spatial_scale", 1.0)
     rows, columns = c.result.shape[2:]
-    sizes = c.shape()[2:]
+    sizes, dtype = c.shape()[2:], c.dtype()
 
     def compute(x: te.Tensor, regions: te.Tensor) -> te.Tensor:
-        dtype = x.dtype
         over = [te.reduce_axis((0, samples)) for _ in range(2)]
         sides = [te.reduce_axis((0, 2)) for _ in range(2)]
 
@@ -102,7 +101,7 @@ def _roi_maxima(c: NodeContext, rois: relax.Expr, samples: int, is_aligned: bool
 
         return te.compute(c.result.shape, element, name="roi_maxima")
 
-    return c.builder.call_te(compute, c.input(), rois, primfunc_name_hint="roi_maxima")
+    return c.builder.call_te(compute, c.input(), c.emit(rois), primfunc_name_hint="roi_maxima")
 
 
 def _volume_samples(c: NodeContext, mode: str, padding: str, align: bool) -> relax.Expr:
@@ -112,22 +111,22 @@ def _volume_samples(c: NodeContext, mode: str, padding: str, align: bool) -> rel
     convolution with -0.75 makes one number (R. Keys, 1981).
     """
     taps = {"nearest": 1, "bilinear": 2, "bicubic": 4}[mode]
-    sizes = c.shape()[2:]
+    sizes, dtype = c.shape()[2:], c.dtype(1)
 
     def compute(x: te.Tensor, grid: te.Tensor) -> te.Tensor:
         def real(n: tirx.Var, *at: tirx.Var) -> tirx.Expr:
             """A sample's place along an axis; the grid counts axes from the last one."""
             *point, axis = at
-            size = tirx.Select(axis == 0, tirx.const(float(sizes[2]), grid.dtype), tirx.Select(
-                axis == 1, tirx.const(float(sizes[1]), grid.dtype),
-                tirx.const(float(sizes[0]), grid.dtype)))  # fmt: skip
+            size = tirx.Select(axis == 0, tirx.const(float(sizes[2]), dtype), tirx.Select(
+                axis == 1, tirx.const(float(sizes[1]), dtype),
+                tirx.const(float(sizes[0]), dtype)))  # fmt: skip
             position = grid(n, *point, axis) + 1
             place = position / 2 * (size - 1) if align else (position * size - 1) / 2
             if mode == "nearest":
                 place = te.nearbyint(place)
             if padding == "border":
                 place = te.min(te.max(place, 0), size - 1)
-            return _reflected(place, size, align) if padding == "reflection" else place
+            return _reflected(place, size, align, dtype) if padding == "reflection" else place
 
         places = te.compute(grid.shape, real, name="places")
         over = [te.reduce_axis((0, taps)) for _ in sizes]
@@ -136,13 +135,13 @@ def _volume_samples(c: NodeContext, mode: str, padding: str, align: bool) -> rel
             """Place and weight of a neighbour; the weight of what lies outside is zero."""
             tap, size = over[axis], sizes[axis]
             first = place if mode == "nearest" else te.floor(place)
-            weight = _tap_weight(place - first, tap, taps)
-            at = first + (tap - (1 if taps == 4 else 0)).astype(place.dtype)
+            weight = _tap_weight(place - first, tap, taps, dtype)
+            at = first + (tap - (1 if taps == 4 else 0)).astype(dtype)
             if padding == "reflection":
-                at = _reflected(at, tirx.const(float(size), place.dtype), align)
+                at = _reflected(at, tirx.const(float(size), dtype), align, dtype)
             elif padding == "zeros":
                 outside = tirx.any(at < 0, at > size - 1)
-                weight = tirx.Select(outside, tirx.const(0, place.dtype), weight)
+                weight = tirx.Select(outside, tirx.const(0, dtype), weight)
             # Also of what is NaN or far outside, nothing beyond the picture is read.
             return te.min(te.max(at, 0), size - 1).astype("int32"), weight
 
@@ -150,7 +149,7 @@ def _volume_samples(c: NodeContext, mode: str, padding: str, align: bool) -> rel
             found = [neighbour(places(n, *point, 2 - axis), axis) for axis in range(3)]
             value = x(n, k, *(at for at, _ in found))
             weight = found[0][1] * found[1][1] * found[2][1]
-            zero = tirx.const(0, x.dtype)
+            zero = tirx.const(0, c.dtype())
             # Zero also of infinities.
             return te.sum(tirx.Select(weight == 0, zero, value * weight), axis=over)
 
@@ -159,23 +158,23 @@ def _volume_samples(c: NodeContext, mode: str, padding: str, align: bool) -> rel
     return c.builder.call_te(compute, c.input(), c.input(1), primfunc_name_hint="volume_samples")
 
 
-def _reflected(place: tirx.Expr, size: tirx.Expr, align: bool) -> tirx.Expr:
+def _reflected(place: tirx.Expr, size: tirx.Expr, align: bool, dtype: str) -> tirx.Expr:
     """Turn a place back at the first and the last element: at their centres, or outer sides."""
-    low = tirx.const(0.0 if align else -0.5, place.dtype)
+    low = tirx.const(0.0 if align else -0.5, dtype)
     span = size - 1 if align else size
     distance = te.abs(place - low)
-    turns = te.floor(distance / te.max(span, tirx.const(0.5, place.dtype)))
+    turns = te.floor(distance / te.max(span, tirx.const(0.5, dtype)))
     rest = distance - turns * span
     is_even = turns - 2 * te.floor(turns / 2) < 0.5
     turned = tirx.Select(is_even, low + rest, low + span - rest)
     within = tirx.all(place >= low, place <= low + span)
-    return tirx.Select(within, place, tirx.Select(span <= 0, tirx.const(0, place.dtype), turned))
+    return tirx.Select(within, place, tirx.Select(span <= 0, tirx.const(0, dtype), turned))
 
 
-def _tap_weight(part: tirx.Expr, tap: tirx.Var, taps: int) -> tirx.Expr:
+def _tap_weight(part: tirx.Expr, tap: tirx.Var, taps: int, dtype: str) -> tirx.Expr:
     """Weight of a neighbour, of one, two or four, at a place behind the first (of four, second)."""
     if taps == 1:
-        return tirx.const(1, part.dtype)
+        return tirx.const(1, dtype)
     if taps == 2:
         return tirx.Select(tap == 0, 1 - part, part)
     a = -0.75
