@@ -27,17 +27,11 @@ BATCH = 12
 
 #: Why a case of a supported operator may be refused.
 REASONS = (
-    "training mode is not supported",
+    "in training mode its result is another one",
     "nested graphs",
     "the operator is not supported",
-    "one scale for each block",
-    "only images with two spatial axes",
-    "the indices, is not supported",
-    "floating-point operands need the attribute fmod=1",
-    "only the mode avg",
-    "shifting signed numbers by amounts that are not known",
     "align_corners with an extent",
-    "TVM does not sort",
+    "bits of float16 are not there",
     "without any elements",
     "values that are known only at run time",
     # Inputs without elements are taken for open shapes.
@@ -143,7 +137,7 @@ def test_other_operators_are_refused():
             continue
         for case in of_operator:
             refused += refusal(case.model) is not None
-    assert refused > 300
+    assert refused > 100
 
 
 def test_the_reference_is_what_onnx_says():
@@ -162,7 +156,9 @@ def test_the_reference_is_what_onnx_says():
             found = oracle.reference[name]
             assert found.shape == array.shape, case.name
             if array.dtype.kind == "f":
-                np.testing.assert_allclose(found, array, rtol=1e-3, atol=1e-5, err_msg=case.name)
+                # ONNX Runtime's transforms lose digits where large numbers cancel.
+                limit = max(1e-5, 1e-6 * np.abs(array[np.isfinite(array)]).max(initial=0))
+                np.testing.assert_allclose(found, array, rtol=1e-3, atol=limit, err_msg=case.name)
             else:
                 np.testing.assert_array_equal(found, array, err_msg=case.name)
     assert compared > 100

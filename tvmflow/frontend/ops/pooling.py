@@ -23,7 +23,7 @@ _MAX = {1: R.nn.max_pool1d, 2: R.nn.max_pool2d, 3: R.nn.max_pool3d}
 _AVERAGE = {1: R.nn.avg_pool1d, 2: R.nn.avg_pool2d, 3: R.nn.avg_pool3d}
 
 
-def pool_extents(op_type: str, attributes: Attributes, kernel: Extents, sizes: Extents) -> Extents:
+def pool_extents(attributes: Attributes, kernel: Extents, sizes: Extents) -> Extents:
     """Return the spatial extents of a pool's result.
 
     ONNX's shape inference is not asked: it counts windows of ``ceil_mode`` that begin behind the
@@ -55,7 +55,7 @@ def pool_extents(op_type: str, attributes: Attributes, kernel: Extents, sizes: E
 def _pool_type(node: onnx.NodeProto, graph: Graph) -> TensorType:
     attributes, data = node_attributes(node), graph.type_of(node.input[0])
     kernel = tuple(attributes.get("kernel_shape", ()))
-    extents = pool_extents(node.op_type, attributes, kernel, data.shape[2:])
+    extents = pool_extents(attributes, kernel, data.shape[2:])
     return windowed_type(data, data.shape[1], extents)
 
 

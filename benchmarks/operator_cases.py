@@ -1,7 +1,7 @@
 """ONNX's own test cases of single operators: right, refused and why, or nothing to compare.
 
-    python benchmarks/onnx_cases.py                        # writes results/onnx_cases.json
-    python benchmarks/onnx_cases.py --columns llvm --operators TopK DFT --json /tmp/found.json
+    python benchmarks/operator_cases.py                        # writes results/operator_cases.json
+    python benchmarks/operator_cases.py --columns llvm --operators TopK DFT --json /tmp/found.json
 
 A case is tried as it is, with all inputs but the first one as constants (shapes, axes, weights),
 and of some operators of constants only (lengths of windows, limits of ranges).  The first that is
@@ -157,7 +157,7 @@ def main() -> None:
     if arguments.json:
         arguments.json.write_text(json.dumps({"machine": machine(), **result}, indent=2) + "\n")
     elif not arguments.operators:
-        write_json("onnx_cases", result)
+        write_json("operator_cases", result)
 
 
 def summary(kinds: Mapping[str, str], operators: Mapping[str, str]) -> dict[str, Any]:
