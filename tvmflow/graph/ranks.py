@@ -1,8 +1,8 @@
 """The largest or smallest elements of short rows, by ranks.
 
 TVM's sort for GPUs makes many kernels of a few threads each.  An element's rank is the number of
-those that go before it, of equal ones those with a lower index; this is a sum like others, and so is
-the index that has a rank::
+those before it, of equal ones those with a lower index.  This is a sum like others, and so is the
+index that has a rank::
 
     before   (values, indices) = topk(x : [R, N], k)
     after    rank[r, i]    = sum_j (x[r, j] > x[r, i] or (x[r, j] == x[r, i] and j < i))
@@ -74,7 +74,8 @@ def _ranks(x: te.Tensor, axis: int, largest: bool) -> te.Tensor:
         theirs = x(*place)
         first = theirs > mine if largest else theirs < mine
         # Products and sums of truth values: C's operators would branch, which no vector does.
-        equal = (theirs == mine).astype("int32") * (other < index[axis]).astype("int32")
+        earlier = other.astype("int32") < index[axis].astype("int32")
+        equal = (theirs == mine).astype("int32") * earlier.astype("int32")
         return te.sum(first.astype("int32") + equal, other)
 
     return te.compute(x.shape, element, name="rank")
@@ -87,7 +88,7 @@ def _places(ranks: te.Tensor, axis: int, k: int, dtype: str) -> te.Tensor:
     def element(*index: tirx.Var) -> tirx.Expr:
         place = list(index)
         place[axis] = at
-        found = ranks(*place) == index[axis]
+        found = ranks(*place) == index[axis].astype("int32")
         return te.sum(tirx.Select(found, at.astype(dtype), tirx.const(0, dtype)), at)
 
     shape = [k if a == axis else n for a, n in enumerate(ranks.shape)]

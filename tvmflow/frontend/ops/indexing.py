@@ -13,7 +13,6 @@ from ..converter import (
     Refusal,
     constant,
     converts,
-    dtype_of,
     formulas,
     shape_along,
 )
@@ -96,13 +95,17 @@ def reverse_sequence(c: NodeContext) -> relax.Expr:
     if {batch, time} != {0, 1}:
         raise InvalidNode(f"batch and time are its axes {batch} and {time}, expected 0 and 1")
 
+    extent = c.shape()[time]
+
     def compute(x: te.Tensor, lengths: te.Tensor) -> te.Tensor:
         def element(*index: tirx.Var) -> tirx.Expr:
-            place, length = list(index), lengths(index[batch])
+            # Fused functions count in int64.
+            place, at = list(index), index[time].astype("int64")
+            length = lengths(index[batch]).astype("int64")
             # Of lengths that are longer than the axis nothing is read beside it.
-            turned = te.max(length - 1 - index[time], tirx.const(0, c.dtype(1)))
-            within = te.min(turned, x.shape[time] - 1)
-            place[time] = tirx.Select(index[time] < length, within, index[time])
+            turned = te.max(length - 1 - at, tirx.const(0, "int64"))
+            within = te.min(turned, tirx.const(extent - 1, "int64"))
+            place[time] = tirx.Select(at < length, within, at)
             return x(*place)
 
         return te.compute(x.shape, element, name="reverse_sequence")
@@ -121,13 +124,12 @@ def tensor_scatter(c: NodeContext) -> relax.Expr:
         raise InvalidNode(f"it writes {part} elements into {length}")
 
     begins = c.input(2) if c.has(2) else constant(np.zeros(c.shape()[0], np.int64))
-    dtype = dtype_of(begins)
 
     def compute(cache: te.Tensor, update: te.Tensor, places: te.Tensor) -> te.Tensor:
         def element(*index: tirx.Var) -> tirx.Expr:
-            at = index[axis].astype(dtype) - places(index[0])
+            at = index[axis].astype("int64") - places(index[0]).astype("int64")
             if mode == "circular":
-                at = tirx.floormod(at, tirx.const(length, dtype))
+                at = tirx.floormod(at, tirx.const(length, "int64"))
             place = list(index)
             place[axis] = at
             inside = tirx.all(at >= 0, at < part)

@@ -91,11 +91,12 @@ def _roi_maxima(c: NodeContext, rois: relax.Expr, samples: int, is_aligned: bool
             part = place - low.astype(dtype)
             weight = tirx.Select(sides[axis] == 0, 1 - part, part)
             weight = tirx.Select(outside, tirx.const(0, dtype), weight)
-            return te.min(low + sides[axis], size - 1), weight
+            # Fused functions count in int64.
+            return te.min(low + sides[axis], size - 1).astype("int64"), weight
 
         def element(region: tirx.Var, k: tirx.Var, i: tirx.Var, j: tirx.Var) -> tirx.Expr:
             (row, above), (column, left) = neighbour(region, 0, i), neighbour(region, 1, j)
-            picture = regions(region, 0).astype("int32")
+            picture = regions(region, 0).astype("int64")
             value = x(picture, k, row, column) * (above * left)
             return reducer(True, dtype)(value, axis=[*over, *sides])
 
@@ -143,7 +144,7 @@ def _volume_samples(c: NodeContext, mode: str, padding: str, align: bool) -> rel
                 outside = tirx.any(at < 0, at > size - 1)
                 weight = tirx.Select(outside, tirx.const(0, dtype), weight)
             # Also of what is NaN or far outside, nothing beyond the picture is read.
-            return te.min(te.max(at, 0), size - 1).astype("int32"), weight
+            return te.min(te.max(at, 0), size - 1).astype("int64"), weight
 
         def element(n: tirx.Var, k: tirx.Var, *point: tirx.Var) -> tirx.Expr:
             found = [neighbour(places(n, *point, 2 - axis), axis) for axis in range(3)]
