@@ -81,6 +81,7 @@ def is_finisher(name):
 def test_the_list_says_what_a_target_needs():
     assert "tvmflow.DecomposeCumsum" in listed(device="adreno")
     assert "tvmflow.DecomposeCumsum" not in listed(target="llvm")
+    assert "tvmflow.RankShortRows" in listed(target="cuda")
     assert "tvmflow.CaptureGraph" in listed(target="cuda", cuda_graph=True)
     assert "VMShapeLower" not in listed(device="adreno", format="standalone")
 

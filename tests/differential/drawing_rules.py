@@ -19,6 +19,8 @@ from onnx import helper
 from tvmflow.frontend.ops import CONVERTERS
 
 NEWEST_OPSET = 24
+#: The newest that ONNX has, for operators of which ONNX Runtime has none.
+LAST_OPSET = 28
 
 #: Adds nodes that apply an operator to a tensor; returns its results, the main one first.
 Draw = Callable[[Graph, Tensor], list[Tensor]]
@@ -121,7 +123,7 @@ UNKNOWN = {
     # ONNX's definition has a constant in fp32; what 1 + tanh cancels is not known of halves.
     "Gelu": ("float16", "float64"),
     # Nor is what vanishes in ONNX Runtime's Sigmoid.
-    "Swish": ("float16",),
+    "Swish": ("float16",), "SwiGLU": ("float16",),
 }  # fmt: skip
 NUMBERS = ("float32", "float32", "float32", "float32", "int32", "int64", "float16", "float64")
 NARROW = ("uint8", "int8", "uint32", "uint16", "int16", "uint64")
@@ -149,14 +151,15 @@ def generic(op_type: str) -> Rule | None:
         return None
     variadic = inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
     since = max(13, _first(op_type))
+    last = max(NEWEST_OPSET, LAST_OPSET if since > NEWEST_OPSET else 0)
     types = allowed_types(schema, inputs[0].type_str)
     values = VALUES if "float32" in types or types == ["bool"] else TAME
     if len(inputs) == 1 and not variadic:
-        return Rule(lambda g, x: _unary(g, x, op_type), (since, NEWEST_OPSET), values)
+        return Rule(lambda g, x: _unary(g, x, op_type), (since, last), values)
     if len(inputs) == 1:
-        return Rule(lambda g, x: _variadic(g, x, op_type), (since, NEWEST_OPSET), values)
+        return Rule(lambda g, x: _variadic(g, x, op_type), (since, last), values)
     if len(inputs) == 2 and not variadic:
-        return Rule(lambda g, x: _binary(g, x, op_type), (since, NEWEST_OPSET), values)
+        return Rule(lambda g, x: _binary(g, x, op_type), (since, last), values)
     return None
 
 
@@ -240,9 +243,7 @@ def _binary(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
     if op_type in ("Div", "Mod") and (whole or op_type == "Mod"):
         second = g.constant(g.rng.integers(1, 5, shape), x.dtype)
     if op_type == "Mod":
-        attributes = {} if whole and g.chance(0.5) else {"fmod": 1}
-    if op_type == "BitShift":
-        second = g.constant(g.rng.integers(0, 7, shape), x.dtype)
+        attributes = {} if g.chance(0.5) else {"fmod": 1}
     if op_type == "Pow":
         kind = g.pick("square", "cube", "root", "any", "whole")
         exponent = {
@@ -335,7 +336,21 @@ def cast_like(g: Graph, x: Tensor) -> list[Tensor]:
 def bit_shift(g: Graph, x: Tensor) -> list[Tensor]:
     x = g.cast(x, g.pick("uint8", "uint32", "uint16", "uint64"))
     amounts = g.constant(g.rng.integers(0, 7, narrow_shape(g, x)), x.dtype)
+    amounts = g.fed(amounts) if g.chance(0.3) else amounts
     return g.node("BitShift", [x, amounts], direction=g.pick("LEFT", "RIGHT"))
+
+
+@rule("BitCast", opsets=(26, LAST_OPSET), values=TAME)
+def bit_cast(g: Graph, x: Tensor) -> list[Tensor]:
+    """The bits of integers of 8 and 32 bits, and of fp32."""
+    source, target = g.pick(("uint8", "int8"), ("int32", "uint32"), ("float32", "int32"))
+    to = helper.np_dtype_to_tensor_dtype(np.dtype(target))
+    return g.node("BitCast", [g.cast(x, source)], to=to)
+
+
+@rule("SwiGLU", opsets=(28, LAST_OPSET))
+def swiglu(g: Graph, x: Tensor) -> list[Tensor]:
+    return g.node("SwiGLU", [x, g.operand(list(x.shape))], **attributes_of(g, "SwiGLU"))
 
 
 # ---- Windows ----------------------------------------------------------------------------------
@@ -375,7 +390,11 @@ def pool(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
         attributes["p"] = g.pick(2, 1, 3)
     if op_type == "AveragePool" and g.chance(0.5):
         attributes["count_include_pad"] = 1
-    return g.node(op_type, [x], **attributes)
+    # Of NaN and infinities, ONNX Runtime's places are none.
+    placed = op_type == "MaxPool" and g.kind in TAME and g.chance(0.3)
+    if placed and g.chance(0.5):
+        attributes["storage_order"] = 1
+    return g.node(op_type, [x], 1 + placed, **attributes)
 
 
 @rule("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
@@ -488,11 +507,14 @@ def hardmax(g: Graph, x: Tensor) -> list[Tensor]:
 
 
 @rule("CumSum")
-def cumsum(g: Graph, x: Tensor) -> list[Tensor]:
+def cumsum(g: Graph, x: Tensor, op_type: str = "CumSum") -> list[Tensor]:
     if g.kind in TAME:
         x = g.cast(x, g.pick("float32", "float32", "float32", "int32", "int64"))
     axis = g.constant(np.array(g.axis(x), g.pick("int64", "int32")))
-    return g.node("CumSum", [x, axis], exclusive=g.integer(0, 1), reverse=g.integer(0, 1))
+    return g.node(op_type, [x, axis], exclusive=g.integer(0, 1), reverse=g.integer(0, 1))
+
+
+rule("CumProd", opsets=(26, LAST_OPSET), values=TAME)(lambda g, x: cumsum(g, x, "CumProd"))
 
 
 @rule("BatchNormalization")
@@ -746,7 +768,8 @@ def pad(g: Graph, x: Tensor) -> list[Tensor]:
         pads.append(g.integer(0, most) if g.chance(0.5) else 0)
     inputs = [x, g.constant(np.array(pads, np.int64))]
     if mode == "constant" and g.chance(0.5):
-        inputs.append(g.constant(g.pick(1, 3), x.dtype))
+        value = g.constant(g.pick(1, 3), x.dtype)
+        inputs.append(g.fed(value) if g.chance(0.4) else value)
     return g.node("Pad", inputs, mode=mode)
 
 
@@ -950,8 +973,9 @@ def upsample(g: Graph, x: Tensor) -> list[Tensor]:
 
 @rule("GridSample", opsets=(16, NEWEST_OPSET), values=BESIDE_EACH_OTHER)
 def grid_sample(g: Graph, x: Tensor) -> list[Tensor]:
-    x = g.ranked(x, 4)
-    places = g.rng.uniform(-1.3, 1.3, (x.shape[0], *g.integers(1, 4, 2), 2))
+    axes = g.pick(2, 2, 3) if g.opset >= 20 else 2
+    x = g.ranked(x, 4) if axes == 2 else g.exactly(x, (x.shape[0], 3, *g.integers(1, 4, 3)))
+    places = g.rng.uniform(-1.3, 1.3, (x.shape[0], *g.integers(1, 4, axes), axes))
     grid = g.constant(places, "float32")
     if g.chance(0.5):
         grid = g.fed(grid)
@@ -1009,9 +1033,211 @@ def roi_align(g: Graph, x: Tensor) -> list[Tensor]:
     height, width = g.integers(1, 4, 2)
     return g.node(
         "RoiAlign", [x, rois, batches], output_height=height, output_width=width,
-        sampling_ratio=g.integer(1, 3), spatial_scale=g.pick(1.0, 0.5), mode="avg",
+        sampling_ratio=g.integer(1, 3), spatial_scale=g.pick(1.0, 0.5), mode=g.pick("avg", "max"),
         coordinate_transformation_mode=g.pick("half_pixel", "output_half_pixel"),
     )  # fmt: skip
+
+
+# ---- Attention, losses, transforms, recurrences -------------------------------------------------
+
+
+def tokens(g: Graph, x: Tensor, heads: int, length: int, depth: int, flat: bool) -> Tensor:
+    """Queries, keys or values of the tensor's elements, with heads as an axis or side by side."""
+    batch = 2
+    shape = (batch, length, heads * depth) if flat else (batch, heads, length, depth)
+    return g.exactly(x, shape)
+
+
+@rule("Attention", opsets=(23, NEWEST_OPSET), values=TAME)
+def attention(g: Graph, x: Tensor) -> list[Tensor]:
+    """All of it: shared heads, masks, caches, padded lengths, caps."""
+    flat, shared, group = g.chance(0.5), g.pick(1, 2, 3), g.pick(1, 2, 3)
+    rows, own, depth, width = g.pick(1, 3, 7), g.pick(2, 5, 7), g.pick(3, 8), g.pick(2, 4)
+    query = tokens(g, x, shared * group, rows, depth, flat)
+    shapes = [(2, own, shared * n) if flat else (2, shared, own, n) for n in (depth, width)]
+    key, value = (g.operand(shape) for shape in shapes)
+    attributes: dict[str, Any] = {}
+    if flat:
+        attributes |= {"q_num_heads": shared * group, "kv_num_heads": shared}
+    cached, padded = g.chance(0.3), g.opset >= 24 and g.chance(0.3)
+    past = g.pick(1, 4)
+    columns = own + past if cached else own
+    inputs: list[Tensor | None] = [query, key, value, None]
+    if g.chance(0.6):
+        shape = g.pick((rows, columns), (2, 1, rows, columns), (shared * group, rows, columns))
+        mask = g.rng.random(shape) < 0.7
+        mask[..., 0] = True
+        kind = g.pick("bool", "float32")
+        found = g.constant(mask if kind == "bool" else np.where(mask, 0.5, -np.inf), kind)
+        inputs[3] = g.fed(found) if g.chance(0.5) else found
+    if cached:
+        inputs += [g.operand((2, shared, past, n)) for n in (depth, width)]
+    elif padded:
+        # No less than there are queries: ONNX Runtime has no rows without keys.
+        lengths = g.constant(g.rng.integers(min(rows, own), own + 1, 2), "int64")
+        inputs += [None, None, g.fed(lengths) if g.chance(0.5) else lengths]
+    if g.chance(0.3) and (cached or rows <= own) and not padded:
+        attributes["is_causal"] = 1
+    if g.chance(0.3):
+        attributes["scale"] = g.pick(0.5, 0.25)
+    if g.chance(0.3):
+        attributes["softcap"] = g.pick(2.0, 10.0)
+    return g.node("Attention", inputs, 3 if cached else 1, **attributes)
+
+
+@rule("RotaryEmbedding", opsets=(23, NEWEST_OPSET))
+def rotary_embedding(g: Graph, x: Tensor) -> list[Tensor]:
+    flat, heads, length = g.chance(0.5), g.pick(1, 3), g.pick(1, 5)
+    depth = g.pick(4, 8)
+    turned = g.pick(0, 4)
+    half = (turned or depth) // 2
+    x = tokens(g, x, heads, length, depth, flat)
+    attributes: dict[str, Any] = {"interleaved": g.integer(0, 1), "rotary_embedding_dim": turned}
+    if flat or turned:
+        attributes["num_heads"] = heads
+    if g.chance(0.5):
+        angles = [g.weights((9, half)) for _ in range(2)]
+        places = g.constant(g.rng.integers(0, 9, (2, length)), "int64")
+        inputs = [x, *angles, g.fed(places) if g.chance(0.5) else places]
+    else:
+        inputs = [x, *(g.weights((2, length, half)) for _ in range(2))]
+    return g.node("RotaryEmbedding", inputs, **attributes)
+
+
+@rule("LinearAttention", opsets=(27, LAST_OPSET), values=("normal",))
+def linear_attention(g: Graph, x: Tensor) -> list[Tensor]:
+    shared, group, length = g.pick(1, 2), g.pick(1, 2), g.pick(1, 3)
+    depth, width, kind = (
+        g.pick(2, 4),
+        g.pick(3, 4),
+        g.pick("linear", "gated", "delta", "gated_delta"),
+    )
+    query = g.exactly(x, (2, length, shared * group * depth))
+    operands = [g.weights((2, length, shared * n), scale=0.5) for n in (depth, width)]
+    past = g.weights((2, shared, depth, width)) if g.chance(0.5) else None
+    decay = (
+        g.weights((2, length, shared * g.pick(1, depth)), scale=0.3) if "gated" in kind else None
+    )
+    beta = g.weights((2, length, g.pick(1, shared)), scale=0.5) if "delta" in kind else None
+    return g.node(
+        "LinearAttention", [query, *operands, past, decay, beta], 2, q_num_heads=shared * group,
+        kv_num_heads=shared, update_rule=kind,
+    )  # fmt: skip
+
+
+@rule("CausalConvWithState", opsets=(27, LAST_OPSET), values=TAME)
+def causal_convolution(g: Graph, x: Tensor) -> list[Tensor]:
+    x = g.ranked(x, 3)
+    taps = g.integer(2, 4)
+    inputs = [x, g.weights((x.channels, 1, taps))]
+    inputs += [g.weights((x.channels,)) if g.chance(0.5) else None]
+    inputs += [g.operand((x.shape[0], x.channels, taps - 1)) if g.chance(0.5) else None]
+    return g.node("CausalConvWithState", inputs, 2, activation=g.pick("none", "silu"))
+
+
+@rule("TensorScatter", opsets=(24, NEWEST_OPSET))
+def tensor_scatter(g: Graph, x: Tensor) -> list[Tensor]:
+    x = movable(g, g.ranked(x, g.pick(3, 4)))
+    axis, mode = g.integer(1, x.rank - 1), g.pick("linear", "circular")
+    shape = list(x.shape)
+    shape[axis] = g.integer(1, x.shape[axis])
+    most = x.shape[axis] - (shape[axis] if mode == "linear" else 1)
+    begins = g.constant(g.rng.integers(0, most + 1, x.shape[0]), "int64")
+    inputs = [x, g.operand(shape, x.dtype)]
+    if g.chance(0.7):
+        inputs.append(g.fed(begins) if g.chance(0.5) else begins)
+    return g.node("TensorScatter", inputs, axis=axis - g.pick(0, x.rank), mode=mode)
+
+
+@rule("ReverseSequence")
+def reverse_sequence(g: Graph, x: Tensor) -> list[Tensor]:
+    x = movable(g, x if x.rank > 1 else g.ranked(x, 2))
+    batch = g.integer(0, 1)
+    lengths = g.constant(g.rng.integers(1, x.shape[1 - batch] + 1, x.shape[batch]), "int64")
+    inputs = [x, g.fed(lengths) if g.chance(0.5) else lengths]
+    return g.node("ReverseSequence", inputs, batch_axis=batch, time_axis=1 - batch)
+
+
+@rule("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", values=TAME)
+def loss(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
+    x = g.ranked(x, g.pick(2, 3, 4))
+    labels = g.rng.integers(0, x.channels, (x.shape[0], *x.shape[2:]))
+    attributes: dict[str, Any] = {"reduction": g.pick("mean", "sum", "none")}
+    if g.chance(0.5):
+        attributes["ignore_index"] = g.pick(0, -1)
+        labels[g.rng.random(labels.shape) < 0.2] = attributes["ignore_index"]
+        labels[0] = x.channels - 1
+    places = g.constant(labels, g.pick("int64", "int32"))
+    inputs = [x, g.fed(places) if g.chance(0.5) else places]
+    if g.chance(0.5):
+        inputs.append(g.positive([x.channels]))
+    return g.node(op_type, inputs, **attributes)
+
+
+@rule("DFT", opsets=(20, NEWEST_OPSET), values=TAME)
+def dft(g: Graph, x: Tensor) -> list[Tensor]:
+    parts, length = g.pick(1, 2), g.pick(4, 5, 9, 16)
+    shape = [2, length, 3, parts]
+    axis = g.pick(1, 2, -2, -3)
+    attributes = {"inverse": g.integer(0, 1)}
+    if attributes["inverse"] == 0 and parts == 1 and g.chance(0.5):
+        attributes["onesided"] = 1
+    count = g.constant(np.array(g.pick(3, 6, 17)), "int64") if g.chance(0.5) else None
+    inputs = [g.exactly(x, shape), count, g.constant(np.array(axis), "int64")]
+    return g.node("DFT", inputs, **attributes)
+
+
+@rule("STFT", opsets=(17, NEWEST_OPSET), values=TAME)
+def stft(g: Graph, x: Tensor) -> list[Tensor]:
+    signal, length = g.exactly(x, (2, 40, 1)), g.pick(8, 12, 7)
+    window = g.weights((length,)) if g.chance(0.5) else None
+    step = g.constant(np.array(g.pick(3, 8)), "int64")
+    inputs = [signal, step, window, g.constant(np.array(length), "int64")]
+    return g.node("STFT", inputs, onesided=g.integer(0, 1))
+
+
+@rule("Det", values=TAME)
+def det(g: Graph, x: Tensor) -> list[Tensor]:
+    size = g.integer(1, 4)
+    return g.node("Det", [g.exactly(x, g.pick((3, size, size), (size, size), (1, 2, size, size)))])
+
+
+@rule("MaxUnpool")
+def max_unpool(g: Graph, x: Tensor) -> list[Tensor]:
+    """A pool and its inverse."""
+    x = g.ranked(x, 4)
+    kernel = [min(2, extent) for extent in x.shape[2:]]
+    largest, places = g.node("MaxPool", [x], 2, kernel_shape=kernel, strides=kernel)
+    inputs = [largest, places]
+    if g.chance(0.5):
+        inputs.append(g.constant(np.array(x.shape), "int64"))
+    return g.node("MaxUnpool", inputs, kernel_shape=kernel, strides=kernel)
+
+
+@rule("Col2Im", opsets=(18, NEWEST_OPSET))
+def col2im(g: Graph, x: Tensor) -> list[Tensor]:
+    size, kernel = g.integers(4, 7, 2), g.integers(1, 3, 2)
+    strides, dilations, pads = g.integers(1, 2, 2), g.integers(1, 2, 2), g.integers(0, 1, 4)
+    counts = [
+        (n + before + after - (k - 1) * d - 1) // stride + 1
+        for n, before, after, k, d, stride in zip(
+            size, pads[:2], pads[2:], kernel, dilations, strides, strict=True
+        )
+    ]
+    if min(counts) < 1:
+        raise InvalidError("the kernel is larger than the picture")
+    columns = g.exactly(x, (2, 3 * kernel[0] * kernel[1], counts[0] * counts[1]))
+    shapes = [g.constant(np.array(shape), "int64") for shape in (size, kernel)]
+    return g.node("Col2Im", [columns, *shapes], strides=strides, dilations=dilations, pads=pads)
+
+
+@rule("Dropout")
+def dropout(g: Graph, x: Tensor) -> list[Tensor]:
+    """Without training, and with a ratio of nothing."""
+    inputs: list[Tensor | None] = [x]
+    if g.chance(0.5):
+        inputs += [g.constant(np.array(0.0), "float32"), g.constant(np.array(True))]
+    return g.node("Dropout", inputs, g.integer(1, 2))
 
 
 # ---- Quantized numbers ------------------------------------------------------------------------
@@ -1032,6 +1258,17 @@ def scale_and_zero(g: Graph, dtype: str, count: int = 0) -> tuple[Tensor, Tensor
     return g.constant(scales, "float32"), g.constant(zeros, dtype)
 
 
+def scales_of_blocks(
+    g: Graph, x: Tensor, dtype: str, axis: int, block: int
+) -> tuple[Tensor, Tensor]:
+    """A scale and a zero point for each block of elements along an axis."""
+    shape = list(x.shape)
+    shape[axis] = -(-shape[axis] // block)
+    low, high = (0, 255) if dtype == "uint8" else (-128, 127)
+    scales = g.constant(g.rng.uniform(0.01, 0.2, shape), "float32")
+    return scales, g.constant(g.rng.integers(low, high, shape), dtype)
+
+
 def bytes_(g: Graph, shape: Sequence[int], dtype: str) -> Tensor:
     info = np.iinfo(dtype)
     return g.constant(g.rng.integers(info.min, info.max + 1, shape), dtype)
@@ -1043,12 +1280,22 @@ def quantize(g: Graph, x: Tensor) -> list[Tensor]:
     if g.chance(0.4) and x.rank > 1:
         pair = scale_and_zero(g, dtype, x.channels)
         return g.node("QuantizeLinear", [x, *pair], axis=1)
+    if g.opset >= 21 and x.rank and g.chance(0.3):
+        axis = g.axis(x)
+        block = g.integer(1, x.shape[axis])
+        pair = scales_of_blocks(g, x, dtype, axis, block)
+        return g.node("QuantizeLinear", [x, *pair], axis=axis, block_size=block)
     return g.node("QuantizeLinear", [x, *scale_and_zero(g, dtype)])
 
 
 @rule("DequantizeLinear", values=("whole", "normal", "masks", "wide"))
 def dequantize(g: Graph, x: Tensor) -> list[Tensor]:
     y, scale, zero = quantized(g, x)
+    if g.opset >= 21 and x.rank and g.chance(0.3):
+        axis = g.axis(x)
+        block = g.integer(1, x.shape[axis])
+        pair = scales_of_blocks(g, y, y.dtype, axis, block)
+        return g.node("DequantizeLinear", [y, *pair], axis=axis, block_size=block)
     if g.chance(0.3) and x.rank > 1:
         pair = scale_and_zero(g, y.dtype, x.channels)
         return g.node("DequantizeLinear", [y, *pair], axis=1)

@@ -72,7 +72,7 @@ def work(index: int, options: argparse.Namespace, before: Counts, queue: Any) ->
         column = columns[turn % len(columns)]
         round_ = turn // len(columns)
         turn += 1
-        opset = rng.choices(OPSETS, [6, 3, 2, 2, 2, 1])[0]
+        opset = rng.choices(OPSETS, [6, 3, 2, 2, 2, 1, 1])[0]
         aims = aims_for(column, opset, hits, options.operators)
         if not aims:
             continue

@@ -85,6 +85,8 @@ SUMS = names(
 SERIAL = 2.0**-24 / 8
 #: Maxima of windows and of axes, of which ONNX Runtime loses NaN.
 LOSE_NAN = names("ReduceMax ReduceMin MaxPool GlobalMaxPool")
+#: Sums of all elements along an axis, large ones too, whose differences are small.
+TRANSFORMS = names("DFT STFT")
 #: Their weights may be multiplied by a factor of what they compute.
 WEIGHTED = names("Conv ConvTranspose MatMul Gemm")
 #: Whole numbers up to here are exact in fp32, and sums of them.
@@ -126,6 +128,9 @@ def moved(
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         copy.input[:] = [renamed.get(name, name) for name in node.input]
+        if not node.input:
+            nodes.append(copy)
+            continue
         around = [values[name] for name in (*node.input, *node.output) if name]
         floats = [a for a in around if a.dtype.kind == "f"]
         exact = node.op_type in EXACT and not _reduces(node)
@@ -183,6 +188,10 @@ def moved(
                 last = noise.beside_one(nodes, last, values[name], error=LOGISTIC_ERROR)
             if node.op_type in RECURRENT:
                 last = noise.beside_one(nodes, last, values[name], error=RECURRENT_ERROR)
+            if node.op_type in TRANSFORMS:
+                unit = max(2.0**-11 * half, ULPS * 2.0**-24)
+                error = unit * _largest(first) * max(first.shape) ** 0.5
+                last = noise.beside_one(nodes, last, values[name], error=error)
             if winograd and not exact and is_tiled(node, values):
                 # All elements of a tile err by units of what such sums are, in which it is stored.
                 unit = 2.0**-11 if half else ULPS * 2.0**-23
@@ -493,7 +502,9 @@ def _function(node: onnx.NodeProto, opset: int, types: Sequence[str | None]) -> 
         body = _body(node.op_type, opset, bare.SerializeToString(), tuple(types))
     except Exception:  # noqa: BLE001 (then only what goes in and comes out is moved)
         return None
-    nested = body is not None and any(a.g.node for part in body.node for a in part.attribute)
+    if body is None or not body.node:  # some need shapes to be written out
+        return None
+    nested = any(a.g.node for part in body.node for a in part.attribute)
     return None if nested else body
 
 

@@ -30,8 +30,9 @@ from saving import signature
 Aim = tuple[str, str]
 #: Networks that are compiled as one.
 BATCH = 8
-#: The newest operator sets that ONNX Runtime has, and some before; 9 is for what is no more.
-OPSETS = (18, 21, 13, 23, 24, 9)
+#: The newest operator sets that ONNX Runtime has, and some before; 9 is for what is no more, and
+#: 28 for what only ONNX's evaluator has.
+OPSETS = (18, 21, 13, 23, 24, 9, 28)
 
 SETTINGS = settings(
     deadline=None,

@@ -14,10 +14,6 @@ from onnx_cases import node_cases
 
 from tvmflow.frontend.nested import renamed
 
-#: Which inputs are fed, the others are constants: all; the first one; the last, which of a loop is
-#: its state.
-FED = AS_IT_IS, *WITH_CONSTANTS = slice(None), slice(1), slice(-1, None)
-
 #: Cases of several operators: other operators, written out.
 SEVERAL = "several operators"
 
@@ -48,19 +44,25 @@ def is_numeric(case: Any) -> bool:
     return all(isinstance(a, np.ndarray) and a.dtype.kind in "fiub" for a in arrays)
 
 
-def network_of(case: Any, prefix: str, fed: slice = AS_IT_IS) -> tuple[Network, dict[str, Any]]:
-    """A case as a network with names of its own, and what it must compute.
+#: Which inputs of a case stay inputs, the others are constants: all; the first one (shapes, axes,
+#: weights are constants); the last one, which of a loop is its state; none.
+FORMS = {
+    "as it is": slice(None), "with constants": slice(1), "with constants before": slice(-1, None),
+    "of constants": slice(0),
+}  # fmt: skip
+#: Operators that are asked for by a shape, a length or limits: these are constants in a network.
+OF_CONSTANTS = (
+    "BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow", "MelWeightMatrix", "Range",
+)  # fmt: skip
 
-    Parameters
-    ----------
-    fed
-        The inputs that are none of the constants: shapes, axes, weights.
-    """
+
+def network_of(case: Any, prefix: str, *, form: str) -> tuple[Network, dict[str, np.ndarray]]:
+    """A case in one of `FORMS` as a network with names of its own, and what it must compute."""
     graph = case.model.graph
     inputs, outputs = values(case)
     named = dict(zip([v.name for v in graph.input], inputs, strict=False))
     known = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
-    feeds = {n: a for n, a in list(named.items())[fed] if n not in known}
+    feeds = {n: a for n, a in list(named.items())[FORMS[form]] if n not in known}
     known |= {n: a for n, a in named.items() if n not in feeds}
     outer = {*named, *known, *(name for node in graph.node for name in node.output)}
     names = {name: prefix + name for name in outer if name}
@@ -81,6 +83,14 @@ def network_of(case: Any, prefix: str, fed: slice = AS_IT_IS) -> tuple[Network, 
         tuple(Tensor(n, a.shape, a.dtype.name) for n, a in expected.items()),
     )
     return network, expected
+
+
+def forms_of(case: Any) -> list[str]:
+    """The forms in which a case is tried, one after the other."""
+    of_constants = all(
+        n.op_type in OF_CONSTANTS or n.op_type == "Constant" for n in case.model.graph.node
+    )
+    return list(FORMS) if of_constants else list(FORMS)[:-1]
 
 
 def opset_of(case: Any) -> int:

@@ -54,17 +54,27 @@ class Reference:
 
     def __init__(self, model: onnx.ModelProto):
         self.names = [output.name for output in model.graph.output]
+        self._model = model
         try:
             self._run = session(model).run
         except Exception:  # noqa: BLE001 (its errors share no other class)
-            self._run = ReferenceEvaluator(model).run
-            self.fallback = True
+            self._fall_back()
 
     fallback = False
 
+    def _fall_back(self) -> None:
+        self._run = ReferenceEvaluator(self._model).run
+        self.fallback = True
+
     def __call__(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         with np.errstate(all="ignore"):
-            return [np.asarray(r) for r in self._run(None, dict(feeds))]
+            try:
+                results = self._run(None, dict(feeds))
+            except onnxruntime.capi.onnxruntime_pybind11_state.Fail:
+                # A case that it takes when it makes a session, and not when it runs.
+                self._fall_back()
+                results = self._run(None, dict(feeds))
+            return [np.asarray(r) for r in results]
 
 
 def run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:

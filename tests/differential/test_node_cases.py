@@ -12,7 +12,7 @@ import pytest
 from configurations import Configuration
 from drivers import processor_drivers
 from judging import Worker
-from node_cases import AS_IT_IS, FED, SEVERAL, cases, is_numeric, is_plain, network_of, opset_of
+from node_cases import SEVERAL, cases, forms_of, is_numeric, is_plain, network_of, opset_of
 from oracle import NoReferenceError, Oracle
 
 from tvmflow.errors import ModelError
@@ -31,19 +31,13 @@ BATCH = 12
 
 #: Why a case of a supported operator may be refused.
 REASONS = (
-    "training mode is not supported",
+    "in training mode its result is another one",
     "its trip count is computed at run time",
     # Of ONNX's own AffineGrid.
     "Input to 'Range' op should be scalars",
     "the operator is not supported",
-    "one scale for each block",
-    "only images with two spatial axes",
-    "the indices, is not supported",
-    "floating-point operands need the attribute fmod=1",
-    "only the mode avg",
-    "shifting signed numbers by amounts that are not known",
     "align_corners with an extent",
-    "TVM does not sort",
+    "bits of float16 are not there",
     "without any elements",
     "values that are known only at run time",
     # Inputs without elements are taken for open shapes.
@@ -85,12 +79,12 @@ def prepared(chosen):
             counts["not compared"] += 1
             continue
         reasons = []
-        for fed in FED:
-            network, expected = network_of(case, f"n{index}_", fed)
+        for form in forms_of(case):
+            network, expected = network_of(case, f"n{index}_", form=form)
             why = refusal(network.model)
             reasons.append(why)
             if why is None:
-                counts["as it is" if fed == AS_IT_IS else "with constants"] += 1
+                counts[form] += 1
                 by_opset[opset_of(case)].append((network, expected))
                 break
         else:
@@ -151,7 +145,7 @@ def test_other_operators_are_refused():
             continue
         for case in of_operator:
             refused += refusal(case.model) is not None
-    assert refused > 300
+    assert refused > 100
 
 
 def test_the_reference_is_what_onnx_says():
@@ -160,7 +154,7 @@ def test_the_reference_is_what_onnx_says():
     for case in one_of_each("llvm"):
         if not is_numeric(case) or not is_plain(case):
             continue
-        network, expected = network_of(case, "n")
+        network, expected = network_of(case, "n", form="as it is")
         try:
             oracle = Oracle(network)
         except NoReferenceError:
@@ -170,7 +164,9 @@ def test_the_reference_is_what_onnx_says():
             found = oracle.reference[name]
             assert found.shape == array.shape, case.name
             if array.dtype.kind == "f":
-                np.testing.assert_allclose(found, array, rtol=1e-3, atol=1e-5, err_msg=case.name)
+                # ONNX Runtime's transforms lose digits where large numbers cancel.
+                limit = max(1e-5, 1e-6 * np.abs(array[np.isfinite(array)]).max(initial=0))
+                np.testing.assert_allclose(found, array, rtol=1e-3, atol=limit, err_msg=case.name)
             else:
                 np.testing.assert_array_equal(found, array, err_msg=case.name)
     assert compared > 100
@@ -179,7 +175,7 @@ def test_the_reference_is_what_onnx_says():
 def test_a_wrong_case_is_found():
     """The comparison is with the case's own results."""
     case = cases()["Relu"][0]
-    network, expected = network_of(case, "n")
+    network, expected = network_of(case, "n", form="as it is")
     (name,) = expected
     oracle = Oracle(network, expected={name: expected[name] + np.float32(1e-3)})
     assert oracle.judge({name: expected[name]}) is not None

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import tvm
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
 from tvmflow.errors import ModelError
@@ -48,6 +49,17 @@ def onnxruntime_results(
             model.SerializeToString(), providers=["CPUExecutionProvider"]
         )
         return session.run(None, dict(feeds))
+    except Exception:  # noqa: BLE001 (its errors share no other class)
+        return None
+
+
+def evaluator_results(
+    model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]
+) -> list[np.ndarray] | None:
+    """Run a model in ONNX's evaluator; ``None`` if it does not take the model."""
+    try:
+        with np.errstate(all="ignore"):
+            return [np.asarray(r) for r in ReferenceEvaluator(model).run(None, dict(feeds))]
     except Exception:  # noqa: BLE001 (its errors share no other class)
         return None
 

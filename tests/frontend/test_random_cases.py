@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from random_operators import OPERATORS
 from random_resize import resize
+from random_sequences import SEQUENCES
 from random_shapes import SHAPES
 from random_windows import WINDOWS, Random
-from reference import judge, node_model, onnxruntime_results
+from reference import evaluator_results, judge, node_model, onnxruntime_results
 
-FAMILIES = {**WINDOWS, "Resize": resize, **OPERATORS, **SHAPES}
+FAMILIES = {**WINDOWS, "Resize": resize, **OPERATORS, **SHAPES, **SEQUENCES}
 
 #: What may be refused although ONNX Runtime computes something.
 REASONS = (
@@ -22,15 +23,24 @@ REASONS = (
     "interpolating",
 )
 
-RESULTS = {"TopK": 2, "DynamicQuantizeLinear": 3}
+#: ONNX Runtime's Col2Im is wrong for three axes whose padding or strides differ.
+ONLY_EVALUATED = ("Col2Im",)
+
+RESULTS = {
+    "TopK": 2, "DynamicQuantizeLinear": 3, "MaxPool": 2, "SoftmaxCrossEntropyLoss": 2,
+    "LinearAttention": 2, "CausalConvWithState": 2,
+}  # fmt: skip
 
 
 def check(family: str, seed: int) -> bool:
     """Check one case; return whether it is computed."""
     op_type, values, attributes, opset = FAMILIES[family](Random(seed))
-    model, feeds = node_model(op_type, values, opset, RESULTS.get(op_type, 1), **attributes)
+    results = 1 if (op_type, opset) == ("MaxPool", 7) else RESULTS.get(op_type, 1)
+    model, feeds = node_model(op_type, values, opset, results, **attributes)
     described = (op_type, opset, [v if v is None else (v.shape, v.dtype) for v, _ in values])
-    expected = onnxruntime_results(model, feeds)
+    expected = None if op_type in ONLY_EVALUATED else onnxruntime_results(model, feeds)
+    if expected is None and family in SEQUENCES:
+        expected = evaluator_results(model, feeds)
     try:
         with np.errstate(all="ignore"):
             refusal = judge(model, feeds, expected)

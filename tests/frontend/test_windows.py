@@ -42,7 +42,6 @@ def test_windows_of_pools(ceil):
     cases = product((7, 8, 9, 10), (2, 3), (1, 2, 3), (1, 2), (0, 1), (0, 1))
     for size, kernel, stride, dilation, begin, end in cases:
         found = pool_extents(
-            "MaxPool",
             {"strides": [stride], "dilations": [dilation], "pads": [begin, end], "ceil_mode": ceil},
             (kernel,),
             (size,),
@@ -53,7 +52,7 @@ def test_windows_of_pools(ceil):
 def test_a_transposed_convolution_is_as_large_as_what_would_give_its_input():
     for size, kernel, stride, dilation, pad in product((8, 9), (2, 3), (1, 2), (1, 2), (0, 1)):
         options = {"strides": [stride], "dilations": [dilation], "pads": [pad, pad]}
-        small = pool_extents("MaxPool", options, (kernel,), (size,))
+        small = pool_extents(options, (kernel,), (size,))
         rest = (size + 2 * pad - (kernel - 1) * dilation - 1) % stride
         options["output_padding"] = [rest]
         assert transposed_windows(options, (kernel,), small).extents == (size,)

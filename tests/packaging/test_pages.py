@@ -16,6 +16,7 @@ from tvmflow.cli.app import app
 
 sys.path.insert(0, str(pages.ROOT / "docs"))
 
+import write_operators
 import write_reference
 
 #: What the program's parser raises: newer versions of typer have a copy of click of their own.
@@ -119,6 +120,12 @@ def test_the_reference_of_commands_is_current():
     assert (pages.ROOT / "docs/reference.md").read_text(encoding="utf-8") == (
         write_reference.reference()
     ), "python docs/write_reference.py writes it anew"
+
+
+def test_the_page_of_operators_is_current():
+    assert (pages.ROOT / "docs/operators.md").read_text(encoding="utf-8") == (
+        write_operators.operators()
+    ), "python docs/write_operators.py writes it anew"
 
 
 def test_the_index_has_every_page():

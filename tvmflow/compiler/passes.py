@@ -31,6 +31,7 @@ from ..graph.layout.interface import block_interface
 from ..graph.layout.layout import LayoutPass
 from ..graph.legalize import LEGALIZE, AnnotateCustomOperators, DecomposeCumsum, not_legalized
 from ..graph.memory import HoistWorkspaces, plan_memory
+from ..graph.ranks import RankShortRows
 from ..graph.simplify import FoldArrays, FoldCalls
 from ..graph.storage.float16 import UseFloat16
 from ..graph.storage.placement import table
@@ -67,7 +68,7 @@ def import_model(job: Compilation) -> None:
 def fuse(job: Compilation) -> list[Pass]:
     """Operators to primary functions, and these to larger ones."""
     return [
-        *([DecomposeCumsum] if job.target.is_gpu_kernel else []),
+        *([DecomposeCumsum, RankShortRows] if job.target.is_gpu_kernel else []),
         backend.DispatchSampling(),
         backend.DispatchSortScan(),
         transform.LegalizeOps(LEGALIZE),

@@ -194,7 +194,7 @@ ResultType = Callable[[onnx.NodeProto, Graph], TensorType]
 
 #: Converter by ONNX operator.
 CONVERTERS: dict[str, Converter] = {}
-#: By operators for which ONNX's shape inference is not asked.
+#: By operators for which ONNX's shape inference is not asked; all their results have one shape.
 RESULT_TYPES: dict[str, ResultType] = {}
 
 

@@ -13,14 +13,16 @@ from ..ir.operator import DOMAIN, VERSION
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorInfo, TensorType
 from ..ops.onnx_form import register_schemas
-from .graph import DEFAULT_DOMAINS, Graph, unknown_operator
+from .graph import DEFAULT_DOMAINS, Graph, node_name, unknown_operator
 from .lift import lift_constants
-from .nested import all_nodes, rewritten
+from .nested import all_nodes, nested_graphs, rewritten
 from .rewrite import expand_quantized, move_quantized
 from .shapes import static_inputs
-from .source import Source
+from .source import PACKED, Source, dtype_name
 from .upgrade import OLDEST_OPSET, upgraded
 
+#: Operators to which numbers of 2 and 4 bits are the same in bytes.
+_READ_PACKED = ("DequantizeLinear", "Cast")
 #: The oldest file format: the first with named operator sets.
 OLDEST_IR_VERSION = 3
 
@@ -40,6 +42,7 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     graph = model.graph
     constants: dict[str, np.ndarray] = {}
     nodes = lift_constants(graph, source, constants)
+    _check_packed(graph)
     # Since format 4 an input with an initializer is a weight that a caller might replace.
     inputs = [value for value in graph.input if value.name not in constants]
     infos = static_inputs(inputs, shapes)
@@ -88,6 +91,29 @@ def _inlined(skeleton: onnx.ModelProto) -> onnx.GraphProto:
             f"The model's functions cannot be resolved: {error}",
             remedy="Export the model without functions.",
         ) from error
+
+
+def _check_packed(graph: onnx.GraphProto) -> None:
+    """Refuse weights of 2 and 4 bits but where their numbers are all that counts, as in bytes."""
+    nodes = list(all_nodes(graph.node))
+    graphs = [graph, *(inner for node in nodes for inner in nested_graphs(node))]
+    weights = [tensor for each in graphs for tensor in each.initializer]
+    packed = {t.name: t.data_type for t in weights if t.data_type in PACKED}
+    for node in nodes:
+        if node.op_type == "Constant":
+            kinds = [a.t.data_type for a in node.attribute if a.t.data_type in PACKED]
+            packed |= dict.fromkeys(node.output[:1], kinds[0]) if kinds else {}
+    if not packed:
+        return
+    readers = [(name, node) for node in nodes for name in node.input if name in packed]
+    for name, node in readers:
+        if node.op_type not in _READ_PACKED:
+            raise UnsupportedModelError(
+                f"Tensor {name!r} has the element type {dtype_name(packed[name])} and is read by "
+                f"node {node_name(node)!r} ({node.op_type}); only {' and '.join(_READ_PACKED)} "
+                "may read such weights.",
+                remedy="Keep the weights in 8 bits.",
+            )
 
 
 def _check_versions(model: onnx.ModelProto) -> int:

@@ -182,7 +182,13 @@ def _infer_own(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType
     types: dict[str, TensorType] = {}
     try:
         for name in filter(None, node.output):
-            types[name] = own_rule(node, graph) if own_rule else _static_type(inferred.get(name))
+            found = inferred.get(name)
+            if own_rule is None:
+                types[name] = _static_type(found)
+                continue
+            types[name] = kind = own_rule(node, graph)
+            if name != node.output[0] and found is not None:  # places in that shape
+                types[name] = TensorType(kind.shape, DTYPES[found.tensor_type.elem_type])
     except InvalidNode as broken:
         raise invalid(node, str(broken)) from None
     except Refusal as refusal:

@@ -39,6 +39,12 @@ DTYPES: dict[int, str] = {
     )
 }  # fmt: skip
 
+#: Element types of weights of 2 and 4 bits, and those that hold their numbers.
+PACKED: dict[int, str] = {
+    TensorProto.INT4: "int8", TensorProto.UINT4: "uint8",
+    TensorProto.INT2: "int8", TensorProto.UINT2: "uint8",
+}  # fmt: skip
+
 #: Marks external data that lies in the model's own file.
 _SAME_FILE = "\0same file"
 
@@ -293,6 +299,8 @@ def dtype_name(elem_type: int) -> str:
 def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
     """Return the values of an initializer or an attribute's tensor; external data memory-mapped.
 
+    Numbers of 2 and 4 bits become bytes, of which :func:`.prepare.prepare` sees who reads them.
+
     ``source`` is the tensor's model; ``None`` for a tensor that holds its own values.
 
     Raises ``ModelError`` if external data is missing, cut short or outside the model's folder, or
@@ -300,6 +308,8 @@ def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
     """
     what, shape = f"Tensor {tensor.name!r}", tuple(tensor.dims)
     dtype = DTYPES.get(tensor.data_type)
+    if dtype is None and tensor.data_type in PACKED and not tensor.external_data:
+        return numpy_helper.to_array(tensor).astype(PACKED[tensor.data_type])
     if dtype is None:
         raise UnsupportedModelError(
             f"{what} has the element type {dtype_name(tensor.data_type)}, expected one of "

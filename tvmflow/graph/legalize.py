@@ -36,6 +36,7 @@ on any device::
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection
 from functools import partial
 
@@ -242,18 +243,24 @@ PARTIAL = "tvmflow.partial"
 
 @module_pass("DecomposeCumsum")
 def DecomposeCumsum(mod: IRModule) -> IRModule:  # noqa: N802
-    """Replace running sums along an axis; a module without any stays as it is."""
-    found = any(_is_cumsum(call) for call in nodes_in(mod["main"], Call))
+    """Replace running sums and products along an axis; a module without any stays as it is."""
+    found = any(_is_running(call) for call in nodes_in(mod["main"], Call))
     return _CumsumInSteps(mod).run() if found else mod
 
 
-def _is_cumsum(call: relax.Expr) -> bool:
-    return op_name(call) == "relax.cumsum" and call.attrs.axis is not None
+#: Operators of running sums and products, what they start with, and one step of them.
+_RUNNING: dict[str, tuple[int, Callable[[tirx.Expr, tirx.Expr], tirx.Expr]]] = {
+    "relax.cumsum": (0, operator.add), "relax.cumprod": (1, operator.mul),
+}  # fmt: skip
+
+
+def _is_running(call: relax.Expr) -> bool:
+    return op_name(call) in _RUNNING and call.attrs.axis is not None
 
 
 class _CumsumInSteps(Rewriter):
     def rewrite(self, var: relax.Var, value: relax.Expr) -> relax.Expr:
-        if not _is_cumsum(value):
+        if not _is_running(value):
             return super().rewrite(var, value)
         shape, dtype = shape_of(value), str(value.ty.dtype)
         axis = int(value.attrs.axis) % len(shape)
@@ -261,27 +268,37 @@ class _CumsumInSteps(Rewriter):
         if str(value.args[0].ty.dtype) != dtype:
             x = self.bb.emit(relax.op.astype(x, dtype))
         distance = 1
+        name = str(op_name(value))
         if value.attrs.exclusive:
-            x = self.bb.emit(self._shifted(x, axis, 1, add=False))
+            x = self.bb.emit(self._shifted(x, axis, 1, name, joined=False))
         while distance < shape[axis]:
             last = 2 * distance >= shape[axis]
-            x = self.bb.emit(self._shifted(x, axis, distance, add=True, is_partial=not last))
+            step = self._shifted(x, axis, distance, name, joined=True, is_partial=not last)
+            x = self.bb.emit(step)
             distance *= 2
         return x
 
     def _shifted(
-        self, x: relax.Expr, axis: int, distance: int, *, add: bool, is_partial: bool = False
+        self,
+        x: relax.Expr,
+        axis: int,
+        distance: int,
+        name: str,
+        *,
+        joined: bool,
+        is_partial: bool = False,
     ) -> relax.Call:
-        """``x[i - distance]``, or the sum of ``x[i]`` and that."""
+        """``x[i - distance]``, or the sum (or product) of ``x[i]`` and that."""
+        start, join = _RUNNING[name]
 
         def step(data: te.Tensor) -> te.Tensor:
             def body(*index: tirx.Var) -> tirx.Expr:
                 place = list(index)
                 place[axis] = index[axis] - distance
                 earlier = tirx.if_then_else(
-                    index[axis] >= distance, data(*place), tirx.const(0, data.dtype)
+                    index[axis] >= distance, data(*place), tirx.const(start, data.dtype)
                 )
-                return data(*index) + earlier if add else earlier
+                return join(data(*index), earlier) if joined else earlier
 
             return te.compute(data.shape, body, name="running_sum")
 

@@ -10,7 +10,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from ...codegen import rounding
-from ..converter import NodeContext, Refusal, converts, formulas
+from ..converter import NodeContext, Refusal, constant, converts, formulas
 
 
 @converts("Clip")
@@ -83,6 +83,21 @@ def swish(c: NodeContext) -> relax.Expr:
     """x · sigmoid(alpha · x)."""
     x, alpha = c.input(), c.attribute("alpha", 1.0)
     return x * R.sigmoid(x if alpha == 1.0 else x * c.constant(alpha))
+
+
+@converts("SwiGLU")
+def swiglu(c: NodeContext) -> relax.Expr:
+    """A gate's Swish times a value."""
+    return swish(c) * c.input(1)
+
+
+@converts("Dropout")
+def dropout(c: NodeContext) -> list[relax.Expr]:
+    """Nothing in inference, and the mask that says so."""
+    training, ratio = c.known(2), c.known(1)
+    if c.has(2) and (training is None or training.any()) and (ratio is None or ratio.any()):
+        raise Refusal("in training mode its result is another one at each call")
+    return [c.input(), constant(np.ones(c.shape(), bool))]
 
 
 @converts("Softplus")

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 import onnx
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.relax import op as R
+from tvm.tirx import floordiv, floormod
 
 from ...ir.tensors import TensorType
 from ..converter import InvalidNode, NodeContext, Refusal, constant, converts, formulas
@@ -255,3 +257,44 @@ def _cut(full: relax.Expr, windows: TransposedWindows) -> relax.Expr:
     if sizes == list(windows.extents) and not any(starts):
         return full
     return R.strided_slice(full, list(range(2, len(axes) + 2)), starts, ends)
+
+
+@converts("Col2Im")
+def col2im(c: NodeContext) -> relax.Expr:
+    """Add up columns of windows where these lie in an image: what im2col does, backwards."""
+    sizes = tuple(int(n) for n in c.array(1, "shape of the image"))
+    kernel = tuple(int(n) for n in c.array(2, "shape of the blocks"))
+    windows = read_windows(c.attributes, kernel, sizes)
+    counts = [
+        (size + begin + end - span) // stride + 1
+        for size, begin, end, span, stride in zip(
+            sizes, windows.begin, windows.end, windows.spans, windows.strides, strict=True
+        )
+    ]
+    batch, depth, columns = c.shape()
+    if columns != prod(counts) or depth % prod(kernel):
+        raise InvalidNode(
+            f"its {depth} × {columns} columns are not those of {counts} windows of {list(kernel)}"
+        )
+    channels = depth // prod(kernel)
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        over = [te.reduce_axis((0, extent)) for extent in kernel]
+
+        def element(n: tirx.Var, k: tirx.Var, *place: tirx.Var) -> tirx.Expr:
+            column, row, there = tirx.const(0, "int32"), k, []
+            for i, tap, extent, count, begin, stride, dilation in zip(
+                place, over, kernel, counts, windows.begin, windows.strides, windows.dilations,
+                strict=True,
+            ):  # fmt: skip
+                ahead = i + begin - tap * dilation
+                window = floordiv(ahead, stride)
+                there += [floormod(ahead, stride) == 0, window >= 0, window < count]
+                row, column = row * extent + tap, column * count + window
+            zero = tirx.const(0, c.dtype())
+            value = tirx.if_then_else(tirx.all(*there), x(n, row, column), zero)
+            return te.sum(value, axis=over)
+
+        return te.compute((batch, channels, *sizes), element, name="col2im")
+
+    return c.builder.call_te(compute, c.input(), primfunc_name_hint="col2im")

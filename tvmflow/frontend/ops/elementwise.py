@@ -7,7 +7,7 @@ from functools import reduce
 
 import numpy as np
 import onnx
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.relax import op as R
 
 from ..converter import NodeContext, Refusal, constant, converts, formulas
@@ -112,7 +112,14 @@ def modulo(c: NodeContext) -> relax.Expr:
     if c.attribute("fmod", 0):
         return R.mod(*c.inputs())
     if c.is_float():
-        raise Refusal("floating-point operands need the attribute fmod=1")
+        # The remainder of fmod, and the divisor where their signs differ; a quotient that is
+        # rounded down would lose digits.
+        divisor, zero = c.input(1), c.constant(0)
+        rest = c.emit(R.mod(c.input(), divisor))
+        apart = R.logical_or(
+            R.logical_and(rest < zero, divisor > zero), R.logical_and(rest > zero, divisor < zero)
+        )
+        return R.where(apart, rest + divisor, rest)
     if np.dtype(c.dtype()).itemsize < 4:
         # OpenCL C widens the sum of two small integers, and then has no `select` for it.
         return R.astype(R.floor_mod(*(c.cast(x, "int32") for x in c.inputs())), c.dtype())
@@ -121,17 +128,45 @@ def modulo(c: NodeContext) -> relax.Expr:
 
 @converts("BitShift")
 def bit_shift(c: NodeContext) -> relax.Expr:
-    """Shift left or right; by as many bits as there are, or more, gives 0."""
-    kind = np.dtype(c.dtype())
-    shift = R.left_shift if c.required("direction") == "LEFT" else R.right_shift
+    """Shift left or right, of signed numbers with their sign.
+
+    By a negative amount, or as many bits as there are or more, only signs are left: 0, or -1.
+    """
+    kind, left = np.dtype(c.dtype()), c.required("direction") == "LEFT"
+    shift = R.left_shift if left else R.right_shift
     bits, amount = 8 * kind.itemsize, c.known(1)
     if amount is not None and (amount >= 0).all() and (amount < bits).all():
         return shift(c.input(0), c.input(1))
-    if kind.kind != "u":
-        raise Refusal("shifting signed numbers by amounts that are not known is not supported")
     # Hardware takes the amount modulo the width.
-    within = R.minimum(c.input(1), c.constant(bits - 1))
-    return R.where(c.input(1) < c.constant(bits), shift(c.input(0), within), c.constant(0))
+    most = c.constant(bits - 1)
+    within = R.minimum(c.input(1), most)
+    valid = R.less_equal(c.input(1), most)
+    if kind.kind == "i":
+        is_negative = R.less(c.input(1), c.constant(0))
+        within = R.where(is_negative, most, within)
+        valid = R.logical_and(valid, R.logical_not(is_negative))
+        if not left:  # by one less than there are, a sign is in all bits
+            return shift(c.input(0), within)
+    return R.where(valid, shift(c.input(0), within), c.constant(0))
+
+
+@converts("BitCast")
+def bit_cast(c: NodeContext) -> relax.Expr:
+    """Take the bits of numbers for another type of as many."""
+    source, target = c.dtype(), c.result.dtype
+    if source == target:
+        return c.input()
+    if "float16" in (source, target) or c.graph.is_widened:
+        raise Refusal("bits of float16 are not there: it is computed in float32")
+    if "bool" in (source, target):
+        # A byte that is 0 or 1.
+        return R.not_equal(c.input(), c.constant(0)) if target == "bool" else R.astype(
+            c.input(), target
+        )  # fmt: skip
+    return c.builder.call_te(
+        lambda x: te.compute(x.shape, lambda *i: tirx.reinterpret(target, x(*i)), "bit_cast"),
+        c.input(), primfunc_name_hint="bit_cast",
+    )  # fmt: skip
 
 
 @converts("IsInf")

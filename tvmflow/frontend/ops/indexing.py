@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.relax import op as R
 
-from ..converter import NodeContext, Refusal, constant, converts, formulas, shape_along
+from ..converter import (
+    InvalidNode,
+    NodeContext,
+    Refusal,
+    constant,
+    converts,
+    formulas,
+    shape_along,
+)
 
 
 def _indices(c: NodeContext, extents: npt.ArrayLike) -> relax.Expr:
@@ -78,3 +86,57 @@ def one_hot(c: NodeContext) -> relax.Expr:
         wrapped = R.equal(indices, constant((positions - depth).astype(kind)))
         hit = R.logical_or(hit, wrapped)
     return R.where(hit, on, off)
+
+
+@converts("ReverseSequence")
+def reverse_sequence(c: NodeContext) -> relax.Expr:
+    """Turn the first elements of each sequence of a batch around, as many as its length says."""
+    batch, time = c.attribute("batch_axis", 1), c.attribute("time_axis", 0)
+    if {batch, time} != {0, 1}:
+        raise InvalidNode(f"batch and time are its axes {batch} and {time}, expected 0 and 1")
+
+    extent = c.shape()[time]
+
+    def compute(x: te.Tensor, lengths: te.Tensor) -> te.Tensor:
+        def element(*index: tirx.Var) -> tirx.Expr:
+            # Fused functions count in int64.
+            place, at = list(index), index[time].astype("int64")
+            length = lengths(index[batch]).astype("int64")
+            # Of lengths that are longer than the axis nothing is read beside it.
+            turned = te.max(length - 1 - at, tirx.const(0, "int64"))
+            within = te.min(turned, tirx.const(extent - 1, "int64"))
+            place[time] = tirx.Select(at < length, within, at)
+            return x(*place)
+
+        return te.compute(x.shape, element, name="reverse_sequence")
+
+    return c.builder.call_te(compute, c.input(), c.input(1), primfunc_name_hint="reverse_sequence")
+
+
+@converts("TensorScatter")
+def tensor_scatter(c: NodeContext) -> relax.Expr:
+    """Write a part of a cache along an axis, at a place of each batch's own."""
+    axis, mode = c.axis(-2), c.attribute("mode", "linear")
+    if mode not in ("linear", "circular") or axis == 0:
+        raise InvalidNode(f"its mode is {mode!r} along the axis {axis}")
+    length, part = c.shape()[axis], c.shape(1)[axis]
+    if part > length:
+        raise InvalidNode(f"it writes {part} elements into {length}")
+
+    begins = c.input(2) if c.has(2) else constant(np.zeros(c.shape()[0], np.int64))
+
+    def compute(cache: te.Tensor, update: te.Tensor, places: te.Tensor) -> te.Tensor:
+        def element(*index: tirx.Var) -> tirx.Expr:
+            at = index[axis].astype("int64") - places(index[0]).astype("int64")
+            if mode == "circular":
+                at = tirx.floormod(at, tirx.const(length, "int64"))
+            place = list(index)
+            place[axis] = at
+            inside = tirx.all(at >= 0, at < part)
+            return tirx.if_then_else(inside, update(*place), cache(*index))
+
+        return te.compute(cache.shape, element, name="tensor_scatter")
+
+    return c.builder.call_te(
+        compute, c.input(), c.input(1), begins, primfunc_name_hint="tensor_scatter"
+    )

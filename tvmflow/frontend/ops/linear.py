@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial, reduce
 
 import numpy as np
 from tvm import relax, topi
 from tvm.relax import op as R
 
-from ..converter import NodeContext, Refusal, constant, converts, dtype_of, formulas
+from ..converter import InvalidNode, NodeContext, Refusal, constant, converts, dtype_of, formulas
 from .quantization import difference, integer_product, requantize
 
 
@@ -81,3 +81,37 @@ def einsum(c: NodeContext) -> relax.Expr:
     assert all(dtype_of(operand) == c.result.dtype for operand in operands)
 
     return c.builder.call_te(partial(topi.einsum, equation), *operands, primfunc_name_hint="einsum")
+
+
+#: The largest matrix whose determinant is written out: of 24 products.
+_LARGEST_DETERMINANT = 4
+
+
+@converts("Det")
+def determinant(c: NodeContext) -> relax.Expr:
+    """Determinants of square matrices, expanded by their rows (P.-S. Laplace)."""
+    size = c.shape()[-1]
+    if c.shape()[-2] != size:
+        raise InvalidNode(f"its matrices are {c.shape()[-2]} × {size}, expected square ones")
+    if size > _LARGEST_DETERMINANT:
+        raise Refusal(
+            f"determinants of {size} × {size} matrices are not supported, only of small ones"
+        )
+    rank, batch = len(c.shape()), c.shape()[:-2]
+
+    @cache
+    def minor(columns: tuple[int, ...]) -> relax.Expr:
+        """Return the determinant of the last rows in these columns."""
+        row = size - len(columns)
+        terms = []
+        for position, column in enumerate(columns):
+            begin = [row, column]
+            value = R.strided_slice(
+                c.input(), [rank - 2, rank - 1], begin, [place + 1 for place in begin]
+            )
+            others = tuple(other for other in columns if other != column)
+            term = value * minor(others) if others else value
+            terms.append(R.negative(term) if position % 2 else term)
+        return c.emit(reduce(R.add, terms))
+
+    return R.reshape(minor(tuple(range(size))), batch)

@@ -20,10 +20,12 @@ from .reduction import first_extreme
 
 
 @converts("BatchNormalization")
-def batch_normalization(c: NodeContext) -> relax.Expr:
+def batch_normalization(c: NodeContext) -> relax.Expr | list[relax.Expr]:
     """Scale and shift every channel by given statistics."""
-    if c.attribute("training_mode", 0) or any(map(c.uses_result, range(1, 5))):
-        raise Refusal("training mode is not supported")
+    if c.attribute("training_mode", 0):
+        return _training_normalization(c)
+    if any(map(c.uses_result, range(1, 5))):
+        raise Refusal("training mode is not supported before operator set 14")
     if c.attribute("spatial", 1) != 1:
         raise Refusal("statistics for every element (spatial=0) are not supported")
     kind, x = _statistics_dtype(c), _in_statistics_dtype(c)
@@ -42,6 +44,23 @@ def batch_normalization(c: NodeContext) -> relax.Expr:
         )
         result = (x - mean) * (gamma / R.sqrt(variance + _epsilon(c))) + shift
     return result if kind == c.dtype() else R.astype(result, c.dtype())
+
+
+def _training_normalization(c: NodeContext) -> list[relax.Expr]:
+    """Normalize every channel by its own statistics, and move the given ones towards these."""
+    x, kind, rank = _in_statistics_dtype(c), _statistics_dtype(c), len(c.shape())
+    normal, mean, _ = _normalize(c, x, [axis for axis in range(rank) if axis != 1])
+    centred = x - mean
+    variance = R.mean(centred * centred, [axis for axis in range(rank) if axis != 1])
+    momentum = c.attribute("momentum", 0.9)
+    running = [
+        c.cast(old * c.constant(momentum, kind) + new * c.constant(1 - momentum, kind), dtype)
+        for old, new, dtype in (
+            (c.cast(c.input(3), kind), R.reshape(c.emit(mean), (-1,)), c.dtype(3)),
+            (c.cast(c.input(4), kind), variance, c.dtype(4)),
+        )
+    ]
+    return [c.cast(_affine(c, normal, shape_along(1, rank)), c.dtype()), *running]
 
 
 def _statistics_dtype(c: NodeContext) -> str:

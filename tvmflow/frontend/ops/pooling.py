@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 import onnx
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.relax import op as R
 
 from ...ir.tensors import TensorType
-from ..converter import NodeContext, Refusal, converts
+from ..converter import InvalidNode, NodeContext, Refusal, constant, converts
 from ..graph import Graph, node_attributes
 from .convolution import Attributes, Extents, Windows, read_windows, windowed_type
 from .elementwise import whole_power
@@ -23,7 +23,7 @@ _MAX = {1: R.nn.max_pool1d, 2: R.nn.max_pool2d, 3: R.nn.max_pool3d}
 _AVERAGE = {1: R.nn.avg_pool1d, 2: R.nn.avg_pool2d, 3: R.nn.avg_pool3d}
 
 
-def pool_extents(op_type: str, attributes: Attributes, kernel: Extents, sizes: Extents) -> Extents:
+def pool_extents(attributes: Attributes, kernel: Extents, sizes: Extents) -> Extents:
     """Return the spatial extents of a pool's result.
 
     ONNX's shape inference is not asked: it counts windows of ``ceil_mode`` that begin behind the
@@ -36,7 +36,7 @@ def pool_extents(op_type: str, attributes: Attributes, kernel: Extents, sizes: E
     # The specification and ONNX Runtime pad differently in these two cases.
     if same and max(windows.dilations) > 1:
         raise Refusal("auto_pad with dilations is ambiguous")
-    if same and op_type != "MaxPool":
+    if same:
         for size, span, stride in zip(sizes, windows.spans, windows.strides, strict=True):
             if (-(-size // stride) - 1) * stride + span - size <= -2:
                 raise Refusal("auto_pad with strides beyond the kernel is ambiguous")
@@ -55,16 +55,114 @@ def pool_extents(op_type: str, attributes: Attributes, kernel: Extents, sizes: E
 def _pool_type(node: onnx.NodeProto, graph: Graph) -> TensorType:
     attributes, data = node_attributes(node), graph.type_of(node.input[0])
     kernel = tuple(attributes.get("kernel_shape", ()))
-    extents = pool_extents(node.op_type, attributes, kernel, data.shape[2:])
+    extents = pool_extents(attributes, kernel, data.shape[2:])
     return windowed_type(data, data.shape[1], extents)
 
 
 @converts("MaxPool", result_type=_pool_type)
-def max_pool(c: NodeContext) -> relax.Expr:
-    """Maximum of each window."""
-    if c.uses_result(1):
-        raise Refusal("its second result, the indices, is not supported")
-    return _pool(_MAX, c.input(), _pool_windows(c), include_pad=False)
+def max_pool(c: NodeContext) -> list[relax.Expr | None]:
+    """Maximum of each window, and where it is."""
+    windows = _pool_windows(c)
+    maxima = c.emit(_pool(_MAX, c.input(), windows, include_pad=False))
+    return [maxima, _places(c, windows, maxima) if c.uses_result(1) else None]
+
+
+def _places(c: NodeContext, windows: Windows, maxima: relax.Expr) -> relax.Expr:
+    """Return where each maximum is first, as a number among all elements of the input.
+
+    It counts rows, or with ``storage_order`` columns, of each channel's picture.
+    """
+    sizes, by_columns = c.shape()[2:], bool(c.attribute("storage_order", 0))
+
+    def compute(x: te.Tensor, best: te.Tensor) -> te.Tensor:
+        over = [te.reduce_axis((0, extent)) for extent in windows.kernel]
+
+        def first(n: tirx.Var, k: tirx.Var, *index: tirx.Var) -> tirx.Expr:
+            at = [
+                i * stride - begin + tap * dilation
+                for i, stride, begin, tap, dilation in zip(
+                    index, windows.strides, windows.begin, over, windows.dilations, strict=True
+                )
+            ]
+            inside = [test for i, n in zip(at, sizes, strict=True) for test in (i >= 0, i < n)]
+            # Beside the picture the number is not used.
+            held = [te.min(te.max(i, 0), n - 1) for i, n in zip(at, sizes, strict=True)]
+            value, largest = x(n, k, *held), best(n, k, *index)
+            found = value == largest
+            if c.is_float():  # NaN is the maximum where there is one
+                found = tirx.any(found, tirx.all(value != value, largest != largest))  # noqa: PLR0124
+            number = _number(held, sizes).astype("int64")
+            behind = tirx.const(prod(sizes), "int64")
+            return te.min(tirx.Select(tirx.all(found, *inside), number, behind), axis=over)
+
+        places = te.compute(best.shape, first, name="first")
+
+        def number(n: tirx.Var, k: tirx.Var, *index: tirx.Var) -> tirx.Expr:
+            place = te.min(places(n, k, *index), tirx.const(prod(sizes) - 1, "int64"))
+            if by_columns:
+                digits = []
+                for size in reversed(sizes):
+                    digits.append(tirx.floormod(place, size))
+                    place = tirx.floordiv(place, size)
+                place = _number(digits, sizes[::-1])
+            return (n * x.shape[1] + k).astype("int64") * prod(sizes) + place
+
+        return te.compute(best.shape, number, name="places")
+
+    return c.builder.call_te(compute, c.input(), maxima, primfunc_name_hint="max_pool_places")
+
+
+def _number(digits: Sequence[tirx.Expr], sizes: Sequence[int]) -> tirx.Expr:
+    """Return the number of an element among all, the last axis counting fastest."""
+    number, *others = digits
+    for digit, size in zip(others, sizes[1:], strict=True):
+        number = number * size + digit
+    return number
+
+
+def _unpooled_extents(node: onnx.NodeProto, graph: Graph) -> Extents:
+    """Return the spatial extents that a pool had."""
+    attributes, sizes = node_attributes(node), graph.type_of(node.input[0]).shape[2:]
+    windows = read_windows(attributes, tuple(attributes.get("kernel_shape", ())), sizes)
+    return tuple(
+        (size - 1) * stride + k - begin - end
+        for size, stride, k, begin, end in zip(
+            sizes, windows.strides, windows.kernel, windows.begin, windows.end, strict=True
+        )
+    )
+
+
+def _unpool_type(node: onnx.NodeProto, graph: Graph) -> TensorType:
+    data, extents = graph.type_of(node.input[0]), _unpooled_extents(node, graph)
+    if len(node.input) > 2 and node.input[2]:
+        if node.input[2] not in graph.constants:
+            raise Refusal("its output_shape is computed at run time")
+        shape = tuple(int(n) for n in graph.constants[node.input[2]])
+        if shape[:2] != data.shape[:2] or len(shape) != len(data.shape):
+            raise InvalidNode(f"its output_shape is {list(shape)} for {data}")
+        if any(there < own for there, own in zip(shape[2:], extents, strict=True)):
+            raise InvalidNode(f"its output_shape {list(shape)} is smaller than {list(extents)}")
+        return TensorType(shape, data.dtype)
+    return windowed_type(data, data.shape[1], extents)
+
+
+@converts("MaxUnpool", result_type=_unpool_type)
+def max_unpool(c: NodeContext) -> relax.Expr:
+    """Put maxima back to where they were, between zeros.
+
+    Places are counted in the shape that the attributes say; a larger one has zeros behind.
+    """
+    shape = (*c.shape()[:2], *_unpooled_extents(c.node, c.graph))
+    zeros = c.constant(np.zeros(prod(shape)))
+    places, values = c.reshaped(1, (-1,)), c.reshaped(0, (-1,))
+    # Nothing is written beside the result.
+    inside = R.minimum(
+        R.maximum(places, constant(np.array(0))), constant(np.array(prod(shape) - 1))
+    )
+    result = R.reshape(c.emit(R.scatter_elements(zeros, c.emit(inside), values, 0)), shape)
+    missing = [there - own for there, own in zip(c.result.shape, shape, strict=True)]
+    widths = [width for n in missing for width in (0, n)]
+    return R.nn.pad(c.emit(result), widths) if any(missing) else result
 
 
 @converts("AveragePool", result_type=_pool_type)

@@ -34,7 +34,7 @@ from tvm.relax import op as R
 from ...codegen import rounding
 from ...ir.limits import LARGE_WEIGHT_BYTES
 from ...ir.rewriter import constant_array, narrow_source, op_name, shape_of
-from ..converter import NodeContext, Refusal, constant, converts, dtype_of, shape_along
+from ..converter import InvalidNode, NodeContext, Refusal, constant, converts, dtype_of, shape_along
 from ..graph import node_attributes
 
 _BYTES = ("int8", "uint8")
@@ -101,12 +101,13 @@ def dequantize(c: NodeContext) -> relax.Expr:
 def _check(c: NodeContext, quantized: str) -> None:
     if quantized not in _QUANTIZED:
         raise Refusal(f"{quantized} is not supported")
-    if c.attribute("block_size", 0):
-        raise Refusal("one scale for each block is not supported")
 
 
 def _parameters(c: NodeContext, zero_dtype: str) -> tuple[relax.Expr, relax.Expr | None]:
     """Return scale (in float32) and zero point, shaped to broadcast along their axis."""
+    if c.attribute("block_size", 0):
+        scale, *zeros = (_of_blocks(c, index) for index in (1, 2) if c.has(index))
+        return c.cast(scale, "float32"), c.cast(zeros[0], zero_dtype) if zeros else None
     rank, count = len(c.shape()), prod(c.shape(1))
     shape: list[int] = []
     if c.shape(1) != () and rank > 0:
@@ -119,6 +120,20 @@ def _parameters(c: NodeContext, zero_dtype: str) -> tuple[relax.Expr, relax.Expr
 
     zero = c.cast(c.reshaped(2, shape), zero_dtype) if c.has(2) else None
     return c.cast(c.reshaped(1, shape), "float32"), zero
+
+
+def _of_blocks(c: NodeContext, index: int) -> relax.Expr:
+    """Return scales or zero points of blocks along an axis, one for each element."""
+    axis, block = c.axis(1), c.attribute("block_size", 0)
+    blocks, extent = list(c.shape(index)), c.shape()[axis]
+    expected = [-(-n // block) if a == axis else n for a, n in enumerate(c.shape())]
+    if blocks != expected:
+        raise InvalidNode(f"its blocks of {block} are {blocks}, expected {expected}")
+    places = constant((np.arange(extent) // block).astype(np.int32))
+    known = c.known(index)
+    if known is not None:
+        return constant(np.repeat(known, block, axis).take(range(extent), axis))
+    return R.take(c.input(index), places, axis, "clip")
 
 
 @converts("DynamicQuantizeLinear")

@@ -8,7 +8,15 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op as R
 
-from ..converter import NodeContext, Refusal, constant, converts, normalized_axes, normalized_axis
+from ..converter import (
+    NodeContext,
+    Refusal,
+    constant,
+    converts,
+    dtype_of,
+    normalized_axes,
+    normalized_axis,
+)
 
 _Operator = Callable[..., relax.Expr]
 
@@ -25,8 +33,10 @@ _REDUCTIONS: dict[str, tuple[_Operator | None, _Operator, _Operator | None]] = {
 #: Reductions of whole numbers that Relax rounds in another way, or not at all.
 _FLOATING = ("ReduceMean", "ReduceL2", "ReduceLogSum")
 
-#: Types that TVM's sort on the CPU takes.
-_SORTABLE = ("float32", "float64", "int32", "int64", "uint8", "int8")
+#: Of types that TVM does not sort, those to sort in.
+_SORTED_IN = {
+    "int16": "int32", "uint16": "int32", "uint32": "int64", "uint64": "int64", "float16": "float32",
+}  # fmt: skip
 
 
 @converts(*_REDUCTIONS)
@@ -118,32 +128,35 @@ def first_extreme(x: relax.Expr, axis: int, keepdims: bool, largest: bool) -> re
     return R.maximum(position, constant(np.array(0, np.int64)))
 
 
-@converts("CumSum")
-def cumulative_sum(c: NodeContext) -> relax.Expr:
-    """Sum of all elements up to each one, or from each one on."""
+@converts("CumSum", "CumProd")
+def cumulative(c: NodeContext) -> relax.Expr:
+    """Sum or product of all elements up to each one, or from each one on."""
     axis = normalized_axis(int(c.array(1, "axis").reshape(())), len(c.shape()))
     exclusive, backwards = bool(c.attribute("exclusive", 0)), bool(c.attribute("reverse", 0))
     x = R.flip(c.input(), axis) if backwards else c.input()
-    total = R.cumsum(x, axis, dtype=c.dtype(), exclusive=exclusive)
+    accumulate = R.cumsum if c.op_type == "CumSum" else R.cumprod
+    total = accumulate(x, axis, dtype=c.dtype(), exclusive=exclusive)
     return R.flip(total, axis) if backwards else total
 
 
 @converts("TopK")
 def top_k(c: NodeContext) -> list[relax.Expr]:
     """The k largest or smallest elements in order, and their positions."""
-    if not c.attribute("sorted", 1):
-        raise Refusal("its order is unspecified (sorted=0)")
-    axis = c.axis(-1)
+    axis = c.axis(-1)  # the order that sorted=0 leaves open is the same
     k = int(c.array(1, "number of elements").reshape(())) if c.has(1) else c.required("k")
     largest = bool(c.attribute("largest", 1))
-    if c.dtype() not in _SORTABLE:
-        raise Refusal(f"TVM does not sort {c.dtype()}")
-    x = c.input()
-    if not c.is_float():
+    x, dtype = c.input(), c.dtype()
+    if not c.is_float() and dtype not in _SORTED_IN:
         pair = R.topk(x, k, axis, "both", largest, "int64")
         return [relax.TupleGetItem(pair, 0), relax.TupleGetItem(pair, 1)]
-    # As in ONNX Runtime NaN is the largest; infinity makes room for it.
-    finite = R.minimum(x, c.constant(np.finfo(c.dtype()).max))
-    ordered = R.where(x >= c.constant(-np.inf), finite, c.constant(np.inf))
-    places = R.topk(ordered, k, axis, "indices", largest, "int64")
+    keys = c.cast(x, _SORTED_IN.get(dtype, dtype))
+    if c.is_float():
+        # As in ONNX Runtime NaN is the largest; infinity makes room for it.
+        finite = R.minimum(keys, c.constant(np.finfo(c.dtype()).max, dtype_of(keys)))
+        is_number = keys >= c.constant(-np.inf, dtype_of(keys))
+        keys = R.where(is_number, finite, c.constant(np.inf, dtype_of(keys)))
+    elif dtype == "uint64":
+        # Its upper half is negative in 64 bits, and its lower half is not: their order is turned.
+        keys = R.bitwise_xor(keys, constant(np.array(np.iinfo(np.int64).min)))
+    places = c.emit(R.topk(keys, k, axis, "indices", largest, "int64"))
     return [R.gather_elements(x, places, axis), places]

@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 import onnx
-from tvm import relax
+from tvm import relax, te, topi
 from tvm.relax import op as R
 
 from ...ir.rewriter import shape_of
@@ -161,8 +161,10 @@ def pad(c: NodeContext) -> relax.Expr:
     if mode == "constant":
         if c.opset < 11:
             return _pad_constant(c, amounts, float(c.attribute("value", 0.0)))
-        value = c.array(2, "padding values").reshape(()).item() if c.has(2) else 0
-        return _pad_constant(c, amounts, value)
+        known = c.known(2)
+        if c.has(2) and known is None:
+            return _pad_computed(c, amounts)
+        return _pad_constant(c, amounts, 0 if known is None else known.reshape(()).item())
     if mode not in ("reflect", "edge", "wrap"):
         raise Refusal(f"its mode {mode!r} is unknown")
     for axis, (low, high) in enumerate(amounts):
@@ -189,14 +191,31 @@ def _amounts(c: NodeContext, rank: int) -> list[tuple[int, int]]:
 
 def _pad_constant(c: NodeContext, amounts: list[tuple[int, int]], value: float) -> relax.Expr:
     """Crop where the padding is negative, then pad with a value."""
+    x = _cropped(c, amounts)
+    widths = [max(width, 0) for pair in amounts for width in pair]
+    return R.nn.pad(x, widths, pad_value=value) if any(widths) else x
+
+
+def _cropped(c: NodeContext, amounts: list[tuple[int, int]]) -> relax.Expr:
+    """Crop where the padding is negative."""
     crops = {
         axis: range(max(-low, 0), extent - max(-high, 0))
         for axis, (extent, (low, high)) in enumerate(zip(c.shape(), amounts, strict=True))
         if low < 0 or high < 0
     }
-    x = _take_ranges(c.input(), c.shape(), crops)
-    widths = [max(width, 0) for pair in amounts for width in pair]
-    return R.nn.pad(x, widths, pad_value=value) if any(widths) else x
+    return _take_ranges(c.input(), c.shape(), crops)
+
+
+def _pad_computed(c: NodeContext, amounts: list[tuple[int, int]]) -> relax.Expr:
+    """Crop where the padding is negative, then pad with a value of run time."""
+    x = _cropped(c, amounts)
+    widths = [(max(low, 0), max(high, 0)) for low, high in amounts]
+
+    def compute(x: te.Tensor, value: te.Tensor) -> te.Tensor:
+        before, after = zip(*widths, strict=True)
+        return topi.nn.pad(x, before, after, value(*[0] * len(value.shape)))
+
+    return c.builder.call_te(compute, c.emit(x), c.input(2), primfunc_name_hint="pad")
 
 
 @converts("CenterCropPad")

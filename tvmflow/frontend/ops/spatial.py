@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.relax import op as R
 
-from ..converter import NodeContext, Refusal, converts, shape_along
+from ...codegen.nan_propagation import reducer
+from ..converter import InvalidNode, NodeContext, Refusal, converts, shape_along
 
 
 @converts("GridSample")
 def grid_sample(c: NodeContext) -> relax.Expr:
     """Sample an image at the positions of a grid."""
-    if len(c.shape()) != 4:
-        raise Refusal("only images with two spatial axes are supported")
+    if len(c.shape()) not in (4, 5):
+        raise Refusal(
+            f"its image has {len(c.shape()) - 2} spatial axes; two or three are supported"
+        )
     methods = {"linear": "bilinear", "bilinear": "bilinear", "nearest": "nearest",
                "cubic": "bicubic", "bicubic": "bicubic"}  # fmt: skip
     method = methods.get(c.attribute("mode", "linear"))
     if method is None:
         raise Refusal(f"its mode {c.attribute('mode')!r} is unknown")
     padding, align = c.attribute("padding_mode", "zeros"), bool(c.attribute("align_corners", 0))
+    if len(c.shape()) == 5:
+        return _volume_samples(c, method, padding, align)
     image = c.input()
     for axis in (2, 3):
         # Reflected between the centres of the first and the last element, which TVM divides by
@@ -35,9 +40,10 @@ def grid_sample(c: NodeContext) -> relax.Expr:
 
 @converts("RoiAlign")
 def roi_align(c: NodeContext) -> relax.Expr:
-    """Average of samples in every cell of every region."""
-    if c.attribute("mode", "avg") != "avg":
-        raise Refusal("only the mode avg is supported")
+    """Average or maximum of samples in every cell of every region."""
+    pool, samples = c.attribute("mode", "avg"), c.attribute("sampling_ratio", 0)
+    if pool not in ("avg", "max"):
+        raise InvalidNode(f"its mode {pool!r} is unknown")
     default = "half_pixel" if c.opset >= 16 else "output_half_pixel"
     mode = c.attribute("coordinate_transformation_mode", default)
     batch = R.astype(R.reshape(c.input(2), (c.shape(2)[0], 1)), c.dtype(1))
@@ -46,12 +52,138 @@ def roi_align(c: NodeContext) -> relax.Expr:
     if mode == "half_pixel":
         offset = np.array([0, -0.5, -0.5, -0.5, -0.5]) / scale
         rois = rois + c.constant(offset, c.dtype(1))
+    if pool == "max":
+        if samples < 1:
+            raise Refusal("the maximum of as many samples as a region is large is not supported")
+        return _roi_maxima(c, rois, samples, is_aligned=mode == "half_pixel")
     return R.vision.roi_align(
         c.input(), rois,
         pooled_size=(c.attribute("output_height", 1), c.attribute("output_width", 1)),
-        spatial_scale=scale, sample_ratio=c.attribute("sampling_ratio", 0),
+        spatial_scale=scale, sample_ratio=samples,
         aligned=mode == "half_pixel", layout="NCHW", mode="avg",
     )  # fmt: skip
+
+
+def _roi_maxima(c: NodeContext, rois: relax.Expr, samples: int, is_aligned: bool) -> relax.Expr:
+    """Largest sample in every cell of every region.
+
+    By ONNX's definition a sample is the largest of its four weighted neighbours, not their sum.
+    """
+    scale = c.attribute("spatial_scale", 1.0)
+    rows, columns = c.result.shape[2:]
+    sizes, dtype = c.shape()[2:], c.dtype()
+
+    def compute(x: te.Tensor, regions: te.Tensor) -> te.Tensor:
+        over = [te.reduce_axis((0, samples)) for _ in range(2)]
+        sides = [te.reduce_axis((0, 2)) for _ in range(2)]
+
+        def neighbour(region: tirx.Var, axis: int, cell: tirx.Var) -> tuple[tirx.Expr, tirx.Expr]:
+            """Place and weight of a neighbour on one side of a sample, along rows or columns."""
+            # Regions are columns and rows of the first corner, then of the second one.
+            begin, end = (regions(region, 1 + 2 * i + (1 - axis)) * scale for i in range(2))
+            extent = end - begin if is_aligned else te.max(end - begin, tirx.const(1, dtype))
+            size, count = sizes[axis], (rows, columns)[axis]
+            cell_size = extent / count
+            place = begin + cell * cell_size + (over[axis] + 0.5) * cell_size / samples
+            outside = tirx.any(place < -1, place > size)
+            place = te.min(te.max(place, 0), size - 1)
+            low = te.floor(place).astype("int32")
+            part = place - low.astype(dtype)
+            weight = tirx.Select(sides[axis] == 0, 1 - part, part)
+            weight = tirx.Select(outside, tirx.const(0, dtype), weight)
+            # Fused functions count in int64.
+            return te.min(low + sides[axis], size - 1).astype("int64"), weight
+
+        def element(region: tirx.Var, k: tirx.Var, i: tirx.Var, j: tirx.Var) -> tirx.Expr:
+            (row, above), (column, left) = neighbour(region, 0, i), neighbour(region, 1, j)
+            picture = regions(region, 0).astype("int64")
+            value = x(picture, k, row, column) * (above * left)
+            return reducer(True, dtype)(value, axis=[*over, *sides])
+
+        return te.compute(c.result.shape, element, name="roi_maxima")
+
+    return c.builder.call_te(compute, c.input(), c.emit(rois), primfunc_name_hint="roi_maxima")
+
+
+def _volume_samples(c: NodeContext, mode: str, padding: str, align: bool) -> relax.Expr:
+    """Samples of pictures with three spatial axes: products of weights along each of them.
+
+    Neighbours along an axis are one (``nearest``), two (``linear``), or four, of which a cubic
+    convolution with -0.75 makes one number (R. Keys, 1981).
+    """
+    taps = {"nearest": 1, "bilinear": 2, "bicubic": 4}[mode]
+    sizes, dtype = c.shape()[2:], c.dtype(1)
+
+    def compute(x: te.Tensor, grid: te.Tensor) -> te.Tensor:
+        def real(n: tirx.Var, *at: tirx.Var) -> tirx.Expr:
+            """A sample's place along an axis; the grid counts axes from the last one."""
+            *point, axis = at
+            size = tirx.Select(axis == 0, tirx.const(float(sizes[2]), dtype), tirx.Select(
+                axis == 1, tirx.const(float(sizes[1]), dtype),
+                tirx.const(float(sizes[0]), dtype)))  # fmt: skip
+            position = grid(n, *point, axis) + 1
+            place = position / 2 * (size - 1) if align else (position * size - 1) / 2
+            if mode == "nearest":
+                place = te.nearbyint(place)
+            if padding == "border":
+                place = te.min(te.max(place, 0), size - 1)
+            return _reflected(place, size, align, dtype) if padding == "reflection" else place
+
+        places = te.compute(grid.shape, real, name="places")
+        over = [te.reduce_axis((0, taps)) for _ in sizes]
+
+        def neighbour(place: tirx.Expr, axis: int) -> tuple[tirx.Expr, tirx.Expr]:
+            """Place and weight of a neighbour; the weight of what lies outside is zero."""
+            tap, size = over[axis], sizes[axis]
+            first = place if mode == "nearest" else te.floor(place)
+            weight = _tap_weight(place - first, tap, taps, dtype)
+            at = first + (tap - (1 if taps == 4 else 0)).astype(dtype)
+            if padding == "reflection":
+                at = _reflected(at, tirx.const(float(size), dtype), align, dtype)
+            elif padding == "zeros":
+                outside = tirx.any(at < 0, at > size - 1)
+                weight = tirx.Select(outside, tirx.const(0, dtype), weight)
+            # Also of what is NaN or far outside, nothing beyond the picture is read.
+            return te.min(te.max(at, 0), size - 1).astype("int64"), weight
+
+        def element(n: tirx.Var, k: tirx.Var, *point: tirx.Var) -> tirx.Expr:
+            found = [neighbour(places(n, *point, 2 - axis), axis) for axis in range(3)]
+            value = x(n, k, *(at for at, _ in found))
+            weight = found[0][1] * found[1][1] * found[2][1]
+            zero = tirx.const(0, c.dtype())
+            # Zero also of infinities.
+            return te.sum(tirx.Select(weight == 0, zero, value * weight), axis=over)
+
+        return te.compute(c.result.shape, element, name="volume_samples")
+
+    return c.builder.call_te(compute, c.input(), c.input(1), primfunc_name_hint="volume_samples")
+
+
+def _reflected(place: tirx.Expr, size: tirx.Expr, align: bool, dtype: str) -> tirx.Expr:
+    """Turn a place back at the first and the last element: at their centres, or outer sides."""
+    low = tirx.const(0.0 if align else -0.5, dtype)
+    span = size - 1 if align else size
+    distance = te.abs(place - low)
+    turns = te.floor(distance / te.max(span, tirx.const(0.5, dtype)))
+    rest = distance - turns * span
+    is_even = turns - 2 * te.floor(turns / 2) < 0.5
+    turned = tirx.Select(is_even, low + rest, low + span - rest)
+    within = tirx.all(place >= low, place <= low + span)
+    return tirx.Select(within, place, tirx.Select(span <= 0, tirx.const(0, dtype), turned))
+
+
+def _tap_weight(part: tirx.Expr, tap: tirx.Var, taps: int, dtype: str) -> tirx.Expr:
+    """Weight of a neighbour, of one, two or four, at a place behind the first (of four, second)."""
+    if taps == 1:
+        return tirx.const(1, dtype)
+    if taps == 2:
+        return tirx.Select(tap == 0, 1 - part, part)
+    a = -0.75
+    near = tirx.Select(tap == 1, part, 1 - part)
+    far = tirx.Select(tap == 0, part + 1, 2 - part)
+    inner = ((a + 2) * near - (a + 3)) * near * near + 1
+    outer = ((a * far - 5 * a) * far + 8 * a) * far - 4 * a
+    return tirx.Select(tirx.any(tap == 1, tap == 2), inner, outer)
 
 
 @converts("AffineGrid")

@@ -1,0 +1,122 @@
+"""Write docs/operators.md, the ONNX operators and what is refused of them, from the converters.
+
+A converter refuses a node by raising ``Refusal``: the sentences are read off its source, and that
+of the functions which it calls.  What varies in one is `…` on the page.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import onnx
+
+from tvmflow.frontend.converter import CONVERTERS, RESULT_TYPES
+from tvmflow.frontend.ops import __name__ as OPERATORS
+
+PAGE = Path(__file__).with_name("operators.md")
+HEAD = """# Operators
+
+The ONNX operators that are compiled, since which of ONNX's operator sets there are any, and what
+is refused of them, in the words of the message: `python docs/write_operators.py` writes this page.
+Older forms are brought to operator set 7 by ONNX's version converter. Refused of all operators are
+shapes of results that depend on values of run time, results without elements, and element types
+other than float16, float32, float64, bool and whole numbers of 8 to 64 bits. What an operator
+reads from constants may be computed, as long as it follows from constants and shapes. Constant,
+ConstantOfShape, EyeLike, Range, Shape, Size, the windows of signals and whatever else depends on
+constants only are computed when a model is read; Identity and ONNX Runtime's quantized operators
+(QLinearAdd, QGemm, ...) become others.
+
+| operator | since | refused, if |
+|---|---|---|
+"""
+
+
+def operators() -> str:
+    """Return the page."""
+    return HEAD + "\n".join(map(row, sorted(CONVERTERS))) + "\n"
+
+
+def row(op_type: str) -> str:
+    """Return an operator's line."""
+    schemas = [s for s in onnx.defs.get_all_schemas_with_history()
+               if s.name == op_type and not s.domain]  # fmt: skip
+    since = str(min(s.since_version for s in schemas))
+    gone = [s.since_version for s in schemas if s.deprecated]
+    if gone:
+        since += f", until {min(gone) - 1}"
+    return f"| {op_type} | {since} | {'; '.join(dict.fromkeys(refusals(op_type)))} |"
+
+
+def refusals(op_type: str) -> Iterator[str]:
+    """Yield what an operator's converter may refuse, and what gives its result's type."""
+    seen: set[tuple[str, str]] = set()
+    for function in (CONVERTERS[op_type], RESULT_TYPES.get(op_type)):
+        if function is None:
+            continue
+        module = sys.modules[function.__module__]
+        name = function.__name__
+        body = lambda_of(module, op_type) if name == "<lambda>" else functions(module).get(name)
+        if body is not None:
+            yield from sentences(module, body, seen)
+
+
+def sentences(module: ModuleType, body: ast.AST, seen: set[tuple[str, str]]) -> Iterator[str]:
+    """Yield the refusals in a function, and in those of the front end that it names."""
+    own = {n.id for n in ast.walk(body) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    for node in ast.walk(body):
+        if isinstance(node, ast.Call):
+            called = node.func
+            name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+            if name == "Refusal":
+                yield text(node.args[0])
+            if name == "array" and ast.unparse(called) == "c.array":
+                yield f"computed at run time: {text(node.args[1])}"
+        if isinstance(node, ast.Name) and node.id not in own:
+            found = getattr(module, node.id, None)
+            home = sys.modules.get(getattr(found, "__module__", ""), module)
+            if not inspect.isfunction(found) or not home.__name__.startswith(OPERATORS):
+                continue
+            key = (home.__name__, found.__name__)
+            if key not in seen and found.__name__ in functions(home):
+                seen.add(key)
+                yield from sentences(home, functions(home)[found.__name__], seen)
+
+
+@cache
+def tree(module: ModuleType) -> ast.Module:
+    """Return a module's source."""
+    return ast.parse(inspect.getsource(module))
+
+
+@cache
+def functions(module: ModuleType) -> dict[str, ast.AST]:
+    """Return the functions of a module by name."""
+    return {n.name: n for n in ast.walk(tree(module)) if isinstance(n, ast.FunctionDef)}
+
+
+def lambda_of(module: ModuleType, op_type: str) -> ast.AST | None:
+    """Return an operator's formula in a call of ``formulas``."""
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.keyword) and node.arg == op_type:
+            return node.value
+    return None
+
+
+def text(node: Any) -> str:
+    """Return what a string says, with `…` for what is put in."""
+    if isinstance(node, ast.Constant):
+        return str(node.value).replace("|", "\\|")
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text(v) if isinstance(v, ast.Constant) else "…" for v in node.values)
+    return "…"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(operators())
