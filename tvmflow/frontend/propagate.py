@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from copy import deepcopy
 
 import numpy as np
@@ -17,6 +17,7 @@ from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorType
 from ..module.call_checks import CallCheck
 from ..ops.onnx_form import attributes_of
+from .bounded import RunTimeSizes
 from .converter import InvalidNode, Refusal
 from .graph import (
     DEFAULT_DOMAINS,
@@ -44,49 +45,86 @@ _RANDOM = {
 _OF_SHAPES = ("EyeLike", "Shape", "Size")
 
 
-def propagate(graph: Graph) -> None:
+def propagate(graph: Graph, bounds: Mapping[str, int] | None = None) -> None:
     """Infer static types, fold constants and drop nodes without effect, in place.
 
     Afterwards ``graph.nodes`` holds only nodes that have to run, and
     ``graph.problems`` those that never can: of unknown operators or domains, with nested
-    graphs, or with a result whose shape depends on values at run time.
+    graphs, or with a result whose shape depends on values at run time in a way that has no rule.
+    ``bounds`` are those of such results, by node or value, where the worst case is larger.
 
     Raises ``ModelError`` if ONNX's shape inference finds a contradiction, such as shapes that do
     not fit.
     """
-    kept: list[onnx.NodeProto] = []
-    aliases: dict[str, str] = {}
-    used = graph.consumers()
-    for original in graph.nodes:
-        node = _with_inputs(original, aliases)
+    _Walk(graph, bounds or {}).run()
+
+
+class _Walk:
+    """The walk over a graph's nodes."""
+
+    def __init__(self, graph: Graph, bounds: Mapping[str, int]):
+        self.graph = graph
+        self.kept: list[onnx.NodeProto] = []
+        self.aliases: dict[str, str] = {}
+        self.used = graph.consumers()
+        self.sizes = RunTimeSizes(graph, self.take, bounds)
+
+    def run(self) -> None:
+        """Visit all nodes in order."""
+        graph = self.graph
+        for original in graph.nodes:
+            self._visit(_with_inputs(original, self.aliases))
+        graph.nodes = self.kept
+        graph.outputs = [self.aliases.get(name, name) for name in graph.outputs]
+        if not graph.problems:
+            self.sizes.finish()
+        graph.nodes = self.kept
+        graph.drop_unused_nodes()
+
+    def _visit(self, node: onnx.NodeProto) -> None:
+        """Give a node's results types, or values."""
+        graph = self.graph
         reason = unknown_operator(node, graph.opset)
         if reason is not None:
             graph.refuse(node, reason)
-            kept.append(node)
-        elif _is_identity(node, graph, used):
-            aliases[node.output[0]] = node.input[0]
+            self.kept.append(node)
+        elif _is_identity(node, graph, self.used):
+            self.aliases[node.output[0]] = node.input[0]
         elif not all(n in graph.types or n in graph.constants for n in node.input if n):
-            kept.append(node)  # something before it is refused; it may have problems of its own
+            # Something before it is refused; it may have problems of its own.
+            self.kept.append(node)
         else:
-            if node.op_type == "DequantizeLinear":
-                graph.dequantized[node.output[0]] = node
+            try:
+                if not self.sizes.visit(node):
+                    self.take(node)
+            except Refusal as refusal:
+                graph.refuse(node, str(refusal))
+                self.kept.append(node)
+            self.aliases |= self.sizes.cut(node)
+
+    def take(self, node: onnx.NodeProto, given: Sequence[TensorType] | None = None) -> None:
+        """Give the results of a node types, which are inferred or given; fold constants."""
+        graph = self.graph
+        if node.op_type == "DequantizeLinear":
+            graph.dequantized[node.output[0]] = node
+        types: dict[str, TensorType]
+        if given is None:
             types, reason = _infer(node, graph)
-            # Nothing needs to run for results without elements.
-            values = _fold(node, graph, types) or {
-                name: np.zeros(kind.shape, kind.dtype)
-                for name, kind in types.items()
-                if kind.elements == 0
-            }
-            graph.constants.update(values)
-            if values and all(name in values for name in node.output if name):
-                continue
-            graph.types.update({n: kind for n, kind in types.items() if n not in values})
-            if reason is not None:
-                graph.refuse(node, reason)
-            kept.append(node)
-    graph.nodes = kept
-    graph.outputs = [aliases.get(name, name) for name in graph.outputs]
-    graph.drop_unused_nodes()
+        else:
+            types, reason = dict(zip(node.output, given, strict=True)), None
+        # Nothing needs to run for results without elements.
+        values = _fold(node, graph, types) or {
+            name: np.zeros(kind.shape, kind.dtype)
+            for name, kind in types.items()
+            if kind.elements == 0
+        }
+        graph.constants.update(values)
+        if values and all(name in values for name in node.output if name):
+            return
+        graph.types.update({n: kind for n, kind in types.items() if n not in values})
+        if reason is not None:
+            graph.refuse(node, reason)
+        self.kept.append(node)
 
 
 def _with_inputs(node: onnx.NodeProto, aliases: Mapping[str, str]) -> onnx.NodeProto:

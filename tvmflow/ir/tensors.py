@@ -44,6 +44,9 @@ class TensorInfo:
     open_dims
         Numbers of the dimensions whose extents the ONNX model leaves to whoever compiles it;
         they do not tell one tensor from another.
+    bounded_axis
+        Of an output whose size is known only at run time: the axis of which only the first elements
+        count, as many as the output `count_name` says.  Its extent in `shape` is the bound.
     """
 
     name: str
@@ -53,6 +56,7 @@ class TensorInfo:
     scope: str | None = None
     image: str | None = None
     open_dims: tuple[int, ...] = field(default=(), compare=False)
+    bounded_axis: int | None = None
 
     @property
     def layout(self) -> str | None:
@@ -70,4 +74,24 @@ class TensorInfo:
         return self.elements * np.dtype(self.dtype).itemsize
 
     def __str__(self) -> str:
-        return f"{self.name}: {TensorType(self.shape, self.dtype)}"
+        extents = [
+            f"≤{extent}" if axis == self.bounded_axis else str(extent)
+            for axis, extent in enumerate(self.shape)
+        ]
+        return f"{self.name}: {self.dtype}[{', '.join(extents)}]"
+
+
+@dataclass(frozen=True)
+class SizeLimit:
+    """A bound of the user's for a size that is known only at run time."""
+
+    #: The output that says the size, which the bound has to be at least.
+    count: str
+    #: The node that it was given for.
+    node: str
+    bound: int
+
+
+def count_name(name: str) -> str:
+    """The output with the number of elements of a bounded one, or of what a bound was given for."""
+    return f"{name}.count"
