@@ -11,7 +11,7 @@ one, of both together, or of what they share is not above zero, they do not over
 as in ONNX Runtime (`non_max_suppression_helper.h` there), which the choice of boxes depends on.
 
 A thread of a CPU, or a work-group, has a class of an image.  Work-items keep lists of their own
-candidates, which get shorter as these are dropped, and find the best by a tree in local memory.
+candidates, which get shorter as these are dropped, and find the best of all in local memory.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ _CENTERED, _THRESHOLD = "tvmflow.centered", "tvmflow.has_threshold"
 def compute(
     tensors: Sequence[te.Tensor], most: int, *, centered: bool, has_threshold: bool
 ) -> list[te.Tensor]:
-    """State boxes ``[B * C, most]``, 0 behind the last, and their numbers ``[B * C]``, both int32.
+    """State boxes ``[B * C, most]``, 0 behind the last, and their numbers ``[B * C]``, all int32.
+
+    A third tensor is memory for the lists of candidates.
 
     ``tensors`` are boxes ``[B, N, 4]``, scores ``[B, C, N]``, and scalars: how many boxes to take,
     at most, of each class (int64); the threshold of the intersection over union; that of scores,
@@ -52,13 +54,15 @@ def compute(
 
     def write(code: Statements, tensors: Sequence[Buffer]) -> None:
         what = _Boxes(*tensors, centered, has_threshold)
-        candidates = code.alloc("candidates", (1, what.boxes), "int32")
         with code.loop("row", what.rows) as row:
-            _Class(code, what, row, candidates, number(0)).write()
+            _Class(code, what, row).write()
 
-    batch, classes, _ = tensors[1].shape
-    rows = int(batch) * int(classes)
-    outputs = [("kept", (rows, most), "int32"), ("counts", (rows,), "int32")]
+    batch, classes, boxes = map(int, tensors[1].shape)
+    rows = batch * classes
+    outputs = [
+        ("kept", (rows, most), "int32"), ("counts", (rows,), "int32"),
+        ("lists", (rows, boxes), "int32"),
+    ]  # fmt: skip
     return stated(tensors, outputs, {FAMILY: NAME, **flags}, write)
 
 
@@ -118,19 +122,18 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     function, code = workload.function, Statements()
     what = _of(workload, workload.anchor(NAME))
     size = knobs.group_size
-    lists = tirx.decl_buffer((what.rows, -(-what.boxes // size) * size), "int32", "lists")
-    with code.block("root", [lists]):
+    with code.block("root"):
         if workload.is_cpu:
             launches = workload.target.is_gpu_kernel
             with code.parts("nms", what.rows, launches) as row:
-                _Class(code, what, row, lists, row).write()
+                _Class(code, what, row).write()
         else:
             shared = [
                 tirx.decl_buffer((size,), dtype, name, scope="shared")
                 for dtype, name in (("float32", "best_scores"), ("int32", "best_boxes"))
             ]
             with code.items("nms", what.rows, size, shared) as (row, item):
-                _GroupOfClass(code, what, row, lists, row, item, size, *shared).write()
+                _GroupOfClass(code, what, row, item, size, *shared).write()
     return schedule_of(function, code.finish())
 
 
@@ -145,6 +148,7 @@ class _Boxes:
     threshold: Buffer
     kept: Buffer
     counts: Buffer
+    lists: Buffer
     centered: bool
     has_threshold: bool
 
@@ -180,9 +184,6 @@ class _Class:
     code: Statements
     what: _Boxes
     row: Expr
-    #: Memory for lists of candidates, and which of them is this one's.
-    lists: Buffer
-    list: Expr
 
     def __post_init__(self) -> None:
         #: Which candidates are this thread's: from one on every so manieth.
@@ -201,8 +202,8 @@ class _Class:
         self._gather()
         self._agree()
         code.store(self.taken, number(0), 0)
-        with code.repeat(tirx.all(self._best() >= 0, self.taken[0] < most)):
-            winner = code.name_stored("winner", self._best())
+        with code.repeat(tirx.all(self.best[0] >= 0, self.taken[0] < most)):
+            winner = code.name_stored("winner", self.best[0])
             self._leave(winner)
             self._drop(winner)
             code.store(self.taken, self.taken[0] + 1, 0)
@@ -212,11 +213,7 @@ class _Class:
     # -- what work-items do together ------------------------------------------------------
 
     def _agree(self) -> None:
-        """Make the best candidate of all known to all."""
-
-    def _best(self) -> Expr:
-        """The best candidate of all, -1 without any."""
-        return self.best[0]
+        """Make the best candidate of all everybody's."""
 
     def _leave(self, winner: Expr) -> None:
         """Store a box that is taken."""
@@ -265,7 +262,7 @@ class _Class:
         code.store(kept, number(0), 0)
         self._forget()
         with code.loop("turn", self.left[0]) as turn:
-            box = code.name_stored("box", self.lists[self.list, turn * self.step + self.first])
+            box = code.name_stored("box", what.lists[self.row, turn * self.step + self.first])
             overlap = _overlap(code, winners, self._corners(box, "box"), what.overlap[()])
             with code.when(tirx.all(box != winner, tirx.Not(overlap))):
                 self._keep(kept, box, code.name_stored("score", self._score(box)))
@@ -278,7 +275,7 @@ class _Class:
     def _keep(self, kept: Buffer, box: Expr, score: Expr) -> None:
         """Append a candidate to the list, and remember it if it is the best one."""
         code = self.code
-        code.store(self.lists, box, self.list, kept[0] * self.step + self.first)
+        code.store(self.what.lists, box, self.row, kept[0] * self.step + self.first)
         code.store(kept, kept[0] + 1, 0)
         with code.when(tirx.any(self.best[0] < 0, score > self.best_score[0])):
             code.store(self.best, box, 0)
@@ -323,26 +320,23 @@ class _GroupOfClass(_Class):
         self.first, self.step = self.item, self.items
 
     def _agree(self) -> None:
-        code, item = self.code, self.item
-        # All have read the last one.
-        code.barrier()
-        code.store(self.scores, self.best_score[0], item)
-        code.store(self.boxes, self.best[0], item)
-        left = self.items
-        while left > 1:
-            left //= 2
+        code, item, distance = self.code, self.item, self.items
+        # Items exchange what they have with one at half the distance of the last, until all have
+        # the same.
+        while distance > 1:
+            distance //= 2
             code.barrier()
-            with code.when(item < left):
-                mine, other = (code.name_stored("b", self.boxes[i]) for i in (item, item + left))
-                a, b = (code.name_stored("s", self.scores[i]) for i in (item, item + left))
-                better = tirx.any(b > a, tirx.all(b == a, other < mine))
-                with code.when(tirx.all(other >= 0, tirx.any(mine < 0, better))):
-                    code.store(self.scores, b, item)
-                    code.store(self.boxes, other, item)
-        code.barrier()
-
-    def _best(self) -> Expr:
-        return self.boxes[0]
+            code.store(self.scores, self.best_score[0], item)
+            code.store(self.boxes, self.best[0], item)
+            code.barrier()
+            other = tirx.bitwise_xor(item, number(distance))
+            box = code.name_stored("other_box", self.boxes[other])
+            score = code.name_stored("other_score", self.scores[other])
+            mine = self.best_score[0]
+            better = tirx.any(score > mine, tirx.all(score == mine, box < self.best[0]))
+            with code.when(tirx.all(box >= 0, tirx.any(self.best[0] < 0, better))):
+                code.store(self.best, box, 0)
+                code.store(self.best_score, score, 0)
 
     def _leave(self, winner: Expr) -> None:
         with self.code.when(self.item == 0):

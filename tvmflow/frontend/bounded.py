@@ -1149,7 +1149,8 @@ def non_max_suppression(r: RunTimeSizes, node: onnx.NodeProto) -> None:
         r.reshaped(node.input[index], []) if r.has(index) else r.constant(np.array(0, np.float32))
         for index in (3, 4)
     ]
-    types = [TensorType((rows, most), "int32"), TensorType((rows,), "int32")]
+    shapes = (rows, most), (rows,), (rows, count)
+    types = [TensorType(shape, "int32") for shape in shapes]
     kept = r.emit(
         "BoxSelection", [boxes, scores, limit, *thresholds], types, most=most,
         centered=node_attributes(node).get("center_point_box", 0), has_threshold=int(r.has(4)),

@@ -34,4 +34,4 @@ def select_boxes(c: NodeContext) -> list[relax.Expr]:
         centered=bool(c.required("centered")), has_threshold=bool(c.required("has_threshold")),
         primfunc_name_hint="nms", primfunc_attrs=_ALONE,
     )  # fmt: skip
-    return [relax.TupleGetItem(call, index) for index in range(2)]
+    return [relax.TupleGetItem(call, index) for index in range(3)]
