@@ -17,6 +17,7 @@ from oracle import NoReferenceError, Oracle
 
 from tvmflow.errors import ModelError
 from tvmflow.frontend import load_model
+from tvmflow.frontend.bounded import MAKERS
 from tvmflow.frontend.ops import CONVERTERS
 
 pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
@@ -114,7 +115,7 @@ def judge(worker, column, chosen) -> Counter[str]:
 def one_of_each(column):
     """A case of every operator, another one in each column."""
     turn = COLUMNS.index(column)
-    for op_type in sorted(set(CONVERTERS) & set(cases())):
+    for op_type in sorted({*CONVERTERS, *MAKERS} & set(cases())):
         of_operator = cases()[op_type]
         yield of_operator[turn * len(of_operator) // len(COLUMNS)]
 
@@ -129,7 +130,7 @@ def test_one_case_of_each_operator(worker, column):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("column", COLUMNS)
-@pytest.mark.parametrize("op_type", [*sorted(CONVERTERS), SEVERAL])
+@pytest.mark.parametrize("op_type", [*sorted({*CONVERTERS, *MAKERS}), SEVERAL])
 def test_all_cases_of_operator(worker, op_type, column):
     counts = judge(worker, column, cases().get(op_type, []))
     print(op_type, column, dict(counts))
@@ -139,7 +140,7 @@ def test_other_operators_are_refused():
     """Whatever a model uses, there is an answer and not a traceback of TVM."""
     refused = 0
     for op_type, of_operator in cases().items():
-        if op_type in CONVERTERS or op_type == SEVERAL:
+        if op_type in {*CONVERTERS, *MAKERS} or op_type == SEVERAL:
             continue
         for case in of_operator:
             refused += refusal(case.model) is not None

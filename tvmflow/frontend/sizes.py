@@ -122,6 +122,9 @@ def minimum(a: Number, b: Number) -> Number:
     if isinstance(a, int):
         a, b = b, a
     assert isinstance(a, Size)
+    for one, other in ((a, b), (b, a)):
+        if isinstance(one, Size) and one.operator == "Min" and other in one.operands:
+            return one
     if a.operator == "Min" and isinstance(a.operands[1], int) and isinstance(b, int):
         inner, limit = a.operands
         assert isinstance(inner, Size)
