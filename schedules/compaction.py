@@ -26,7 +26,7 @@ from .family import GROUP_FITS, Declined, Value, knob
 from .sizes import power_of_2
 
 NAME = "compaction"
-ORDER = 510
+ORDER = 502
 
 
 # -- what it computes ---------------------------------------------------------------------
@@ -34,7 +34,6 @@ ORDER = 510
 
 def compute(marks: te.Tensor, most: int) -> list[te.Tensor]:
     """State ``most`` positions, int32, and the count, an int64, of int32 marks ``[n]``."""
-
 
     def write(code: Statements, tensors: Sequence[Buffer]) -> None:
         _Part(code, _List(*tensors), number(0), 1).write(number(0))
@@ -217,7 +216,7 @@ class _Group:
         return -(-self.what.elements // (self.groups * self.items))
 
     def _mark(self, turn: Expr) -> tuple[Expr, Expr]:
-        """This item's element of a turn, and whether it is marked, 0 beyond the list."""
+        """The item's element in a turn, and whether it is marked, 0 beyond the list."""
         at = (self.group * self._turns + turn) * self.items + self.item
         inside = at < self.what.elements
         load = self.what.marks[tirx.Min(at, number(self.what.elements - 1))]

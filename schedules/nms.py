@@ -17,7 +17,7 @@ candidates, which get shorter as these are dropped, and find the best of all in 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from tvm import s_tir, te, tirx
 from tvm.tirx import Buffer, Expr
@@ -29,7 +29,7 @@ from .family import GROUP_FITS, Declined, Value, knob
 from .sizes import power_of_2
 
 NAME = "nms"
-ORDER = 520
+ORDER = 504
 
 #: Annotations of its block.
 _CENTERED, _THRESHOLD = "tvmflow.centered", "tvmflow.has_threshold"
@@ -53,7 +53,7 @@ def compute(
     flags = {_CENTERED: str(int(centered)), _THRESHOLD: str(int(has_threshold))}
 
     def write(code: Statements, tensors: Sequence[Buffer]) -> None:
-        what = _Boxes(*tensors, centered, has_threshold)
+        what = _Boxes(*tensors, centered=centered, has_threshold=has_threshold)
         with code.loop("row", what.rows) as row:
             _Class(code, what, row).write()
 
@@ -102,7 +102,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     """Items in powers of 2."""
-    return {"group_size": (1,) if device.is_cpu else (32, 64, 128, 256, 512, 1024)}
+    return {"group_size": (1,) if device.is_cpu else (8, 16, 32, 64, 128, 256, 512, 1024)}
 
 
 # -- how it is scheduled ------------------------------------------------------------------
@@ -149,6 +149,7 @@ class _Boxes:
     kept: Buffer
     counts: Buffer
     lists: Buffer
+    _: KW_ONLY
     centered: bool
     has_threshold: bool
 
@@ -171,7 +172,7 @@ class _Boxes:
 
 def _of(workload: Workload, anchor: s_tir.schedule.SBlockRV) -> _Boxes:
     flags = [workload.annotation(anchor, key) == "1" for key in (_CENTERED, _THRESHOLD)]
-    return _Boxes(*workload.function.params, *flags)
+    return _Boxes(*workload.function.params, centered=flags[0], has_threshold=flags[1])
 
 
 @dataclass
@@ -299,7 +300,8 @@ class _Class:
                 # What is NaN stays so, which `min` and `max` do not promise.
                 pair = tirx.Select(a >= b, b, a), tirx.Select(a >= b, a, b)
             limits += [
-                code.name_stored(f"{name}_{side}{axis}", v) for side, v in zip("lh", pair, strict=True)
+                code.name_stored(f"{name}_{side}{axis}", v)
+                for side, v in zip("lh", pair, strict=True)
             ]
         low0, high0, low1, high1 = limits
         area = code.name_stored(f"{name}_area", _product(high0 - low0, high1 - low1))

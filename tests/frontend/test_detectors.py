@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from contextlib import closing
 
-import numpy as np
 import onnxruntime
 import pytest
 from detectors import DETECTORS, feeds_for
 
 import tvmflow
-from tvmflow.errors import InputError, ShapeError
 from tvmflow.verify.tolerance import assert_close, table_for
 
 pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]

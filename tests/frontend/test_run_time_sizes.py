@@ -12,7 +12,9 @@ from onnx import parser
 
 import tvmflow
 from tvmflow.errors import CompileError, InputError, ShapeError, UnsupportedModelError
-from tvmflow.verify.tolerance import assert_close, table_for
+from tvmflow.module.metadata import check_counts
+from tvmflow.module.schema import SchemaError
+from tvmflow.verify.tolerance import OPERATOR, assert_close, table_for
 
 pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
 
@@ -49,9 +51,7 @@ PRELUDE = """
     other = NonZero (right)
     some = Compress <axis = 0> (data, choice)
 """
-PRELUDE = "\n".join(
-    sorted(PRELUDE.strip().splitlines(), key=lambda line: "Constant" not in line)
-)
+PRELUDE = "\n".join(sorted(PRELUDE.strip().splitlines(), key=lambda line: "Constant" not in line))
 
 #: Operators by name, each of which ends with its result ``y``.
 CASES = {
@@ -92,8 +92,8 @@ CASES = {
     "slice backwards": "e = Constant <value_ints = [-9223372036854775807]> ()\n"
     " y = Slice (rows, minus, e, zero, minus)",
     "slice by size": "m = Min (n, three)\n y = Slice (data, zero, m, zero)",
-    "slice two axes": "b = Constant <value_ints = [0, 1]> ()\n e = Constant <value_ints = [3, 3]> ()\n"
-    " y = Slice (rows, b, e)",
+    "slice two axes": "b = Constant <value_ints = [0, 1]> ()\n"
+    " e = Constant <value_ints = [3, 3]> ()\n y = Slice (rows, b, e)",
     "concat": "y = Concat <axis = 0> (rows, data, rows)",
     "concat behind": "y = Concat <axis = 0> (data, rows)",
     "concat of others": "b = Gather (data, at)\n c = Compress <axis = 0> (data, choice)\n"
@@ -135,15 +135,16 @@ CASES = {
     "isnan": "a = Sqrt (rows)\n y = IsNaN (a)",
     "not": "a = Greater (rows, half)\n y = Not (a)",
     "clip": "y = Clip (rows, half)",
-    "roi": "b = Mul (at, scalar)\n m = Mul (rows, rows)\n y = RoiAlign <sampling_ratio = 2, output_height = 2, "
-    "output_width = 3> (image, m, b)",
-    "conv": "b = Mul (at, scalar)\n m = Mul (rows, rows)\n r = RoiAlign <sampling_ratio = 2, output_height = 3, "
-    "output_width = 3> (image, m, b)\n c = Conv (r, kernel)\n y = Relu (c)",
+    "roi": "b = Mul (at, scalar)\n m = Mul (rows, rows)\n"
+    " y = RoiAlign <sampling_ratio = 2, output_height = 2, output_width = 3> (image, m, b)",
+    "conv": "b = Mul (at, scalar)\n m = Mul (rows, rows)\n"
+    " r = RoiAlign <sampling_ratio = 2, output_height = 3, output_width = 3> (image, m, b)\n"
+    " c = Conv (r, kernel)\n y = Relu (c)",
     "nonzero of rows": "y = Identity (other)",
     "compress flat": "c = Greater (right1, half)\n y = Compress (right, c)",
     "compress rows": "c = Greater (right1, half)\n y = Compress <axis = 0> (rows, c)",
-    "nms": "s0 = Unsqueeze (right1, zero)\n s = Unsqueeze (s0, zero)\n y = NonMaxSuppression (table, "
-    "s, five, half)",
+    "nms": "a = Unsqueeze (right1, zero)\n s = Unsqueeze (a, zero)\n"
+    " y = NonMaxSuppression (table, s, five, half)",
 }
 #: Results that do not exist for no rows at all.
 OF_SOME = {
@@ -205,6 +206,7 @@ def compare(model, columns, all_feeds, names=None, **options):
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     wrong = []
+    half = "dtype" in COLUMNS[columns]
     with closing(tvmflow.compile(model, **COLUMNS[columns], **options)) as module:
         for values in all_feeds:
             expected = session.run(None, values)
@@ -216,7 +218,7 @@ def compare(model, columns, all_feeds, names=None, **options):
                     continue
                 try:
                     if b.size:
-                        assert_close(a, b, table_for(module.metadata), name)
+                        assert_close(a, b, table_for(module.metadata) if half else OPERATOR, name)
                 except AssertionError as error:
                     wrong.append(f"{name}: {error}")
     assert not wrong, "\n".join(wrong)
@@ -235,3 +237,113 @@ def test_operators(column):
 @pytest.mark.parametrize("column", ["llvm", "adreno"])
 def test_operators_of_at_least_one_row(column):
     compare(network(OF_SOME), column, [feeds(n, n) for n in (1, 4, 9)], list(OF_SOME))
+
+
+#: What cannot be right, with words of the reason.
+REFUSED = {
+    "two numbers": (
+        "c = Greater (rows, half)\n y = Where (c, rows, some)",
+        "need not have the same",
+    ),
+    "whole and some": ("y = Add (rows, data)", "along the same axis"),
+    "mixed": ("t = Transpose <perm = [1, 0]> (rows)\n y = Reshape (t, minus)", "mix that axis"),
+    "no rule": ('y = Einsum <equation = "ij,ij->i"> (rows, rows)', "there is no rule for it"),
+    "too few": ("v, y = TopK <axis = 0> (rows, three)", "fewer elements than it takes"),
+    "split": ("y, z = Split <axis = 0> (rows)", "it splits that axis"),
+    "any axis": ("y = Squeeze (right)", "may drop an axis"),
+    "pairs": ("t = Transpose <perm = [1, 0]> (rows)\n y = MatMul (rows, t)", "several axes"),
+    "times": ("m = Concat <axis = 0> (two, one)\n y = Tile (rows, m)", "it repeats that axis"),
+    "expanded": ("m = Concat <axis = 0> (five, two)\n y = Expand (rows, m)", "need not fit"),
+    "unrecognised": ("m = Abs (n)\n y = Slice (data, zero, m, zero)", "computed at run time"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_right_is_refused(name):
+    text, reason = REFUSED[name]
+    with pytest.raises(UnsupportedModelError) as caught:
+        tvmflow.compile(network({name: text}), target="llvm")
+    said = str(caught.value)
+    assert reason in said
+    assert "c0_" in said
+    assert name == "unrecognised" or ("NonZero" in said and "cut the model before it" in said)
+
+
+def test_zeros_follow_what_counts():
+    """As programs in C see it: all of the bound, and the number beside it."""
+    model = network({name: CASES[name] for name in ("rows", "softmax", "transpose")})
+    with closing(tvmflow.compile(model, target="llvm")) as module:
+        assert [str(info) for info in module.outputs] == [
+            "c0_y: float32[≤9, 4]", "c1_y: float32[≤9, 4]", "c2_y: float32[4, ≤9]"
+        ]  # fmt: skip
+        whole = module.run_network(feeds(4))
+        assert whole.names == ("c0_y", "c1_y", "c2_y", "c0_y.count", "c1_y.count", "c2_y.count")
+        assert whole["c2_y.count"] == 4
+        assert whole["c2_y.count"].dtype == np.int64
+        assert not whole["c0_y"][4:].any()
+        assert not whole["c1_y"][4:].any()
+        assert not whole["c2_y"][:, 4:].any()
+        np.testing.assert_array_equal(module(feeds(4))["c2_y"], whole["c2_y"][:, :4])
+        shared = module.run(feeds(4), output="dlpack")
+        assert tuple(shared["c0_y"].shape) == (9, 4)
+        assert int(np.from_dlpack(shared["c0_y.count"])) == 4
+
+
+@pytest.mark.parametrize("column", ["llvm", "standalone"])
+@pytest.mark.parametrize("name", ["found", "at"])
+def test_a_bound_of_the_user(name, column):
+    """A run that needs more says so; outputs that are computed of it, too."""
+    model = network({"rows": CASES["rows"], "sum": CASES["sum"]})
+    for node in model.graph.node:
+        node.name = f"node_{node.output[0]}"
+    with closing(tvmflow.compile(model, **COLUMNS[column], bounds={name: 4})) as module:
+        assert module.outputs[0].shape == (4, 4)
+        assert module.network_outputs[-1].name == f"{name}.count"
+        for number in (0, 3, 4):
+            expected = feeds(number)["data"][np.isnan(feeds(number)["mask"])]
+            np.testing.assert_array_equal(module(feeds(number))["c0_y"], expected)
+        with pytest.raises(InputError) as caught:
+            module(feeds(5))
+        for part in (f"node_{name}", "5 elements", "bound of 4", "larger bound"):
+            assert part in str(caught.value)
+        assert module.run_network(feeds(5))[f"{name}.count"] == 5
+
+
+def test_a_bound_for_an_output_of_its_own_name():
+    model = network({"rows": CASES["rows"]})
+    with closing(tvmflow.compile(model, target="llvm", bounds={"c0_y": 2})) as module:
+        assert [info.name for info in module.network_outputs] == ["c0_y", "c0_y.count"]
+        assert module(feeds(2))["c0_y"].shape == (2, 4)
+        with pytest.raises(InputError, match="3 elements"):
+            module(feeds(3))
+        assert module.run_network(feeds(3))["c0_y.count"] == 3
+
+
+@pytest.mark.parametrize("bounds", [{"c0_y": 0}, {"c0_y": True}, {"c0_y": 2.5}])
+def test_a_bound_is_a_positive_number(bounds):
+    with pytest.raises(CompileError, match="positive whole number"):
+        tvmflow.compile(network({"rows": CASES["rows"]}), target="llvm", bounds=bounds)
+
+
+def test_a_bound_is_for_something():
+    with pytest.raises(ShapeError, match=r"'data'.*NonZero"):
+        tvmflow.compile(network({"rows": CASES["rows"]}), target="llvm", bounds={"data": 3})
+
+
+def test_an_output_with_the_name_of_a_number():
+    model = network({"rows": CASES["rows"], "shape": CASES["shape"]})
+    for node in model.graph.node:
+        node.output[:] = ["c0_y.count" if name == "c1_y" else name for name in node.output]
+    model.graph.output[1].name = "c0_y.count"
+    with pytest.raises(UnsupportedModelError, match="Rename the output"):
+        tvmflow.compile(model, target="llvm")
+
+
+def test_a_number_that_is_missing_is_damage():
+    outputs = [{"name": "y", "dtype": "float32", "shape": [9], "bounded_axis": 0}]
+    with pytest.raises(SchemaError, match=r"y\.count"):
+        check_counts(outputs, [])
+    count = {"name": "y.count", "dtype": "int64", "shape": []}
+    check_counts([*outputs, count], [])
+    with pytest.raises(SchemaError, match="no axis 1"):
+        check_counts([{**outputs[0], "bounded_axis": 1}, count], [])

@@ -42,6 +42,7 @@ def network():
         node("Transpose", ["soft"], ["turned"], perm=[1, 0]),
         node("Tile", ["one", "twice"], ["moved"]),
         node("ScatterND", ["turned", "places", "updates"], ["scattered"]),
+        node("NonMaxSuppression", ["boxes", "scores", "most", "iou"], ["picked"]),
     ]
     weights = {
         "w1": random((6, 5, 1, 1), 0.4), "w2": random((6, 6, 3, 3), 0.15),
@@ -50,9 +51,13 @@ def network():
         "axes": np.array([2, 3]), "scales": np.array([1, 1, 2, 2], np.float32),
         "w6": random((128, 9), 0.1), "w7": random((10, 24), 0.3),
         "twice": np.array([1, 2]), "places": np.array([[1, 2], [0, 3]]), "updates": random((2,)),
+        "most": np.array([9]), "iou": np.array([0.2], np.float32),
     }  # fmt: skip
     inputs = {"x": (1, 5, 9, 7), "more": (1, 121), "rows": (17, 10), "right": (24, 19)}
-    return build(nodes, inputs, ["moved", "scattered"], weights, opset=18)
+    inputs |= {"boxes": (2, 37, 4), "scores": (2, 3, 37)}
+    return build(
+        nodes, inputs, ["moved", "scattered", "picked"], weights, opset=18, element_type=None
+    )
 
 
 def test_every_family_is_there():

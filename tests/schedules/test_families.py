@@ -23,6 +23,8 @@ ASKED = [
     "dense",
     "matmul",
     "masked_mean",
+    "compaction",
+    "nms",
     "softmax",
     "normalization",
     "reduction",

@@ -332,7 +332,12 @@ def parse_keep_layout(texts: list[str] | None) -> dict[str, str]:
 
 
 #: Options where they are not spelt like the field.
-_SPELT = {"shapes": "shape", "bounds": "bound", "journals": "journal", "embed_limit_bytes": "embed_limit"}
+_SPELT = {
+    "shapes": "shape",
+    "bounds": "bound",
+    "journals": "journal",
+    "embed_limit_bytes": "embed_limit",
+}
 #: Options by field.
 FLAGS = {each.name: _SPELT.get(each.name, each.name) for each in fields(CompileOptions)}
 #: From what was typed to the field's value.

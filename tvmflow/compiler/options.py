@@ -160,9 +160,9 @@ class CompileOptions:
     host: str | None = None
     #: Shapes of inputs whose dimensions the model leaves open, by input name.
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    #: Bounds of sizes that are known only at run time, where the worst case is larger than needed: by
-    #: the names of the nodes whose results have such a size, or of these results.  A run that needs
-    #: more raises an error.
+    #: Bounds of sizes that are known only at run time, where the worst case is larger than needed:
+    #: by the names of the nodes whose results have such a size, or of these results.  A run that
+    #: needs more raises an error.
     bounds: Mapping[str, int] = field(default_factory=dict)
     #: Where tensors between primary functions are kept: ``texture`` or ``buffer``, or ``auto``,
     #: which decides for each tensor by what the device gains.

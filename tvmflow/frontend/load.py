@@ -64,8 +64,8 @@ def load_model(
     ``large_weight_bytes`` are not loaded but returned as memory-mapped arrays.
 
     Raises ``ModelError`` if the model cannot be read, is damaged or describes no computation;
-    ``ShapeError`` if an input's shape is not static in the end, or a bound is for nothing; ``UnsupportedModelError`` if the
-    model uses what cannot be compiled right, and lists all of it.
+    ``ShapeError`` if an input's shape is not static in the end, or a bound is for nothing;
+    ``UnsupportedModelError`` if the model uses what cannot be compiled right, and lists all of it.
     """
     source = open_model(model, large_weight_bytes)
     graph = prepare(source, shapes)

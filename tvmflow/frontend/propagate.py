@@ -88,7 +88,7 @@ class _Walk:
         if reason is not None:
             graph.refuse(node, reason)
             self.kept.append(node)
-        elif _is_identity(node, graph, self.used):
+        elif _is_identity(node, graph, self.used) and not self.sizes.is_limited(node):
             self.aliases[node.output[0]] = node.input[0]
         elif not all(n in graph.types or n in graph.constants for n in node.input if n):
             # Something before it is refused; it may have problems of its own.

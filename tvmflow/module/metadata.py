@@ -169,7 +169,9 @@ def check_interface(tensor: JsonMapping, where: str) -> None:
 
 def check_counts(outputs: Sequence[JsonMapping], limits: Sequence[JsonMapping]) -> None:
     """Check that what is known only at run time has an output that says its size."""
-    counts = {tensor["name"] for tensor in outputs if tensor["dtype"] == "int64" and not tensor["shape"]}
+    counts = {
+        tensor["name"] for tensor in outputs if tensor["dtype"] == "int64" and not tensor["shape"]
+    }
     wanted = [limit["count"] for limit in limits]
     for tensor in outputs:
         axis = tensor.get("bounded_axis")

@@ -77,6 +77,7 @@ class Module(ABC):
         # Outputs with a size that is known only at run time are cut to it, by others that say it.
         self._sizes = RunTimeSizes.of(metadata, outputs)
         self.outputs = self._sizes.outputs
+        self.network_outputs = outputs  #: With these others, as `run_network` gives them.
         self.target = str(metadata["target"])  #: ``opencl``, ``cuda`` or ``llvm``.
         self.device_index = device_index  #: Which of the target's devices runs it.
         self._running: Running | None = None
@@ -179,10 +180,16 @@ class Module(ABC):
                 f"Outputs can be 'numpy' or 'dlpack', not {output!r}.",
                 remedy="Choose one of them.",
             )
+        results = self.run_network(inputs, on_device=output == "dlpack")
+        return self._sizes.cut(results) if output == "numpy" else results
+
+    def run_network(
+        self, inputs: Mapping[str, object] | Sequence[object], *, on_device: bool = False
+    ) -> Outputs:
+        """Run the network and return all of its outputs, none of them cut."""
         values = self._in_order(inputs)
         with self._lock:
-            results = self._opened().run(values, on_device=output == "dlpack")
-        return self._sizes.cut(results) if output == "numpy" else results
+            return self._opened().run(values, on_device=on_device)
 
     def profile(
         self, inputs: Mapping[str, object] | Sequence[object], runs: int = 10

@@ -1,7 +1,7 @@
 """Outputs whose size is known only at run time, cut to it.
 
 A network gives such an output with all elements of its bound, and zeros behind those that count;
-another output, ``NAME.count``, is their number.  A bound that the user gave has such an output, too.
+another output, ``NAME.count``, is their number.  So has a bound that the user gave.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ class RunTimeSizes:
             [_cut(info, results) for info in self.outputs],
         )
 
-
     def whole(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """All outputs of a network of those that the ONNX model has: the other way round.
 
@@ -72,7 +71,7 @@ class RunTimeSizes:
             size = array.shape[info.bounded_axis]
             found.setdefault(count_name(info.name), np.array(size))
             found[info.name] = np.zeros(info.shape, array.dtype)
-            found[info.name][(*[slice(None)] * info.bounded_axis, slice(size))] = array
+            found[info.name][_first(info.bounded_axis, size)] = array
         return found
 
 
@@ -80,6 +79,10 @@ def _cut(info: TensorInfo, results: Outputs) -> np.ndarray:
     array: np.ndarray = results[info.name]
     if info.bounded_axis is None:
         return array
-    whole = [slice(None)] * info.bounded_axis
-    size = int(results[count_name(info.name)])
-    return np.ascontiguousarray(array[(*whole, slice(min(size, info.shape[info.bounded_axis])))])
+    size = min(int(results[count_name(info.name)]), info.shape[info.bounded_axis])
+    return np.ascontiguousarray(array[_first(info.bounded_axis, size)])
+
+
+def _first(axis: int, size: int) -> tuple[slice, ...]:
+    """The index of the first elements of an axis."""
+    return (*[slice(None)] * axis, slice(size))

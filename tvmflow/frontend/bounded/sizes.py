@@ -13,14 +13,14 @@ the same number of elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 import onnx
 
-from .graph import node_attributes
+from ..graph import node_attributes
 
 #: Longer vectors are no shapes.
 _MOST_ELEMENTS = 64
@@ -28,7 +28,7 @@ _MOST_ELEMENTS = 64
 
 @dataclass(frozen=True)
 class Size:
-    """An operator of ``count`` (of a scalar's name), Add, Sub, Mul, Div, Min or Max, with limits."""
+    """An operator (``count`` of a scalar's name, Add, Sub, Mul, Div, Min, Max) and limits."""
 
     operator: str
     operands: tuple[Number | str, ...]
@@ -43,6 +43,15 @@ Number = int | Size
 def count(name: str, most: int) -> Size:
     """The size that an int64 scalar of the network is, from 0 to ``most``."""
     return Size("count", (name,), 0, most)
+
+
+def counts(size: Size) -> Iterator[str]:
+    """The names of the scalars that a size is computed of."""
+    for operand in size.operands:
+        if isinstance(operand, str):
+            yield operand
+        elif isinstance(operand, Size):
+            yield from counts(operand)
 
 
 def least(number: Number) -> int:
@@ -106,10 +115,10 @@ def divide(a: Number, b: Number) -> Number:
         return a // b
     if b == 1:
         return a
-    if a.operator == "Mul" and isinstance(a.operands[1], int) and not a.operands[1] % b:
+    if a.operator == "Mul":
         inner, factor = a.operands
-        assert isinstance(inner, int | Size)
-        return multiply(inner, factor // b)
+        if isinstance(inner, Size) and isinstance(factor, int) and not factor % b:
+            return multiply(inner, factor // b)
     return Size("Div", (a, b), a.least // b, a.most // b)
 
 
@@ -125,10 +134,10 @@ def minimum(a: Number, b: Number) -> Number:
     for one, other in ((a, b), (b, a)):
         if isinstance(one, Size) and one.operator == "Min" and other in one.operands:
             return one
-    if a.operator == "Min" and isinstance(a.operands[1], int) and isinstance(b, int):
+    if a.operator == "Min" and isinstance(b, int):
         inner, limit = a.operands
-        assert isinstance(inner, Size)
-        return minimum(inner, min(limit, b))
+        if isinstance(inner, Size) and isinstance(limit, int):
+            return minimum(inner, min(limit, b))
     return Size("Min", (a, b), min(least(a), least(b)), min(most(a), most(b)))
 
 
