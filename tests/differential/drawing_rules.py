@@ -86,7 +86,9 @@ def rule_of(op_type: str) -> Rule | None:
 
 def drawn() -> list[str]:
     """The registered operators that are drawn."""
-    return [name for name in sorted({*CONVERTERS, *MAKERS}) if name not in EXCLUDED and rule_of(name)]
+    return [
+        name for name in sorted({*CONVERTERS, *MAKERS}) if name not in EXCLUDED and rule_of(name)
+    ]
 
 
 def available(op_type: str, opset: int) -> bool:

@@ -73,12 +73,16 @@ class TensorInfo:
         """The number of bytes of a compact array."""
         return self.elements * np.dtype(self.dtype).itemsize
 
-    def __str__(self) -> str:
-        extents = [
-            f"≤{extent}" if axis == self.bounded_axis else str(extent)
+    @property
+    def extents(self) -> tuple[int | str, ...]:
+        """The shape, with ``≤300`` for an extent that is a bound."""
+        return tuple(
+            f"≤{extent}" if axis == self.bounded_axis else extent
             for axis, extent in enumerate(self.shape)
-        ]
-        return f"{self.name}: {self.dtype}[{', '.join(extents)}]"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.extents))}]"
 
 
 @dataclass(frozen=True)
