@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import s_tir, te, tirx
 from tvm.ir import Call, Op, Range
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
@@ -127,13 +127,18 @@ class Statements:
         yield from self._nested(None, lambda body: tirx.IfThenElse(condition, body, None))
 
     @contextmanager
+    def repeat(self, condition: Expr) -> Iterator[None]:
+        """Statements that run again as long as a condition holds, which memory must change."""
+        yield from self._nested(None, lambda body: tirx.While(condition, body))
+
+    @contextmanager
     def block(
         self,
         name: str,
         memory: Sequence[Buffer] = (),
         annotations: Mapping[str, str | int] | None = None,
     ) -> Iterator[None]:
-        """An opaque block, with memory of its own, which may grow until it is closed.
+        """An opaque block, with annotations, and memory of its own, which may grow until it ends.
 
         It says that it touches all of each tensor that is not its own.
         """
@@ -183,6 +188,30 @@ class Statements:
         self._open.append([])
         yield value
         self.add(close(sequence(self._open.pop())))
+
+
+def stated(
+    inputs: Sequence[te.Tensor],
+    outputs: Sequence[tuple[str, tuple[int, ...], str]],
+    marks: Mapping[str, str],
+    write: Callable[[Statements, Sequence[Buffer]], None],
+) -> list[te.Tensor]:
+    """State tensors, each with name, shape and dtype, by loops that one thread could run.
+
+    They are one block, the only one of its function, that is marked for its family.
+    """
+
+    def body(ins: Sequence[Buffer], outs: Sequence[Buffer]) -> Stmt:
+        code = Statements()
+        with code.block("loops", annotations=marks):
+            write(code, [*ins, *outs])
+        return code.finish()
+
+    buffers = [tirx.decl_buffer(shape, dtype, name) for name, shape, dtype in outputs]
+    shapes, dtypes = [b.shape for b in buffers], [b.dtype for b in buffers]
+    # What is the only block of a function is its root.
+    found = te.extern(shapes, list(inputs), body, "root", dtypes, out_buffers=buffers)
+    return list(found)
 
 
 def sequence(statements: Sequence[Stmt]) -> Stmt:

@@ -16,6 +16,7 @@ import onnx
 from graphs import TAME, VALUES, Graph, InvalidError, Tensor
 from onnx import helper
 
+from tvmflow.frontend.bounded import MAKERS
 from tvmflow.frontend.ops import CONVERTERS
 
 NEWEST_OPSET = 24
@@ -54,7 +55,10 @@ class Rule:
 RULES: dict[str, Rule] = {}
 
 #: Registered operators that are not drawn, and why.
-EXCLUDED: dict[str, str] = {}
+EXCLUDED: dict[str, str] = {
+    "Compaction": "None of ONNX's: what NonZero, Compress and NonMaxSuppression become.",
+    "BoxSelection": "None of ONNX's: what NonMaxSuppression becomes.",
+}
 
 
 def rule(*names: str, **properties: Any) -> Callable[[Any], Any]:
@@ -84,7 +88,9 @@ def rule_of(op_type: str) -> Rule | None:
 
 def drawn() -> list[str]:
     """The registered operators that are drawn."""
-    return [name for name in sorted(CONVERTERS) if name not in EXCLUDED and rule_of(name)]
+    return [
+        name for name in sorted({*CONVERTERS, *MAKERS}) if name not in EXCLUDED and rule_of(name)
+    ]
 
 
 def available(op_type: str, opset: int) -> bool:
@@ -1368,3 +1374,89 @@ def checked(results: list[Tensor]) -> list[Tensor]:
     if not results:
         raise InvalidError("no result")
     return results
+
+
+# ---- Sizes known at run time: a few rows, what reads them, and what has a fixed size again ----
+
+#: Rows that may be found: the types of values have to say some number.
+SOME = 5
+
+
+@rule("NonZero", "Compress", "NonMaxSuppression", opsets=(13, NEWEST_OPSET), values=TAME)
+def found_rows(g: Graph, x: Tensor, name: str) -> list[Tensor]:
+    """Rows of a table, whose number is known at run time only, and operators that read them."""
+    count = g.pick(9, 7, 31, 16, 1)
+    table = g.exactly(g.cast(x, "float32"), [count, 4])
+    column = g.one("Gather", [table, g.constant(np.array(g.integer(0, 3)))], axis=1)
+    some, places = ((SOME, 4), "float32"), ((SOME,), "int64")
+    threshold = g.constant(np.float32(g.pick(0.25, -1.25, 9.0)))
+    mask = g.one("Greater", [column, threshold])
+    at = None
+    if name == "Compress":
+        rows = g.one(name, [table, mask], types=[some], axis=0)
+    elif name == "NonZero":
+        (found,) = g.node(name, [mask], types=[((1, SOME), "int64")])
+        at = g.one("Squeeze", [found, g.constant(np.array([0]))], types=[places])
+        rows = g.one("Gather", [table, at], types=[some])
+    else:
+        most = g.constant(np.array([g.pick(count, 3, 2**62)]))
+        overlap = g.constant(np.array([g.pick(0.25, 0.5)], np.float32))
+        limits = [most, overlap, *([g.reshape(threshold, [1])] if g.chance(0.5) else [])]
+        boxes, scores = g.reshape(table, [1, count, 4]), g.reshape(column, [1, 1, count])
+        selected = g.one(
+            name, [boxes, scores, *limits], types=[((SOME, 3), "int64")],
+            center_point_box=g.pick(0, 1),
+        )  # fmt: skip
+        at = g.one("Gather", [selected, g.constant(np.array(2))], axis=1)
+        rows = g.one("Gather", [table, at], types=[some])
+    for _ in range(g.integer(0, 3)):
+        rows = _read(g, rows, table)
+    if at is not None and rows.shape[0] == SOME and g.chance(0.4):
+        index = g.one("Unsqueeze", [at, g.constant(np.array([1]))])
+        return [g.one("ScatterND", [table, index, rows])]
+    return [g.one("ReduceSum", [rows, g.constant(np.array([0]))], keepdims=g.pick(0, 1))]
+
+
+def _read(g: Graph, rows: Tensor, table: Tensor) -> Tensor:
+    """One operator that reads rows and gives rows; more or less of them where it says so."""
+    kind = g.pick(
+        "Relu", "Mul", "MatMul", "Transpose", "Concat", "Slice", "CumSum", "Reshape", "Where",
+        "TopK", "Compress", "Gather",
+    )  # fmt: skip
+    zero, some = g.constant(np.array([0])), [(rows.shape, "float32")]
+    if kind == "Mul":
+        return g.one("Mul", [rows, rows])
+    if kind == "MatMul":
+        return g.one("MatMul", [rows, g.weights((4, 4))])
+    if kind == "Transpose":
+        y = g.one("Neg", [g.one("Transpose", [rows], perm=[1, 0])])
+        return g.one("Transpose", [y], perm=[1, 0])
+    if kind == "CumSum":
+        return g.one("CumSum", [rows, g.constant(np.array(0))], reverse=g.pick(0, 1))
+    if kind == "Reshape":
+        y = g.one("Reshape", [rows, g.constant(np.array([-1]))])
+        return g.one("Reshape", [y, g.constant(np.array([-1, 4]))])
+    if kind == "Where":
+        mask = g.one("Greater", [rows, g.constant(np.float32(0))])
+        return g.one("Where", [mask, rows, g.weights((4,))])
+    if kind == "Concat":
+        parts = [rows, table, rows] if g.chance(0.5) else [table, rows]
+        return g.one("Concat", parts, axis=0)
+    # From here on there may be fewer of them.
+    fewer = [((SOME - 1, 4), "float32")]
+    if kind == "Slice":
+        begin, end = g.pick((0, 3), (1, 2**62), (-2, 2**62), (0, -1))
+        ends = [g.constant(np.array([n])) for n in (begin, end)]
+        return g.one("Slice", [rows, *ends, zero], types=fewer)
+    if kind == "Compress":
+        y = g.one("ReduceSum", [rows, g.constant(np.array([1]))], keepdims=0)
+        mask = g.one("Greater", [y, g.constant(np.float32(0))])
+        return g.one("Compress", [rows, mask], types=fewer, axis=0)
+    if kind in ("TopK", "Gather"):
+        size = g.one("Gather", [g.one("Shape", [rows]), zero])
+        k = g.one("Min", [size, g.constant(np.array([3]))])
+        column = g.one("Gather", [rows, g.constant(np.array(1))], axis=1)
+        places = [((SOME - 1,), "float32"), ((SOME - 1,), "int64")]
+        at = g.node("TopK", [column, k], 2, types=places, axis=0)[1]
+        return g.one("Gather", [rows, at], types=fewer)
+    return g.one("Relu", [rows], types=some)

@@ -172,9 +172,13 @@ class Graph:
         inputs: Sequence[Tensor | None],
         results: int = 1,
         domain: str = "",
+        types: Sequence[tuple[tuple[int, ...], str]] | None = None,
         **attributes: Any,
     ) -> list[Tensor]:
-        """Add a node; return its results."""
+        """Add a node; return its results.
+
+        Where sizes are known at run time only, ``types`` are such that there might be.
+        """
         names = [f"{self.prefix}t{len(self.nodes)}_{i}" for i in range(results)]
         node = helper.make_node(
             op_type,
@@ -184,7 +188,7 @@ class Graph:
             domain=domain,
             **attributes,
         )
-        types = self._infer(node, [t for t in inputs if t])
+        types = types or self._infer(node, [t for t in inputs if t])
         self.nodes.append(node)
         return [self._note(name, *kind) for name, kind in zip(names, types, strict=True)]
 

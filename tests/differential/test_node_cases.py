@@ -17,6 +17,7 @@ from oracle import NoReferenceError, Oracle
 
 from tvmflow.errors import ModelError
 from tvmflow.frontend import load_model
+from tvmflow.frontend.bounded import MAKERS
 from tvmflow.frontend.expansion import EXPANDERS
 from tvmflow.frontend.ops import CONVERTERS
 
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
 
 COLUMNS = ("llvm", "auto", "adreno texture")
 #: What is supported.
-OPERATORS = CONVERTERS.keys() | EXPANDERS.keys()
+OPERATORS = {*CONVERTERS, *EXPANDERS, *MAKERS}
 
 #: Cases that are compiled as one.
 BATCH = 12
@@ -116,7 +117,7 @@ def judge(worker, column, chosen) -> Counter[str]:
 def one_of_each(column):
     """A case of every operator, another one in each column."""
     turn = COLUMNS.index(column)
-    for op_type in sorted(OPERATORS & cases().keys()):
+    for op_type in sorted(OPERATORS & set(cases())):
         of_operator = cases()[op_type]
         yield of_operator[turn * len(of_operator) // len(COLUMNS)]
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from net import OPSETS
 from oracle import NoReferenceError, Oracle
 
+from tvmflow.frontend.bounded import MAKERS
 from tvmflow.frontend.ops import CONVERTERS
 
 QUIET = settings(
@@ -24,7 +25,7 @@ QUIET = settings(
 )
 
 
-@pytest.mark.parametrize("operator", sorted(CONVERTERS))
+@pytest.mark.parametrize("operator", sorted({*CONVERTERS, *MAKERS}))
 def test_is_drawn_or_excluded(operator):
     assert (rule_of(operator) is None) == (operator in EXCLUDED)
     if operator in EXCLUDED:
@@ -32,7 +33,7 @@ def test_is_drawn_or_excluded(operator):
 
 
 def test_every_rule_is_of_a_registered_operator():
-    assert set(RULES) | set(EXCLUDED) <= set(CONVERTERS)
+    assert set(RULES) | set(EXCLUDED) <= {*CONVERTERS, *MAKERS}
 
 
 def test_every_operator_is_in_an_operator_set():

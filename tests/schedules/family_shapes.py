@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tvmflow.schedules.boxes.masked_mean import Shape as MeanShape
 from tvmflow.schedules.boxes.per_box import Shape as BoxShape
+from tvmflow.schedules.compaction import Shape as CompactionShape
 from tvmflow.schedules.conv2d import Shape as ConvShape
 from tvmflow.schedules.dense import COLUMNS, PACKED, ROWS
 from tvmflow.schedules.dense import Shape as DenseShape
@@ -16,6 +17,7 @@ from tvmflow.schedules.grouped import Shape as GroupedShape
 from tvmflow.schedules.matmul import Shape as MatmulShape
 from tvmflow.schedules.matmul import padded
 from tvmflow.schedules.moving import Shape as MovingShape
+from tvmflow.schedules.nms import Shape as NmsShape
 from tvmflow.schedules.recurrent import Shape as RecurrentShape
 from tvmflow.schedules.reduction import Shape as ReductionShape
 from tvmflow.schedules.resize import Shape as ResizeShape
@@ -166,8 +168,20 @@ def recurrent_shapes(rng, lanes):
     )
 
 
+def compaction_shapes(rng, lanes):
+    elements = rng.choice([1, 7, 256, 5000, 10**6])
+    return CompactionShape(elements, rng.choice([1, elements]))
+
+
+def nms_shapes(rng, lanes):
+    pick, boxes = rng.choice, rng.choice([1, 7, 100, 25200])
+    return NmsShape(pick([1, 2, 80]), boxes, pick([1, boxes]))
+
+
 SHAPES = {
     "recurrent": recurrent_shapes,
+    "compaction": compaction_shapes,
+    "nms": nms_shapes,
     "boxes": box_shapes,
     "moving": moving_shapes,
     "transpose": transpose_shapes,

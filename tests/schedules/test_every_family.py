@@ -44,6 +44,7 @@ def network():
         node("ScatterND", ["turned", "places", "updates"], ["scattered"]),
         node("Unsqueeze", ["turned", "first"], ["steps"]),
         node("GRU", ["steps", "w8", "w9"], ["states"], hidden_size=5, direction="bidirectional"),
+        node("NonMaxSuppression", ["boxes", "scores", "most", "iou"], ["picked"]),
     ]
     weights = {
         "w1": random((6, 5, 1, 1), 0.4), "w2": random((6, 6, 3, 3), 0.15),
@@ -53,9 +54,12 @@ def network():
         "w6": random((128, 9), 0.1), "w7": random((10, 24), 0.3),
         "first": np.array([0]), "w8": random((2, 15, 17), 0.3), "w9": random((2, 15, 5), 0.3),
         "twice": np.array([1, 2]), "places": np.array([[1, 2], [0, 3]]), "updates": random((2,)),
+        "most": np.array([9]), "iou": np.array([0.2], np.float32),
     }  # fmt: skip
     inputs = {"x": (1, 5, 9, 7), "more": (1, 121), "rows": (17, 10), "right": (24, 19)}
-    return build(nodes, inputs, ["moved", "scattered", "states"], weights, opset=18)
+    inputs |= {"boxes": (2, 37, 4), "scores": (2, 3, 37)}
+    outputs = ["moved", "scattered", "states", "picked"]
+    return build(nodes, inputs, outputs, weights, opset=18, element_type=None)
 
 
 def test_every_family_is_there():

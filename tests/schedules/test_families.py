@@ -24,6 +24,8 @@ ASKED = [
     "matmul",
     "recurrent",
     "masked_mean",
+    "compaction",
+    "nms",
     "softmax",
     "normalization",
     "reduction",

@@ -61,8 +61,10 @@ def test_a_space_has_several_candidates_and_all_are_allowed(name):
         found = list(islice(candidates(family, shape, preset), 1000))
         assert len(found) == len(set(found)) >= 1
         counts.append(len(found))
-    # Winograd's transforms are sums of neighbours: little but the length of a row to choose.
-    assert max(counts) > (4 if name in ("winograd_input", "winograd_output") else 20)
+    # Winograd's transforms are sums of neighbours: little but the length of a row to choose.  Each
+    # class has a group of its own.
+    few = ("winograd_input", "winograd_output", "nms")
+    assert max(counts) > (4 if name in few else 20)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.NAME)

@@ -186,7 +186,7 @@ def _print_summary(about: JsonMapping, **told: Cell) -> None:
 def _print_tensors(title: str, infos: Sequence[TensorInfo]) -> None:
     """Print a table of inputs or outputs, with layouts where they are not the ONNX model's."""
     columns = ["name", "dtype", "shape"]
-    rows: list[tuple[str, ...]] = [(i.name, i.dtype, shape_text(i.shape)) for i in infos]
+    rows: list[tuple[str, ...]] = [(i.name, i.dtype, shape_text(i.extents)) for i in infos]
     if any(info.layout for info in infos):
         columns += ["layout", "logical shape", "image", "scope"]
         rows = [
@@ -204,7 +204,12 @@ def _print_tensors(title: str, infos: Sequence[TensorInfo]) -> None:
 
 def _options_text(options: JsonMapping) -> str:
     """Return the options of a compilation: ``dtype=fp16, knobs for 3 functions``."""
-    nouns = {"algorithms": "convolutions", "knobs": "functions", "shapes": "inputs"}
+    nouns = {
+        "algorithms": "convolutions",
+        "bounds": "sizes",
+        "knobs": "functions",
+        "shapes": "inputs",
+    }
 
     def text(name: str, value: object) -> str:
         if isinstance(value, dict):

@@ -120,6 +120,12 @@ SHARED: dict[str, Any] = {
         "NAME=1,3,224,224",
         "Shape of an input whose dimensions the model leaves open; repeatable.",
     ],
+    "bound": Annotated[
+        list[str] | None,
+        "NAME=1000",
+        "Bound of a size that is known only at run time, by the name of the node that makes it, or "
+        "of its result, where the worst case is larger than needed; repeatable.",
+    ],
     "storage": Annotated[
         str,
         words(*STORAGES),
@@ -299,6 +305,20 @@ def parse_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def parse_bounds(texts: list[str] | None) -> dict[str, int]:
+    """Read ``NAME=1000`` options.
+
+    Raises `typer.BadParameter` if one is not of that form, or a name comes twice.
+    """
+    form = "NAME=1000 with a positive whole number"
+    bounds: dict[str, int] = {}
+    for name, text in _read_named(texts, form, "bound").items():
+        bounds[name] = int(text) if text.isdecimal() else 0
+        if bounds[name] < 1:
+            raise typer.BadParameter(f"{f'{name}={text}'!r} is not of the form {form}.")
+    return bounds
+
+
 def parse_keep_layout(texts: list[str] | None) -> dict[str, str]:
     """Read ``NAME=nchw4c`` options.
 
@@ -312,19 +332,25 @@ def parse_keep_layout(texts: list[str] | None) -> dict[str, str]:
 
 
 #: Options where they are not spelt like the field.
-_SPELT = {"shapes": "shape", "journals": "journal", "embed_limit_bytes": "embed_limit"}
+_SPELT = {
+    "shapes": "shape",
+    "bounds": "bound",
+    "journals": "journal",
+    "embed_limit_bytes": "embed_limit",
+}
 #: Options by field.
 FLAGS = {each.name: _SPELT.get(each.name, each.name) for each in fields(CompileOptions)}
 #: From what was typed to the field's value.
 _READ: dict[str, Callable[[Any], Any]] = {
     "shapes": parse_shapes,
+    "bounds": parse_bounds,
     "keep_layout": parse_keep_layout,
     "embed_limit_bytes": lambda megabytes: megabytes * 10**6,
 }
 #: What is shown, where it is not the field's default, or the field has none but an empty table.
 _DEFAULTS = {"journals": None, "embed_limit_bytes": 512}
 #: Fields of what is tuned.
-TUNED = ("target", "device", "shapes", "storage", "dtype", "accumulate")
+TUNED = ("target", "device", "shapes", "bounds", "storage", "dtype", "accumulate")
 
 
 def with_compile_flags(*names: str) -> Callable[[Callable[..., R]], Callable[..., R]]:

@@ -26,11 +26,11 @@ def knobs_text(knobs: Mapping[str, object]) -> str:
     return " ".join(f"{name}={str(value).lower()}" for name, value in knobs.items()) or "-"
 
 
-def times_text(extents: Sequence[int]) -> str:
+def times_text(extents: Sequence[int | str]) -> str:
     """Return extents: ``1×3×224×224``."""
     return "×".join(map(str, extents))
 
 
-def shape_text(shape: Sequence[int]) -> str:
+def shape_text(shape: Sequence[int | str]) -> str:
     """Return a shape: ``1×3×224×224``, or ``scalar``."""
     return times_text(shape) or "scalar"

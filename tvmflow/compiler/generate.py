@@ -146,6 +146,7 @@ def common_metadata(job: Compilation) -> JsonObject:
         "half_sums": job.half_sums,
         "options": job.options.to_json(),
         "stage_ms": {name: round(ms, 1) for name, ms in job.stage_ms.items()},
+        **({"limits": list(map(asdict, job.model.limits))} if job.model.limits else {}),
     }
 
 

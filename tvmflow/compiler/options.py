@@ -133,6 +133,17 @@ def _toml(path: Path, text: str) -> object:
     raise ValueError(f"reading TOML needs Python 3.11 or newer, so {path.stem}.json is needed")
 
 
+def _checked_bounds(given: Mapping[str, int] | None) -> dict[str, int]:
+    """Bounds by name; a `CompileError` says that one is no positive number."""
+    for name, bound in (given or {}).items():
+        if not isinstance(bound, int) or isinstance(bound, bool) or bound < 1:
+            raise CompileError(
+                f"The bound of {name!r} should be a positive whole number, but is {bound!r}.",
+                remedy="Give the largest number of elements that there may be at run time.",
+            )
+    return dict(given or {})
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
     """Options of a compilation.
@@ -151,6 +162,10 @@ class CompileOptions:
     host: str | None = None
     #: Shapes of inputs whose dimensions the model leaves open, by input name.
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    #: Bounds of sizes that are known only at run time, where the worst case is larger than needed:
+    #: by the names of the nodes whose results have such a size, or of these results.  A run that
+    #: needs more raises an error.
+    bounds: Mapping[str, int] = field(default_factory=dict)
     #: Where tensors between primary functions are kept: ``texture`` or ``buffer``, or ``auto``,
     #: which decides for each tensor by what the device gains.
     storage: str = "auto"
@@ -191,6 +206,7 @@ class CompileOptions:
     def __post_init__(self) -> None:
         checked = {
             "shapes": {name: tuple(shape) for name, shape in (self.shapes or {}).items()},
+            "bounds": _checked_bounds(self.bounds),
             "storage_overrides": STORAGE_OVERRIDES.checked(self.storage_overrides),
             "algorithms": CONVOLUTION_ALGORITHMS.checked(self.algorithms),
             "knobs": KNOBS.checked(self.knobs),

@@ -61,7 +61,7 @@ WEIGHTS = "tvmflow.weights"
 
 def import_model(job: Compilation) -> None:
     """ONNX to Relax, with static shapes and constant weights."""
-    job.model = load_model(job.source, dict(job.options.shapes) or None)
+    job.model = load_model(job.source, dict(job.options.shapes) or None, bounds=job.options.bounds)
     job.mod = job.model.mod
 
 

@@ -41,7 +41,7 @@ class RemoteModule(Module):
     """
 
     def __init__(self, module: Module, remote: RPCSession, address: Address, device_index: int):
-        described = module.metadata, module.inputs, module.outputs
+        described = module.metadata, module.inputs, module.network_outputs
         super().__init__(module.path, *described, device_index, module.weights_path)
         self._module, self._remote, self._address = module, remote, address
 
@@ -80,7 +80,7 @@ class _RemoteRunning:
             # The server's own: TVM's RPC lends those of a client as views that Python cannot keep.
             tensor = remote.get_function(TENSOR_FUNCTION)
             count = len(module.inputs)
-            tensors = [tensor(number) for number in range(count + len(module.outputs))]
+            tensors = [tensor(number) for number in range(count + len(module.network_outputs))]
             self._inputs, self._outputs = tensors[:count], tensors[count:]
 
     def run(self, values: Sequence[Any], *, on_device: bool) -> Outputs:
@@ -93,7 +93,7 @@ class _RemoteRunning:
             for tensor, array in zip(self._inputs, arrays, strict=True):
                 tensor.copyfrom(array)
             self._run()
-            names = [info.name for info in self._module.outputs]
+            names = [info.name for info in self._module.network_outputs]
             return Outputs(names, [tensor.numpy() for tensor in self._outputs])
 
     def profile(self, values: Sequence[Any], runs: int) -> list[KernelTime]:
@@ -162,7 +162,7 @@ def _open_module(name: str, sizes: str, device_index: int) -> str:
         # Phones have little room, and another file of that name may come while this one is in use.
         for path in files:
             path.unlink(missing_ok=True)
-    infos = (*module.inputs, *module.outputs)
+    infos = (*module.inputs, *module.network_outputs)
     _opened = module, [tvm.runtime.empty(info.shape, info.dtype) for info in infos]
     return "{}"
 
@@ -171,7 +171,7 @@ def _run_module() -> None:
     module, tensors = _here()
     arrays = [np.from_dlpack(tensor) for tensor in tensors]
     count = len(module.inputs)
-    for array, result in zip(arrays[count:], module.run(arrays[:count]), strict=True):
+    for array, result in zip(arrays[count:], module.run_network(arrays[:count]), strict=True):
         np.copyto(array, result)
 
 

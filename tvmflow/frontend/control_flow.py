@@ -204,7 +204,7 @@ def _batched_scan(c: Expansion) -> Nodes[None]:
     kinds = [c.type_of(name) for name in scanned]
     if not all(len(kind.shape) >= 2 for kind in kinds):
         raise InvalidNode("a tensor that it scans has no axis of batch and time")
-    batch, length = kinds[0].shape[:2]
+    batch, length = (c.extent(scanned[0], axis) for axis in range(2))
     if c.has(0):
         lengths = c.known(c.inputs[0])
         if lengths is None or not (lengths == length).all():
@@ -240,7 +240,7 @@ def _scan(
     for name, axis in zip(scanned, input_axes, strict=True):
         shape = c.type_of(name).shape
         axes.append(normalized_axis(axis, len(shape)))
-        lengths.add(shape[axes[-1]])
+        lengths.add(c.extent(name, axes[-1]))
     if len(lengths) != 1:
         raise InvalidNode(f"the tensors that it scans have different lengths: {sorted(lengths)}")
     (length,) = lengths

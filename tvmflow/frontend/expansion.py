@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import onnx
@@ -26,6 +26,9 @@ from ..ir.units import counted
 from .converter import InvalidNode, Refusal
 from .graph import Graph, invalid, node_attributes, node_name
 from .nested import all_nodes, names_of, needed, nested_graphs, reads, renamed
+
+if TYPE_CHECKING:
+    from .bounded.rewriter import Bounded
 
 #: Nodes that the loops of a model are unrolled to.  Compiling takes time by their square: 1,200
 #: took 40 s on two cores, so many would take minutes.
@@ -67,6 +70,8 @@ class Values:
     conditions: list[str] = field(default_factory=list)
     #: Nodes that loops have become so far.
     unrolled: int = 0
+    #: Values whose number of elements along an axis is known only at run time.
+    bounded: Mapping[str, Bounded] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.used.update(self.graph.consumers())
@@ -129,6 +134,19 @@ class Expansion:
         if not self.values.is_known(name):
             raise _UnknownError
         return self.graph.type_of(name)
+
+    def extent(self, name: str, axis: int) -> int:
+        """Return a tensor's extent along an axis, counted from the front."""
+        extent, here = (
+            self.type_of(name).shape[axis],
+            self.values.bounded.get(self.values.resolve(name)),
+        )
+        if here is not None and here.axis == axis:
+            raise Refusal(
+                f"the number of elements of {name!r} along axis {axis}, from {here.maker}, is "
+                "known only at run time"
+            )
+        return extent
 
     def sequence(self, name: str) -> tuple[str, ...]:
         """Return the names of a sequence's tensors."""

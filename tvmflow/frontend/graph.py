@@ -25,6 +25,18 @@ DEFAULT_DOMAINS = ("", "ai.onnx")
 _NAMES_SHOWN = 8
 
 
+@dataclass(frozen=True)
+class Limit:
+    """A bound that the user gave for a size known at run time."""
+
+    #: What it was given for, and the node.
+    name: str
+    node: str
+    bound: int
+    #: The int64 scalar that the size would be without it.
+    count: str
+
+
 @dataclass
 class Graph:
     """A model with static shapes."""
@@ -53,6 +65,11 @@ class Graph:
     half_outputs: set[str] = field(default_factory=set)
     #: True if values that are float16 in the model are computed in fp32.
     is_widened: bool = False
+    #: Of outputs with an axis of which only the first elements count: the axis, and the name of the
+    #: int64 scalar that is their number.
+    counts: dict[str, tuple[int, str]] = field(default_factory=dict)
+    #: Bounds that were asked for.
+    limits: list[Limit] = field(default_factory=list)
     #: Operator, name and reason of the nodes that cannot be compiled, as :meth:`refuse` noted them.
     problems: list[tuple[str, str, str]] = field(default_factory=list)
     #: About the first node that breaks ONNX's rules.

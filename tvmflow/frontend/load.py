@@ -12,7 +12,7 @@ import tvm
 
 from ..errors import UnsupportedModelError
 from ..ir.limits import LARGE_WEIGHT_BYTES
-from ..ir.tensors import TensorInfo
+from ..ir.tensors import SizeLimit, TensorInfo, count_name
 from ..module.call_checks import CallCheck
 from .convert import binding_names, to_relax
 from .graph import Graph, node_name, unsupported
@@ -48,28 +48,33 @@ class ImportedModel:
     call_checks: tuple[CallCheck, ...] = ()
     #: True if it was in float16, before it was widened to fp32.
     half: bool = False
+    #: Bounds of the user's for sizes known only at run time.
+    limits: tuple[SizeLimit, ...] = ()
 
 
 def load_model(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
     shapes: Mapping[str, Sequence[int]] | None = None,
     *,
+    bounds: Mapping[str, int] | None = None,
     large_weight_bytes: int = LARGE_WEIGHT_BYTES,
 ) -> ImportedModel:
     """Import an ONNX model.
 
     ``model`` is a path, beside which external data is found, a serialized model, or a model in
-    memory; ``shapes`` are those of inputs with dynamic dimensions, by name.  Weights of at least
+    memory; ``shapes`` are those of inputs with dynamic dimensions, by name, and ``bounds`` those
+    of sizes known only at run time, by node or value.  Weights of at least
     ``large_weight_bytes`` are not loaded but returned as memory-mapped arrays.
 
     Raises ``ModelError`` if the model cannot be read, is damaged or describes no computation;
-    ``ShapeError`` if an input's shape is not static in the end; ``UnsupportedModelError`` if the
-    model uses what cannot be compiled right, and lists all of it.
+    ``ShapeError`` if an input's shape is not static in the end, or a bound is for nothing;
+    ``UnsupportedModelError`` if the model uses what cannot be compiled right, and lists all of it.
     """
     source = open_model(model, large_weight_bytes)
     graph = prepare(source, shapes)
     output_names = list(graph.outputs)
-    propagate(graph)
+    propagate(graph, bounds)
+    limits = _add_counts(graph, output_names)
     widen(graph)
     fold_batch_norms(graph)
     mod, weights = to_relax(graph)
@@ -79,7 +84,8 @@ def load_model(
     for name, value in zip(output_names, graph.outputs, strict=True):
         kind = graph.type_of(value)
         dtype = "float16" if value in graph.half_outputs else kind.dtype
-        outputs.append(TensorInfo(name, kind.shape, dtype))
+        axis = graph.counts[value][0] if value in graph.counts else None
+        outputs.append(TensorInfo(name, kind.shape, dtype, bounded_axis=axis))
         if kind.elements == 0:
             raise UnsupportedModelError(
                 f"The output {name!r} has the shape {list(kind.shape)}, without any elements.",
@@ -88,6 +94,7 @@ def load_model(
     return ImportedModel(
         graph.name, mod, graph.inputs, tuple(outputs), weights,
         binding_names(graph), _initializers(graph), call_checks(graph), half=graph.is_widened,
+        limits=limits,
     )  # fmt: skip
 
 
@@ -101,3 +108,24 @@ def _initializers(graph: Graph) -> dict[str, list[tuple[int, tuple[str, ...]]]]:
         ]
         for node in graph.nodes
     }
+
+
+def _add_counts(graph: Graph, names: list[str]) -> tuple[SizeLimit, ...]:
+    """Return the counts of bounded outputs, and of what the user bounds, as further outputs.
+
+    ``names`` are those of the outputs, which become more.
+    """
+    counted = list(zip(names, graph.outputs, strict=True))
+    counts = {count_name(name): graph.counts[v][1] for name, v in counted if v in graph.counts}
+    # Of an output that is cut itself, the number before that.
+    counts |= {count_name(limit.name): limit.count for limit in graph.limits}
+    for name, value in counts.items():
+        if name in names:
+            raise UnsupportedModelError(
+                f"The output {name!r} has the name of the number of elements that another one has "
+                "at run time.",
+                remedy="Rename the output.",
+            )
+        names.append(name)
+        graph.outputs.append(value)
+    return tuple(SizeLimit(count_name(m.name), m.node, m.bound) for m in graph.limits)

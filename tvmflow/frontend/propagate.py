@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from copy import deepcopy
 
 import numpy as np
@@ -18,6 +18,7 @@ from ..ir.tensors import TensorType
 from ..module.call_checks import CallCheck
 from ..ops.onnx_form import attributes_of
 from . import control_flow, sequences  # noqa: F401 (they register what they expand)
+from .bounded import RunTimeSizes
 from .converter import InvalidNode, Refusal
 from .expansion import Values, expanded
 from .graph import (
@@ -45,60 +46,99 @@ _RANDOM = {
 _OF_SHAPES = ("EyeLike", "Shape", "Size")
 
 
-def propagate(graph: Graph) -> None:
+def propagate(graph: Graph, bounds: Mapping[str, int] | None = None) -> None:
     """Infer static types, fold constants and drop nodes without effect, in place.
 
-    Control flow and sequences become other nodes (:mod:`.expansion`).  Afterwards ``graph.nodes``
-    holds only nodes that have to run, and ``graph.problems`` those that never can: of unknown
-    operators or domains, or with a result whose shape depends on values at run time.
+    Control flow and sequences become other nodes (:mod:`.expansion`), as do those whose results
+    have sizes known only at run time (:mod:`.bounded`).  Afterwards ``graph.nodes`` holds only
+    nodes that have to run, and ``graph.problems`` those that never can: of unknown operators or
+    domains, or with a result whose shape depends on values at run time in a way that has no rule.
+    ``bounds`` are those of such results, by node or value, where the worst case is larger.
 
     Raises ``ModelError`` if ONNX's shape inference finds a contradiction, such as shapes that do
     not fit; ``UnsupportedModelError`` if an output is a sequence.
     """
-    kept: list[onnx.NodeProto] = []
-    values = Values(graph)
-    for original in expanded(graph.nodes, values):
-        node = _with_inputs(original, values.aliases)
+    _Walk(graph, bounds or {}).run()
+
+
+class _Walk:
+    """The walk over a graph's nodes."""
+
+    def __init__(self, graph: Graph, bounds: Mapping[str, int]):
+        self.graph = graph
+        self.kept: list[onnx.NodeProto] = []
+        self.values = Values(graph)
+        self.sizes = RunTimeSizes(graph, self.take, bounds)
+        self.values.bounded = self.sizes.bounded
+
+    def run(self) -> None:
+        """Visit all nodes in order."""
+        graph, values = self.graph, self.values
+        for original in expanded(graph.nodes, values):
+            self._visit(_with_inputs(original, values.aliases))
+        graph.nodes = self.kept
+        outputs = [values.resolve(name) for name in graph.outputs]
+        for name, value in zip(graph.outputs, outputs, strict=True):
+            if value in values.sequences:
+                raise UnsupportedModelError(
+                    f"The output {name!r} is a sequence or an optional value, only dense tensors "
+                    "can be compiled.",
+                    remedy="Let the model return its tensors, by SequenceAt or ConcatFromSequence.",
+                )
+        graph.outputs = outputs
+        if not graph.problems:
+            self.sizes.finish()
+        graph.nodes = self.kept
+        graph.drop_unused_nodes()
+
+    def _visit(self, node: onnx.NodeProto) -> None:
+        """Give a node's results types, or values."""
+        graph, values = self.graph, self.values
         inputs = [name for name in node.input if name]
         reason = unknown_operator(node, graph.opset)
         if reason is not None:
             graph.refuse(node, reason)
-            kept.append(node)
-        elif _is_identity(node, graph, values.used):
+            self.kept.append(node)
+        elif _is_identity(node, graph, values.used) and not self.sizes.is_limited(node):
             values.aliases[node.output[0]] = node.input[0]
         elif any(name in values.sequences for name in inputs):
             raise invalid(node, "an input of it is a sequence, expected a tensor")
         elif not all(map(values.is_known, inputs)):
-            kept.append(node)  # something before it is refused; it may have problems of its own
+            # Something before it is refused; it may have problems of its own.
+            self.kept.append(node)
         else:
-            if node.op_type == "DequantizeLinear":
-                graph.dequantized[node.output[0]] = node
+            try:
+                if not self.sizes.visit(node):
+                    self.take(node)
+            except Refusal as refusal:
+                graph.refuse(node, str(refusal))
+                self.kept.append(node)
+            values.aliases |= self.sizes.cut(node)
+
+    def take(self, node: onnx.NodeProto, given: Sequence[TensorType] | None = None) -> None:
+        """Give the results of a node types, which are inferred or given; fold constants."""
+        graph = self.graph
+        if node.op_type == "DequantizeLinear":
+            graph.dequantized[node.output[0]] = node
+        types: dict[str, TensorType]
+        if given is None:
             types, reason = _infer(node, graph)
-            # Nothing needs to run for results without elements.
-            constants = _fold(node, graph, types) or {
-                name: np.zeros(kind.shape, kind.dtype)
-                for name, kind in types.items()
-                if kind.elements == 0
-            }
-            graph.constants.update(constants)
-            graph.origins |= dict.fromkeys(constants, graph.initializers(node.input))
-            if constants and all(name in constants for name in node.output if name):
-                continue
-            graph.types.update({n: kind for n, kind in types.items() if n not in constants})
-            if reason is not None:
-                graph.refuse(node, reason)
-            kept.append(node)
-    graph.nodes = kept
-    outputs = [values.resolve(name) for name in graph.outputs]
-    for name, value in zip(graph.outputs, outputs, strict=True):
-        if value in values.sequences:
-            raise UnsupportedModelError(
-                f"The output {name!r} is a sequence or an optional value, only dense tensors can "
-                "be compiled.",
-                remedy="Let the model return its tensors, by SequenceAt or ConcatFromSequence.",
-            )
-    graph.outputs = outputs
-    graph.drop_unused_nodes()
+        else:
+            types, reason = dict(zip(node.output, given, strict=True)), None
+        # Nothing needs to run for results without elements.
+        constants = _fold(node, graph, types) or {
+            name: np.zeros(kind.shape, kind.dtype)
+            for name, kind in types.items()
+            if kind.elements == 0
+        }
+        graph.constants.update(constants)
+        graph.origins |= dict.fromkeys(constants, graph.initializers(node.input))
+        if constants and all(name in constants for name in node.output if name):
+            return
+        graph.types.update({n: kind for n, kind in types.items() if n not in constants})
+        if reason is not None:
+            graph.refuse(node, reason)
+        self.kept.append(node)
 
 
 def _with_inputs(node: onnx.NodeProto, aliases: Mapping[str, str]) -> onnx.NodeProto:

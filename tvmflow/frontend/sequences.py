@@ -82,7 +82,7 @@ def split(c: Expansion) -> Nodes[None]:
     """
     kind = c.type_of(c.inputs[0])
     axis = normalized_axis(c.attributes.get("axis", 0), len(kind.shape))
-    extent = kind.shape[axis]
+    extent = c.extent(c.inputs[0], axis)
     given = None
     if c.has(1):
         given = c.known(c.inputs[1])

@@ -44,6 +44,9 @@ class TensorInfo:
     open_dims
         Numbers of the dimensions whose extents the ONNX model leaves to whoever compiles it;
         they do not tell one tensor from another.
+    bounded_axis
+        Of an output whose size is known only at run time: the axis of which only the first elements
+        count, as many as the output `count_name` says.  Its extent in `shape` is the bound.
     """
 
     name: str
@@ -53,6 +56,7 @@ class TensorInfo:
     scope: str | None = None
     image: str | None = None
     open_dims: tuple[int, ...] = field(default=(), compare=False)
+    bounded_axis: int | None = None
 
     @property
     def layout(self) -> str | None:
@@ -69,5 +73,29 @@ class TensorInfo:
         """The number of bytes of a compact array."""
         return self.elements * np.dtype(self.dtype).itemsize
 
+    @property
+    def extents(self) -> tuple[int | str, ...]:
+        """The shape, with ``≤300`` for an extent that is a bound."""
+        return tuple(
+            f"≤{extent}" if axis == self.bounded_axis else extent
+            for axis, extent in enumerate(self.shape)
+        )
+
     def __str__(self) -> str:
-        return f"{self.name}: {TensorType(self.shape, self.dtype)}"
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.extents))}]"
+
+
+@dataclass(frozen=True)
+class SizeLimit:
+    """A bound of the user's for a size that is known only at run time."""
+
+    #: The output that says the size, which the bound has to be at least.
+    count: str
+    #: The node that it was given for.
+    node: str
+    bound: int
+
+
+def count_name(name: str) -> str:
+    """The output with the number of elements of a bounded one, or of what a bound was given for."""
+    return f"{name}.count"

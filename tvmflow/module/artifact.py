@@ -427,6 +427,8 @@ def _describe(tensor: TensorInfo) -> JsonObject:
         entry |= {"scope": tensor.scope, "image": tensor.image}
     if tensor.open_dims:
         entry["open_dims"] = list(tensor.open_dims)
+    if tensor.bounded_axis is not None:
+        entry["bounded_axis"] = tensor.bounded_axis
     return entry
 
 

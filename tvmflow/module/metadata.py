@@ -5,8 +5,10 @@ Digests find damage.  A file that somebody made by hand has the right digests, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..ir.limits import excess
-from ..ir.tensors import TensorType
+from ..ir.tensors import TensorType, count_name
 from ..runtime.json_types import JsonMapping, JsonObject
 from .schema import (
     SchemaError,
@@ -36,9 +38,10 @@ TENSOR = record(
     {"name": text, "shape": SHAPE, "dtype": DTYPE},
     {
         "layout": maybe(text), "logical_shape": maybe(SHAPE), "scope": maybe(text),
-        "image": IMAGE, "open_dims": maybe(SHAPE),
+        "image": IMAGE, "open_dims": maybe(SHAPE), "bounded_axis": maybe(whole()),
     },
 )  # fmt: skip
+LIMIT = record({"count": text, "node": text, "bound": whole()})
 WEIGHT = record({"name": text, "shape": SHAPE, "dtype": DTYPE, "bytes": whole()})
 SCHEDULE = record(
     {"family": text, "knobs": named(anything), "source": text}, {"origin": maybe(text)}
@@ -117,6 +120,7 @@ MODULE = record(
         "memory": maybe(MEMORY),
         "cpu": maybe(text),
         "linked_with": text,
+        "limits": list_of(LIMIT),
     },
 )
 
@@ -128,6 +132,8 @@ STANDALONE = record(
         "open_dims": named(SHAPE),
         "storage_counts": named(whole()),
         "reference": text,
+        "bounded_axes": named(whole()),
+        "limits": list_of(LIMIT),
     },
 )
 
@@ -141,6 +147,7 @@ def check_module(metadata: JsonObject) -> None:
     for side in ("inputs", "outputs"):
         for index, tensor in enumerate(metadata[side]):
             check_interface(tensor, f"{side}[{index}]")
+    check_counts(metadata["outputs"], metadata.get("limits", ()))
     _check_memory(metadata.get("memory") or {})
 
 
@@ -159,6 +166,23 @@ def check_interface(tensor: JsonMapping, where: str) -> None:
     batch, channels, *image = logical if blocks else (0, 0)
     if not blocks or shape[:4] != [batch, -(-channels // shape[4]), *image]:
         raise SchemaError(f"{where}.shape is {shape}, which are no blocks of {logical}")
+
+
+def check_counts(outputs: Sequence[JsonMapping], limits: Sequence[JsonMapping]) -> None:
+    """Check that what is known only at run time has an output that says its size."""
+    counts = {
+        tensor["name"] for tensor in outputs if tensor["dtype"] == "int64" and not tensor["shape"]
+    }
+    wanted = [limit["count"] for limit in limits]
+    for tensor in outputs:
+        axis = tensor.get("bounded_axis")
+        if axis is None:
+            continue
+        if axis >= len(tensor["shape"]):
+            raise SchemaError(f"{tensor['name']} has no axis {axis}")
+        wanted.append(count_name(tensor["name"]))
+    if missing := [name for name in wanted if name not in counts]:
+        raise SchemaError(f"there is no output {missing[0]}, an int64 scalar")
 
 
 def _check_memory(memory: JsonMapping) -> None:

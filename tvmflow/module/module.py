@@ -25,6 +25,7 @@ from ..runtime.json_types import JsonObject
 from .artifact import SIDECAR_SUFFIX, Artifact, read_artifact, remove_stale_sidecar
 from .files import place_copy, publish, staging
 from .html import module_html
+from .run_time_sizes import RunTimeSizes
 from .standalone.programs import SUFFIX as PROGRAMS_SUFFIX
 from .standalone.read import is_standalone
 from .values import Outputs, order_inputs
@@ -72,7 +73,11 @@ class Module(ABC):
         #: Target, device, versions, kernels, options: what the file says of itself.
         self.metadata = metadata
         #: Name, shape and dtype of every input and output, in order.
-        self.inputs, self.outputs = inputs, outputs
+        self.inputs = inputs
+        # Outputs with a size that is known only at run time are cut to it, by others that say it.
+        self._sizes = RunTimeSizes.of(metadata, outputs)
+        self.outputs = self._sizes.outputs
+        self.network_outputs = outputs  #: With these others, as `run_network` gives them.
         self.target = str(metadata["target"])  #: ``opencl``, ``cuda`` or ``llvm``.
         self.device_index = device_index  #: Which of the target's devices runs it.
         self._running: Running | None = None
@@ -165,16 +170,26 @@ class Module(ABC):
             Values by name, or in the network's order.
         output
             ``"numpy"`` for arrays, ``"dlpack"`` for tensors on the device, not
-            copied, that any library takes with ``from_dlpack``.
+            copied, that any library takes with ``from_dlpack``.  Those whose size is known only at
+            run time have all of their bound then, and ``NAME.count`` beside them.
+
+        An `InputError` says that a size exceeds the bound that was given for it.
         """
         if output not in ("numpy", "dlpack"):
             raise InputError(
                 f"Outputs can be 'numpy' or 'dlpack', not {output!r}.",
                 remedy="Choose one of them.",
             )
+        results = self.run_network(inputs, on_device=output == "dlpack")
+        return self._sizes.cut(results) if output == "numpy" else results
+
+    def run_network(
+        self, inputs: Mapping[str, object] | Sequence[object], *, on_device: bool = False
+    ) -> Outputs:
+        """Run the network and return all of its outputs, none of them cut."""
         values = self._in_order(inputs)
         with self._lock:
-            return self._opened().run(values, on_device=output == "dlpack")
+            return self._opened().run(values, on_device=on_device)
 
     def profile(
         self, inputs: Mapping[str, object] | Sequence[object], runs: int = 10

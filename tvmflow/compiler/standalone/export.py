@@ -60,6 +60,11 @@ def _add_self_test(job: Compilation, plan: Plan) -> None:
                 "with `dtype=fp16` a quantized network rounds some numbers to other steps than "
                 "its reference does. Compile it with `dtype=fp32`."
             )
+        if job.half and any(info.bounded_axis is not None for info in model.outputs):
+            raise TvmflowError(
+                "with `dtype=fp16` a network may select other elements than its reference does. "
+                "Compile it with `dtype=fp32`."
+            )
         pairs = zip(model.inputs, tests, strict=True)
         arrays = {info.name: values_of(test, info) for info, test in pairs}
         references, source = reference_outputs(job, arrays)
@@ -91,6 +96,11 @@ def _metadata(job: Compilation, plan: Plan) -> JsonObject:
             info.name: info.logical_shape for info in infos if info.logical_shape is not None
         },
         "open_dims": {info.name: info.open_dims for info in job.model.inputs if info.open_dims},
+        "bounded_axes": {
+            info.name: info.bounded_axis
+            for info in job.model.outputs
+            if info.bounded_axis is not None
+        },
         "storage_counts": counts(about),
         "storage_summary": storage_summary(about),
         # Besides the weights: intermediate tensors, inputs and outputs.

@@ -26,6 +26,7 @@ import onnx
 from ...errors import TvmflowError
 from ...ir.tensors import TensorInfo
 from ...module.blocked_layout import all_to_logical, to_blocked
+from ...module.run_time_sizes import RunTimeSizes
 from ...module.standalone.plan import ExpectedOutput, SeededInput
 from ...module.weights import dtype_from_name
 from ...verify.compare import run_reference
@@ -106,7 +107,8 @@ def reference_outputs(
     ONNX Runtime where it is installed and reads the model, else the target ``llvm`` in fp32.
     """
     logical = all_to_logical(job.model.inputs, arrays)
-    names = [info.name for info in job.model.outputs]
+    sizes = RunTimeSizes.split(job.model.outputs, job.model.limits)
+    names = [info.name for info in sizes.outputs]
     if find_spec("onnxruntime") is not None:
         try:
             with tempfile.TemporaryDirectory(prefix="tvmflow-") as folder:
@@ -114,10 +116,12 @@ def reference_outputs(
                 if not isinstance(path, (str, os.PathLike)):
                     path = Path(folder, "model.onnx")
                     onnx.save(job.source, path)
-                return run_reference(path, logical, names)
+                found, source = run_reference(path, logical, names)
+                return sizes.whole(found), source
         except (TvmflowError, ValueError) as error:
             logger.info("ONNX Runtime gives no reference for the self-test: %s", error)
     from ..pipeline import compile as compile_network
 
-    with compile_network(job.source, target="llvm", shapes=job.options.shapes) as module:
-        return dict(module(logical).items()), "tvmflow's llvm target"
+    shapes, bounds = job.options.shapes, job.options.bounds
+    with compile_network(job.source, target="llvm", shapes=shapes, bounds=bounds) as module:
+        return sizes.whole(dict(module(logical).items())), "tvmflow's llvm target"

@@ -52,7 +52,7 @@ class DataParallel:
             )
         count, batch = len(self.modules), batch_of(first, batched)
         for info in first.outputs:
-            if not info.shape or info.shape[0] != batch:
+            if not info.shape or info.shape[0] != batch or info.bounded_axis is not None:
                 raise InputError(
                     f"Batches of {first.metadata['name']} cannot be spread over devices: its output"
                     f" {info.name!r} of shape {info.shape} has no row for each of {batch} samples.",

@@ -353,6 +353,7 @@ def interfaces(plan: EncodedPlan, section: Section) -> list[JsonObject]:
     """Return inputs or outputs, as a module's metadata has them."""
     logical = plan.metadata.get("logical_shapes", {})
     open_dims = plan.metadata.get("open_dims", {})
+    bounded = plan.metadata.get("bounded_axes", {})
     found = []
     for record in plan[section]:
         name = plan.text(int(record["name"]))
@@ -370,6 +371,8 @@ def interfaces(plan: EncodedPlan, section: Section) -> list[JsonObject]:
             }
         if section == Section.INPUTS and name in open_dims:
             entry["open_dims"] = open_dims[name]
+        if section == Section.OUTPUTS and name in bounded:
+            entry["bounded_axis"] = bounded[name]
         found.append(entry)
     return found
 

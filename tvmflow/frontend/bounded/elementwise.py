@@ -1,0 +1,108 @@
+"""Operators whose elements are computed one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+
+from ..converter import normalized_axis
+from ..graph import node_attributes
+from .rewriter import RunTimeSizes, rule
+from .sizes import Size
+
+#: Operators whose operands broadcast, and whose elements are computed each by itself.
+_ELEMENTWISE = (
+    "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift",
+    "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Celu", "Clip", "Cos",
+    "Cosh", "DequantizeLinear", "Div", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater",
+    "GreaterOrEqual", "HardSigmoid", "HardSwish", "IsInf", "IsNaN", "LeakyRelu", "Less",
+    "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or",
+    "PRelu", "Pow", "QuantizeLinear", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid",
+    "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh",
+    "ThresholdedRelu", "Where", "Xor",
+)  # fmt: skip
+
+
+def _common(r: RunTimeSizes, names: Sequence[str]) -> tuple[int, Size]:
+    """The axis, counted from the end, and the size that operands share that broadcast."""
+    found = [
+        (r.bounded[n].axis - len(r.shape(n)), r.bounded[n].size) for n in names if n in r.bounded
+    ]
+    if len(set(found)) > 1:
+        raise r.refusal("its inputs need not have the same number of elements")
+    axis, size = found[0]
+    for name in names:
+        shape = r.shape(name)
+        if name not in r.bounded and len(shape) >= -axis and shape[axis] != 1:
+            raise r.refusal(f"its input {name!r} has {shape[axis]} elements along the same axis")
+    return axis, size
+
+
+@rule(*_ELEMENTWISE)
+def elementwise(r: RunTimeSizes, node: onnx.NodeProto) -> None:
+    """Operators whose operands broadcast: what is behind stays behind."""
+    names = [name for name in node.input if name]
+    axis, size = _common(r, names)
+    places = {}
+    extent = min(r.shape(n)[axis] for n in names if n in r.bounded)
+    for index, name in enumerate(node.input):
+        if name in r.bounded:
+            places[index] = r.front(name, len(r.shape(name)) + axis, extent)
+    if node.op_type in ("Div", "Mod") and node.input[1] in r.bounded:
+        # A division of integers by zero ends the process.
+        kind = r.graph.type_of(node.input[1])
+        if np.dtype(kind.dtype).kind in "iu":
+            r.mark(places[1], r.bounded[node.input[1]].axis, size)
+            places[1] = r.masked(places[1], 1)
+    r.keep(places)
+    (output,) = node.output
+    r.mark(output, len(r.shape(output)) + axis, size)
+
+
+@rule("CastLike")
+def cast_like(r: RunTimeSizes, node: onnx.NodeProto) -> None:
+    """Of the second operand only the type counts."""
+    r.keep()
+    here = r.bounded.get(node.input[0])
+    if here is not None:
+        r.mark(node.output[0], here.axis, here.size)
+
+
+@rule(
+    "AveragePool",
+    "BatchNormalization",
+    "Conv",
+    "ConvTranspose",
+    "DepthToSpace",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+    "InstanceNormalization",
+    "LRN",
+    "MaxPool",
+    "Resize",
+    "SpaceToDepth",
+)
+def by_sample(r: RunTimeSizes, node: onnx.NodeProto) -> None:
+    """Operators that compute each sample of the batch by itself."""
+    r.only(0)
+    here = r.bounded[node.input[0]]
+    if here.axis != 0:
+        raise r.refusal(f"its axis {here.axis} is not the batch")
+    r.keep()
+    for name in filter(None, node.output):
+        if r.shape(name)[0] != r.shape(node.input[0])[0]:
+            raise r.refusal("it changes the number of samples")
+        r.mark(name, 0, here.size)
+
+
+@rule("OneHot")
+def one_hot(r: RunTimeSizes, node: onnx.NodeProto) -> None:
+    """A new axis beside those of the indices."""
+    r.only(0)
+    here = r.bounded[node.input[0]]
+    rank = len(r.shape(node.input[0])) + 1
+    axis = normalized_axis(node_attributes(node).get("axis", -1), rank)
+    r.keep()
+    r.mark(node.output[0], here.axis + (here.axis >= axis), here.size)

@@ -1,0 +1,148 @@
+"""Parts of values, and values that are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+
+from ...ir.limits import MOST_ELEMENTS
+from ..converter import Refusal, normalized_axis
+from ..graph import node_attributes
+from . import sizes
+from .rewriter import RunTimeSizes, rule
+from .sizes import Number, Size
+
+
+@rule("Slice")
+def slice_(r: RunTimeSizes, node: onnx.NodeProto) -> None:
+    """A stretch of the axis, or of another one up to a size: elements move to the front."""
+    name, attributes = node.input[0], node_attributes(node)
+    extents = r.extents(name)
+    if r.graph.opset < 10:
+        starts, ends = attributes["starts"], attributes["ends"]
+        axes: Sequence[int] = attributes.get("axes", range(len(starts)))
+        steps: Sequence[int] = [1] * len(starts)
+    else:
+        r.only(0)
+        starts, ends = r.numbers(1, "begins"), r.numbers(2, "ends")
+        axes = r.known(3, "axes") if r.has(3) else range(len(starts))
+        steps = r.known(4, "steps") if r.has(4) else [1] * len(starts)
+    fixed: list[tuple[int, int, int, int]] = []
+    moved: list[tuple[int, Number, Number, int]] = []
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        if step == 0:
+            raise Refusal("its step is 0")
+        axis = normalized_axis(axis, len(extents))
+        if isinstance(extents[axis], int) and isinstance(start, int) and isinstance(end, int):
+            fixed.append((axis, start, end, step))
+        else:
+            moved.append((axis, start, end, step))
+    if fixed:
+        columns = [list(column) for column in zip(*fixed, strict=True)]
+        axes_, starts_, ends_, steps_ = map(r.integers, columns)
+        if r.graph.opset < 10:
+            name = r.emit("Slice", [name], starts=columns[1], ends=columns[2], axes=columns[0])
+        else:
+            name = r.emit("Slice", [name, starts_, ends_, axes_, steps_])
+    if len(moved) > 1 or (
+        moved
+        and any(
+            isinstance(extent, Size) for axis, extent in enumerate(extents) if axis != moved[0][0]
+        )
+    ):
+        raise r.refusal("several axes of its result have an unknown number of elements")
+    if not moved:
+        (axis,) = (a for a, extent in enumerate(extents) if isinstance(extent, Size))
+        r.copy(name)
+        r.mark(node.output[0], axis, extents[axis])
+        return
+    axis, start, end, step = moved[0]
+    extent = extents[axis]
+    if step < 0:
+        if (
+            step != -1
+            or not isinstance(start, int)
+            or not isinstance(end, int)
+            or not ((start == -1 or start >= sizes.most(extent)) and end <= -sizes.most(extent) - 1)
+        ):
+            raise r.refusal("it goes backwards")
+        last = sizes.subtract(extent, 1)
+        size = extent
+        places = r.emit("Sub", [r.scalar(last), r.integers(np.arange(r.shape(name)[axis]))])
+        places = r.emit("Max", [places, r.integers(0)])
+    else:
+        first, behind = (_clamped(number, extent) for number in (start, end))
+        size = sizes.maximum(sizes.subtract(behind, first), 0)
+        if step > 1:
+            size = sizes.divide(sizes.add(size, step - 1), step)
+        bound = min(sizes.most(size), r.shape(name)[axis])
+        if isinstance(first, int) and first == 0 and step == 1:
+            r.copy(r.front(name, axis, bound))
+            r.mark(node.output[0], axis, size)
+            return
+        places = r.emit("Add", [r.integers(step * np.arange(bound)), r.scalar(first)])
+    r.become("Gather", [name, places], axis=axis)
+    r.mark(node.output[0], axis, size)
+
+
+def _clamped(number: Number, extent: Number) -> Number:
+    """Where a slice begins or ends: from the end if it is below zero, within the axis."""
+    if sizes.least(number) < 0 <= sizes.most(number) and not isinstance(number, int):
+        raise Refusal("where it begins or ends is computed at run time, and may count from the end")
+    if sizes.most(number) < 0:
+        number = (
+            sizes.add(extent, number) if isinstance(number, int) and number > -MOST_ELEMENTS else 0
+        )
+    return sizes.minimum(sizes.maximum(number, 0), extent)
+
+
+@rule("Split")
+def split(r: RunTimeSizes, node: onnx.NodeProto) -> None:
+    """Parts of another axis."""
+    r.only(0)
+    here = r.bounded[node.input[0]]
+    axis = normalized_axis(node_attributes(node).get("axis", 0), len(r.shape(node.input[0])))
+    if axis == here.axis:
+        raise r.refusal("it splits that axis")
+    r.keep()
+    for name in filter(None, node.output):
+        r.mark(name, here.axis, here.size)
+
+
+@rule("Concat")
+def concat(r: RunTimeSizes, node: onnx.NodeProto) -> None:
+    """Along another axis as it is; along the axis elements that count move together."""
+    names = [n for n in node.input if 0 not in r.shape(n)]
+    rank = len(r.shape(names[0]))
+    axis = normalized_axis(node_attributes(node)["axis"], rank)
+    found = {r.bounded[n].axis for n in names if n in r.bounded}
+    if found != {axis}:
+        same = {(r.bounded[n].axis, r.bounded[n].size) if n in r.bounded else None for n in names}
+        if len(same) > 1:
+            raise r.refusal("its inputs need not have the same number of elements")
+        extent = min(r.shape(n)[min(found)] for n in names)
+        r.become("Concat", [r.front(n, min(found), extent) for n in names], axis=axis)
+        r.mark(node.output[0], min(found), r.bounded[names[0]].size)
+        return
+    size: Number = 0
+    for name in names:
+        size = sizes.add(size, r.extents(name)[axis])
+    if not any(name in r.bounded for name in names[:-1]):
+        r.keep()
+    else:
+        parts = tuple((r.extents(n)[axis], r.shape(n)[axis]) for n in names)
+        positions = r._memo(("join", parts), lambda: _joined(r, parts))
+        whole = r.emit("Concat", names, axis=axis)
+        r.become("Gather", [whole, positions], axis=axis)
+    r.mark(node.output[0], axis, size)
+
+
+def _joined(r: RunTimeSizes, parts: Sequence[tuple[Number, int]]) -> str:
+    """The positions of elements that count, in parts that stand one behind the other."""
+    masks = [
+        r.mask(size, [extent], 0) if isinstance(size, Size) else r.constant(np.ones(extent, bool))
+        for size, extent in parts
+    ]
+    return r.compaction(r.emit("Concat", masks, axis=0))[0]

@@ -1,0 +1,384 @@
+"""The bounded values of a graph, what rules ask about them, and what rules write."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from ...errors import ShapeError
+from ...ir.tensors import TensorType
+from ..converter import Refusal
+from ..graph import Graph, Limit, node_name
+from . import sizes
+from .sizes import Number, Size, Unknown, Vector
+
+#: Operators whose results have sizes of their own.
+MAKERS = ("NonZero", "Compress", "NonMaxSuppression")
+#: Operators that take numbers of elements, from which of their inputs on.
+OF_SIZES = {
+    "ConstantOfShape": 0, "Range": 0,
+    **dict.fromkeys(("Expand", "Reshape", "Slice", "Tile", "TopK"), 1),
+}  # fmt: skip
+
+#: Emits a node whose result types follow, or are given, and which no rule is asked about.
+Emit = Callable[[onnx.NodeProto, "Sequence[TensorType] | None"], None]
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """An axis whose first elements count, and what made it, in words."""
+
+    axis: int
+    size: Size
+    maker: str
+
+
+@dataclass
+class RunTimeSizes:
+    """The bounded values of a graph, and what is known of vectors of sizes."""
+
+    graph: Graph
+    emit_node: Emit
+    #: Bounds smaller than the largest possible ones, by node or value.
+    limits: Mapping[str, int] = field(default_factory=dict)
+    bounded: dict[str, Bounded] = field(default_factory=dict)
+    vectors: dict[str, Vector] = field(default_factory=dict)
+    #: What made the counts that sizes are made of, in words.
+    makers: dict[str, str] = field(default_factory=dict)
+    _scalars: dict[Size, str] = field(default_factory=dict)
+    _shared: dict[object, str] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _node: onnx.NodeProto = field(default_factory=onnx.NodeProto)
+
+    # -- the walk -------------------------------------------------------------------------
+
+    def visit(self, node: onnx.NodeProto) -> bool:
+        """Take a node over, if it reads or makes a size that is known only at run time.
+
+        Raises `Refusal` where that cannot be done.
+        """
+        self._node = node
+        names = [name for name in node.input if name]
+        reads = [self.bounded[name] for name in names if name in self.bounded]
+        if not reads and any(name in self.vectors for name in names) and self._follow(node):
+            return True
+        rule = RULES.get(node.op_type) if not node.domain else None
+        makes = node.op_type in MAKERS and any(n not in self.graph.constants for n in names)
+        sized = node.op_type in OF_SIZES and any(
+            n in self.vectors for n in names[OF_SIZES[node.op_type] :]
+        )
+        if not reads and not makes and not sized:
+            return False
+        if rule is None:
+            raise self.refusal("there is no rule for it")
+        rule(self, node)
+        return True
+
+    def _follow(self, node: onnx.NodeProto) -> bool:
+        """Note what a node computes of vectors of sizes."""
+        operands = [self.vector(name) if name else None for name in node.input]
+        shapes = [self.shape(name) for name in node.input if name]
+        if any(o is None and n for o, n in zip(operands, node.input, strict=True)):
+            return False
+        try:
+            found = sizes.evaluate(node, operands, shapes)
+        except Unknown:
+            return False
+        name = node.output[0]
+        self.emit_node(node, None)
+        kind = self.graph.type_of(name)
+        if kind.elements != len(found):
+            return True
+        if all(isinstance(number, int) for number in found):
+            self.graph.constants[name] = np.array(found, kind.dtype).reshape(kind.shape)
+        elif sizes.is_vector(kind.shape):
+            self.vectors[name] = found
+        return True
+
+    def is_limited(self, node: onnx.NodeProto) -> bool:
+        """Tell whether a bound is given for a node, or for a result of it."""
+        return any(name in self.limits for name in (node_name(node), *node.output))
+
+    def cut(self, node: onnx.NodeProto) -> dict[str, str]:
+        """Cut a node's results at bounds that were asked for; returns the new names by the old."""
+        cut: dict[str, str] = {}
+        for name in filter(None, node.output):
+            wanted = next((n for n in (node_name(node), name) if n in self.limits), None)
+            here = self.bounded.get(name)
+            if wanted is None or here is None:
+                continue
+            bound = self.limits[wanted]
+            if not any(limit.name == wanted for limit in self.graph.limits):
+                count = self.scalar(here.size)
+                self.graph.limits.append(Limit(wanted, node_name(node), bound, count))
+            size = sizes.minimum(here.size, bound)
+            extent = min(self.shape(name)[here.axis], bound)
+            cut[name] = self.front(name, here.axis, extent)
+            assert isinstance(size, Size)
+            self.mark(cut[name], here.axis, size)
+        return cut
+
+    def finish(self) -> None:
+        """Fill outputs with zeros behind what counts, and note the counts in the graph.
+
+        Raises `ShapeError` for a bound of something that has none.
+        """
+        for name in self.limits:
+            if not any(limit.name == name for limit in self.graph.limits):
+                makers = sorted({here.maker for here in self.bounded.values()})
+                raise ShapeError(
+                    f"A bound is given for {name!r}, but no node or value of that name has a size "
+                    f"that is known only at run time; those of {', '.join(makers) or 'none'} have.",
+                    remedy="Give the name of a node, or of a value that it computes.",
+                )
+        outputs = []
+        for name in self.graph.outputs:
+            here = self.bounded.get(name)
+            if here is not None:
+                self._node = onnx.NodeProto(name=name)
+                filled = self._memo(("filled", name), partial(self.masked, name, 0))
+                self.graph.counts[filled] = (here.axis, self.scalar(here.size))
+                name = filled
+            outputs.append(name)
+        self.graph.outputs = outputs
+
+    # -- what rules ask -------------------------------------------------------------------
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The static shape of a value."""
+        return self.graph.type_of(name).shape
+
+    def extents(self, name: str) -> list[Number]:
+        """The shape of a value, with the size of its bounded axis."""
+        shape: list[Number] = list(self.shape(name))
+        if (here := self.bounded.get(name)) is not None:
+            shape[here.axis] = here.size
+        return shape
+
+    def vector(self, name: str) -> Vector | None:
+        """A value as a vector of numbers, if it is one that is known."""
+        if name in self.vectors:
+            return self.vectors[name]
+        array = self.graph.constants.get(name)
+        return None if array is None or name in self.bounded else sizes.vector_of(array)
+
+    def numbers(self, index: int, what: str) -> Vector:
+        """An input's numbers; refuses the node if they are not known."""
+        found = self.vector(self._node.input[index])
+        if found is None:
+            raise Refusal(
+                f"its {what} are computed at run time, in a way that is not recognised as a number "
+                "of elements"
+            )
+        return found
+
+    def known(self, index: int, what: str) -> list[int]:
+        """An input's numbers, all of which are known now; refuses the node if they are not."""
+        found = [number for number in self.numbers(index, what) if isinstance(number, int)]
+        if len(found) < len(self.numbers(index, what)):
+            raise self.refusal(f"its {what} depend on that")
+        return found
+
+    def has(self, index: int) -> bool:
+        """Tell whether an optional input is given."""
+        return index < len(self._node.input) and bool(self._node.input[index])
+
+    def maker(self) -> str:
+        """What made the size that the node reads, in words."""
+        for name in self._node.input:
+            if name in self.bounded:
+                return self.bounded[name].maker
+            for number in self.vectors.get(name, ()):
+                if isinstance(number, Size):
+                    return self.makers[next(sizes.counts(number))]
+        return f"node {node_name(self._node)!r} ({self._node.op_type})"
+
+    def refusal(self, what: str) -> Refusal:
+        """Say why the node is refused, and where the size comes from."""
+        return Refusal(
+            f"{what}, and the number of elements from {self.maker()} is known only at run time; "
+            "cut the model before it"
+        )
+
+    def mark(self, name: str, axis: int, size: Number) -> None:
+        """Note that a value is bounded."""
+        if isinstance(size, Size) and name:
+            assert size.most <= self.shape(name)[axis], (name, size, self.shape(name))
+            self.bounded[name] = Bounded(axis, size, self.maker())
+
+    def only(self, *indices: int) -> None:
+        """Refuse the node if other inputs than these are bounded."""
+        for index, name in enumerate(self._node.input):
+            if name in self.bounded and index not in indices:
+                raise self.refusal(f"its input {name!r} has an unknown number of elements")
+
+    # -- what rules write -----------------------------------------------------------------
+
+    def emit(
+        self, op_type: str, inputs: Sequence[str], types: Sequence[TensorType] | None = None,
+        **attributes: Any,
+    ) -> str:  # fmt: skip
+        """Write a node, and return the name of its first result.
+
+        ``types`` are those of its results, if it is none of ONNX's.
+        """
+        base = f"{node_name(self._node)}:{op_type}{next(self._numbers)}"
+        names = [base, *(f"{base}.{index}" for index in range(1, len(types or ())))]
+        self.emit_node(helper.make_node(op_type, inputs, names, name=base, **attributes), types)
+        return base
+
+    def keep(self, inputs: Mapping[int, str] | None = None) -> None:
+        """Write the node as it is, with other inputs in some places."""
+        kept = onnx.NodeProto()
+        kept.CopyFrom(self._node)
+        for index, name in (inputs or {}).items():
+            kept.input[index] = name
+        self.emit_node(kept, None)
+
+    def become(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> None:
+        """Write a node that has the results of the one at hand."""
+        names, name = self._node.output, node_name(self._node)
+        self.emit_node(helper.make_node(op_type, inputs, names, name=name, **attributes), None)
+
+    def copy(self, name: str) -> None:
+        """Give the node's result the elements of another value, but sizes of its own."""
+        (output,) = self._node.output
+        if name in self.graph.constants:
+            self.graph.constants[output] = self.graph.constants[name]
+        else:
+            self.become("Reshape", [name, self.integers(self.shape(name))])
+
+    def constant(self, array: np.ndarray) -> str:
+        """Name a constant."""
+        key = "constant", array.dtype.str, array.shape, array.tobytes()
+
+        def make() -> str:
+            name = f":constant{len(self._shared)}"
+            self.graph.constants[name] = array
+            return name
+
+        return self._memo(key, make)
+
+    def integers(self, values: object) -> str:
+        """Name a constant of int64."""
+        return self.constant(np.asarray(values, np.int64))
+
+    def _memo(self, key: object, make: Callable[[], str]) -> str:
+        if key not in self._shared:
+            made = make()
+            self._shared[key] = made
+        return self._shared[key]
+
+    def scalar(self, number: Number) -> str:
+        """The int64 scalar of a number."""
+        if isinstance(number, int):
+            return self.integers(number)
+        if number not in self._scalars:
+            if number.operator == "count":
+                (name,) = number.operands
+                self._scalars[number] = str(name)
+            else:
+                operands = [self.scalar(o) for o in number.operands if not isinstance(o, str)]
+                self._scalars[number] = self.emit(number.operator, operands)
+        return self._scalars[number]
+
+    def reshaped(self, name: str, shape: Sequence[int]) -> str:
+        """A value in another static shape."""
+        if tuple(shape) == self.shape(name):
+            return name
+        return self.emit("Reshape", [name, self.integers(shape)])
+
+    def cast(self, name: str, dtype: str) -> str:
+        """A value in another element type."""
+        if self.graph.type_of(name).dtype == dtype:
+            return name
+        return self.emit("Cast", [name], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def front(self, name: str, axis: int, extent: int) -> str:
+        """The first elements of an axis."""
+        if self.shape(name)[axis] == extent:
+            return name
+        if self.graph.opset < 10:
+            return self.emit("Slice", [name], starts=[0], ends=[extent], axes=[axis])
+        return self.emit("Slice", [name, *map(self.integers, ([0], [extent], [axis]))])
+
+    def mask(self, size: Number, shape: Sequence[int], axis: int) -> str:
+        """True for elements that count, in a shape that broadcasts."""
+        extent = shape[axis]
+        form = [extent if a == axis else 1 for a in range(len(shape))]
+
+        def make() -> str:
+            places = self.integers(np.arange(extent).reshape(form))
+            return self.emit("Less", [places, self.scalar(size)])
+
+        return self._memo(("mask", size, tuple(form)), make)
+
+    def masked(self, name: str, fill: float | bool) -> str:
+        """A value, if it is bounded with other elements behind those that count."""
+        here = self.bounded.get(name)
+        if here is None:
+            return name
+        kind = self.graph.type_of(name)
+        mask = self.mask(here.size, kind.shape, here.axis)
+        return self.emit("Where", [mask, name, self.constant(np.array(fill, kind.dtype))])
+
+    def compaction(self, marks: str) -> tuple[str, Size]:
+        """The positions, int32, of true elements of a list, and their number."""
+        (extent,) = self.shape(marks)
+        whole = self.cast(marks, "int32")
+        types = [TensorType((extent,), "int32"), TensorType((), "int64")]
+        positions = self.emit("Compaction", [whole], types, most=extent)
+        size = sizes.count(f"{positions}.1", extent)
+        self.makers[f"{positions}.1"] = f"node {node_name(self._node)!r} ({self._node.op_type})"
+        return positions, size
+
+    def from_front(self, name: str, size: Number) -> str:
+        """Indices with those below zero, which count from the end of an axis, made positive."""
+        array = self.graph.constants.get(name)
+        if array is not None and array.size and array.min() >= 0:
+            return name
+        wide = self.cast(name, "int64")
+        behind = self.emit("Add", [wide, self.scalar(size)])
+        return self.emit("Where", [self.emit("Less", [wide, self.integers(0)]), behind, wide])
+
+
+#: Writes what becomes of a node.
+Rule = Callable[[RunTimeSizes, onnx.NodeProto], None]
+
+#: Rules by operator.
+RULES: dict[str, Rule] = {}
+
+
+def rule(*op_types: str) -> Callable[[Rule], Rule]:
+    """Register a function as the rule of ONNX operators."""
+
+    def register(function: Rule) -> Rule:
+        for op_type in op_types:
+            assert op_type not in RULES, op_type
+            RULES[op_type] = function
+        return function
+
+    return register
+
+
+def lowest(dtype: str) -> float | bool:
+    """The least number of an element type."""
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        return -np.inf
+    return False if kind.kind == "b" else int(np.iinfo(kind).min)
+
+
+def highest(dtype: str) -> float | bool:
+    """The largest number of an element type."""
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        return np.inf
+    return True if kind.kind == "b" else int(np.iinfo(kind).max)

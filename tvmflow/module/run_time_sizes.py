@@ -1,0 +1,88 @@
+"""Outputs whose size is known only at run time, cut to it.
+
+A network gives such an output with all elements of its bound, and zeros behind those that count;
+another output, ``NAME.count``, is their number.  So has a bound that the user gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import InputError
+from ..ir.tensors import SizeLimit, TensorInfo, count_name
+from ..runtime.json_types import JsonMapping
+from .values import Outputs
+
+
+@dataclass(frozen=True)
+class RunTimeSizes:
+    """What a module has of them."""
+
+    #: All but the numbers.
+    outputs: tuple[TensorInfo, ...]
+    limits: tuple[SizeLimit, ...]
+
+    @classmethod
+    def of(cls, metadata: JsonMapping, outputs: Sequence[TensorInfo]) -> RunTimeSizes:
+        """Read them off a module's metadata and all of its outputs."""
+        return cls.split(outputs, [SizeLimit(**limit) for limit in metadata.get("limits", ())])
+
+    @classmethod
+    def split(cls, outputs: Sequence[TensorInfo], limits: Sequence[SizeLimit]) -> RunTimeSizes:
+        """Tell all outputs of a network apart."""
+        counts = {count_name(info.name) for info in outputs if info.bounded_axis is not None}
+        counts |= {limit.count for limit in limits}
+        return cls(tuple(info for info in outputs if info.name not in counts), tuple(limits))
+
+    def cut(self, results: Outputs) -> Outputs:
+        """Cut outputs to their sizes, and leave the numbers out.
+
+        An `InputError` says that a size exceeds its bound.
+        """
+        for limit in self.limits:
+            size = int(results[limit.count])
+            if size > limit.bound:
+                raise InputError(
+                    f"The node {limit.node!r} has {size} elements for this input, more than its "
+                    f"bound of {limit.bound}.",
+                    remedy="Compile the model with a larger bound for it, or without one.",
+                )
+        if len(self.outputs) == len(results):
+            return results
+        return Outputs(
+            [info.name for info in self.outputs],
+            [_cut(info, results) for info in self.outputs],
+        )
+
+    def whole(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """All outputs of a network of those that the ONNX model has: the other way round.
+
+        The numbers that limits are for are not known, and NaN.
+        """
+        found: dict[str, np.ndarray] = {limit.count: np.array(np.nan) for limit in self.limits}
+        for info in self.outputs:
+            array = arrays[info.name]
+            if info.bounded_axis is None:
+                found[info.name] = array
+                continue
+            size = array.shape[info.bounded_axis]
+            found.setdefault(count_name(info.name), np.array(size))
+            found[info.name] = np.zeros(info.shape, array.dtype)
+            found[info.name][_first(info.bounded_axis, size)] = array
+        return found
+
+
+def _cut(info: TensorInfo, results: Outputs) -> np.ndarray:
+    array: np.ndarray = results[info.name]
+    if info.bounded_axis is None:
+        return array
+    size = min(int(results[count_name(info.name)]), info.shape[info.bounded_axis])
+    return np.ascontiguousarray(array[_first(info.bounded_axis, size)])
+
+
+def _first(axis: int, size: int) -> tuple[slice, ...]:
+    """The index of the first elements of an axis."""
+    return (*[slice(None)] * axis, slice(size))
