@@ -16,6 +16,7 @@ from ..ir.operator import DOMAIN
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorInfo, TensorType
 from ..ir.units import counted
+from .nested import needed, reads
 
 #: ONNX's own operator domain has two spellings.
 DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -34,8 +35,8 @@ class Graph:
     inputs: tuple[TensorInfo, ...]
     #: Names of the results, in order.
     outputs: list[str]
-    #: In topological order, each of the default domain or a custom operator, and without nested
-    #: graphs.
+    #: In topological order, each of the default domain or a custom operator; without nested graphs,
+    #: once :func:`.propagate.propagate` has put nodes in the place of control flow.
     nodes: list[onnx.NodeProto]
     #: Initializers and everything computed from them, by name; large ones memory-mapped.
     constants: dict[str, np.ndarray]
@@ -74,17 +75,11 @@ class Graph:
 
     def drop_unused_nodes(self) -> None:
         """Keep only nodes that an output depends on."""
-        needed = set(self.outputs)
-        kept = []
-        for node in reversed(self.nodes):
-            if needed.intersection(node.output):
-                needed.update(node.input)
-                kept.append(node)
-        self.nodes = kept[::-1]
+        self.nodes = needed(self.nodes, self.outputs)
 
     def consumers(self) -> Counter[str]:
         """Count the uses of every value, by nodes and as an output."""
-        return Counter([*(name for node in self.nodes for name in node.input), *self.outputs])
+        return Counter([*(name for node in self.nodes for name in reads(node)), *self.outputs])
 
 
 def unsupported(problems: Iterable[tuple[str, str, str]], label: str) -> UnsupportedModelError:
@@ -137,13 +132,11 @@ def node_attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def unknown_operator(node: onnx.NodeProto, opset: int) -> str | None:
-    """Say why nothing is known of a node: its operator, or nested graphs; else ``None``."""
+    """Say why nothing is known of a node's operator, else ``None``."""
     if node.domain == DOMAIN and node.op_type not in OPERATORS:
         return f"no such operator is registered (`ops=FILE`), there are {', '.join(OPERATORS)}"
     if node.domain not in ("", DOMAIN):
         return f"only ONNX's own operators and those of {DOMAIN} are supported"
-    if any(a.type in (a.GRAPH, a.GRAPHS) for a in node.attribute):
-        return "nested graphs (branches and loop bodies) are not supported"
     if not node.domain and not onnx.defs.has(node.op_type, opset, ""):
         return f"operator set {opset} has no such operator"
     return None

@@ -13,10 +13,12 @@ from ..ir.operator import DOMAIN, VERSION
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorInfo, TensorType
 from ..ops.onnx_form import register_schemas
-from .graph import DEFAULT_DOMAINS, Graph, unknown_operator
+from .graph import DEFAULT_DOMAINS, Graph, node_name, unknown_operator
+from .lift import lift_constants
+from .nested import all_nodes, nested_graphs, rewritten
 from .rewrite import expand_quantized, move_quantized
 from .shapes import static_inputs
-from .source import Source, constant_value, to_array
+from .source import Source
 
 #: The oldest operator set that is converted: from 7 on, operators broadcast like NumPy.  Older
 #: ones are brought to it first.
@@ -39,31 +41,23 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
         model, opset = _upgraded(model, opset), OLDEST_OPSET
     graph = model.graph
     constants: dict[str, np.ndarray] = {}
-    for tensor in graph.initializer:
-        if tensor.name in constants:
-            raise ModelError(
-                f"The model has two initializers named {tensor.name!r}.",
-                remedy="Export the model again.",
-            )
-        constants[tensor.name] = to_array(tensor, source)
-    nodes = []
-    for node in graph.node:
-        # Exporters keep weights in Constant nodes, too.
-        is_constant = node.op_type == "Constant" and node.domain in DEFAULT_DOMAINS and node.output
-        value = constant_value(node, source) if is_constant else None
-        if value is None:
-            nodes.append(node)
-        else:
-            constants[node.output[0]] = value
+    nodes = lift_constants(graph, source, constants)
     # Since format 4 an input with an initializer is a weight that a caller might replace.
     inputs = [value for value in graph.input if value.name not in constants]
     infos = static_inputs(inputs, shapes)
     skeleton = _skeleton(model, infos, nodes)
+    if skeleton.functions:
+        # Their bodies have weights, too.
+        nodes = lift_constants(_inlined(skeleton), source, constants)
+
+    def rewrite(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
+        return move_quantized(expand_quantized(nodes, opset), constants)
+
     result = Graph(
         source.name, opset,
         inputs=infos,
         outputs=[value.name for value in graph.output],
-        nodes=move_quantized(expand_quantized(_inlined(skeleton), opset), constants),
+        nodes=list(rewritten(nodes, rewrite)),
         constants=constants,
         large_weight_bytes=source.large_weight_bytes,
         types={info.name: TensorType(info.shape, info.dtype) for info in infos},
@@ -77,7 +71,7 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
 
 
 def _check_content(graph: onnx.GraphProto) -> None:
-    """Refuse graphs that compute nothing, or with sparse weights."""
+    """Refuse graphs that compute nothing."""
     for what, found, remedy in (
         ("outputs", graph.output, "Export the model with at least one output."),
         ("nodes", graph.node, "Export the model again."),
@@ -85,25 +79,17 @@ def _check_content(graph: onnx.GraphProto) -> None:
         if not found:
             text = f"The model's graph has no {what}: it describes no computation."
             raise ModelError(text, remedy=remedy)
-    if graph.sparse_initializer:
-        raise UnsupportedModelError(
-            f"The model has {len(graph.sparse_initializer)} sparse weights, the first is "
-            f"{graph.sparse_initializer[0].values.name!r}; only dense ones can be compiled.",
-            remedy="Export the model with dense weights.",
-        )
 
 
-def _inlined(skeleton: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """Return the nodes, those of the model's own functions instead of calls of them."""
-    if skeleton.functions:
-        try:
-            skeleton = inliner.inline_local_functions(skeleton)
-        except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-            raise ModelError(
-                f"The model's functions cannot be resolved: {error}",
-                remedy="Export the model without functions.",
-            ) from error
-    return list(skeleton.graph.node)
+def _inlined(skeleton: onnx.ModelProto) -> onnx.GraphProto:
+    """Return the graph with the nodes of the model's own functions in the place of their calls."""
+    try:
+        return inliner.inline_local_functions(skeleton).graph
+    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+        raise ModelError(
+            f"The model's functions cannot be resolved: {error}",
+            remedy="Export the model without functions.",
+        ) from error
 
 
 def _check_versions(model: onnx.ModelProto) -> int:
@@ -136,7 +122,7 @@ def _check_versions(model: onnx.ModelProto) -> int:
 
 def _check_custom(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> None:
     """Let ONNX know the custom operators, if the model asks for their version."""
-    names = {node.op_type for node in nodes if node.domain == DOMAIN}
+    names = {node.op_type for node in all_nodes(nodes) if node.domain == DOMAIN}
     if not names:
         return
     imports = [*model.opset_import, *(o for f in model.functions for o in f.opset_import)]
@@ -167,9 +153,9 @@ def _skeleton(
         functions=model.functions,
         graph=graph,
     )
-    for item in (*skeleton.opset_import, *skeleton.graph.node):
-        if item.domain in DEFAULT_DOMAINS:
-            item.domain = ""
+    for opset in skeleton.opset_import:
+        if opset.domain in DEFAULT_DOMAINS:
+            opset.domain = ""
     return skeleton
 
 
@@ -184,7 +170,7 @@ def _check(skeleton: onnx.ModelProto, opset: int, constants: Mapping[str, np.nda
     Models with operators that it does not know are left alone: these are reported with
     everything else that is not supported, the checker would name only one.
     """
-    if any(unknown_operator(node, opset) for node in skeleton.graph.node):
+    if any(unknown_operator(node, opset) for node in all_nodes(skeleton.graph.node)):
         return
     for name, array in constants.items():
         skeleton.graph.input.append(_value_info(name, array.dtype, array.shape))
@@ -211,6 +197,14 @@ def _upgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         before  opset 6   Add(x, b, broadcast=1, axis=1)
         after   opset 7   Add(x, Unsqueeze(b, axes=[1, 2]))
     """
+    for node in model.graph.node:
+        if any(nested_graphs(node)):
+            raise UnsupportedModelError(
+                f"The model uses ONNX operator set {opset}, and ONNX's version converter does not "
+                f"bring the graphs within node {node_name(node)!r} ({node.op_type}) to "
+                f"{OLDEST_OPSET}, the oldest that is compiled.",
+                remedy="Export the model for operator set 18, for example.",
+            )
     weights = list(model.graph.initializer)
     names = {tensor.name for tensor in weights}
     inputs = [value for value in model.graph.input if value.name not in names]

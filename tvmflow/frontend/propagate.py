@@ -10,16 +10,17 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
-from ..errors import InputError, ModelError, OperatorError, ShapeError
+from ..errors import InputError, ModelError, OperatorError, ShapeError, UnsupportedModelError
 from ..ir.limits import MOST_ELEMENTS, check_size
 from ..ir.operator import DOMAIN
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorType
 from ..module.call_checks import CallCheck
 from ..ops.onnx_form import attributes_of
+from . import control_flow, sequences  # noqa: F401 (they register what they expand)
 from .converter import InvalidNode, Refusal
+from .expansion import Values, expanded
 from .graph import (
-    DEFAULT_DOMAINS,
     Graph,
     invalid,
     node_attributes,
@@ -47,54 +48,62 @@ _OF_SHAPES = ("EyeLike", "Shape", "Size")
 def propagate(graph: Graph) -> None:
     """Infer static types, fold constants and drop nodes without effect, in place.
 
-    Afterwards ``graph.nodes`` holds only nodes that have to run, and
-    ``graph.problems`` those that never can: of unknown operators or domains, with nested
-    graphs, or with a result whose shape depends on values at run time.
+    Control flow and sequences become other nodes (:mod:`.expansion`).  Afterwards ``graph.nodes``
+    holds only nodes that have to run, and ``graph.problems`` those that never can: of unknown
+    operators or domains, or with a result whose shape depends on values at run time.
 
     Raises ``ModelError`` if ONNX's shape inference finds a contradiction, such as shapes that do
-    not fit.
+    not fit; ``UnsupportedModelError`` if an output is a sequence.
     """
     kept: list[onnx.NodeProto] = []
-    aliases: dict[str, str] = {}
-    used = graph.consumers()
-    for original in graph.nodes:
-        node = _with_inputs(original, aliases)
+    values = Values(graph)
+    for original in expanded(graph.nodes, values):
+        node = _with_inputs(original, values.aliases)
+        inputs = [name for name in node.input if name]
         reason = unknown_operator(node, graph.opset)
         if reason is not None:
             graph.refuse(node, reason)
             kept.append(node)
-        elif _is_identity(node, graph, used):
-            aliases[node.output[0]] = node.input[0]
-        elif not all(n in graph.types or n in graph.constants for n in node.input if n):
+        elif _is_identity(node, graph, values.used):
+            values.aliases[node.output[0]] = node.input[0]
+        elif any(name in values.sequences for name in inputs):
+            raise invalid(node, "an input of it is a sequence, expected a tensor")
+        elif not all(map(values.is_known, inputs)):
             kept.append(node)  # something before it is refused; it may have problems of its own
         else:
             if node.op_type == "DequantizeLinear":
                 graph.dequantized[node.output[0]] = node
             types, reason = _infer(node, graph)
             # Nothing needs to run for results without elements.
-            values = _fold(node, graph, types) or {
+            constants = _fold(node, graph, types) or {
                 name: np.zeros(kind.shape, kind.dtype)
                 for name, kind in types.items()
                 if kind.elements == 0
             }
-            graph.constants.update(values)
-            if values and all(name in values for name in node.output if name):
+            graph.constants.update(constants)
+            if constants and all(name in constants for name in node.output if name):
                 continue
-            graph.types.update({n: kind for n, kind in types.items() if n not in values})
+            graph.types.update({n: kind for n, kind in types.items() if n not in constants})
             if reason is not None:
                 graph.refuse(node, reason)
             kept.append(node)
     graph.nodes = kept
-    graph.outputs = [aliases.get(name, name) for name in graph.outputs]
+    outputs = [values.resolve(name) for name in graph.outputs]
+    for name, value in zip(graph.outputs, outputs, strict=True):
+        if value in values.sequences:
+            raise UnsupportedModelError(
+                f"The output {name!r} is a sequence or an optional value, only dense tensors can "
+                "be compiled.",
+                remedy="Let the model return its tensors, by SequenceAt or ConcatFromSequence.",
+            )
+    graph.outputs = outputs
     graph.drop_unused_nodes()
 
 
 def _with_inputs(node: onnx.NodeProto, aliases: Mapping[str, str]) -> onnx.NodeProto:
-    if node.domain == "" and not any(name in aliases for name in node.input):
+    if not any(name in aliases for name in node.input):
         return node
     renamed = deepcopy(node)
-    if node.domain in DEFAULT_DOMAINS:
-        renamed.ClearField("domain")
     for index, name in enumerate(renamed.input):
         renamed.input[index] = aliases.get(name, name)
     return renamed

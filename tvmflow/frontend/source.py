@@ -28,6 +28,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ..errors import ModelError, UnsupportedModelError
 from ..ir.limits import LARGE_WEIGHT_BYTES, check_size
 from ..ir.tensors import TensorType
+from .nested import all_nodes, nested_graphs
 
 #: Element types that can be compiled, by ONNX's number.
 DTYPES: dict[int, str] = {
@@ -50,7 +51,7 @@ _PATHS = {
     "Model": {7: "Graph"},
     "Graph": {1: "Node", 5: "Tensor"},
     "Node": {5: "Attribute"},
-    "Attribute": {5: "Tensor"},
+    "Attribute": {5: "Tensor", 6: "Graph"},
 }
 _RAW_DATA = 9
 
@@ -166,16 +167,30 @@ def _texts(model: onnx.ModelProto) -> Iterator[object]:
         yield opset.domain
     for graph in (model.graph, *model.functions):
         yield graph.name
-        for node in graph.node:
+        for node in all_nodes(graph.node):
             yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
             yield from (attribute.name for attribute in node.attribute)
-    for tensor in model.graph.initializer:
-        yield tensor.name
-        for entry in tensor.external_data:
-            yield from (entry.key, entry.value)
-    for value in (*model.graph.input, *model.graph.output):
-        yield value.name
-        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+    for graph in _graphs(model):
+        for tensor in graph.initializer:
+            yield tensor.name
+            for entry in tensor.external_data:
+                yield from (entry.key, entry.value)
+        for value in (*graph.input, *graph.output):
+            yield value.name
+            yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+
+
+def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield all nodes, those of functions and of nested graphs, too."""
+    for graph in (model.graph, *model.functions):
+        yield from all_nodes(graph.node)
+
+
+def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graph and all nested ones."""
+    yield model.graph
+    for node in _nodes(model):
+        yield from nested_graphs(node)
 
 
 # Leaving large tensors out ---------------------------------------------------------------
@@ -330,9 +345,9 @@ def check_external_files(source: Source) -> None:
 
     Raises ``ModelError`` if a file of it is outside the model's folder.
     """
-    graphs = (source.model.graph, *source.model.functions)
-    attributes = (a for graph in graphs for node in graph.node for a in node.attribute)
-    for tensor in (*source.model.graph.initializer, *(a.t for a in attributes)):
+    weights = (tensor for graph in _graphs(source.model) for tensor in graph.initializer)
+    attributes = (a.t for node in _nodes(source.model) for a in node.attribute)
+    for tensor in (*weights, *attributes):
         location = next((e.value for e in tensor.external_data if e.key == "location"), None)
         if location is not None and location != _SAME_FILE:
             _external_file(f"Tensor {tensor.name!r}", location, source)

@@ -1,0 +1,386 @@
+"""Control flow and sequences at import: nodes in the place of one that has graphs or lists.
+
+Nothing of either is left in Relax.  A node such as Loop is *expanded* to nodes that compute its
+results: its expansion is a generator, and the walk of :mod:`.propagate` gives each node a type, or
+computes it, before the next one is asked for.  So an expansion knows which of its values are
+constants, and goes by them: a loop ends where its condition has become false::
+
+    before                                         after
+    y = Loop(2, True, x, body: (i, c, a) ->        loop/0/b = Add(x, w)
+             b = Add(a, w); return c, b)           y        = Add(loop/0/b, w)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from ..ir.names import unique
+from ..ir.tensors import TensorType
+from ..ir.units import counted
+from .converter import InvalidNode, Refusal
+from .graph import Graph, invalid, node_attributes, node_name
+from .nested import all_nodes, names_of, needed, nested_graphs, reads, renamed
+
+#: Nodes that the loops of a model are unrolled to.  Compiling takes time by their square: 1,200 some
+#: 40 s on two cores, these ten minutes.
+MOST_NODES = 4_000
+
+#: Tensors that a node joins at most: kernels have few parameters (64 pointers, on some GPUs).
+MOST_PARTS = 16
+
+#: Operators that some numbers make stop the program, or reach beyond a tensor: which input that
+#: is, and a number that is always right.
+_UNSAFE = {
+    "Div": (1, 1), "Mod": (1, 1), "GatherElements": (1, 0), "GatherND": (1, 0), "RoiAlign": (2, 0),
+    "Scatter": (1, 0), "ScatterElements": (1, 0), "ScatterND": (1, 0),
+}  # fmt: skip
+
+_T = TypeVar("_T")
+#: Yields nodes that the walk handles at once, and returns what it names.
+Nodes = Generator[onnx.NodeProto, None, _T]
+
+
+class _UnknownError(Exception):
+    """Something that a node reads is not known, as what computes it is refused."""
+
+
+@dataclass
+class Values:
+    """What the walk knows of values beside types and constants, which the graph has."""
+
+    graph: Graph
+    #: Names of values by others that they have.
+    aliases: dict[str, str] = field(default_factory=dict)
+    #: Sequences as their tensors' names; ``None`` for an optional value that is none.
+    sequences: dict[str, tuple[str, ...] | None] = field(default_factory=dict)
+    #: All names that something reads.
+    used: set[str] = field(default_factory=set)
+    #: All names of values.
+    taken: set[str] = field(default_factory=set)
+    #: Conditions, computed at run time, of the branches that the walk is in.
+    conditions: list[str] = field(default_factory=list)
+    #: Nodes that loops have become so far.
+    unrolled: int = 0
+
+    def __post_init__(self) -> None:
+        self.used.update(self.graph.consumers())
+        self.taken.update(self.graph.constants, self.graph.types)
+        for node in all_nodes(self.graph.nodes):
+            self.used.update(node.input)
+            self.taken.update(node.output)
+            for inner in nested_graphs(node):
+                self.used.update(names_of(inner.output))
+                self.taken.update(names_of(inner.input))
+
+    def resolve(self, name: str) -> str:
+        """Return the name under which a value is known."""
+        return self.aliases.get(name, name)
+
+    def is_known(self, name: str) -> bool:
+        """Tell whether a value has a type, or is a sequence."""
+        known = (self.graph.types, self.graph.constants, self.sequences)
+        return any(name in names for names in known)
+
+
+@dataclass
+class Expansion:
+    """A node that is expanded: its inputs by the names under which they are known."""
+
+    node: onnx.NodeProto
+    values: Values
+
+    def __post_init__(self) -> None:
+        self.graph = self.values.graph
+        self.attributes = node_attributes(self.node)
+        self.inputs = [self.values.resolve(name) for name in self.node.input]
+
+    def has(self, index: int) -> bool:
+        """Tell whether an optional input is given."""
+        return index < len(self.inputs) and bool(self.inputs[index])
+
+    def is_used(self, index: int) -> bool:
+        """Tell whether something reads a result."""
+        return index < len(self.node.output) and self.node.output[index] in self.values.used
+
+    def body(self, attribute: str) -> onnx.GraphProto:
+        """Return a nested graph."""
+        body = self.attributes.get(attribute)
+        if not isinstance(body, onnx.GraphProto):
+            raise InvalidNode(f"its attribute {attribute!r} is no graph")
+        return body
+
+    # Values ------------------------------------------------------------------------------------
+
+    def known(self, name: str) -> np.ndarray | None:
+        """Return a tensor's values if they are constant."""
+        return self.graph.constants.get(self.values.resolve(name))
+
+    def type_of(self, name: str) -> TensorType:
+        """Return a tensor's type."""
+        name = self.values.resolve(name)
+        if name in self.values.sequences:
+            raise InvalidNode("a sequence, or an optional value that is none, is given for a tensor")
+        if not self.values.is_known(name):
+            raise _UnknownError
+        return self.graph.type_of(name)
+
+    def sequence(self, name: str) -> tuple[str, ...]:
+        """Return the names of a sequence's tensors."""
+        name = self.values.resolve(name)
+        if not self.values.is_known(name):
+            raise _UnknownError
+        found = self.values.sequences.get(name)
+        if found is None:
+            raise InvalidNode("a tensor, or an optional value that is none, is given for a sequence")
+        return found
+
+    def is_sequence(self, name: str) -> bool:
+        """Tell whether a value is a sequence, or an optional value that is none."""
+        return self.values.resolve(name) in self.values.sequences
+
+    def is_none(self, name: str) -> bool:
+        """Tell whether a value is an optional one that is none."""
+        return self.is_sequence(name) and self.values.sequences[self.values.resolve(name)] is None
+
+    def integer(self, index: int, what: str) -> int:
+        """Return an input that is one constant integer."""
+        value = self.known(self.inputs[index])
+        if value is None:
+            self.type_of(self.inputs[index])
+            raise Refusal(f"its {what} is computed at run time")
+        return int(_single(value, what))
+
+    def truth(self, name: str, what: str = "condition") -> bool | None:
+        """Return a condition if it is constant."""
+        kind, value = self.type_of(name), self.known(name)
+        if kind.elements != 1 or kind.dtype != "bool":
+            raise InvalidNode(f"its {what} is {kind}, expected one bool")
+        return None if value is None else bool(_single(value, what))
+
+    # Nodes -------------------------------------------------------------------------------------
+
+    def fresh(self, name: str) -> str:
+        """Return a name that nothing has yet, after the node."""
+        return unique(f"{node_name(self.node)}/{name}", self.values.taken)
+
+    def constant(self, array: np.ndarray, name: str = "constant") -> str:
+        """Add a constant and return its name."""
+        name = self.fresh(name)
+        self.graph.constants[name] = array
+        return name
+
+    def make(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> Nodes[str]:
+        """Add a node with one result and return its name."""
+        if not onnx.defs.has(op_type, self.graph.opset, ""):
+            raise Refusal(f"it needs {op_type}, which operator set {self.graph.opset} has not")
+        name = self.fresh(op_type)
+        yield helper.make_node(op_type, inputs, [name], name=name, **attributes)
+        return self.values.resolve(name)
+
+    def reshaped(self, name: str, shape: Sequence[int]) -> Nodes[str]:
+        """Return a tensor in another shape."""
+        if self.type_of(name).shape == tuple(shape):
+            return name
+        # No zero stands for the extent that there was: Reshape is of tensors with elements.
+        extents = self.constant(np.array(shape, np.int64), "shape")
+        return (yield from self.make("Reshape", [name, extents]))
+
+    def scalar(self, name: str) -> Nodes[str]:
+        """Return a tensor of one element without axes, which broadcasts to any shape."""
+        return (yield from self.reshaped(name, ()))
+
+    def stacked(self, names: Sequence[str], axis: int) -> Nodes[str]:
+        """Return tensors of one type along a new axis."""
+        kind = self.type_of(names[0])
+        rank = len(kind.shape) + 1
+        if not -rank <= axis < rank:
+            raise InvalidNode(f"its axis {axis} does not exist in a tensor with {rank} axes")
+        shape = [*kind.shape]
+        shape.insert(axis % rank, 1)
+        parts = []
+        for name in names:
+            if self.type_of(name) != kind:
+                raise Refusal(f"it stacks tensors of types {kind} and {self.type_of(name)}")
+            parts.append((yield from self.reshaped(name, shape)))
+        return (yield from self.concatenated(parts, axis % rank))
+
+    def concatenated(self, names: Sequence[str], axis: int) -> Nodes[str]:
+        """Return tensors behind each other along an axis."""
+        parts = list(names)
+        while len(parts) > 1:
+            groups = [parts[i : i + MOST_PARTS] for i in range(0, len(parts), MOST_PARTS)]
+            parts = []
+            for group in groups:
+                parts.append((yield from self.make("Concat", group, axis=axis)))
+        return parts[0]
+
+    def result(self, index: int, name: str) -> Nodes[None]:
+        """Say what a result of the node is: an Identity, which the walk takes for another name."""
+        if index < len(self.node.output) and self.node.output[index]:
+            yield helper.make_node("Identity", [name], [self.node.output[index]])
+
+    def sequence_result(self, index: int, names: Iterable[str] | None) -> None:
+        """Say that a result of the node is a sequence, or none."""
+        if index < len(self.node.output) and self.node.output[index]:
+            self.values.sequences[self.node.output[index]] = None if names is None else tuple(names)
+
+    def instance(
+        self, body: onnx.GraphProto, label: str, arguments: Mapping[str, str],
+        wanted: Sequence[int], *, condition: str | None = None,
+    ) -> Nodes[list[str]]:  # fmt: skip
+        """Add the nodes of a nested graph under names of their own, and return its results.
+
+        ``arguments`` are values by the names of the graph's inputs; of its results only those
+        ``wanted`` are computed.  The nodes are named ``NODE/LABEL/INNER``.  ``condition``, computed
+        at run time, is false where ONNX does not run them.
+        """
+        outputs = names_of(body.output)
+        names = dict(arguments)
+        nodes = needed(list(body.node), [outputs[index] for index in wanted])
+        for node in nodes:
+            names.update((old, self.fresh(f"{label}/{old}")) for old in filter(None, node.output))
+        copies = [renamed(node, names) for node in nodes]
+        results = [names.get(name, name) for name in outputs]
+        for copy in copies:
+            if copy.name:
+                copy.name = f"{node_name(self.node)}/{label}/{copy.name}"
+            self.values.used.update(reads(copy))
+        self.values.used.update(results)
+        if condition is None:
+            yield from copies
+        else:
+            self.values.conditions.append(condition)
+            yield from copies
+            self.values.conditions.pop()
+        return [self.values.resolve(name) for name in results]
+
+
+    def iteration(
+        self, body: onnx.GraphProto, label: int | str, trips: str, arguments: Mapping[str, str],
+        wanted: Sequence[int], *, condition: str | None = None,
+    ) -> Nodes[list[str]]:  # fmt: skip
+        """Add an iteration of a loop as :meth:`instance` does; refuse a loop that is too long.
+
+        ``trips`` says how many iterations there are.
+        """
+        count = sum(1 for _ in all_nodes(body.node))
+        self.values.unrolled += count
+        if self.values.unrolled > MOST_NODES:
+            raise Refusal(
+                f"its {trips} iterations of {counted(count, 'node')} exceed the {MOST_NODES} nodes "
+                "that the loops of a model are unrolled to"
+            )
+        return (
+            yield from self.instance(body, str(label), arguments, wanted, condition=condition)
+        )
+
+    def selected(self, condition: str, then: str, otherwise: str, what: str) -> Nodes[str]:
+        """Return one of two values, by a condition that is computed at run time.
+
+        ``condition`` has no axes.  The value that is not selected may be NaN or infinite.
+        ``what`` calls both in a refusal: they must be of one type.
+        """
+        if then == otherwise:
+            return then
+        if self.is_sequence(then) and self.is_sequence(otherwise):
+            pair = [self.values.sequences[name] for name in (then, otherwise)]
+            first, second = pair
+            if first is not None and second is not None and len(first) == len(second):
+                items = []
+                for one, other in zip(first, second, strict=True):
+                    items.append((yield from self.selected(condition, one, other, what)))
+                name = self.fresh("sequence")
+                self.values.sequences[name] = tuple(items)
+                return name
+            kinds = ["none" if s is None else counted(len(s), "tensor") for s in pair]
+        elif self.is_sequence(then) or self.is_sequence(otherwise):
+            kinds = ["a sequence" if self.is_sequence(n) else "a tensor" for n in (then, otherwise)]
+        else:
+            kinds = [str(self.type_of(name)) for name in (then, otherwise)]
+            if kinds[0] == kinds[1]:
+                return (yield from self.make("Where", [condition, then, otherwise]))
+        raise Refusal(
+            f"its condition is computed at run time, and {what} differ: {kinds[0]} and {kinds[1]}"
+        )
+
+
+#: Expands a node, and says what its results are.
+Expander = Callable[[Expansion], Nodes[None]]
+#: Expander by ONNX operator.
+EXPANDERS: dict[str, Expander] = {}
+
+
+def expands(*op_types: str) -> Callable[[Expander], Expander]:
+    """Register a generator function as the expander of ONNX operators."""
+
+    def register(function: Expander) -> Expander:
+        EXPANDERS.update(dict.fromkeys(op_types, function))
+        return function
+
+    return register
+
+
+def expanded(nodes: Iterable[onnx.NodeProto], values: Values) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes with others in the place of those that are control flow or of sequences.
+
+    The walk notes in the graph, or in ``values.aliases``, what the results of a node are before it
+    asks for the next.
+
+    Raises ``ModelError`` for a node that breaks ONNX's rules.
+    """
+    for node in nodes:
+        if node.op_type in EXPANDERS and not node.domain:
+            yield from expanded(_expansion(node, values), values)
+        elif values.conditions and not node.domain and node.op_type in _UNSAFE:
+            yield from _safe(node, values)
+        else:
+            yield node
+
+
+def _expansion(node: onnx.NodeProto, values: Values) -> Iterator[onnx.NodeProto]:
+    """Yield what a node is expanded to, up to where it is refused."""
+    expansion = Expansion(node, values)
+    if not all(values.is_known(name) for name in expansion.inputs if name):
+        return  # something before it is refused
+    try:
+        yield from EXPANDERS[node.op_type](expansion)
+    except _UnknownError:
+        return
+    except InvalidNode as broken:
+        raise invalid(node, str(broken)) from None
+    except Refusal as refusal:
+        values.graph.refuse(node, str(refusal))
+
+
+def _safe(node: onnx.NodeProto, values: Values) -> Iterator[onnx.NodeProto]:
+    """Yield a node with an operand that cannot stop the program where ONNX does not run the node.
+
+    ::
+
+        before  y = If(c, then: Div(x, n), ...)        after  Div(x, Where(c, n, 1))
+    """
+    index, number = _UNSAFE[node.op_type]
+    name = values.resolve(node.input[index])
+    kind = values.graph.types.get(name)  # no constant: those are looked at
+    if kind is not None and np.dtype(kind.dtype).kind in "iu":
+        other = unique(f"{node_name(node)}/safe", values.taken)
+        values.graph.constants[other] = np.array(number, kind.dtype)
+        for condition in values.conditions:
+            safe = unique(f"{node_name(node)}/operand", values.taken)
+            yield helper.make_node("Where", [condition, name, other], [safe], name=safe)
+            name = safe
+        node = renamed(node, {})
+        node.input[index] = name
+    yield node
+
+
+def _single(value: np.ndarray, what: str) -> Any:
+    if value.size != 1:
+        raise InvalidNode(f"its {what} has {value.size} elements, expected one")
+    return value.item()

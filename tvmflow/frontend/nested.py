@@ -1,0 +1,89 @@
+"""Nested graphs, which are attributes of nodes: branches of If, bodies of loops.
+
+A nested graph has names of its own, and reads those of the graphs around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import onnx
+
+
+def nested_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs that are attributes of a node; none of ONNX's has a list of graphs."""
+    for attribute in node.attribute:
+        if attribute.type == attribute.GRAPH:
+            yield attribute.g
+
+
+def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes and those of the graphs nested in them, at any depth."""
+    for node in nodes:
+        yield node
+        for graph in nested_graphs(node):
+            yield from all_nodes(graph.node)
+
+
+def reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield what a node depends on: its inputs, and names that its nested graphs capture."""
+    yield from node.input
+    for graph in nested_graphs(node):
+        own = own_names(graph)
+        inner = (name for each in graph.node for name in reads(each))
+        yield from (name for name in (*inner, *names_of(graph.output)) if name not in own)
+
+
+def own_names(graph: onnx.GraphProto) -> set[str]:
+    """Return the names that a graph defines: of its inputs, weights and nodes' results."""
+    results = (name for node in graph.node for name in node.output)
+    return {*names_of(graph.input), *names_of(graph.initializer), *results}
+
+
+def names_of(items: Iterable[onnx.ValueInfoProto | onnx.TensorProto]) -> list[str]:
+    """Return the names of a graph's inputs, outputs or weights."""
+    return [item.name for item in items]
+
+
+def needed(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
+    """Return, in order, the nodes that some values depend on."""
+    names = set(outputs)
+    kept = []
+    for node in reversed(nodes):
+        if names.intersection(node.output):
+            names.update(reads(node))
+            kept.append(node)
+    return kept[::-1]
+
+
+def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+    """Return a copy with other names of values, also of those that its nested graphs capture."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.input[:] = [names.get(name, name) for name in node.input]
+    copy.output[:] = [names.get(name, name) for name in node.output]
+    for graph in nested_graphs(copy):
+        own = own_names(graph)
+        outer = {old: new for old, new in names.items() if old not in own}
+        _set_nodes(graph, [renamed(inner, outer) for inner in graph.node])
+        for value in graph.output:
+            value.name = outer.get(value.name, value.name)
+    return copy
+
+
+def rewritten(
+    nodes: Sequence[onnx.NodeProto],
+    rewrite: Callable[[Sequence[onnx.NodeProto]], Sequence[onnx.NodeProto]],
+) -> Sequence[onnx.NodeProto]:
+    """Rewrite a list of nodes, and in place those of the graphs nested in them, innermost first."""
+    for node in nodes:
+        for graph in nested_graphs(node):
+            _set_nodes(graph, rewritten(list(graph.node), rewrite))
+    return rewrite(nodes)
+
+
+def _set_nodes(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
+    """Replace a graph's nodes, by some of itself, too."""
+    new = onnx.GraphProto(node=nodes)
+    del graph.node[:]
+    graph.node.extend(new.node)

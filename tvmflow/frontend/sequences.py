@@ -1,0 +1,187 @@
+"""Sequences and optional values at import: lists of the names of tensors.
+
+None is left once the model is read: a position in a sequence must be constant, as must the number
+of its tensors; a model's inputs and outputs are tensors::
+
+    before                                     after
+    s = SplitToSequence(x : (4, 3), split=2)   a, b = Split(x, [2, 2])
+    y = SequenceAt(s, 1)                       y    = b
+
+ONNX's operators are specified at https://onnx.ai/onnx/operators/; :mod:`.expansion` says how nodes
+are put in their place.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import helper
+
+from .converter import InvalidNode, Refusal, normalized_axis
+from .expansion import Expansion, Nodes, expands
+from .nested import names_of
+
+
+def _position(c: Expansion, index: int, length: int, *, end: bool = False) -> int:
+    """Return an input as a position in a sequence of a length, or just behind it."""
+    position = c.integer(index, "position")
+    limit = length if end else length - 1
+    if not -length <= position <= limit:
+        raise InvalidNode(f"its position {position} is not within a sequence of length {length}")
+    return position + length if position < 0 else position
+
+
+@expands("SequenceConstruct", "SequenceEmpty")
+def construct(c: Expansion) -> Nodes[None]:
+    """Make a sequence of tensors."""
+    for name in c.inputs:
+        c.type_of(name)
+    c.sequence_result(0, c.inputs)
+    yield from ()
+
+
+@expands("SequenceInsert")
+def insert(c: Expansion) -> Nodes[None]:
+    """Insert a tensor before a position, by default behind the last."""
+    items = list(c.sequence(c.inputs[0]))
+    place = _position(c, 2, len(items), end=True) if c.has(2) else len(items)
+    c.type_of(c.inputs[1])
+    c.sequence_result(0, [*items[:place], c.inputs[1], *items[place:]])
+    yield from ()
+
+
+@expands("SequenceErase")
+def erase(c: Expansion) -> Nodes[None]:
+    """Remove the tensor at a position, by default the last."""
+    items = list(c.sequence(c.inputs[0]))
+    if not items:
+        raise InvalidNode("it removes a tensor from a sequence without any")
+    place = _position(c, 1, len(items)) if c.has(1) else len(items) - 1
+    c.sequence_result(0, [*items[:place], *items[place + 1 :]])
+    yield from ()
+
+
+@expands("SequenceAt")
+def at(c: Expansion) -> Nodes[None]:
+    """Take the tensor at a position."""
+    items = c.sequence(c.inputs[0])
+    yield from c.result(0, items[_position(c, 1, len(items))])
+
+
+@expands("SequenceLength")
+def length(c: Expansion) -> Nodes[None]:
+    """Count a sequence's tensors."""
+    count = np.array(len(c.sequence(c.inputs[0])), np.int64)
+    yield from c.result(0, c.constant(count))
+
+
+@expands("SplitToSequence")
+def split(c: Expansion) -> Nodes[None]:
+    """Split a tensor along an axis: into parts of one length, or of given ones.
+
+    Without lengths the parts have an extent of 1, or no such axis with ``keepdims=0``.
+    """
+    kind = c.type_of(c.inputs[0])
+    axis = normalized_axis(c.attributes.get("axis", 0), len(kind.shape))
+    extent = kind.shape[axis]
+    given = None
+    if c.has(1):
+        given = c.known(c.inputs[1])
+        if given is None:
+            c.type_of(c.inputs[1])
+            raise Refusal("the lengths of its parts are computed at run time")
+    lengths = [1] * extent if given is None else _lengths(given, extent)
+    if not lengths:
+        c.sequence_result(0, [])
+        return
+    parts = [c.inputs[0]]
+    if len(lengths) > 1:
+        parts = [c.fresh(f"{index}") for index in range(len(lengths))]
+        inputs, attributes = [c.inputs[0]], {"axis": axis}
+        if c.graph.opset < 13:
+            attributes["split"] = lengths
+        else:
+            inputs.append(c.constant(np.array(lengths, np.int64), "lengths"))
+        yield helper.make_node("Split", inputs, parts, name=c.fresh("Split"), **attributes)
+    if given is None and not c.attributes.get("keepdims", 1):
+        shape = [*kind.shape[:axis], *kind.shape[axis + 1 :]]
+        for index, part in enumerate(parts):
+            parts[index] = yield from c.reshaped(part, shape)
+    c.sequence_result(0, parts)
+
+
+def _lengths(given: np.ndarray, extent: int) -> list[int]:
+    """Return the lengths of the parts of an extent."""
+    lengths = [int(length) for length in given.reshape(-1)]
+    if given.ndim == 0 and lengths[0] > 0:
+        (most,) = lengths
+        return [min(most, extent - start) for start in range(0, extent, most)]
+    if given.ndim != 1 or min(lengths, default=0) < 0 or sum(lengths) != extent:
+        raise InvalidNode(f"its parts of lengths {given.tolist()} are not those of {extent}")
+    return lengths
+
+
+@expands("ConcatFromSequence")
+def concatenate(c: Expansion) -> Nodes[None]:
+    """Join a sequence's tensors along an axis that they have, or along a new one."""
+    items = c.sequence(c.inputs[0])
+    if not items:
+        raise InvalidNode("it joins the tensors of a sequence without any")
+    axis = c.attributes.get("axis")
+    if axis is None:
+        raise InvalidNode("its attribute 'axis' is missing")
+    if c.attributes.get("new_axis", 0):
+        yield from c.result(0, (yield from c.stacked(items, axis)))
+        return
+    axis = normalized_axis(axis, len(c.type_of(items[0]).shape))
+    yield from c.result(0, (yield from c.concatenated(items, axis)))
+
+
+@expands("SequenceMap")
+def apply(c: Expansion) -> Nodes[None]:
+    """Apply a nested graph to each tensor of a sequence; other sequences go along with it."""
+    body, first = c.body("body"), c.sequence(c.inputs[0])
+    if len(body.input) != len(c.inputs) or len(body.output) < len(c.node.output):
+        raise InvalidNode(
+            f"it has {len(c.inputs)} inputs and {len(c.node.output)} results, but its body "
+            f"{len(body.input)} and {len(body.output)}"
+        )
+    for name in filter(c.is_sequence, c.inputs):
+        if len(c.sequence(name)) != len(first):
+            raise InvalidNode(
+                f"its sequences have {len(first)} and {len(c.sequence(name))} tensors"
+            )
+    mapped: list[list[str]] = [[] for _ in c.node.output]
+    wanted = [index for index in range(len(mapped)) if c.is_used(index)]
+    for number in range(len(first)):
+        arguments = {
+            inner: c.sequence(name)[number] if c.is_sequence(name) else name
+            for inner, name in zip(names_of(body.input), c.inputs, strict=True)
+        }
+        results = yield from c.iteration(body, number, str(len(first)), arguments, wanted)
+        for index in wanted:
+            mapped[index].append(results[index])
+    for index in wanted:
+        c.sequence_result(index, mapped[index])
+
+
+@expands("Optional")
+def optional(c: Expansion) -> Nodes[None]:
+    """Pass a value on, or none."""
+    if c.has(0):
+        yield from c.result(0, c.inputs[0])
+    else:
+        c.sequence_result(0, None)
+
+
+@expands("OptionalHasElement")
+def has_element(c: Expansion) -> Nodes[None]:
+    """Tell whether there is a value."""
+    yield from c.result(0, c.constant(np.array(c.has(0) and not c.is_none(c.inputs[0]))))
+
+
+@expands("OptionalGetElement")
+def get_element(c: Expansion) -> Nodes[None]:
+    """Pass a value on, which must be there."""
+    if c.is_none(c.inputs[0]):
+        raise InvalidNode("it takes the value of an optional one that is none")
+    yield from c.result(0, c.inputs[0])
