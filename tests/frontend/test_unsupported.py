@@ -29,16 +29,6 @@ def chain(*nodes):
     return graph_model(built, {"x": ([2, 3, 4, 4], "float32")}, [source])
 
 
-def branch():
-    """An If with two branches that return a constant."""
-    value = helper.make_tensor("v", TensorProto.FLOAT, [1], [1.0])
-    result = helper.make_tensor_value_info("r", TensorProto.FLOAT, [1])
-    body = helper.make_graph(
-        [helper.make_node("Constant", [], ["r"], value=value)], "body", [], [result]
-    )
-    return helper.make_node("If", ["c"], ["y"], name="choice", then_branch=body, else_branch=body)
-
-
 def test_all_in_one_error():
     """Unknown, foreign and unsupported operators and attributes, before and after each other."""
     model = chain(
@@ -90,13 +80,6 @@ def test_unused_nodes_do_not_matter():
     model = chain(("Relu", {}))
     model.graph.node.append(helper.make_node("Foo", ["x"], ["unused"]))
     assert load_model(model).outputs[0].shape == (2, 3, 4, 4)
-
-
-def test_nested_graphs():
-    model = graph_model([branch()], {"c": ([1], "bool")}, ["y"])
-    details = error_of(model).details
-    assert "nested graphs" in details
-    assert "choice" in details
 
 
 def test_custom_domain():

@@ -213,7 +213,8 @@ def _batched_scan(c: Expansion) -> Nodes[None]:
     for sample in range(batch):
         sliced = []
         for name in (*state, *scanned):
-            sliced.append((yield from _slice(c, name, 0, sample, f"{sample}")))
+            part = yield from _slice(c, name, 0, sample, f"{sample}")
+            sliced.append(part)
         states, scans = yield from _scan(
             c, sliced[: len(state)], sliced[len(state) :], f"{sample}/",
             input_axes=[0] * inputs, backward=_listed(c, "directions", inputs),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -27,8 +27,8 @@ from .converter import InvalidNode, Refusal
 from .graph import Graph, invalid, node_attributes, node_name
 from .nested import all_nodes, names_of, needed, nested_graphs, reads, renamed
 
-#: Nodes that the loops of a model are unrolled to.  Compiling takes time by their square: 1,200 some
-#: 40 s on two cores, these ten minutes.
+#: Nodes that the loops of a model are unrolled to.  Compiling takes time by their square: 1,200
+#: took 40 s on two cores, so many would take minutes.
 MOST_NODES = 4_000
 
 #: Tensors that a node joins at most: kernels have few parameters (64 pointers, on some GPUs).
@@ -125,7 +125,7 @@ class Expansion:
         """Return a tensor's type."""
         name = self.values.resolve(name)
         if name in self.values.sequences:
-            raise InvalidNode("a sequence, or an optional value that is none, is given for a tensor")
+            raise InvalidNode("a sequence, or an optional value without one, is given for a tensor")
         if not self.values.is_known(name):
             raise _UnknownError
         return self.graph.type_of(name)
@@ -137,7 +137,7 @@ class Expansion:
             raise _UnknownError
         found = self.values.sequences.get(name)
         if found is None:
-            raise InvalidNode("a tensor, or an optional value that is none, is given for a sequence")
+            raise InvalidNode("a tensor, or an optional value without one, is given for a sequence")
         return found
 
     def is_sequence(self, name: str) -> bool:
@@ -175,7 +175,7 @@ class Expansion:
         self.graph.constants[name] = array
         return name
 
-    def make(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> Nodes[str]:
+    def make(self, op_type: str, inputs: Sequence[str], **attributes: object) -> Nodes[str]:
         """Add a node with one result and return its name."""
         if not onnx.defs.has(op_type, self.graph.opset, ""):
             raise Refusal(f"it needs {op_type}, which operator set {self.graph.opset} has not")
@@ -260,7 +260,6 @@ class Expansion:
             self.values.conditions.pop()
         return [self.values.resolve(name) for name in results]
 
-
     def iteration(
         self, body: onnx.GraphProto, label: int | str, trips: str, arguments: Mapping[str, str],
         wanted: Sequence[int], *, condition: str | None = None,
@@ -276,9 +275,7 @@ class Expansion:
                 f"its {trips} iterations of {counted(count, 'node')} exceed the {MOST_NODES} nodes "
                 "that the loops of a model are unrolled to"
             )
-        return (
-            yield from self.instance(body, str(label), arguments, wanted, condition=condition)
-        )
+        return (yield from self.instance(body, str(label), arguments, wanted, condition=condition))
 
     def selected(self, condition: str, then: str, otherwise: str, what: str) -> Nodes[str]:
         """Return one of two values, by a condition that is computed at run time.
@@ -380,7 +377,8 @@ def _safe(node: onnx.NodeProto, values: Values) -> Iterator[onnx.NodeProto]:
     yield node
 
 
-def _single(value: np.ndarray, what: str) -> Any:
+def _single(value: np.ndarray, what: str) -> np.ndarray:
+    """Return the element of an array that has one."""
     if value.size != 1:
         raise InvalidNode(f"its {what} has {value.size} elements, expected one")
-    return value.item()
+    return value.reshape(())

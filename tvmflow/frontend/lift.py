@@ -15,9 +15,9 @@ from .graph import DEFAULT_DOMAINS, node_name
 from .nested import all_nodes, names_of, nested_graphs
 from .source import Source, constant_value, to_array
 
-#: Protocol Buffers' parsers take a hundred messages within each other: each graph is three of them
-#: (graph, node, attribute), and a weight in the innermost one two more.
-DEEPEST_GRAPH = 32
+#: Protocol Buffers' parsers take a hundred messages within each other.  Each graph is three of them
+#: (node, attribute, graph); around them are two, and in the innermost one a value's type has five.
+DEEPEST_GRAPH = 30
 
 
 def lift_constants(

@@ -60,30 +60,32 @@ def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
     """Return a copy with other names of values, also of those that its nested graphs capture."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
-    copy.input[:] = [names.get(name, name) for name in node.input]
-    copy.output[:] = [names.get(name, name) for name in node.output]
-    for graph in nested_graphs(copy):
-        own = own_names(graph)
-        outer = {old: new for old, new in names.items() if old not in own}
-        _set_nodes(graph, [renamed(inner, outer) for inner in graph.node])
-        for value in graph.output:
-            value.name = outer.get(value.name, value.name)
+    _rename(copy, names)
     return copy
 
 
+def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    node.input[:] = [names.get(name, name) for name in node.input]
+    node.output[:] = [names.get(name, name) for name in node.output]
+    for graph in nested_graphs(node):
+        own = own_names(graph)
+        outer = {old: new for old, new in names.items() if old not in own}
+        for inner in graph.node:
+            _rename(inner, outer)
+        for value in graph.output:
+            value.name = outer.get(value.name, value.name)
+
+
 def rewritten(
-    nodes: Sequence[onnx.NodeProto],
-    rewrite: Callable[[Sequence[onnx.NodeProto]], Sequence[onnx.NodeProto]],
-) -> Sequence[onnx.NodeProto]:
+    nodes: list[onnx.NodeProto], rewrite: Callable[[list[onnx.NodeProto]], list[onnx.NodeProto]]
+) -> list[onnx.NodeProto]:
     """Rewrite a list of nodes, and in place those of the graphs nested in them, innermost first."""
     for node in nodes:
         for graph in nested_graphs(node):
-            _set_nodes(graph, rewritten(list(graph.node), rewrite))
+            before = list(graph.node)
+            after = rewritten(before, rewrite)
+            if [*map(id, after)] != [*map(id, before)]:
+                new = onnx.GraphProto(node=after)
+                del graph.node[:]
+                graph.node.extend(new.node)
     return rewrite(nodes)
-
-
-def _set_nodes(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
-    """Replace a graph's nodes, by some of itself, too."""
-    new = onnx.GraphProto(node=nodes)
-    del graph.node[:]
-    graph.node.extend(new.node)

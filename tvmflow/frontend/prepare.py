@@ -50,14 +50,14 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
         # Their bodies have weights, too.
         nodes = lift_constants(_inlined(skeleton), source, constants)
 
-    def rewrite(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    def rewrite(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
         return move_quantized(expand_quantized(nodes, opset), constants)
 
     result = Graph(
         source.name, opset,
         inputs=infos,
         outputs=[value.name for value in graph.output],
-        nodes=list(rewritten(nodes, rewrite)),
+        nodes=rewritten(nodes, rewrite),
         constants=constants,
         large_weight_bytes=source.large_weight_bytes,
         types={info.name: TensorType(info.shape, info.dtype) for info in infos},

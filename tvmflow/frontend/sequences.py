@@ -96,12 +96,10 @@ def split(c: Expansion) -> Nodes[None]:
     parts = [c.inputs[0]]
     if len(lengths) > 1:
         parts = [c.fresh(f"{index}") for index in range(len(lengths))]
-        inputs, attributes = [c.inputs[0]], {"axis": axis}
-        if c.graph.opset < 13:
-            attributes["split"] = lengths
-        else:
+        inputs, older = [c.inputs[0]], {"split": lengths} if c.graph.opset < 13 else {}
+        if not older:
             inputs.append(c.constant(np.array(lengths, np.int64), "lengths"))
-        yield helper.make_node("Split", inputs, parts, name=c.fresh("Split"), **attributes)
+        yield helper.make_node("Split", inputs, parts, name=c.fresh("Split"), axis=axis, **older)
     if given is None and not c.attributes.get("keepdims", 1):
         shape = [*kind.shape[:axis], *kind.shape[axis + 1 :]]
         for index, part in enumerate(parts):
