@@ -12,6 +12,12 @@ from contexts import Network
 from graphs import Tensor
 from onnx_cases import node_cases
 
+from tvmflow.frontend.nested import renamed
+
+#: Which inputs are fed, the others are constants: all; the first one; the last, which of a loop is
+#: its state.
+FED = AS_IT_IS, *WITH_CONSTANTS = slice(None), slice(1), slice(-1, None)
+
 #: Cases of several operators: other operators, written out.
 SEVERAL = "several operators"
 
@@ -42,28 +48,26 @@ def is_numeric(case: Any) -> bool:
     return all(isinstance(a, np.ndarray) and a.dtype.kind in "fiub" for a in arrays)
 
 
-def network_of(case: Any, prefix: str, *, constants: bool) -> tuple[Network, dict[str, np.ndarray]]:
+def network_of(case: Any, prefix: str, fed: slice = AS_IT_IS) -> tuple[Network, dict[str, Any]]:
     """A case as a network with names of its own, and what it must compute.
 
     Parameters
     ----------
-    constants
-        Whether all inputs but the first one become constants: shapes, axes, weights.
+    fed
+        The inputs that are none of the constants: shapes, axes, weights.
     """
     graph = case.model.graph
     inputs, outputs = values(case)
     named = dict(zip([v.name for v in graph.input], inputs, strict=False))
     known = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
-    if constants:
-        known |= dict(list(named.items())[1:])
-    feeds = {n: a for n, a in named.items() if n not in known}
+    feeds = {n: a for n, a in list(named.items())[fed] if n not in known}
+    known |= {n: a for n, a in named.items() if n not in feeds}
+    outer = {*named, *known, *(name for node in graph.node for name in node.output)}
+    names = {name: prefix + name for name in outer if name}
     nodes = []
     for index, node in enumerate(graph.node):
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
+        copy = renamed(node, names)
         copy.name = f"{prefix}{node.op_type}_{index}"
-        copy.input[:] = [n and prefix + n for n in node.input]
-        copy.output[:] = [n and prefix + n for n in node.output]
         nodes.append(copy)
     expected = {prefix + v.name: a for v, a in zip(graph.output, outputs, strict=True)}
     network = Network(
