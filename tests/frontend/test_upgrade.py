@@ -104,12 +104,135 @@ def test_concatenation_has_an_axis_by_default(rng):
     np.testing.assert_array_equal(y, np.concatenate([x, x], 1))
 
 
-def test_what_the_converter_does_not_take_is_refused():
-    """Tile had other inputs in operator set 1."""
-    node = helper.make_node("Tile", ["x", "n", "a"], ["y"])
-    constants = {"n": np.float32(2), "a": np.float32(1)}
-    with pytest.raises(UnsupportedModelError, match="operator set 1, and ONNX's version") as caught:
-        load_model(model_of(node, {"x": (2, 3)}, constants, opset=1))
+X = np.random.default_rng(2).standard_normal((2, 3, 4, 5)).astype(np.float32)
+SCALE, BIAS, MEAN, SPREAD = np.random.default_rng(3).uniform(0.5, 1.5, (4, 3)).astype(np.float32)
+PER_CHANNEL = np.s_[:, None, None]
+NORMALIZED = (X - MEAN[PER_CHANNEL]) / np.sqrt(SPREAD[PER_CHANNEL] + 1e-5)
+NORMALIZED = NORMALIZED * SCALE[PER_CHANNEL] + BIAS[PER_CHANNEL]
+NORM = ({"s": SCALE, "b": BIAS, "m": MEAN, "v": SPREAD}, {"epsilon": 1e-5})
+OF_TWO = {"b": BIAS}
+
+#: Operator, the first and last operator set, constants, attributes, and what it computes of X.
+OLD = {
+    "test mode": ("BatchNormalization", 6, 6, NORM[0], {"is_test": 1, **NORM[1]}, [NORMALIZED]),
+    "consumed": (
+        "BatchNormalization", 1, 5, NORM[0],
+        {"is_test": 1, "consumed_inputs": [0, 0, 0, 1, 1], **NORM[1]}, [NORMALIZED],
+    ),
+    "dropout": ("Dropout", 1, 6, {}, {"is_test": 1, "ratio": 0.3}, [X]),
+    "clip": (
+        "Clip", 1, 5, {}, {"min": -0.5, "max": 0.7, "consumed_inputs": [0]},
+        [X.clip(-0.5, 0.7)],
+    ),
+    "relu": ("Relu", 1, 5, {}, {"consumed_inputs": [0]}, [X.clip(0)]),
+    "leaky": ("LeakyRelu", 1, 5, {}, {"alpha": 0.25}, [np.where(X < 0, X / 4, X)]),
+    "add": ("Add", 1, 6, OF_TWO, {"broadcast": 1, "axis": 1}, [X + BIAS[PER_CHANNEL]]),
+    "add behind": ("Add", 1, 6, {"b": X[0, 0]}, {"broadcast": 1}, [X + X[0, 0]]),
+    "multiply": ("Mul", 1, 6, {"b": np.float32(2)}, {"broadcast": 1}, [X * 2]),
+    "divide": ("Div", 1, 6, {"b": SCALE[:2]}, {"broadcast": 1, "axis": 0}, [(X.T / SCALE[:2]).T]),
+    "greater": ("Greater", 1, 6, OF_TWO, {"broadcast": 1, "axis": 1}, [BIAS[PER_CHANNEL] < X]),
+    "less": ("Less", 1, 6, {"b": X[0, 0]}, {"broadcast": 1}, [X[0, 0] > X]),
+    "greater of one shape": ("Greater", 1, 6, {"b": X[::-1].copy()}, {}, [X[::-1] < X]),
+    "cast": ("Cast", 1, 5, {}, {"to": "INT32"}, [X.astype(np.int32)]),
+    "concat": ("Concat", 1, 3, {"b": X[:, :1]}, {}, [np.concatenate([X, X[:, :1]], 1)]),
+    "reshape": ("Reshape", 1, 4, {}, {"shape": [0, -1]}, [X.reshape(2, -1)]),
+    "pad": (
+        "Pad", 1, 1, {}, {"paddings": [0, 0, 1, 0, 0, 0, 2, 1], "value": 1.5},
+        [np.pad(X, [(0, 0), (0, 0), (1, 2), (0, 1)], constant_values=1.5)],
+    ),
+    "pad, reflected": (
+        "Pad", 1, 1, {}, {"paddings": [0, 0, 1, 0, 0, 0, 2, 1], "mode": "reflect"},
+        [np.pad(X, [(0, 0), (0, 0), (1, 2), (0, 1)], "reflect")],
+    ),
+    "pad renamed": (
+        "Pad", 2, 6, {}, {"pads": [0, 1, 0, 0, 0, 0, 0, 0], "mode": "edge"},
+        [np.pad(X, [(0, 0), (1, 0), (0, 0), (0, 0)], "edge")],
+    ),
+    "upsample": (
+        "Upsample", 1, 6, {}, {"height_scale": 2.0, "width_scale": 3.0, "mode": "nearest"},
+        [X.repeat(2, 2).repeat(3, 3)],
+    ),
+    "slice": (
+        "Slice", 1, 6, {}, {"starts": [1, 0], "ends": [9, -1], "axes": [1, 3]},
+        [X[:, 1:, :, :-1]],
+    ),
+    "slice in front": ("Slice", 1, 6, {}, {"starts": [0, 1], "ends": [1, 9]}, [X[:1, 1:]]),
+    "split": ("Split", 1, 6, {}, {"axis": 1, "split": [1, 2]}, [X[:, :1], X[:, 1:]]),
+    "split by an input": (
+        "Split", 1, 1, {"l": np.float32([1, 2])}, {"axis": 1}, [X[:, :1], X[:, 1:]],
+    ),
+    "split evenly": ("Split", 1, 6, {}, {"axis": 2}, [X[:, :, :2], X[:, :, 2:]]),
+    "tile": (
+        "Tile", 1, 5, {"n": np.float32(2), "a": np.float32(1)}, {},
+        [np.tile(X, (1, 2, 1, 1))],
+    ),
+    "repeats": ("Tile", 6, 6, {"n": np.int64([1, 2, 1, 3])}, {}, [np.tile(X, (1, 2, 1, 3))]),
+    "largest": (
+        "TopK", 1, 6, {}, {"axis": 1, "k": 1}, [X.max(1, keepdims=True), X.argmax(1)[:, None]],
+    ),
+    "sum": ("Sum", 1, 5, {"b": X + 1}, {}, [X + (X + 1)]),
+    "maximum": ("Max", 1, 5, {"b": X[::-1].copy()}, {}, [np.maximum(X, X[::-1])]),
+    "minimum": ("Min", 1, 5, {"b": X[::-1].copy()}, {}, [np.minimum(X, X[::-1])]),
+    "norm of windows": (
+        "LpPool", 1, 1, {}, {"kernel_shape": [4, 5], "p": 1.0},
+        [np.abs(X).sum((2, 3), keepdims=True)],
+    ),
+    "norm of pictures": (
+        "GlobalLpPool", 1, 1, {}, {"p": 1.0},
+        [np.abs(X).sum((2, 3), keepdims=True)],
+    ),
+    # Padding does not count, says operator set 1; ONNX's evaluator counts it.
+    "average": (
+        "AveragePool", 1, 6, {}, {"kernel_shape": [1, 5], "pads": [0, 4, 0, 0], "strides": [1, 5]},
+        [X[..., :1]],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OLD)
+def test_operators_of_old_sets(case):
+    """In the first and the last of the sets that have them so."""
+    op_type, first, last, constants, attributes, expected = OLD[case]
+    for opset in {first, last}:
+        outputs = [f"y{index}" for index in range(len(expected))]
+        node = helper.make_node(op_type, ["x", *constants], outputs, **attributes)
+        model = model_of(node, {"x": X.shape}, constants, opset)
+        del model.graph.output[:]
+        model.graph.output.extend(
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for n, a in zip(outputs, expected, strict=True)
+        )
+        for value in model.graph.input:
+            if value.name in constants:
+                array = np.asarray(constants[value.name])
+                kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+                value.CopyFrom(helper.make_tensor_value_info(value.name, kind, array.shape))
+        assert_right(load_and_run(model, {"x": X}), [a.copy() for a in expected])
+
+
+def test_products_of_matrices_broadcast():
+    a, w, b = X[0, 0], X[0, 1].T.copy(), X[0, 2, :, 0].copy()
+    node = helper.make_node("Gemm", ["x", "w", "b"], ["y"], broadcast=1, alpha=0.5)
+    for opset in (1, 6):
+        model = model_of(node, {"x": a.shape}, {"w": w, "b": b}, opset)
+        assert_right(load_and_run(model, {"x": a}), [0.5 * (a @ w) + b])
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes", "reason"),
+    [
+        ("Tile", ["x", "x", "x"], {}, "the tiles of Tile y are computed"),
+        ("Split", ["x"], {}, "does not say along which axis"),
+        ("GlobalLpPool", ["x"], {"p": 1.5}, "exponent of GlobalLpPool y is 1.5"),
+        ("Cast", ["x"], {"to": "INT"}, "INT"),
+        ("ImageScaler", ["x"], {"scale": 2.0}, "ImageScaler"),
+    ],
+)
+def test_what_cannot_be_upgraded_is_refused(op_type, inputs, attributes, reason):
+    node = helper.make_node(op_type, inputs, ["y"], **attributes)
+    with pytest.raises(UnsupportedModelError, match="operator set 1, and") as caught:
+        load_model(model_of(node, {"x": X.shape}, {}, opset=1))
+    assert reason in caught.value.message
     assert "operator set 18" in caught.value.remedy
 
 

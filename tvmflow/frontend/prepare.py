@@ -6,23 +6,21 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
-from onnx import helper, inliner, version_converter
+from onnx import helper, inliner
 
 from ..errors import ModelError, UnsupportedModelError
 from ..ir.operator import DOMAIN, VERSION
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorInfo, TensorType
 from ..ops.onnx_form import register_schemas
-from .graph import DEFAULT_DOMAINS, Graph, node_name, unknown_operator
+from .graph import DEFAULT_DOMAINS, Graph, unknown_operator
 from .lift import lift_constants
-from .nested import all_nodes, nested_graphs, rewritten
+from .nested import all_nodes, rewritten
 from .rewrite import expand_quantized, move_quantized
 from .shapes import static_inputs
 from .source import Source
+from .upgrade import OLDEST_OPSET, upgraded
 
-#: The oldest operator set that is converted: from 7 on, operators broadcast like NumPy.  Older
-#: ones are brought to it first.
-OLDEST_OPSET = 7
 #: The oldest file format: the first with named operator sets.
 OLDEST_IR_VERSION = 3
 
@@ -38,7 +36,7 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     opset = _check_versions(model)
     _check_content(model.graph)
     if opset < OLDEST_OPSET:
-        model, opset = _upgraded(model, opset), OLDEST_OPSET
+        model, opset = upgraded(model, opset), OLDEST_OPSET
     graph = model.graph
     constants: dict[str, np.ndarray] = {}
     nodes = lift_constants(graph, source, constants)
@@ -183,110 +181,3 @@ def _check(skeleton: onnx.ModelProto, opset: int, constants: Mapping[str, np.nda
             remedy="Export the model again; onnx.checker.check_model shows the same error.",
             details=context.strip() or None,
         ) from error
-
-
-def _upgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    """Return a model of an operator set from 7 on, by ONNX's version converter.
-
-    In operator sets 1 to 6 operators do not broadcast like NumPy yet.  Only nodes go through the
-    converter, weights stay as they are: it would read all of them, and those outside the message
-    are not there.
-
-    ::
-
-        before  opset 6   Add(x, b, broadcast=1, axis=1)
-        after   opset 7   Add(x, Unsqueeze(b, axes=[1, 2]))
-    """
-    for node in model.graph.node:
-        if any(nested_graphs(node)):
-            raise UnsupportedModelError(
-                f"The model uses ONNX operator set {opset}, and ONNX's version converter does not "
-                f"bring the graphs within node {node_name(node)!r} ({node.op_type}) to "
-                f"{OLDEST_OPSET}, the oldest that is compiled.",
-                remedy="Export the model for operator set 18, for example.",
-            )
-    weights = list(model.graph.initializer)
-    names = {tensor.name for tensor in weights}
-    inputs = [value for value in model.graph.input if value.name not in names]
-    inputs += [helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in weights]
-    graph = onnx.GraphProto(
-        name=model.graph.name or "model", node=model.graph.node, input=inputs,
-        output=model.graph.output,
-    )  # fmt: skip
-    skeleton = onnx.ModelProto(
-        ir_version=model.ir_version, opset_import=model.opset_import, graph=graph
-    )
-    try:
-        typed = onnx.shape_inference.infer_shapes(skeleton)
-        _align(typed)
-        result = version_converter.convert_version(typed, OLDEST_OPSET)
-        # The converter may not know whether nodes fit the newer operators.
-        context = onnx.checker.C.CheckerContext()
-        context.ir_version = result.ir_version
-        imports = {entry.domain: entry.version for entry in result.opset_import}
-        context.opset_imports = imports | {"": OLDEST_OPSET}
-        for node in result.graph.node:
-            onnx.checker.check_node(node, context)
-    except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise UnsupportedModelError(
-            f"The model uses ONNX operator set {opset}, and ONNX's version converter cannot bring "
-            f"it to {OLDEST_OPSET}, the oldest that is compiled: {lines[0].strip()}",
-            remedy="Export the model for operator set 18, for example.",
-            details="\n".join(lines[1:]) or None,
-        ) from error
-    inputs = [value for value in result.graph.input if value.name not in names]
-    result.graph.ClearField("input")
-    result.graph.ClearField("value_info")
-    result.graph.input.extend(inputs)
-    result.graph.initializer.extend(weights)
-    return result
-
-
-def _align(model: onnx.ModelProto) -> None:
-    """Give operands that begin at an axis further axes of extent 1 behind their own.
-
-    The slopes of PRelu were one for each channel: the converter leaves them, and from operator set
-    7 on they would be one for each column. Other operands name their axis; the converter does not
-    always take that.
-
-    ::
-
-        before  PRelu(x : (1, 4, 8, 4), slope : (4,))     Add(x, b : (4,), broadcast=1, axis=1)
-        after   PRelu(x, Unsqueeze(slope, axes=[1, 2]))   Add(x, Unsqueeze(b, ...), broadcast=1)
-    """
-    ranks = {
-        value.name: len(value.type.tensor_type.shape.dim)
-        for value in (*model.graph.input, *model.graph.value_info)
-        if value.type.tensor_type.HasField("shape")
-    }
-    nodes: list[onnx.NodeProto] = []
-    for node in model.graph.node:
-        first = _first_axis(node)
-        if first is not None:
-            x, operand = node.input
-            if x not in ranks or operand not in ranks:
-                name = node.name or node.output[0]
-                raise ValueError(f"the shapes of what {node.op_type} {name} reads are not known")
-            first += ranks[x] if first < 0 else 0
-            count = ranks[x] - first - ranks[operand]
-            if ranks[operand] and count > 0:
-                axes = [ranks[operand] + index for index in range(count)]
-                wide = f"{node.output[0]}_aligned"
-                nodes.append(helper.make_node("Unsqueeze", [operand], [wide], axes=axes))
-                node.input[1] = wide
-                kept = [a for a in node.attribute if a.name != "axis"]
-                del node.attribute[:]
-                node.attribute.extend(kept)
-        nodes.append(node)
-    changed = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(changed)
-
-
-def _first_axis(node: onnx.NodeProto) -> int | None:
-    """Return the axis at which a node's second operand begins, ``None`` for the last ones."""
-    if node.op_type == "PRelu" and len(node.input) == 2:
-        return 1
-    attributes = {a.name: a.i for a in node.attribute if a.name in ("broadcast", "axis")}
-    return attributes.get("axis") if attributes.get("broadcast") else None

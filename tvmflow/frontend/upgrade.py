@@ -1,0 +1,260 @@
+"""Models of operator sets 1 to 6, brought to 7: ONNX's version converter, and what it gets wrong.
+
+In these operator sets operators do not broadcast like NumPy yet, and many attributes have been
+renamed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper, shape_inference, version_converter
+
+from ..errors import UnsupportedModelError
+from .graph import node_attributes, node_name
+from .nested import nested_graphs
+
+#: The oldest operator set that is converted: from 7 on, operators broadcast like NumPy.  Older
+#: ones are brought to it first.
+OLDEST_OPSET = 7
+
+#: Marks nodes that are as operator set 7 has them: the converter leaves foreign ones alone.
+_DONE = "tvmflow.upgraded"
+
+
+def upgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    """Return a model of an operator set from 7 on, by ONNX's version converter.
+
+    In operator sets 1 to 6 operators do not broadcast like NumPy yet.  Only nodes go through the
+    converter, weights stay as they are: it would read all of them, and those outside the message
+    are not there.
+
+    ::
+
+        before  opset 6   Add(x, b, broadcast=1, axis=1)
+        after   opset 7   Add(x, Unsqueeze(b, axes=[1, 2]))
+    """
+    for node in model.graph.node:
+        if any(nested_graphs(node)):
+            raise UnsupportedModelError(
+                f"The model uses ONNX operator set {opset}, and ONNX's version converter does not "
+                f"bring the graphs within node {node_name(node)!r} ({node.op_type}) to "
+                f"{OLDEST_OPSET}, the oldest that is compiled.",
+                remedy="Export the model for operator set 18, for example.",
+            )
+    weights = list(model.graph.initializer)
+    names = {tensor.name for tensor in weights}
+    inputs = [value for value in model.graph.input if value.name not in names]
+    inputs += [helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in weights]
+    graph = onnx.GraphProto(
+        name=model.graph.name or "model", node=model.graph.node, input=inputs,
+        output=model.graph.output,
+    )  # fmt: skip
+    skeleton = onnx.ModelProto(
+        ir_version=model.ir_version, opset_import=model.opset_import, graph=graph
+    )
+    try:
+        typed = shape_inference.infer_shapes(skeleton)
+        _align(typed)
+        weights += _apply_rules(typed, opset, weights)
+        typed.opset_import.append(helper.make_opsetid(_DONE, 1))
+        result = version_converter.convert_version(typed, OLDEST_OPSET)
+        for node in result.graph.node:
+            node.domain = "" if node.domain == _DONE else node.domain
+        kept = [entry for entry in result.opset_import if entry.domain != _DONE]
+        del result.opset_import[:]
+        result.opset_import.extend(kept)
+        # The converter may not know whether nodes fit the newer operators.
+        context = onnx.checker.C.CheckerContext()
+        context.ir_version = result.ir_version
+        imports = {entry.domain: entry.version for entry in result.opset_import}
+        context.opset_imports = imports | {"": OLDEST_OPSET}
+        for node in result.graph.node:
+            onnx.checker.check_node(node, context)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise UnsupportedModelError(
+            f"The model uses ONNX operator set {opset}, and ONNX's version converter cannot bring "
+            f"it to {OLDEST_OPSET}, the oldest that is compiled: {lines[0].strip()}",
+            remedy="Export the model for operator set 18, for example.",
+            details="\n".join(lines[1:]) or None,
+        ) from error
+    names = {tensor.name for tensor in weights}
+    inputs = [value for value in result.graph.input if value.name not in names]
+    result.graph.ClearField("input")
+    result.graph.ClearField("value_info")
+    result.graph.input.extend(inputs)
+    result.graph.initializer.extend(weights)
+    return result
+
+
+def _align(model: onnx.ModelProto) -> None:
+    """Give operands that begin at an axis further axes of extent 1 behind their own.
+
+    The slopes of PRelu were one for each channel: the converter leaves them, and from operator set
+    7 on they would be one for each column. Other operands name their axis; the converter does not
+    always take that.
+
+    ::
+
+        before  PRelu(x : (1, 4, 8, 4), slope : (4,))     Add(x, b : (4,), broadcast=1, axis=1)
+        after   PRelu(x, Unsqueeze(slope, axes=[1, 2]))   Add(x, Unsqueeze(b, ...), broadcast=1)
+    """
+    ranks = _ranks(model.graph)
+    nodes: list[onnx.NodeProto] = []
+    for node in model.graph.node:
+        first = _first_axis(node)
+        if first is not None:
+            x, operand = node.input
+            if x not in ranks or operand not in ranks:
+                name = node.name or node.output[0]
+                raise ValueError(f"the shapes of what {node.op_type} {name} reads are not known")
+            first += ranks[x] if first < 0 else 0
+            count = ranks[x] - first - ranks[operand]
+            if ranks[operand] and count > 0:
+                axes = [ranks[operand] + index for index in range(count)]
+                wide = f"{node.output[0]}_aligned"
+                nodes.append(helper.make_node("Unsqueeze", [operand], [wide], axes=axes))
+                node.input[1] = wide
+                kept = [a for a in node.attribute if a.name != "axis"]
+                del node.attribute[:]
+                node.attribute.extend(kept)
+        nodes.append(node)
+    changed = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(changed)
+
+
+def _ranks(graph: onnx.GraphProto) -> dict[str, int]:
+    """Return how many axes values have, as far as that is known."""
+    return {
+        value.name: len(value.type.tensor_type.shape.dim)
+        for value in (*graph.input, *graph.value_info)
+        if value.type.tensor_type.HasField("shape")
+    }
+
+
+def _first_axis(node: onnx.NodeProto) -> int | None:
+    """Return the axis at which a node's second operand begins, ``None`` for the last ones."""
+    if node.op_type == "PRelu" and len(node.input) == 2:
+        return 1
+    attributes = {a.name: a.i for a in node.attribute if a.name in ("broadcast", "axis")}
+    return attributes.get("axis") if attributes.get("broadcast") else None
+
+
+@dataclass
+class _Old:
+    """A node of an older operator set, that a rule changes."""
+
+    node: onnx.NodeProto
+    graph: onnx.GraphProto
+    weights: Mapping[str, onnx.TensorProto]
+    #: Weights that rules have made.
+    made: list[onnx.TensorProto]
+
+    def constant(self, index: int, what: str) -> np.ndarray:
+        """Return the values of an input, which have to be constant."""
+        tensor = self.weights.get(self.node.input[index])
+        if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
+            raise ValueError(
+                f"the {what} of {self.node.op_type} {node_name(self.node)} are computed"
+            )
+        return numpy_helper.to_array(tensor)
+
+
+def _apply_rules(
+    model: onnx.ModelProto, opset: int, weights: Sequence[onnx.TensorProto]
+) -> list[onnx.TensorProto]:
+    """Bring nodes to operator set 7, in place, that the converter does not know.
+
+    Returns further weights, which are inputs of the graph as all are.
+
+    ::
+
+        before  Pad(x, paddings=[0, 1, 0, 1])      Split(x, s : [1, 2], axis=0)
+        after   Pad(x, pads=[0, 1, 0, 1])          Split(x, axis=0, split=[1, 2])
+    """
+    known = {tensor.name: tensor for tensor in weights}
+    made: list[onnx.TensorProto] = []
+    for node in model.graph.node:
+        if node.op_type == "Constant" and not node.domain:
+            known[node.output[0]] = node.attribute[0].t
+    for node in model.graph.node:
+        newest, rule = _RULES.get(node.op_type, (0, None))
+        if rule is None or opset > newest or node.domain:
+            continue
+        attributes = rule(_Old(node, model.graph, known, made), node_attributes(node))
+        new = helper.make_node(node.op_type, node.input, node.output, domain=_DONE, **attributes)
+        node.ClearField("attribute")
+        node.attribute.extend(new.attribute)
+        node.domain = _DONE
+    return made
+
+
+#: Attributes by name; a rule returns those that operator set 7 has.
+_Attributes = dict[str, Any]
+
+
+def _compare(old: _Old, attributes: _Attributes) -> _Attributes:
+    """Leave out how operands broadcast: they have been aligned."""
+    return {k: v for k, v in attributes.items() if k not in ("broadcast", "axis")}
+
+
+def _cast(old: _Old, attributes: _Attributes) -> _Attributes:
+    """Give the element type as a number instead of its name."""
+    return attributes | {"to": TensorProto.DataType.Value(attributes["to"])}
+
+
+def _pad(old: _Old, attributes: _Attributes) -> _Attributes:
+    """Rename an attribute."""
+    return attributes | {"pads": attributes.pop("paddings")}
+
+
+def _split(old: _Old, attributes: _Attributes) -> _Attributes:
+    """Give the lengths as an attribute.  Operator set 1 says no axis by default."""
+    if "axis" not in attributes:
+        raise ValueError(f"Split {node_name(old.node)} does not say along which axis")
+    if len(old.node.input) == 2:
+        lengths = old.constant(1, "lengths").reshape(-1)
+        attributes["split"] = [int(length) for length in lengths]
+        del old.node.input[1]
+    return attributes
+
+
+def _tile(old: _Old, attributes: _Attributes) -> _Attributes:
+    """Give a count for each axis instead of one and its axis."""
+    tiles, axis = (int(old.constant(i, w).item()) for i, w in ((1, "tiles"), (2, "axis")))
+    rank = _ranks(old.graph).get(old.node.input[0])
+    if rank is None or not -rank <= axis < rank:
+        raise ValueError(f"the axis of Tile {node_name(old.node)} is {axis}, of {rank}")
+    repeats = np.ones(rank, np.int64)
+    repeats[axis] = tiles
+    name = f"{old.node.output[0]}_repeats"
+    old.made.append(numpy_helper.from_array(repeats, name))
+    old.graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT64, [rank]))
+    old.node.input[:] = [old.node.input[0], name]
+    return attributes
+
+
+def _norm(old: _Old, attributes: _Attributes) -> _Attributes:
+    """Give the exponent as a whole number."""
+    exponent = attributes.get("p", 2.0)
+    if exponent != int(exponent):
+        raise ValueError(f"the exponent of {old.node.op_type} {node_name(old.node)} is {exponent}")
+    return attributes | {"p": int(exponent)}
+
+
+#: By operator the newest set in which a rule applies, and the rule.
+_RULES: dict[str, tuple[int, Callable[[_Old, _Attributes], _Attributes]]] = {
+    **dict.fromkeys(("And", "Equal", "Greater", "Less", "Or", "Xor"), (6, _compare)),
+    "Cast": (5, _cast),
+    "Pad": (1, _pad),
+    "Split": (1, _split),
+    "Tile": (5, _tile),
+    "LpPool": (1, _norm),
+    "GlobalLpPool": (1, _norm),
+}
