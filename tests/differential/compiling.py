@@ -12,8 +12,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+import onnx
 from configurations import Configuration
 from contexts import Network, merged
+from flow import in_flow
 
 RIGHT, WRONG, REFUSED, INTERNAL, CRASH, HANG, UNJUDGED = KINDS = (
     "right", "wrong", "refused", "internal", "crash", "hang", "unjudged",
@@ -55,7 +57,7 @@ def compile_and_run(
 ) -> list[Outcome]:
     """Compile networks as one, and run it; one by one where that fails."""
     if len(networks) > 1 or not alone:
-        outcomes = [_refusal(network) for network in networks]
+        outcomes = [_refusal(network, configuration) for network in networks]
         left = [n for n, outcome in zip(networks, outcomes, strict=True) if outcome is None]
         if left:
             found = _attempt(left, configuration)
@@ -69,13 +71,19 @@ def compile_and_run(
     return [_attempt(networks, configuration)]
 
 
-def _refusal(network: Network) -> Outcome | None:
+def model_of(networks: Sequence[Network], configuration: Configuration) -> onnx.ModelProto:
+    """Networks as the one model that is compiled."""
+    flow = configuration.options.get("flow")
+    return merged([in_flow(n, flow) for n in networks] if flow else networks)
+
+
+def _refusal(network: Network, configuration: Configuration) -> Outcome | None:
     """What the front end says against a network, which costs little to ask."""
     from tvmflow.errors import TvmflowError
     from tvmflow.frontend import load_model
 
     try:
-        load_model(network.model)
+        load_model(model_of([network], configuration))
     except TvmflowError as error:
         return _failed(error)
     except Exception as error:  # noqa: BLE001 (that it is another one is what is to be found)
@@ -99,7 +107,7 @@ def _failed(error: Exception) -> Outcome:
 
 def _attempt(networks: Sequence[Network], configuration: Configuration) -> Outcome:
     feeds = {name: array for n in networks for name, array in n.feeds.items()}
-    model = merged(networks)
+    model = model_of(networks, configuration)
     knobs: dict[str, dict[str, Any]] = {}
     from tvmflow.errors import CompileError
 

@@ -22,6 +22,7 @@ class Configuration:
         - ``algorithms``: one for all convolutions that can have it;
         - ``keep_layout``: the form of all inputs and outputs that can have it;
         - ``format``: ``standalone``;
+        - ``flow``: where some nodes are put (`flow.FLOWS`);
         - ``accumulate``: ``mixed`` or ``fp16``.
     """
 
@@ -70,6 +71,7 @@ OPTIONS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
         ("nchw4c", "texture"),
         ("adreno texture", "adreno texture fp16", "mali", "mali fp16", "adreno buffer"),
     ),
+    "flow": (("then", "else", "while", "scan"), ()),
     "format": (("standalone",), tuple(c for c in COLUMNS if c != "llvm")),
     "accumulate": (("mixed", "fp16"), ("auto fp16", "adreno texture fp16", "mali fp16")),
 }

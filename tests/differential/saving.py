@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from compiling import arguments
+from compiling import arguments, model_of
 from configurations import Configuration
 from contexts import Network
 from graphs import Tensor
@@ -34,13 +34,20 @@ def signature(verdict: Verdict) -> str:
 
 
 def save(verdict: Verdict, folder: Path, stem: str) -> str:
-    """Write a network, its inputs, and what is said of them; return the commands."""
+    """Write a network, its inputs, and what is said of them; return the commands.
+
+    Where it was compiled with control flow, that model is written, too.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     network = verdict.network
     path = folder / f"{stem}.onnx"
     onnx.save(network.model, path)
     np.savez(folder / f"{stem}.npz", **network.feeds)
-    command = commands(verdict, path)
+    compiled = path
+    if "flow" in verdict.configuration.options:
+        compiled = folder / f"{stem}.flow.onnx"
+        onnx.save(model_of([network], verdict.configuration), compiled)
+    command = commands(verdict, compiled)
     said = {
         "verdict": str(verdict),
         "kind": verdict.kind,
@@ -76,7 +83,8 @@ def _tensor(value: onnx.ValueInfoProto) -> Tensor:
 def commands(verdict: Verdict, path: Path) -> str:
     """One line that compiles and verifies a saved network."""
     found = arguments([verdict.network], verdict.configuration)
-    module, inputs = path.with_suffix(".so"), path.with_suffix(".npz")
+    stem = path.name.split(".")[0]
+    module, inputs = path.with_name(f"{stem}.so"), path.with_name(f"{stem}.npz")
     words = ["tvmflow", "compile", path.name, "--output", module.name]
     for name in ("target", "device", "storage", "dtype", "accumulate"):
         if name in found:

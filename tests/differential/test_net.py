@@ -16,9 +16,11 @@ from compiling import Outcome
 from configurations import COLUMNS, OPTIONS, Configuration, option_values
 from contexts import POSITIONS, merged
 from drivers import processor_drivers
+from flow import FLOWS, in_flow
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from judging import Worker, has_reference
 from net import Batch, Counts, Net, aims_for, batches, cells
+from oracle import run
 from saving import load, save
 
 OPSET = 18
@@ -49,6 +51,34 @@ def test_some_networks_are_right(column, worker):
     assert net.counts.kinds["right"] >= 3
 
 
+@pytest.mark.opencl
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("column", COLUMNS)
+def test_some_networks_with_control_flow_are_right(column, worker):
+    """A batch in each column, with nodes in branches and loops; NET_BATCHES says how many."""
+    number = zlib.crc32(f"{column} flow".encode())
+    aims = aims_for(column, OPSET, Counter())
+    np.random.default_rng(number).shuffle(aims)
+    count = int(os.environ.get("NET_BATCHES", "3"))
+    net = Net(worker, shrink_seconds=0)
+    verdict = net.run(batches(aims, column, OPSET, "flow", size=4), count, number)
+    assert verdict is None, str(verdict)
+    assert net.counts.kinds["right"] >= 3
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("flow", FLOWS)
+def test_control_flow_computes_the_same(flow):
+    """ONNX Runtime, too, says so."""
+    batch = drawn([("Relu", "residual"), ("Slice", "alone"), ("Split", "alone")])
+    for n in batch.networks:
+        model = in_flow(n, flow).model
+        onnx.checker.check_model(model, full_check=True)
+        assert {"If", "Loop"} & {node.op_type for node in model.graph.node}
+        for found, expected in zip(run(model, n.feeds), run(n.model, n.feeds), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
 def test_cells_are_operators_places_and_columns():
     assert len(cells()) == len(drawing_rules.drawn()) * len(POSITIONS) * len(COLUMNS)
 
@@ -59,6 +89,10 @@ def test_aims_are_what_was_hit_least():
     assert aims_for("llvm", OPSET, hits, ["Relu"]) == [("Relu", "where")]
     assert len(aims_for("mali", OPSET, hits, ["Relu"])) == len(POSITIONS)
     assert aims_for("llvm", 9, hits, ["Relu"]) == []
+
+
+def test_flows_are_those_of_the_option():
+    assert option_values("flow", "llvm") == FLOWS
 
 
 @pytest.mark.parametrize("option", OPTIONS)

@@ -1,0 +1,141 @@
+"""The same network with control flow: some of its nodes within a branch or the body of a loop.
+
+What it computes stays the same, so that the reference is that of the network as it was drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx
+from contexts import Network
+from onnx import TensorProto, helper, shape_inference
+
+from tvmflow.frontend.nested import renamed
+
+#: Where the nodes are put: the branch that is run, or that is not the first one; a loop whose
+#: condition, known at run time, lets one of two iterations count; the scan output of a loop.
+FLOWS = ("then", "else", "while", "scan")
+
+
+def in_flow(network: Network, flow: str) -> Network:
+    """The network with some of its nodes, chosen by its digest, in a nested graph."""
+    nodes, choice = list(network.nodes), int(network.digest[:8], 16)
+    first = choice % len(nodes)
+    last = first + 1 + choice // len(nodes) % (len(nodes) - first)
+    inner, others = nodes[first:last], [*nodes[:first], *nodes[last:]]
+    made = [name for node in inner for name in node.output if name]
+    read = {name for node in others for name in node.input} | {t.name for t in network.outputs}
+    results = [name for name in made if name in read]
+    types = _types(network)
+    if not all(name in types for name in results) or not network.feeds:
+        return network
+    stem = f"{results[0]}_flow"
+    constants = {
+        **network.constants,
+        f"{stem}_all": np.array([-1], np.int64), f"{stem}_first": np.array(0, np.int64),
+        f"{stem}_two": np.array(2, np.int64), f"{stem}_one": np.array(1, np.int64),
+        f"{stem}_zero": np.array(0, np.float32), f"{stem}_yes": np.array(True),
+        **{f"{stem}_{name}": np.zeros(types[name][1], _dtype(types[name][0])) for name in results},
+    }  # fmt: skip
+    names = {name: f"{stem}_in_{name}" for name in made}
+    body = [renamed(node, names) for node in inner]
+    outputs = [helper.make_tensor_value_info(names[name], *types[name]) for name in results]
+    before = _conditions(stem, next(iter(network.feeds)))
+    flow_nodes = _branch if flow in ("then", "else") else _loop
+    more = flow_nodes(flow, stem, body, outputs, results)
+    changed = (*nodes[:first], *before, *more, *nodes[last:])
+    return replace(network, nodes=changed, constants=constants)
+
+
+def _types(network: Network) -> dict[str, tuple[int, tuple[int, ...]]]:
+    """Element types and shapes of the network's values, where they are known."""
+    graph = shape_inference.infer_shapes(network.model, data_prop=True).graph
+    found = {}
+    for value in (*graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        if tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim):
+            shape = tuple(d.dim_value for d in tensor.shape.dim)
+            found[value.name] = tensor.elem_type, shape
+    return found
+
+
+def _dtype(elem_type: int) -> np.dtype:
+    return helper.tensor_dtype_to_np_dtype(elem_type)
+
+
+def _conditions(stem: str, feed: str) -> list[onnx.NodeProto]:
+    """Conditions that are true and false, whatever the input is; a compiler does not know."""
+    node = helper.make_node
+    return [
+        node("Reshape", [feed, f"{stem}_all"], [f"{stem}_flat"]),
+        node("Gather", [f"{stem}_flat", f"{stem}_first"], [f"{stem}_element"]),
+        node("Cast", [f"{stem}_element"], [f"{stem}_number"], to=TensorProto.FLOAT),
+        node("Less", [f"{stem}_number", f"{stem}_zero"], [f"{stem}_less"]),
+        node("Not", [f"{stem}_less"], [f"{stem}_not"]),
+        node("Or", [f"{stem}_less", f"{stem}_not"], [f"{stem}_true"]),
+        node("And", [f"{stem}_less", f"{stem}_not"], [f"{stem}_false"]),
+    ]
+
+
+def _branch(
+    flow: str,
+    stem: str,
+    body: Sequence[onnx.NodeProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    results: Sequence[str],
+) -> list[onnx.NodeProto]:
+    """An If with the nodes in one branch, and zeros in the other."""
+    run = helper.make_graph(body, "run", [], outputs)
+    zeros, infos = [], []
+    for name, value in zip(results, outputs, strict=True):
+        zeros.append(helper.make_node("Identity", [f"{stem}_{name}"], [f"{stem}_not_{name}"]))
+        infos.append(onnx.ValueInfoProto(name=f"{stem}_not_{name}", type=value.type))
+    other = helper.make_graph(zeros, "not_run", [], infos)
+    is_then = flow == "then"
+    return [
+        helper.make_node(
+            "If", [f"{stem}_true" if is_then else f"{stem}_false"], results, name=stem,
+            then_branch=run if is_then else other, else_branch=other if is_then else run,
+        )
+    ]  # fmt: skip
+
+
+def _loop(
+    flow: str,
+    stem: str,
+    body: Sequence[onnx.NodeProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    results: Sequence[str],
+) -> list[onnx.NodeProto]:
+    """A Loop whose state, or scan outputs, are what the nodes compute."""
+    going = onnx.ValueInfoProto(name=f"{stem}_going")
+    going.type.tensor_type.elem_type = TensorProto.BOOL
+    inputs = [
+        helper.make_tensor_value_info(f"{stem}_i", TensorProto.INT64, []),
+        helper.make_tensor_value_info(f"{stem}_c", TensorProto.BOOL, []),
+    ]
+    is_while = flow == "while"
+    if is_while:
+        inputs += [
+            onnx.ValueInfoProto(name=f"{stem}_before_{name}", type=value.type)
+            for name, value in zip(results, outputs, strict=True)
+        ]
+    last = [f"{stem}_false" if is_while else f"{stem}_c"]
+    nodes = [*body, helper.make_node("Identity", last, [going.name])]
+    graph = helper.make_graph(nodes, "body", inputs, [going, *outputs])
+    if is_while:
+        states = [f"{stem}_{name}" for name in results]
+        given = [f"{stem}_two", f"{stem}_true", *states]
+        return [helper.make_node("Loop", given, results, name=stem, body=graph)]
+    stacked = [f"{stem}_stacked_{name}" for name in results]
+    given = [f"{stem}_one", f"{stem}_yes"]
+    return [
+        helper.make_node("Loop", given, stacked, name=stem, body=graph),
+        *(
+            helper.make_node("Gather", [rows, f"{stem}_first"], [name])
+            for rows, name in zip(stacked, results, strict=True)
+        ),
+    ]
