@@ -124,7 +124,8 @@ def moved(
         around = [values[name] for name in (*node.input, *node.output) if name]
         floats = [a for a in around if a.dtype.kind == "f"]
         exact = node.op_type in EXACT and not _reduces(node)
-        if types.get(node.output[0]) == "float16" and types.get(node.input[0]) != "float16":
+        source = next(filter(None, node.input), node.output[0])
+        if types.get(node.output[0]) == "float16" and types.get(source) != "float16":
             # A conversion to half precision: what follows is computed in single, unrounded.
             exact = False
         inexact = node.op_type in WEIGHTED and _scaled(node, network, values)
@@ -154,7 +155,7 @@ def moved(
             nodes.extend(_inlined(copy, body, noise, network.opset))
         else:
             nodes.append(copy)
-        first = values[node.input[0]]
+        first = values[source]
         if node.op_type in LOSE_NAN and first.dtype.kind == "f" and (half or np.isnan(first).any()):
             # What follows may make a number of NaN.
             noise.keep_nan(nodes, copy, first.dtype)

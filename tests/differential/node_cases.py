@@ -13,6 +13,7 @@ from graphs import Tensor
 from onnx_cases import node_cases
 
 from tvmflow.frontend.nested import renamed
+from tvmflow.frontend.source import constant_value
 
 #: Which inputs are fed, the others are constants: all; the first one; the last, which of a loop is
 #: its state.
@@ -60,12 +61,16 @@ def network_of(case: Any, prefix: str, fed: slice = AS_IT_IS) -> tuple[Network, 
     inputs, outputs = values(case)
     named = dict(zip([v.name for v in graph.input], inputs, strict=False))
     known = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
+    written = {n.output[0]: constant_value(n) for n in graph.node if n.op_type == "Constant"}
+    known |= {name: array for name, array in written.items() if array is not None}
     feeds = {n: a for n, a in list(named.items())[fed] if n not in known}
     known |= {n: a for n, a in named.items() if n not in feeds}
     outer = {*named, *known, *(name for node in graph.node for name in node.output)}
     names = {name: prefix + name for name in outer if name}
     nodes = []
     for index, node in enumerate(graph.node):
+        if node.output[0] in known:
+            continue
         copy = renamed(node, names)
         copy.name = f"{prefix}{node.op_type}_{index}"
         nodes.append(copy)
