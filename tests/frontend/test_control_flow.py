@@ -238,6 +238,19 @@ def test_a_condition_that_is_not_given_does_not_count(rng):
     assert_right(load_and_run(model, feeds_of(True)), [feeds_of(True)["x"] * 16])
 
 
+def test_a_loop_that_ended_does_not_go_on():
+    """Its condition is true, false, and true again."""
+    model = model_of(
+        "y = Loop(four, flag, x) <body = b (int64 i, bool c, float[2,3] a) => "
+        "(bool d, float[2,3] t) { v = Constant<value_int=1>() n = Equal(i, v) m = Not(n) "
+        "q = Abs(x) s = ReduceMin<keepdims=0>(q) z = Constant<value_float=0.0>() "
+        "g = GreaterOrEqual(s, z) d = And(m, g) t = Add(a, x) }>"
+    )
+    x = feeds_of(True)["x"]
+    assert_right(load_and_run(model, feeds_of(True)), [x + x + x])
+    assert_right(load_and_run(model, feeds_of(False)), [x])
+
+
 # The graph ---------------------------------------------------------------------------------
 
 
@@ -412,6 +425,25 @@ def test_what_is_not_run_does_no_harm(target, device, storage, divisor, rng):
         outputs = module(x=x, d=np.array(divisor, np.int32), i=index, f=f)
         for name, array in zip("yz", expected, strict=True):
             np.testing.assert_array_equal(np.asarray(outputs[name]), array)
+
+
+@pytest.mark.parametrize("condition", ["flag", "yes"])
+def test_custom_operators_in_a_branch(condition):
+    """One that checks its inputs at each call would refuse what its branch never sees."""
+    model = model_of(
+        "k = Constant<value_ints=[0]>() l = Constant<value_ints=[4]>() "
+        "a = Constant<value_ints=[1]>() b = Concat<axis=1>(x, x) p = Slice(b, k, l, a) "
+        f"y = If({condition}) "
+        "<then_branch = t () => (float r) { r, v = ai.tvmflow.GIoULoss(p, p) }, "
+        "else_branch = e () => (float r) { r = ReduceMax<keepdims=0>(x) }>"
+    )
+    model.opset_import.append(helper.make_opsetid("ai.tvmflow", 1))
+    if condition == "yes":
+        assert load_model(model).outputs[0].shape == ()
+    else:
+        with pytest.raises(UnsupportedModelError, match="GIoULoss") as caught:
+            load_model(model)
+        assert "each call checks its inputs" in str(caught.value)
 
 
 # Networks ----------------------------------------------------------------------------------

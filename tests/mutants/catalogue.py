@@ -257,6 +257,38 @@ MUTANTS = (
         "an odd element of auto_pad goes to both sides, or to none",
         ("tests/frontend/test_windows.py",),
     ),
+    Mutant(
+        "branch",
+        "tvmflow/frontend/expansion.py",
+        'self.make("Where", [condition, then, otherwise])',
+        'self.make("Where", [condition, otherwise, then])',
+        "the branch that is not run is selected",
+        ("tests/frontend/test_control_flow.py::test_as_onnx_runtime",),
+    ),
+    Mutant(
+        "loop-condition",
+        "tvmflow/frontend/control_flow.py",
+        "going = yield from _conjunction(c, going, told)",
+        "going = told",
+        "a loop goes on once its condition is true again",
+        ("tests/frontend/test_control_flow.py::test_a_loop_that_ended_does_not_go_on",),
+    ),
+    Mutant(
+        "unsafe-operand",
+        "tvmflow/frontend/expansion.py",
+        "for condition in values.conditions:",
+        "for condition in values.conditions[:0]:",
+        "a branch that is not run divides by zero",
+        ("tests/frontend/test_control_flow.py::test_what_is_not_run_does_no_harm",),
+    ),
+    Mutant(
+        "lifted-weight",
+        "tvmflow/frontend/lift.py",
+        "known[name] = unique(name, self.taken)",
+        "known[name] = name",
+        "branches share a weight whose name they share",
+        ("tests/frontend/test_control_flow.py::test_weights_within_branches",),
+    ),
     # -- operators, modules, standalone libraries ------------------------------------------------
     Mutant(
         "box-gradient",

@@ -21,6 +21,8 @@ import onnx
 from onnx import helper
 
 from ..ir.names import unique
+from ..ir.operator import DOMAIN
+from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorType
 from ..ir.units import counted
 from .converter import InvalidNode, Refusal
@@ -336,6 +338,10 @@ def expanded(nodes: Iterable[onnx.NodeProto], values: Values) -> Iterator[onnx.N
             yield from expanded(_expansion(node, values), values)
         elif values.conditions and not node.domain and node.op_type in _UNSAFE:
             yield from _safe(node, values)
+        elif values.conditions and _is_checked(node):
+            values.graph.refuse(
+                node, "each call checks its inputs, also where the branch around it is not run"
+            )
         else:
             yield node
 
@@ -353,6 +359,12 @@ def _expansion(node: onnx.NodeProto, values: Values) -> Iterator[onnx.NodeProto]
         raise invalid(node, str(broken)) from None
     except Refusal as refusal:
         values.graph.refuse(node, str(refusal))
+
+
+def _is_checked(node: onnx.NodeProto) -> bool:
+    """Tell whether a custom operator looks at its inputs."""
+    operator = OPERATORS.get(node.op_type) if node.domain == DOMAIN else None
+    return operator is not None and operator.check is not None
 
 
 def _safe(node: onnx.NodeProto, values: Values) -> Iterator[onnx.NodeProto]:

@@ -165,10 +165,11 @@ def run_reference(
 
 def has_custom_operators(model: onnx.ModelProto) -> bool:
     """True if a model, or a function in it, has nodes of our domain."""
+    from ..frontend.nested import all_nodes
     from ..ir.operator import DOMAIN
 
-    nodes = [*model.graph.node, *(node for f in model.functions for node in f.node)]
-    return any(node.domain == DOMAIN for node in nodes)
+    graphs = (model.graph, *model.functions)
+    return any(node.domain == DOMAIN for graph in graphs for node in all_nodes(graph.node))
 
 
 def _evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
@@ -326,10 +327,11 @@ def _with_noise(
     and when inputs move by a unit in their last place.  Results may differ twice as much as these
     do, or by a step.
     """
+    from ..frontend.nested import all_nodes
     from ..frontend.source import open_model
 
     source = open_model(path).model
-    names = {node.op_type for node in source.graph.node}
+    names = {node.op_type for node in all_nodes(source.graph.node)}
     # Quantized networks round to integers inside.
     rounds = any(n in ("QuantizeLinear", "DynamicQuantizeLinear") or "QLinear" in n for n in names)
     if has_custom_operators(source) or not rounds:
