@@ -406,6 +406,23 @@ def test_functions_with_branches(rng):
         assert_right(load_and_run(model, feeds), [expected])
 
 
+def test_operands_of_what_is_not_run_are_replaced():
+    """Once for each condition around a node."""
+    graph = graph_of(model_of(
+        "n = Cast<to=6>(x) c = Not(flag) y = If(flag) <then_branch = t () => (int32 r) "
+        "{ r = If(c) <then_branch = u () => (int32 q) { q = Div(n, n) }, "
+        "else_branch = v () => (int32 q) { q = Neg(n) }> }, "
+        "else_branch = e () => (int32 r) { r = Abs(n) }>"
+    ))  # fmt: skip
+    makers = {name: node for node in graph.nodes for name in node.output}
+    divisor = next(node for node in graph.nodes if node.op_type == "Div").input[1]
+    for _ in range(2):
+        assert makers[divisor].op_type == "Where"
+        assert graph.constants[makers[divisor].input[2]] == 1
+        divisor = makers[divisor].input[1]
+    assert makers[divisor].op_type == "Cast"
+
+
 @pytest.mark.parametrize("divisor", [0, 3])
 @pytest.mark.parametrize(("target", "device", "storage"), WAYS)
 def test_what_is_not_run_does_no_harm(target, device, storage, divisor, rng):
