@@ -64,14 +64,6 @@ MUTANTS = (
         ("tests/frontend/test_recurrent.py::test_some",),
     ),
     Mutant(
-        "recurrent-barrier",
-        "schedules/recurrent.py",
-        "        if self.item is not None:\n            self.code.barrier()",
-        "        if self.item is None:\n            self.code.barrier()",
-        "items of a group read the state before others have written it",
-        ("tests/schedules/test_recurrent.py::test_on_cuda",),
-    ),
-    Mutant(
         "recurrent-peephole",
         "schedules/cells.py",
         'PEEPHOLES = "iof"',
