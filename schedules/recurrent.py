@@ -20,7 +20,8 @@ changes no state, and its ``y`` is 0: so a reversed direction begins at a sequen
 Steps depend on each other: only directions, entries and units are parallel.  A CPU's thread takes a
 direction of some entries; vectors run along units, and a block of gates × units stays in registers
 while k runs.  On a GPU that is a work-group, and its items share the units, with the state in local
-memory and a barrier a step: with few directions and entries most of a GPU is idle.
+memory and two barriers a step (before the next state replaces the last one, and behind that; one
+more between a GRU's phases): with few directions and entries most of a GPU is idle.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The builder that both families write their kernels with: statements, loop by loop.
+"""The builder that families of boxes, and recurrent layers, write kernels with, loop by loop.
 
 For what schedule primitives cannot express: bounds that are read from memory, lists, barriers, and
 boxes that are read and written as a whole.  A *row* is the four numbers of a box, next to each
