@@ -1215,8 +1215,10 @@ def max_unpool(g: Graph, x: Tensor) -> list[Tensor]:
     kernel = [min(2, extent) for extent in x.shape[2:]]
     largest, places = g.node("MaxPool", [x], 2, kernel_shape=kernel, strides=kernel)
     inputs = [largest, places]
+    # In a larger shape ONNX Runtime counts places in that, ONNX's own case in the smaller one.
     if g.chance(0.5):
-        inputs.append(g.constant(np.array(x.shape), "int64"))
+        extents = [n // k * k for n, k in zip(x.shape[2:], kernel, strict=True)]
+        inputs.append(g.constant(np.array([*x.shape[:2], *extents]), "int64"))
     return g.node("MaxUnpool", inputs, kernel_shape=kernel, strides=kernel)
 
 

@@ -6,7 +6,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from reference import assert_right, graph_model, load_and_run, onnxruntime_results, run
+from reference import (
+    assert_right,
+    graph_model,
+    load_and_run,
+    onnxruntime_results,
+    run,
+)
 from tvm import relax
 from tvm.ir import GenericConst
 
@@ -253,14 +259,16 @@ def test_optional_results_that_nothing_uses():
 
 
 @pytest.mark.parametrize("result", ["indices", "mask"])
-def test_optional_results_that_are_used_are_refused(result):
+def test_optional_results_that_are_used_are_computed(result, rng):
     nodes = [
         helper.make_node("MaxPool", ["x"], ["p", "indices"], kernel_shape=[2, 2], name="pool"),
         helper.make_node("Dropout", ["p"], ["y", "mask"], name="drop"),
     ]
     model = graph_model(nodes, {"x": ([1, 2, 4, 4], "float32")}, ["y", result])
-    with pytest.raises(Exception, match="not supported"):
-        load_model(model)
+    feeds = {"x": rng.standard_normal((1, 2, 4, 4), np.float32)}
+    wanted = onnxruntime_results(model, feeds)
+    assert wanted is not None
+    assert_right(load_and_run(model, feeds), wanted)
 
 
 def test_dropout_in_training_is_refused():

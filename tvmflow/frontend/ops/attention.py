@@ -21,7 +21,7 @@ from tvm.relax import op as R
 from ...ir.rewriter import shape_of
 from ..converter import InvalidNode, NodeContext, Refusal, constant, converts, dtype_of
 
-#: Types that a softmax may be asked for.  Narrower ones than the operands' do not lose anything.
+#: Precisions that a softmax may be asked for; it never has less than the operands have.
 _PRECISIONS = {
     onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.FLOAT16: "float16",
     onnx.TensorProto.BFLOAT16: "bfloat16", onnx.TensorProto.DOUBLE: "float64",

@@ -94,8 +94,9 @@ def reverse_sequence(c: NodeContext) -> relax.Expr:
     batch, time = c.attribute("batch_axis", 1), c.attribute("time_axis", 0)
     if {batch, time} != {0, 1}:
         raise InvalidNode(f"batch and time are its axes {batch} and {time}, expected 0 and 1")
-
     extent = c.shape()[time]
+    if extent == 1:
+        return c.input()
 
     def compute(x: te.Tensor, lengths: te.Tensor) -> te.Tensor:
         def element(*index: tirx.Var) -> tirx.Expr:

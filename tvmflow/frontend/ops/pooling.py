@@ -150,7 +150,8 @@ def _unpool_type(node: onnx.NodeProto, graph: Graph) -> TensorType:
 def max_unpool(c: NodeContext) -> relax.Expr:
     """Put maxima back to where they were, between zeros.
 
-    Places are counted in the shape that the attributes say; a larger one has zeros behind.
+    Places are counted in the shape that the attributes say, and a larger one has zeros behind, as
+    in ONNX's own case; ONNX Runtime counts them in the larger one.
     """
     shape = (*c.shape()[:2], *_unpooled_extents(c.node, c.graph))
     zeros = c.constant(np.zeros(prod(shape)))

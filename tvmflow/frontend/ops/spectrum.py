@@ -130,8 +130,8 @@ def _parts(c: NodeContext, x: relax.Expr, axis: int) -> _Complex:
 
 def _joined(c: NodeContext, x: _Complex, axis: int, only_real: bool = False) -> relax.Expr:
     """Bring the last axis back to its place, and the parts behind it."""
-    imaginary = x.real * c.zero_factor() if x.imaginary is None else x.imaginary
-    parts = [x.real] if only_real else [x.real, imaginary]
+    assert x.imaginary is not None
+    parts = [x.real] if only_real else [x.real, x.imaginary]
     rank = len(shape_of(c.emit(x.real)))
     order = [*range(axis), rank - 1, *range(axis, rank - 1)]
     found = [R.expand_dims(R.permute_dims(part, order), rank) for part in parts]
