@@ -265,7 +265,7 @@ class _Class:
         with code.loop("turn", self.left[0]) as turn:
             box = code.name_stored("box", what.lists[self.row, turn * self.step + self.first])
             overlap = _overlap(code, winners, self._corners(box, "box"), what.overlap[()])
-            with code.when(tirx.all(box != winner, tirx.Not(overlap))):
+            with code.when(tirx.all(box != winner, overlap == 0)):
                 self._keep(kept, box, code.name_stored("score", self._score(box)))
         code.store(self.left, kept[0], 0)
 
@@ -350,7 +350,10 @@ class _GroupOfClass(_Class):
 
 
 def _overlap(code: Statements, a: Sequence[Expr], b: Sequence[Expr], threshold: Expr) -> Expr:
-    """Tell whether two boxes overlap by more than a threshold; each is as `_corners` gives it."""
+    """1 if two boxes overlap by more than a threshold, else 0; each is as `_corners` gives it.
+
+    TVM would turn the opposite of a comparison into another one, which NaN fails as well.
+    """
     sides, shared = [], []
     for axis in (1, 0):
         low_a, high_a, low_b, high_b = a[2 * axis], a[2 * axis + 1], b[2 * axis], b[2 * axis + 1]
@@ -362,7 +365,8 @@ def _overlap(code: Statements, a: Sequence[Expr], b: Sequence[Expr], threshold: 
     union = code.name_stored("union", a[4] + b[4] - intersection)
     areas = [area > tirx.const(0, "float32") for area in (intersection, a[4], b[4], union)]
     ratio = tirx.call_intrin("float32", "tirx.tvmflow_quotient", intersection, union)
-    return tirx.all(*shared, *areas, ratio > threshold)
+    overlap = tirx.Select(tirx.all(*shared, *areas, ratio > threshold), number(1), number(0))
+    return code.name_stored("overlap", overlap)
 
 
 def _product(a: Expr, b: Expr) -> Expr:

@@ -11,7 +11,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 import tvmflow
-from tvmflow.codegen.masks import MaskLanes, VerifyMasks
+from tvmflow.codegen.masks import BranchLanes, MaskLanes, VerifyMasks
 from tvmflow.errors import CompileError
 from tvmflow.ir.passes import original_errors
 
@@ -139,3 +139,13 @@ def test_masks_before_a_convolution(case, place):
         error = 2e-2 if place == "half" else 1e-5
         np.testing.assert_allclose(outputs["y"], expected, atol=error * abs(expected).max())
         assert (outputs["g"] == kept).all()
+
+
+def test_one_condition_for_all_lanes_is_a_branch_on_cuda():
+    """Which TVM's code has no vector for; masks stay, and other targets are left alone."""
+    text = BranchLanes(module(branches, "cuda"))["main"].script()
+    assert "T.if_then_else" in text
+    assert "T.vectorized" in text
+    for function, kind in ((branches, "llvm"), (converts, "cuda")):
+        before = module(function, kind)
+        tvm.ir.assert_structural_equal(BranchLanes(before), before)

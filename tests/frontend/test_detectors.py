@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from contextlib import closing
 
+import onnx
 import onnxruntime
 import pytest
+from cuda_host import cuda_host
 from detectors import DETECTORS, feeds_for
 
 import tvmflow
@@ -51,3 +53,39 @@ def test_detections(name, column):
                 assert got[output].dtype == array.dtype
                 if array.size:
                     assert_close(got[output], array, table_for(module.metadata), f"{kind} {output}")
+
+
+def test_verify_compares_numbers_of_detections(tmp_path):
+    """More or fewer of them are wrong, whatever their values."""
+    path = tmp_path / "yolo.onnx"
+    onnx.save(DETECTORS["yolo"](), path)
+    feeds = feeds_for(onnx.load(path), "some")
+    with closing(tvmflow.compile(path, target="llvm")) as module:
+        report = tvmflow.verify(path, module, feeds)
+        assert report.passed
+        assert [output.name for output in report.outputs] == ["selected", "detections"]
+    with closing(tvmflow.compile(DETECTORS["yolo"](most=3), target="llvm")) as module:
+        assert not tvmflow.verify(path, module, feeds).passed
+
+
+def test_a_library_checks_itself(tmp_path):
+    """Its self-test compares counts, and zeros behind what was found."""
+    with closing(tvmflow.compile(DETECTORS["retinanet"](), format="standalone")) as module:
+        assert module.self_test().compared > 3
+        assert [str(info) for info in module.outputs] == [
+            "boxes: float32[≤10, 4]", "scores: float32[≤10]", "labels: int64[≤10]"
+        ]  # fmt: skip
+
+
+@pytest.mark.cuda_host
+@pytest.mark.parametrize("name", DETECTORS)
+def test_kernels_for_cuda(name):
+    """Compiled for the host: the same detections."""
+    model = DETECTORS[name]()
+    with closing(tvmflow.compile(model, target="cuda", device="nvidia")) as module:
+        for kind in ("none", "some"):
+            feeds = feeds_for(model, kind)
+            got = cuda_host()(module, feeds)
+            for output, array in reference(model, feeds).items():
+                assert got[output].shape == array.shape, name
+                assert_close(got[output], array, table_for(module.metadata), output)

@@ -32,13 +32,13 @@ def chain(*nodes):
 def test_all_in_one_error():
     """Unknown, foreign and unsupported operators and attributes, before and after each other."""
     model = chain(
-        ("NonZero", {}), ("Relu", {}), ("Foo", {}), ("Bar", {"domain": "com.acme"}),
+        ("Unique", {}), ("Relu", {}), ("Foo", {}), ("Bar", {"domain": "com.acme"}),
         ("RandomNormalLike", {}), ("RandomNormalLike", {}), ("Mystery", {}),
     )  # fmt: skip
     model.opset_import.append(helper.make_opsetid("com.acme", 1))
     error = error_of(model)
     assert "5 " not in error.message
-    for word in ("Foo", "com.acme.Bar", "RandomNormalLike", "Mystery", "NonZero"):
+    for word in ("Foo", "com.acme.Bar", "RandomNormalLike", "Mystery", "Unique"):
         assert word in error.message
     for name in ("n0", "n2", "n3", "n4", "n5", "n6"):
         assert name in error.details
@@ -50,7 +50,7 @@ def test_attributes_that_are_not_supported_are_listed_with_reasons():
         ("Relu", {}),
         ("Resize", {"mode": "linear", "coordinate_transformation_mode": "align_corners"}),
         ("MaxPool", {"kernel_shape": [2, 2], "dilations": [2, 2], "auto_pad": "SAME_UPPER"}),
-        ("NonZero", {}),
+        ("Unique", {}),
     )
     resize = model.graph.node[1]
     resize.input.extend(["", "scales"])
@@ -60,14 +60,14 @@ def test_attributes_that_are_not_supported_are_listed_with_reasons():
     details = error_of(model).details
     assert "not whole is ambiguous" in details
     assert "auto_pad with dilations" in details
-    assert "NonZero" in details
+    assert "Unique" in details
     assert "Relu" not in details
 
 
 def test_nodes_behind_a_refused_one_are_still_checked():
-    details = error_of(chain(("NonZero", {}), ("Cast", {"to": 7}), ("Unique", {}))).details
-    assert "NonZero" in details
+    details = error_of(chain(("Unique", {}), ("Cast", {"to": 7}), ("Bernoulli", {}))).details
     assert "Unique" in details
+    assert "Bernoulli" in details
 
 
 def test_many_nodes_are_counted():
@@ -88,7 +88,7 @@ def test_custom_domain():
     error = error_of(model)
     assert "com.microsoft.Relu" in error.details
     assert "`ops`" in error.remedy
-    assert "`ops`" not in error_of(chain(("NonZero", {}))).remedy
+    assert "`ops`" not in error_of(chain(("Unique", {}))).remedy
 
 
 def test_text_constants():
@@ -98,19 +98,9 @@ def test_text_constants():
     error_of(model)
 
 
-@pytest.mark.parametrize(
-    ("op_type", "names", "attributes"),
-    [
-        ("NonMaxSuppression", ["boxes", "scores"], {}),
-        ("Unique", ["boxes"], {}),
-        ("Compress", ["boxes", "mask"], {}),
-    ],
-)
-def test_results_whose_shape_depends_on_values(op_type, names, attributes):
-    inputs = {"boxes": ([1, 6, 4], "float32"), "scores": ([1, 2, 6], "float32"),
-              "mask": ([3], "bool")}  # fmt: skip
-    node = helper.make_node(op_type, names, ["y"], name="node", **attributes)
-    model = graph_model([node], {n: inputs[n] for n in names}, ["y"])
+def test_results_whose_shape_depends_on_values():
+    node = helper.make_node("Unique", ["x"], ["y"], name="node")
+    model = graph_model([node], {"x": ([1, 6, 4], "float32")}, ["y"])
     assert "known only at run time" in error_of(model).details
 
 

@@ -43,6 +43,11 @@ _LEDGER = ("tests/farm/test_ledger.py",)
 _MEMORY = ("tests/graph/test_memory.py::test_no_two_tensors_that_live_at_one_time_share_a_block",)
 _PLANS = ("tests/graph/test_memory.py::test_plans_of_networks",)
 _UNITS = ("tests/native/test_units.py",)
+_SIZES = (
+    "tests/frontend/test_run_time_sizes.py::test_operators[llvm]",
+    "tests/frontend/test_run_time_sizes.py::test_operators_of_at_least_one_row[llvm]",
+)
+_NMS = "tests/schedules/test_selection.py::test_boxes_that_do_not_overlap"
 _DAMAGE = "tests/module/standalone/test_runtime_damage.py"
 
 MUTANTS = (
@@ -508,5 +513,54 @@ MUTANTS = (
         'name, equals, value = text.partition("=")',
         "inputs whose names have an equals sign cannot be given a shape",
         ("tests/cli/test_cli_options.py",),
+    ),
+    # -- sizes known at run time -----------------------------------------------------------------
+    Mutant(
+        "padding-mixed-in",
+        "tvmflow/frontend/bounded/rewriter.py",
+        'return self.emit("Where", [mask, name, self.constant(np.array(fill, kind.dtype))])',
+        "return name",
+        "what is behind the elements that count is summed up, and returned",
+        _SIZES,
+    ),
+    Mutant(
+        "joined-in-place",
+        "tvmflow/frontend/bounded/parts.py",
+        "    if not any(name in r.bounded for name in names[:-1]):",
+        "    if True:",
+        "elements that do not count stay between those of two joined values",
+        _SIZES,
+    ),
+    Mutant(
+        "last-row",
+        "tvmflow/frontend/bounded/indices.py",
+        "        indices = r.from_front(indices, there.size)\n        there = None",
+        "        there = None",
+        "the last row is that of the bound, not of those that were found",
+        _SIZES,
+    ),
+    Mutant(
+        "padding-written",
+        "tvmflow/frontend/bounded/indices.py",
+        "] = shape[axis]",
+        "] = 0",
+        "indices behind those that count write to the first place",
+        _SIZES,
+    ),
+    Mutant(
+        "first-of-equals",
+        "schedules/nms.py",
+        "tirx.any(self.best[0] < 0, score > self.best_score[0])",
+        "tirx.any(self.best[0] < 0, score >= self.best_score[0])",
+        "of boxes with equal scores the last is taken",
+        (f"{_NMS}[0-grid-llvm]",),
+    ),
+    Mutant(
+        "at-the-threshold",
+        "schedules/nms.py",
+        "ratio > threshold)",
+        "ratio >= threshold)",
+        "boxes that overlap by just as much as is allowed are dropped",
+        (f"{_NMS}[0-grid-llvm]",),
     ),
 )

@@ -31,7 +31,7 @@ from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 
 from ..ir.expressions import CHOICE, nodes_in, uses
-from ..ir.passes import map_nodes, prim_func_pass, refuse
+from ..ir.passes import map_nodes, node_pass, prim_func_pass, refuse
 from ..ir.rewriter import op_name
 
 if TYPE_CHECKING:
@@ -90,15 +90,35 @@ def _lanes(loop: tirx.For) -> tirx.For:
     if keeps_booleans(body):
         kind = tirx.ForKind.UNROLLED
     else:
-        # `select` takes a vector of conditions; one for all lanes is a branch.
-        def branch(choice: tirx.Select) -> tirx.Expr:
-            if uses(choice.condition, loop.loop_var) or not uses(choice, loop.loop_var):
-                return choice
-            sides = [choice.condition, choice.true_value, choice.false_value]
-            return Call(CHOICE, sides, ret_ty=choice.ty)
-
-        body = tvm_ffi.structural_map(body, (tirx.Select, branch))
+        # `select` takes a vector of conditions.
+        body = _with_branches(body, loop.loop_var)
     return tirx.For(loop.loop_var, loop.min, loop.extent, kind, body, annotations=loop.annotations)
+
+
+def _with_branches(body: tirx.Stmt, lane: tirx.Var) -> tirx.Stmt:
+    """A vector's statement with branches for choices by one condition for all lanes."""
+
+    def branch(choice: tirx.Select) -> tirx.Expr:
+        if uses(choice.condition, lane) or not uses(choice, lane):
+            return choice
+        sides = [choice.condition, choice.true_value, choice.false_value]
+        return Call(CHOICE, sides, ret_ty=choice.ty)
+
+    return tvm_ffi.structural_map(body, (tirx.Select, branch))
+
+
+@node_pass(tirx.For, targets=("cuda",))
+def BranchLanes(loop: tirx.For) -> tirx.For:
+    """Let one condition for all lanes of a vector be a branch; runs before ``VectorizeLoop``.
+
+    Of a condition that is repeated, TVM's CUDA code makes a vector of another type than it says.
+    """
+    if loop.kind != tirx.ForKind.VECTORIZED:
+        return loop
+    body = _with_branches(loop.body, loop.loop_var)
+    return tirx.For(
+        loop.loop_var, loop.min, loop.extent, loop.kind, body, annotations=loop.annotations
+    )
 
 
 def _is_wide(expr: tirx.Expr) -> bool:

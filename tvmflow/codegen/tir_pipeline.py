@@ -23,7 +23,7 @@ from .index_divisions import HideDivisions, RestoreDivisions
 from .kept_loops import KeepLoops
 from .llvm_passes import KeepOnStack, NameSubexpressions, WriteExponentials, WriteHyperbolics
 from .loop_peeling import PeelBorders
-from .masks import MaskLanes, VerifyMasks
+from .masks import BranchLanes, MaskLanes, VerifyMasks
 from .nan_propagation import PropagateNaN
 from .opencl_source import (
     NameGathers,
@@ -73,6 +73,7 @@ HOST_AND_DEVICE: list[Pass] = [
     DivideVectors,
     RoundByAddition,
     MaskLanes,
+    BranchLanes,
     tirx.transform.VectorizeLoop(True),
     ChainDots,
     ReadHalfTexels,

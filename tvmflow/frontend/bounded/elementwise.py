@@ -45,17 +45,16 @@ def elementwise(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     """Operators whose operands broadcast: what is behind stays behind."""
     names = [name for name in node.input if name]
     axis, size = _common(r, names)
-    places = {}
+    places: dict[int, str] = {}
     extent = min(r.shape(n)[axis] for n in names if n in r.bounded)
     for index, name in enumerate(node.input):
         if name in r.bounded:
             places[index] = r.front(name, len(r.shape(name)) + axis, extent)
-    if node.op_type in ("Div", "Mod") and node.input[1] in r.bounded:
-        # A division of integers by zero ends the process.
-        kind = r.graph.type_of(node.input[1])
-        if np.dtype(kind.dtype).kind in "iu":
-            r.mark(places[1], r.bounded[node.input[1]].axis, size)
-            places[1] = r.masked(places[1], 1)
+    if node.op_type in ("Div", "Mod") and np.dtype(r.graph.type_of(names[0]).dtype).kind in "iu":
+        # A division of integers by zero, or of the least by -1, ends the process.
+        for index, name in places.items():
+            r.mark(name, len(r.shape(name)) + axis, size)
+            places[index] = r.masked(name, index)
     r.keep(places)
     (output,) = node.output
     r.mark(output, len(r.shape(output)) + axis, size)

@@ -67,13 +67,14 @@ def gather_elements(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     data, indices = node.input
     there, here = r.bounded.get(data), r.bounded.get(indices)
     axis = normalized_axis(node_attributes(node).get("axis", 0), len(r.shape(data)))
-    if there is not None and there.axis != axis and there != here:
+    same = here and there and (here.axis, here.size) == (there.axis, there.size)
+    if there is not None and there.axis != axis and not same:
         raise r.refusal("its indices need not fit its data")
     if (
         here is not None
         and here.axis != axis
-        and there is None
-        and r.shape(data)[here.axis] < here.size.most
+        and not same
+        and not _is_within(r, indices, data, axis)
     ):
         raise r.refusal("its data need not fit its indices")
     indices = r.masked(indices, 0)
@@ -82,6 +83,12 @@ def gather_elements(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     r.keep({1: indices})
     if here is not None:
         r.mark(node.output[0], here.axis, here.size)
+
+
+def _is_within(r: RunTimeSizes, indices: str, data: str, axis: int) -> bool:
+    """Tell whether there are data at all places of indices but along their axis."""
+    pairs = enumerate(zip(r.shape(indices), r.shape(data), strict=True))
+    return all(few <= many for place, (few, many) in pairs if place != axis)
 
 
 @rule("Scatter", "ScatterElements", "ScatterND")
@@ -105,6 +112,8 @@ def scatter(r: RunTimeSizes, node: onnx.NodeProto) -> None:
         and ((nd and there.axis >= r.shape(indices)[-1]) or not nd)
     ):
         raise r.refusal("its updates need not fit its data")
+    if not nd and not _is_within(r, indices, data, axis):
+        raise r.refusal("its data need not fit its indices")
     if nd:
         indices = _wrapped(r, indices, data, r.shape(indices)[-1])
     else:

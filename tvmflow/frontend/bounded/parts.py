@@ -89,12 +89,10 @@ def slice_(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 def _clamped(number: Number, extent: Number) -> Number:
     """Where a slice begins or ends: from the end if it is below zero, within the axis."""
-    if sizes.least(number) < 0 <= sizes.most(number) and not isinstance(number, int):
+    if isinstance(number, Size) and number.least < 0:
         raise Refusal("where it begins or ends is computed at run time, and may count from the end")
-    if sizes.most(number) < 0:
-        number = (
-            sizes.add(extent, number) if isinstance(number, int) and number > -MOST_ELEMENTS else 0
-        )
+    if isinstance(number, int) and number < 0:
+        number = sizes.add(extent, max(number, -MOST_ELEMENTS))
     return sizes.minimum(sizes.maximum(number, 0), extent)
 
 
@@ -114,7 +112,7 @@ def split(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 @rule("Concat")
 def concat(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     """Along another axis as it is; along the axis elements that count move together."""
-    names = [n for n in node.input if 0 not in r.shape(n)]
+    names = [n for n in node.input if n in r.bounded or 0 not in r.shape(n)]
     rank = len(r.shape(names[0]))
     axis = normalized_axis(node_attributes(node)["axis"], rank)
     found = {r.bounded[n].axis for n in names if n in r.bounded}

@@ -48,6 +48,13 @@ def reduction(r: RunTimeSizes, node: onnx.NodeProto) -> None:
         r.mark(node.output[0], here.axis - before, here.size)
         return
     masked = r.masked(name, _NEUTRAL[node.op_type](kind.dtype))
+    if node.op_type == "ReduceLogSumExp":
+        # Of nothing it is the logarithm of zero.
+        inputs = [masked, *node.input[1:]]
+        found = r.emit(node.op_type, inputs, **attributes)
+        none = r.emit("Equal", [r.scalar(here.size), r.integers(0)])
+        r.become("Where", [none, r.constant(np.array(-np.inf, kind.dtype)), found])
+        return
     if node.op_type != "ReduceMean":
         r.keep({0: masked})
         return

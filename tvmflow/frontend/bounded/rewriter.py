@@ -121,7 +121,6 @@ class RunTimeSizes:
             size = sizes.minimum(here.size, bound)
             extent = min(self.shape(name)[here.axis], bound)
             cut[name] = self.front(name, here.axis, extent)
-            assert isinstance(size, Size)
             self.mark(cut[name], here.axis, size)
         return cut
 
@@ -212,6 +211,7 @@ class RunTimeSizes:
         if isinstance(size, Size) and name:
             assert size.most <= self.shape(name)[axis], (name, size, self.shape(name))
             self.bounded[name] = Bounded(axis, size, self.maker())
+        assert isinstance(size, Size) or size == self.shape(name)[axis], (name, size)
 
     def only(self, *indices: int) -> None:
         """Refuse the node if other inputs than these are bounded."""

@@ -92,7 +92,8 @@ def non_max_suppression(r: RunTimeSizes, node: onnx.NodeProto) -> None:
         ):
             raise r.refusal("its boxes and scores need not have the same number")
         # What is NaN is taken by no means.
-        scores = r.masked(scores, np.nan)
+        count = min(count, r.shape(boxes)[1])
+        boxes, scores = r.front(boxes, 1, count), r.front(r.masked(scores, np.nan), 2, count)
     r.only(0, 1)
     if not r.has(2):
         most = 0

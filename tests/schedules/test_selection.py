@@ -1,0 +1,170 @@
+"""Compaction and non-maximum suppression against ONNX Runtime: ties, borders, threads."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+import tvmflow
+
+pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
+
+COLUMNS = {
+    "llvm": {"target": "llvm"},
+    "cpu": {"target": "opencl"},
+    "adreno": {"target": "opencl", "device": "adreno"},
+    "nvidia": {"target": "opencl", "device": "nvidia"},
+}
+
+
+def model_of(op_type, feeds, constants=None, **attributes):
+    """One operator, with constants behind its inputs; ``None`` is left out."""
+    constants = constants or {}
+    names = [*feeds, *(name if array is not None else "" for name, array in constants.items())]
+    graph = helper.make_graph(
+        [helper.make_node(op_type, names, ["y"], name="node", **attributes)],
+        "one",
+        [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for n, a in feeds.items()
+        ],
+        [onnx.ValueInfoProto(name="y")],
+        [onnx.numpy_helper.from_array(a, n) for n, a in constants.items() if a is not None],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    return onnx.shape_inference.infer_shapes(
+        helper.make_model(graph, opset_imports=opset, ir_version=8)
+    )
+
+
+def check(model, feeds, column, **options):
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    with closing(tvmflow.compile(model, **COLUMNS[column], **options)) as module:
+        for values in feeds:
+            (expected,) = session.run(None, values)
+            (got,) = module(values)
+            assert got.dtype == expected.dtype
+            np.testing.assert_array_equal(got, expected)
+        return [kernel["family"] for kernel in module.metadata["kernels"]]
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("shape", [(1,), (31,), (7, 9, 31), (1, 40009)])
+def test_positions(shape, column):
+    """Of none, some, all; in parts of several threads and groups where there are many."""
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal(shape).astype(np.float32)
+    feeds = [{"x": np.where(rng.random(shape) < part, x, 0)} for part in (0, 0.3, 1)]
+    feeds.append({"x": np.full(shape, np.nan, np.float32)})
+    feeds.append({"x": np.full(shape, -0.0, np.float32)})
+    families = check(model_of("NonZero", feeds[0]), feeds, column)
+    assert "compaction" in families
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int64", "uint8", "int8", "int32"])
+def test_positions_of_other_types(dtype):
+    rng = np.random.default_rng(3)
+    feeds = {"x": rng.integers(0, 3, (5, 7)).astype(dtype)}
+    (expected,) = ReferenceEvaluator(model := model_of("NonZero", feeds)).run(None, feeds)
+    for column in ("llvm", "adreno"):
+        with closing(tvmflow.compile(model, **COLUMNS[column])) as module:
+            np.testing.assert_array_equal(module(feeds)["y"], expected)
+
+
+@pytest.mark.parametrize("groups", [1, 3, 64])
+def test_any_knobs_of_compaction(groups):
+    rng = np.random.default_rng(4)
+    feeds = [{"x": (rng.random((11, 97)) < 0.5).astype(np.float32)}]
+    for column, size in (("cpu", 1), ("adreno", 8), ("nvidia", 256)):
+        knobs = {"compaction": {"groups": groups, "group_size": size}}
+        check(model_of("NonZero", feeds[0]), feeds, column, knobs=knobs)
+
+
+def boxes_of(rng, shape, kind, centered):
+    """Boxes of any corners; some of them alike, empty, or on a grid."""
+    low = rng.random((*shape, 2)) * 8
+    high = rng.random((*shape, 2)) * 4 + (0 if centered else low)
+    boxes = np.concatenate([low, high], -1)
+    if not centered:
+        swapped = boxes[..., [2, 1, 0, 3]]
+        boxes = np.where(rng.random(shape)[..., None] < 0.3, swapped, boxes)
+    if kind == "grid":
+        boxes = np.round(boxes)
+    if kind == "special":
+        odd = rng.choice([np.nan, np.inf, -np.inf], boxes.shape)
+        boxes = np.where(rng.random(boxes.shape) < 0.05, odd, boxes)
+    return boxes.astype(np.float32)
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("kind", ["any", "grid", "special"])
+@pytest.mark.parametrize("centered", [0, 1])
+def test_boxes_that_do_not_overlap(centered, kind, column):
+    """On a grid scores are alike, areas empty, and ratios exactly the threshold."""
+    rng = np.random.default_rng(5)
+    for (batch, classes, count), most, iou, threshold in (
+        ((1, 1, 1), 1, 0.5, None), ((2, 3, 31), 7, 0.5, 0.25), ((1, 2, 150), 200, 1 / 3, None),
+        ((2, 9, 33), 5, 0.0, 0.5), ((1, 1, 20), 20, 1.0, -1.0),
+    ):  # fmt: skip
+        feeds = []
+        for _ in range(3):
+            scores = rng.random((batch, classes, count)).astype(np.float32)
+            if kind == "grid":
+                scores = np.round(scores * 4) / 4
+            if kind == "special" and threshold is not None:
+                # Without a threshold ONNX Runtime sorts NaN somewhere.
+                scores[rng.random(scores.shape) < 0.1] = np.nan
+                scores[rng.random(scores.shape) < 0.1] = np.inf
+            feeds.append({"b": boxes_of(rng, (batch, count), kind, centered), "s": scores})
+        limits = {
+            "most": np.array([most]), "iou": np.float32([iou]),
+            "threshold": None if threshold is None else np.float32([threshold]),
+        }  # fmt: skip
+        model = model_of("NonMaxSuppression", feeds[0], limits, center_point_box=centered)
+        assert "nms" in check(model, feeds, column)
+
+
+@pytest.mark.parametrize("column", ["llvm", "adreno"])
+def test_limits_at_run_time(column):
+    rng = np.random.default_rng(6)
+    feeds = [
+        {
+            "b": boxes_of(rng, (2, 40), "grid", 0),
+            "s": np.round(rng.random((2, 3, 40)) * 8).astype(np.float32) / 8,
+            "most": np.array([most]),
+            "iou": np.float32([iou]),
+            "threshold": np.float32([threshold]),
+        }
+        for most, iou, threshold in (
+            (0, 0.5, 0), (3, 0.5, 0.5), (2**62, 0.25, 2), (100, 0.9, -1), (-5, 0.5, 0)
+        )
+    ]  # fmt: skip
+    check(model_of("NonMaxSuppression", feeds[0]), feeds, column)
+
+
+def test_scores_that_are_no_number_are_taken_by_nobody():
+    """Of which ONNX says nothing, and ONNX Runtime takes some without a threshold."""
+    feeds = {
+        "b": np.float32([[[0, 0, 1, 1], [2, 2, 3, 3], [4, 4, 5, 5]]]),
+        "s": np.float32([[[np.nan, -np.inf, 1]]]),
+    }
+    model = model_of("NonMaxSuppression", feeds, {"most": np.array([9])})
+    for column in ("llvm", "adreno"):
+        with closing(tvmflow.compile(model, **COLUMNS[column])) as module:
+            assert module(feeds)["y"].tolist() == [[0, 0, 2], [0, 0, 1]]
+
+
+def test_no_boxes_are_asked_for():
+    """Without a limit ONNX takes none."""
+    feeds = {"b": np.zeros((1, 5, 4), np.float32), "s": np.ones((1, 1, 5), np.float32)}
+    model = model_of("NonMaxSuppression", feeds)
+    with pytest.raises(tvmflow.errors.UnsupportedModelError, match="without any elements"):
+        tvmflow.compile(model, target="llvm")
