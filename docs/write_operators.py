@@ -17,8 +17,11 @@ from typing import Any
 
 import onnx
 
+from tvmflow.frontend import __name__ as FRONTEND
+from tvmflow.frontend.bounded import MAKERS, RULES
 from tvmflow.frontend.converter import CONVERTERS, RESULT_TYPES
-from tvmflow.frontend.ops import __name__ as OPERATORS
+from tvmflow.frontend.expansion import EXPANDERS
+from tvmflow.frontend.propagate import propagate  # noqa: F401 (registers all of them)
 
 PAGE = Path(__file__).with_name("operators.md")
 HEAD = """# Operators
@@ -26,8 +29,8 @@ HEAD = """# Operators
 The ONNX operators that are compiled, since which of ONNX's operator sets there are any, and what
 is refused of them, in the words of the message: `python docs/write_operators.py` writes this page.
 Older forms are brought to operator set 7 by ONNX's version converter. Refused of all operators are
-shapes of results that depend on values of run time, results without elements, and element types
-other than float16, float32, float64, bool and whole numbers of 8 to 64 bits. What an operator
+shapes of results that depend on values of run time (but those [up to a
+bound](deploying.md#sizes-known-at-run-time)), results without elements, and element types other than float16, float32, float64, bool and whole numbers of 8 to 64 bits. What an operator
 reads from constants may be computed, as long as it follows from constants and shapes. Constant,
 ConstantOfShape, EyeLike, Range, Shape, Size, the windows of signals and whatever else depends on
 constants only are computed when a model is read; Identity and ONNX Runtime's quantized operators
@@ -40,13 +43,16 @@ constants only are computed when a model is read; Identity and ONNX Runtime's qu
 
 def operators() -> str:
     """Return the page."""
-    return HEAD + "\n".join(map(row, sorted(CONVERTERS))) + "\n"
+    rows = (row(op_type) for op_type in sorted({*CONVERTERS, *EXPANDERS, *MAKERS}))
+    return HEAD + "\n".join(filter(None, rows)) + "\n"
 
 
-def row(op_type: str) -> str:
-    """Return an operator's line."""
+def row(op_type: str) -> str | None:
+    """Return an operator's line, if it is ONNX's."""
     schemas = [s for s in onnx.defs.get_all_schemas_with_history()
                if s.name == op_type and not s.domain]  # fmt: skip
+    if not schemas:
+        return None
     since = str(min(s.since_version for s in schemas))
     gone = [s.since_version for s in schemas if s.deprecated]
     if gone:
@@ -55,9 +61,10 @@ def row(op_type: str) -> str:
 
 
 def refusals(op_type: str) -> Iterator[str]:
-    """Yield what an operator's converter may refuse, and what gives its result's type."""
+    """Yield what may refuse an operator says: its converter, and what is asked before that."""
     seen: set[tuple[str, str]] = set()
-    for function in (CONVERTERS[op_type], RESULT_TYPES.get(op_type)):
+    registries = [CONVERTERS, RESULT_TYPES, EXPANDERS, *([RULES] if op_type in MAKERS else [])]
+    for function in (registry.get(op_type) for registry in registries):
         if function is None:
             continue
         module = sys.modules[function.__module__]
@@ -74,14 +81,14 @@ def sentences(module: ModuleType, body: ast.AST, seen: set[tuple[str, str]]) -> 
         if isinstance(node, ast.Call):
             called = node.func
             name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
-            if name == "Refusal":
+            if name in ("Refusal", "refusal"):
                 yield text(node.args[0])
             if name == "array" and ast.unparse(called) == "c.array":
                 yield f"computed at run time: {text(node.args[1])}"
         if isinstance(node, ast.Name) and node.id not in own:
             found = getattr(module, node.id, None)
             home = sys.modules.get(getattr(found, "__module__", ""), module)
-            if not inspect.isfunction(found) or not home.__name__.startswith(OPERATORS):
+            if not inspect.isfunction(found) or not home.__name__.startswith(FRONTEND):
                 continue
             key = (home.__name__, found.__name__)
             if key not in seen and found.__name__ in functions(home):

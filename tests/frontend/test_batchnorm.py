@@ -146,13 +146,26 @@ def test_parameter_computed_at_run_time(rng, computed):
     check(model, {"x": rng.standard_normal((1, 4, 3, 3), dtype=np.float32), computed: value})
 
 
-def test_training_mode_is_refused(rng):
+def test_training_mode_is_not_folded(rng):
+    """It takes the statistics of what it reads, and returns running ones."""
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), norm("c", "y", training_mode=1)]
     nodes[1].output.extend(["new_mean", "new_variance"])
-    constants = {"w": rng.standard_normal((6, 4, 1, 1), dtype=np.float32), **parameters(rng, 6)}
-    model = graph_model(nodes, {"x": ([1, 4, 3, 3], "float32")}, ["y"], constants)
-    with pytest.raises(Exception, match="training mode"):
-        load_model(model)
+    values = parameters(rng, 6)
+    constants = {"w": rng.standard_normal((6, 4, 1, 1), dtype=np.float32), **values}
+    model = graph_model(
+        nodes, {"x": ([2, 4, 3, 5], "float32")}, ["y", "new_mean", "new_variance"], constants
+    )
+    x = rng.standard_normal((2, 4, 3, 5)).astype(np.float32)
+    c = np.einsum("nihw,oi->nohw", x.astype(np.float64), constants["w"][:, :, 0, 0])
+    mean, variance = c.mean((0, 2, 3)), c.var((0, 2, 3))
+    wide = [v.reshape(1, 6, 1, 1) for v in (mean, variance, values["gamma"], values["beta"])]
+    expected = [
+        (c - wide[0]) / np.sqrt(wide[1] + 1e-5) * wide[2] + wide[3],
+        values["mean"] * 0.9 + mean * 0.1,
+        values["variance"] * 0.9 + variance * 0.1,
+    ]
+    for found, right in zip(load_and_run(model, {"x": x}), expected, strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)
 
 
 def test_weights_that_would_overflow_do_not(rng):

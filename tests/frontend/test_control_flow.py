@@ -565,7 +565,7 @@ REFUSED = {
         "differ: float32[4, 3] and float32[2, 3]",
     ),
     "within a branch": (
-        ("y = If(flag) <then_branch = t () => (float r) { n = NonZero(x) r = Cast<to=1>(n) }, "
+        ("y = If(flag) <then_branch = t () => (float r) { n = Unique(x) r = Relu(n) }, "
         "else_branch = e () => (float r) { r = Relu(x) }>"),
         "y/then/n",
     ),
@@ -576,7 +576,7 @@ REFUSED = {
     ),
     "within a loop": (
         ("y = Loop(two, yes, x) <body = b (int64 i, bool c, float a) => (bool d, float t) "
-        "{ d = Identity(c) n = NonZero(a) t = Cast<to=1>(n) }>"),
+        "{ d = Identity(c) n = Unique(a) t = Relu(n) }>"),
         "y/0/n",
     ),
     "position at run time": (

@@ -177,7 +177,7 @@ def test_resize_to_the_size_of_another_tensor(rng):
 def test_shape_that_depends_on_values():
     nodes = [
         helper.make_node("Relu", ["x"], ["r"], name="first"),
-        helper.make_node("NonZero", ["r"], ["y"], name="where"),
+        helper.make_node("Unique", ["r"], ["y"], name="where"),
     ]
     model = graph_model(nodes, {"x": ([3], "float32")}, ["y"])
     with pytest.raises(Exception, match="known only at run time") as caught:
