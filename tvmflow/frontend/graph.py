@@ -90,8 +90,9 @@ class Graph:
         return self.types[name]
 
     def drop_unused_nodes(self) -> None:
-        """Keep only nodes that an output depends on."""
-        needed = set(self.outputs)
+        """Keep only nodes that an output, or the number of its elements, depends on."""
+        needed = {*self.outputs, *(limit.count for limit in self.limits)}
+        needed.update(count for _, count in self.counts.values())
         kept = []
         for node in reversed(self.nodes):
             if needed.intersection(node.output):
