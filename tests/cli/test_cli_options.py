@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 import typer
 
-from tvmflow.cli.options import parse_keep_layout, parse_parameters, parse_shapes
+from tvmflow.cli.options import (
+    parse_bounds,
+    parse_keep_layout,
+    parse_parameters,
+    parse_shapes,
+)
 
 
 def test_shapes():
@@ -37,3 +42,14 @@ def test_values_of_parameters_may_have_an_equals_sign():
     assert parse_parameters(["a=b=c"]) == {"a": "b=c"}
     with pytest.raises(typer.BadParameter, match="NAME=VALUE"):
         parse_parameters(["a="])
+
+
+def test_bounds():
+    assert parse_bounds(["nms=100", "a=b=2"]) == {"nms": 100, "a=b": 2}
+    assert parse_bounds(None) == {}
+
+
+@pytest.mark.parametrize("text", ["nms", "nms=", "nms=0", "nms=-1", "nms=1.5", "nms=x", "=3"])
+def test_what_is_no_bound(text):
+    with pytest.raises(typer.BadParameter, match="NAME=1000"):
+        parse_bounds([text])

@@ -28,6 +28,8 @@ COLUMNS = {
     "nvidia": {"target": "opencl", "device": "nvidia"},
     "standalone": {"target": "opencl", "format": "standalone"},
 }  # fmt: skip
+#: Each compiles for some seconds.
+EVERY = [c if c == "llvm" else pytest.param(c, marks=pytest.mark.slow) for c in COLUMNS]
 KINDS = ("none", "some", "all", "ties")
 
 
@@ -38,7 +40,7 @@ def reference(model, feeds):
     return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
 
 
-@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("column", EVERY)
 @pytest.mark.parametrize("name", DETECTORS)
 def test_detections(name, column):
     model = DETECTORS[name]()

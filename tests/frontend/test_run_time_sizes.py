@@ -347,3 +347,66 @@ def test_a_number_that_is_missing_is_damage():
     check_counts([*outputs, count], [])
     with pytest.raises(SchemaError, match="no axis 1"):
         check_counts([{**outputs[0], "bounded_axis": 1}, count], [])
+
+
+@pytest.mark.parametrize("opset", [10, 11, 12, 13, 18, 21])
+def test_operator_sets(opset):
+    """What nodes become is of the model's own operator set."""
+    axes = "<axes = [1]>" if opset < 13 else ""
+    extra = ", one" if opset >= 13 else ""
+    lowest = "ReduceMin <axes = [0], keepdims = 1> (both)" if opset < 18 else "ReduceMin (both)"
+    graph = parser.parse_graph(f"""g (float[9, 4] data) => () {{
+        column = Gather <axis = 1> (data, column_index)
+        above = Greater (column, half)
+        found = NonZero (above)
+        tuples = Transpose <perm = [1, 0]> (found)
+        at = Squeeze {axes} (tuples{extra})
+        some = Gather (column, at)
+        rows = Gather (data, at)
+        n = Shape (some)
+        both = Concat <axis = 0> (n, three)
+        k = {lowest}
+        best, places = TopK <axis = 0> (some, k)
+        y = Gather (rows, places)
+        all = Concat <axis = 0> (rows, data, rows)
+        few = Slice (all, two, much, zero)
+        z = ReduceMax <axes = [0]> (few)
+    }}""")
+    if opset >= 18:
+        node = graph.node[-1]
+        del node.attribute[:]
+        node.input.append("zero")
+    arrays = {
+        "column_index": np.array(1), "half": np.float32(0.25), "one": np.array([1]),
+        "three": np.array([3]), "two": np.array([2]), "zero": np.array([0]),
+        "much": np.array([2**63 - 1]),
+    }  # fmt: skip
+    for name, array in arrays.items():
+        graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in ("y", "z"))
+    opsets = [onnx.helper.make_opsetid("", opset)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    given = [{"data": feeds(0, seed)["data"]} for seed in range(3)]
+    compare(onnx.shape_inference.infer_shapes(model), "llvm", given)
+
+
+def test_a_model_in_halves():
+    """Computed in fp32, its outputs are halves."""
+    graph = parser.parse_graph("""g (float16[9, 4] data) => (float16[n, 4] y) {
+        mask = Cast <to = 9> (column)
+        column = Gather <axis = 1> (data, first)
+        y = Compress <axis = 0> (data, mask)
+    }""")
+    nodes = sorted(graph.node, key=lambda node: node.op_type != "Gather")
+    del graph.node[:]
+    graph.node.extend(nodes)
+    graph.initializer.append(onnx.numpy_helper.from_array(np.array(0), "first"))
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    data = feeds(0)["data"].astype(np.float16)
+    data[::2, 0] = 0
+    for column in ("llvm", "fp16"):
+        with closing(tvmflow.compile(model, **COLUMNS[column])) as module:
+            (got,) = module(data=data)
+            assert got.dtype == np.float16
+            np.testing.assert_array_equal(got, data[data[:, 0] != 0])

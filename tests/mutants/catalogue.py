@@ -44,8 +44,8 @@ _MEMORY = ("tests/graph/test_memory.py::test_no_two_tensors_that_live_at_one_tim
 _PLANS = ("tests/graph/test_memory.py::test_plans_of_networks",)
 _UNITS = ("tests/native/test_units.py",)
 _SIZES = (
-    "tests/frontend/test_run_time_sizes.py::test_operators[llvm]",
-    "tests/frontend/test_run_time_sizes.py::test_operators_of_at_least_one_row[llvm]",
+    "tests/frontend/test_run_time_sizes.py::test_operators",
+    "tests/frontend/test_run_time_sizes.py::test_operators_of_at_least_one_row",
 )
 _NMS = "tests/schedules/test_selection.py::test_boxes_that_do_not_overlap"
 _DAMAGE = "tests/module/standalone/test_runtime_damage.py"
@@ -553,7 +553,7 @@ MUTANTS = (
         "tirx.any(self.best[0] < 0, score > self.best_score[0])",
         "tirx.any(self.best[0] < 0, score >= self.best_score[0])",
         "of boxes with equal scores the last is taken",
-        (f"{_NMS}[0-grid-llvm]",),
+        (_NMS,),
     ),
     Mutant(
         "at-the-threshold",
@@ -561,6 +561,6 @@ MUTANTS = (
         "ratio > threshold)",
         "ratio >= threshold)",
         "boxes that overlap by just as much as is allowed are dropped",
-        (f"{_NMS}[0-grid-llvm]",),
+        (_NMS,),
     ),
 )

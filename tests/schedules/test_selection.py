@@ -23,6 +23,10 @@ COLUMNS = {
 }
 
 
+#: Each compiles for some seconds.
+EVERY = [c if c == "llvm" else pytest.param(c, marks=pytest.mark.slow) for c in COLUMNS]
+
+
 def model_of(op_type, feeds, constants=None, **attributes):
     """One operator, with constants behind its inputs; ``None`` is left out."""
     constants = constants or {}
@@ -104,7 +108,7 @@ def boxes_of(rng, shape, kind, centered):
     return boxes.astype(np.float32)
 
 
-@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("column", EVERY)
 @pytest.mark.parametrize("kind", ["any", "grid", "special"])
 @pytest.mark.parametrize("centered", [0, 1])
 def test_boxes_that_do_not_overlap(centered, kind, column):

@@ -99,8 +99,10 @@ class Graph:
         return tuple(dict.fromkeys(chain.from_iterable(found)))
 
     def drop_unused_nodes(self) -> None:
-        """Keep only nodes that an output depends on."""
-        self.nodes = needed(self.nodes, self.outputs)
+        """Keep only nodes that an output, or the number of its elements, depends on."""
+        counts = [count for _, count in self.counts.values()]
+        counts += [limit.count for limit in self.limits]
+        self.nodes = needed(self.nodes, [*self.outputs, *counts])
 
     def consumers(self) -> Counter[str]:
         """Count the uses of every value, by nodes and as an output."""

@@ -70,19 +70,10 @@ def cast_like(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 
 @rule(
-    "AveragePool",
-    "BatchNormalization",
-    "Conv",
-    "ConvTranspose",
-    "DepthToSpace",
-    "GlobalAveragePool",
-    "GlobalMaxPool",
-    "InstanceNormalization",
-    "LRN",
-    "MaxPool",
-    "Resize",
+    "AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "DepthToSpace",
+    "GlobalAveragePool", "GlobalMaxPool", "InstanceNormalization", "LRN", "MaxPool", "Resize",
     "SpaceToDepth",
-)
+)  # fmt: skip
 def by_sample(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     """Operators that compute each sample of the batch by itself."""
     r.only(0)

@@ -71,7 +71,6 @@ def slice_(r: RunTimeSizes, node: onnx.NodeProto) -> None:
         last = sizes.subtract(extent, 1)
         size = extent
         places = r.emit("Sub", [r.scalar(last), r.integers(np.arange(r.shape(name)[axis]))])
-        places = r.emit("Max", [places, r.integers(0)])
     else:
         first, behind = (_clamped(number, extent) for number in (start, end))
         size = sizes.maximum(sizes.subtract(behind, first), 0)

@@ -286,8 +286,15 @@ class RunTimeSizes:
                 self._scalars[number] = str(name)
             else:
                 operands = [self.scalar(o) for o in number.operands if not isinstance(o, str)]
-                self._scalars[number] = self.emit(number.operator, operands)
+                self._scalars[number] = self._computed(number.operator, *operands)
         return self._scalars[number]
+
+    def _computed(self, operator: str, a: str, b: str) -> str:
+        if operator not in ("Min", "Max"):
+            return self.emit(operator, [a, b])
+        # Before operator set 12 these are of floats only.
+        chosen = self.emit("Less" if operator == "Min" else "Greater", [a, b])
+        return self.emit("Where", [chosen, a, b])
 
     def reshaped(self, name: str, shape: Sequence[int]) -> str:
         """A value in another static shape."""
