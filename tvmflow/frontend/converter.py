@@ -223,7 +223,7 @@ def formulas(**converters: Converter) -> None:
         converts(op_type)(converter)
 
 
-def constant(array: np.ndarray) -> relax.Expr:
+def constant(array: np.ndarray | np.generic) -> relax.Expr:
     """Return an array as a constant of exactly its dtype, which Relax would narrow else."""
     return relax.const(array, str(array.dtype))
 

@@ -67,7 +67,7 @@ class Ragged:
         extent = most if boxes is None else boxes
         if most > extent:
             raise InputError(
-                f"Padding to {extent} boxes a sample failed: sample {int(count.argmax())} has "
+                f"Padding to {extent} boxes a sample failed: sample {int(np.argmax(count))} has "
                 f"{most}.",
                 remedy=f"Pad to {most}, or drop boxes first.",
             )

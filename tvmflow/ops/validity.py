@@ -85,7 +85,7 @@ def check_values(operator: str, arrays: Arrays) -> None:
         rows = None if target is None else len(target)
         wrong = offsets < 0 if rows is None else (offsets < 0) | (offsets > rows)
         if wrong.any():
-            at = int(wrong.argmax())
+            at = int(np.argmax(wrong))
             known = "" if rows is None else f" to {rows}, the rows of target {list(target.shape)}"
             raise InputError(
                 f"{operator} is given offsets[{at}] = {offsets[at]}, expected 0{known}.",
@@ -100,7 +100,7 @@ def _check_counts(operator: str, what: str, counts: np.ndarray, most: int | None
     """Refuse numbers of boxes that are negative, or more than there are."""
     wrong = counts < 0 if most is None else (counts < 0) | (counts > most)
     if wrong.any():
-        sample = int(wrong.argmax())
+        sample = int(np.argmax(wrong))
         known = "at least 0" if most is None else f"0 to {most}, the boxes of a sample of pred"
         raise InputError(
             f"{operator} is given {what} of {counts[sample]} boxes in sample {sample}, expected "

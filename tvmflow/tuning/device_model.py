@@ -208,8 +208,9 @@ def seconds(
 
 def _together(power: float, *times: Number) -> Number:
     """The time of units that work at the same time."""
-    longest = np.maximum.reduce(np.broadcast_arrays(*times))
-    shares = np.sum(np.power(np.broadcast_arrays(*times) / longest, power), axis=0)
+    each = np.stack(np.broadcast_arrays(*times))
+    longest = np.max(each, axis=0)
+    shares = np.sum(np.power(each / longest, power), axis=0)
     return np.asarray(longest * shares ** (1 / power))
 
 

@@ -92,7 +92,7 @@ def bank_conflicts(kernel: LoweredKernel, target: TargetSpec) -> Iterator[BankAc
                 busiest, distinct = _banks(words, active, hardware.banks)
                 cycles += busiest.sum() * waves.weight
                 least += np.ceil(distinct / hardware.banks).sum() * waves.weight
-                degree = max(degree, int(busiest.max(initial=1)))
+                degree = max(degree, int(np.max(busiest, initial=1)))
             exact = count.exact and waves.exact
         yield BankAccess(
             *kernel.at(site),

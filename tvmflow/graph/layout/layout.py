@@ -265,6 +265,6 @@ class LayoutPass(Rewriter):
         """Emit a primary function whose result is blocked."""
         return Result(self.emit(name, compute, *arguments, **options), True)
 
-    def constant(self, array: np.ndarray) -> relax.Expr:
+    def constant(self, array: np.ndarray | np.generic) -> relax.Expr:
         """A new constant of the graph."""
         return relax.const(np.ascontiguousarray(array), str(array.dtype))
