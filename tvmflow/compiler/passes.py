@@ -246,7 +246,7 @@ def lift(job: Compilation, mod: IRModule) -> IRModule:
     """Make constants parameters of ``main``."""
     mod, lifted = lift_weights(mod)
     job.weights = {**job.model.weights, **lifted}
-    job.initializers = initializers_of(mod, job.nodes, job.model.initializers)
+    job.initializers = initializers_of(mod, job.weights, job.nodes, job.model.initializers)
     scopes = parameter_scopes(mod)
     job.weight_scopes = {name: scope for name, scope in scopes.items() if name in job.weights}
     for name, scope in job.weight_scopes.items():

@@ -14,7 +14,7 @@ never pass through the compiler.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from math import prod
 
@@ -59,6 +59,7 @@ def lift_weights(mod: IRModule) -> tuple[IRModule, dict[str, np.ndarray]]:
 
 def initializers_of(
     mod: IRModule,
+    weights: Collection[str],
     nodes: Mapping[str, Sequence[str]],
     initializers: Mapping[str, Sequence[tuple[int, tuple[str, ...]]]],
 ) -> dict[str, tuple[str, ...]]:
@@ -73,22 +74,22 @@ def initializers_of(
 
     Parameters
     ----------
-    mod
-        As `lift_weights` returned it.
+    mod, weights
+        As `lift_weights` returned it, and names of all weights among the parameters of ``main``.
     nodes, initializers
         Nodes by the name of the call's result, and what `ImportedModel.initializers` has of them.
     """
     found: dict[str, tuple[str, ...]] = {}
-    main = mod["main"]
-    lifted = set(main.params[int(main.attrs["num_input"]) :])
-    for binding in bindings_of(main):
-        weights = [var for var in nodes_in(binding.value, relax.Var) if var in lifted]
-        read = [each for node in nodes.get(binding.var.name, ()) for each in initializers[node]]
+    lifted = {param for param in mod["main"].params if param.name in weights}
+    for binding in bindings_of(mod["main"]):
+        own = [var for var in nodes_in(binding.value, relax.Var) if var in lifted]
+        known = (initializers.get(node, ()) for node in nodes.get(binding.var.name, ()))
+        read = list(chain.from_iterable(known))
         read = [(size, names) for size, names in read if size > 1]
-        fits = len(read) == len(weights) and all(
-            prod(shape_of(weight)) >= size for weight, (size, _) in zip(weights, read, strict=True)
+        fits = len(read) == len(own) and all(
+            prod(shape_of(weight)) >= size for weight, (size, _) in zip(own, read, strict=True)
         )
         every = tuple(dict.fromkeys(chain.from_iterable(names for _, names in read)))
-        for index, weight in enumerate(weights):
+        for index, weight in enumerate(own):
             found.setdefault(weight.name, read[index][1] if fits else every)
     return found
