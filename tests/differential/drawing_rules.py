@@ -1212,13 +1212,12 @@ def det(g: Graph, x: Tensor) -> list[Tensor]:
 def max_unpool(g: Graph, x: Tensor) -> list[Tensor]:
     """A pool and its inverse."""
     x = g.ranked(x, 4)
-    kernel = [min(2, extent) for extent in x.shape[2:]]
+    # In another shape than the pool's ONNX Runtime counts places in that, ONNX's own case does not.
+    kernel = [1 + (extent % 2 == 0) for extent in x.shape[2:]]
     largest, places = g.node("MaxPool", [x], 2, kernel_shape=kernel, strides=kernel)
     inputs = [largest, places]
-    # In a larger shape ONNX Runtime counts places in that, ONNX's own case in the smaller one.
     if g.chance(0.5):
-        extents = [n // k * k for n, k in zip(x.shape[2:], kernel, strict=True)]
-        inputs.append(g.constant(np.array([*x.shape[:2], *extents]), "int64"))
+        inputs.append(g.constant(np.array(x.shape), "int64"))
     return g.node("MaxUnpool", inputs, kernel_shape=kernel, strides=kernel)
 
 

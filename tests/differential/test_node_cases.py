@@ -38,6 +38,7 @@ REASONS = (
     "Input to 'Range' op should be scalars",
     "the operator is not supported",
     "align_corners with an extent",
+    "it is not agreed upon in which",
     "bits of float16 are not there",
     "without any elements",
     "values that are known only at run time",

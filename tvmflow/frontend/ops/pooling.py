@@ -150,20 +150,22 @@ def _unpool_type(node: onnx.NodeProto, graph: Graph) -> TensorType:
 def max_unpool(c: NodeContext) -> relax.Expr:
     """Put maxima back to where they were, between zeros.
 
-    Places are counted in the shape that the attributes say, and a larger one has zeros behind, as
-    in ONNX's own case; ONNX Runtime counts them in the larger one.
+    In a shape larger than the attributes give, ONNX's own case counts places in the smaller one,
+    ONNX Runtime in the larger one: that is refused.
     """
     shape = (*c.shape()[:2], *_unpooled_extents(c.node, c.graph))
+    if c.result.shape != shape:
+        raise Refusal(
+            f"its output_shape is {list(c.result.shape)}, where its attributes give {list(shape)}, "
+            "and it is not agreed upon in which of both its indices count"
+        )
     zeros = c.constant(np.zeros(prod(shape)))
     places, values = c.reshaped(1, (-1,)), c.reshaped(0, (-1,))
     # Nothing is written beside the result.
     inside = R.minimum(
         R.maximum(places, constant(np.array(0))), constant(np.array(prod(shape) - 1))
     )
-    result = R.reshape(c.emit(R.scatter_elements(zeros, c.emit(inside), values, 0)), shape)
-    missing = [there - own for there, own in zip(c.result.shape, shape, strict=True)]
-    widths = [width for n in missing for width in (0, n)]
-    return R.nn.pad(c.emit(result), widths) if any(missing) else result
+    return R.reshape(c.emit(R.scatter_elements(zeros, c.emit(inside), values, 0)), shape)
 
 
 @converts("AveragePool", result_type=_pool_type)
