@@ -14,6 +14,7 @@ from ..devices import target as targets
 from ..devices.choices import ALGORITHMS, EMBED_LIMIT_BYTES, FORMATS, KEPT_FORMS, STANDALONE, TVM
 from ..devices.target import TargetSpec, check_choice, with_dtype, with_storage
 from ..errors import CompileError, TargetError
+from ..ir.extents import OPEN, THE_OPEN_INPUT, Extent
 from ..runtime.json_types import JsonMapping, JsonObject
 from ..tuning_logs import find_journal
 
@@ -131,6 +132,29 @@ def _toml(path: Path, text: str) -> object:
     raise ValueError(f"reading TOML needs Python 3.11 or newer, so {path.stem}.json is needed")
 
 
+def _listed(
+    given: Mapping[str, Sequence[Sequence[int]]] | Sequence[Sequence[int]] | None,
+) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Extents by input name; those without a name are of the one input that has open ones.
+
+    Raises `CompileError` if they are no positive whole numbers.
+    """
+    named = given if isinstance(given, Mapping) else {THE_OPEN_INPUT: given} if given else {}
+    for name, choices in named.items():
+        for extents in choices:
+            if not isinstance(extents, Sequence) or isinstance(extents, str):
+                whole = False
+            else:
+                whole = all(isinstance(e, int) and e > 0 for e in extents)
+            if not whole:
+                raise CompileError(
+                    f"The extents listed for {name or 'the open input'} are {extents!r}, expected "
+                    "positive whole numbers.",
+                    remedy='`at={"image": [(224, 224), (320, 240)]}`, for example',
+                )
+    return {name: tuple(map(tuple, choices)) for name, choices in named.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
     """Options of a compilation.
@@ -147,8 +171,15 @@ class CompileOptions:
     device: str = "auto"
     #: LLVM triple of the machine that will load the module, default this one.
     host: str | None = None
-    #: Shapes of inputs whose dimensions the model leaves open, by input name.
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    #: Shapes of inputs whose dimensions the model leaves open, by input name.  Several shapes for
+    #: one module are asked for by a range of batches as the first extent, such as ``"1..8"``, and
+    #: by ``"?"`` for extents that ``at`` lists (docs/shapes.md).
+    shapes: Mapping[str, tuple[Extent, ...]] = field(default_factory=dict)
+    #: Values of the open extents of ``shapes``, by input name: ``{"image": [(224, 224), (320, 240)]}``.
+    #: Where one input has some, its name may be left out.
+    at: Mapping[str, Sequence[tuple[int, ...]]] | Sequence[tuple[int, ...]] = field(
+        default_factory=dict
+    )
     #: Where tensors between primary functions are kept: ``texture`` or ``buffer``, or ``auto``,
     #: which decides for each tensor by what the device gains.
     storage: str = "auto"
@@ -188,7 +219,11 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         checked = {
-            "shapes": {name: tuple(shape) for name, shape in (self.shapes or {}).items()},
+            "shapes": {
+                name: tuple(OPEN if extent is None else extent for extent in shape)
+                for name, shape in (self.shapes or {}).items()
+            },
+            "at": _listed(self.at),
             "storage_overrides": STORAGE_OVERRIDES.checked(self.storage_overrides),
             "algorithms": CONVOLUTION_ALGORITHMS.checked(self.algorithms),
             "knobs": KNOBS.checked(self.knobs),
@@ -218,6 +253,11 @@ class CompileOptions:
                 remedy="Use `target=opencl`, or `format=tvm`.",
             )
         return with_dtype(spec, self.dtype)
+
+    @property
+    def static_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of a compilation of one shape."""
+        return dict(self.shapes)  # type: ignore[arg-type]
 
     def to_json(self) -> JsonObject:
         """Options that differ from the defaults, and the precisions and the storage."""

@@ -11,6 +11,7 @@ import onnx
 import tvm
 
 from ..errors import UnsupportedModelError
+from ..ir.extents import Extent
 from ..ir.limits import LARGE_WEIGHT_BYTES
 from ..ir.tensors import TensorInfo
 from ..module.call_checks import CallCheck
@@ -19,7 +20,8 @@ from .graph import unsupported
 from .prepare import prepare
 from .propagate import call_checks, propagate
 from .rewrite import fold_batch_norms, widen
-from .source import open_model
+from .source import Source, open_model
+from .variants import Expansion, expand
 
 
 @dataclass
@@ -48,15 +50,15 @@ class ImportedModel:
 
 
 def load_model(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto | Source,
     shapes: Mapping[str, Sequence[int]] | None = None,
     *,
     large_weight_bytes: int = LARGE_WEIGHT_BYTES,
 ) -> ImportedModel:
     """Import an ONNX model.
 
-    ``model`` is a path, beside which external data is found, a serialized model, or a model in
-    memory; ``shapes`` are those of inputs with dynamic dimensions, by name.  Weights of at least
+    ``model`` is a path, beside which external data is found, a serialized model, a model in
+    memory, or one that `open_model` has parsed; ``shapes`` are those of inputs with dynamic dimensions, by name.  Weights of at least
     ``large_weight_bytes`` are not loaded but returned as memory-mapped arrays.
 
     Raises ``ModelError`` if the model cannot be read, is damaged or describes no computation;
@@ -86,3 +88,14 @@ def load_model(
         graph.name, mod, graph.inputs, tuple(outputs), weights,
         binding_names(graph), call_checks(graph), half=graph.is_widened,
     )  # fmt: skip
+
+
+def expand_shapes(
+    source: Source,
+    shapes: Mapping[str, Sequence[Extent]],
+    at: Mapping[str, Sequence[Sequence[int]]],
+) -> Expansion:
+    """Return the variants of a model that `shapes` and `at` ask for; see `.variants.expand`."""
+    graph = source.model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    return expand([value for value in graph.input if value.name not in weights], shapes, at)

@@ -34,7 +34,8 @@ for any plan.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from math import prod
 
@@ -169,6 +170,24 @@ class Block:
         )
 
 
+@dataclass(frozen=True)
+class Room:
+    """The size of an allocation, which may be larger than what one plan needs of it."""
+
+    bytes: int
+    extent: Extent | None = None
+
+    def together(self, other: Room) -> Room:
+        """Room for either."""
+        if self.extent is None or other.extent is None:
+            return Room(max(self.bytes, other.bytes))
+        a, b = self.extent, other.extent
+        extent = Extent(
+            max(a.width, b.width), max(a.height, b.height), max(a.layers, b.layers)
+        )
+        return Room(self.bytes // a.texels * extent.texels, extent)
+
+
 @dataclass
 class MemoryPlan:
     """Blocks, and the tensors in and outside of them."""
@@ -177,6 +196,13 @@ class MemoryPlan:
     blocks: list[Block]
     #: Names of the functions that are called, in order.
     steps: list[str] = field(default_factory=list)
+
+    @property
+    def allocations(self) -> list[Block]:
+        """The blocks, and of each result a block of its own."""
+        results = [t for t in self.tensors if t.block is None]
+        own = [Block(t.kind, t.bytes, t.extent, [t]) for t in results]
+        return [*self.blocks, *own]
 
     @property
     def peak_bytes(self) -> int:
@@ -239,11 +265,48 @@ def _greedy(tensors: Iterable[Tensor]) -> list[Block]:
     return blocks
 
 
+def shared_rooms(plans: Sequence[MemoryPlan]) -> tuple[list[list[Room]], int]:
+    """Sizes for the allocations of plans of which one at a time is used, and those of all blocks.
+
+    Allocators keep memory by its size: with equal sizes there is that of the largest plan, and not
+    of all of them.  The largest plan and allocation choose first; each takes the room of its kind
+    that has to grow least, or a new one if that grows less, as tensors do within a plan.  The sizes
+    are in the order of :attr:`MemoryPlan.allocations`.
+    """
+    rooms: dict[tuple[str, bool], list[Room]] = {}
+    places: dict[int, dict[int, tuple[tuple[str, bool], int]]] = {}
+    for number, plan in sorted(enumerate(plans), key=lambda item: -item[1].peak_bytes):
+        own = places[number] = {}
+        allocations = enumerate(plan.allocations)
+        for index, block in sorted(allocations, key=lambda item: -item[1].bytes):
+            # Results outlive a run: they have no memory of blocks.
+            kind, wanted = (block.kind, index < len(plan.blocks)), Room(block.bytes, block.extent)
+            there, taken = rooms.setdefault(kind, []), set(own.values())
+            growths = [
+                (both.bytes - room.bytes, place, both)
+                for place, room in enumerate(there)
+                if (kind, place) not in taken
+                for both in [room.together(wanted)]
+            ]
+            growth, place, both = min(growths, default=(wanted.bytes, 0, wanted), key=lambda it: it[:2])
+            if growth >= wanted.bytes:
+                place, both = len(there), wanted
+                there.append(wanted)
+            there[place], own[index] = both, (kind, place)
+    total = sum(room.bytes for kind, there in rooms.items() if kind[1] for room in there)
+    sizes = [
+        [rooms[kind][place] for _, (kind, place) in sorted(places[number].items())]
+        for number in range(len(plans))
+    ]
+    return sizes, total
+
+
 class _Planner:
     """Follows tensors through ``main`` under all their names."""
 
-    def __init__(self, mod: IRModule):
+    def __init__(self, mod: IRModule, rooms: Sequence[Room] | None = None):
         self.mod = mod
+        self.rooms = rooms
         self.main = mod["main"]
         self.bindings = bindings_of(self.main)
         #: Allocated tensors that a variable may refer to.
@@ -313,22 +376,27 @@ class _Planner:
     def _apply(self, plan: MemoryPlan) -> IRModule:
         storages: dict[relax.Var | int, relax.Var] = {}
         bindings: list[relax.Binding] = []
+        allocations = plan.allocations
+        rooms = self.rooms or [Room(block.bytes, block.extent) for block in allocations]
+        results = {id(b.tensors[0]): n for n, b in enumerate(allocations) if n >= len(plan.blocks)}
         for binding in self.bindings:
             tensor = self.tensors.get(binding.var)
-            if tensor is None or (tensor.block is None and tensor.scope is None):
+            plain = tensor is not None and tensor.block is None and tensor.scope is None
+            if tensor is None or (plain and self.rooms is None):
                 bindings.append(binding)
                 continue
             key = binding.var if tensor.block is None else tensor.block
             if tensor.block is None:
-                # A result in an image of its own.
-                name = f"{tensor.name}_image"
-                block = Block(tensor.kind, tensor.bytes, tensor.extent)
+                # A result in an image of its own, or in as large a buffer as other plans' is.
+                name = f"{tensor.name}_{'buffer' if plain else 'image'}"
+                number = results[id(tensor)]
             else:
                 name = f"{'image' if tensor.is_image else 'buffer'}{tensor.block}"
-                block = plan.blocks[tensor.block]
+                number = tensor.block
             if key not in storages:
                 storages[key] = relax.Var(name, relax.ObjectType())
-                bindings.append(relax.VarBinding(storages[key], _allocate(block)))
+                value = _allocate(allocations[number].kind, rooms[number])
+                bindings.append(relax.VarBinding(storages[key], value))
             value = _tensor_in(storages[key], tensor, binding.var.ty)
             bindings.append(relax.VarBinding(binding.var, value))
         body = [relax.BindingBlock(bindings)]
@@ -340,16 +408,16 @@ def _name_of(operator: relax.Expr) -> str:
     return str(next((getattr(operator, n) for n in names if hasattr(operator, n)), operator))
 
 
-def _allocate(block: Block) -> relax.Expr:
-    extent, dtype = block.extent, "float32"
+def _allocate(kind: str, room: Room) -> relax.Expr:
+    extent, dtype = room.extent, "float32"
     if extent is not None:
         shape = [extent.layers, extent.height, extent.width, CHANNELS]
-    elif is_half(block.kind):
-        shape = [block.bytes // 2]
+    elif is_half(kind):
+        shape = [room.bytes // 2]
     else:
-        shape, dtype = [block.bytes], "uint8"
+        shape, dtype = [room.bytes], "uint8"
     # The virtual machine's own operator: that of the memory dialect forgets the dtype.
-    operator, scope = Op.get("relax.vm.alloc_storage"), StringImm(block.kind)
+    operator, scope = Op.get("relax.vm.alloc_storage"), StringImm(kind)
     return relax.Call(operator, [relax.ShapeExpr(shape), relax.prim_value(0), _dtype(dtype), scope])
 
 
@@ -366,6 +434,12 @@ def _dtype(name: str) -> relax.Expr:
     return GenericConst(tvm.DataType(name), relax.AnyType())
 
 
-def plan_memory(mod: IRModule) -> tuple[IRModule, MemoryPlan]:
-    """Plan the memory of ``main`` and write the plan into it."""
-    return _Planner(mod).run()
+def plan_memory(
+    mod: IRModule, rooms: Sequence[Room] | None = None
+) -> tuple[IRModule, MemoryPlan]:
+    """Plan the memory of ``main`` and write the plan into it.
+
+    ``rooms`` are sizes of the plan's allocations that other plans share, as `shared_rooms` has them
+    for the plan that is made of ``mod`` without any.
+    """
+    return _Planner(mod, rooms).run()
