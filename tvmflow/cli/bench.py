@@ -138,8 +138,13 @@ def bench_module(
         raise typer.BadParameter("--seconds has to end.")
     wanted = ScalingOptions(
         *(batches, threads, devices, target, device, host),
-        *((shape or []) if scaling else [], tracker, key),
-        *(link, latency_us, microbatches, plot),
+        shape=(shape or []) if scaling else [],
+        tracker=tracker,
+        key=key,
+        link=link,
+        latency_us=latency_us,
+        microbatches=microbatches,
+        plot=plot,
     )
     if scaling:
         if kernels or any(option is not None for option in (runs, warmup, inputs, of_extents)):

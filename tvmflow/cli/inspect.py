@@ -87,12 +87,12 @@ def inspect_module(
         if check:
             note(("Every byte of plan and weights is what was written.", "green"))
         return
-    from .variants import chosen
+    from .variants import chosen as of_options
 
     whole = read_artifact(module)
     if check:
         whole.check()
-    artifact = chosen(whole.variants, whole.metadata, of_shape, of_extents) or whole
+    artifact = of_options(whole.variants, whole.metadata, of_shape, of_extents) or whole
     plan = _memory_plan(artifact) if memory or memory_svg else None
     if plan is not None and memory_svg is not None:
         from ..module.files import write_file

@@ -1,4 +1,4 @@
-"""``--shape`` and ``--at`` of commands that take a module with several shapes: which one is meant."""
+"""``--shape`` and ``--at`` of commands that take a module of several shapes: which is meant."""
 
 from __future__ import annotations
 

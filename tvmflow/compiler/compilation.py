@@ -52,20 +52,6 @@ class Compilation:
     source: str | os.PathLike[str] | onnx.ModelProto | None
     options: CompileOptions
     output: Path = Path()
-    #: The model, if it was read before: by a compilation of several shapes.
-    parsed: Source | None = None
-    #: Compilations of several shapes, which go through the stages up to "lower" on their own: see
-    #: `.variants`.
-    variants: list[Compilation] = field(default_factory=list)
-    #: What ``main`` of this program is called beside other shapes' ones.
-    entry: str = "main"
-    #: Names of the weights in the file, where other shapes have the same ones.
-    weight_names: dict[str, str] = field(default_factory=dict)
-    #: Of several batches: whether they may be computed in parts.
-    batch: BatchProof | None = None
-    #: Sizes of allocations that several shapes share, and the sum of those of blocks.
-    rooms: Sequence[Room] | None = None
-    shared_bytes: int = 0
     #: The target, and where tensors are kept: as the options have it, or with what was measured
     #: to be faster.
     target: TargetSpec = LATER
@@ -98,6 +84,20 @@ class Compilation:
     executable: relax.VMExecutable = LATER
     kernels: Kernels = LATER
     stage_ms: dict[str, float] = field(default_factory=dict)
+    #: The model, if it was read before: by a compilation of several shapes.
+    parsed: Source | None = None
+    #: Compilations of several shapes, which go through the stages up to "lower" on their own: see
+    #: `.variants`.
+    variants: list[Compilation] = field(default_factory=list)
+    #: What ``main`` of this program is called beside other shapes' ones.
+    entry: str = "main"
+    #: Names of the weights in the file, where other shapes have the same ones.
+    weight_names: dict[str, str] = field(default_factory=dict)
+    #: Of several batches: whether they may be computed in parts.
+    batch: BatchProof | None = None
+    #: Sizes of allocations that several shapes share, and the sum of those of blocks.
+    rooms: Sequence[Room] | None = None
+    shared_bytes: int = 0
 
     def __post_init__(self) -> None:
         options = self.options

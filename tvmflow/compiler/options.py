@@ -142,11 +142,7 @@ def _listed(
     named = given if isinstance(given, Mapping) else {THE_OPEN_INPUT: given} if given else {}
     for name, choices in named.items():
         for extents in choices:
-            if not isinstance(extents, Sequence) or isinstance(extents, str):
-                whole = False
-            else:
-                whole = all(isinstance(e, int) and e > 0 for e in extents)
-            if not whole:
+            if not all(isinstance(extent, int) and extent > 0 for extent in extents):
                 raise CompileError(
                     f"The extents listed for {name or 'the open input'} are {extents!r}, expected "
                     "positive whole numbers.",
@@ -175,7 +171,7 @@ class CompileOptions:
     #: one module are asked for by a range of batches as the first extent, such as ``"1..8"``, and
     #: by ``"?"`` for extents that ``at`` lists (docs/shapes.md).
     shapes: Mapping[str, tuple[Extent, ...]] = field(default_factory=dict)
-    #: Values of the open extents of ``shapes``, by input name: ``{"image": [(224, 224), (320, 240)]}``.
+    #: Values of the open extents of ``shapes``, by input: ``{"image": [(224, 224), (320, 240)]}``.
     #: Where one input has some, its name may be left out.
     at: Mapping[str, Sequence[tuple[int, ...]]] | Sequence[tuple[int, ...]] = field(
         default_factory=dict
@@ -253,6 +249,11 @@ class CompileOptions:
                 remedy="Use `target=opencl`, or `format=tvm`.",
             )
         return with_dtype(spec, self.dtype)
+
+    @property
+    def listed_extents(self) -> Mapping[str, Sequence[tuple[int, ...]]]:
+        """The extents of `at` by input, also of the one without a name."""
+        return _listed(self.at)
 
     @property
     def static_shapes(self) -> dict[str, tuple[int, ...]]:

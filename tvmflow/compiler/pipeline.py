@@ -191,7 +191,7 @@ def run_stages(
 
 
 def _run_stage(stage: Stage, job: Compilation, dump: Dump | None, stem: str) -> None:
-    """Run a stage, and write what it makes if that is wanted; for each shape, or for all at once."""
+    """Run a stage for each shape, or for all at once; write what it makes if that is wanted."""
     from .variants import merge_lowered, merge_schedules, share_memory
 
     def run(each: Compilation, name: str) -> None:

@@ -43,8 +43,8 @@ def expand_variants(job: Compilation) -> list[Compilation]:
     options = job.options
     if not is_open(options.shapes, options.at):
         return []
-    source = open_model(job.source)  # type: ignore[arg-type]
-    expansion = expand_shapes(source, options.shapes, options.at)
+    source = open_model(job.source)
+    expansion = expand_shapes(source, options.shapes, options.listed_extents)
     if len(expansion.variants) == 1:
         job.options = replace(options, shapes=dict(expansion.variants[0]), at={})
         return []
@@ -169,8 +169,9 @@ def merged(mods: Mapping[str, IRModule]) -> IRModule:
         if isinstance(function, relax.Function):
             # The same function has another variable in each program.
             changed = tvm_ffi.structural_map(function, (GlobalVar, lambda v: names[v.name_hint]))
-            symbol = (function.attrs or {}).get("global_symbol")
-            functions[var] = changed.with_attr("global_symbol", var.name_hint) if symbol else changed
+            if "global_symbol" in (function.attrs or {}):
+                changed = changed.with_attr("global_symbol", var.name_hint)
+            functions[var] = changed
     return IRModule(functions, attrs=first.attrs, global_infos=first.global_infos)
 
 

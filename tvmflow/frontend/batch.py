@@ -258,6 +258,17 @@ class _Node:
             if self.batch(index) is not None:
                 raise _NotProvenError(f"its input {self.name(index)!r} has the batch, too")
 
+    def broadcast(self, index: int, axis: int) -> None:
+        """Refuse an operand without a batch that has an extent on its axis, counted from the last.
+
+        Shape inference does not look at all of them.
+        """
+        if not self.name(index) or self.batch(index) is not None:
+            return
+        shape = self.shape(index)
+        if len(shape) >= -axis and shape[axis] != 1:
+            raise _NotProvenError(f"its input {self.name(index)!r} has an extent for the batch")
+
     def only(self, *indices: int) -> None:
         """Refuse all operands with a batch but these."""
         self.free(*(n for n in range(len(self.node.input)) if n not in indices))
@@ -324,9 +335,9 @@ def _kinds_of_numbers(c: _Node) -> np.ndarray | None:
         if op_type == "Cast" and c.attributes.get("to") == TensorProto.BOOL:
             return kinds[0] * 2
         given = {
-            name: kinds[n].astype(np.int64) if n < moved else arrays[n]
-            for n, name in enumerate(names)
-            if name
+            name: kinds[n].astype(np.int64) if n < moved else array
+            for n, (name, array) in enumerate(zip(names, arrays, strict=True))
+            if array is not None
         }
         # Two operands of one name have one kind.
         moved_kinds = evaluated(c.node, given, c.opset)[c.node.output[0]]
@@ -335,7 +346,8 @@ def _kinds_of_numbers(c: _Node) -> np.ndarray | None:
     if op_type in ("Mul", "Div", "Add", "Sub", "Equal") and whole:
         return _kinds_of_arithmetic(op_type, arrays, kinds, result.shape)
     if op_type == "Where" and not kinds[0].any():
-        return np.where(arrays[0], kinds[1], kinds[2])
+        chosen = np.asarray(arrays[0], bool)
+        return np.where(chosen, kinds[1], kinds[2])
     return None
 
 
@@ -381,12 +393,9 @@ def _elementwise(c: _Node) -> Batch:
     if len(found) != 1:
         raise _NotProvenError("its inputs have the batch on different axes")
     (batch,) = found
+    for index in range(len(c.node.input)):
+        c.broadcast(index, batch.axis - rank)
     return batch
-
-
-def _like_first(c: _Node) -> _Answer:
-    c.only(0)
-    return c.batch(0)
 
 
 def _outermost(c: _Node) -> Batch:
@@ -631,8 +640,10 @@ def _transpose(c: _Node) -> _Answer:
 
 
 def _reshape(c: _Node) -> Batch:
-    """The batch stays where as many elements lie before its axis as before: ``[N, C, H, W]`` to
-    ``[N, C * H * W]``, or to ``[N * C, H * W]``, of which each sample has C rows."""
+    """The batch stays where as many elements lie before its axis as did.
+
+    ``[N, C, H, W]`` may become ``[N, C * H * W]``, or ``[N * C, H * W]`` with C rows a sample.
+    """
     batch = c.main()
     if c.node.op_type == "Reshape" and c.name(1):
         _asked_extents(c, 1)
@@ -749,6 +760,7 @@ def _gemm(c: _Node) -> Batch:
         found.append(Batch(added.axis + 2 - c.rank(2), added.each))
     if len(set(found)) != 1:
         raise _NotProvenError("its operands have the batch on different axes")
+    c.broadcast(2, found[0].axis - 2)
     return found[0]
 
 
@@ -788,7 +800,8 @@ def _recurrent(c: _Node) -> _Answer:
     for state in (5, 6):
         if c.name(state) and c.batch(state) != batch:
             raise _NotProvenError("its first state has no batch")
-    return [Batch(2, batch.each), batch, batch][: len(c.node.output)]
+    results: list[Batch | None] = [Batch(2, batch.each), batch, batch]
+    return results[: len(c.node.output)]
 
 
 _ELEMENTWISE = (

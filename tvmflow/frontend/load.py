@@ -58,8 +58,9 @@ def load_model(
     """Import an ONNX model.
 
     ``model`` is a path, beside which external data is found, a serialized model, a model in
-    memory, or one that `open_model` has parsed; ``shapes`` are those of inputs with dynamic dimensions, by name.  Weights of at least
-    ``large_weight_bytes`` are not loaded but returned as memory-mapped arrays.
+    memory, or one that `open_model` has parsed; ``shapes`` are those of inputs with dynamic
+    dimensions, by name.  Weights of at least ``large_weight_bytes`` are not loaded but returned as
+    memory-mapped arrays.
 
     Raises ``ModelError`` if the model cannot be read, is damaged or describes no computation;
     ``ShapeError`` if an input's shape is not static in the end; ``UnsupportedModelError`` if the

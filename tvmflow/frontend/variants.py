@@ -1,6 +1,6 @@
 """Several shapes for one module: what ranges of the batch and open extents stand for.
 
-``shapes`` may have a range of batches as the first extent, and ``?`` for extents that ``at`` lists::
+``shapes`` may have a range of batches as the first extent, and ``?`` for extents of ``at``::
 
     shapes={"image": ("1..8", 3, 224, 224)}        batches 1, 2, 4 and 8
     shapes={"image": (1, 3, "?", "?")}, at={"image": [(224, 224), (320, 240)]}
@@ -94,9 +94,7 @@ def compiled_batches(low: int, high: int) -> list[int]:
     return sorted({low, high, *(p for p in powers if low < p < high)})
 
 
-def _batches(
-    shapes: Mapping[str, Sequence[Extent]], declared: _Declared
-) -> tuple[int, int]:
+def _batches(shapes: Mapping[str, Sequence[Extent]], declared: _Declared) -> tuple[int, int]:
     """Return the range of batches, the same for all inputs that have one; 1 to 1 without any."""
     found: dict[str, tuple[int, int]] = {}
     for name, shape in shapes.items():
@@ -191,18 +189,17 @@ def _filled(
                 dims = declared.get(name) or ()
                 symbol = dims[axis] if axis < len(dims) else None
                 if symbol not in symbols:
+                    example = "x".join(["224"] * len(axes))
                     raise ShapeError(
                         f"Extents are listed for {', '.join(map(repr, named))}, but the input "
                         f"{name!r} has open ones, too.",
-                        remedy=f"List them with another `at={name}={'x'.join(['224'] * len(axes))}`.",
+                        remedy=f"List them with another `at={name}={example}`.",
                     )
                 given[name][axis] = symbols[str(symbol)]
         yield dict(given)
 
 
-def _leaders(
-    places: Mapping[str, Sequence[int]], declared: _Declared
-) -> list[str]:
+def _leaders(places: Mapping[str, Sequence[int]], declared: _Declared) -> list[str]:
     """Return the inputs whose open extents are not all set by those of the inputs before them."""
     known: set[str] = set()
     leaders = []

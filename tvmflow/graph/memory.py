@@ -34,7 +34,6 @@ for any plan.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from math import prod
@@ -182,9 +181,7 @@ class Room:
         if self.extent is None or other.extent is None:
             return Room(max(self.bytes, other.bytes))
         a, b = self.extent, other.extent
-        extent = Extent(
-            max(a.width, b.width), max(a.height, b.height), max(a.layers, b.layers)
-        )
+        extent = Extent(max(a.width, b.width), max(a.height, b.height), max(a.layers, b.layers))
         return Room(self.bytes // a.texels * extent.texels, extent)
 
 
@@ -288,7 +285,9 @@ def shared_rooms(plans: Sequence[MemoryPlan]) -> tuple[list[list[Room]], int]:
                 if (kind, place) not in taken
                 for both in [room.together(wanted)]
             ]
-            growth, place, both = min(growths, default=(wanted.bytes, 0, wanted), key=lambda it: it[:2])
+            growth, place, both = min(
+                growths, default=(wanted.bytes, 0, wanted), key=lambda it: it[:2]
+            )
             if growth >= wanted.bytes:
                 place, both = len(there), wanted
                 there.append(wanted)
@@ -434,9 +433,7 @@ def _dtype(name: str) -> relax.Expr:
     return GenericConst(tvm.DataType(name), relax.AnyType())
 
 
-def plan_memory(
-    mod: IRModule, rooms: Sequence[Room] | None = None
-) -> tuple[IRModule, MemoryPlan]:
+def plan_memory(mod: IRModule, rooms: Sequence[Room] | None = None) -> tuple[IRModule, MemoryPlan]:
     """Plan the memory of ``main`` and write the plan into it.
 
     ``rooms`` are sizes of the plan's allocations that other plans share, as `shared_rooms` has them

@@ -166,7 +166,9 @@ def check_module(metadata: JsonObject) -> None:
     _check_shape(metadata)
     several = metadata.get("format") == FORMAT_OF_SHAPES
     if several != ("variants" in metadata) or (several and len(metadata["variants"]) < 2):
-        raise SchemaError(f"its format is {metadata.get('format')}, which does not fit its variants")
+        raise SchemaError(
+            f"its format is {metadata.get('format')}, which does not fit its variants"
+        )
     if several:
         _check_variants(metadata)
 
@@ -191,8 +193,8 @@ def _check_variants(metadata: JsonMapping) -> None:
     if len({variant["entry"] for variant in variants}) < len(variants):
         raise SchemaError("two of the variants have one entry")
     shapes = set()
-    for number, variant in enumerate(variants):
-        where = f"variants[{number}]"
+    for index, variant in enumerate(variants):
+        where = f"variants[{index}]"
         try:
             _check_shape(variant)
         except SchemaError as error:

@@ -83,7 +83,7 @@ class Module(ABC):
         self._running: Running | None = None
         #: Of further shapes.
         self._others: list[Running] = []
-        self._lock = threading.Lock() if whole is None else whole[0]._lock
+        self._lock: threading.Lock = threading.Lock() if whole is None else whole[0]._lock
         self._cleanup: weakref.finalize[[], Module] | None = None
 
     @classmethod

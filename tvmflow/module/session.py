@@ -45,7 +45,7 @@ class Session:
     """
 
     def __init__(self, artifact: Artifact, device_index: int, rooms: Sequence[int] | None = None):
-        """Open a module; ``rooms`` are bytes of its inputs' buffers, where other shapes share them."""
+        """Open a module; ``rooms`` are bytes of its inputs' buffers that other shapes share."""
         self.target = str(artifact.metadata["target"])
         if self.target not in _DEVICES:
             raise ArtifactError(

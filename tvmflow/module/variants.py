@@ -159,7 +159,7 @@ def parts_of(
     if sizes is None:
         raise InputError(
             f"A batch of {wanted} was given, but the module has {told}, and it is no sum of these.",
-            remedy="Pad it with `pad_batch`, give another batch, or compile the model for this one.",
+            remedy="Pad it with `pad_batch`, or compile the model for this one, too.",
         )
     parts, begin = [], 0
     for size in sizes:
@@ -253,7 +253,7 @@ def _not_there(variants: Sequence[OfShape], shapes: Sequence[Shape]) -> InputErr
     )
     return InputError(
         f"The module has {len(variants)} shapes, but not {given}; the nearest is {there}.",
-        remedy="Resize the inputs to it, or compile the model for this shape, too (`shapes`, `at`).",
+        remedy="Resize the inputs to it, or compile the model for this shape, too (`at`).",
     )
 
 
@@ -274,7 +274,7 @@ def _sliceable(info: TensorInfo, value: object) -> np.ndarray:
     tensor = shared(info.name, value)
     if info.scope is not None and not is_on_host(tensor):
         raise InputError(
-            f"The input {info.name!r} is in an image on the device, of which no parts can be taken.",
+            f"The input {info.name!r} is in an image on the device, which has no parts.",
             remedy="Give a NumPy array, or one of the compiled batches.",
         )
     return on_host(tensor)
