@@ -147,6 +147,7 @@ def _print(artifact: Artifact, about: JsonMapping, with_kernels: bool, with_weig
         weights=weights,
         kernels=len(about["kernels"]),
         storage=storage_summary(about) if "memory" in about else "unknown",
+        memory=_shared_memory_text(about),
     )
     if with_kernels:
         names = [(kernel["name"], kernel["function"]) for kernel in about["kernels"]]
@@ -184,6 +185,13 @@ def _print_summary(about: JsonMapping, **told: Cell) -> None:
         _print_variants(about, variants)
     _print_tensors("Inputs", tensor_infos(about["inputs"]))
     _print_tensors("Outputs", tensor_infos(about["outputs"]))
+
+
+def _shared_memory_text(about: JsonMapping) -> str | None:
+    """Return what the shapes of a module need together, if it has several."""
+    if "variants" not in about:
+        return None
+    return f"{bytes_text(about['shared_memory_bytes'])} for any of {len(about['variants'])} shapes"
 
 
 def _print_variants(about: JsonMapping, variants: Sequence[JsonMapping]) -> None:
@@ -224,7 +232,7 @@ def _print_tensors(title: str, infos: Sequence[TensorInfo]) -> None:
 
 def _options_text(options: JsonMapping) -> str:
     """Return the options of a compilation: ``dtype=fp16, knobs for 3 functions``."""
-    nouns = {"algorithms": "convolutions", "knobs": "functions", "shapes": "inputs"}
+    nouns = {"algorithms": "convolutions", "knobs": "functions", "shapes": "inputs", "at": "inputs"}
 
     def text(name: str, value: object) -> str:
         if isinstance(value, dict):

@@ -130,7 +130,7 @@ class FunctionPool:
             if not isinstance(function, tirx.PrimFunc):
                 continue
             name = var.name_hint
-            plain = function.without_attr("global_symbol")
+            plain = _nameless(function)
             key = tvm_ffi.structural_hash(plain)
             same = (n for n in self._by_hash.get(key, ()) if self._is(n, plain, each.target))
             known = next(same, None)
@@ -148,6 +148,11 @@ class FunctionPool:
         return its_target == target and bool(tvm_ffi.structural_equal(known, function))
 
 
+def _nameless(function: relax.Function | tirx.PrimFunc) -> relax.Function | tirx.PrimFunc:
+    """A function without its name: functions that were renamed have it as an attribute."""
+    return function.without_attr("global_symbol")
+
+
 def merged(mods: Mapping[str, IRModule]) -> IRModule:
     """One program of several, by the names that their functions ``main`` shall have."""
     names: dict[str, GlobalVar] = {}
@@ -159,7 +164,9 @@ def merged(mods: Mapping[str, IRModule]) -> IRModule:
                 names[name] = GlobalVar(name)
                 relax.expr._update_type(names[name], var.ty)
                 functions[names[name]] = function
-            elif not tvm_ffi.structural_equal(functions[names[name]], function):
+            elif not tvm_ffi.structural_equal(
+                _nameless(functions[names[name]]), _nameless(function)
+            ):
                 raise CompileError(
                     f"Merging the shapes of one module failed: two functions are called {name}.",
                     remedy="Compile a module of each shape, and report the model.",
