@@ -34,7 +34,7 @@ for any plan.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from math import prod
 
@@ -262,42 +262,56 @@ def _greedy(tensors: Iterable[Tensor]) -> list[Block]:
     return blocks
 
 
+def share_rooms(
+    wanted: Sequence[Sequence[tuple[Hashable, Room]]],
+) -> tuple[list[Room], list[list[int]]]:
+    """Let lists of allocations share rooms of their kinds, where one list at a time is used.
+
+    Returned are the rooms, and for each list the numbers of its allocations' rooms.  The largest
+    list and allocation choose first; each takes the room that has to grow least, or a new one if
+    that grows less, as tensors do within a plan.
+    """
+    rooms: list[Room] = []
+    kinds: list[Hashable] = []
+    places: list[list[int]] = [[0] * len(each) for each in wanted]
+    sizes = [sum(room.bytes for _, room in each) for each in wanted]
+    for number in sorted(range(len(wanted)), key=lambda n: -sizes[n]):
+        taken: set[int] = set()
+        for index, (kind, room) in sorted(
+            enumerate(wanted[number]), key=lambda item: -item[1][1].bytes
+        ):
+            free = [n for n, known in enumerate(kinds) if known == kind and n not in taken]
+            growths = [(rooms[n].together(room).bytes - rooms[n].bytes, n) for n in free]
+            growth, place = min(growths, default=(room.bytes, 0))
+            if growth >= room.bytes:
+                place = len(rooms)
+                rooms.append(room)
+                kinds.append(kind)
+            rooms[place] = rooms[place].together(room)
+            places[number][index] = place
+            taken.add(place)
+    return rooms, places
+
+
 def shared_rooms(plans: Sequence[MemoryPlan]) -> tuple[list[list[Room]], int]:
     """Sizes for the allocations of plans of which one at a time is used, and those of all blocks.
 
     Allocators keep memory by its size: with equal sizes there is that of the largest plan, and not
-    of all of them.  The largest plan and allocation choose first; each takes the room of its kind
-    that has to grow least, or a new one if that grows less, as tensors do within a plan.  The sizes
-    are in the order of :attr:`MemoryPlan.allocations`.
+    of all of them.  The sizes are in the order of :attr:`MemoryPlan.allocations`.
     """
-    rooms: dict[tuple[str, bool], list[Room]] = {}
-    places: dict[int, dict[int, tuple[tuple[str, bool], int]]] = {}
-    for number, plan in sorted(enumerate(plans), key=lambda item: -item[1].peak_bytes):
-        own = places[number] = {}
-        allocations = enumerate(plan.allocations)
-        for index, block in sorted(allocations, key=lambda item: -item[1].bytes):
-            # Results outlive a run: they have no memory of blocks.
-            kind, wanted = (block.kind, index < len(plan.blocks)), Room(block.bytes, block.extent)
-            there, taken = rooms.setdefault(kind, []), set(own.values())
-            growths = [
-                (both.bytes - room.bytes, place, both)
-                for place, room in enumerate(there)
-                if (kind, place) not in taken
-                for both in [room.together(wanted)]
-            ]
-            growth, place, both = min(
-                growths, default=(wanted.bytes, 0, wanted), key=lambda it: it[:2]
-            )
-            if growth >= wanted.bytes:
-                place, both = len(there), wanted
-                there.append(wanted)
-            there[place], own[index] = both, (kind, place)
-    total = sum(room.bytes for kind, there in rooms.items() if kind[1] for room in there)
-    sizes = [
-        [rooms[kind][place] for _, (kind, place) in sorted(places[number].items())]
-        for number in range(len(plans))
+    # Results outlive a run: they have no memory of blocks.
+    wanted: list[list[tuple[Hashable, Room]]] = [
+        [
+            ((block.kind, index < len(plan.blocks)), Room(block.bytes, block.extent))
+            for index, block in enumerate(plan.allocations)
+        ]
+        for plan in plans
     ]
-    return sizes, total
+    rooms, places = share_rooms(wanted)
+    of_blocks = {
+        place for plan, own in zip(plans, places, strict=True) for place in own[: len(plan.blocks)]
+    }
+    return [[rooms[n] for n in own] for own in places], sum(rooms[n].bytes for n in of_blocks)
 
 
 class _Planner:

@@ -98,6 +98,13 @@ MOST_VARIANTS = 16
 #: Where the samples of a batch lie: `tvmflow.frontend.batch`.
 BATCH = record({"axis": whole(0, MOST_DIMENSIONS - 1), "each": whole(1)})
 
+_PROOF = maybe(
+    record(
+        {"proven": flag, "inputs": named(BATCH), "outputs": named(BATCH)},
+        {"reason": text, "node": text},
+    )
+)
+
 #: What a module says of its shape, or of each of several.
 _INTERFACE = {
     "inputs": list_of(TENSOR),
@@ -137,12 +144,7 @@ MODULE = record(
             record({"entry": text, "weight_names": list_of(text), **_INTERFACE}, _OF_SHAPE),
             most=MOST_VARIANTS,
         ),
-        "batch": maybe(
-            record(
-                {"proven": flag, "inputs": named(BATCH), "outputs": named(BATCH)},
-                {"reason": text, "node": text},
-            )
-        ),
+        "batch": _PROOF,
         "shared_memory_bytes": whole(),
     },
 )
@@ -155,6 +157,8 @@ STANDALONE = record(
         "open_dims": named(SHAPE),
         "storage_counts": named(whole()),
         "reference": text,
+        "batch": _PROOF,
+        "variants": list_of(record({}, {"logical_shapes": named(SHAPE)}), most=MOST_VARIANTS),
     },
 )
 

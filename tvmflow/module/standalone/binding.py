@@ -92,19 +92,27 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     ),
     "self_test": (ctypes.c_int, (_MODEL, ctypes.POINTER(Test))),
 }
+#: Those of version 2, which a library of one shape can do without.
+_FUNCTIONS_OF_SHAPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
+    "choose_shape": (ctypes.c_int, (_MODEL, _INDEX)),
+}
 
 
 class Library:
     """A loaded library's functions, by their names without ``tvmflow_``.
 
-    An `ArtifactError` says that the system's loader refuses it, or a function is missing.
+    An `ArtifactError` says that the system's loader refuses it, or a function is missing; with
+    ``several``, also those that choose among shapes.
     """
 
-    def __init__(self, path: str | os.PathLike[str]):
+    def __init__(self, path: str | os.PathLike[str], *, several: bool = False):
         self.path = os.path.realpath(path)
         try:
             self._loaded = ctypes.CDLL(self.path)
-            for name, (result, parameters) in _FUNCTIONS.items():
+            functions = dict(_FUNCTIONS)
+            if several:
+                functions |= _FUNCTIONS_OF_SHAPES
+            for name, (result, parameters) in functions.items():
                 self[name].restype, self[name].argtypes = result, parameters
         except (OSError, AttributeError) as error:
             raise ArtifactError(
