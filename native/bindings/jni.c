@@ -221,8 +221,8 @@ TF_NATIVE(int32_t, setShape)
   // Of too many, the model says so.
   if (count > TVMFLOW_MAX_DIMENSIONS) count = TVMFLOW_MAX_DIMENSIONS + 1;
   TF_CALL(env, tf_get_long_region, TF_GET_LONG_ARRAY_REGION)(env, extents, 0, count, values);
-  return opened->status = opened->library.set_shape(opened->model, (uint32_t)input, values,
-                                                    (uint32_t)count);
+  return opened->status =
+             opened->library.set_shape(opened->model, (uint32_t)input, values, (uint32_t)count);
 }
 
 // Java checks as well; this is the last gate before memory is read or written.

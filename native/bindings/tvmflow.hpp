@@ -123,9 +123,7 @@ class Model {
   // again.
   uint32_t shape_count() const { return model_ ? library_->shape_count(model_) : 0; }
   uint32_t shape() const { return model_ ? library_->shape(model_) : 0; }
-  tvmflow_status ChooseShape(uint32_t index) {
-    return Call(&tvmflow_library::choose_shape, index);
-  }
+  tvmflow_status ChooseShape(uint32_t index) { return Call(&tvmflow_library::choose_shape, index); }
   // The shape in which an input has these extents.
   tvmflow_status SetShape(uint32_t input, const std::vector<int64_t>& extents) {
     return Call(&tvmflow_library::set_shape, input, extents.data(),

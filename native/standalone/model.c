@@ -182,9 +182,9 @@ tvmflow_status tf_enqueue(tvmflow_model* m, cl_event* events) {
   }
   if (code == CL_SUCCESS) return TVMFLOW_OK;
   (void)api->clFinish(m->queue);
-  return tf_fail_opencl(&m->message, code, "Running kernel '%s'",
-                        i ? m->plan.strings + m->plan.launches[launches.first_launch + i - 1].kernel
-                          : "(all)");
+  return tf_fail_opencl(
+      &m->message, code, "Running kernel '%s'",
+      i ? m->plan.strings + m->plan.launches[launches.first_launch + i - 1].kernel : "(all)");
 }
 
 tvmflow_status tf_finish(tvmflow_model* m) {

@@ -163,8 +163,8 @@ static inline tf_shape tf_launches(const tvmflow_model* model) {
 // Why a call cannot be made now; the message is set.
 tvmflow_status tf_check_idle(tvmflow_model* model, const char* attempt);
 
-// interface.c: the network's own memory in place of the application's, for all inputs and outputs of
-// the shape that is chosen.
+// interface.c: the network's own memory in place of the application's, for all inputs and outputs
+// of the shape that is chosen.
 tvmflow_status tf_give_back(tvmflow_model* model);
 
 // recording.c: records all steps; NULL where the driver cannot or the options forbid it, and they

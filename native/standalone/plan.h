@@ -163,8 +163,8 @@ typedef struct tf_test_output {
   double atol;
 } tf_test_output;
 
-// One of several shapes of the inputs.  The inputs' records are those of the first shape, then those
-// of the second, and so on; so are outputs and test inputs.  All share the allocations.
+// One of several shapes of the inputs.  The inputs' records are those of the first shape, then
+// those of the second, and so on; so are outputs and test inputs.  All share the allocations.
 typedef struct tf_shape {
   uint32_t first_launch;  // behind the last one of the shape before
   uint32_t launches;

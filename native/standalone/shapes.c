@@ -90,7 +90,8 @@ tvmflow_status tvmflow_set_shape(tvmflow_model* m, uint32_t input, const int64_t
                    TVMFLOW_MAX_DIMENSIONS, count, dims ? "" : " at NULL");
   uint32_t best = TF_NONE;
   for (uint32_t i = 0; i < tf_shape_count(&m->plan); ++i)
-    if (is_equal(input_of(m, i, input), dims, count) && (best == TF_NONE || kept(m, i) > kept(m, best)))
+    if (is_equal(input_of(m, i, input), dims, count) &&
+        (best == TF_NONE || kept(m, i) > kept(m, best)))
       best = i;
   return best == TF_NONE ? refuse(m, input, dims, count) : tvmflow_choose_shape(m, best);
 }

@@ -129,7 +129,7 @@ public final class Model implements Closeable {
 
     /** Chooses the shape in which an input has these extents; all inputs must be set again. */
     public synchronized void setShape(int input, long... extents) {
-        Native.check(opened(), Native.setShape(handle, input, extents));
+        Native.check(opened(), Native.setShape(handle, input, extents.clone()));
         look();
     }
 
