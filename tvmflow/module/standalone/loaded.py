@@ -79,7 +79,7 @@ class StandaloneModule(Module):
         inputs, outputs = _interfaces(plan, whole[1] if whole else 0)
         about = {n: v for n, v in plan.metadata.items() if whole is None or n != "batch"}
         super().__init__(file, about, inputs, outputs, device_index, weights, whole)
-        self._plan = plan
+        self._plan: EncodedPlan = plan
         self._flags = 0 if check_weights else UNCHECKED_WEIGHTS
 
     @property
