@@ -25,7 +25,8 @@ from ...errors import (
 from ...runtime.plugin import NO_DEVICE_REMEDIES, search_folders, split_message
 from ..files import user_cache
 
-API_VERSION = 1
+#: Of the interface, and the oldest that does for a library of one shape.
+API_VERSION, OLDEST_API_VERSION = 2, 1
 NO_OPENCL = 2
 PROFILE = 1
 UNCHECKED_WEIGHTS = 4
@@ -120,10 +121,11 @@ class Library:
                 remedy="Compile the model again with `format=standalone`, for this machine's host.",
             ) from error
         found = self["api_version"]()
-        if found < API_VERSION:
+        needed = API_VERSION if several else OLDEST_API_VERSION
+        if found < needed:
             raise ArtifactError(
                 f"Loading {path} failed: it has version {found} of the C interface, but this "
-                f"tvmflow needs {API_VERSION}.",
+                f"tvmflow needs {needed}.",
                 remedy="Compile the model again with this tvmflow.",
             )
 
