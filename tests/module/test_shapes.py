@@ -278,3 +278,12 @@ def test_an_older_tvmflow_refuses_several_shapes(module, monkeypatch):
     monkeypatch.setattr(artifact, "FORMAT_OF_SHAPES", 1)
     with pytest.raises(ArtifactError, match="format 2"):
         artifact.read_artifact(module.path)
+
+
+def test_analyses_see_the_functions_of_their_shape(module):
+    from tvmflow.explain.analysis.lowered import functions_of
+
+    one, first = (functions_of(m) for m in (module.variants[4], module))
+    assert set(one) == set(module.variants[4].metadata["schedules"])
+    assert set(first) == set(module.variants[0].metadata["schedules"])
+    assert set(one) != set(first)
