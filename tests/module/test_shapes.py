@@ -8,9 +8,10 @@ from contextlib import closing
 import numpy as np
 import open_networks
 import pytest
+from networks import NETWORKS
 
 import tvmflow
-from tvmflow.errors import ArtifactError, CompileError, InputError, ShapeError
+from tvmflow.errors import ArtifactError, CompileError, InputError, ModelError, ShapeError
 from tvmflow.module.bench import benchmark
 from tvmflow.module.metadata import check_module
 from tvmflow.module.schema import SchemaError
@@ -287,3 +288,27 @@ def test_analyses_see_the_functions_of_their_shape(module):
     assert set(one) == set(module.variants[4].metadata["schedules"])
     assert set(first) == set(module.variants[0].metadata["schedules"])
     assert set(one) != set(first)
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(
+    "storage",
+    ["llvm", *(pytest.param(s, marks=pytest.mark.opencl) for s in ("buffer", "texture"))],
+)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_parts_of_networks_that_are_proven(name, storage):
+    model = NETWORKS[name]()
+    shape = tuple(d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim)
+    model = open_networks.with_open_extents(model, "N", *[None] * (len(shape) - 1))
+    options = {"target": "opencl", "device": "adreno", "storage": storage}
+    options = {"target": "llvm"} if storage == "llvm" else options
+    try:
+        module = tvmflow.compile(model, shapes={"x": ("1..2", *shape[1:])}, **options)
+    except ModelError:
+        # It has its batch in a constant.
+        assert name == "channel_shuffle"
+        return
+    with module:
+        assert module.metadata["batch"]["proven"]
+        for size in (1, 5):
+            is_right(module, model, (size, *shape[1:]))
