@@ -113,6 +113,11 @@ class Compilation:
         return self.options.format == STANDALONE
 
     @property
+    def is_variant(self) -> bool:
+        """True if it is one of several shapes of a module."""
+        return self.parsed is not None
+
+    @property
     def half(self) -> bool:
         """True if tensors are stored in 16 bits."""
         return self.options.dtype == "fp16"

@@ -174,7 +174,7 @@ def _of_shape(job: Compilation, sources: Sequence[str]) -> JsonObject:
         "kernels": [
             kernel
             for kernel in kernel_names(sources, job.schedules)
-            if not job.parsed or kernel["function"] in job.schedules
+            if not job.is_variant or kernel["function"] in job.schedules
         ],
         "schedules": {name: choice.report() for name, choice in job.schedules.items()},
         "nodes": job.nodes,

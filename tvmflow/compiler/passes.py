@@ -262,7 +262,7 @@ def schedule_functions(job: Compilation, mod: IRModule) -> IRModule:
     with journals_of(job) as journals:
         mod, job.schedules = schedule_module(mod, job.target, job.attempt, journals, nodes)
     job.scheduled = mod
-    if not job.parsed:
+    if not job.is_variant:
         tell_matches(job.attempt, job.schedules)
     return mod
 

@@ -340,7 +340,10 @@ def _kinds_of_numbers(c: _Node) -> np.ndarray | None:
             if array is not None
         }
         # Two operands of one name have one kind.
-        moved_kinds = evaluated(c.node, given, c.opset)[c.node.output[0]]
+        try:
+            moved_kinds = evaluated(c.node, given, c.opset)[c.node.output[0]]
+        except Exception as error:
+            raise _NotProvenError("its numbers cannot be followed") from error
         return moved_kinds.astype(np.int64)
     whole = all(array is not None and array.dtype.kind in "iu" for array in arrays)
     if op_type in ("Mul", "Div", "Add", "Sub", "Equal") and whole:
@@ -647,6 +650,8 @@ def _reshape(c: _Node) -> Batch:
     batch = c.main()
     if c.node.op_type == "Reshape" and c.name(1):
         _asked_extents(c, 1)
+    else:
+        c.only(0)
     before = prod(c.shape(0)[: batch.axis])
     small, large = (c.walk.shape(c.node.output[0], probe) for probe in (0, 1))
     if len(small) == len(large):
