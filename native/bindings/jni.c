@@ -18,6 +18,7 @@ enum {
   TF_GET_ARRAY_LENGTH = 171,
   TF_NEW_BYTE_ARRAY = 176,
   TF_GET_BYTE_ARRAY_REGION = 200,
+  TF_GET_LONG_ARRAY_REGION = 204,
   TF_SET_BYTE_ARRAY_REGION = 208,
   TF_SET_LONG_ARRAY_REGION = 212,
   TF_SET_DOUBLE_ARRAY_REGION = 214,
@@ -28,6 +29,7 @@ enum {
 typedef int32_t (*tf_get_array_length)(tf_jni, tf_object);
 typedef tf_object (*tf_new_byte_array)(tf_jni, int32_t);
 typedef void (*tf_get_byte_region)(tf_jni, tf_object, int32_t, int32_t, signed char*);
+typedef void (*tf_get_long_region)(tf_jni, tf_object, int32_t, int32_t, int64_t*);
 typedef void (*tf_set_byte_region)(tf_jni, tf_object, int32_t, int32_t, const signed char*);
 typedef void (*tf_set_long_region)(tf_jni, tf_object, int32_t, int32_t, const int64_t*);
 typedef void (*tf_set_double_region)(tf_jni, tf_object, int32_t, int32_t, const double*);
@@ -187,6 +189,40 @@ TF_NATIVE(tf_object, tensor)
   tf_object found = tf_new_bytes(env, text, name + 1 + layout);
   free(text);
   return found;
+}
+
+TF_NATIVE(int32_t, shapes)(tf_jni env, tf_object class, int64_t handle) {
+  (void)env, (void)class;
+  const tf_opened* opened = tf_from_handle(handle);
+  return opened && opened->model ? (int32_t)opened->library.shape_count(opened->model) : 0;
+}
+
+TF_NATIVE(int32_t, shape)(tf_jni env, tf_object class, int64_t handle) {
+  (void)env, (void)class;
+  const tf_opened* opened = tf_from_handle(handle);
+  return opened && opened->model ? (int32_t)opened->library.shape(opened->model) : 0;
+}
+
+TF_NATIVE(int32_t, chooseShape)
+(tf_jni env, tf_object class, int64_t handle, int32_t index) {
+  (void)env, (void)class;
+  tf_opened* opened = tf_from_handle(handle);
+  if (opened == NULL || opened->model == NULL) return TVMFLOW_ERROR_ARGUMENT;
+  return opened->status = opened->library.choose_shape(opened->model, (uint32_t)index);
+}
+
+TF_NATIVE(int32_t, setShape)
+(tf_jni env, tf_object class, int64_t handle, int32_t input, tf_object extents) {
+  (void)class;
+  tf_opened* opened = tf_from_handle(handle);
+  if (opened == NULL || opened->model == NULL || extents == NULL) return TVMFLOW_ERROR_ARGUMENT;
+  int64_t values[TVMFLOW_MAX_DIMENSIONS + 1];
+  int32_t count = TF_CALL(env, tf_get_array_length, TF_GET_ARRAY_LENGTH)(env, extents);
+  // Of too many, the model says so.
+  if (count > TVMFLOW_MAX_DIMENSIONS) count = TVMFLOW_MAX_DIMENSIONS + 1;
+  TF_CALL(env, tf_get_long_region, TF_GET_LONG_ARRAY_REGION)(env, extents, 0, count, values);
+  return opened->status =
+             opened->library.set_shape(opened->model, (uint32_t)input, values, (uint32_t)count);
 }
 
 // Java checks as well; this is the last gate before memory is read or written.

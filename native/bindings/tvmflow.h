@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 // Grows when functions are added; what is here keeps its meaning.
-#define TVMFLOW_API_VERSION 1
+#define TVMFLOW_API_VERSION 2
 #define TVMFLOW_MAX_DIMENSIONS 8
 #define TVMFLOW_API __attribute__((visibility("default")))
 
@@ -120,6 +120,18 @@ TVMFLOW_API tvmflow_status tvmflow_input(tvmflow_model* model, uint32_t index,
 TVMFLOW_API tvmflow_status tvmflow_output(tvmflow_model* model, uint32_t index,
                                           tvmflow_tensor* info);
 
+// A library that was compiled for several shapes of its inputs has them in the order of the
+// compilation, and begins with the first one.  All calls are about the one that is chosen:
+// `tvmflow_input` and `tvmflow_output` tell its tensors.  Another one has the same memory: inputs
+// must be set again, and memory of the application is given back.
+TVMFLOW_API uint32_t tvmflow_shape_count(const tvmflow_model* model);
+TVMFLOW_API uint32_t tvmflow_shape(const tvmflow_model* model);  // the one that is chosen
+TVMFLOW_API tvmflow_status tvmflow_choose_shape(tvmflow_model* model, uint32_t index);
+// The one in which an input has these extents; of several, the one whose other inputs are most as
+// they are now.
+TVMFLOW_API tvmflow_status tvmflow_set_shape(tvmflow_model* model, uint32_t input,
+                                             const int64_t* dims, uint32_t count);
+
 // Copies: the data may be changed when these return.  `tvmflow_get_output` waits for the run.
 TVMFLOW_API tvmflow_status tvmflow_set_input(tvmflow_model* model, uint32_t index,
                                              tvmflow_dtype dtype, const void* data, size_t bytes);
@@ -144,7 +156,7 @@ TVMFLOW_API tvmflow_status tvmflow_profile(tvmflow_model* model, const tvmflow_k
                                            uint32_t* count);
 
 // Runs the input that the library carries and compares with the results that it carries; the
-// model's inputs are then that input.  `result` may be NULL.
+// model's inputs are then that input; all shapes are tested.  `result` may be NULL.
 TVMFLOW_API tvmflow_status tvmflow_self_test(tvmflow_model* model, tvmflow_test* result);
 
 #ifdef __cplusplus

@@ -119,6 +119,17 @@ class Model {
   tvmflow_tensor InputInfo(uint32_t index) { return Info(&tvmflow_library::input, index); }
   tvmflow_tensor OutputInfo(uint32_t index) { return Info(&tvmflow_library::output, index); }
 
+  // Of several shapes, all calls are about the one that is chosen; another one's inputs must be set
+  // again.
+  uint32_t shape_count() const { return model_ ? library_->shape_count(model_) : 0; }
+  uint32_t shape() const { return model_ ? library_->shape(model_) : 0; }
+  tvmflow_status ChooseShape(uint32_t index) { return Call(&tvmflow_library::choose_shape, index); }
+  // The shape in which an input has these extents.
+  tvmflow_status SetShape(uint32_t input, const std::vector<int64_t>& extents) {
+    return Call(&tvmflow_library::set_shape, input, extents.data(),
+                static_cast<uint32_t>(extents.size()));
+  }
+
   tvmflow_status SetInputBytes(uint32_t index, tvmflow_dtype dtype, const void* data,
                                size_t bytes) {
     return Call(&tvmflow_library::set_input, index, dtype, data, bytes);

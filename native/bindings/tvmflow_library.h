@@ -30,7 +30,10 @@
   X(output)                                                                                        \
   X(set_input)                                                                                     \
   X(get_output)                                                                                    \
-  X(use_input) X(use_output) X(run) X(start) X(wait) X(profile) X(self_test)
+  X(use_input)                                                                                     \
+  X(use_output)                                                                                    \
+  X(run)                                                                                           \
+  X(start) X(wait) X(profile) X(self_test) X(shape_count) X(shape) X(choose_shape) X(set_shape)
 
 // `create` is `tvmflow_create` of this library, and so on.
 typedef struct tvmflow_library {

@@ -15,11 +15,11 @@ typedef struct side {
 } side;
 
 static side inputs_of(const tvmflow_model* m) {
-  return (side){"input", m->plan.inputs, tf_count(&m->plan, TF_INPUTS)};
+  return (side){"input", tf_inputs(m), tf_count_each(&m->plan, TF_INPUTS)};
 }
 
 static side outputs_of(const tvmflow_model* m) {
-  return (side){"output", m->plan.outputs, tf_count(&m->plan, TF_OUTPUTS)};
+  return (side){"output", tf_outputs(m), tf_count_each(&m->plan, TF_OUTPUTS)};
 }
 
 uint32_t tvmflow_input_count(const tvmflow_model* m) {
@@ -113,7 +113,7 @@ tvmflow_status tvmflow_set_input(tvmflow_model* m, uint32_t index, tvmflow_dtype
   tvmflow_status status = tf_check_idle(m, "Setting an input");
   if (!status) status = check_data(m, inputs_of(m), index, dtype, data, bytes);
   if (status) return status;
-  const tf_interface* const t = &m->plan.inputs[index];
+  const tf_interface* const t = &tf_inputs(m)[index];
   // Only read: the direction says so.
   uint8_t* host = (uint8_t*)(uintptr_t)data;
   if (t->half) {
@@ -137,7 +137,7 @@ tvmflow_status tvmflow_get_output(tvmflow_model* m, uint32_t index, tvmflow_dtyp
   if (!status) status = check_data(m, outputs_of(m), index, dtype, data, bytes);
   if (!status) status = tvmflow_wait(m);
   if (status) return status;
-  const tf_interface* const t = &m->plan.outputs[index];
+  const tf_interface* const t = &tf_outputs(m)[index];
   const cl_int code = transfer(m, t, t->half ? (uint8_t*)m->halves : data, false);
   if (code != CL_SUCCESS)
     return tf_fail_opencl(&m->message, code, "Copying output '%s' from device '%s'",
@@ -233,4 +233,20 @@ tvmflow_status tvmflow_use_input(tvmflow_model* m, uint32_t index, void* cl_memo
 
 tvmflow_status tvmflow_use_output(tvmflow_model* m, uint32_t index, void* cl_memory) {
   return use(m, outputs_of, index, cl_memory);
+}
+
+static tvmflow_status give_back(tvmflow_model* m, side (*side_of)(const tvmflow_model*)) {
+  const side s = side_of(m);
+  for (uint32_t i = 0; i < s.count; ++i) {
+    const uint32_t allocation = s.tensors[i].allocation;
+    const bool is_own = m->bound[allocation] == m->own[allocation];
+    const tvmflow_status status = is_own ? TVMFLOW_OK : use(m, side_of, i, NULL);
+    if (status) return status;
+  }
+  return TVMFLOW_OK;
+}
+
+tvmflow_status tf_give_back(tvmflow_model* m) {
+  const tvmflow_status status = give_back(m, inputs_of);
+  return status ? status : give_back(m, outputs_of);
 }

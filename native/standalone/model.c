@@ -169,20 +169,22 @@ static bool enqueue_recording(tvmflow_model* m, cl_int* code) {
 
 tvmflow_status tf_enqueue(tvmflow_model* m, cl_event* events) {
   const tf_opencl* const api = &m->device.api;
+  const tf_shape launches = tf_launches(m);
   cl_int code = CL_SUCCESS;
   uint32_t i = 0;
   if (events || !enqueue_recording(m, &code)) {
     code = CL_SUCCESS;
-    for (; code == CL_SUCCESS && i < tf_count(&m->plan, TF_LAUNCHES); ++i) {
-      const tf_step* const s = &m->steps[i];
+    for (; code == CL_SUCCESS && i < launches.launches; ++i) {
+      const tf_step* const s = &m->steps[launches.first_launch + i];
       code = api->clEnqueueNDRangeKernel(m->queue, s->kernel, s->dimensions, NULL, s->global,
                                          s->local, 0, NULL, events ? &events[i] : NULL);
     }
   }
   if (code == CL_SUCCESS) return TVMFLOW_OK;
   (void)api->clFinish(m->queue);
-  return tf_fail_opencl(&m->message, code, "Running kernel '%s'",
-                        i ? m->plan.strings + m->plan.launches[i - 1].kernel : "(all)");
+  return tf_fail_opencl(
+      &m->message, code, "Running kernel '%s'",
+      i ? m->plan.strings + m->plan.launches[launches.first_launch + i - 1].kernel : "(all)");
 }
 
 tvmflow_status tf_finish(tvmflow_model* m) {

@@ -53,6 +53,7 @@ struct tvmflow_model {
   tf_message message;
   tvmflow_status failed;  // of the creation: nothing but the message can be used
   uint32_t flags;
+  uint32_t shape;  // the one that calls are about
   bool started;
   bool stored;         // the programs' binaries are in the cache, or need not be
   bool shared_memory;  // weights are used where they are mapped
@@ -149,8 +150,22 @@ tvmflow_status tf_finish(tvmflow_model* model);
 static inline tvmflow_status tf_check(const tvmflow_model* model) {
   return model ? model->failed : TVMFLOW_ERROR_ARGUMENT;
 }
+// Inputs, outputs and launches of the shape that is chosen.
+static inline const tf_interface* tf_inputs(const tvmflow_model* model) {
+  return model->plan.inputs + (size_t)model->shape * tf_count_each(&model->plan, TF_INPUTS);
+}
+static inline const tf_interface* tf_outputs(const tvmflow_model* model) {
+  return model->plan.outputs + (size_t)model->shape * tf_count_each(&model->plan, TF_OUTPUTS);
+}
+static inline tf_shape tf_launches(const tvmflow_model* model) {
+  return tf_launches_of(&model->plan, model->shape);
+}
 // Why a call cannot be made now; the message is set.
 tvmflow_status tf_check_idle(tvmflow_model* model, const char* attempt);
+
+// interface.c: the network's own memory in place of the application's, for all inputs and outputs
+// of the shape that is chosen.
+tvmflow_status tf_give_back(tvmflow_model* model);
 
 // recording.c: records all steps; NULL where the driver cannot or the options forbid it, and they
 // are then enqueued one by one.

@@ -143,6 +143,34 @@ static bool interface_is_right(const tf_plan* p, const tf_interface* t) {
   return true;
 }
 
+// What tells an input or output from others, but not its extents.
+static bool is_alike(const tf_plan* p, const tf_interface* a, const tf_interface* b) {
+  return !strcmp(p->strings + a->name, p->strings + b->name) &&
+         !strcmp(p->strings + a->layout, p->strings + b->layout) && a->dtype == b->dtype &&
+         a->dimensions == b->dimensions;
+}
+
+static bool side_is_right(const tf_plan* p, const tf_interface* tensors, tf_section_name side) {
+  const uint32_t each = tf_count_each(p, side);
+  if (tf_count(p, side) % tf_shape_count(p)) return false;
+  for (uint32_t i = each; i < tf_count(p, side); ++i)
+    if (!is_alike(p, &tensors[i], &tensors[i % each])) return false;
+  return true;
+}
+
+static bool shapes_are_right(const tf_plan* p) {
+  uint32_t launches = 0;
+  for (uint32_t i = 0; i < tf_count(p, TF_SHAPES); ++i) {
+    const tf_shape* const s = &p->shapes[i];
+    if (s->first_launch != launches || !s->launches ||
+        s->launches > tf_count(p, TF_LAUNCHES) - launches)
+      return false;
+    launches += s->launches;
+  }
+  return (!tf_count(p, TF_SHAPES) || launches == tf_count(p, TF_LAUNCHES)) &&
+         side_is_right(p, p->inputs, TF_INPUTS) && side_is_right(p, p->outputs, TF_OUTPUTS);
+}
+
 static bool test_is_right(const tf_plan* p) {
   const uint32_t inputs = tf_count(p, TF_TEST_INPUTS);
   const uint32_t outputs = tf_count(p, TF_TEST_OUTPUTS);
@@ -188,6 +216,7 @@ static const char* fault(tf_plan* plan) {
   ALL(TF_LAUNCHES, launch_is_right(plan, &plan->launches[i]));
   ALL(TF_INPUTS, interface_is_right(plan, &plan->inputs[i]));
   ALL(TF_OUTPUTS, interface_is_right(plan, &plan->outputs[i]));
+  if (!shapes_are_right(plan)) return "its shapes are wrong";
   return test_is_right(plan) ? NULL : "its self-test is wrong";
 }
 

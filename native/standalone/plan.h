@@ -15,7 +15,8 @@
 
 #define TF_PLAN_MAGIC "TVMFPLAN"
 #define TF_WEIGHTS_MAGIC "TVMFWGTS"
-#define TF_FORMAT_VERSION 1u
+#define TF_FORMAT_VERSION 2u
+#define TF_WEIGHTS_VERSION 1u
 #define TF_NONE 0xFFFFFFFFu
 
 // Name, type of a record, and what `tf_plan` calls them.
@@ -34,7 +35,8 @@
   ROW(TF_REGIONS, tf_region, regions)                                                              \
   ROW(TF_TEST_INPUTS, tf_test_input, test_inputs) /* one for each input, or none */                \
   ROW(TF_TEST_OUTPUTS, tf_test_output, test_outputs)                                               \
-  ROW(TF_TEST_VALUES, double, test_values)
+  ROW(TF_TEST_VALUES, double, test_values)                                                         \
+  ROW(TF_SHAPES, tf_shape, shapes) /* none: one shape, with all launches */
 
 typedef enum tf_section_name {
 #define TF_NAME(name, record, member) name,
@@ -161,6 +163,13 @@ typedef struct tf_test_output {
   double atol;
 } tf_test_output;
 
+// One of several shapes of the inputs.  The inputs' records are those of the first shape, then
+// those of the second, and so on; so are outputs and test inputs.  All share the allocations.
+typedef struct tf_shape {
+  uint32_t first_launch;  // behind the last one of the shape before
+  uint32_t launches;
+} tf_shape;
+
 // A plan that has been checked.
 typedef struct tf_plan {
   const tf_header* header;
@@ -171,6 +180,22 @@ typedef struct tf_plan {
 
 static inline uint32_t tf_count(const tf_plan* plan, tf_section_name name) {
   return plan->header->section[name].count;
+}
+
+static inline uint32_t tf_shape_count(const tf_plan* plan) {
+  const uint32_t count = tf_count(plan, TF_SHAPES);
+  return count ? count : 1;
+}
+
+// Records of one shape in a section that has as many of each: inputs, outputs, test inputs.
+static inline uint32_t tf_count_each(const tf_plan* plan, tf_section_name name) {
+  return tf_count(plan, name) / tf_shape_count(plan);
+}
+
+// The launches of a shape.
+static inline tf_shape tf_launches_of(const tf_plan* plan, uint32_t shape) {
+  if (tf_count(plan, TF_SHAPES)) return plan->shapes[shape];
+  return (tf_shape){0, tf_count(plan, TF_LAUNCHES)};
 }
 
 // Checks everything that a damaged file could have wrong; `data` must stay.

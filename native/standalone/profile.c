@@ -2,8 +2,9 @@
 
 static tvmflow_status read_times(tvmflow_model* m) {
   const tf_opencl* const api = &m->device.api;
-  for (uint32_t i = 0; i < tf_count(&m->plan, TF_LAUNCHES); ++i) {
-    const tf_launch* const l = &m->plan.launches[i];
+  const tf_shape launches = tf_launches(m);
+  for (uint32_t i = 0; i < launches.launches; ++i) {
+    const tf_launch* const l = &m->plan.launches[launches.first_launch + i];
     tvmflow_kernel* const k = &m->kernels[i];
     k->name = m->plan.strings + l->kernel;
     k->function = m->plan.strings + l->function;
@@ -27,7 +28,7 @@ tvmflow_status tvmflow_profile(tvmflow_model* m, const tvmflow_kernel** kernels,
     return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
                    "Profiling: kernels are not measured. Remedy: set TVMFLOW_PROFILE in the "
                    "options' flags.");
-  const uint32_t launches = tf_count(&m->plan, TF_LAUNCHES);
+  const uint32_t launches = tf_launches(m).launches;
   status = tf_enqueue(m, m->events);
   if (!status) status = tf_finish(m);
   if (!status) status = read_times(m);

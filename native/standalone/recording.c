@@ -65,8 +65,9 @@ static bool record_command_buffer(const tvmflow_model* m, tf_recording* r) {
   void* const buffer = create(1, &m->queue, NULL, &code);
   if (code != CL_SUCCESS || !buffer) return false;
   r->parts[r->count++] = buffer;
-  for (uint32_t i = 0; i < tf_count(&m->plan, TF_LAUNCHES); ++i) {
-    const tf_step* const s = &m->steps[i];
+  const tf_shape launches = tf_launches(m);
+  for (uint32_t i = 0; i < launches.launches; ++i) {
+    const tf_step* const s = &m->steps[launches.first_launch + i];
     // The queue is in order, so that the commands are too, without synchronization points.
     code = launch(buffer, NULL, NULL, s->kernel, s->dimensions, NULL, s->global, s->local, 0, NULL,
                   NULL, NULL);
@@ -95,13 +96,14 @@ static bool record_qualcomm(const tvmflow_model* m, tf_recording* r) {
     r->recordable = NULL;
     return false;
   }
-  const uint32_t launches = tf_count(&m->plan, TF_LAUNCHES);
+  const uint32_t launches = tf_launches(m).launches;
+  const tf_step* const steps = m->steps + tf_launches(m).first_launch;
   for (uint32_t first = 0; first < launches; first += limit) {
     void* const recording = create(r->recordable, &code);
     if (code != CL_SUCCESS || !recording) return false;
     r->parts[r->count++] = recording;
     for (uint32_t i = first; code == CL_SUCCESS && i < launches && i - first < limit; ++i) {
-      const tf_step* const s = &m->steps[i];
+      const tf_step* const s = &steps[i];
       code = r->api->clEnqueueNDRangeKernel(r->recordable, s->kernel, s->dimensions, NULL,
                                             s->global, s->local, 0, NULL, NULL);
     }

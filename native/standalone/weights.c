@@ -70,7 +70,7 @@ static tvmflow_status check_header(const tf_weights* weights, const tf_plan* pla
                    "Reading the weights in '%s': expected %llu bytes of weights, got %zu bytes "
                    "that are not those; they are damaged or cut short. Remedy: copy them again.",
                    name, (unsigned long long)plan->header->weight_bytes, weights->bytes);
-  if (header->version == TF_FORMAT_VERSION &&
+  if (header->version == TF_WEIGHTS_VERSION &&
       !memcmp(header->id, plan->header->weights_id, sizeof(header->id)))
     return TVMFLOW_OK;
   return tf_fail(message, TVMFLOW_ERROR_DAMAGED,

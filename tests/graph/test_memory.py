@@ -8,7 +8,7 @@ import pytest
 from first_stages import compiled_until
 from networks import NETWORKS
 
-from tvmflow.graph.memory import ALIGNMENT, MemoryPlan, Tensor, assign_blocks
+from tvmflow.graph.memory import ALIGNMENT, MemoryPlan, Tensor, assign_blocks, shared_rooms
 from tvmflow.ir.scope import HALF_BUFFER, is_half
 from tvmflow.models import build as build_model
 
@@ -136,3 +136,42 @@ def test_the_report_is_complete():
     assert "x" in tensor["image"]
     assert tensor["producer"].startswith("fused_conv2d")
     assert tensor["readers"]
+
+
+# -- memory of several plans --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rooms_hold_what_plans_need_of_them(seed):
+    draw = random.Random(seed)
+    plans = []
+    for _ in range(4):
+        tensors = random_tensors(draw)
+        plans.append(MemoryPlan(tensors, assign_blocks(tensors)))
+    rooms, total = shared_rooms(plans)
+    for plan, own in zip(plans, rooms, strict=True):
+        for block, room in zip(plan.allocations, own, strict=True):
+            assert room.bytes >= block.bytes
+            if block.extent is not None:
+                assert room.extent is not None
+                for side in ("width", "height", "layers"):
+                    assert getattr(room.extent, side) >= getattr(block.extent, side)
+    peaks = [plan.peak_bytes for plan in plans]
+    assert max(peaks) <= total <= sum(peaks)
+
+
+def test_plans_of_one_network_for_several_batches_need_the_memory_of_the_largest():
+    def plan(batch: int) -> MemoryPlan:
+        sizes = ((100, 0, 2), (50, 1, 3), (70, 3, 4))
+        tensors = [
+            Tensor(f"t{n}", (batch * size,), "float32", first=first, last=last)
+            for n, (size, first, last) in enumerate(sizes)
+        ]
+        return MemoryPlan(tensors, assign_blocks(tensors))
+
+    plans = [plan(batch) for batch in (1, 8, 2)]
+    rooms, total = shared_rooms(plans)
+    assert total == plans[1].peak_bytes
+    assert {tuple(sorted(room.bytes for room in own)) for own in rooms} == {
+        tuple(sorted(block.bytes for block in plans[1].blocks))
+    }

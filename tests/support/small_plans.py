@@ -226,6 +226,16 @@ def add_plan(size: int = 64, scale: float = 2.0, seed: int = 1) -> tuple[Plan, n
     return plan, w
 
 
+def plan_of_two_shapes(size: int = 64) -> tuple[Plan, np.ndarray]:
+    """The same for vectors of two lengths, the second half as long; the plan and ``w``."""
+    plan, w = add_plan(size)
+    plan.launch("add", [0, 1, 2, np.float32(2)], (size // 2,), (16,))
+    plan.input("x", (size // 2,), 0)
+    plan.output("y", (size // 2,), 2)
+    plan.rows[Section.SHAPES] += [{"first_launch": n, "launches": 1} for n in (0, 1)]
+    return plan, w
+
+
 _RNG = np.random.default_rng(7)
 
 

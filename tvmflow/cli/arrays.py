@@ -27,13 +27,21 @@ class _DamagedError(ValueError):
     """The content of an array's file is not what it has to be; the text says why."""
 
 
-def read_inputs(path: Path, infos: tuple[TensorInfo, ...]) -> dict[str, np.ndarray]:
+#: A batch may run in parts, as many as a user has memory for.
+_MOST_PARTS = 1024
+
+
+def read_inputs(
+    path: Path, infos: tuple[TensorInfo, ...], most: int | None = None
+) -> dict[str, np.ndarray]:
     """Read a network's inputs from an ``.npz`` file, or an ``.npy`` file if it has one input.
+
+    Arrays have ``most`` elements at most, default as many as the largest input.
 
     Raises `InputError` if the file is missing or damaged, or does not suit the network.
     """
     # A blocked layout has up to four times the elements.
-    most = 4 * max((info.elements for info in infos), default=1)
+    most = most or 4 * max((info.elements for info in infos), default=1)
     try:
         with open(path, "rb") as file:
             begin = file.read(len(_ARRAY_BEGIN))
@@ -112,7 +120,10 @@ def choose_inputs(path: Path | None, seed: int | None, module: Module) -> dict[s
     """Return the inputs of a file, and random ones for those it lacks if there is a seed."""
     from ..module.samples import random_inputs
 
-    values = read_inputs(path, module.inputs) if path is not None else {}
+    shapes = module.variants
+    largest = max((i.elements for one in shapes for i in one.inputs), default=1)
+    most = 4 * largest * (_MOST_PARTS if len(shapes) > 1 else 1)
+    values = read_inputs(path, module.inputs, most) if path is not None else {}
     if seed is not None:
         values |= random_inputs(module, seed, without=values)
     return values

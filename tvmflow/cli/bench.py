@@ -108,7 +108,13 @@ def bench_module(
         "The machine that the farm's servers run on, for ONNX models: linux-x64, linux-arm64, "
         "android-arm64, or a triple. Default: this one.",
     ] = None,
-    shape: list[str] | None = None,
+    shape: Annotated[
+        list[str] | None,
+        "NAME=1,3,224,224",
+        "Of a module with several shapes, the one with this input; with --scaling, shape of an "
+        "input that an ONNX model leaves open; repeatable.",
+    ] = None,
+    of_extents: str | None = None,
     tracker: str | None = None,
     key: str | None = None,
     secret_file: Path | None = None,
@@ -125,19 +131,25 @@ def bench_module(
     With --scaling: samples a second over batches, CPU threads and devices, measured where
     they exist, each number of threads in a process of its own, and predicted elsewhere by a
     law that is fitted to what was measured (docs/scaling.md). The options from --batches to
-    --key go with it; --link predicts what communication costs; --target, --device, --host
-    and --shape are for ONNX models.
+    --key go with it; --link predicts what communication costs; --target, --device and --host
+    are for ONNX models.
     """
     if seconds is not None and math.isinf(seconds):
         raise typer.BadParameter("--seconds has to end.")
     wanted = ScalingOptions(
-        *(batches, threads, devices, target, device, host, shape or [], tracker, key),
-        *(link, latency_us, microbatches, plot),
+        *(batches, threads, devices, target, device, host),
+        shape=(shape or []) if scaling else [],
+        tracker=tracker,
+        key=key,
+        link=link,
+        latency_us=latency_us,
+        microbatches=microbatches,
+        plot=plot,
     )
     if scaling:
-        if kernels or any(option is not None for option in (runs, warmup, inputs)):
+        if kernels or any(option is not None for option in (runs, warmup, inputs, of_extents)):
             raise typer.BadParameter(
-                "--runs, --warmup, --kernels and --inputs do not go with --scaling."
+                "--runs, --warmup, --kernels, --at and --inputs do not go with --scaling."
             )
         if link is None and (plot, microbatches, latency_us) != (None, None, None):
             raise typer.BadParameter("--latency-us, --microbatches and --plot go with --link.")
@@ -158,17 +170,19 @@ def bench_module(
     if any(value not in (None, "", []) for value in vars(wanted).values()):
         raise typer.BadParameter(
             "--batches, --threads, --devices, --link, --latency-us, --microbatches, --plot, "
-            "--target, --device, --host, --shape, --tracker and --key go with --scaling."
+            "--target, --device, --host, --tracker and --key go with --scaling."
         )
     if len(files) > 1:
         raise typer.BadParameter(f"{len(files)} modules are measured with --scaling only.")
     from .. import load
     from ..module.bench import benchmark
     from .arrays import choose_inputs
+    from .variants import chosen
 
     (module,) = files
     # Not opened here: how long that takes is measured, too.
-    with closing(load(module, device=device_index, check_weights=check_weights)) as network:
+    with closing(load(module, device=device_index, check_weights=check_weights)) as whole:
+        network = chosen(whole.variants, whole.metadata, shape, of_extents) or whole.variants[0]
         values = choose_inputs(inputs, random_seed, network)
         console = err_console()
         is_watched = console.is_terminal and not state.quiet

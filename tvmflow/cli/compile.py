@@ -31,6 +31,8 @@ COMPILE_EXAMPLES = """
       for this machine's OpenCL device, to mobilenet_v2.so
   tvmflow compile net.onnx --shape image=1,3,224,224 -o net.so
       where the model leaves the batch size or the image size open
+  tvmflow compile net.onnx --shape image=1..8,3,?,? --at 224x224,320x240
+      several shapes in one module: batches 1, 2, 4 and 8 of two sizes
   tvmflow compile net.onnx --device adreno --host linux-arm64
       for an Arm board with an Adreno GPU
   tvmflow compile net.onnx --device adreno --storage-overrides one.json -v
@@ -154,6 +156,8 @@ def _report(module: Module, saved: Path, seconds: float) -> None:
     if print_json(about):
         return
     what = f"{meta['target']} ({meta['device']}) on {meta['host']}"
+    if len(module.variants) > 1:
+        what = f"{len(module.variants)} shapes on {what}"
     note_file(saved, f" ({bytes_text(size)}) for {what} in {seconds:.1f} s")
     if weights.is_file():
         note_file(weights, f" ({bytes_text(weights_size)}): its weights, which belong beside it")

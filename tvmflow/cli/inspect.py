@@ -43,6 +43,8 @@ def inspect_module(
     memory: Annotated[bool, "Show the plan of intermediate memory."] = False,
     memory_svg: Annotated[Path | None, "OUT.svg", "Draw that plan over time."] = None,
     schedules: Annotated[bool, "List the schedule family and knobs of each function."] = False,
+    of_shape: list[str] | None = None,
+    of_extents: str | None = None,
     check: Annotated[bool, "Compare code and weights with their digests."] = False,
     host_abi: Annotated[
         bool,
@@ -85,9 +87,12 @@ def inspect_module(
         if check:
             note(("Every byte of plan and weights is what was written.", "green"))
         return
-    artifact = read_artifact(module)
+    from .variants import chosen as of_options
+
+    whole = read_artifact(module)
     if check:
-        artifact.check()
+        whole.check()
+    artifact = of_options(whole.variants, whole.metadata, of_shape, of_extents) or whole
     plan = _memory_plan(artifact) if memory or memory_svg else None
     if plan is not None and memory_svg is not None:
         from ..module.files import write_file
@@ -142,6 +147,7 @@ def _print(artifact: Artifact, about: JsonMapping, with_kernels: bool, with_weig
         weights=weights,
         kernels=len(about["kernels"]),
         storage=storage_summary(about) if "memory" in about else "unknown",
+        memory=_shared_memory_text(about),
     )
     if with_kernels:
         names = [(kernel["name"], kernel["function"]) for kernel in about["kernels"]]
@@ -179,8 +185,34 @@ def _print_summary(about: JsonMapping, **told: Cell) -> None:
         ("compiled in", ms_text(sum(about["stage_ms"].values()))),
     ]
     print_facts(about["path"], rows)
+    if variants := about.get("variants"):
+        _print_variants(about, variants)
     _print_tensors("Inputs", tensor_infos(about["inputs"]))
     _print_tensors("Outputs", tensor_infos(about["outputs"]))
+
+
+def _shared_memory_text(about: JsonMapping) -> str | None:
+    """Return what the shapes of a module need together, if it has several."""
+    if "variants" not in about:
+        return None
+    return f"{bytes_text(about['shared_memory_bytes'])} for any of {len(about['variants'])} shapes"
+
+
+def _print_variants(about: JsonMapping, variants: Sequence[JsonMapping]) -> None:
+    """Print the shapes that a module has, and whether other batches run in parts."""
+    rows = [
+        (str(number), "; ".join(f"{i['name']} {shape_text(i['shape'])}" for i in each["inputs"]))
+        for number, each in enumerate(variants)
+    ]
+    print_table("Shapes", [">shape", "inputs"], rows)
+    batch = about.get("batch")
+    if batch is None:
+        return
+    if batch["proven"]:
+        note("Other batches run in parts: samples are independent of each other.")
+        return
+    where = f" at node {batch['node']}" if batch.get("node") else ""
+    note(f"No other batches: independence of samples is not proven{where}: {batch.get('reason')}.")
 
 
 def _print_tensors(title: str, infos: Sequence[TensorInfo]) -> None:
@@ -206,6 +238,7 @@ def _options_text(options: JsonMapping) -> str:
     """Return the options of a compilation: ``dtype=fp16, knobs for 3 functions``."""
     nouns = {
         "algorithms": "convolutions",
+        "at": "inputs",
         "bounds": "sizes",
         "knobs": "functions",
         "shapes": "inputs",

@@ -118,7 +118,26 @@ SHARED: dict[str, Any] = {
     "shape": Annotated[
         list[str] | None,
         "NAME=1,3,224,224",
-        "Shape of an input whose dimensions the model leaves open; repeatable.",
+        "Shape of an input whose dimensions the model leaves open; repeatable. Several shapes for "
+        "one module: a range of batches, NAME=1..8,3,224,224, and ? for extents that --at lists.",
+    ],
+    "at": Annotated[
+        list[str] | None,
+        "[NAME=]224x224,320x240",
+        "Values of the open extents of --shape, of the input of that name, or the one that has "
+        "some; repeatable.",
+    ],
+    "of_shape": Annotated[
+        list[str] | None,
+        typer.Option("--shape"),
+        "NAME=1,3,224,224",
+        "Of a module with several shapes, the one with this input; repeatable.",
+    ],
+    "of_extents": Annotated[
+        str | None,
+        typer.Option("--at"),
+        "[NAME=]224x224",
+        "Of a module with several shapes, the one with these open extents.",
     ],
     "bound": Annotated[
         list[str] | None,
@@ -319,6 +338,38 @@ def parse_bounds(texts: list[str] | None) -> dict[str, int]:
     return bounds
 
 
+def parse_open_shapes(texts: list[str] | None) -> dict[str, tuple[int | str, ...]]:
+    """Read ``NAME=1..8,3,?,?`` options: numbers, ``?``, and ranges of numbers.
+
+    Raises `typer.BadParameter` if one is not of that form, or a name comes twice.
+    """
+    form = "NAME=1,3,224,224 with positive whole numbers, ? or ranges such as 1..8"
+    shapes: dict[str, tuple[int | str, ...]] = {}
+    for name, text in _read_named(texts, form, "shape").items():
+        parts = text.split(",") if text else []
+        if not all(re.fullmatch(r"[1-9]\d*|\?|-?\d+\.\.-?\d+", part) for part in parts):
+            raise typer.BadParameter(f"{f'{name}={text}'!r} is not of the form {form}.")
+        shapes[name] = tuple(int(part) if part.isdigit() else part for part in parts)
+    return shapes
+
+
+def parse_at(texts: list[str] | None) -> dict[str, list[tuple[int, ...]]]:
+    """Read ``NAME=224x224,320x240`` options; without a name, that of the one open input, ``""``.
+
+    Raises `typer.BadParameter` if one is not of that form, or a name comes twice.
+    """
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for text in texts or []:
+        name, _, listed = text.rpartition("=")
+        choices = listed.split(",")
+        if not all(re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", choice) for choice in choices):
+            raise typer.BadParameter(f"{text!r} is not of the form [NAME=]224x224,320x240.")
+        if name in found:
+            raise typer.BadParameter(f"the extents of {name or 'the input'!r} are listed twice.")
+        found[name] = [tuple(map(int, choice.split("x"))) for choice in choices]
+    return found
+
+
 def parse_keep_layout(texts: list[str] | None) -> dict[str, str]:
     """Read ``NAME=nchw4c`` options.
 
@@ -342,7 +393,8 @@ _SPELT = {
 FLAGS = {each.name: _SPELT.get(each.name, each.name) for each in fields(CompileOptions)}
 #: From what was typed to the field's value.
 _READ: dict[str, Callable[[Any], Any]] = {
-    "shapes": parse_shapes,
+    "shapes": parse_open_shapes,
+    "at": parse_at,
     "bounds": parse_bounds,
     "keep_layout": parse_keep_layout,
     "embed_limit_bytes": lambda megabytes: megabytes * 10**6,
@@ -361,7 +413,9 @@ def with_compile_flags(*names: str) -> Callable[[Callable[..., R]], Callable[...
         @functools.wraps(function)
         def run(**given: Any) -> R:
             typed = {name: given.pop(FLAGS[name]) for name in wanted}
-            typed |= {name: _READ[name](typed[name]) for name in wanted if name in _READ}
+            # What is tuned has one shape.
+            read = _READ if "at" in wanted else {**_READ, "shapes": parse_shapes}
+            typed |= {name: read[name](typed[name]) for name in wanted if name in read}
             return function(options=CompileOptions(**typed), **given)
 
         kind = inspect.Parameter.KEYWORD_ONLY

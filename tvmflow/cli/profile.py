@@ -72,6 +72,8 @@ def profile_module(
     no_findings: Annotated[bool, "Leave out the analysis of kernels, which takes time."] = False,
     inputs: Path | None = None,
     random_seed: int = 0,
+    of_shape: list[str] | None = None,
+    of_extents: str | None = None,
     device_index: int = 0,
     check_weights: bool = True,
 ) -> None:
@@ -93,6 +95,8 @@ def profile_module(
         "--no-findings": no_findings,
         "--inputs": inputs is not None,
         "--random-seed": random_seed != 0,
+        "--shape": bool(of_shape),
+        "--at": of_extents is not None,
         "--device-index": device_index != 0,
         "--no-check-weights": not check_weights,
     }
@@ -117,9 +121,12 @@ def profile_module(
             from .. import load
             from ..explain.profiling.measure import DEFAULT_RUNS, profile
             from .arrays import choose_inputs
+            from .variants import chosen
 
-            network = load(module, device=device_index, check_weights=check_weights)
-            stack.callback(network.close)
+            whole = load(module, device=device_index, check_weights=check_weights)
+            stack.callback(whole.close)
+            network = chosen(whole.variants, whole.metadata, of_shape, of_extents)
+            network = network or whole.variants[0]
             values = choose_inputs(inputs, random_seed, network)
             found = profile(
                 network,

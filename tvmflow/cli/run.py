@@ -48,21 +48,33 @@ def run_module(
     random_seed: Annotated[
         int | None, "N", "Random values, the same for the same N, for inputs that no file gives."
     ] = None,
+    of_shape: list[str] | None = None,
+    of_extents: str | None = None,
+    pad_batch: Annotated[
+        bool, "Pad a batch that the module does not have to the next larger one, where it may."
+    ] = False,
     device_index: int = 0,
     check_weights: bool = True,
 ) -> None:
-    """Run a compiled network once."""
+    """Run a compiled network once.
+
+    A module with several shapes takes inputs of any of them, and other batches in parts where the
+    network's samples are independent of each other.
+    """
     if inputs is None and random_seed is None:
         raise typer.BadParameter("give --inputs IN.npz, or --random-seed N for random inputs.")
     from .. import load
     from ..module.blocked_layout import all_to_logical
     from ..module.files import check_writable
     from .arrays import choose_inputs, write_outputs
+    from .variants import chosen
 
     if outputs is not None:
         check_writable(outputs)
     with load(module, device=device_index, check_weights=check_weights) as network:
-        given = network(choose_inputs(inputs, random_seed, network))
+        one = chosen(network.variants, network.metadata, of_shape, of_extents) or network
+        values = choose_inputs(inputs, random_seed, one)
+        given = one.run(values, pad_batch=pad_batch)
         results = all_to_logical(network.outputs, dict(given.items()))
     if outputs is not None:
         write_outputs(outputs, results)
@@ -99,6 +111,8 @@ def verify_module(
     inputs: Path | None = None,
     ops: list[Path] | None = None,
     random_seed: int = 0,
+    of_shape: list[str] | None = None,
+    of_extents: str | None = None,
     device_index: int = 0,
     check_weights: bool = True,
 ) -> None:
@@ -111,10 +125,12 @@ def verify_module(
     from .. import load
     from ..verify.compare import verify
     from .arrays import choose_inputs
+    from .variants import chosen
 
     load_operators(ops)
     with closing(load(module, device=device_index, check_weights=check_weights)) as network:
-        report = verify(model, network, choose_inputs(inputs, random_seed, network))
+        one = chosen(network.variants, network.metadata, of_shape, of_extents) or network
+        report = verify(model, one, choose_inputs(inputs, random_seed, one))
     outputs = [{**vars(output), "passed": output.passed} for output in report.outputs]
     about = {"passed": report.passed, "reference": report.reference}
     if not print_json({**about, "outputs": outputs, "not_finite": report.not_finite}):

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
     from ..codegen.kernels import Kernels
     from ..frontend import ImportedModel
+    from ..frontend.batch import BatchProof
+    from ..frontend.source import Source
     from ..graph.layout.algorithms import Choice
     from ..graph.layout.interface import BlockedInterface
-    from ..graph.memory import MemoryPlan
+    from ..graph.memory import MemoryPlan, Room
     from ..graph.storage.placement import Placement
     from ..runtime.json_types import JsonMapping
     from ..schedules import Scheduled
@@ -84,6 +86,20 @@ class Compilation:
     executable: relax.VMExecutable = LATER
     kernels: Kernels = LATER
     stage_ms: dict[str, float] = field(default_factory=dict)
+    #: The model, if it was read before: by a compilation of several shapes.
+    parsed: Source | None = None
+    #: Compilations of several shapes, which go through the stages up to "lower" on their own: see
+    #: `.variants`.
+    variants: list[Compilation] = field(default_factory=list)
+    #: What ``main`` of this program is called beside other shapes' ones.
+    entry: str = "main"
+    #: Names of the weights in the file, where other shapes have the same ones.
+    weight_names: dict[str, str] = field(default_factory=dict)
+    #: Of several batches: whether they may be computed in parts.
+    batch: BatchProof | None = None
+    #: Sizes of allocations that several shapes share, and the sum of those of blocks.
+    rooms: Sequence[Room] | None = None
+    shared_bytes: int = 0
 
     def __post_init__(self) -> None:
         options = self.options
@@ -97,6 +113,11 @@ class Compilation:
     def standalone(self) -> bool:
         """True if a library is made that needs no TVM."""
         return self.options.format == STANDALONE
+
+    @property
+    def is_variant(self) -> bool:
+        """True if it is one of several shapes of a module."""
+        return self.parsed is not None
 
     @property
     def half(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
@@ -16,7 +16,6 @@ from ..codegen.tir_pipeline import TIR_PIPELINE
 from ..devices.target import TargetSpec
 from ..errors import CompileError
 from ..graph.missed_fusion import fusion_left
-from ..ir.names import nodes_of_functions
 from ..ir.passes import original_errors
 from ..module.artifact import write_artifact
 from ..module.functions import pack_functions, sources_in
@@ -25,6 +24,7 @@ from ..runtime.json_types import JsonObject
 from ..schedules import Scheduled, fallback
 from .compilation import Attempt, Compilation
 from .scheduling import described, reason_of
+from .variants import nodes_by_function, parts
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ def next_attempt(job: Compilation, error: CompileError) -> Attempt:
             error.message,
         )
         return Attempt()
-    nodes = nodes_of_functions(job.unscheduled, job.nodes)
+    nodes = nodes_by_function(job)
     failed = without_code(job.scheduled, job.target)
     if not failed:
         raise error
@@ -152,23 +152,53 @@ def common_metadata(job: Compilation) -> JsonObject:
 
 def _metadata(job: Compilation) -> JsonObject:
     sources = sources_in(job.executable.mod)
-    return {
+    about = {
         **common_metadata(job),
+        **_of_shape(parts(job)[0], sources),
+        "extensions": extensions(sources),
+        "weight_scopes": job.weight_scopes,
+        "initializers": {
+            each.weight_names.get(weight, weight): names
+            for each in parts(job)
+            for weight, names in each.initializers.items()
+        },
+        "cpu": job.target.cpu,
+    }
+    if job.variants:
+        about["variants"] = [variant_metadata(each, sources) for each in job.variants]
+        about["shared_memory_bytes"] = job.shared_bytes
+        about["batch"] = None if job.batch is None else job.batch.report()
+    return about
+
+
+def _of_shape(job: Compilation, sources: Sequence[str]) -> JsonObject:
+    """What one shape of a module is made of."""
+    return {
         "inputs": job.model.inputs,
         "outputs": job.model.outputs,
         "call_checks": list(map(asdict, job.model.call_checks)),
-        "kernels": kernel_names(sources, job.schedules),
+        "kernels": [
+            kernel
+            for kernel in kernel_names(sources, job.schedules)
+            if not job.is_variant or kernel["function"] in job.schedules
+        ],
         "schedules": {name: choice.report() for name, choice in job.schedules.items()},
         "nodes": job.nodes,
         "fusion_left": fusion_left(job.unscheduled),
-        "extensions": extensions(sources),
         "algorithms": [choice.report() for choice in job.choices],
         "settled_storage": job.storage_origin,
-        "weight_scopes": job.weight_scopes,
-        "initializers": job.initializers,
         "placements": [placement.report() for placement in job.placements],
         "memory": job.memory.report(),
-        "cpu": job.target.cpu,
+    }
+
+
+def variant_metadata(job: Compilation, sources: Sequence[str]) -> JsonObject:
+    """What one of several shapes says instead of the whole module."""
+    return {
+        "entry": job.entry,
+        "weight_names": list(job.weight_names.values()),
+        "half_sums": job.half_sums,
+        **_of_shape(job, sources),
     }
 
 

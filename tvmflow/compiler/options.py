@@ -14,6 +14,7 @@ from ..devices import target as targets
 from ..devices.choices import ALGORITHMS, EMBED_LIMIT_BYTES, FORMATS, KEPT_FORMS, STANDALONE, TVM
 from ..devices.target import TargetSpec, check_choice, with_dtype, with_storage
 from ..errors import CompileError, TargetError
+from ..ir.extents import OPEN, THE_OPEN_INPUT, Extent
 from ..runtime.json_types import JsonMapping, JsonObject
 from ..tuning_logs import find_journal
 
@@ -144,6 +145,25 @@ def _checked_bounds(given: Mapping[str, int] | None) -> dict[str, int]:
     return dict(given or {})
 
 
+def _listed(
+    given: Mapping[str, Sequence[Sequence[int]]] | Sequence[Sequence[int]] | None,
+) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Extents by input name; those without a name are of the one input that has open ones.
+
+    Raises `CompileError` if they are no positive whole numbers.
+    """
+    named = given if isinstance(given, Mapping) else {THE_OPEN_INPUT: given} if given else {}
+    for name, choices in named.items():
+        for extents in choices:
+            if not all(isinstance(extent, int) and extent > 0 for extent in extents):
+                raise CompileError(
+                    f"The extents listed for {name or 'the open input'} are {extents!r}, expected "
+                    "positive whole numbers.",
+                    remedy='`at={"image": [(224, 224), (320, 240)]}`, for example',
+                )
+    return {name: tuple(map(tuple, choices)) for name, choices in named.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
     """Options of a compilation.
@@ -160,8 +180,15 @@ class CompileOptions:
     device: str = "auto"
     #: LLVM triple of the machine that will load the module, default this one.
     host: str | None = None
-    #: Shapes of inputs whose dimensions the model leaves open, by input name.
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    #: Shapes of inputs whose dimensions the model leaves open, by input name.  Several shapes for
+    #: one module are asked for by a range of batches as the first extent, such as ``"1..8"``, and
+    #: by ``"?"`` for extents that ``at`` lists (docs/shapes.md).
+    shapes: Mapping[str, tuple[Extent, ...]] = field(default_factory=dict)
+    #: Values of the open extents of ``shapes``, by input: ``{"image": [(224, 224), (320, 240)]}``.
+    #: Where one input has some, its name may be left out.
+    at: Mapping[str, Sequence[tuple[int, ...]]] | Sequence[tuple[int, ...]] = field(
+        default_factory=dict
+    )
     #: Bounds of sizes that are known only at run time, where the worst case is larger than needed:
     #: by the names of the nodes whose results have such a size, or of these results.  A run that
     #: needs more raises an error.
@@ -205,7 +232,11 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         checked = {
-            "shapes": {name: tuple(shape) for name, shape in (self.shapes or {}).items()},
+            "shapes": {
+                name: tuple(OPEN if extent is None else extent for extent in shape)
+                for name, shape in (self.shapes or {}).items()
+            },
+            "at": _listed(self.at),
             "bounds": _checked_bounds(self.bounds),
             "storage_overrides": STORAGE_OVERRIDES.checked(self.storage_overrides),
             "algorithms": CONVOLUTION_ALGORITHMS.checked(self.algorithms),
@@ -236,6 +267,16 @@ class CompileOptions:
                 remedy="Use `target=opencl`, or `format=tvm`.",
             )
         return with_dtype(spec, self.dtype)
+
+    @property
+    def listed_extents(self) -> Mapping[str, Sequence[tuple[int, ...]]]:
+        """The extents of `at` by input, also of the one without a name."""
+        return _listed(self.at)
+
+    @property
+    def static_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of a compilation of one shape."""
+        return dict(self.shapes)  # type: ignore[arg-type]
 
     def to_json(self) -> JsonObject:
         """Options that differ from the defaults, and the precisions and the storage."""

@@ -61,7 +61,8 @@ WEIGHTS = "tvmflow.weights"
 
 def import_model(job: Compilation) -> None:
     """ONNX to Relax, with static shapes and constant weights."""
-    job.model = load_model(job.source, dict(job.options.shapes) or None, bounds=job.options.bounds)
+    source, options = job.parsed or job.source, job.options
+    job.model = load_model(source, options.static_shapes or None, bounds=options.bounds)
     job.mod = job.model.mod
 
 
@@ -264,14 +265,15 @@ def schedule_functions(job: Compilation, mod: IRModule) -> IRModule:
     with journals_of(job) as journals:
         mod, job.schedules = schedule_module(mod, job.target, job.attempt, journals, nodes)
     job.scheduled = mod
-    tell_matches(job.attempt, job.schedules)
+    if not job.is_variant:
+        tell_matches(job.attempt, job.schedules)
     return mod
 
 
 @job_pass("PlanMemory")
 def plan(job: Compilation, mod: IRModule) -> IRModule:
     """Let tensors share memory."""
-    mod, job.memory = plan_memory(mod)
+    mod, job.memory = plan_memory(mod, job.rooms)
     return mod
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tvm import IRModule
 
     from .dump import Dump
+    from .passes import Stage
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ def compile(
             dump = Dump(Path(dump_ir), dump_ir_filter)
         with as_onnx(model, example_inputs) as source:
             job = Compilation(source, options, folder / file_name, target)
-            run_stages(job, progress=progress, dump=dump)
+            run_variants(job, progress, dump)
         return Module.from_temporary(job.output, lambda: shutil.rmtree(folder, ignore_errors=True))
     except BaseException:
         # Ctrl-C included: nothing of an unfinished compilation stays behind.
@@ -119,6 +120,37 @@ def _with_fields() -> inspect.Signature:
 compile.__signature__ = _with_fields()  # type: ignore[attr-defined]
 
 
+def run_variants(job: Compilation, progress: Progress | None, dump: Dump | None) -> None:
+    """Run all stages, for several shapes those up to "weights" for one after the other."""
+    from .variants import FunctionPool, WeightPool, expand_variants, kept_apart
+
+    job.variants = expand_variants(job)
+    if not job.variants:
+        run_stages(job, progress=progress, dump=dump)
+        return
+    weights, functions = WeightPool(), FunctionPool()
+    for number, each in enumerate(job.variants):
+        run_stages(each, until="weights", progress=progress, dump=dump, suffix=_suffix(number))
+        weights.add(each)
+        functions.rename(each)
+        if not job.standalone:
+            # Constants have become weights, which the shapes share.
+            each.model = replace(each.model, mod=each.mod)
+        for name, ms in each.stage_ms.items():
+            job.stage_ms[name] = job.stage_ms.get(name, 0.0) + ms
+    first = job.variants[0]
+    job.model, job.target, job.storage_origin = first.model, first.target, first.storage_origin
+    job.weights, job.weight_scopes = weights.weights, weights.scopes
+    if job.batch is not None:
+        job.batch = kept_apart(job, job.batch)
+    run_stages(job, first="schedule", progress=progress, dump=dump)
+
+
+def _suffix(number: int) -> str:
+    """What tells dumps of a further shape from those of the first."""
+    return f"_{number}" if number else ""
+
+
 def run_stages(
     job: Compilation,
     *,
@@ -126,14 +158,17 @@ def run_stages(
     until: str = "export",
     progress: Progress | None = None,
     dump: Dump | None = None,
+    suffix: str = "",
 ) -> IRModule:
     """Run the stages of a compilation from ``first`` to ``until``, both included.
 
-    Returns the program as it is then.
+    Returns the program as it is then.  ``suffix`` is behind the names of what is dumped.  Of
+    several shapes, "schedule" and "lower" run for each of them (`.variants`).
 
     Where no code can be generated, the schedules are made again: see `generate.next_attempt`.
     """
     from .passes import STAGES
+    from .variants import begin_schedules
 
     names = [stage.name for stage in STAGES]
     index, end = names.index(first), names.index(until)
@@ -142,17 +177,16 @@ def run_stages(
         if progress is not None:
             progress(stage.name, index, len(STAGES))
         if stage.name == "schedule":
-            job.unscheduled = job.mod
+            begin_schedules(job)
         started = time.perf_counter()
         try:
-            with dump.stage(job, f"{index}_{stage.name}") if dump is not None else nullcontext():
-                stage(job)
+            _run_stage(stage, job, dump, f"{index}_{stage.name}{suffix}")
         except CompileError as error:
             if stage.name != "build":
                 raise
             from .generate import next_attempt
 
-            job.attempt, job.mod = next_attempt(job, error), job.unscheduled
+            begin_schedules(job, next_attempt(job, error))
             index = names.index("schedule")
             continue
         ms = (time.perf_counter() - started) * 1e3
@@ -160,3 +194,24 @@ def run_stages(
         logger.info("%-9s %8.1f ms", stage.name, ms)
         index += 1
     return job.mod
+
+
+def _run_stage(stage: Stage, job: Compilation, dump: Dump | None, stem: str) -> None:
+    """Run a stage for each shape, or for all at once; write what it makes if that is wanted."""
+    from .variants import merge_lowered, merge_schedules, share_memory
+
+    def run(each: Compilation, name: str) -> None:
+        with dump.stage(each, name) if dump is not None else nullcontext():
+            stage(each)
+
+    if not job.variants or stage.name not in ("schedule", "lower"):
+        run(job, stem)
+        return
+    if stage.name == "lower" and not job.standalone:
+        for each in job.variants:
+            each.rooms = None
+            stage(each)
+        share_memory(job)
+    for number, each in enumerate(job.variants):
+        run(each, f"{stem}{_suffix(number)}")
+    (merge_schedules if stage.name == "schedule" else merge_lowered)(job)

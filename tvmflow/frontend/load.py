@@ -11,6 +11,7 @@ import onnx
 import tvm
 
 from ..errors import UnsupportedModelError
+from ..ir.extents import Extent
 from ..ir.limits import LARGE_WEIGHT_BYTES
 from ..ir.tensors import SizeLimit, TensorInfo, count_name
 from ..module.call_checks import CallCheck
@@ -19,7 +20,8 @@ from .graph import Graph, node_name, unsupported
 from .prepare import prepare
 from .propagate import call_checks, propagate
 from .rewrite import fold_batch_norms, widen
-from .source import open_model
+from .source import Source, open_model
+from .variants import Expansion, expand
 
 
 @dataclass
@@ -53,7 +55,7 @@ class ImportedModel:
 
 
 def load_model(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto | Source,
     shapes: Mapping[str, Sequence[int]] | None = None,
     *,
     bounds: Mapping[str, int] | None = None,
@@ -61,10 +63,10 @@ def load_model(
 ) -> ImportedModel:
     """Import an ONNX model.
 
-    ``model`` is a path, beside which external data is found, a serialized model, or a model in
-    memory; ``shapes`` are those of inputs with dynamic dimensions, by name, and ``bounds`` those
-    of sizes known only at run time, by node or value.  Weights of at least
-    ``large_weight_bytes`` are not loaded but returned as memory-mapped arrays.
+    ``model`` is a path, beside which external data is found, a serialized model, a model in
+    memory, or one that `open_model` has parsed; ``shapes`` are those of inputs with dynamic
+    dimensions, by name, and ``bounds`` those of sizes known only at run time, by node or value.
+    Weights of at least ``large_weight_bytes`` are not loaded but returned as memory-mapped arrays.
 
     Raises ``ModelError`` if the model cannot be read, is damaged or describes no computation;
     ``ShapeError`` if an input's shape is not static in the end, or a bound is for nothing;
@@ -129,3 +131,14 @@ def _add_counts(graph: Graph, names: list[str]) -> tuple[SizeLimit, ...]:
         names.append(name)
         graph.outputs.append(value)
     return tuple(SizeLimit(count_name(m.name), m.node, m.bound) for m in graph.limits)
+
+
+def expand_shapes(
+    source: Source,
+    shapes: Mapping[str, Sequence[Extent]],
+    at: Mapping[str, Sequence[Sequence[int]]],
+) -> Expansion:
+    """Return the variants of a model that `shapes` and `at` ask for; see `.variants.expand`."""
+    graph = source.model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    return expand([value for value in graph.input if value.name not in weights], shapes, at)

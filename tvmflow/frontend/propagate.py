@@ -345,14 +345,14 @@ def _fold(
     if max(sizes, default=0) > _FOLD_LIMIT_ELEMENTS:
         return None
     try:
-        results = _evaluated(node, inputs, graph.opset)
+        results = evaluated(node, inputs, graph.opset)
     except Exception:  # noqa: BLE001 (of any kind, NumPy's or a user's: the node runs as it is)
         return None
     numeric = node.domain or all(array.dtype.kind in "fiub" for array in results.values())
     return results if numeric else None
 
 
-def _evaluated(
+def evaluated(
     node: onnx.NodeProto, inputs: Mapping[str, np.ndarray], opset: int
 ) -> dict[str, np.ndarray]:
     """Run one node: a custom operator's reference, else ONNX's reference evaluator."""

@@ -30,7 +30,7 @@ def static_inputs(
     large; ``UnsupportedModelError`` if an input is not a tensor of a supported element type.
     """
     given = {name: _extents(name, shape) for name, shape in (shapes or {}).items()}
-    declared = {value.name: _declared(value) for value in inputs}
+    declared = declared_dims(inputs)
     for name in given:
         if name not in declared:
             known = ", ".join(map(repr, declared)) or "no inputs"
@@ -60,9 +60,17 @@ def static_inputs(
     return tuple(result)
 
 
+def declared_dims(inputs: Sequence[onnx.ValueInfoProto]) -> dict[str, list[_Dim] | None]:
+    """Return the inputs' dimensions in the file: extents, symbols, or ``None`` if nothing is known.
+
+    An input whose rank is unknown has none.
+    """
+    return {value.name: _declared(value) for value in inputs}
+
+
 def with_open_batch(inputs: Sequence[onnx.ValueInfoProto]) -> list[str]:
     """Return the names of the inputs whose first dimension is open."""
-    dims = {value.name: _declared(value) for value in inputs}
+    dims = declared_dims(inputs)
     return [name for name, known in dims.items() if known and not isinstance(known[0], int)]
 
 
@@ -76,7 +84,7 @@ def batch_shapes(
     Raises ``ShapeError`` if no input has an open first dimension, more of one with a batch is open,
     or a given shape contradicts the model.
     """
-    declared = {value.name: _declared(value) for value in inputs}
+    declared = declared_dims(inputs)
     dims = {name: known for name, known in declared.items() if known}
     is_open = with_open_batch(inputs)
     if not is_open:

@@ -90,15 +90,17 @@ class Source:
 
 
 def open_model(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto | Source,
     large_weight_bytes: int = LARGE_WEIGHT_BYTES,
 ) -> Source:
-    """Parse a model without loading its large tensors.
+    """Parse a model without loading its large tensors; one that was parsed stays as it is.
 
     A message in memory is used as it is: nothing here or later changes it.
 
     Raises ``ModelError`` if there is no such file, it cannot be read, or it is no ONNX model.
     """
+    if isinstance(model, Source):
+        return model
     if isinstance(model, onnx.ModelProto):
         if not model.HasField("graph"):
             raise ModelError(

@@ -34,7 +34,7 @@ for any plan.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from math import prod
 
@@ -169,6 +169,22 @@ class Block:
         )
 
 
+@dataclass(frozen=True)
+class Room:
+    """The size of an allocation, which may be larger than what one plan needs of it."""
+
+    bytes: int
+    extent: Extent | None = None
+
+    def together(self, other: Room) -> Room:
+        """Room for either."""
+        if self.extent is None or other.extent is None:
+            return Room(max(self.bytes, other.bytes))
+        a, b = self.extent, other.extent
+        extent = Extent(max(a.width, b.width), max(a.height, b.height), max(a.layers, b.layers))
+        return Room(self.bytes // a.texels * extent.texels, extent)
+
+
 @dataclass
 class MemoryPlan:
     """Blocks, and the tensors in and outside of them."""
@@ -177,6 +193,13 @@ class MemoryPlan:
     blocks: list[Block]
     #: Names of the functions that are called, in order.
     steps: list[str] = field(default_factory=list)
+
+    @property
+    def allocations(self) -> list[Block]:
+        """The blocks, and of each result a block of its own."""
+        results = [t for t in self.tensors if t.block is None]
+        own = [Block(t.kind, t.bytes, t.extent, [t]) for t in results]
+        return [*self.blocks, *own]
 
     @property
     def peak_bytes(self) -> int:
@@ -239,11 +262,64 @@ def _greedy(tensors: Iterable[Tensor]) -> list[Block]:
     return blocks
 
 
+def share_rooms(
+    wanted: Sequence[Sequence[tuple[Hashable, Room]]],
+) -> tuple[list[Room], list[list[int]]]:
+    """Let lists of allocations share rooms of their kinds, where one list at a time is used.
+
+    Returned are the rooms, and for each list the numbers of its allocations' rooms.  The largest
+    list and allocation choose first; each takes the room that has to grow least, or a new one if
+    that grows less, as tensors do within a plan.
+    """
+    rooms: list[Room] = []
+    kinds: list[Hashable] = []
+    places: list[list[int]] = [[0] * len(each) for each in wanted]
+    sizes = [sum(room.bytes for _, room in each) for each in wanted]
+    for number in sorted(range(len(wanted)), key=lambda n: -sizes[n]):
+        taken: set[int] = set()
+        for index, (kind, room) in sorted(
+            enumerate(wanted[number]), key=lambda item: -item[1][1].bytes
+        ):
+            free = [n for n, known in enumerate(kinds) if known == kind and n not in taken]
+            growths = [(rooms[n].together(room).bytes - rooms[n].bytes, n) for n in free]
+            growth, place = min(growths, default=(room.bytes, 0))
+            if growth >= room.bytes:
+                place = len(rooms)
+                rooms.append(room)
+                kinds.append(kind)
+            rooms[place] = rooms[place].together(room)
+            places[number][index] = place
+            taken.add(place)
+    return rooms, places
+
+
+def shared_rooms(plans: Sequence[MemoryPlan]) -> tuple[list[list[Room]], int]:
+    """Sizes for the allocations of plans of which one at a time is used, and those of all blocks.
+
+    Allocators keep memory by its size: with equal sizes there is that of the largest plan, and not
+    of all of them.  The sizes are in the order of :attr:`MemoryPlan.allocations`.
+    """
+    # Results outlive a run: they have no memory of blocks.
+    wanted: list[list[tuple[Hashable, Room]]] = [
+        [
+            ((block.kind, index < len(plan.blocks)), Room(block.bytes, block.extent))
+            for index, block in enumerate(plan.allocations)
+        ]
+        for plan in plans
+    ]
+    rooms, places = share_rooms(wanted)
+    of_blocks = {
+        place for plan, own in zip(plans, places, strict=True) for place in own[: len(plan.blocks)]
+    }
+    return [[rooms[n] for n in own] for own in places], sum(rooms[n].bytes for n in of_blocks)
+
+
 class _Planner:
     """Follows tensors through ``main`` under all their names."""
 
-    def __init__(self, mod: IRModule):
+    def __init__(self, mod: IRModule, rooms: Sequence[Room] | None = None):
         self.mod = mod
+        self.rooms = rooms
         self.main = mod["main"]
         self.bindings = bindings_of(self.main)
         #: Allocated tensors that a variable may refer to.
@@ -313,22 +389,27 @@ class _Planner:
     def _apply(self, plan: MemoryPlan) -> IRModule:
         storages: dict[relax.Var | int, relax.Var] = {}
         bindings: list[relax.Binding] = []
+        allocations = plan.allocations
+        rooms = self.rooms or [Room(block.bytes, block.extent) for block in allocations]
+        results = {id(b.tensors[0]): n for n, b in enumerate(allocations) if n >= len(plan.blocks)}
         for binding in self.bindings:
             tensor = self.tensors.get(binding.var)
-            if tensor is None or (tensor.block is None and tensor.scope is None):
+            plain = tensor is not None and tensor.block is None and tensor.scope is None
+            if tensor is None or (plain and self.rooms is None):
                 bindings.append(binding)
                 continue
             key = binding.var if tensor.block is None else tensor.block
             if tensor.block is None:
-                # A result in an image of its own.
-                name = f"{tensor.name}_image"
-                block = Block(tensor.kind, tensor.bytes, tensor.extent)
+                # A result in an image of its own, or in as large a buffer as other plans' is.
+                name = f"{tensor.name}_{'buffer' if plain else 'image'}"
+                number = results[id(tensor)]
             else:
                 name = f"{'image' if tensor.is_image else 'buffer'}{tensor.block}"
-                block = plan.blocks[tensor.block]
+                number = tensor.block
             if key not in storages:
                 storages[key] = relax.Var(name, relax.ObjectType())
-                bindings.append(relax.VarBinding(storages[key], _allocate(block)))
+                value = _allocate(allocations[number].kind, rooms[number])
+                bindings.append(relax.VarBinding(storages[key], value))
             value = _tensor_in(storages[key], tensor, binding.var.ty)
             bindings.append(relax.VarBinding(binding.var, value))
         body = [relax.BindingBlock(bindings)]
@@ -340,16 +421,16 @@ def _name_of(operator: relax.Expr) -> str:
     return str(next((getattr(operator, n) for n in names if hasattr(operator, n)), operator))
 
 
-def _allocate(block: Block) -> relax.Expr:
-    extent, dtype = block.extent, "float32"
+def _allocate(kind: str, room: Room) -> relax.Expr:
+    extent, dtype = room.extent, "float32"
     if extent is not None:
         shape = [extent.layers, extent.height, extent.width, CHANNELS]
-    elif is_half(block.kind):
-        shape = [block.bytes // 2]
+    elif is_half(kind):
+        shape = [room.bytes // 2]
     else:
-        shape, dtype = [block.bytes], "uint8"
+        shape, dtype = [room.bytes], "uint8"
     # The virtual machine's own operator: that of the memory dialect forgets the dtype.
-    operator, scope = Op.get("relax.vm.alloc_storage"), StringImm(block.kind)
+    operator, scope = Op.get("relax.vm.alloc_storage"), StringImm(kind)
     return relax.Call(operator, [relax.ShapeExpr(shape), relax.prim_value(0), _dtype(dtype), scope])
 
 
@@ -366,6 +447,10 @@ def _dtype(name: str) -> relax.Expr:
     return GenericConst(tvm.DataType(name), relax.AnyType())
 
 
-def plan_memory(mod: IRModule) -> tuple[IRModule, MemoryPlan]:
-    """Plan the memory of ``main`` and write the plan into it."""
-    return _Planner(mod).run()
+def plan_memory(mod: IRModule, rooms: Sequence[Room] | None = None) -> tuple[IRModule, MemoryPlan]:
+    """Plan the memory of ``main`` and write the plan into it.
+
+    ``rooms`` are sizes of the plan's allocations that other plans share, as `shared_rooms` has them
+    for the plan that is made of ``mod`` without any.
+    """
+    return _Planner(mod, rooms).run()

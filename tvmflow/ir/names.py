@@ -44,15 +44,27 @@ LONGEST_FUNCTION = 128
 @module_pass("ShortenFunctions")
 def ShortenFunctions(mod: IRModule) -> IRModule:  # noqa: N802
     """Cut the names of fused functions that are too long for drivers, and put a digest behind."""
-    renamed: dict[GlobalVar, GlobalVar] = {}
+    renamed = {}
     for var, _ in mod.functions_items():
         name = var.name_hint
         if len(name) > LONGEST_FUNCTION:
             digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-            renamed[var] = GlobalVar(f"{name[: LONGEST_FUNCTION - 9]}_{digest}")
-            relax.expr._update_type(renamed[var], var.ty)
-    if not renamed:
+            renamed[name] = f"{name[: LONGEST_FUNCTION - 9]}_{digest}"
+    return with_renamed_functions(mod, renamed)
+
+
+def with_renamed_functions(mod: IRModule, names: Mapping[str, str]) -> IRModule:
+    """A module with other names for some of its primary functions; equal ones may get one name."""
+    if not names:
         return mod
+    renamed: dict[GlobalVar, GlobalVar] = {}
+    known = {var.name_hint: var for var, _ in mod.functions_items() if var.name_hint not in names}
+    for var, _ in mod.functions_items():
+        if (name := names.get(var.name_hint)) is not None:
+            if name not in known:
+                known[name] = GlobalVar(name)
+                relax.expr._update_type(known[name], var.ty)
+            renamed[var] = known[name]
     functions = {}
     for var, function in mod.functions_items():
         new = renamed.get(var, var)

@@ -26,7 +26,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -44,7 +44,7 @@ from . import elf
 from .elf import META
 from .files import publish, require_space, staging
 from .link import link_shared
-from .metadata import check_module
+from .metadata import FORMAT_OF_SHAPES, check_module
 from .schema import MOST_BYTES, SchemaError, anything, parse, record
 from .standalone.format import WEIGHTS_MAGIC
 from .weights import WeightsError, map_weights, pieces, plan_weights, write_weights
@@ -52,7 +52,8 @@ from .weights import WeightsError, map_weights, pieces, plan_weights, write_weig
 if TYPE_CHECKING:
     import tvm
 
-#: Version of the layout of sections and metadata; another version is refused.
+#: Version of the layout of sections and metadata; another version is refused.  A module of several
+#: shapes has `FORMAT_OF_SHAPES`: an older tvmflow would take it for the first of them.
 FORMAT = 1
 
 WEIGHTS = ".tvmflow.weights"
@@ -87,6 +88,31 @@ class Artifact:
     def outputs(self) -> tuple[TensorInfo, ...]:
         """The network's outputs, in order."""
         return tensor_infos(self.metadata["outputs"])
+
+    @cached_property
+    def variants(self) -> tuple[Artifact, ...]:
+        """The module as if it had one of its shapes, for each; itself if it has one."""
+        told = self.metadata.get("variants")
+        return (self,) if told is None else tuple(map(self._variant, told))
+
+    @property
+    def input_rooms(self) -> list[int]:
+        """Bytes of the largest of all shapes, for each input."""
+        return [
+            max(info.size_bytes for info in infos)
+            for infos in zip(*(variant.inputs for variant in self.variants), strict=True)
+        ]
+
+    def _variant(self, own: JsonMapping) -> Artifact:
+        names = own["weight_names"]
+        records = {record["name"]: record for record in self.metadata["weights"]}
+        common = {n: v for n, v in self.metadata.items() if n not in ("variants", "batch")}
+        weights = {"weights": [records[name] for name in dict.fromkeys(names)]}
+        return replace(
+            self,
+            metadata={**common, **own, **weights},
+            weights={name: self.weights[name] for name in dict.fromkeys(names)},
+        )
 
     @property
     def weights_bytes(self) -> int:
@@ -203,12 +229,12 @@ def _parse_metadata(path: Path, text: bytes) -> JsonObject:
     except SchemaError as error:
         raise _damaged(path, f"its description is not readable: {error}") from error
     found = meta["format"]
-    if found is True or found != FORMAT:
+    if found is True or found not in (FORMAT, FORMAT_OF_SHAPES):
         raise unreadable(
             path,
             f"it has format {str(found)[:60]}, written by tvmflow "
             f"{str(meta.get('tvmflow', 'of an unknown version'))[:60]}, but this tvmflow "
-            f"{_versions.__version__} reads format {FORMAT}",
+            f"{_versions.__version__} reads formats {FORMAT} and {FORMAT_OF_SHAPES}",
             "Compile the model again, or use the version of tvmflow that wrote it.",
         )
     return meta
@@ -343,16 +369,17 @@ def write_artifact(
         library = stage / final.name
         sidecar = stage / (final.name + SIDECAR_SUFFIX)
         require_space(stage, CODE_BYTES)
+        variants = [_interface(variant) for variant in metadata.get("variants", ())]
         meta = {
-            "format": FORMAT,
+            "format": FORMAT_OF_SHAPES if variants else FORMAT,
             "tvmflow": _versions.__version__,
             "tvm": _versions.REQUIRED_TVM["apache-tvm"],
             "tvm_ffi": _versions.REQUIRED_TVM["apache-tvm-ffi"],
             **metadata,
             "host": machine.triple,
             "linked_with": export_library(executable, library, machine, stage),
-            "inputs": [_describe(tensor) for tensor in metadata["inputs"]],
-            "outputs": [_describe(tensor) for tensor in metadata["outputs"]],
+            **_interface(metadata),
+            **({"variants": variants} if variants else {}),
             "weights": [
                 {"name": n, "shape": list(w.shape), "dtype": w.dtype.name, "bytes": w.nbytes}
                 for n, w in weights.items()
@@ -414,6 +441,12 @@ def export_library(
             return link_shared(list(objects), Path(output), host, work)
 
     return str(executable.export_library(str(library), fcompile=Link(), workspace_dir=str(work)))
+
+
+def _interface(about: JsonMapping) -> JsonObject:
+    """Describe inputs and outputs in what is told of a module, or of one of its shapes."""
+    sides = ("inputs", "outputs")
+    return {**about, **{side: [_describe(tensor) for tensor in about[side]] for side in sides}}
 
 
 def _encode(meta: JsonObject) -> bytes:

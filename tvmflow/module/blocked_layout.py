@@ -27,9 +27,10 @@ def to_blocked(info: TensorInfo, array: np.ndarray) -> np.ndarray:
 
 def to_logical(info: TensorInfo, array: np.ndarray) -> np.ndarray:
     """An array in the layout of the ONNX model, without padding."""
-    if info.logical_shape is None or array.shape == info.logical_shape:
+    if info.logical_shape is None or array.shape == info.logical_shape or array.ndim != 5:
         return array
-    n, blocks, height, width, lanes = info.shape
+    # Of a module with several shapes, the array may have another one than is described.
+    n, blocks, height, width, lanes = array.shape
     channels = array.transpose(0, 1, 4, 2, 3).reshape(n, blocks * lanes, height, width)
     return np.ascontiguousarray(channels[:, : info.logical_shape[1]])
 

@@ -7,6 +7,8 @@ import lzma
 import tvm
 from tvm import IRModule, tirx
 
+from ..runtime.json_types import JsonMapping
+
 
 def modules_in(root: tvm.runtime.Module) -> list[tvm.runtime.Module]:
     """Modules of device code inside a module, however deep TVM nests them."""
@@ -41,6 +43,15 @@ def unpack_functions(content: bytes) -> dict[str, tirx.PrimFunc]:
         gv.name_hint: function.with_attr("global_symbol", gv.name_hint)
         for gv, function in mod.functions.items()
     }
+
+
+def functions_of_shape(content: bytes, metadata: JsonMapping) -> dict[str, tirx.PrimFunc]:
+    """The same, of a module with several shapes only those of the one that is described."""
+    found = unpack_functions(content)
+    if not {"entry", "variants"} & metadata.keys():
+        return found
+    called = {kernel["function"] for kernel in metadata["kernels"]}
+    return {name: function for name, function in found.items() if name in called}
 
 
 def tir_text(function: tirx.PrimFunc) -> str:

@@ -32,10 +32,13 @@ def module_html(module: Module) -> str:
         *(_row("input", info) for info in module.inputs),
         *(_row("output", info) for info in module.outputs),
     ]
+    shapes = module.variants
     plan = about.get("memory")
     facts = [f"{module.target} ({about['device']}) on {about['host']}"]
     if isinstance(plan, Mapping) and "peak_bytes" in plan:
         facts.append(f"{bytes_text(plan['peak_bytes'])} of intermediate memory")
+    if len(shapes) > 1:
+        facts.append(f"{len(shapes)} shapes, of which this is the first")
     parts = [
         f"<p><b>{escape(str(about['name']))}</b>: {escape(', '.join(facts))}</p>",
         html_table(("", "name", "dtype", "shape"), tensors),

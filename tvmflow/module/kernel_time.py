@@ -132,7 +132,7 @@ def _profile_calls(session: Session, values: Sequence[object], runs: int) -> lis
         return 0
 
     machine.set_instrument(tvm_ffi.convert(instrument))
-    arguments, entry = session.bring(values, reuse=True), machine["main"]
+    arguments, entry = session.bring(values, reuse=True), machine[session.entry_name]
     by_run = []
     with session.errors("Measuring kernels"):
         for _ in range(runs + 1):

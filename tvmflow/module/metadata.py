@@ -27,6 +27,9 @@ from .schema import (
 )
 from .weights import DTYPE_NAMES, MOST_DIMENSIONS
 
+#: The format of a module with several shapes (`.artifact`).
+FORMAT_OF_SHAPES = 2
+
 SHAPE = list_of(whole(0), most=MOST_DIMENSIONS)
 DTYPE = one_of(DTYPE_NAMES)
 IMAGE = maybe(matching(r"\d{1,9}x\d{1,9}(x\d{1,9})?", "an extent in texels"))
@@ -92,35 +95,62 @@ _COMMON = {
     "stage_ms": named(number),
 }
 
+#: Shapes of a module, at most.  Each has kernels of its own: all of them are compiled before the
+#: file is there, and built by a device's driver before the first call.
+MOST_VARIANTS = 16
+#: Where the samples of a batch lie: `tvmflow.frontend.batch`.
+BATCH = record({"axis": whole(0, MOST_DIMENSIONS - 1), "each": whole(1)})
+
+_PROOF = maybe(
+    record(
+        {"proven": flag, "inputs": named(BATCH), "outputs": named(BATCH)},
+        {"reason": text, "node": text},
+    )
+)
+
+#: What a module says of its shape, or of each of several.
+_INTERFACE = {
+    "inputs": list_of(TENSOR),
+    "outputs": list_of(TENSOR),
+    "kernels": list_of(record({"name": text, "function": text})),
+}
+_OF_SHAPE = {
+    "call_checks": list_of(CALL_CHECK),
+    "schedules": named(SCHEDULE),
+    "nodes": named(list_of(text)),
+    "fusion_left": list_of(FUSION),
+    "half_sums": list_of(whole()),
+    "algorithms": list_of(record({"convolution": text, "algorithm": text, "reason": text})),
+    "settled_storage": maybe(text),
+    "placements": list_of(PLACEMENT),
+    "memory": maybe(MEMORY),
+}
+
 MODULE = record(
     {
         **_COMMON,
         "tvm_ffi": text,
-        "inputs": list_of(TENSOR),
-        "outputs": list_of(TENSOR),
-        "kernels": list_of(record({"name": text, "function": text})),
+        **_INTERFACE,
         "weights": list_of(WEIGHT),
         "weights_file": FILE_NAME,
         "weights_digest": HEX,
     },
     {
+        **_OF_SHAPE,
         "weights_xxh64": HEX,
         "functions_digest": HEX,
-        "call_checks": list_of(CALL_CHECK),
-        "schedules": named(SCHEDULE),
-        "nodes": named(list_of(text)),
-        "fusion_left": list_of(FUSION),
         "extensions": list_of(text),
-        "half_sums": list_of(whole()),
-        "algorithms": list_of(record({"convolution": text, "algorithm": text, "reason": text})),
-        "settled_storage": maybe(text),
         "weight_scopes": named(maybe(text)),
         "initializers": named(list_of(text)),
-        "placements": list_of(PLACEMENT),
-        "memory": maybe(MEMORY),
         "cpu": maybe(text),
         "linked_with": text,
         "limits": list_of(LIMIT),
+        "variants": list_of(
+            record({"entry": text, "weight_names": list_of(text), **_INTERFACE}, _OF_SHAPE),
+            most=MOST_VARIANTS,
+        ),
+        "batch": _PROOF,
+        "shared_memory_bytes": whole(),
     },
 )
 
@@ -134,6 +164,8 @@ STANDALONE = record(
         "reference": text,
         "bounded_axes": named(whole()),
         "limits": list_of(LIMIT),
+        "batch": _PROOF,
+        "variants": list_of(record({}, {"logical_shapes": named(SHAPE)}), most=MOST_VARIANTS),
     },
 )
 
@@ -141,14 +173,71 @@ STANDALONE = record(
 def check_module(metadata: JsonObject) -> None:
     """Refuse (`SchemaError`) what a module for TVM's runtime cannot say of itself."""
     MODULE(metadata, "")
-    for kind in ("inputs", "outputs", "weights"):
-        if len({tensor["name"] for tensor in metadata[kind]}) < len(metadata[kind]):
-            raise SchemaError(f"two of the {kind} have one name")
+    _check_names(metadata, "weights")
+    _check_shape(metadata)
+    several = metadata.get("format") == FORMAT_OF_SHAPES
+    if several != ("variants" in metadata) or (several and len(metadata["variants"]) < 2):
+        raise SchemaError(
+            f"its format is {metadata.get('format')}, which does not fit its variants"
+        )
+    if several:
+        _check_variants(metadata)
+
+
+def _check_names(metadata: JsonMapping, kind: str) -> None:
+    if len({tensor["name"] for tensor in metadata[kind]}) < len(metadata[kind]):
+        raise SchemaError(f"two of the {kind} have one name")
+
+
+def _check_shape(metadata: JsonMapping) -> None:
+    """Check what a module says of its shape, or of one of several."""
     for side in ("inputs", "outputs"):
+        _check_names(metadata, side)
         for index, tensor in enumerate(metadata[side]):
             check_interface(tensor, f"{side}[{index}]")
     check_counts(metadata["outputs"], metadata.get("limits", ()))
     _check_memory(metadata.get("memory") or {})
+
+
+def _check_variants(metadata: JsonMapping) -> None:
+    """Compare the shapes with each other, and their weights and batches with what there is."""
+    variants, weights = metadata["variants"], {w["name"] for w in metadata["weights"]}
+    if len({variant["entry"] for variant in variants}) < len(variants):
+        raise SchemaError("two of the variants have one entry")
+    shapes = set()
+    for index, variant in enumerate(variants):
+        where = f"variants[{index}]"
+        try:
+            _check_shape(variant)
+        except SchemaError as error:
+            raise SchemaError(f"{where}: {error}") from error
+        for side in ("inputs", "outputs"):
+            alike = [
+                [(t["name"], t["dtype"], len(t["shape"])) for t in each[side]]
+                for each in (variant, metadata)
+            ]
+            if alike[0] != alike[1]:
+                raise SchemaError(f"{where}.{side} are others than those of the module")
+        shapes.add(tuple(tuple(tensor["shape"]) for tensor in variant["inputs"]))
+        if missing := [name for name in variant["weight_names"] if name not in weights]:
+            raise SchemaError(f"{where}.weight_names has {missing[0]}, which is no weight")
+    if len(shapes) < len(variants):
+        raise SchemaError("two of the variants have the same shapes")
+    _check_batch(metadata)
+
+
+def _check_batch(metadata: JsonMapping) -> None:
+    """Compare the axes of the batch with the inputs and outputs that have them."""
+    batch = metadata.get("batch") or {}
+    for side in ("inputs", "outputs"):
+        tensors = {tensor["name"]: tensor for tensor in metadata[side]}
+        for name, place in batch.get(side, {}).items():
+            tensor = tensors.get(name)
+            shape = () if tensor is None else tensor.get("logical_shape") or tensor["shape"]
+            if place["axis"] >= len(shape):
+                raise SchemaError(f"batch.{side}.{name} has an axis that is not there")
+    if batch.get("proven") and set(batch["outputs"]) != {t["name"] for t in metadata["outputs"]}:
+        raise SchemaError("batch.outputs are not those of the module")
 
 
 def check_interface(tensor: JsonMapping, where: str) -> None:

@@ -21,6 +21,7 @@ from .. import _versions
 from ..devices.host import Host
 from ..errors import ArtifactError, InputError
 from ..ir.tensors import TensorInfo
+from ..ir.units import counted
 from ..runtime.json_types import JsonObject
 from .artifact import SIDECAR_SUFFIX, Artifact, read_artifact, remove_stale_sidecar
 from .files import place_copy, publish, staging
@@ -29,6 +30,7 @@ from .run_time_sizes import RunTimeSizes
 from .standalone.programs import SUFFIX as PROGRAMS_SUFFIX
 from .standalone.read import is_standalone
 from .values import Outputs, order_inputs
+from .variants import find, run_any
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -67,12 +69,13 @@ class Module(ABC):
         outputs: tuple[TensorInfo, ...],
         device_index: int,
         weights_path: Path | None,
+        whole: tuple[Module, int] | None = None,
     ) -> None:
         self.path = path  #: The module file.
         self.weights_path = weights_path  #: The weights beside it, if they are not inside.
         #: Target, device, versions, kernels, options: what the file says of itself.
         self.metadata = metadata
-        #: Name, shape and dtype of every input and output, in order.
+        #: Name, shape and dtype of every input and output, in order; of several shapes the first.
         self.inputs = inputs
         # Outputs with a size that is known only at run time are cut to it, by others that say it.
         self._sizes = RunTimeSizes.of(metadata, outputs)
@@ -80,8 +83,12 @@ class Module(ABC):
         self.network_outputs = outputs  #: With these others, as `run_network` gives them.
         self.target = str(metadata["target"])  #: ``opencl``, ``cuda`` or ``llvm``.
         self.device_index = device_index  #: Which of the target's devices runs it.
+        #: The module of which this is one shape, and its number there.
+        self._whole = whole
         self._running: Running | None = None
-        self._lock = threading.Lock()
+        #: Of further shapes.
+        self._others: list[Running] = []
+        self._lock: threading.Lock = threading.Lock() if whole is None else whole[0]._lock
         self._cleanup: weakref.finalize[[], Module] | None = None
 
     @classmethod
@@ -103,8 +110,18 @@ class Module(ABC):
         return None
 
     @property
+    def variants(self) -> tuple[Module, ...]:
+        """The module as if it had one of its shapes, for each of them; itself if it has one.
+
+        They share library, weights and the device's memory with the whole; closing one closes all.
+        """
+        return (self,)
+
+    @property
     def upload_ms(self) -> float | None:
         """Time for bringing the weights to the device; ``None`` where it is not known."""
+        if self._whole is not None:
+            return self._whole[0].upload_ms
         return None if self._running is None else self._running.upload_ms
 
     def read_functions(self) -> bytes | None:
@@ -118,6 +135,10 @@ class Module(ABC):
     @abstractmethod
     def _open(self) -> Running:
         """Load the library, and bring the weights to the device."""
+
+    def _open_variant(self, first: Running, number: int) -> Running:
+        """Open another shape beside the first one."""
+        raise NotImplementedError
 
     def prepare(self) -> Self:
         """Import what opening needs: for whoever measures how long opening takes."""
@@ -160,9 +181,16 @@ class Module(ABC):
         return self.run(order_inputs(self.inputs, inputs, named))
 
     def run(
-        self, inputs: Mapping[str, object] | Sequence[object], *, output: str = "numpy"
+        self,
+        inputs: Mapping[str, object] | Sequence[object],
+        *,
+        output: str = "numpy",
+        pad_batch: bool = False,
     ) -> Outputs:
         """Run the network; like a call, with the choice of what comes back.
+
+        A module with several shapes takes any of them.  A batch that is none of them runs in parts
+        where samples are independent of each other.
 
         Parameters
         ----------
@@ -172,6 +200,8 @@ class Module(ABC):
             ``"numpy"`` for arrays, ``"dlpack"`` for tensors on the device, not
             copied, that any library takes with ``from_dlpack``.  Those whose size is known only at
             run time have all of their bound then, and ``NAME.count`` beside them.
+        pad_batch
+            Whether a batch that is none of the compiled ones may be padded to the next larger one.
 
         An `InputError` says that a size exceeds the bound that was given for it.
         """
@@ -180,16 +210,27 @@ class Module(ABC):
                 f"Outputs can be 'numpy' or 'dlpack', not {output!r}.",
                 remedy="Choose one of them.",
             )
-        results = self.run_network(inputs, on_device=output == "dlpack")
+        results = self.run_network(inputs, on_device=output == "dlpack", pad_batch=pad_batch)
         return self._sizes.cut(results) if output == "numpy" else results
 
     def run_network(
-        self, inputs: Mapping[str, object] | Sequence[object], *, on_device: bool = False
+        self,
+        inputs: Mapping[str, object] | Sequence[object],
+        *,
+        on_device: bool = False,
+        pad_batch: bool = False,
     ) -> Outputs:
         """Run the network and return all of its outputs, none of them cut."""
-        values = self._in_order(inputs)
+        values, variants = self._in_order(inputs), self.variants
+
+        def run_shape(number: int, given: Sequence[object]) -> Outputs:
+            return self._opened(number).run(given, on_device=on_device)
+
         with self._lock:
-            return self._opened().run(values, on_device=on_device)
+            if len(variants) == 1:
+                return run_shape(0, values)
+            batch = self.metadata.get("batch")
+            return run_any(variants, values, batch, run_shape, on_device=on_device, pad=pad_batch)
 
     def profile(
         self, inputs: Mapping[str, object] | Sequence[object], runs: int = 10
@@ -198,9 +239,11 @@ class Module(ABC):
 
         ``runs`` is how many runs to measure, after one that is not.
         """
-        values = self._in_order(inputs)
+        values, variants = self._in_order(inputs), self.variants
         with self._lock:
-            return self._opened().profile(values, runs)
+            # Values that no shape fits are refused as the first one's.
+            number = find(variants, values) if len(variants) > 1 else 0
+            return self._opened(number or 0).profile(values, runs)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the module, and what lies beside it: weights, devices' binaries.
@@ -230,7 +273,11 @@ class Module(ABC):
 
     def close(self) -> None:
         """Unload the library, free the device's memory and remove a temporary file."""
+        if self._whole is not None:
+            self._whole[0].close()
+            return
         with self._lock:
+            self._others.clear()
             self._running = None
             if self._cleanup is not None:
                 self._cleanup()
@@ -244,7 +291,10 @@ class Module(ABC):
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self.inputs))
         outputs = ", ".join(map(str, self.outputs))
-        return f"<tvmflow.Module {self.metadata['name']} ({self.target}): {inputs} -> {outputs}>"
+        further = len(self.variants) - 1
+        more = f", and {counted(further, 'other shape')}" if further else ""
+        about = f"{self.metadata['name']} ({self.target})"
+        return f"<tvmflow.Module {about}: {inputs} -> {outputs}{more}>"
 
     def _repr_html_(self) -> str:
         """Inputs, outputs, target and the picture of the memory plan, for notebooks."""
@@ -281,22 +331,47 @@ class Module(ABC):
                 "it does not need it open: call `save` without `with`.",
             )
 
-    def _opened(self) -> Running:
+    def _opened(self, number: int = 0) -> Running:
+        if self._whole is not None:
+            whole, number = self._whole
+            return whole._opened(number)
         if self._running is None:
             self._require_file("Running")
-            self._running = self._open()
-        return self._running
+            first = self._open()
+            further = range(1, len(self.variants))
+            self._others = [self._open_variant(first, other) for other in further]
+            self._running = first
+        return self._others[number - 1] if number else self._running
 
 
 class RelaxModule(Module):
     """A network that TVM's runtime runs; `ArtifactError` if another TVM compiled it."""
 
-    def __init__(self, artifact: Artifact, *, device_index: int = 0, check_weights: bool = True):
+    def __init__(
+        self,
+        artifact: Artifact,
+        *,
+        device_index: int = 0,
+        check_weights: bool = True,
+        whole: tuple[RelaxModule, int] | None = None,
+    ):
         _check_versions(artifact)
         described = artifact.metadata, artifact.inputs, artifact.outputs
-        super().__init__(artifact.path, *described, device_index, artifact.sidecar)
+        super().__init__(artifact.path, *described, device_index, artifact.sidecar, whole)
         self.artifact = artifact  #: The module file's content, without the library.
         self._check_weights = check_weights
+
+    @property
+    def variants(self) -> tuple[Module, ...]:
+        """The module as if it had one of its shapes, for each of them; itself if it has one."""
+        found = self.artifact.variants
+        if self._whole is not None or len(found) == 1:
+            return (self,)
+        options = {"device_index": self.device_index, "check_weights": self._check_weights}
+        return tuple(
+            RelaxModule(each, **options, whole=(self, number))  # type: ignore[arg-type]
+            for number, each in enumerate(found)
+        )
 
     def prepare(self) -> Self:
         """Import TVM."""
@@ -326,7 +401,15 @@ class RelaxModule(Module):
         self.artifact.check_library()
         if self._check_weights:
             self.artifact.check_weights()
-        return Session(self.artifact, self.device_index)
+        variants = self.artifact.variants
+        rooms = self.artifact.input_rooms if len(variants) > 1 else None
+        return Session(variants[0], self.device_index, rooms)
+
+    def _open_variant(self, first: Running, number: int) -> Running:
+        from .session import Session
+
+        assert isinstance(first, Session)
+        return first.of_shape(self.artifact.variants[number])
 
 
 def _check_versions(artifact: Artifact) -> None:

@@ -79,7 +79,8 @@ def _cut(info: TensorInfo, results: Outputs) -> np.ndarray:
     array: np.ndarray = results[info.name]
     if info.bounded_axis is None:
         return array
-    size = min(int(results[count_name(info.name)]), info.shape[info.bounded_axis])
+    # Of several shapes of a module, the extent is that of the one which has run.
+    size = min(int(results[count_name(info.name)]), array.shape[info.bounded_axis])
     return np.ascontiguousarray(array[_first(info.bounded_axis, size)])
 
 

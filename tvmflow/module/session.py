@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -13,6 +14,7 @@ import tvm_ffi
 
 from ..errors import ArtifactError, DeviceError, InputError
 from ..ir.scope import is_half
+from ..ir.tensors import TensorInfo
 from ..runtime import plugin
 from ..runtime.devices import FP16_EXTENSION, opencl_devices
 from ..runtime.plugin import NO_DEVICE_REMEDIES, translate, translated
@@ -42,10 +44,9 @@ class Session:
     device, or that it lacks an extension that the kernels need.
     """
 
-    def __init__(self, artifact: Artifact, device_index: int):
-        self.artifact = artifact
+    def __init__(self, artifact: Artifact, device_index: int, rooms: Sequence[int] | None = None):
+        """Open a module; ``rooms`` are bytes of its inputs' buffers that other shapes share."""
         self.target = str(artifact.metadata["target"])
-        self.inputs = artifact.inputs
         if self.target not in _DEVICES:
             raise ArtifactError(
                 f"Running {artifact.path} failed: its target {self.target!r} is unknown.",
@@ -54,20 +55,43 @@ class Session:
         self.device = find_device(self.target, device_index, f"Running {artifact.path}")
         _check_extensions(artifact, device_index)
         self.on_host = self.target == "llvm"
-        self._names = tuple(info.name for info in artifact.outputs)
-        self._dtypes = tuple(dtype_from_name(info.dtype) for info in self.inputs)
+        self._rooms = rooms
+        self._staging: dict[int, tvm_ffi.Tensor] = {}
+        self._uploaded: dict[str, tvm_ffi.Tensor] = {}
         with self.errors(f"Loading {artifact.path}"):
             # Not kept alive for ever, as `tvm.runtime.load_module` would: closing unloads it.
             self.library = tvm_ffi.load_module(artifact.path.resolve(), keep_module_alive=False)
-            self.entry = self.new_machine()["main"]
-            scopes = artifact.metadata.get("weight_scopes", {})
-            started = time.perf_counter()
-            self.weights = tuple(
-                self._upload(array, scopes.get(name)) for name, array in artifact.weights.items()
-            )
-            self.upload_ms: float | None = (time.perf_counter() - started) * 1e3
+            self._machine = self.new_machine()
+            self._begin(artifact)
+
+    def of_shape(self, artifact: Artifact) -> Session:
+        """The session of another shape of the module, which shares everything with this one."""
+        other = copy.copy(self)
+        with self.errors(f"Loading {artifact.path}"):
+            other._begin(artifact)
+        return other
+
+    def _begin(self, artifact: Artifact) -> None:
+        """Become the session of one shape: its entry, its weights, its inputs."""
+        self.artifact, self.inputs = artifact, artifact.inputs
+        self.entry = self._machine[self.entry_name]
+        self._names = tuple(info.name for info in artifact.outputs)
+        self._dtypes = tuple(dtype_from_name(info.dtype) for info in self.inputs)
+        scopes = artifact.metadata.get("weight_scopes", {})
+        started = time.perf_counter()
+        for name, array in artifact.weights.items():
+            if name not in self._uploaded:
+                self._uploaded[name] = self._upload(array, scopes.get(name))
+        taken = artifact.metadata.get("weight_names", artifact.weights)
+        self.weights = tuple(self._uploaded[name] for name in taken)
+        self.upload_ms: float | None = (time.perf_counter() - started) * 1e3
         self._staged: list[tvm_ffi.Tensor | None] = [None] * len(self.inputs)
         self._checks = call_checks(artifact.metadata)
+
+    @property
+    def entry_name(self) -> str:
+        """The name of the function that runs the network."""
+        return str(self.artifact.metadata.get("entry", "main"))
 
     def new_machine(self) -> tvm.relax.VirtualMachine:
         """Return a virtual machine for the library and the device."""
@@ -170,12 +194,21 @@ class Session:
         buffer = self._staged[index] if reuse else None
         if buffer is None:
             with self.errors(f"Reserving memory for the input {info.name!r}"):
-                buffer = tvm.runtime.empty(
-                    info.shape, info.dtype, self.device, mem_scope=info.scope
-                )
+                if reuse and info.scope is None and self._rooms is not None:
+                    buffer = self._shared_buffer(index, info, self._rooms[index])
+                else:
+                    buffer = tvm.runtime.empty(
+                        info.shape, info.dtype, self.device, mem_scope=info.scope
+                    )
             if reuse:
                 self._staged[index] = buffer
         return buffer
+
+    def _shared_buffer(self, index: int, info: TensorInfo, size: int) -> tvm_ffi.Tensor:
+        """The beginning of a buffer that other shapes' inputs use, too."""
+        if index not in self._staging:
+            self._staging[index] = tvm.runtime.empty((size,), "uint8", self.device)
+        return self._staging[index]._create_view(info.shape, info.dtype)
 
     def _upload(self, array: np.ndarray, scope: str | None) -> tvm_ffi.Tensor:
         """Share a mapped weight with the host's kernels, or copy it to the device.

@@ -31,6 +31,7 @@ public final class ModelTest {
         startsAndWaits(path);
         isOpenedByItsBareName();
         twoModels(path, tenfold);
+        choosesShapes(path);
         refusesWrongData(path);
         reportsFailures(path, foreign, module);
         refusesToBeUsedClosed(path);
@@ -122,6 +123,27 @@ public final class ModelTest {
         }
     }
 
+    private static void choosesShapes(String path) {
+        try (Model model = Model.open(path)) {
+            check(model.shapes() == 2 && model.shape() == 0, "shapes");
+            model.chooseShape(1);
+            check(model.shape() == 1 && model.inputs().size() == 2, "the second shape");
+            model.setShape(1, 2, 3);
+            check(model.shape() == 0, "the first shape");
+            Class<? extends Throwable> wrong = ModelException.class;
+            expect(wrong, "Choosing a shape", () -> model.chooseShape(2));
+            expect(wrong, "Choosing a shape", () -> model.chooseShape(-1));
+            expect(wrong, "Setting a shape", () -> model.setShape(0, 2, 4));
+            expect(wrong, "Setting a shape", () -> model.setShape(0));
+            expect(wrong, "Setting a shape", () -> model.setShape(0, new long[1000]));
+            expect(NullPointerException.class, null, () -> model.setShape(0, (long[]) null));
+            model.setInput(0, A);
+            model.setInput(1, B);
+            model.run();
+            check(Arrays.equals(model.output(0), SUM), Arrays.toString(model.output(0)));
+        }
+    }
+
     private static void refusesWrongData(String path) {
         try (Model model = Model.open(path)) {
             Class<? extends Throwable> wrong = IllegalArgumentException.class;
@@ -204,6 +226,8 @@ public final class ModelTest {
         }
         call("Close", new Class<?>[] {long.class}, 0L);
         check(call("Profile", new Class<?>[] {long.class}, 0L) == null, "profile");
+        check(call("Shapes", new Class<?>[] {long.class}, 0L).equals(0), "shapes");
+        check(call("Shape", new Class<?>[] {long.class}, 0L).equals(0), "shape");
         check(((byte[]) call("Message", new Class<?>[] {long.class}, 0L)).length == 0, "message");
         check(((byte[]) call("Describe", new Class<?>[] {long.class}, 0L)).length == 0, "text");
         Class<?>[] open = {

@@ -21,6 +21,7 @@
 struct tvmflow_model {
   float values[3][ELEMENTS];  // a, b, sum
   int fails_to_run, test_status, runs, busy, profiled;
+  uint32_t shape;
   char message[256];
   char description[512];
 };
@@ -92,6 +93,24 @@ tvmflow_status tvmflow_input(tvmflow_model* model, uint32_t index, tvmflow_tenso
 tvmflow_status tvmflow_output(tvmflow_model* model, uint32_t index, tvmflow_tensor* info) {
   if (index > 0) return fail(model, TVMFLOW_ERROR_ARGUMENT, "Describing an output");
   return tensor(model, "sum", info);
+}
+
+// Two shapes that are alike, the second of which only has a number.
+uint32_t tvmflow_shape_count(const tvmflow_model* model) { return model ? 2 : 0; }
+uint32_t tvmflow_shape(const tvmflow_model* model) { return model ? model->shape : 0; }
+
+tvmflow_status tvmflow_choose_shape(tvmflow_model* model, uint32_t index) {
+  if (index > 1) return fail(model, TVMFLOW_ERROR_ARGUMENT, "Choosing a shape");
+  model->shape = index;
+  return TVMFLOW_OK;
+}
+
+tvmflow_status tvmflow_set_shape(tvmflow_model* model, uint32_t input, const int64_t* dims,
+                                 uint32_t count) {
+  if (input > 1 || count != 2 || dims[0] != 2 || dims[1] != ELEMENTS / 2)
+    return fail(model, TVMFLOW_ERROR_ARGUMENT, "Setting a shape");
+  model->shape = 0;
+  return TVMFLOW_OK;
 }
 
 static int fits(uint32_t index, uint32_t count, tvmflow_dtype dtype, const void* data, size_t n) {

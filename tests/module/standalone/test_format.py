@@ -37,6 +37,7 @@ STRUCTURES = {
     "tf_region": RECORDS[Section.REGIONS],
     "tf_test_input": RECORDS[Section.TEST_INPUTS],
     "tf_test_output": RECORDS[Section.TEST_OUTPUTS],
+    "tf_shape": RECORDS[Section.SHAPES],
 }
 
 

@@ -70,7 +70,7 @@ def test_the_entries_of_jni_have_the_numbers_that_a_jdk_gives_them(tmp_path):
     if header is None:
         pytest.skip("this JDK has no jni.h")
     numbers = re.findall(r"^  TF_(\w+) = (\d+),$", _read(BINDINGS / "jni.c"), re.MULTILINE)
-    assert len(numbers) == 8
+    assert len(numbers) == 9
     checks = [
         f"_Static_assert(offsetof(struct JNINativeInterface_, {_camel(name)}) == {number} * "
         f'sizeof(void*), "{name}");'

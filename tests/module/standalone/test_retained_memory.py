@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ctypes import byref, c_size_t, c_uint64, c_void_p
+from ctypes import byref, c_int64, c_size_t, c_uint64, c_void_p
 
 import numpy as np
 import pytest
 import runtime_build
 from fake_opencl import Fake, build_fake
-from small_plans import add_plan
+from small_plans import add_plan, plan_of_two_shapes
 from standalone_api import DEVICE, CallError, Model
 
 SIZE = 64
@@ -138,3 +138,31 @@ def test_memory_that_a_kernel_does_not_take(built, driver, application, model):
     driver.clReleaseMemObject(mine)
     model.call("run")
     np.testing.assert_allclose(model.get_output(0), 2 * X + built[1], rtol=1e-6)
+
+
+def test_another_shape_gives_the_applications_memory_back(built, driver, application, tmp_path):
+    """It may be too small for that shape, whose kernels use the same allocations."""
+    plan, w = plan_of_two_shapes()
+    library = runtime_build.link(tmp_path / "libtwo.so", plan.encode(), plan.weights())
+    context = {"cl_context": application.context, "cl_device": application.device}
+    half = SIZE // 2
+    with Model(library, opencl_library=built[2], **context) as model:
+        model.call("set_shape", 0, (c_int64 * 1)(half), 1)
+        mine, out = application.buffer(X), application.buffer()
+        model.call("use_input", 0, mine)
+        model.call("use_output", 0, out)
+        model.call("run")
+        np.testing.assert_allclose(model.get_output(0), 2 * X[:half] + w[:half], rtol=1e-6)
+        model.call("choose_shape", 1)  # the same: nothing changes
+        assert references(driver) == (2, 0)
+        model.call("choose_shape", 0)
+        assert references(driver) == (2, 2)
+        driver.clReleaseMemObject(mine)
+        driver.clReleaseMemObject(out)
+        (found,) = model(X)
+        np.testing.assert_allclose(found, 2 * X + w, rtol=1e-6)
+        model.call("choose_shape", 1)
+        (found,) = model(X[:half])
+        np.testing.assert_allclose(found, 2 * X[:half] + w[:half], rtol=1e-6)
+        with pytest.raises(CallError, match=r"but not \[48\]; the nearest is \[64\]"):
+            model.call("set_shape", 0, (c_int64 * 1)(48), 1)

@@ -34,6 +34,7 @@ def rich_plan() -> Plan:
     plan.input("half", (2, 5), plan.buffer(20), half=True)
     plan.rows[Section.EXTENSIONS].append("cl_khr_byte_addressable_store")
     plan.test([(1, 0, 1), (2, 0, 1), (3, 0, 1)], {0: np.arange(SIZE)}, stride=2)
+    plan.rows[Section.SHAPES].append({"first_launch": 0, "launches": 2})
     return plan
 
 
@@ -186,6 +187,10 @@ WRONG = [
     (Section.TEST_OUTPUTS, 0, {"stride": 3}),
     (Section.TEST_OUTPUTS, 0, {"rtol": np.nan}),
     (Section.TEST_OUTPUTS, 0, {"atol": -1.0}),
+    (Section.SHAPES, 0, {"first_launch": 1}),
+    (Section.SHAPES, 0, {"launches": 0}),
+    (Section.SHAPES, 0, {"launches": 1}),
+    (Section.SHAPES, 0, {"launches": 2**32 - 1}),
 ]
 
 
@@ -221,6 +226,7 @@ def test_what_is_wrong_in_a_record_is_named(open_plan, section, index, fields):
     status, message = open_plan(set_field(rich_plan(), section, index, **fields).encode())
     assert status == api.DAMAGED
     named = "self-test" if section >= Section.TEST_INPUTS else "record of section TF_"
+    named = "its shapes" if section == Section.SHAPES else named
     assert named in message
 
 

@@ -109,7 +109,10 @@ def test_without_an_instance(library):
     assert functions.tvmflow_create(None, None) == api.ARGUMENT
     assert b"no instance" in functions.tvmflow_message(None).lower()
     assert functions.tvmflow_describe(None) == b"{}"
-    assert functions.tvmflow_api_version() == 1
+    assert functions.tvmflow_shape_count(None) == functions.tvmflow_shape(None) == 0
+    assert functions.tvmflow_choose_shape(None, 0) == api.ARGUMENT
+    assert functions.tvmflow_set_shape(None, 0, None, 0) == api.ARGUMENT
+    assert functions.tvmflow_api_version() == 2
     functions.tvmflow_destroy(None)
 
 

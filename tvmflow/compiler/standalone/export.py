@@ -24,6 +24,7 @@ from ..generate import common_metadata, extensions
 from .check import check_plan
 from .extract import PlanExtractor
 from .self_test import expected_outputs, reference_outputs, seeded_inputs, values_of
+from .variants import merge_plans
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +34,40 @@ REFERENCE_LIMIT_BYTES = 2 << 30
 
 def make_plan(job: Compilation) -> Plan:
     """The plan of a network whose kernels are generated, with its self-test."""
+    if job.variants:
+        return _plan_of_shapes(job)
+    plan = _plan_of_shape(job)
+    _add_self_test(job, plan)
+    return plan
+
+
+def _plan_of_shapes(job: Compilation) -> Plan:
+    """One plan for all shapes of a compilation."""
+    plans = []
+    for each in job.variants:
+        each.kernels = job.kernels
+        plans.append(_plan_of_shape(each))
+        _add_self_test(each, plans[-1])
+    merged = merge_plans(plans)
+    merged.extensions = extensions(merged.sources.values())
+    first = plans[0].metadata
+    merged.metadata = {
+        **first,
+        **common_metadata(job),
+        "memory_bytes": _memory_bytes(merged),
+        "batch": None if job.batch is None else job.batch.report(),
+        "variants": [{"logical_shapes": plan.metadata["logical_shapes"]} for plan in plans],
+    }
+    return merged
+
+
+def _plan_of_shape(job: Compilation) -> Plan:
     model = job.model
     extractor = PlanExtractor(job.mod, job.kernels, model.inputs, model.outputs, job.weights)
     plan = extractor.run()
     check_plan(plan)
     plan.extensions = extensions(plan.sources.values())
     plan.metadata = _metadata(job, plan)
-    _add_self_test(job, plan)
     return plan
 
 
@@ -83,8 +111,6 @@ def _metadata(job: Compilation, plan: Plan) -> JsonObject:
         "memory": job.memory.report(),
         "placements": [placement.report() for placement in job.placements],
     }
-    weights = {tensor.allocation for tensor in plan.weight_tensors.values()}
-    sizes = [a.bytes for i, a in enumerate(plan.allocations) if i not in weights]
     infos = *job.model.inputs, *job.model.outputs
     return {
         **common_metadata(job),
@@ -103,9 +129,14 @@ def _metadata(job: Compilation, plan: Plan) -> JsonObject:
         },
         "storage_counts": counts(about),
         "storage_summary": storage_summary(about),
-        # Besides the weights: intermediate tensors, inputs and outputs.
-        "memory_bytes": sum(sizes),
+        "memory_bytes": _memory_bytes(plan),
     }
+
+
+def _memory_bytes(plan: Plan) -> int:
+    """Bytes besides the weights: of intermediate tensors, inputs and outputs."""
+    weights = {tensor.allocation for tensor in plan.weight_tensors.values()}
+    return sum(a.bytes for i, a in enumerate(plan.allocations) if i not in weights)
 
 
 def _host(job: Compilation) -> Host:

@@ -18,7 +18,7 @@ from tvm import IRModule, tirx
 from ...codegen.kernels import split_kernels
 from ...devices.target import TargetSpec
 from ...errors import InputError
-from ...module.functions import tir_text, unpack_functions
+from ...module.functions import functions_of_shape, tir_text
 from ...module.module import Module
 from ..profiling.record import Finding
 from .accesses import KernelCode, Site
@@ -146,7 +146,7 @@ def functions_of(module: Module) -> dict[str, tirx.PrimFunc]:
             "carries none.",
             remedy="Compile the network with this version, without `format=standalone`.",
         )
-    return unpack_functions(content)
+    return functions_of_shape(content, module.metadata)
 
 
 def kernels_of(function: Analysed, target: TargetSpec) -> list[LoweredKernel]:

@@ -109,6 +109,9 @@ def _of_artifact(artifact: Artifact, target: str) -> list[KernelSource]:
     source = _embedded_text(artifact.path, _HEADS[target])
     texts = split_source(source) if target == "opencl" else _cuda_kernels(source, artifact)
     functions = {each["name"]: each["function"] for each in artifact.metadata["kernels"]}
+    if len(artifact.variants) > 1:
+        # Those of the first shape, which is what the rest of the metadata describes.
+        texts = {name: text for name, text in texts.items() if name in functions}
     launches = _launches(artifact, sorted({functions.get(name, name) for name in texts}))
     return [
         KernelSource(name, functions.get(name, name), text, *launches.get(name, ((), 0, None)))

@@ -15,7 +15,7 @@ from ...compiler.generate import kernel_texts
 from ...devices.target import resolve
 from ...errors import InputError
 from ...module.bench import benchmark
-from ...module.functions import tir_text, unpack_functions
+from ...module.functions import functions_of_shape, tir_text
 from ...module.kernel_time import KernelTime
 from ...module.module import Module, load
 from ...module.samples import random_inputs
@@ -278,7 +278,7 @@ def _functions(module: Module, notes: list[str]) -> dict[str, tirx.PrimFunc]:
             "kernels are the same. The library builds its kernels while it is loaded."
         )
     elif (content := module.read_functions()) is not None:
-        return unpack_functions(content)
+        return functions_of_shape(content, module.metadata)
     else:
         notes.append(
             "Operations and bytes are not known: the module carries no scheduled functions, as "

@@ -101,12 +101,12 @@ def from_model(
     from ...frontend.shapes import batch_shapes
 
     check_numbers("batches", batches)
-    inputs = _inputs_of(model)
+    inputs, shapes = _inputs_of(model), options.static_shapes
     found = {}
     for batch in sorted(set(batches)):
         watch(f"compiling batch {batch}")
-        own = batch_shapes(inputs, options.shapes, batch)
-        found[batch] = _save(model, folder / f"{batch}.so", options, {**options.shapes, **own})
+        own = batch_shapes(inputs, shapes, batch)
+        found[batch] = _save(model, folder / f"{batch}.so", options, {**shapes, **own})
     host = load(found[batch]).metadata["host"]
     return Network(options.target, host, found, frozenset(own))
 
@@ -142,5 +142,5 @@ def from_models(
         # Two folders may have models of one name, which messages tell.
         place = folder / str(number)
         place.mkdir()
-        paths.append(_save(model, place / f"{model.stem}.so", options, options.shapes))
+        paths.append(_save(model, place / f"{model.stem}.so", options, options.static_shapes))
     return from_modules(paths)

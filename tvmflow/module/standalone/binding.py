@@ -25,7 +25,8 @@ from ...errors import (
 from ...runtime.plugin import NO_DEVICE_REMEDIES, search_folders, split_message
 from ..files import user_cache
 
-API_VERSION = 1
+#: Of the interface, and the oldest that does for a library of one shape.
+API_VERSION, OLDEST_API_VERSION = 2, 1
 NO_OPENCL = 2
 PROFILE = 1
 UNCHECKED_WEIGHTS = 4
@@ -92,19 +93,27 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     ),
     "self_test": (ctypes.c_int, (_MODEL, ctypes.POINTER(Test))),
 }
+#: Those of version 2, which a library of one shape can do without.
+_FUNCTIONS_OF_SHAPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
+    "choose_shape": (ctypes.c_int, (_MODEL, _INDEX)),
+}
 
 
 class Library:
     """A loaded library's functions, by their names without ``tvmflow_``.
 
-    An `ArtifactError` says that the system's loader refuses it, or a function is missing.
+    An `ArtifactError` says that the system's loader refuses it, or a function is missing; with
+    ``several``, also those that choose among shapes.
     """
 
-    def __init__(self, path: str | os.PathLike[str]):
+    def __init__(self, path: str | os.PathLike[str], *, several: bool = False):
         self.path = os.path.realpath(path)
         try:
             self._loaded = ctypes.CDLL(self.path)
-            for name, (result, parameters) in _FUNCTIONS.items():
+            functions = dict(_FUNCTIONS)
+            if several:
+                functions |= _FUNCTIONS_OF_SHAPES
+            for name, (result, parameters) in functions.items():
                 self[name].restype, self[name].argtypes = result, parameters
         except (OSError, AttributeError) as error:
             raise ArtifactError(
@@ -112,10 +121,11 @@ class Library:
                 remedy="Compile the model again with `format=standalone`, for this machine's host.",
             ) from error
         found = self["api_version"]()
-        if found < API_VERSION:
+        needed = API_VERSION if several else OLDEST_API_VERSION
+        if found < needed:
             raise ArtifactError(
                 f"Loading {path} failed: it has version {found} of the C interface, but this "
-                f"tvmflow needs {API_VERSION}.",
+                f"tvmflow needs {needed}.",
                 remedy="Compile the model again with this tvmflow.",
             )
 

@@ -23,7 +23,9 @@ from ..weights import WeightStream
 
 PLAN_MAGIC = b"TVMFPLAN"
 WEIGHTS_MAGIC = b"TVMFWGTS"
-VERSION = 1
+#: Of plans; one of version 1 lacks `Section.SHAPES`, and has one shape.
+VERSION = 2
+WEIGHTS_VERSION = 1
 #: Each weight begins at a multiple of this: drivers take such memory without a copy.
 WEIGHT_ALIGNMENT = 128
 #: Of an input or output, as in `native/bindings/tvmflow.h`.
@@ -48,6 +50,7 @@ class Section(IntEnum):
     TEST_INPUTS = 12
     TEST_OUTPUTS = 13
     TEST_VALUES = 14
+    SHAPES = 15
 
 
 class Kind(IntEnum):
@@ -105,6 +108,7 @@ RECORDS: dict[Section, np.dtype] = {
         output=_U4, first_value=_U4, count=_U4, reserved=_U4, stride=_U8, rtol=_F8, atol=_F8
     ),
     Section.TEST_VALUES: np.dtype(_F8),
+    Section.SHAPES: _record(first_launch=_U4, launches=_U4),
 }  # fmt: skip
 
 HEADER = _record(
@@ -112,6 +116,8 @@ HEADER = _record(
     weights_id=("u1", 32), checksum=("u1", 32),
     section=(np.dtype([("offset", _U4), ("count", _U4)]), len(Section)),
 )  # fmt: skip
+#: Bytes of a plan's header by version: sections have been added at its end.
+HEADER_BYTES = {VERSION: HEADER.itemsize, 1: HEADER.itemsize - 8}
 WEIGHTS_HEADER = _record(
     magic="S8", version=_U4, reserved=_U4, bytes=_U8, id=("u1", 32), checksum=_U8,
     padding=("u1", 64),
@@ -180,7 +186,7 @@ def encode_plan(
 def weights_header(content_id: bytes, content_bytes: int, checksum: int) -> bytes:
     """Pack what stands before the weights: SHA-256, size and XXH64 of what follows."""
     header = np.zeros((), WEIGHTS_HEADER)
-    header["magic"], header["version"] = WEIGHTS_MAGIC, VERSION
+    header["magic"], header["version"] = WEIGHTS_MAGIC, WEIGHTS_VERSION
     header["bytes"] = WEIGHTS_HEADER.itemsize + content_bytes
     header["id"] = np.frombuffer(content_id, np.uint8)
     header["checksum"] = checksum

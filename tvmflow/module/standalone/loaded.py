@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import json
 import os
@@ -25,7 +26,7 @@ from .. import elf
 from ..artifact import SIDECAR_SUFFIX, tensor_infos, unreadable
 from ..blocked_layout import to_blocked
 from ..kernel_time import KernelTime, kernel_times
-from ..module import Module
+from ..module import Module, Running
 from ..values import Outputs, as_array
 from ..weights import dtype_from_name
 from . import programs
@@ -61,19 +62,36 @@ class StandaloneModule(Module):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, device_index: int = 0, check_weights: bool = True
+        self,
+        path: str | os.PathLike[str],
+        *,
+        device_index: int = 0,
+        check_weights: bool = True,
+        whole: tuple[StandaloneModule, int] | None = None,
     ):
         file = Path(path)
-        plan = find_plan(file)
+        plan = find_plan(file) if whole is None else whole[0]._plan
         if plan is None:
             reason = "it has no plan that this tvmflow reads"
             raise unreadable(file, reason, "Compile the model again with this tvmflow.")
         beside = file.with_name(file.name + SIDECAR_SUFFIX)
         weights = beside if beside.is_file() else None
-        inputs, outputs = _interfaces(plan)
-        super().__init__(file, plan.metadata, inputs, outputs, device_index, weights)
-        self._plan = plan
+        inputs, outputs = _interfaces(plan, whole[1] if whole else 0)
+        about = {n: v for n, v in plan.metadata.items() if whole is None or n != "batch"}
+        super().__init__(file, about, inputs, outputs, device_index, weights, whole)
+        self._plan: EncodedPlan = plan
         self._flags = 0 if check_weights else UNCHECKED_WEIGHTS
+
+    @property
+    def variants(self) -> tuple[Module, ...]:
+        """The module as if it had one of its shapes, for each of them; itself if it has one."""
+        if self._whole is not None or self._plan.shapes == 1:
+            return (self,)
+        index = self.device_index
+        return tuple(
+            StandaloneModule(self.path, device_index=index, whole=(self, number))
+            for number in range(self._plan.shapes)
+        )
 
     @property
     def programs_path(self) -> Path | None:
@@ -82,7 +100,7 @@ class StandaloneModule(Module):
         return path if path.is_file() else None
 
     def self_test(self) -> SelfTest:
-        """Run the input that the library carries and compare with its results.
+        """Run the inputs that the library carries, of all shapes, and compare with its results.
 
         Raises
         ------
@@ -119,6 +137,10 @@ class StandaloneModule(Module):
             )
         return Instance(self.path, self._plan, index, self._flags)
 
+    def _open_variant(self, first: Running, number: int) -> Running:
+        assert isinstance(first, Instance)
+        return first.of_shape(number)
+
 
 class Instance:
     """A model of the library on its device."""
@@ -127,12 +149,23 @@ class Instance:
 
     def __init__(self, path: Path, plan: EncodedPlan, device_index: int, flags: int):
         self._path, self._plan, self._device_index = path, plan, device_index
-        self._inputs, self._outputs = _interfaces(plan)
-        self._library = Library(path)
+        self._shape = 0
+        self._whole: Instance | None = None
+        self._inputs, self._outputs = _interfaces(plan, 0)
+        self._library = Library(path, several=plan.shapes > 1)
         self._model = ctypes.c_void_p()
         # The model goes before its code.
         self._finalizer = weakref.finalize(self, _end, self._library, self._model)
         self._create(flags)
+
+    def of_shape(self, number: int) -> Instance:
+        """The same model for calls of another of its shapes."""
+        other = copy.copy(self)
+        # The model ends with the object that made it.
+        other._whole = self
+        other._shape = number
+        other._inputs, other._outputs = _interfaces(self._plan, number)
+        return other
 
     def run(self, values: Sequence[object], *, on_device: bool) -> Outputs:
         """Run the network once."""
@@ -153,9 +186,10 @@ class Instance:
         # The first one has checked the weights, if they are to be checked.
         flags = PROFILE | UNCHECKED_WEIGHTS
         instance = Instance(self._path, self._plan, self._device_index, flags)
+        instance = instance.of_shape(self._shape)
         instance._set_inputs(values)
         measured = [instance._profile_once() for _ in range(runs + 1)][1:]
-        launches = self._plan[Section.LAUNCHES]
+        launches = self._plan.of_shape(Section.LAUNCHES, self._shape)
         if any(len(run) != len(launches) for run in measured):
             raise DeviceError(
                 f"Measuring kernels failed: the library reported {len(measured[0])} launches, but "
@@ -188,6 +222,8 @@ class Instance:
         raise error
 
     def _set_inputs(self, values: Sequence[object]) -> None:
+        if self._plan.shapes > 1:
+            self._call("choose_shape", self._shape)
         for index, (info, value) in enumerate(zip(self._inputs, values, strict=True)):
             array = np.ascontiguousarray(as_array(info, to_blocked(info, _on_host(info, value))))
             self._call("set_input", index, *_memory(array))
@@ -216,8 +252,8 @@ class Instance:
             raise self._library.error(status, self._model, f"{attempt} {self._path}")
 
 
-def _interfaces(plan: EncodedPlan) -> Iterator[tuple[TensorInfo, ...]]:
-    return (tensor_infos(interfaces(plan, side)) for side in INTERFACES)
+def _interfaces(plan: EncodedPlan, shape: int) -> Iterator[tuple[TensorInfo, ...]]:
+    return (tensor_infos(interfaces(plan, side, shape)) for side in INTERFACES)
 
 
 def _memory(array: np.ndarray) -> tuple[int, int, int]:

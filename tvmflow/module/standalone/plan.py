@@ -7,6 +7,7 @@ allocation, and :mod:`.check` proves that none of them is read after another one
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
@@ -139,6 +140,9 @@ class Plan:
     test_inputs: list[SeededInput] = field(default_factory=list)
     test_outputs: list[ExpectedOutput] = field(default_factory=list)
     metadata: JsonObject = field(default_factory=dict)
+    #: Of several shapes the number of launches of each; inputs, outputs and their tests are then
+    #: those of the first, of the second, and so on.
+    shapes: list[int] = field(default_factory=list)
 
     def allocate(self, allocation: Allocation) -> int:
         """Number of a new allocation."""
@@ -189,6 +193,11 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
     for section, interfaces in ((Section.INPUTS, plan.inputs), (Section.OUTPUTS, plan.outputs)):
         for interface in interfaces:
             rows[section].append(_interface(interface, strings, rows[Section.REGIONS]))
+    ends = list(itertools.accumulate(plan.shapes, initial=0))
+    rows[Section.SHAPES] = [
+        {"first_launch": first, "launches": count}
+        for first, count in zip(ends, plan.shapes, strict=False)
+    ]
     rows[Section.TEST_INPUTS] = [asdict(test) for test in plan.test_inputs]
     first = 0
     for test in plan.test_outputs:

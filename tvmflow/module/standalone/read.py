@@ -29,10 +29,10 @@ from . import programs
 from .format import (
     DTYPES,
     HEADER,
+    HEADER_BYTES,
     MAX_DIMENSIONS,
     PLAN_MAGIC,
     RECORDS,
-    VERSION,
     WEIGHTS_HEADER,
     WEIGHTS_MAGIC,
     Kind,
@@ -70,6 +70,20 @@ class EncodedPlan:
         offset, count = self.header["section"][section].tolist()
         return np.frombuffer(self.content, RECORDS.get(section, np.uint8), count, offset)
 
+    @property
+    def shapes(self) -> int:
+        """How many shapes of the inputs it is for."""
+        return max(1, len(self[Section.SHAPES]))
+
+    def of_shape(self, section: Section, number: int) -> np.ndarray:
+        """Inputs, outputs or launches of one shape."""
+        if section == Section.LAUNCHES and len(self[Section.SHAPES]):
+            first, count = self[Section.SHAPES][number].tolist()
+            return self[section][first : first + count]
+        found = self[section]
+        each = len(found) // self.shapes
+        return found[number * each : (number + 1) * each]
+
     def text(self, offset: int) -> str:
         """The text at an offset of the strings."""
         strings = self[Section.STRINGS].tobytes()
@@ -106,16 +120,38 @@ class EncodedPlan:
 
 def read_plan(content: bytes) -> EncodedPlan | None:
     """Return the plan that ``content`` begins with; ``None`` if it is none, or damaged."""
-    if len(content) < HEADER.itemsize or not content.startswith(PLAN_MAGIC):
+    if not content.startswith(PLAN_MAGIC):
         return None
-    header = np.frombuffer(content, HEADER, 1)[0]
+    header = _padded(content, HEADER)
     size = int(header["bytes"])
-    if (header["version"], header["sections"]) != (VERSION, len(Section)) or size > len(content):
+    begin = _header_bytes(header)
+    if begin is None or not begin <= size <= len(content):
         return None
-    digest = hashlib.sha256(content[HEADER.itemsize : size]).digest()
+    digest = hashlib.sha256(content[begin:size]).digest()
     if digest != bytes(header["checksum"]):
         return None
+    if begin < HEADER.itemsize:
+        # What lies there in an older plan is its first section.
+        header = header.copy()
+        header["section"][Section.SHAPES] = (size, 0)
     return EncodedPlan(bytes(content[:size]), header)
+
+
+def _header_bytes(header: np.void) -> int | None:
+    """Return the size of a plan's header; ``None`` if it is of a version that is not known."""
+    size = HEADER_BYTES.get(int(header["version"]))
+    if size is None:
+        return None
+    sections = len(Section) - (HEADER.itemsize - size) // HEADER["section"].base.itemsize
+    return size if header["sections"] == sections else None
+
+
+def _padded(content: bytes, header: np.dtype) -> np.void:
+    """Return a header, with zeros for what lies behind the end."""
+    found: np.void = np.frombuffer(
+        content[: header.itemsize].ljust(header.itemsize, b"\0"), header, 1
+    )[0]
+    return found
 
 
 def find_plan(path: str | os.PathLike[str]) -> EncodedPlan | None:
@@ -146,7 +182,7 @@ def _search(path: Path, content: mmap.mmap | bytes) -> EncodedPlan | None:
     begins = False
     for position, header in _headers(content, PLAN_MAGIC, HEADER):
         # The runtime has the magic word, too, as text.
-        if header["version"] == VERSION and header["sections"] == len(Section):
+        if _header_bytes(header) is not None:
             begins = True
             found = read_plan(content[position : position + int(header["bytes"])])
             if found is not None:
@@ -166,8 +202,7 @@ def _headers(
     """Find the headers that begin so, with zeros for what lies behind the end of the file."""
     position = content.find(magic)
     while position >= 0:
-        text = content[position : position + header.itemsize]
-        yield position, np.frombuffer(text.ljust(header.itemsize, b"\0"), header, 1)[0]
+        yield position, _padded(content[position : position + header.itemsize], header)
         position = content.find(magic, position + 1)
 
 
@@ -199,18 +234,36 @@ _RANGES = (
 
 def check_plan(plan: EncodedPlan) -> None:
     """Check everything that is read of a plan in Python; raise `SchemaError` for what is wrong."""
+    begin = _header_bytes(plan.header) or HEADER.itemsize
     for section, (offset, count) in zip(Section, plan.header["section"].tolist(), strict=True):
         size = RECORDS[section].itemsize if section in RECORDS else 1
-        if offset < HEADER.itemsize or offset + count * size > len(plan.content):
+        if offset < begin or offset + count * size > len(plan.content):
             raise SchemaError(f"the section {section.name.lower()} lies outside the plan")
     for wrong in _wrong_references(plan):
         raise SchemaError(f"a record of the section {wrong}")
     if int(plan.header["source_bytes"]) > _INFLATE_RATIO * (len(plan[Section.SOURCES]) + 1):
         raise SchemaError("its source is said to be larger than it can be")
     STANDALONE(plan.metadata, "")
+    _check_shapes(plan)
     for section in INTERFACES:
-        for index, tensor in enumerate(interfaces(plan, section)):
-            check_interface(tensor, f"{section.name.lower()}[{index}]")
+        for shape in range(plan.shapes):
+            for index, tensor in enumerate(interfaces(plan, section, shape)):
+                check_interface(tensor, f"{section.name.lower()}[{index}]")
+
+
+def _check_shapes(plan: EncodedPlan) -> None:
+    """Compare the shapes with the launches, inputs and outputs that are theirs."""
+    shapes, told = plan[Section.SHAPES], plan.metadata.get("variants", [])
+    if not len(shapes):
+        return
+    ends = np.cumsum(shapes["launches"].astype(np.uint64))
+    begins = np.concatenate([[0], ends[:-1]])
+    whole = ends[-1] == len(plan[Section.LAUNCHES]) and (shapes["first_launch"] == begins).all()
+    if not whole or len(told) != len(shapes):
+        raise SchemaError("its shapes do not have its launches")
+    for section in INTERFACES:
+        if len(plan[section]) % len(shapes):
+            raise SchemaError(f"its shapes do not have as many {section.name.lower()}")
 
 
 def _wrong_references(plan: EncodedPlan) -> Iterator[str]:
@@ -306,8 +359,8 @@ def describe(path: Path, plan: EncodedPlan, weights: FoundWeights) -> JsonObject
     return {
         **plan.metadata,
         "plan_version": int(plan.header["version"]),
-        "inputs": interfaces(plan, Section.INPUTS),
-        "outputs": interfaces(plan, Section.OUTPUTS),
+        **_interfaces_of(plan, 0),
+        **_variants_of(plan),
         "extensions": [plan.text(int(offset)) for offset in plan[Section.EXTENSIONS]],
         "programs": len(plan[Section.PROGRAMS]),
         "launches": [
@@ -349,13 +402,25 @@ def describe(path: Path, plan: EncodedPlan, weights: FoundWeights) -> JsonObject
     }
 
 
-def interfaces(plan: EncodedPlan, section: Section) -> list[JsonObject]:
-    """Return inputs or outputs, as a module's metadata has them."""
-    logical = plan.metadata.get("logical_shapes", {})
+def _interfaces_of(plan: EncodedPlan, shape: int) -> JsonObject:
+    return {s.name.lower(): interfaces(plan, s, shape) for s in INTERFACES}
+
+
+def _variants_of(plan: EncodedPlan) -> JsonObject:
+    """Return inputs and outputs of each shape, where there are several."""
+    if plan.shapes == 1:
+        return {}
+    return {"variants": [_interfaces_of(plan, shape) for shape in range(plan.shapes)]}
+
+
+def interfaces(plan: EncodedPlan, section: Section, shape: int = 0) -> list[JsonObject]:
+    """Return inputs or outputs, of one of the shapes, as a module's metadata has them."""
+    own = plan.metadata["variants"][shape] if len(plan[Section.SHAPES]) else plan.metadata
+    logical = own.get("logical_shapes", {})
     open_dims = plan.metadata.get("open_dims", {})
     bounded = plan.metadata.get("bounded_axes", {})
     found = []
-    for record in plan[section]:
+    for record in plan.of_shape(section, shape):
         name = plan.text(int(record["name"]))
         allocation = plan[Section.ALLOCATIONS][record["allocation"]]
         entry: JsonObject = {

@@ -25,14 +25,19 @@ import java.util.List;
  * NullPointerException} or, after {@link #close}, an {@link IllegalStateException}.
  */
 public final class Model implements Closeable {
-    private final List<Tensor> inputs;
-    private final List<Tensor> outputs;
+    // Of the shape that is chosen.
+    private List<Tensor> inputs;
+    private List<Tensor> outputs;
     // Memory that the library can reach, for data that arrives in arrays; made when needed.
-    private final ByteBuffer[] staging;
+    private ByteBuffer[] staging;
     private long handle;
 
     private Model(long handle) {
         this.handle = handle;
+        look();
+    }
+
+    private void look() {
         inputs = tensors(false);
         outputs = tensors(true);
         staging = new ByteBuffer[inputs.size() + outputs.size()];
@@ -96,14 +101,36 @@ public final class Model implements Closeable {
         return message;
     }
 
-    /** The network's inputs, in order. */
-    public List<Tensor> inputs() {
+    /** The network's inputs, in order, of the shape that is chosen. */
+    public synchronized List<Tensor> inputs() {
         return inputs;
     }
 
     /** The network's outputs, in order. */
-    public List<Tensor> outputs() {
+    public synchronized List<Tensor> outputs() {
         return outputs;
+    }
+
+    /** How many shapes of its inputs the network was compiled for. */
+    public synchronized int shapes() {
+        return Native.shapes(opened());
+    }
+
+    /** The number of the shape that is chosen, at first 0. */
+    public synchronized int shape() {
+        return Native.shape(opened());
+    }
+
+    /** Chooses a shape by its number; all inputs must be set again. */
+    public synchronized void chooseShape(int index) {
+        Native.check(opened(), Native.chooseShape(handle, index));
+        look();
+    }
+
+    /** Chooses the shape in which an input has these extents; all inputs must be set again. */
+    public synchronized void setShape(int input, long... extents) {
+        Native.check(opened(), Native.setShape(handle, input, extents.clone()));
+        look();
     }
 
     /** Network, target, versions, memory, device and driver, as JSON. */
@@ -227,7 +254,7 @@ public final class Model implements Closeable {
     }
 
     @Override
-    public String toString() {
+    public synchronized String toString() {
         return "Model " + inputs + " -> " + outputs;
     }
 

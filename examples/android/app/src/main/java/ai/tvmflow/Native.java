@@ -49,6 +49,14 @@ final class Native {
 
     static native byte[] tensor(long handle, boolean output, int index, long[] numbers);
 
+    static native int shapes(long handle);
+
+    static native int shape(long handle);
+
+    static native int chooseShape(long handle, int index);
+
+    static native int setShape(long handle, int input, long[] extents);
+
     static native int setInput(
             long handle, int index, int dtype, ByteBuffer data, int offset, int bytes);
 

@@ -1,0 +1,283 @@
+"""Standalone libraries of several shapes: Python, C, C++ and Java, and what each refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import closing
+from pathlib import Path
+from shutil import which
+
+import numpy as np
+import open_networks
+import pytest
+from drivers import for_programs
+from mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, java_classes
+
+import tvmflow
+from tvmflow.errors import InputError, TvmflowError
+from tvmflow.ir.tensors import TensorInfo
+from tvmflow.module.standalone.format import HEADER, HEADER_BYTES, Section
+from tvmflow.module.standalone.read import find_plan, read_plan
+from tvmflow.verify.tolerance import assert_close, table_for
+
+pytestmark = [pytest.mark.opencl, pytest.mark.cross]
+
+SIZES = ((12, 12), (9, 31))
+SEVERAL = {"shapes": {"x": ("1..2", 3, "?", "?")}, "at": SIZES}
+SHAPES = [(batch, 3, *size) for size in SIZES for batch in (1, 2)]
+STANDALONE = {"target": "opencl", "device": "adreno", "format": "standalone"}
+CONFIGURATIONS = {
+    "buffers": {"storage": "buffer"},
+    "textures": {"storage": "texture"},
+    "fp16": {"dtype": "fp16", "accumulate": "fp32"},
+    "kept": {"keep_layout": {"x": "texture"}},
+}
+NEAREST = "not [1, 3, 10, 31]; the nearest is [1, 3, 9, 31]."
+
+
+@pytest.fixture(scope="module")
+def network():
+    return open_networks.classifier()
+
+
+@pytest.fixture(scope="module")
+def library(network, tmp_path_factory):
+    path = tmp_path_factory.mktemp("library") / "libshapes.so"
+    options = {**STANDALONE, **SEVERAL, "file_name": path.name}
+    with closing(tvmflow.compile(network, **options)) as module:
+        return module.save(path)
+
+
+@pytest.fixture(scope="module")
+def first_scores(network):
+    """The first score of each shape, for an image of ones."""
+    return [
+        float(open_networks.reference(network, {"x": np.ones(shape, np.float32)})[0][0, 0])
+        for shape in SHAPES
+    ]
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_every_shape_is_right_in_python(name, network):
+    with tvmflow.compile(network, **STANDALONE, **SEVERAL, **CONFIGURATIONS[name]) as module:
+        test = module.self_test()
+        assert (test.compared, test.tolerance_used < 1) == (30, True)
+        for seed, shape in enumerate([*SHAPES, *SHAPES[::-1], (5, 3, 9, 31)]):
+            x = open_networks.values(shape, seed)
+            (expected,) = open_networks.reference(network, {"x": x})
+            assert_close(module(x)[0], expected, table=table_for(module.metadata))
+        x = open_networks.values((1, 3, 12, 12))
+        (expected,) = open_networks.reference(network, {"x": x})
+        found = module.run([np.concatenate([x, x, x])], pad_batch=True)[0]
+        assert_close(found[2:], expected, table=table_for(module.metadata))
+        with pytest.raises(InputError, match=r"the nearest is x \[1, 3, 9, 31\]"):
+            module(open_networks.values((1, 3, 10, 31)))
+        times = module.variants[3].profile({"x": open_networks.values(SHAPES[3])}, runs=1)
+        assert len(times) > 2
+
+
+def test_one_set_of_weights_and_memory_of_the_largest(library, network):
+    plan = find_plan(library)
+    assert plan is not None
+    assert plan.shapes == 4
+    largest = {"shapes": {"x": SHAPES[3]}}
+    with closing(tvmflow.compile(network, **STANDALONE, **largest)) as alone:
+        own = find_plan(alone.path)
+    assert own is not None
+    assert own.shapes == 1
+    sizes = [int(p.header["weight_bytes"]) for p in (plan, own)]
+    assert sizes[0] == sizes[1]
+    # Images of other proportions do not fit into each other in all directions.
+    assert plan.metadata["memory_bytes"] <= 1.5 * own.metadata["memory_bytes"]
+
+
+def test_a_plan_of_the_version_before_is_read(library, network):
+    """It had no section of shapes; the libraries that have it bring their own runtime."""
+    with closing(tvmflow.compile(network, **STANDALONE, shapes={"x": SHAPES[0]})) as module:
+        plan = find_plan(module.path)
+    assert plan is not None
+    header = np.frombuffer(plan.content, HEADER, 1).copy()
+    old = HEADER_BYTES[1]
+    sections = header[0]["section"]
+    sections["offset"] -= HEADER.itemsize - old
+    header[0]["version"], header[0]["sections"] = 1, len(Section) - 1
+    body = plan.content[HEADER.itemsize :]
+    header[0]["bytes"] = old + len(body)
+    read = read_plan(header.tobytes()[:old] + body)
+    assert read is not None
+    assert read.shapes == 1
+    assert read.metadata == plan.metadata
+    for section in Section:
+        np.testing.assert_array_equal(read[section], plan[section])
+
+
+PROGRAM = r"""
+#include <stdio.h>
+#include "tvmflow.h"
+
+static float image[2 * 3 * 9 * 31], scores[10];
+
+int main(void) {
+  const int64_t other[4] = {1, 3, 10, 31};
+  tvmflow_model* m;
+  tvmflow_test test;
+  tvmflow_tensor in, out;
+  uint32_t i;
+  unsigned j;
+  if (tvmflow_create(NULL, &m) || tvmflow_self_test(m, &test)) return puts(tvmflow_message(m)), 1;
+  printf("%u %d\n", (unsigned)test.compared, test.tolerance_used < 1);
+  for (j = 0; j < sizeof(image) / sizeof(image[0]); ++j) image[j] = 1;
+  for (i = tvmflow_shape_count(m); i-- > 0;) {
+    if (tvmflow_choose_shape(m, i) || tvmflow_input(m, 0, &in) || tvmflow_choose_shape(m, 0) ||
+        tvmflow_set_shape(m, 0, in.shape, in.dimensions) || tvmflow_output(m, 0, &out) ||
+        tvmflow_set_input(m, 0, TVMFLOW_FLOAT32, image, in.bytes) || tvmflow_run(m) ||
+        tvmflow_get_output(m, 0, TVMFLOW_FLOAT32, scores, out.bytes))
+      return puts(tvmflow_message(m)), 1;
+    printf("%u %.9g\n", tvmflow_shape(m), (double)scores[0]);
+  }
+  printf("%d %s\n", tvmflow_set_shape(m, 0, other, 4), tvmflow_message(m));
+  printf("%d %s\n", tvmflow_set_shape(m, 1, other, 4), tvmflow_message(m));
+  printf("%d %s\n", tvmflow_set_shape(m, 0, other, 9), tvmflow_message(m));
+  printf("%d %s\n", tvmflow_set_shape(m, 0, NULL, 4), tvmflow_message(m));
+  printf("%d %s\n", tvmflow_set_shape(m, 0, other, 3), tvmflow_message(m));
+  printf("%d %s\n", tvmflow_choose_shape(m, 4), tvmflow_message(m));
+  if (tvmflow_start(m)) return 1;
+  printf("%d %s\n", tvmflow_choose_shape(m, 1), tvmflow_message(m));
+  printf("%d\n", (int)tvmflow_set_input(m, 0, TVMFLOW_FLOAT32, image, 4));
+  tvmflow_destroy(m);
+  return 0;
+}
+"""
+
+CPP_PROGRAM = r"""
+#include <iostream>
+#include "tvmflow.hpp"
+
+int main(int, char** arguments) {
+  tvmflow::Model model{std::string(arguments[1])};
+  for (uint32_t i = model.shape_count(); i-- > 0;) {
+    model.ChooseShape(i);
+    const tvmflow_tensor info = model.InputInfo(0);
+    model.ChooseShape(0);
+    model.SetShape(0, std::vector<int64_t>(info.shape, info.shape + info.dimensions));
+    model.SetInput(0, std::vector<float>(info.bytes / sizeof(float), 1.0f));
+    model.Run();
+    std::cout.precision(9);
+    std::cout << model.shape() << " " << model.Output<float>(0)[0] << "\n";
+  }
+  try {
+    model.SetShape(0, {1, 3, 10, 31});
+  } catch (const tvmflow::Error& error) {
+    std::cout << error.status() << " " << error.what() << "\n";
+  }
+}
+"""
+
+
+def run(*command, **env):
+    process = subprocess.run(
+        list(map(str, command)),
+        env={**os.environ, **for_programs(), **env},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout.splitlines()
+
+
+def check_scores(lines, expected):
+    found = [line.split() for line in lines]
+    assert [int(number) for number, _ in found] == [3, 2, 1, 0]
+    np.testing.assert_allclose([float(v) for _, v in found], expected[::-1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.onnxruntime
+def test_c(library, first_scores, tmp_path):
+    (tmp_path / "main.c").write_text(PROGRAM)
+    flags = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", f"-I{BINDINGS}")
+    where = f"-Wl,-rpath,{library.parent}"
+    run(*C_COMPILER, *flags, tmp_path / "main.c", library, where, "-o", tmp_path / "run")
+    lines = run(tmp_path / "run")
+    assert lines[0] == "30 1"
+    check_scores(lines[1:5], first_scores)
+    assert lines[5].startswith("1 Input 'x': the network has 4 shapes, but " + NEAREST)
+    assert lines[6].startswith("1 There is no input 1: the network has 1")
+    assert lines[7].startswith("1 Setting the shape of input 0: expected up to 8 extents, got 9")
+    assert lines[8].startswith("1 Setting the shape of input 0: expected up to 8 extents, got 4 at")
+    assert "but not [1, 3, 10]; the nearest is [1, 3, 12, 12]" in lines[9]
+    assert lines[10].startswith("1 There is no shape 4: the network has 4")
+    assert lines[11].startswith("8 Choosing a shape: a run was started and not waited for")
+    assert lines[12] == "8"
+
+
+@pytest.mark.onnxruntime
+def test_cpp(library, first_scores, tmp_path):
+    (tmp_path / "main.cpp").write_text(CPP_PROGRAM)
+    flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{BINDINGS}")
+    run(*CPP_COMPILER, *flags, tmp_path / "main.cpp", "-ldl", "-o", tmp_path / "run")
+    lines = run(tmp_path / "run", library)
+    check_scores(lines[:4], first_scores)
+    assert lines[4].startswith("1 ")
+    assert NEAREST in lines[4]
+
+
+@pytest.mark.java
+@pytest.mark.onnxruntime
+def test_java(library, first_scores, tmp_path):
+    classes = java_classes(tmp_path / "classes", Path(__file__).with_name("RunShapes.java"))
+    home = Path(which("java")).resolve().parents[1]
+    signals = next(home.rglob("libjsig.so"), "")
+    command = ("java", "-Xcheck:jni", "-cp", classes, "RunShapes", library, tmp_path)
+    lines = run(*command, LD_PRELOAD=str(signals))
+    assert lines[0].startswith("passed: "), lines
+    check_scores(lines[1:5], first_scores)
+    assert NEAREST in lines[5]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("first_launch", 1), ("launches", 0), ("launches", 1 << 31)]
+)
+def test_shapes_that_are_not_those_of_the_launches(library, field, value, tmp_path):
+    """With the right digest: in Python, and in the runtime of the library."""
+    import hashlib
+
+    content = bytearray(library.read_bytes())
+    plan = find_plan(library)
+    assert plan is not None
+    start = bytes(content).index(plan.content)
+    offset, count = plan.header["section"][Section.SHAPES].tolist()
+    records = np.frombuffer(plan.content, plan[Section.SHAPES].dtype, count, offset).copy()
+    records[field][1] = value
+    made = bytearray(plan.content)
+    made[offset : offset + records.nbytes] = records.tobytes()
+    header = np.frombuffer(bytes(made[: HEADER.itemsize]), HEADER).copy()
+    digest = hashlib.sha256(made[HEADER.itemsize :]).digest()
+    header[0]["checksum"] = np.frombuffer(digest, np.uint8)
+    made[: HEADER.itemsize] = header.tobytes()
+    content[start : start + len(made)] = made
+    damaged = tmp_path / library.name
+    damaged.write_bytes(content)
+    with pytest.raises(TvmflowError, match="shapes"):
+        tvmflow.load(damaged)
+    (tmp_path / "main.c").write_text(PROGRAM)
+    where = f"-Wl,-rpath,{tmp_path}"
+    command = (*C_COMPILER, f"-I{BINDINGS}", tmp_path / "main.c", damaged, where)
+    run(*command, "-o", tmp_path / "run")
+    process = subprocess.run(
+        [tmp_path / "run"], env={**os.environ, **for_programs()}, capture_output=True, text=True,
+        check=False, timeout=600,
+    )  # fmt: skip
+    assert process.returncode == 1
+    assert "its shapes are wrong" in process.stdout
+
+
+def test_inputs_are_told_by_shape(library):
+    with closing(tvmflow.load(library)) as module:
+        assert [v.inputs[0] for v in module.variants] == [
+            TensorInfo("x", shape, "float32") for shape in SHAPES
+        ]
+        assert module.metadata["batch"]["proven"]

@@ -1,0 +1,251 @@
+"""Several shapes for one module: what ranges of the batch and open extents stand for.
+
+``shapes`` may have a range of batches as the first extent, and ``?`` for extents of ``at``::
+
+    shapes={"image": ("1..8", 3, 224, 224)}        batches 1, 2, 4 and 8
+    shapes={"image": (1, 3, "?", "?")}, at={"image": [(224, 224), (320, 240)]}
+
+Each combination is a *variant*: static shapes of all inputs.  The first one is the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from ..errors import ShapeError
+from ..ir.extents import OPEN, RANGE, THE_OPEN_INPUT, Extent
+from ..module.metadata import MOST_VARIANTS
+from .shapes import declared_dims, static_inputs
+
+#: The static shapes of all inputs by name.
+Shapes = Mapping[str, tuple[int, ...]]
+_Declared = Mapping[str, Sequence[int | str | None] | None]
+#: Batches that the proof of independence looks at (`.batch`).
+_PROBES = (2, 3)
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """The variants that given shapes stand for."""
+
+    #: The first one is the default.
+    variants: tuple[Shapes, ...]
+    #: With a range of batches: for each choice of the other extents, the shapes at two batches.
+    probes: tuple[tuple[Shapes, Shapes], ...] = ()
+
+
+def is_open(shapes: Mapping[str, Sequence[Extent]], at: object) -> bool:
+    """Tell whether given shapes may stand for several ones."""
+    return bool(at) or any(isinstance(e, str) for shape in shapes.values() for e in shape)
+
+
+def expand(
+    inputs: Sequence[onnx.ValueInfoProto],
+    shapes: Mapping[str, Sequence[Extent]],
+    at: Mapping[str, Sequence[Sequence[int]]],
+) -> Expansion:
+    """Return the variants that ``shapes`` and ``at`` stand for, with the shapes of all inputs.
+
+    A symbol that is set for one input is set for all that use it.  Choices of ``at`` come in their
+    order, and for each of them the batches in ascending order.
+
+    Raises ``ShapeError`` if a range is empty, not of the first axis, or of one that the model
+    fixes; if the extents of ``at`` do not fit the open ones; if there are more than
+    `MOST_VARIANTS`; or if a shape does not fit the model (`static_inputs`).
+    """
+    declared = declared_dims(inputs)
+    low, high = _batches(shapes, declared)
+    filled = list(_filled(shapes, at, declared))
+
+    def of_batch(given: Mapping[str, Sequence[Extent]], batch: int) -> Shapes:
+        concrete = {
+            name: tuple(batch if RANGE.fullmatch(str(e)) else e for e in shape)
+            for name, shape in given.items()
+        }
+        return {info.name: info.shape for info in static_inputs(inputs, concrete)}  # type: ignore[arg-type]
+
+    batches = compiled_batches(low, high)
+    if (count := len(filled) * len(batches)) > MOST_VARIANTS:
+        raise ShapeError(
+            f"The shapes asked for are {count} ({len(filled)} of `at` times {len(batches)} "
+            f"batches), and a module has at most {MOST_VARIANTS}: each has kernels of its own.",
+            remedy="Ask for fewer, or compile several modules.",
+        )
+    variants = [of_batch(given, batch) for given in filled for batch in batches]
+    probes = [
+        (of_batch(given, _PROBES[0]), of_batch(given, _PROBES[1]))
+        for given in (filled if len(batches) > 1 else ())
+    ]
+    # Two choices may be the same.
+    different = {tuple(sorted(variant.items())): variant for variant in variants}
+    return Expansion(tuple(different.values()), tuple(probes))
+
+
+def compiled_batches(low: int, high: int) -> list[int]:
+    """The batches of a range that are compiled: its ends, and the powers of two between.
+
+    >>> compiled_batches(1, 6)
+    [1, 2, 4, 6]
+    """
+    powers = (1 << n for n in range(high.bit_length()))
+    return sorted({low, high, *(p for p in powers if low < p < high)})
+
+
+def _batches(shapes: Mapping[str, Sequence[Extent]], declared: _Declared) -> tuple[int, int]:
+    """Return the range of batches, the same for all inputs that have one; 1 to 1 without any."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, shape in shapes.items():
+        for axis, extent in enumerate(shape):
+            if not isinstance(extent, str) or extent == OPEN:
+                continue
+            range_ = RANGE.fullmatch(extent)
+            if range_ is None:
+                raise ShapeError(
+                    f"An extent given for the input {name!r} is {extent!r}; expected a number, a "
+                    "range of batches such as 1..8, or ?.",
+                    remedy=f"`shapes={name}=1..8,3,224,224`, for example",
+                )
+            low, high = int(range_[1]), int(range_[2])
+            dims = declared.get(name)
+            fixed = dims[axis] if dims is not None and axis < len(dims) else None
+            if axis:
+                raise ShapeError(
+                    f"The range {extent} is given for axis {axis} of the input {name!r}, but only "
+                    "the first axis, the batch, can have one: other batches run in parts, other "
+                    "extents cannot.",
+                    remedy="Write ? for the extent, and list its values with `at`.",
+                )
+            if isinstance(fixed, int):
+                raise ShapeError(
+                    f"The range {extent} is given for the first axis of the input {name!r}, which "
+                    f"the model fixes at {fixed}.",
+                    remedy="Export the model with an open batch.",
+                )
+            if not 1 <= low <= high:
+                raise ShapeError(
+                    f"The range {extent} of the input {name!r} is empty; expected batches from 1 "
+                    "on, the smaller one first.",
+                    remedy=f"`shapes={name}=1..8,3,224,224`, for example",
+                )
+            found[name] = low, high
+    first = next(iter(found), None)
+    for name, range_given in found.items():
+        if first is not None and range_given != found[first]:
+            texts = ["..".join(map(str, found[each])) for each in (first, name)]
+            raise ShapeError(
+                f"The inputs {first!r} and {name!r} have different ranges of batches, {texts[0]} "
+                f"and {texts[1]}.",
+                remedy="Give all inputs the same range: it is one batch.",
+            )
+    return (1, 1) if first is None else found[first]
+
+
+def _filled(
+    shapes: Mapping[str, Sequence[Extent]],
+    at: Mapping[str, Sequence[Sequence[int]]],
+    declared: _Declared,
+) -> Iterator[dict[str, Sequence[Extent]]]:
+    """Yield the given shapes without ``?``, once for each choice of ``at``."""
+    places = {name: [a for a, e in enumerate(s) if e == OPEN] for name, s in shapes.items()}
+    places = {name: axes for name, axes in places.items() if axes}
+    if not at:
+        if places:
+            name, axes = next(iter(places.items()))
+            raise ShapeError(
+                f"The input {name!r} has {len(axes)} open extents, but none are listed for them.",
+                remedy=f"`at={name}={'x'.join(['224'] * len(axes))}`, for example",
+            )
+        yield dict(shapes)
+        return
+    if not places:
+        raise ShapeError(
+            "Extents are listed with `at`, but no given shape has an open one.",
+            remedy="Write ? for them, as in `shapes=image=1,3,?,?`.",
+        )
+    named = _by_input(at, places, _leaders(places, declared))
+    counts = {name: len(choices) for name, choices in named.items()}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{count} for {name!r}" for name, count in counts.items())
+        raise ShapeError(
+            f"The lists of extents have different lengths ({told}); the first of each go together, "
+            "then the second, and so on.",
+            remedy="List as many for each input.",
+        )
+    for number in range(next(iter(counts.values()))):
+        symbols: dict[str, int] = {}
+        given = {name: list(shape) for name, shape in shapes.items()}
+        for name, choices in named.items():
+            for axis, extent in zip(places[name], choices[number], strict=True):
+                given[name][axis] = extent
+                dims = declared.get(name)
+                symbol = dims[axis] if dims is not None and axis < len(dims) else None
+                if isinstance(symbol, str):
+                    symbols.setdefault(symbol, extent)
+        for name, axes in places.items():
+            for axis in axes if name not in named else ():
+                dims = declared.get(name) or ()
+                symbol = dims[axis] if axis < len(dims) else None
+                if symbol not in symbols:
+                    example = "x".join(["224"] * len(axes))
+                    raise ShapeError(
+                        f"Extents are listed for {', '.join(map(repr, named))}, but the input "
+                        f"{name!r} has open ones, too.",
+                        remedy=f"List them with another `at={name}={example}`.",
+                    )
+                given[name][axis] = symbols[str(symbol)]
+        yield dict(given)
+
+
+def _leaders(places: Mapping[str, Sequence[int]], declared: _Declared) -> list[str]:
+    """Return the inputs whose open extents are not all set by those of the inputs before them."""
+    known: set[str] = set()
+    leaders = []
+    for name, axes in places.items():
+        dims = declared.get(name) or ()
+        symbols = [dims[axis] if axis < len(dims) else None for axis in axes]
+        if not all(symbol in known for symbol in symbols):
+            leaders.append(name)
+        known |= {symbol for symbol in symbols if isinstance(symbol, str)}
+    return leaders
+
+
+def _by_input(
+    at: Mapping[str, Sequence[Sequence[int]]],
+    places: Mapping[str, Sequence[int]],
+    leaders: Sequence[str],
+) -> dict[str, Sequence[Sequence[int]]]:
+    """Return the listed extents by the names of inputs, compared with how many are open."""
+    named: dict[str, Sequence[Sequence[int]]] = {}
+    for given, choices in at.items():
+        name = given
+        if given == THE_OPEN_INPUT:
+            if len(leaders) != 1:
+                raise ShapeError(
+                    f"Extents are listed without an input's name, but {len(leaders)} have open "
+                    f"ones: {', '.join(map(repr, leaders))}.",
+                    remedy=f"`at={leaders[0]}=224x224`, for example",
+                )
+            name = leaders[0]
+        if name not in places:
+            raise ShapeError(
+                f"Extents are listed for the input {name!r}, but the given shapes leave none of "
+                f"it open, only of {', '.join(map(repr, places))}.",
+                remedy=f"`at={next(iter(places))}=224x224`, for example",
+            )
+        if not choices:
+            raise ShapeError(
+                f"No extents are listed for the input {name!r}.",
+                remedy="List at least one choice, or leave `at` out.",
+            )
+        for extents in choices:
+            if len(extents) != len(places[name]):
+                raise ShapeError(
+                    f"{'x'.join(map(str, extents))} are {len(extents)} extents, but the given "
+                    f"shape of the input {name!r} has {len(places[name])} open ones.",
+                    remedy="Give one for each ?, in their order.",
+                )
+        named[name] = choices
+    return named

@@ -1,0 +1,17 @@
+"""How several shapes of one module are written: ranges of the batch, and open extents.
+
+Apart from what expands them (`tvmflow.frontend.variants`), as options need neither TVM nor ONNX.
+"""
+
+from __future__ import annotations
+
+import re
+
+#: A given extent: a number, `OPEN`, or a range of the batch such as ``1..8``.
+Extent = int | str
+
+OPEN = "?"
+#: In lists of extents by input: the one input that has open extents.
+THE_OPEN_INPUT = ""
+
+RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
