@@ -14,9 +14,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pages
 import pytest
+from onnx import helper
 
 import tvmflow
 from tvmflow import models
@@ -176,6 +178,7 @@ GIVEN = {
     "docs/journal.md": ["net.onnx", "mine.journal"],
     "docs/lab.md": [],
     "docs/profile.md": [],
+    "docs/shapes.md": ["pictures.onnx", "rgbd.onnx"],
     "docs/scaling.md": ["open.onnx", "batch1.onnx", "batch4.onnx", "batch1.so", "batch8.so"],
     "docs/texture.md": ["net.onnx"],
     "docs/tuning.md": ["mobilenet_v2.onnx"],
@@ -195,9 +198,33 @@ SMALLER = {
 }
 
 
+#: Networks that leave all extents but channels open: their inputs, with channels.
+OPEN = {"pictures.onnx": [("image", 3)], "rgbd.onnx": [("image", 3), ("depth", 1)]}
+
+
+def open_network(*inputs: tuple[str, int]) -> onnx.ModelProto:
+    """A convolution and a mean of each input, side by side."""
+    nodes, weights, values = [], [], []
+    for name, channels in inputs:
+        shape = ["batch", channels, f"{name}_height", f"{name}_width"]
+        values.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape))
+        array = np.ones((4, channels, 3, 3), np.float32)
+        weights.append(onnx.numpy_helper.from_array(array, f"{name}.weight"))
+        nodes.append(helper.make_node("Conv", [name, f"{name}.weight"], [f"{name}_conv"]))
+        nodes.append(helper.make_node("GlobalAveragePool", [f"{name}_conv"], [f"{name}_mean"]))
+    means = [f"{name}_mean" for name, _ in inputs]
+    nodes.append(helper.make_node("Concat", means, ["scores"], axis=1))
+    output = helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "open", values, [output], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
 def give(name: str, folder: Path) -> None:
     """Put a file there that a page takes for the user's own."""
     path = folder / name
+    if name in OPEN:
+        onnx.save(open_network(*OPEN[name]), path)
+        return
     batch = int(found[0]) if (found := re.search(r"\d+", name)) and "batch" in name else 1
     model = models.make("mobilenet_v1", width=0.25, size=32, classes=10, batch=batch)
     if path.suffix == ".journal":
