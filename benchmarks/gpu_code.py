@@ -47,7 +47,7 @@ FORMS = {
     "buffer fp16": {"storage": "buffer", "dtype": "fp16"},
 }
 GPUS = ("adreno-660", "adreno-740", "adreno-830", "mali-g610")
-#: An emulator runs Mali's compiler some 20 times slower.
+#: An emulator runs Mali's compiler, several times slower.
 LEAST_SHARE = {"valhall": 0.01}
 #: Numbers of a kernel, in the order of JSON's rows, and which of them is worse.
 COLUMNS = {"share %": None, "items": None} | {

@@ -35,7 +35,7 @@ from .tree import SYSTEMS, Software, Tree, environment, this_architecture
 #: Older versions lack the newest GPUs, or spill where this one does not.
 OLDEST = (26, 0)
 #: A kernel that takes the compiler longer than this is given up, in seconds; in an emulator, where
-#: the first one takes a minute of an idle core, after ten times as long.
+#: the first one takes some seconds, after ten times as long.
 LIMIT_S, _EMULATED = 120.0, 10
 _OPTIONS = "-cl-mad-enable"
 #: Marks of ``native/isa/build_kernels.c``.
