@@ -64,6 +64,8 @@ def network_of(case: Any, prefix: str, *, form: str) -> tuple[Network, dict[str,
     named = dict(zip([v.name for v in graph.input], inputs, strict=False))
     known = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
     written = {n.output[0]: constant_value(n) for n in graph.node if n.op_type == "Constant"}
+    if len(written) == len(graph.node):
+        written = {}  # Cases of Constant itself.
     known |= {name: array for name, array in written.items() if array is not None}
     feeds = {n: a for n, a in list(named.items())[FORMS[form]] if n not in known}
     known |= {n: a for n, a in named.items() if n not in feeds}

@@ -65,10 +65,14 @@ HALVES = {"two": [2], "minus": [-1]}
         ([node("Flatten", "x", "f"), node("MatMul", "f w", "y")],
          {"w": np.ones((48, 5), np.float32)}, Batch(0)),
         # A sequence of rows, with the batch as the second axis.
-        ([node("ReduceMean", "x last", "m", keepdims=0), node("Transpose", "m", "t", perm=[2, 0, 1]),
-          node("GRU", "t w r", "y", hidden_size=2)],
-         {"last": [3], "w": np.ones((1, 6, 3), np.float32), "r": np.ones((1, 6, 2), np.float32)},
-         Batch(2)),
+        (
+            [
+                node("ReduceMean", "x last", "m", keepdims=0),
+                node("Transpose", "m", "t", perm=[2, 0, 1]),
+                node("GRU", "t w r", "y", hidden_size=2),
+            ],
+            {"last": [3], "w": np.ones((1, 6, 3), "f"), "r": np.ones((1, 6, 2), "f")}, Batch(2),
+        ),
         # Each sample has three rows.
         ([node("Reshape", "x shape", "y")], {"shape": [-1, 16]}, Batch(0, 3)),
         # The class token of a transformer: a constant, once for each sample.

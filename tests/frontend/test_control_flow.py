@@ -559,11 +559,6 @@ REFUSED = {
         "y = ConcatFromSequence<axis=0>(s)"),
         "its branches' results differ: 1 tensor and 2 tensors",
     ),
-    "state that grows": (
-        ("y = Loop(four, flag, x) <body = b (int64 i, bool c, float[N,3] a) => (bool d, float t) "
-        "{ t = Concat<axis=0>(a, a) m = ReduceMax<keepdims=0>(t) n = Neg(m) d = Less(m, n) }>"),
-        "differ: float32[4, 3] and float32[2, 3]",
-    ),
     "within a branch": (
         ("y = If(flag) <then_branch = t () => (float r) { n = Unique(x) r = Relu(n) }, "
         "else_branch = e () => (float r) { r = Relu(x) }>"),
@@ -691,3 +686,45 @@ def test_old_operator_sets_have_no_graphs():
     """ONNX's version converter leaves them as they are."""
     with pytest.raises(UnsupportedModelError, match=r"the graphs within node 'y' \(If\)"):
         load_model(model_of(CASES["branch at run time"], opset=6))
+
+
+# Extents that differ ---------------------------------------------------------------------------
+
+#: Nodes whose results have an extent that the condition chooses.
+OF_OTHER_EXTENT = {
+    "none or some": (
+        "y, a = If(flag) <then_branch = t () => (float[n,3] r, float[n,3] q) "
+        "{ r = Slice(x, zero1, zero1) q = Abs(r) }, "
+        "else_branch = e () => (float[n,3] r, float[n,3] q) { r = Relu(x) q = Neg(x) }> "
+        "z = Add(y, a)"
+    ),
+    "more or less": (
+        "a = If(flag) <then_branch = t () => (float r) { r = Concat<axis=1>(x, x) }, "
+        "else_branch = e () => (float r) { r = Neg(x) }> y = Abs(a) z = ReduceSum<keepdims=0>(a)"
+    ),
+    "found or not": (
+        "y = If(flag) <then_branch = t () => (int64 r) { n = NonZero(x) r = Neg(n) }, "
+        "else_branch = e () => (int64 r) { p = Relu(x) r = NonZero(p) }> z = Cast<to=1>(y)"
+    ),
+    "state that grows": (
+        "y = Loop(four, flag, x) <body = b (int64 i, bool c, float[N,3] a) => (bool d, float t) "
+        "{ t = Concat<axis=0>(a, a) m = ReduceMax<keepdims=0>(t) n = Neg(m) d = Less(n, m) }> "
+        "z = Neg(y)"
+    ),
+}
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("case", OF_OTHER_EXTENT)
+@pytest.mark.parametrize(("target", "device", "storage"), WAYS)
+def test_the_condition_chooses_the_extent(case, target, device, storage):
+    """Results of a size that is known only at run time, as NonZero has: exactly ONNX's."""
+    model = model_of("zero1 = Constant<value_ints=[0]>() " + OF_OTHER_EXTENT[case])
+    with tvmflow.compile(model, target=target, device=device, storage=storage) as module:
+        for flag in (True, False):
+            feeds = feeds_of(flag)
+            expected = onnxruntime_results(model, feeds)
+            assert expected is not None
+            for found, right in zip(module(feeds), expected, strict=True):
+                assert found.shape == right.shape
+                np.testing.assert_allclose(found, right, rtol=1e-5)

@@ -30,6 +30,7 @@ from .graph import Graph, invalid, node_attributes, node_name
 from .nested import all_nodes, names_of, needed, nested_graphs, reads, renamed
 
 if TYPE_CHECKING:
+    from .bounded import RunTimeSizes
     from .bounded.rewriter import Bounded
 
 #: Nodes that the loops of a model are unrolled to.  Compiling takes time by their square: 1,200
@@ -72,8 +73,8 @@ class Values:
     conditions: list[str] = field(default_factory=list)
     #: Nodes that loops have become so far.
     unrolled: int = 0
-    #: Values whose number of elements along an axis is known only at run time.
-    bounded: Mapping[str, Bounded] = field(default_factory=dict)
+    #: What the walk knows of sizes that are known only at run time.
+    sizes: RunTimeSizes | None = None
 
     def __post_init__(self) -> None:
         self.used.update(self.graph.consumers())
@@ -88,6 +89,10 @@ class Values:
     def resolve(self, name: str) -> str:
         """Return the name under which a value is known."""
         return self.aliases.get(name, name)
+
+    def bounded(self, name: str) -> Bounded | None:
+        """Return the axis of a value whose extent is known only at run time, if it has one."""
+        return None if self.sizes is None else self.sizes.bounded.get(self.resolve(name))
 
     def is_known(self, name: str) -> bool:
         """Tell whether a value has a type, or is a sequence."""
@@ -139,10 +144,7 @@ class Expansion:
 
     def extent(self, name: str, axis: int) -> int:
         """Return a tensor's extent along an axis, counted from the front."""
-        extent, here = (
-            self.type_of(name).shape[axis],
-            self.values.bounded.get(self.values.resolve(name)),
-        )
+        extent, here = self.type_of(name).shape[axis], self.values.bounded(name)
         if here is not None and here.axis == axis:
             raise Refusal(
                 f"the number of elements of {name!r} along axis {axis}, from {here.maker}, is "
@@ -300,8 +302,9 @@ class Expansion:
     def selected(self, condition: str, then: str, otherwise: str, what: str) -> Nodes[str]:
         """Return one of two values, by a condition that is computed at run time.
 
-        ``condition`` has no axes.  The value that is not selected may be NaN or infinite.
-        ``what`` calls both in a refusal: they must be of one type.
+        ``condition`` has no axes.  The value that is not selected may be NaN or infinite.  Where
+        both differ in the extent of one axis, that of the result is known only at run time.
+        ``what`` calls both in a refusal, where they differ in more.
         """
         if then == otherwise:
             return then
@@ -320,8 +323,13 @@ class Expansion:
             kinds = ["a sequence" if self.is_sequence(n) else "a tensor" for n in (then, otherwise)]
         else:
             kinds = [str(self.type_of(name)) for name in (then, otherwise)]
-            if kinds[0] == kinds[1]:
+            sizes = [here and here.size for here in map(self.values.bounded, (then, otherwise))]
+            if kinds[0] == kinds[1] and sizes[0] == sizes[1]:
                 return (yield from self.make("Where", [condition, then, otherwise]))
+            names = [self.values.resolve(name) for name in (condition, then, otherwise)]
+            found = self.values.sizes and self.values.sizes.selected(self.node, *names)
+            if found:
+                return found
         raise Refusal(
             f"its condition is computed at run time, and {what} differ: {kinds[0]} and {kinds[1]}"
         )

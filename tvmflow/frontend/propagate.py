@@ -69,7 +69,7 @@ class _Walk:
         self.kept: list[onnx.NodeProto] = []
         self.values = Values(graph)
         self.sizes = RunTimeSizes(graph, self.take, bounds)
-        self.values.bounded = self.sizes.bounded
+        self.values.sizes = self.sizes
 
     def run(self) -> None:
         """Visit all nodes in order."""

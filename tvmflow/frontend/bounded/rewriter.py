@@ -148,6 +148,50 @@ class RunTimeSizes:
             outputs.append(name)
         self.graph.outputs = outputs
 
+    def selected(
+        self, node: onnx.NodeProto, condition: str, then: str, otherwise: str
+    ) -> str | None:
+        """Return one of two values that differ in an axis's extent, by a condition of ``node``.
+
+        ::
+
+            before  y = c ? a : float[0, 4] : b : float[9, 4]
+            after   y = Where(c, Concat(a, zeros), b) : float[9, 4], of which Where(c, 0, 9) count
+
+        ``None`` if they differ in more.
+        """
+        self._node = node
+        kinds = [self.graph.type_of(name) for name in (then, otherwise)]
+        shapes = [kind.shape for kind in kinds]
+        if kinds[0].dtype != kinds[1].dtype or len(shapes[0]) != len(shapes[1]):
+            return None
+        pairs = enumerate(zip(*shapes, strict=True))
+        axes = {self.bounded[n].axis for n in (then, otherwise) if n in self.bounded}
+        axes |= {axis for axis, (one, other) in pairs if one != other}
+        if len(axes) != 1:
+            return None
+        (axis,) = axes
+        extent = max(shape[axis] for shape in shapes)
+        parts = [self._behind(name, axis, extent) for name in (then, otherwise)]
+        value = self.emit("Where", [condition, *parts])
+        extents = [self.extents(name)[axis] for name in (then, otherwise)]
+        # Results of one node that have the same sizes go on having the same.
+        key = "selected", condition, *extents
+        numbers = [condition, *map(self.scalar, extents)]
+        number = self._memo(key, lambda: self.emit("Where", numbers))
+        self.makers[number] = self.maker()
+        self.mark(value, axis, sizes.count(number, extent))
+        return value
+
+    def _behind(self, name: str, axis: int, extent: int) -> str:
+        """A value with zeros behind it along an axis, up to an extent."""
+        kind = self.graph.type_of(name)
+        missing = [extent - n if a == axis else n for a, n in enumerate(kind.shape)]
+        if not missing[axis]:
+            return name
+        zeros = self.constant(np.zeros(missing, kind.dtype))
+        return self.emit("Concat", [name, zeros], axis=axis) if kind.elements else zeros
+
     # -- what rules ask -------------------------------------------------------------------
 
     def shape(self, name: str) -> tuple[int, ...]:

@@ -1,0 +1,356 @@
+"""Vision networks as their libraries define them: right, refused, and how long they take.
+
+Each architecture of torchvision, timm and Ultralytics is built with random weights (nothing is
+downloaded), exported by PyTorch, also quantized by ONNX Runtime, and every file is compiled,
+verified against ONNX Runtime and timed beside it:
+
+    python -m pip install 'tvmflow[zoo]'
+    python benchmarks/zoo.py [--only resnet] [--exporters dynamo script] [--forms llvm opencl]
+
+Each file has a process of its own, which may crash or hang.  results/zoo.json is written after
+each; what is there already is measured again only with --again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+import numpy as np
+from common import RESULTS, in_turn, machine, report, summary
+
+from tvmflow.module.files import write_file
+
+#: Options of `tvmflow.compile`.
+FORMS: dict[str, dict[str, str]] = {
+    "llvm": {"target": "llvm"},
+    "opencl": {"target": "opencl"},
+    "textures": {"target": "opencl", "device": "adreno", "storage": "texture"},
+    "fp16": {"target": "opencl", "dtype": "fp16"},
+}
+#: Of textures on a CPU only the results count.
+TIMED = ("llvm", "opencl", "fp16")
+EXPORTERS = ("dynamo", "script")
+#: Where nothing else is said, an input has three channels and this extent.
+SIZE = 96
+#: A file that takes longer than this is given up, in seconds.
+LIMIT_S = 900
+
+TORCHVISION = {
+    "alexnet": 96, "vgg11_bn": 64, "resnet18": 96, "resnet50": 96, "resnext50_32x4d": 64,
+    "wide_resnet50_2": 64, "densenet121": 64, "squeezenet1_1": 96, "mobilenet_v2": 96,
+    "mobilenet_v3_small": 96, "mobilenet_v3_large": 96, "mnasnet1_0": 96,
+    "shufflenet_v2_x1_0": 96, "efficientnet_b0": 96, "efficientnet_v2_s": 96,
+    "regnet_x_400mf": 96, "regnet_y_400mf": 96, "googlenet": 96, "inception_v3": 128,
+    "convnext_tiny": 96, "swin_t": 96, "swin_v2_t": 128, "vit_b_16": 224, "maxvit_t": 224,
+    "fcn_resnet50": 64, "deeplabv3_mobilenet_v3_large": 96, "lraspp_mobilenet_v3_large": 96,
+    "ssdlite320_mobilenet_v3_large": 320, "r3d_18": 32, "r2plus1d_18": 32, "raft_small": 128,
+}  # fmt: skip
+TIMM = {
+    "convmixer_768_32": 64, "mixer_s32_224": 224, "resmlp_12_224": 224, "gmlp_s16_224": 224,
+    "deit_tiny_patch16_224": 224, "vit_tiny_patch16_224": 224, "eva02_tiny_patch14_224": 224,
+    "beit_base_patch16_224": 224, "cait_xxs24_224": 224, "xcit_nano_12_p16_224": 224,
+    "pvt_v2_b0": 96, "twins_pcpvt_small": 224, "levit_128s": 224, "visformer_tiny": 224,
+    "coat_lite_tiny": 224, "crossvit_9_240": 240, "poolformer_s12": 96, "edgenext_xx_small": 96,
+    "efficientformer_l1": 224, "efficientvit_b0": 96, "fastvit_t8": 96, "mobilevit_xxs": 96,
+    "mobilevitv2_050": 96, "mobilenetv4_conv_small": 96, "mobileone_s0": 96, "repvgg_a0": 96,
+    "repvit_m0_9": 96, "ghostnet_100": 96, "tinynet_e": 96, "lcnet_050": 96, "rexnet_100": 96,
+    "hardcorenas_a": 96, "dla34": 96, "hrnet_w18_small": 96, "dpn68": 64, "selecsls42b": 96,
+    "ese_vovnet19b_dw": 96, "cspresnet50": 64, "cspdarknet53": 64, "res2net50_26w_4s": 64,
+    "skresnet18": 64, "resnest14d": 64, "nfnet_l0": 64, "eca_nfnet_l0": 64, "hgnetv2_b0": 96,
+    "starnet_s1": 96, "inception_next_atto": 96, "tiny_vit_5m_224": 224,
+    "swinv2_cr_tiny_ns_224": 224,
+}  # fmt: skip
+ULTRALYTICS = {
+    "yolov5n": 96, "yolov8n": 96, "yolov8n-seg": 96, "yolov8n-pose": 96, "yolov8n-cls": 96,
+    "yolov9t": 96, "yolov10n": 96, "yolo11n": 96, "rtdetr-resnet50": 96,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A network of a library."""
+
+    name: str
+    library: str
+    size: int
+
+    def build(self) -> tuple[Any, tuple[Any, ...]]:
+        """Return the module with random weights, in inference, and an example of its inputs."""
+        import torch
+
+        torch.manual_seed(0)
+        net, shape = _BUILDERS[self.library](self.name, self.size)
+        count = 2 if self.name.startswith("raft") else 1
+        _randomize(net)
+        return net.eval(), tuple(torch.rand(shape) for _ in range(count))
+
+
+def _torchvision(name: str, size: int) -> tuple[Any, tuple[int, ...]]:
+    import torchvision
+
+    kinds = {"weights": None}
+    if name.startswith(("ssd", "fcn", "deeplab", "lraspp")):
+        kinds["weights_backbone"] = None
+    if name in ("googlenet", "inception_v3"):
+        kinds |= {"aux_logits": False, "init_weights": True}
+    net = torchvision.models.get_model(name, **kinds)
+    return net, (1, 3, 4, size, size) if name.startswith("r") and "_18" in name else (
+        1,
+        3,
+        size,
+        size,
+    )
+
+
+def _timm(name: str, size: int) -> tuple[Any, tuple[int, ...]]:
+    import timm
+
+    return timm.create_model(name, pretrained=False), (1, 3, size, size)
+
+
+def _ultralytics(name: str, size: int) -> tuple[Any, tuple[int, ...]]:
+    from ultralytics import RTDETR, YOLO
+
+    model = (RTDETR if name.startswith("rtdetr") else YOLO)(f"{name}.yaml", verbose=False).model
+    model.eval().fuse(verbose=False)
+    for part in model.modules():
+        # As their own exporter sets it: one tensor, and anchors as constants.
+        if hasattr(part, "export"):
+            part.export, part.format = True, "onnx"
+    return model, (1, 3, size, size)
+
+
+_BUILDERS: dict[str, Callable[[str, int], tuple[Any, tuple[int, ...]]]] = {
+    "torchvision": _torchvision, "timm": _timm, "ultralytics": _ultralytics,
+}  # fmt: skip
+
+
+def _randomize(net: Any) -> None:
+    """Give norms statistics as trained ones have: otherwise they do nothing, or layers vanish."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for part in net.modules():
+            if getattr(part, "running_var", None) is not None:
+                part.running_mean.normal_(0, 0.1, generator=generator)
+                part.running_var.uniform_(0.5, 1.5, generator=generator)
+                if part.weight is not None:
+                    part.weight.uniform_(0.5, 1.5, generator=generator)
+                    part.bias.normal_(0, 0.1, generator=generator)
+
+
+ARCHITECTURES = [
+    Architecture(name, library, size)
+    for library, names in (
+        ("torchvision", TORCHVISION), ("timm", TIMM), ("ultralytics", ULTRALYTICS)
+    )
+    for name, size in names.items()
+]  # fmt: skip
+
+
+def export(architecture: Architecture, exporter: str, path: Path) -> None:
+    """Write an architecture as ONNX, by ``torch.export`` or TorchScript's tracing."""
+    import torch
+
+    net, inputs = architecture.build()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        if exporter == "dynamo":
+            torch.onnx.export(net, inputs, dynamo=True, verbose=False).save(path)
+        else:
+            torch.onnx.export(net, inputs, path, dynamo=False, opset_version=17)
+
+
+def quantize(path: Path) -> Path:
+    """Write a network in 8 bits (QDQ), calibrated with random pictures, by ONNX Runtime."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Pictures(CalibrationDataReader):
+        def __init__(self) -> None:
+            self._left = iter([feeds(path, seed) for seed in range(1, 4)])
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(self._left, None)
+
+    prepared, quantized = path.with_suffix(".pre.onnx"), path.with_suffix(".int8.onnx")
+    quant_pre_process(path, prepared, skip_symbolic_shape=True)
+    quantize_static(prepared, quantized, Pictures(), quant_format=QuantFormat.QDQ, per_channel=True)
+    return quantized
+
+
+def feeds(path: Path, seed: int) -> dict[str, np.ndarray]:
+    """Random pictures for the inputs of a file."""
+    import onnx
+
+    rng = np.random.default_rng(seed)
+    inputs = onnx.load(path, load_external_data=False).graph.input
+    shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in inputs}
+    return {name: rng.random(shape, dtype=np.float32) for name, shape in shapes.items()}
+
+
+def measure(path: Path, forms: list[str], rounds: int) -> dict[str, Any]:
+    """Compile a file in each form, compare with ONNX Runtime, and time both, one by one."""
+    import onnx
+    import onnxruntime
+
+    import tvmflow
+    from tvmflow.errors import TvmflowError
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    given = feeds(path, 0)
+    runners = {"ONNX Runtime": lambda: session.run(None, given)}
+    result: dict[str, Any] = {"nodes": len(onnx.load(path, load_external_data=False).graph.node)}
+    opened = []
+    for form in forms:
+        started = time.process_time()
+        try:
+            module = tvmflow.compile(path, **FORMS[form])
+            seconds = time.process_time() - started
+            opened.append(module)
+            verdict = tvmflow.verify(path, module, given)
+        except TvmflowError as error:
+            result[form] = {"verdict": "refused", "reason": str(error)[:400]}
+            continue
+        worst = max(output.used for output in verdict.outputs)
+        stages = {n: round(ms / 1e3, 2) for n, ms in module.metadata["stage_ms"].items()}
+        result[form] = {
+            "verdict": "right" if verdict.passed else "wrong",
+            "used": float(f"{worst:.3g}"),
+            "cpu_s": round(seconds, 1),
+            "stages_s": stages,
+        }
+        if form in TIMED:
+            runners[form] = lambda module=module: module(given)
+    for engine, run in runners.items():
+        times = summary(in_turn({engine: run}, rounds=rounds)[engine])
+        result.setdefault(engine, {})["median_ms"] = times["median_ms"]
+    return result
+
+
+def work(name: str, exporter: str, kind: str, forms: list[str], rounds: int) -> dict[str, Any]:
+    """What a process of its own does for one file."""
+    architecture = next(each for each in ARCHITECTURES if each.name == name)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, f"{name}.onnx")
+        try:
+            export(architecture, exporter, path)
+            if kind == "int8":
+                path = quantize(path)
+        except Exception as error:  # noqa: BLE001 (PyTorch's, or the quantizer's: no network then)
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            return {"not exported": f"{type(error).__name__}: {(lines or [''])[0][:200]}"}
+        return measure(path, forms, rounds)
+
+
+def verdicts(results: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """File, form and verdict of all that was compiled."""
+    for name, result in results.items():
+        for form in FORMS:
+            if "verdict" in result.get(form, {}):
+                yield name, form, result[form]["verdict"]
+
+
+def tables(results: dict[str, Any]) -> None:
+    """Print a row a file, then counts and geometric means of times."""
+    rows = []
+    for name, result in results.items():
+        problem = result.get("not exported") or result.get("failed")
+        if problem:
+            rows.append([name, "", problem[:60], *[""] * len(FORMS)])
+            continue
+        cells = [result.get(form, {}) for form in FORMS]
+        own = result["ONNX Runtime"]["median_ms"]
+        told = [
+            f"{cell.get('verdict', '')}"
+            + (f" {cell['median_ms'] / own:.2f}" if "median_ms" in cell else "")
+            for cell in cells
+        ]
+        seconds = max((cell.get("cpu_s", 0) for cell in cells), default=0)
+        rows.append([name, result["nodes"], f"{own:.1f} ms, {seconds} s", *told])
+    report(
+        "Zoo: verdict, and times ONNX Runtime's",
+        ["network", "nodes", "its ms, CPU s", *FORMS],
+        rows,
+    )
+    counts = Counter((form, verdict) for _, form, verdict in verdicts(results))
+    lines = []
+    for form in FORMS:
+        ratios = [
+            result[form]["median_ms"] / result["ONNX Runtime"]["median_ms"]
+            for result in results.values()
+            if "median_ms" in result.get(form, {})
+        ]
+        mean = f"{geometric_mean(ratios):.2f} ({len(ratios)})" if ratios else ""
+        lines.append([form, *(counts[form, v] for v in ("right", "refused", "wrong")), mean])
+    report("In all", ["form", "right", "refused", "wrong", "times ONNX Runtime's"], lines)
+
+
+def main() -> int:
+    """Measure what is not there yet, file by file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", default=[""], help="parts of architectures' names")
+    parser.add_argument("--exporters", nargs="+", choices=EXPORTERS, default=[*EXPORTERS])
+    parser.add_argument("--kinds", nargs="+", choices=("float", "int8"), default=["float", "int8"])
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=[*FORMS])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--again", action="store_true", help="also what is there already")
+    parser.add_argument("--output", type=Path, default=RESULTS / "zoo.json")
+    parser.add_argument("--table-only", action="store_true", help="of the output that is there")
+    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        print(json.dumps(work(*options.work, options.forms, options.rounds)))
+        return 0
+    done = json.loads(options.output.read_text())["results"] if options.output.exists() else {}
+    for architecture in ARCHITECTURES if not options.table_only else ():
+        for exporter in options.exporters:
+            for kind in options.kinds:
+                # Quantized once: the quantizer makes much the same of both exports.
+                if kind == "int8" and exporter != options.exporters[0]:
+                    continue
+                name = f"{architecture.name}, {exporter}, {kind}"
+                chosen = any(part in architecture.name for part in options.only)
+                if not chosen or (name in done and not options.again):
+                    continue
+                command = [sys.executable, __file__, "--work", architecture.name, exporter, kind]
+                command += ["--forms", *options.forms, "--rounds", str(options.rounds)]
+                done[name] = _in_process(command)
+                print(name, json.dumps(done[name])[:300], flush=True)
+                content = {"machine": machine(), "results": done}
+                write_file(options.output, f"{json.dumps(content, indent=1)}\n")
+    tables(done)
+    return int(any(verdict == "wrong" for _, _, verdict in verdicts(done)))
+
+
+def _in_process(command: list[str]) -> dict[str, Any]:
+    """Run a file's work; a crash or a hang is its result."""
+    try:
+        found = subprocess.run(
+            command, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"failed": f"it took more than {LIMIT_S} s"}
+    if found.returncode:
+        return {"failed": f"exit status {found.returncode}: {found.stderr.strip()[-300:]}"}
+    return json.loads(found.stdout.strip().splitlines()[-1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
