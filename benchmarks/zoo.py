@@ -56,7 +56,7 @@ TORCHVISION = {
     "regnet_x_400mf": 96, "regnet_y_400mf": 96, "googlenet": 96, "inception_v3": 128,
     "convnext_tiny": 96, "swin_t": 96, "swin_v2_t": 128, "vit_b_16": 224, "maxvit_t": 224,
     "fcn_resnet50": 64, "deeplabv3_mobilenet_v3_large": 96, "lraspp_mobilenet_v3_large": 96,
-    "ssdlite320_mobilenet_v3_large": 320, "r3d_18": 32, "r2plus1d_18": 32, "raft_small": 128,
+    "r3d_18": 32, "r2plus1d_18": 32, "raft_small": 128,
 }  # fmt: skip
 TIMM = {
     "convmixer_768_32": 64, "mixer_s32_224": 224, "resmlp_12_224": 224, "gmlp_s16_224": 224,
