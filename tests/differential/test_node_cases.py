@@ -39,6 +39,7 @@ REASONS = (
     "the operator is not supported",
     "align_corners with an extent",
     "it is not agreed upon in which",
+    "cubic samples of volumes",
     "bits of float16 are not there",
     "without any elements",
     "values that are known only at run time",

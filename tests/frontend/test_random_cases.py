@@ -21,6 +21,7 @@ REASONS = (
     "the kernel is too large",
     "values are not supported",
     "interpolating",
+    "cubic samples of volumes",
 )
 
 #: ONNX Runtime's Col2Im is wrong for three axes whose padding or strides differ.
