@@ -14,6 +14,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol, SupportsIndex
 
@@ -30,7 +31,7 @@ from .run_time_sizes import RunTimeSizes
 from .standalone.programs import SUFFIX as PROGRAMS_SUFFIX
 from .standalone.read import is_standalone
 from .values import Outputs, order_inputs
-from .variants import find, run_any
+from .variants import Interface, find, run_any
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -116,6 +117,11 @@ class Module(ABC):
         They share library, weights and the device's memory with the whole; closing one closes all.
         """
         return (self,)
+
+    @cached_property
+    def _shapes(self) -> tuple[Interface, ...]:
+        """What calls are compared with: `variants` are made anew whenever they are asked for."""
+        return tuple(Interface(each.inputs, each.outputs) for each in self.variants)
 
     @property
     def upload_ms(self) -> float | None:
@@ -221,16 +227,16 @@ class Module(ABC):
         pad_batch: bool = False,
     ) -> Outputs:
         """Run the network and return all of its outputs, none of them cut."""
-        values, variants = self._in_order(inputs), self.variants
+        values, shapes = self._in_order(inputs), self._shapes
 
         def run_shape(number: int, given: Sequence[object]) -> Outputs:
             return self._opened(number).run(given, on_device=on_device)
 
         with self._lock:
-            if len(variants) == 1:
+            if len(shapes) == 1:
                 return run_shape(0, values)
             batch = self.metadata.get("batch")
-            return run_any(variants, values, batch, run_shape, on_device=on_device, pad=pad_batch)
+            return run_any(shapes, values, batch, run_shape, on_device=on_device, pad=pad_batch)
 
     def profile(
         self, inputs: Mapping[str, object] | Sequence[object], runs: int = 10
@@ -239,10 +245,10 @@ class Module(ABC):
 
         ``runs`` is how many runs to measure, after one that is not.
         """
-        values, variants = self._in_order(inputs), self.variants
+        values, shapes = self._in_order(inputs), self._shapes
         with self._lock:
             # Values that no shape fits are refused as the first one's.
-            number = find(variants, values) if len(variants) > 1 else 0
+            number = find(shapes, values) if len(shapes) > 1 else 0
             return self._opened(number or 0).profile(values, runs)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -291,7 +297,7 @@ class Module(ABC):
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self.inputs))
         outputs = ", ".join(map(str, self.outputs))
-        further = len(self.variants) - 1
+        further = len(self._shapes) - 1
         more = f", and {counted(further, 'other shape')}" if further else ""
         about = f"{self.metadata['name']} ({self.target})"
         return f"<tvmflow.Module {about}: {inputs} -> {outputs}{more}>"
@@ -338,7 +344,7 @@ class Module(ABC):
         if self._running is None:
             self._require_file("Running")
             first = self._open()
-            further = range(1, len(self.variants))
+            further = range(1, len(self._shapes))
             self._others = [self._open_variant(first, other) for other in further]
             self._running = first
         return self._others[number - 1] if number else self._running

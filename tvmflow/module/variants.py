@@ -36,6 +36,14 @@ class OfShape(Protocol):
 
 
 @dataclass(frozen=True)
+class Interface:
+    """The inputs and outputs of one of the shapes."""
+
+    inputs: Sequence[TensorInfo]
+    outputs: Sequence[TensorInfo]
+
+
+@dataclass(frozen=True)
 class Part:
     """Samples that run together: ``count`` of them, from the sample ``begin`` on."""
 
