@@ -111,10 +111,9 @@ def _roi_maxima(c: NodeContext, rois: relax.Expr, samples: int, is_aligned: bool
 def _volume_samples(c: NodeContext, mode: str, padding: str, align: bool) -> relax.Expr:
     """Samples of pictures with three spatial axes: products of weights along each of them.
 
-    Neighbours along an axis are one (``nearest``), two (``linear``), or four, of which a cubic
-    convolution with -0.75 makes one number (R. Keys, 1981).
+    Neighbours along an axis are one (``nearest``) or two (``linear``).
     """
-    taps = {"nearest": 1, "bilinear": 2, "bicubic": 4}[mode]
+    taps = {"nearest": 1, "bilinear": 2}[mode]
     sizes, dtype = c.shape()[2:], c.dtype(1)
 
     def compute(x: te.Tensor, grid: te.Tensor) -> te.Tensor:
@@ -139,8 +138,9 @@ def _volume_samples(c: NodeContext, mode: str, padding: str, align: bool) -> rel
             """Place and weight of a neighbour; the weight of what lies outside is zero."""
             tap, size = over[axis], sizes[axis]
             first = place if mode == "nearest" else te.floor(place)
-            weight = _tap_weight(place - first, tap, taps, dtype)
-            at = first + (tap - (1 if taps == 4 else 0)).astype(dtype)
+            part, one = place - first, tirx.const(1, dtype)
+            weight = one if taps == 1 else tirx.Select(tap == 0, 1 - part, part)
+            at = first + tap.astype(dtype)
             if padding == "reflection":
                 at = _reflected(at, tirx.const(float(size), dtype), align, dtype)
             elif padding == "zeros":
@@ -173,20 +173,6 @@ def _reflected(place: tirx.Expr, size: tirx.Expr, align: bool, dtype: str) -> ti
     turned = tirx.Select(is_even, low + rest, low + span - rest)
     within = tirx.all(place >= low, place <= low + span)
     return tirx.Select(within, place, tirx.Select(span <= 0, tirx.const(0, dtype), turned))
-
-
-def _tap_weight(part: tirx.Expr, tap: tirx.Var, taps: int, dtype: str) -> tirx.Expr:
-    """Weight of a neighbour, of one, two or four, at a place behind the first (of four, second)."""
-    if taps == 1:
-        return tirx.const(1, dtype)
-    if taps == 2:
-        return tirx.Select(tap == 0, 1 - part, part)
-    a = -0.75
-    near = tirx.Select(tap == 1, part, 1 - part)
-    far = tirx.Select(tap == 0, part + 1, 2 - part)
-    inner = ((a + 2) * near - (a + 3)) * near * near + 1
-    outer = ((a * far - 5 * a) * far + 8 * a) * far - 4 * a
-    return tirx.Select(tirx.any(tap == 1, tap == 2), inner, outer)
 
 
 @converts("AffineGrid")
