@@ -102,6 +102,20 @@ def for_programs() -> dict[str, str]:
     return {"TVMFLOW_OPENCL_LIBRARY": path, "LD_LIBRARY_PATH": ":".join(folders)}
 
 
+def run_program(*command: object, **env: str) -> str:
+    """Run a compiler, or a program that finds an OpenCL driver; return what it prints."""
+    process = subprocess.run(
+        list(map(str, command)),
+        env={**os.environ, **for_programs(), **env},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
+
+
 class Runner:
     """A process that runs module files.
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from shutil import which
@@ -12,7 +10,7 @@ from shutil import which
 import numpy as np
 import onnx
 import pytest
-from drivers import for_programs
+from drivers import run_program
 from mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, ROOT, java_classes
 from onnx import helper, numpy_helper
 
@@ -70,19 +68,6 @@ def scores(library, image):
         return module(image)["scores"]
 
 
-def run(*command, **env):
-    process = subprocess.run(
-        list(map(str, command)),
-        env={**os.environ, **for_programs(), **env},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert process.returncode == 0, process.stdout + process.stderr
-    return process.stdout
-
-
 @pytest.mark.onnxruntime
 def test_python_gets_the_numbers_of_the_reference(network, library, image):
     with tvmflow.load(library) as module:
@@ -121,12 +106,12 @@ def test_python_takes_blocked_inputs_and_those_of_the_model(network, image, kept
 @pytest.mark.onnxruntime
 def test_the_command_line_takes_it_like_any_module(network, library, tmp_path):
     tvm = (sys.executable, "-m", "tvmflow")
-    verified = json.loads(run(*tvm, "verify", network, library, "--json"))
+    verified = json.loads(run_program(*tvm, "verify", network, library, "--json"))
     assert verified["passed"]
-    timed = json.loads(run(*tvm, "bench", library, "--runs", "2", "--kernels", "--json"))
+    timed = json.loads(run_program(*tvm, "bench", library, "--runs", "2", "--kernels", "--json"))
     assert len(timed["kernels"]) >= 2
     out = tmp_path / "out.npz"
-    run(*tvm, "run", library, "--random-seed", "0", "--outputs", out)
+    run_program(*tvm, "run", library, "--random-seed", "0", "--outputs", out)
     assert np.load(out)["scores"].shape == (1, 7, 17, 16)
 
 
@@ -135,8 +120,8 @@ def test_the_c_example(library, tmp_path):
     flags = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", f"-I{BINDINGS}")
     source = ROOT / "examples" / "c" / "main.c"
     where = f"-Wl,-rpath,{library.parent}"
-    run(*C_COMPILER, *flags, source, library, where, "-o", program)
-    lines = run(program, tmp_path).splitlines()
+    run_program(*C_COMPILER, *flags, source, library, where, "-o", program)
+    lines = run_program(program, tmp_path).splitlines()
     about = json.loads(lines[0])
     assert about["network"]["name"] == "small"
     assert lines[1].startswith("self-test passed: ")
@@ -147,8 +132,8 @@ def test_the_c_example(library, tmp_path):
 def test_the_cpp_example_with_two_instances(library, tmp_path):
     program = tmp_path / "run"
     source = ROOT / "examples" / "cpp" / "main.cpp"
-    run(*CPP_COMPILER, "-std=c++17", f"-I{BINDINGS}", source, "-ldl", "-o", program)
-    assert run(program, library, library).count("scores: 1904 values, the first is 0") == 2
+    run_program(*CPP_COMPILER, "-std=c++17", f"-I{BINDINGS}", source, "-ldl", "-o", program)
+    assert run_program(program, library, library).count("scores: 1904 values, the first is 0") == 2
 
 
 @pytest.mark.java
@@ -160,7 +145,7 @@ def test_java_gets_the_same_numbers(library, image, scores, tmp_path):
     signals = next(home.rglob("libjsig.so"), "")
     arguments = (library, tmp_path, tmp_path / "image", tmp_path / "scores")
     command = ("java", "-Xcheck:jni", "-cp", classes, "RunModel", *arguments)
-    lines = run(*command, LD_PRELOAD=str(signals)).splitlines()
+    lines = run_program(*command, LD_PRELOAD=str(signals)).splitlines()
     assert lines[0].startswith("passed: "), lines
     assert sum(line.endswith(" true") for line in lines) >= 2, lines
     assert not any("WARNING in native" in line for line in lines), lines

@@ -11,7 +11,7 @@ from shutil import which
 import numpy as np
 import open_networks
 import pytest
-from drivers import for_programs
+from drivers import for_programs, run_program
 from mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, java_classes
 
 import tvmflow
@@ -176,19 +176,6 @@ int main(int, char** arguments) {
 """
 
 
-def run(*command, **env):
-    process = subprocess.run(
-        list(map(str, command)),
-        env={**os.environ, **for_programs(), **env},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert process.returncode == 0, process.stdout + process.stderr
-    return process.stdout.splitlines()
-
-
 def check_scores(lines, expected):
     found = [line.split() for line in lines]
     assert [int(number) for number, _ in found] == [3, 2, 1, 0]
@@ -200,8 +187,8 @@ def test_c(library, first_scores, tmp_path):
     (tmp_path / "main.c").write_text(PROGRAM)
     flags = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", f"-I{BINDINGS}")
     where = f"-Wl,-rpath,{library.parent}"
-    run(*C_COMPILER, *flags, tmp_path / "main.c", library, where, "-o", tmp_path / "run")
-    lines = run(tmp_path / "run")
+    run_program(*C_COMPILER, *flags, tmp_path / "main.c", library, where, "-o", tmp_path / "run")
+    lines = run_program(tmp_path / "run").splitlines()
     assert lines[0] == "30 1"
     check_scores(lines[1:5], first_scores)
     assert lines[5].startswith("1 Input 'x': the network has 4 shapes, but " + NEAREST)
@@ -218,8 +205,8 @@ def test_c(library, first_scores, tmp_path):
 def test_cpp(library, first_scores, tmp_path):
     (tmp_path / "main.cpp").write_text(CPP_PROGRAM)
     flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{BINDINGS}")
-    run(*CPP_COMPILER, *flags, tmp_path / "main.cpp", "-ldl", "-o", tmp_path / "run")
-    lines = run(tmp_path / "run", library)
+    run_program(*CPP_COMPILER, *flags, tmp_path / "main.cpp", "-ldl", "-o", tmp_path / "run")
+    lines = run_program(tmp_path / "run", library).splitlines()
     check_scores(lines[:4], first_scores)
     assert lines[4].startswith("1 ")
     assert NEAREST in lines[4]
@@ -232,7 +219,7 @@ def test_java(library, first_scores, tmp_path):
     home = Path(which("java")).resolve().parents[1]
     signals = next(home.rglob("libjsig.so"), "")
     command = ("java", "-Xcheck:jni", "-cp", classes, "RunShapes", library, tmp_path)
-    lines = run(*command, LD_PRELOAD=str(signals))
+    lines = run_program(*command, LD_PRELOAD=str(signals)).splitlines()
     assert lines[0].startswith("passed: "), lines
     check_scores(lines[1:5], first_scores)
     assert NEAREST in lines[5]
@@ -266,7 +253,7 @@ def test_shapes_that_are_not_those_of_the_launches(library, field, value, tmp_pa
     (tmp_path / "main.c").write_text(PROGRAM)
     where = f"-Wl,-rpath,{tmp_path}"
     command = (*C_COMPILER, f"-I{BINDINGS}", tmp_path / "main.c", damaged, where)
-    run(*command, "-o", tmp_path / "run")
+    run_program(*command, "-o", tmp_path / "run")
     process = subprocess.run(
         [tmp_path / "run"], env={**os.environ, **for_programs()}, capture_output=True, text=True,
         check=False, timeout=600,
