@@ -27,7 +27,7 @@ from onnx import TensorProto
 
 from ..errors import TvmflowError
 from ..runtime.json_types import JsonObject
-from .graph import Graph, node_attributes, node_name
+from .graph import ELEMENTWISE, Graph, node_attributes, node_name
 from .prepare import prepare
 from .propagate import evaluated, propagate
 from .source import Source
@@ -809,16 +809,6 @@ def _recurrent(c: _Node) -> _Answer:
     return results[: len(c.node.output)]
 
 
-_ELEMENTWISE = (
-    "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift",
-    "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil", "Celu",
-    "Clip", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater",
-    "GreaterOrEqual", "HardSigmoid", "HardSwish", "IsInf", "IsNaN", "LeakyRelu", "Less",
-    "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "PRelu",
-    "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh",
-    "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu",
-    "Where", "Xor",
-)  # fmt: skip
 _REDUCTIONS = (
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
     "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
@@ -826,7 +816,7 @@ _REDUCTIONS = (
 
 #: What each operator does with the batch; one that is not here ends the proof.
 _RULES: dict[str, Callable[[_Node], _Answer]] = {
-    **dict.fromkeys(_ELEMENTWISE, _elementwise),
+    **dict.fromkeys((*ELEMENTWISE, "CastLike"), _elementwise),
     **dict.fromkeys(_REDUCTIONS, _reduction),
     **dict.fromkeys(("Conv", "ConvInteger", "ConvTranspose", "QLinearConv"), _outermost),
     **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _windows),

@@ -8,21 +8,9 @@ import numpy as np
 import onnx
 
 from ..converter import normalized_axis
-from ..graph import node_attributes
+from ..graph import ELEMENTWISE, node_attributes
 from .rewriter import RunTimeSizes, rule
 from .sizes import Size
-
-#: Operators whose operands broadcast, and whose elements are computed each by itself.
-_ELEMENTWISE = (
-    "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift",
-    "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Celu", "Clip", "Cos",
-    "Cosh", "DequantizeLinear", "Div", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater",
-    "GreaterOrEqual", "HardSigmoid", "HardSwish", "IsInf", "IsNaN", "LeakyRelu", "Less",
-    "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or",
-    "PRelu", "Pow", "QuantizeLinear", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid",
-    "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh",
-    "ThresholdedRelu", "Where", "Xor",
-)  # fmt: skip
 
 
 def _common(r: RunTimeSizes, names: Sequence[str]) -> tuple[int, Size]:
@@ -40,7 +28,7 @@ def _common(r: RunTimeSizes, names: Sequence[str]) -> tuple[int, Size]:
     return axis, size
 
 
-@rule(*_ELEMENTWISE)
+@rule(*ELEMENTWISE, "DequantizeLinear", "QuantizeLinear")
 def elementwise(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     """Operators whose operands broadcast: what is behind stays behind."""
     names = [name for name in node.input if name]
