@@ -269,9 +269,9 @@ class CompileOptions:
         return with_dtype(spec, self.dtype)
 
     @property
-    def listed_extents(self) -> Mapping[str, Sequence[tuple[int, ...]]]:
-        """The extents of `at` by input, also of the one without a name."""
-        return _listed(self.at)
+    def extents_by_input(self) -> Mapping[str, Sequence[tuple[int, ...]]]:
+        """The extents of `at`, which are kept by input, also those of the one without a name."""
+        return self.at  # type: ignore[return-value]
 
     @property
     def static_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -10,7 +10,6 @@ name, and so knobs, schedule and code.  After "lower" all are one program for "b
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -27,7 +26,7 @@ from ..frontend.source import Source, open_model
 from ..frontend.variants import Expansion, is_open
 from ..graph.memory import shared_rooms
 from ..ir.names import nodes_of_functions, unique, with_renamed_functions
-from ..module.weights import pieces
+from ..module.weights import content_digest
 from .compilation import Attempt, Compilation
 from .scheduling import tell_matches
 
@@ -44,7 +43,7 @@ def expand_variants(job: Compilation) -> list[Compilation]:
     if not is_open(options.shapes, options.at):
         return []
     source = open_model(job.source)
-    expansion = expand_shapes(source, options.shapes, options.listed_extents)
+    expansion = expand_shapes(source, options.shapes, options.extents_by_input)
     if len(expansion.variants) == 1:
         job.options = replace(options, shapes=dict(expansion.variants[0]), at={})
         return []
@@ -98,10 +97,7 @@ class WeightPool:
         """Take a variant's weights in, and leave it arrays and names of the pool."""
         for name, array in each.weights.items():
             scope = each.weight_scopes.get(name)
-            digest = hashlib.sha256()
-            for piece in pieces(array):
-                digest.update(piece)
-            key = (array.shape, array.dtype.str, scope, digest.digest())
+            key = (array.shape, array.dtype.str, scope, content_digest(array))
             known = self._known.get(key)
             if known is None:
                 known = self._known[key] = unique(name, self._taken)

@@ -139,6 +139,4 @@ def expand_shapes(
     at: Mapping[str, Sequence[Sequence[int]]],
 ) -> Expansion:
     """Return the variants of a model that `shapes` and `at` ask for; see `.variants.expand`."""
-    graph = source.model.graph
-    weights = {tensor.name for tensor in graph.initializer}
-    return expand([value for value in graph.input if value.name not in weights], shapes, at)
+    return expand(source.inputs, shapes, at)

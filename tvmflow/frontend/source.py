@@ -84,6 +84,12 @@ class Source:
     file: Path | None = None
 
     @property
+    def inputs(self) -> list[onnx.ValueInfoProto]:
+        """What a caller gives: since format 4 an input with an initializer is a weight."""
+        weights = {tensor.name for tensor in self.model.graph.initializer}
+        return [value for value in self.model.graph.input if value.name not in weights]
+
+    @property
     def label(self) -> str:
         """The model's name in messages."""
         return "the model" if self.file is None else repr(str(self.file))

@@ -167,6 +167,14 @@ def map_weights(
     }, digest
 
 
+def content_digest(array: np.ndarray) -> bytes:
+    """SHA-256 of an array's elements in C order."""
+    digest = hashlib.sha256()
+    for piece in pieces(array):
+        digest.update(piece)
+    return digest.digest()
+
+
 def pieces(array: np.ndarray) -> Iterator[memoryview]:
     """Yield the bytes of an array's elements in C order, about `PIECE_BYTES` at a time.
 

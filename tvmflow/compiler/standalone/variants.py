@@ -11,7 +11,6 @@ content, inputs and outputs of the same number, and what lies between them by th
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
@@ -25,7 +24,7 @@ from ...module.standalone.plan import (
     Plan,
     PlanTensor,
 )
-from ...module.weights import pieces
+from ...module.weights import content_digest
 from .check import check_plan
 
 
@@ -82,10 +81,8 @@ def _kinds(plan: Plan) -> list[Hashable]:
             # An application's image has to be of the extent that it is told.
             kinds[at] = side, number, plan.allocations[at].extent, plan.allocations[at].channels
     for name, tensor in plan.weight_tensors.items():
-        digest = hashlib.sha256()
-        for piece in pieces(plan.weights[name]):
-            digest.update(piece)
-        kinds[tensor.allocation] = "weight", plan.allocations[tensor.allocation], digest.digest()
+        content = content_digest(plan.weights[name])
+        kinds[tensor.allocation] = "weight", plan.allocations[tensor.allocation], content
     return kinds
 
 

@@ -121,9 +121,7 @@ def is_batch_open(model: Path) -> bool:
 def _inputs_of(model: Path) -> list[onnx.ValueInfoProto]:
     from ...frontend.source import open_model
 
-    graph = open_model(model).model.graph
-    weights = {tensor.name for tensor in graph.initializer}
-    return [value for value in graph.input if value.name not in weights]
+    return open_model(model).inputs
 
 
 def from_models(
