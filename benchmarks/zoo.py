@@ -228,11 +228,12 @@ def measure(path: Path, forms: list[str], rounds: int) -> dict[str, Any]:
         except TvmflowError as error:
             result[form] = {"verdict": "refused", "reason": str(error)[:400]}
             continue
-        worst = max(output.used for output in verdict.outputs)
+        worst = max(verdict.outputs, key=lambda output: output.used)
         stages = {n: round(ms / 1e3, 2) for n, ms in module.metadata["stage_ms"].items()}
         result[form] = {
             "verdict": "right" if verdict.passed else "wrong",
-            "used": float(f"{worst:.3g}"),
+            "used": float(f"{worst.used:.3g}"),
+            "tolerance": float(f"{worst.tolerance.absolute:.2g}"),
             "cpu_s": round(seconds, 1),
             "stages_s": stages,
         }

@@ -1,0 +1,76 @@
+"""What `verify` says of networks that make much of their last bits, without any quantization."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tvmflow.ir.tensors import TensorInfo
+from tvmflow.verify.compare import verify
+
+FEEDS = {"x": np.linspace(-1, 1, 64, dtype=np.float32)}
+
+
+@pytest.fixture
+def model(tmp_path):
+    """``(x + 1000) - 1000``, which is off by up to 3e-5, and a whole number made of it."""
+    large = numpy_helper.from_array(np.float32(1000), "large")
+    again = numpy_helper.from_array(np.float32(1000), "again")
+    nodes = [
+        helper.make_node("Add", ["x", "large"], ["sum"]),
+        helper.make_node("Sub", ["sum", "again"], ["y"]),
+        helper.make_node("Cast", ["y"], ["whole"], to=TensorProto.INT32),
+    ]
+    outputs = [
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [64]),
+        helper.make_tensor_value_info("whole", TensorProto.INT32, [64]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [64])]
+    graph = helper.make_graph(nodes, "net", inputs, outputs, [large, again])
+    path = tmp_path / "net.onnx"
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    return path
+
+
+def report_of(model, error, whole=0):
+    """Verify a module whose results are off by so much from those without rounding."""
+    y = FEEDS["x"] + np.float32(error)
+    results = {"y": y, "whole": (FEEDS["x"]).astype(np.int32) + np.int32(whole)}
+
+    class Module(SimpleNamespace):
+        def __call__(self, _feeds):
+            return results
+
+    inputs = [TensorInfo("x", (64,), "float32")]
+    outputs = [TensorInfo(name, a.shape, str(a.dtype)) for name, a in results.items()]
+    return verify(model, Module(inputs=inputs, outputs=outputs, metadata={}), FEEDS)
+
+
+@pytest.mark.onnxruntime
+def test_a_result_may_be_off_as_much_as_the_last_bits_move_it(model):
+    report = report_of(model, 5e-5)
+    assert report.passed
+    assert "when numbers move by a unit in their last place" in report.outputs[0].tolerance.reason
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(("error", "whole"), [(2e-3, 0), (5e-5, 1)])
+def test_more_is_wrong_and_so_are_other_whole_numbers(model, error, whole):
+    assert not report_of(model, error, whole).passed
+
+
+@pytest.mark.onnxruntime
+def test_noise_is_no_more_than_a_thousandth(model):
+    """However much the last bits do: with 10⁶ instead of 10³ they move results by 3 %."""
+    loaded = onnx.load(model)
+    for tensor in loaded.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(np.float32(1e6), tensor.name))
+    onnx.save(loaded, model)
+    report = report_of(model, 0)
+    assert not report.passed
+    assert report.outputs[0].tolerance.absolute == pytest.approx(1e-3)
