@@ -29,6 +29,8 @@ class OpenClModule final : public tvm::ffi::ModuleObj {
   // Builds all kernels and stores them in the cache of built programs.
   void Prebuild(opencl::Device& device) { program_->Prebuild(device); }
   tvm::ffi::String InspectSource(const tvm::ffi::String& format) const final;
+  const ModuleContents& Contents() const { return contents_; }
+  const tvm::ffi::Map<tvm::ffi::String, tvm::ffi::String>& Sources() const { return sources_; }
 
  private:
   ModuleContents contents_;

@@ -1,4 +1,5 @@
 // Registers the runtime with TVM under the names that TVM looks up.
+#include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/map.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/json.h>
@@ -8,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "../opencl/reports.h"
 #include "../opencl/settings.h"
@@ -22,6 +24,7 @@ namespace {
 
 using opencl::Devices;
 using opencl::GlobalPool;
+using tvm::ffi::Array;
 using tvm::ffi::Bytes;
 using tvm::ffi::Map;
 using tvm::ffi::Module;
@@ -42,6 +45,28 @@ Module CreateModule(Bytes code, String format, Map<String, FunctionInfo> functio
 
 Module LoadModule(const Bytes& bytes) {
   return Guard([&] { return MakeModule(Deserialize(bytes), {}); });
+}
+
+// One module with the kernels of several, in their order: the driver builds one program of them.
+Module JoinModules(const Array<Module>& parts) {
+  return Guard([&] {
+    std::string code;
+    Map<String, FunctionInfo> functions;
+    Map<String, String> sources;
+    for (const Module& part : parts) {
+      // Kind first: LLVM's modules have no type information, which a cast would read.
+      const auto* own = std::string_view(part->kind()) == "opencl"
+                            ? dynamic_cast<const OpenClModule*>(part.get())
+                            : nullptr;
+      if (own == nullptr)
+        throw opencl::Error("ValueError", "Modules of kind opencl were to be joined; one is " +
+                                              std::string(part->kind()) + ".");
+      code.append(own->Contents().code.data(), own->Contents().code.size());
+      for (const auto& [name, info] : own->Contents().functions) functions.Set(name, info);
+      for (const auto& [name, text] : own->Sources()) sources.Set(name, text);
+    }
+    return MakeModule({"cl", std::move(functions), Bytes(std::move(code))}, std::move(sources));
+  });
 }
 
 // Builds the OpenCL modules in a module and its imports; returns how many there are.
@@ -185,6 +210,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("tvmflow.opencl.configure", Configure)
       .def("tvmflow.opencl.describe",
            [] { return Guard([] { return String(opencl::DescribeDevices()); }); })
+      .def("tvmflow.opencl.join", JoinModules)
       .def("tvmflow.opencl.prebuild",
            [](const Module& module, int device_id) {
              return Guard([&] { return Prebuild(module, Devices::Global().Get(device_id)); });

@@ -13,6 +13,7 @@ from tvm import s_tir, tirx
 from tvm.ir.transform import Pass, Sequential
 from tvm.tirx import compilation_pipeline
 
+from . import opencl_modules  # noqa: F401 (generates the code of kernels)
 from .aligned_vectors import AlignVectors
 from .border_texels import ReadBorders
 from .chunked_sums import SumInChunks
