@@ -15,6 +15,7 @@ from tvm.tirx import compilation_pipeline
 
 from . import opencl_modules  # noqa: F401 (generates the code of kernels)
 from .aligned_vectors import AlignVectors
+from .argument_checks import DropChecks
 from .border_texels import ReadBorders
 from .chunked_sums import SumInChunks
 from .cuda_passes import BindLoads, DivideVectors, JoinBarriers, RewriteStorage, SplitVectors
@@ -118,7 +119,7 @@ HOST_AND_DEVICE: list[Pass] = [
 #: Tensors of bfloat16 and of 8-bit floats, in functions as they are called.
 STORE_NARROW = [tirx.transform.FP8StorageLegalize(), tirx.transform.BF16StorageLegalize()]
 #: The rest of the way of the host's functions.
-_HOST = [KeepOnStack, tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()]
+_HOST = [DropChecks, KeepOnStack, tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()]
 #: The rest of the way of kernels, once they are functions of their own.
 DEVICE = [
     tirx.transform.LowerWarpMemory(),

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from tvm import IRModule, relax, tirx
 
 from ..codegen import opencl_source  # noqa: F401 (registers its callback with TVM)
+from ..codegen.argument_checks import mark_checked
 from ..codegen.kernels import generate_kernels
 from ..codegen.tir_pipeline import TIR_PIPELINE
 from ..devices.target import TargetSpec
@@ -40,7 +41,7 @@ def generate(job: Compilation) -> None:
         else:
             target = job.target.tvm_target
             job.executable = relax.build(
-                job.mod, target=target, relax_pipeline=None, tir_pipeline=TIR_PIPELINE
+                *(mark_checked(job.mod), target), relax_pipeline=None, tir_pipeline=TIR_PIPELINE
             )
 
 
