@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..devices.choices import STANDALONE
 from ..devices.target import TargetSpec, accumulation
+from ..runtime.stage_times import StageTimes
 from .options import CompileOptions
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class Compilation:
     #: Generated code: for TVM's runtime, or without it.
     executable: relax.VMExecutable = LATER
     kernels: Kernels = LATER
-    stage_ms: dict[str, float] = field(default_factory=dict)
+    #: Of all shapes together.
+    times: StageTimes = field(default_factory=StageTimes)
     #: The model, if it was read before: by a compilation of several shapes.
     parsed: Source | None = None
     #: Compilations of several shapes, which go through the stages up to "lower" on their own: see

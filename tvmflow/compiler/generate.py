@@ -60,6 +60,7 @@ def export(job: Compilation) -> None:
         functions=pack_functions(job.scheduled),
         host=job.target.host,
         embed_limit_bytes=job.options.embed_limit_bytes,
+        times=job.times,
     )
 
 
@@ -146,7 +147,7 @@ def common_metadata(job: Compilation) -> JsonObject:
         "device": job.target.device.name,
         "half_sums": job.half_sums,
         "options": job.options.to_json(),
-        "stage_ms": {name: round(ms, 1) for name, ms in job.stage_ms.items()},
+        "stage_ms": job.times.milliseconds(),
         **({"limits": list(map(asdict, job.model.limits))} if job.model.limits else {}),
     }
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from ..devices.host import Host
 from ..errors import CompileError
 from ..module.link import check_linker
 from ..module.module import Module
+from ..runtime.stage_times import StageTimes
 from .compilation import Compilation
 from .options import CompileOptions
 from .torch_module import AnyModel, Examples, as_onnx
@@ -84,24 +86,28 @@ def compile(
     >>> module.save("face.so")
     >>> module = tvmflow.compile(torchvision.models.resnet18(), (torch.rand(1, 3, 224, 224),))
     """
-    options = replace(options or CompileOptions(), **fields)
-    target = options.resolve()
-    check_linker(Host.parse(options.host) if options.host else Host.native())
-    folder = Path(tempfile.mkdtemp(prefix="tvmflow-", dir=work_folder))
-    try:
-        dump = None
-        if dump_ir is not None:
-            from .dump import Dump
+    times = StageTimes()
+    # What no stage counts for itself: the target, loading the compiler, PyTorch's export.
+    with times.stage("prepare"):
+        options = replace(options or CompileOptions(), **fields)
+        target = options.resolve()
+        check_linker(Host.parse(options.host) if options.host else Host.native())
+        folder = Path(tempfile.mkdtemp(prefix="tvmflow-", dir=work_folder))
+        try:
+            dump = None
+            if dump_ir is not None:
+                from .dump import Dump
 
-            dump = Dump(Path(dump_ir), dump_ir_filter)
-        with as_onnx(model, example_inputs) as source:
-            job = Compilation(source, options, folder / file_name, target)
-            run_variants(job, progress, dump)
-        return Module.from_temporary(job.output, lambda: shutil.rmtree(folder, ignore_errors=True))
-    except BaseException:
-        # Ctrl-C included: nothing of an unfinished compilation stays behind.
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+                dump = Dump(Path(dump_ir), dump_ir_filter)
+            with as_onnx(model, example_inputs) as source:
+                job = Compilation(source, options, folder / file_name, target, times=times)
+                run_variants(job, progress, dump)
+            remove = partial(shutil.rmtree, folder, ignore_errors=True)
+            return Module.from_temporary(job.output, remove)
+        except BaseException:
+            # Ctrl-C included: nothing of an unfinished compilation stays behind.
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
 
 def _with_fields() -> inspect.Signature:
@@ -130,14 +136,13 @@ def run_variants(job: Compilation, progress: Progress | None, dump: Dump | None)
         return
     weights, functions = WeightPool(), FunctionPool()
     for number, each in enumerate(job.variants):
+        each.times = job.times
         run_stages(each, until="weights", progress=progress, dump=dump, suffix=_suffix(number))
         weights.add(each)
         functions.rename(each)
         if not job.standalone:
             # Constants have become weights, which the shapes share.
             each.model = replace(each.model, mod=each.mod)
-        for name, ms in each.stage_ms.items():
-            job.stage_ms[name] = job.stage_ms.get(name, 0.0) + ms
     first = job.variants[0]
     job.model, job.target, job.storage_origin = first.model, first.target, first.storage_origin
     job.weights, job.weight_scopes = weights.weights, weights.scopes
@@ -180,7 +185,8 @@ def run_stages(
             begin_schedules(job)
         started = time.perf_counter()
         try:
-            _run_stage(stage, job, dump, f"{index}_{stage.name}{suffix}")
+            with job.times.stage(stage.name):
+                _run_stage(stage, job, dump, f"{index}_{stage.name}{suffix}")
         except CompileError as error:
             if stage.name != "build":
                 raise
@@ -189,9 +195,7 @@ def run_stages(
             begin_schedules(job, next_attempt(job, error))
             index = names.index("schedule")
             continue
-        ms = (time.perf_counter() - started) * 1e3
-        job.stage_ms[stage.name] = ms
-        logger.info("%-9s %8.1f ms", stage.name, ms)
+        logger.info("%-9s %8.1f ms", stage.name, (time.perf_counter() - started) * 1e3)
         index += 1
     return job.mod
 

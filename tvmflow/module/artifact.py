@@ -25,7 +25,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +40,7 @@ from ..devices.host import Host
 from ..errors import ArtifactError, CompileError
 from ..ir.tensors import TensorInfo
 from ..runtime.json_types import JsonMapping, JsonObject
+from ..runtime.stage_times import StageTimes
 from . import elf
 from .elf import META
 from .files import publish, require_space, staging
@@ -330,6 +331,7 @@ def write_artifact(
     functions: bytes = b"",
     host: str | None = None,
     embed_limit_bytes: int = EMBED_LIMIT_BYTES,
+    times: StageTimes | None = None,
 ) -> Artifact:
     """Link a compiled program and write the module file, with its weights.
 
@@ -356,7 +358,10 @@ def write_artifact(
         Triple of the machine that will load the module; default this one.
     embed_limit_bytes
         Above this total the weights are written to ``PATH.weights``.
+    times
+        Counts linking as the stage "link"; ``stage_ms`` is what it says when weights are written.
     """
+    timed = times.stage("link") if times is not None else nullcontext()
     final = Path(path)
     machine = Host.parse(host) if host else Host.native()
     weights = weights or {}
@@ -370,6 +375,8 @@ def write_artifact(
         sidecar = stage / (final.name + SIDECAR_SUFFIX)
         require_space(stage, CODE_BYTES)
         variants = [_interface(variant) for variant in metadata.get("variants", ())]
+        with timed:
+            linked_with = export_library(executable, library, machine, stage)
         meta = {
             "format": FORMAT_OF_SHAPES if variants else FORMAT,
             "tvmflow": _versions.__version__,
@@ -377,7 +384,7 @@ def write_artifact(
             "tvm_ffi": _versions.REQUIRED_TVM["apache-tvm-ffi"],
             **metadata,
             "host": machine.triple,
-            "linked_with": export_library(executable, library, machine, stage),
+            "linked_with": linked_with,
             **_interface(metadata),
             **({"variants": variants} if variants else {}),
             "weights": [
@@ -394,6 +401,11 @@ def write_artifact(
         def put_weights(file: BinaryIO) -> None:
             meta.update(write_weights(file, weights, layout))
 
+        def put_metadata(file: BinaryIO) -> None:
+            if times is not None:
+                meta["stage_ms"] = times.milliseconds()
+            file.write(_encode(meta))
+
         sections: list[tuple[str, int, Callable[[BinaryIO], object]]] = []
         if beside:
             with open(sidecar, "wb") as file:
@@ -401,7 +413,7 @@ def write_artifact(
         elif weights:
             # Before the metadata, which has their digests.
             sections.append((WEIGHTS, _PAGE_BYTES, put_weights))
-        sections.append((META, 1, lambda file: file.write(_encode(meta))))
+        sections.append((META, 1, put_metadata))
         sections.append((DIGEST, 1, lambda file: file.write(bytes(64))))
         if functions:
             sections.append((FUNCTIONS, 1, lambda file: file.write(functions)))
