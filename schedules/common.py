@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 FAMILY = "tvmflow.family"
 ROLE = "tvmflow.role"
 PAD = "pad"
+#: Nodes of expressions that blocks are written into, at most.
+MOST_NODES = 2000
 
 Block: TypeAlias = SBlockRV
 Loop: TypeAlias = LoopRV
@@ -402,8 +404,21 @@ class Workload:
     # -- transformations -------------------------------------------------------------------
 
     def inline(self, *blocks: Block) -> None:
-        """Compute blocks where they are read; they are then no longer among ``blocks``."""
+        """Compute blocks where they are read; they are then no longer among ``blocks``.
+
+        Raises TVM's ``ScheduleError`` where that makes too long an expression of it: along a chain of
+        blocks that are read several times expressions grow exponentially.
+        """
         for block in blocks:
+            found = self.sch.get(block)
+            readers = [self.sch.get(reader).body for reader in self.sch.get_consumers(block)]
+            reads = sum(
+                any(load.source.same_as(region.source) for region in found.writes)
+                for load in nodes_in(readers, TensorLoad)
+            )
+            own, theirs = (len(nodes_in(body, tirx.Expr)) for body in (found.body, readers))
+            if reads * own + theirs > MOST_NODES:
+                raise s_tir.ScheduleError(f"{found.name_hint} is too long to be computed in place")
             self.sch.compute_inline(block)
             self.blocks = [b for b in self.blocks if b is not block]
 
