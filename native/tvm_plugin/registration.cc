@@ -47,6 +47,13 @@ Module LoadModule(const Bytes& bytes) {
   return Guard([&] { return MakeModule(Deserialize(bytes), {}); });
 }
 
+// A module of ours, or null.  Kind first: LLVM's modules have no type information, which a cast
+// would read.
+const OpenClModule* AsOpenCl(const tvm::ffi::ModuleObj* module) {
+  return std::string_view(module->kind()) == "opencl" ? dynamic_cast<const OpenClModule*>(module)
+                                                      : nullptr;
+}
+
 // One module with the kernels of several, in their order: the driver builds one program of them.
 Module JoinModules(const Array<Module>& parts) {
   return Guard([&] {
@@ -54,10 +61,7 @@ Module JoinModules(const Array<Module>& parts) {
     Map<String, FunctionInfo> functions;
     Map<String, String> sources;
     for (const Module& part : parts) {
-      // Kind first: LLVM's modules have no type information, which a cast would read.
-      const auto* own = std::string_view(part->kind()) == "opencl"
-                            ? dynamic_cast<const OpenClModule*>(part.get())
-                            : nullptr;
+      const OpenClModule* own = AsOpenCl(part.get());
       if (own == nullptr)
         throw opencl::Error("ValueError", "Modules of kind opencl were to be joined; one is " +
                                               std::string(part->kind()) + ".");
@@ -73,8 +77,8 @@ Module JoinModules(const Array<Module>& parts) {
 int64_t Prebuild(const Module& module, opencl::Device& device) {
   int64_t count = 0;
   // No reference to it leaves this function, so the object itself will do.
-  if (auto* own = dynamic_cast<OpenClModule*>(const_cast<tvm::ffi::ModuleObj*>(module.get()))) {
-    own->Prebuild(device);
+  if (const OpenClModule* own = AsOpenCl(module.get())) {
+    const_cast<OpenClModule*>(own)->Prebuild(device);
     ++count;
   }
   for (const tvm::ffi::Any& imported : module->imports())
