@@ -124,7 +124,7 @@ def _timm(name: str, size: int) -> tuple[Any, tuple[int, ...]]:
 def _ultralytics(name: str, size: int) -> tuple[Any, tuple[int, ...]]:
     from ultralytics import RTDETR, YOLO
 
-    model = (RTDETR if name.startswith("rtdetr") else YOLO)(f"{name}.yaml", verbose=False).model
+    model = (RTDETR if name.startswith("rtdetr") else YOLO)(f"{name}.yaml").model
     model.eval().fuse(verbose=False)
     for part in model.modules():
         # As their own exporter sets it: one tensor, and anchors as constants.
