@@ -406,8 +406,8 @@ class Workload:
     def inline(self, *blocks: Block) -> None:
         """Compute blocks where they are read; they are then no longer among ``blocks``.
 
-        Raises TVM's ``ScheduleError`` where that makes too long an expression of it: along a chain of
-        blocks that are read several times expressions grow exponentially.
+        Raises TVM's ``ScheduleError`` where that makes too long an expression of it: along a chain
+        of blocks that are read several times expressions grow exponentially.
         """
         for block in blocks:
             found = self.sch.get(block)

@@ -1,4 +1,4 @@
-"""Chains of elementwise operators that are read twice each: in place, they would grow without end."""
+"""Chains of elementwise operators that are read twice each: in place, they would grow forever."""
 
 from __future__ import annotations
 

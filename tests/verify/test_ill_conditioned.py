@@ -37,7 +37,7 @@ def model(tmp_path):
     return path
 
 
-def report_of(model, error, whole=0):
+def report_of(model, error, whole=0, dtype="fp32"):
     """Verify a module whose results are off by so much from those without rounding."""
     y = FEEDS["x"] + np.float32(error)
     results = {"y": y, "whole": (FEEDS["x"]).astype(np.int32) + np.int32(whole)}
@@ -46,9 +46,10 @@ def report_of(model, error, whole=0):
         def __call__(self, _feeds):
             return results
 
+    metadata = {"options": {"dtype": dtype}}
     inputs = [TensorInfo("x", (64,), "float32")]
     outputs = [TensorInfo(name, a.shape, str(a.dtype)) for name, a in results.items()]
-    return verify(model, Module(inputs=inputs, outputs=outputs, metadata={}), FEEDS)
+    return verify(model, Module(inputs=inputs, outputs=outputs, metadata=metadata), FEEDS)
 
 
 @pytest.mark.onnxruntime
@@ -62,6 +63,13 @@ def test_a_result_may_be_off_as_much_as_the_last_bits_move_it(model):
 @pytest.mark.parametrize(("error", "whole"), [(2e-3, 0), (5e-5, 1)])
 def test_more_is_wrong_and_so_are_other_whole_numbers(model, error, whole):
     assert not report_of(model, error, whole).passed
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(("error", "passes"), [(3e-2, True), (0.1, False)])
+def test_of_what_is_stored_in_16_bits_their_last_place_moves(model, error, passes):
+    assert report_of(model, error, dtype="fp16").passed == passes
+    assert not report_of(model, error).passed
 
 
 @pytest.mark.onnxruntime

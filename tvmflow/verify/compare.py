@@ -24,7 +24,15 @@ from ..ir.units import counted
 from ..module.blocked_layout import all_to_logical
 from ..module.module import Module, load
 from ..module.samples import random_inputs
-from .tolerance import Comparison, Tolerance, compare, is_half, table_for, tolerance_for
+from .tolerance import (
+    HALF_ROUNDING,
+    Comparison,
+    Tolerance,
+    compare,
+    is_half,
+    table_for,
+    tolerance_for,
+)
 
 if TYPE_CHECKING:
     import onnx
@@ -39,8 +47,9 @@ T = TypeVar("T")
 _LARGEST_HALF = float(np.finfo(np.float16).max)
 #: Networks with numbers one unit in the last place away that are run for this.
 _NEIGHBOURS = 3
-#: Most by which results of a network without quantization may differ, of the output's magnitude.
-_LARGEST_NOISE = 1e-3
+#: Most by which results of a network without quantization may differ, of the output's magnitude:
+#: in fp32, and stored in 16 bits.
+_LARGEST_NOISE = (1e-3, 5e-2)
 #: Operators that pass on what they read.
 _MOVES = ("Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Identity")
 
@@ -119,7 +128,8 @@ def verify(
     allowed = {key: tolerance_for(reference[key].dtype.name, table) for key in names}
     outputs = _compare_all(results, reference, allowed)
     if not all(output.passed for output in outputs):
-        allowed = _with_noise(Path(model), logical, reference, allowed)
+        half = is_half(module.metadata, "dtype")
+        allowed = _with_noise(Path(model), logical, reference, allowed, half)
         outputs = _compare_all(results, reference, allowed)
     found = [disagreement(key, result, reference[key]) for key, result in results.items()]
     if any(found):
@@ -327,13 +337,13 @@ def _every_result(path: Path, inputs: Arrays) -> list[tuple[onnx.NodeProto, str,
 
 
 def _with_noise(
-    path: Path, inputs: Arrays, reference: Arrays, allowed: dict[str, Tolerance]
+    path: Path, inputs: Arrays, reference: Arrays, allowed: dict[str, Tolerance], half: bool
 ) -> dict[str, Tolerance]:
     """Return the tolerances of outputs, wider by what ONNX Runtime's own results differ.
 
     It is run with its optimisations and without, and with all numbers, of inputs and constants,
-    moved by a unit in their last place, as other orders of summation move what is made of them.
-    Our results may differ twice as much.
+    moved by a unit in their last place, as other orders of summation move what is made of them; of
+    16 bits if the module stores these.  Our results may differ twice as much.
 
     In a quantized network a number between two steps goes to the one or the other by its last bit,
     and each later layer makes more of that, without a limit; its outputs may be off by a step.
@@ -349,28 +359,30 @@ def _with_noise(
     names = {node.op_type for node in all_nodes(source.graph.node)}
     # Quantized networks round to integers inside.
     rounds = any(n in ("QuantizeLinear", "DynamicQuantizeLinear") or "QLinear" in n for n in names)
-    differs = _noise(path, inputs, list(reference))
+    differs = _noise(path, inputs, list(reference), half and not rounds)
     if rounds:
         steps = {key: step_of(source, key) for key in allowed}
         return {k: widened(t, reference[k], differs[k], steps[k]) for k, t in allowed.items()}
     return {
-        key: widened(tolerance, reference[key], differs[key], most=_LARGEST_NOISE)
+        key: widened(tolerance, reference[key], differs[key], most=_LARGEST_NOISE[half])
         if reference[key].dtype.kind == "f"
         else tolerance
         for key, tolerance in allowed.items()
     }
 
 
-def _neighbour(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Move floats by one unit in the last place, up, down or not, at random."""
+def _neighbour(array: np.ndarray, rng: np.random.Generator, half: bool) -> np.ndarray:
+    """Move floats by one unit in the last place (of 16 bits), up, down or not, at random."""
     if array.dtype.kind != "f":
         return array
     toward = rng.choice([-np.inf, 0, np.inf], array.shape)
     there = np.nextafter(array, toward.astype(array.dtype))
+    if half:
+        there = (array * (1 + np.sign(toward) * 2 * HALF_ROUNDING)).astype(array.dtype)
     return np.where((toward == 0) | ~np.isfinite(array), array, there)
 
 
-def _noise(path: Path, inputs: Arrays, outputs: Sequence[str]) -> dict[str, float]:
+def _noise(path: Path, inputs: Arrays, outputs: Sequence[str], half: bool) -> dict[str, float]:
     """Return the largest difference between ONNX Runtime's results, by output."""
     import onnx
     from onnx.numpy_helper import from_array, to_array
@@ -386,9 +398,9 @@ def _noise(path: Path, inputs: Arrays, outputs: Sequence[str]) -> dict[str, floa
     feeds, runs = dict(inputs), []
     for turn in range(1 + _NEIGHBOURS):
         if turn:
-            feeds = {name: _neighbour(array, rng) for name, array in inputs.items()}
+            feeds = {name: _neighbour(array, rng, half) for name, array in inputs.items()}
             for tensor, array in moving:
-                tensor.CopyFrom(from_array(_neighbour(array, rng), tensor.name))
+                tensor.CopyFrom(from_array(_neighbour(array, rng, half), tensor.name))
         for optimised in (True, False):
             session = _open_session(path, model, optimised=optimised)
             runs.append(dict(zip(outputs, session.run(list(outputs), feeds), strict=True)))
