@@ -26,6 +26,7 @@ from ..codegen.tir_pipeline import stages as tir_stages
 from ..devices.target import TargetSpec
 from ..errors import CompileError, TvmflowError
 from ..frontend import ImportedModel, load_model
+from ..graph.attention import FuseAttention
 from ..graph.cuda_graph import CaptureGraph, StageBoundary
 from ..graph.layout.interface import block_interface
 from ..graph.layout.layout import LayoutPass
@@ -142,11 +143,12 @@ STAGES = (
     # Constants are folded, and what nobody reads is dropped.
     Stage(
         "simplify",
-        lambda _: [
+        lambda job: [
             transform.DecomposeOpsForInference("main"),
             transform.CanonicalizeBindings(),
             FoldArrays,
             FoldCalls,
+            *([FuseAttention] if job.target.device.is_cpu else []),
             transform.DeadCodeElimination(["main"]),
         ],
     ),
