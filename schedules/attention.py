@@ -1,34 +1,34 @@
 """Attention without a matrix of scores in memory: softmax(Q · Kᵀ · scale + masks) · V.
 
-For any batch ``..``, S queries, T keys of D numbers, and values of E numbers::
+For any batch ``..``, S queries, T keys of D numbers, values of E numbers, and c lanes of a vector,
+with keys and the columns of V in panels as :func:`.dense.pack_columns` makes them::
 
-    q[.., S, D]   k[.., D, T]   v[.., T, E]   mask[.., S or 1, T or 1], any number of them
+    q[.., S, D]   k[.., T', D, c]   v[.., E', T, c]   mask[.., S or 1, T or 1], any number of them
 
-    s[i, t] = scale * Σ over d of q[i, d] * k[d, t]  +  Σ of all mask[i, t]
-    y[i, e] = Σ over t of exp(s[i, t] - peak[i]) * v[t, e]  /  Σ over t of exp(s[i, t] - peak[i])
+    s[i, t] = scale * Σ over d of q[i, d] * k[t // c, d, t % c]  +  Σ of all mask[i, t]
+    y[i, e] = Σ over t of exp(s[i, t] - peak[i]) * v[e // c, t, e % c]
+              / Σ over t of exp(s[i, t] - peak[i])
 
-with the batch of an operand broadcast as NumPy does, and ``peak[i]`` the largest ``s[i, t]``.  Keys
-have their numbers along the rows, as a matrix product wants them.  A query that all masks exclude
-(only minus infinity) has NaN for its result, as softmax has.
+The batch of an operand is broadcast as NumPy does, and ``peak[i]`` is the largest ``s[i, t]``.  A
+query that masks exclude from all keys (only minus infinity) has NaN for its result, as softmax has.
 
 A part of the work, a CPU's thread or work-group, takes some queries of one batch entry.  It keeps
-their scores in private memory, and both products in registers: vectors run along keys in the first,
-along columns of V in the second.  Where keys are too many for that, it takes them block by block,
-and keeps each query's peak, its sum and its results so far: a block with a larger peak scales these
-down (M. Milakov and N. Gimelshein, "Online normalizer calculation for softmax", 2018; T. Dao et
-al., "FlashAttention", 2022).
+their scores in private memory, and sums of both products in registers: vectors run along keys in
+the first, along columns of V in the second.  Where keys are too many for that, it takes them block
+by block, and keeps each query's peak, its sum and its results so far: a block with a larger peak
+scales these down (M. Milakov and N. Gimelshein, "Online normalizer calculation for softmax", 2018;
+T. Dao et al., "FlashAttention", 2022).
 
-The last vector of a row, and the last block of keys, end where the row does, over numbers that the
-one before has, too; the last queries of a tile may be the last one again.  So all vectors are
-whole, nothing is padded, and no loop has tests.
+The last queries of a tile may be the last one again, which costs less than tests.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from itertools import product as product_of
 from math import ceil, prod
 
@@ -43,7 +43,7 @@ from .common import FAMILY, Workload
 from .definitions import batch_index
 from .dense import ROW_TILE
 from .family import Declined, Value, knob
-from .sizes import LANES, power_of_2, tile_choices
+from .sizes import tile_choices
 
 NAME = "attention"
 ORDER = 440
@@ -61,19 +61,20 @@ SCORES_BYTES = 32 << 10
 
 @dataclass(frozen=True)
 class Attention:
-    """Shapes of the operands, in fp32."""
+    """Shapes of the operands, in fp32; keys and columns of V in panels."""
 
     q: tuple[int, ...]
     k: tuple[int, ...]
     v: tuple[int, ...]
     #: Each of two axes or more.
     masks: tuple[tuple[int, ...], ...]
+    columns: int
     scale: float
 
     @property
     def batch(self) -> tuple[int, ...]:
         """The leading axes of the result."""
-        return np.broadcast_shapes(self.q[:-2], self.k[:-2], self.v[:-2])
+        return np.broadcast_shapes(self.q[:-2], self.k[:-3], self.v[:-3])
 
     @property
     def queries(self) -> int:
@@ -88,11 +89,11 @@ class Attention:
     @property
     def keys(self) -> int:
         """Columns of K, rows of V."""
-        return self.k[-1]
+        return self.v[-2]
 
     @property
-    def columns(self) -> int:
-        """Columns of V."""
+    def lanes(self) -> int:
+        """Numbers of a vector."""
         return self.v[-1]
 
     @property
@@ -112,12 +113,12 @@ def define(attention: Attention) -> tirx.PrimFunc:
     tensors = [tirx.decl_buffer(shape, _DTYPE, name) for shape, name in pairs]
     code = Statements()
     annotations = {FAMILY: NAME, _SCALE: repr(attention.scale)}
-    extents = (*attention.batch, attention.queries)
-    plain = Knobs(rows=1, keys=attention.keys, vectors=1, lanes=1)
+    extents = [number(extent) for extent in (*attention.batch, attention.queries)]
+    plain = Knobs(rows=1, keys=attention.keys, vectors=1)
     with (
         code.block("root"),
         code.block(NAME, annotations=annotations),
-        code.loops([number(extent) for extent in extents]) as (*batch, query),
+        code.loops(extents) as (*batch, query),
     ):
         _Tile(code, attention, tensors, plain, batch, query).write()
     function = tirx.PrimFunc(tensors, code.finish())
@@ -137,6 +138,7 @@ class Shape:
     depth: int
     columns: int
     _: KW_ONLY
+    lanes: int
     masks: int
 
 
@@ -147,26 +149,25 @@ class Knobs:
     rows: int = knob("Queries that a part of the work takes.")
     keys: int = knob("Keys of a block, whose scores are in private memory.")
     vectors: int = knob("Vectors of scores, or of columns, for each query in registers.")
-    lanes: int = knob("Numbers of a vector; fewer where there are fewer keys, or columns.")
 
 
 CONSTRAINTS = {
-    "rows is at most the queries, and keys the keys.": lambda k, s, d: (
-        k.rows <= s.queries and k.keys <= s.keys
+    "rows is at most the queries.": lambda k, s, d: k.rows <= s.queries,
+    "keys is that of all, or of whole vectors.": lambda k, s, d: (
+        k.keys == s.keys or (k.keys < s.keys and k.keys % s.lanes == 0)
     ),
     "rows * vectors vectors must fit the device's registers.": lambda k, s, d: (
         k.rows * k.vectors <= d.accumulators
     ),
-    "lanes is the width of a vector.": lambda k, s, d: k.lanes in LANES,
     f"The scores of rows * keys must fit private memory of {SCORES_BYTES >> 10} KiB.": (
-        lambda k, s, d: _scores_bytes(k.rows, k.keys) <= SCORES_BYTES or k.keys == 1
+        lambda k, s, d: k.keys <= _keys_at_most(k.rows)
     ),
 }
 
 
-def _scores_bytes(rows: int, keys: int) -> int:
-    widest = max(LANES)
-    return rows * ceil(keys / widest) * widest * np.dtype(_DTYPE).itemsize
+def _keys_at_most(rows: int, lanes: int = 1) -> int:
+    """Keys whose scores fit private memory, in whole vectors."""
+    return SCORES_BYTES // (rows * np.dtype(_DTYPE).itemsize) // lanes * lanes
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
@@ -177,21 +178,16 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
         return ceil(shape.queries / rows) * rows * (1.25 + 1 / rows)
 
     rows = min(range(1, min(shape.queries, ROW_TILE) + 1), key=lambda rows: (work(rows), -rows))
-    widest = max(LANES)
-    most = SCORES_BYTES // (rows * np.dtype(_DTYPE).itemsize) // widest * widest
-    blocks = ceil(shape.keys / most)
-    keys = shape.keys if blocks == 1 else ceil(shape.keys / blocks / widest) * widest
-    vectors = min(8, device.accumulators // rows) if rows < 4 else 4
-    return Knobs(rows, keys, vectors, device.channel_block)
+    keys = min(shape.keys, _keys_at_most(rows, shape.lanes))
+    return Knobs(rows, keys, 4 if rows > 3 else min(8, device.accumulators // rows))
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     """Tiles of registers, and all keys or blocks of them."""
     return {
         "rows": tile_choices(shape.queries, 12),
-        "keys": tuple({min(shape.keys, block): None for block in (64, 128, 256, 512, shape.keys)}),
+        "keys": (shape.keys, *(keys for keys in (64, 128, 256, 512) if keys < shape.keys)),
         "vectors": (1, 2, 3, 4, 6, 8),
-        "lanes": (4, 8, 16),
     }
 
 
@@ -205,7 +201,7 @@ def match(workload: Workload) -> Shape:
         raise Declined("it has loops for CPUs only")
     return Shape(
         prod(attention.batch), attention.queries, attention.keys, attention.depth,
-        attention.columns, masks=len(attention.masks),
+        attention.columns, lanes=attention.lanes, masks=len(attention.masks),
     )  # fmt: skip
 
 
@@ -230,44 +226,25 @@ def _attention_of(workload: Workload) -> tuple[Attention, list[Buffer]]:
     if len(workload.blocks) > 1:
         raise Declined("something is computed beside it")
     tensors = list(workload.function.params)
-    q, k, v, *masks, _ = (tuple(map(int, tensor.shape)) for tensor in tensors)
+    q, k, v, *masks, y = (tuple(map(int, tensor.shape)) for tensor in tensors)
     scale = float(workload.annotation(anchor, _SCALE) or 1)
-    return Attention(q, k, v, tuple(masks), scale), tensors
+    return Attention(q, k, v, tuple(masks), y[-1], scale), tensors
 
 
 @dataclass(frozen=True)
-class _Vectors:
-    """A row in vectors, of which the last ends with it, over numbers that the one before has."""
+class _Vector:
+    """A panel's vector of a row, with what there is of it, which may be less than all lanes."""
 
-    length: int
-    lanes: int
-
-    @classmethod
-    def of(cls, length: int, lanes: int) -> _Vectors:
-        """Vectors of so many lanes, or fewer where the row is short."""
-        return cls(length, min(lanes, power_of_2(length)))
-
-    @property
-    def count(self) -> int:
-        """The number of them."""
-        return ceil(self.length / self.lanes)
-
-    @property
-    def slots(self) -> int:
-        """Numbers of all of them."""
-        return self.count * self.lanes
+    panel: Expr
+    filled: int
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A vector: where its own memory begins, and where what it is of begins in the row."""
-
-    slot: Expr
-    column: Expr
-
-
-#: From a query, a vector, its number in the tile, and a lane to a number.
-_Element = Callable[[int, _Place, Expr], Expr]
+#: From a lane to a number.
+_Lanes = Callable[[Expr], Expr]
+#: From a query, a vector and a lane to a number.
+_Start = Callable[[int, _Vector, Expr], Expr]
+#: From a query, a vector, a step of the sum and a lane to what is added.
+_Product = Callable[[int, _Vector, Expr, Expr], Expr]
 
 
 class _Tile:
@@ -284,229 +261,233 @@ class _Tile:
     ):
         self.code, self.attention, self.knobs = code, attention, knobs
         self.q, self.k, self.v, *self.masks, self.y = tensors
-        self.batch = list(batch)
+        self.batch, self.lanes = list(batch), attention.lanes
+        self.rows = range(knobs.rows)
         last, whole = attention.queries - 1, attention.queries % knobs.rows == 0
         self.queries = [
             code.name("query", first + row if whole else tirx.min(first + row, last))
-            for row in range(knobs.rows)
+            for row in self.rows
         ]
-        self.rows = range(knobs.rows)
-        self.keys = _Vectors.of(knobs.keys, knobs.lanes)
-        self.columns = _Vectors.of(attention.columns, knobs.lanes)
-        self.blocks = ceil(attention.keys / knobs.keys)
-        self.scores = self._alloc("scores", self.keys.slots)
-        self.peaks, self.sums = (self._alloc(name, self.keys.lanes) for name in ("peaks", "sums"))
+        self.scores = self._alloc("scores", self._whole(knobs.keys))
+        self.peaks, self.sums = (self._alloc(name, self.lanes) for name in ("peaks", "sums"))
 
     def write(self) -> None:
         """Write all of it."""
-        code = self.code
-        if self.blocks == 1:
-            self._score(number(0), number(0))
-            self._find_peaks()
-            self._exponentiate()
-            self._multiply(number(0), lambda *_: _constant(0), self._write_result)
+        keys = self.attention.keys
+        if self.knobs.keys < keys:
+            self._write_blocks()
             return
-        self.kept = self._alloc("kept", self.columns.slots)
+        self._score(number(0), keys)
+        self._find_peaks(keys)
+        self._exponentiate(keys)
+        for row, vector, products in self._weigh(number(0), keys, _zero):
+            self._write_result(row, vector, products, self.sums)
+
+    def _write_blocks(self) -> None:
+        """Take keys block by block."""
+        code, columns, keys = self.code, self.attention.columns, self.knobs.keys
+        self.kept = self._alloc("kept", self._whole(columns))
         self.peak, self.sum, self.factor = (
             self._alloc(name, 1) for name in ("peak", "sum", "factor")
         )
         for row in self.rows:
             code.store(self.peak, _constant(-np.inf), row, 0)
             code.store(self.sum, _constant(0), row, 0)
-            with code.loop("slot", self.columns.slots) as slot:
-                code.store(self.kept, _constant(0), row, slot)
-        with code.loop("block", self.blocks) as block:
-            own = code.name("own", block * self.knobs.keys)
-            begin = code.name("begin", tirx.min(own, self.attention.keys - self.knobs.keys))
-            self._score(begin, own)
-            self._find_peaks()
-            self._raise_peaks()
-            self._exponentiate()
-            self._add_sums()
-            self._multiply(begin, self._kept_result, self._keep_result)
-        self._write_kept()
+            with code.loop("column", self._whole(columns)) as column:
+                code.store(self.kept, _constant(0), row, column)
+        blocks, rest = divmod(self.attention.keys, keys)
+        panels = keys // self.lanes
+        with code.loop("block", blocks) as block:
+            self._add_block(block * panels, keys)
+        if rest:
+            self._add_block(number(blocks * panels), rest)
+        for vectors in self._tiles(columns):
+            for row, vector in product_of(self.rows, vectors):
+                kept = partial(self._kept_result, row, vector)
+                self._write_result(row, vector, kept, self.sum)
 
-    # -- the first product ----------------------------------------------------------------
-
-    def _score(self, begin: Expr, own: Expr) -> None:
-        """Scores of keys from ``begin`` on; those before ``own`` were in the last block."""
-        code, lanes = self.code, self.keys.lanes
-        for vectors in self._tiles(self.keys):
-
-            def product(row: int, vector: _Place, d: Expr, lane: Expr) -> Expr:
-                key = begin + vector.column + lane
-                return self._read(self.q, self.queries[row], d) * self._read(self.k, d, key)
-
-            depth = self.attention.depth
-            products = self._accumulate(lanes, vectors, depth, lambda *_: _constant(0), product)
-            for row, (index, vector) in product_of(self.rows, enumerate(vectors)):
-                with self._lanes(lanes) as lane:
-                    key = begin + vector.column + lane
-                    score = products[row, index, lane] * _constant(self.attention.scale)
-                    for mask in self.masks:
-                        score = score + self._mask(mask, self.queries[row], key)
-                    if self.blocks > 1:
-                        score = tirx.Select(key >= own, score, _constant(-np.inf))
-                    code.store(self.scores, score, row, vector.column + lane)
+    def _add_block(self, first: Expr, keys: int) -> None:
+        """Add so many keys, from a panel on, to what is kept, which a larger peak scales down."""
+        code = self.code
+        self._score(first, keys)
+        self._find_peaks(keys)
         for row in self.rows:
-            for slot in range(self.keys.length, self.keys.slots):
-                code.store(self.scores, _constant(-np.inf), row, slot)
+            code.store(self.peaks, _larger(self.peaks[row, 0], self.peak[row, 0]), row, 0)
+            factor = tirx.exp(self.peak[row, 0] - _finite(self.peaks[row, 0]))
+            code.store(self.factor, factor, row, 0)
+            code.store(self.peak, self.peaks[row, 0], row, 0)
+        self._exponentiate(keys)
+        for row in self.rows:
+            sum_ = self.sum[row, 0] * self.factor[row, 0] + self.sums[row, 0]
+            code.store(self.sum, sum_, row, 0)
 
-    # -- the softmax ----------------------------------------------------------------------
+        def scaled(row: int, vector: _Vector, lane: Expr) -> Expr:
+            return self._kept_result(row, vector, lane) * self.factor[row, 0]
 
-    def _find_peaks(self) -> None:
+        for row, vector, products in self._weigh(first, keys, scaled):
+            with self._vector() as lane:
+                code.store(self.kept, products(lane), row, vector.panel * self.lanes + lane)
+
+    def _kept_result(self, row: int, vector: _Vector, lane: Expr) -> Expr:
+        return self.kept[row, vector.panel * self.lanes + lane]
+
+    # -- steps ----------------------------------------------------------------------------
+
+    def _score(self, first: Expr, keys: int) -> None:
+        """Scores of keys from a panel on; minus infinity in lanes beyond the last one."""
+
+        def product(row: int, vector: _Vector, d: Expr, lane: Expr) -> Expr:
+            panel = self._read(self.k, first + vector.panel, d, lane)
+            return self._read(self.q, self.queries[row], d) * panel
+
+        def score(row: int, vector: _Vector, products: _Lanes, lane: Expr) -> Expr:
+            value = products(lane) * _constant(self.attention.scale)
+            key = (first + vector.panel) * self.lanes + lane
+            for mask in self.masks:
+                value = value + self._mask(mask, self.queries[row], key)
+            return value
+
+        for row, vector, products in self._sums(keys, self.attention.depth, _zero, product):
+            begin = vector.panel * self.lanes
+            value = partial(score, row, vector, products)
+            self._store(self.scores, vector.filled, value, row, begin)
+            for lane in range(vector.filled, self.lanes):
+                self.code.store(self.scores, _constant(-np.inf), row, begin + lane)
+
+    def _find_peaks(self, keys: int) -> None:
         """The largest score of each query, into the first of its ``peaks``.
 
         What a comparison loses, a NaN, is still among the exponentials.
         """
-        code, lanes = self.code, self.keys.lanes
+        code = self.code
         for row in self.rows:
-            with self._lanes(lanes) as lane:
+            with self._vector() as lane:
                 code.store(self.peaks, self.scores[row, lane], row, lane)
-        with code.loop("vector", self.keys.count - 1) as vector:
+        with code.loop("vector", ceil(keys / self.lanes) - 1) as vector:
             for row in self.rows:
-                with self._lanes(lanes) as lane:
-                    score = self.scores[row, (vector + 1) * lanes + lane]
+                with self._vector() as lane:
+                    score = self.scores[row, (vector + 1) * self.lanes + lane]
                     code.store(self.peaks, _larger(score, self.peaks[row, lane]), row, lane)
         self._join(self.peaks, _larger)
 
-    def _raise_peaks(self) -> None:
-        """Let peaks be those of all keys so far; scale down what was summed up below them."""
+    def _exponentiate(self, keys: int) -> None:
+        """Exponentials in place of scores, and their sums into the first of ``sums``."""
         code = self.code
         for row in self.rows:
-            peak = _larger(self.peaks[row, 0], self.peak[row, 0])
-            code.store(self.peaks, peak, row, 0)
-            factor = tirx.exp(self.peak[row, 0] - _finite(self.peaks[row, 0]))
-            code.store(self.factor, factor, row, 0)
-            code.store(self.peak, self.peaks[row, 0], row, 0)
-
-    def _exponentiate(self) -> None:
-        """Exponentials in place of scores, and their sums into the first of ``sums``."""
-        code, lanes = self.code, self.keys.lanes
-        for row in self.rows:
             code.store(self.peaks, _finite(self.peaks[row, 0]), row, 0)
-            with self._lanes(lanes) as lane:
+            with self._vector() as lane:
                 code.store(self.sums, _constant(0), row, lane)
-        with code.loop("vector", self.keys.count) as vector:
+        with code.loop("vector", ceil(keys / self.lanes)) as vector:
             for row in self.rows:
-                with self._lanes(lanes) as lane:
-                    at = (row, vector * lanes + lane)
+                with self._vector() as lane:
+                    at = (row, vector * self.lanes + lane)
                     code.store(self.scores, tirx.exp(self.scores[at] - self.peaks[row, 0]), *at)
-                with self._lanes(lanes) as lane:
-                    sum_ = self.sums[row, lane] + self.scores[row, vector * lanes + lane]
+                with self._vector() as lane:
+                    sum_ = self.sums[row, lane] + self.scores[row, vector * self.lanes + lane]
                     code.store(self.sums, sum_, row, lane)
         self._join(self.sums, operator.add)
 
-    def _add_sums(self) -> None:
-        """Add a block's sums to those of the blocks before it."""
-        for row in self.rows:
-            sum_ = self.sum[row, 0] * self.factor[row, 0] + self.sums[row, 0]
-            self.code.store(self.sum, sum_, row, 0)
+    def _weigh(
+        self, first: Expr, keys: int, start: _Start
+    ) -> Iterator[tuple[int, _Vector, _Lanes]]:
+        """Sums of the values of keys from a panel on, by their exponentials."""
+
+        def product(row: int, vector: _Vector, key: Expr, lane: Expr) -> Expr:
+            value = self._read(self.v, vector.panel, first * self.lanes + key, lane)
+            return self.scores[row, key] * value
+
+        return self._sums(self.attention.columns, keys, start, product)
+
+    def _write_result(self, row: int, vector: _Vector, sums: _Lanes, divisors: Buffer) -> None:
+        def result(lane: Expr) -> Expr:
+            return sums(lane) / divisors[row, 0]
+
+        place = (*self.batch, self.queries[row], vector.panel * self.lanes)
+        self._store(self.y, vector.filled, result, *place)
+
+    # -- vectors --------------------------------------------------------------------------
+
+    def _sums(
+        self, length: int, terms: int, start: _Start, product: _Product
+    ) -> Iterator[tuple[int, _Vector, _Lanes]]:
+        """Sums of products for each query and vector of a row, some vectors in registers at a time.
+
+        What is written while a sum is at hand is in the loop over them.
+        """
+        code = self.code
+        for vectors in self._tiles(length):
+            sums = self.code.alloc("products", (len(self.rows), len(vectors), self.lanes), _DTYPE)
+            elements = list(product_of(self.rows, enumerate(vectors)))
+            for row, (index, vector) in elements:
+                with self._vector() as lane:
+                    code.store(sums, start(row, vector, lane), row, index, lane)
+            with code.loop("k", terms) as k:
+                for row, (index, vector) in elements:
+                    with self._vector() as lane:
+                        total = sums[row, index, lane] + product(row, vector, k, lane)
+                        code.store(sums, total, row, index, lane)
+            for row, (index, vector) in elements:
+                yield row, vector, partial(_lane_of, sums, row, index)
+
+    def _tiles(self, length: int) -> Iterator[list[_Vector]]:
+        """All vectors of a row, some at a time: a loop of whole ones, and what is left over."""
+        most = self.knobs.vectors
+        whole = length // self.lanes // most
+        if whole == 1:
+            yield [_Vector(number(index), self.lanes) for index in range(most)]
+        elif whole:
+            with self.code.loop("tile", whole) as tile:
+                yield [_Vector(tile * most + index, self.lanes) for index in range(most)]
+        first = whole * most
+        if left := length - first * self.lanes:
+            yield [
+                _Vector(number(first + index), min(self.lanes, left - index * self.lanes))
+                for index in range(ceil(left / self.lanes))
+            ]
 
     def _join(self, memory: Buffer, joined: Callable[[Expr, Expr], Expr]) -> None:
         """Join the lanes of each query's vector in its first one, half by half."""
-        lanes = self.keys.lanes
-        while lanes := lanes // 2:
+        half = self.lanes // 2
+        while half:
             for row in self.rows:
-                with self._lanes(lanes) as lane:
-                    value = joined(memory[row, lane], memory[row, lanes + lane])
+                with self._vector(half) as lane:
+                    value = joined(memory[row, lane], memory[row, half + lane])
                     self.code.store(memory, value, row, lane)
+            half //= 2
 
-    # -- the second product ---------------------------------------------------------------
+    def _store(self, tensor: Buffer, filled: int, value: _Lanes, *begin: Expr | int) -> None:
+        """Write what there is of a vector: sums in registers have no computed index."""
+        *place, first = begin
+        if filled == self.lanes:
+            with self._vector() as lane:
+                self.code.store(tensor, value(lane), *place, first + lane)
+            return
+        for lane in range(filled):
+            self.code.store(tensor, value(number(lane)), *place, first + lane)
 
-    def _multiply(
-        self, begin: Expr, start: _Element, finish: Callable[[int, _Place, Expr, Expr], None]
-    ) -> None:
-        """Products with the values of a block of keys, from some start on; ends with ``finish``."""
-        lanes = self.columns.lanes
-        for vectors in self._tiles(self.columns):
+    @contextmanager
+    def _vector(self, lanes: int | None = None) -> Iterator[Expr]:
+        """The lanes of a vector."""
+        lanes = self.lanes if lanes is None else lanes
+        if lanes == 1:
+            yield number(0)
+            return
+        with self.code.loop("lane", lanes, ForKind.VECTORIZED) as lane:
+            yield lane
 
-            def product(row: int, vector: _Place, key: Expr, lane: Expr) -> Expr:
-                return self.scores[row, key] * self._read(self.v, begin + key, vector.column + lane)
+    # -- memory ---------------------------------------------------------------------------
 
-            sums = self._accumulate(lanes, vectors, self.keys.length, start, product)
-            for row, (index, vector) in product_of(self.rows, enumerate(vectors)):
-                with self._lanes(lanes) as lane:
-                    finish(row, vector, lane, sums[row, index, lane])
-
-    def _write_result(self, row: int, vector: _Place, lane: Expr, value: Expr) -> None:
-        value = value / self.sums[row, 0]
-        self.code.store(self.y, value, *self.batch, self.queries[row], vector.column + lane)
-
-    def _kept_result(self, row: int, vector: _Place, lane: Expr) -> Expr:
-        return self.kept[row, vector.slot + lane] * self.factor[row, 0]
-
-    def _keep_result(self, row: int, vector: _Place, lane: Expr, value: Expr) -> None:
-        self.code.store(self.kept, value, row, vector.slot + lane)
-
-    def _write_kept(self) -> None:
-        for vectors in self._tiles(self.columns):
-            for row, vector in product_of(self.rows, vectors):
-                with self._lanes(self.columns.lanes) as lane:
-                    value = self.kept[row, vector.slot + lane] / self.sum[row, 0]
-                    place = (*self.batch, self.queries[row], vector.column + lane)
-                    self.code.store(self.y, value, *place)
-
-    # -- loops and memory -----------------------------------------------------------------
-
-    def _tiles(self, row: _Vectors) -> Iterator[list[_Place]]:
-        """All vectors of a row, some at a time: a loop, and what is left over.
-
-        What is written while one is at hand is in the loop.
-        """
-        most = self.knobs.vectors
-        whole, rest = divmod(row.count, most)
-        overlaps = row.length % row.lanes != 0
-
-        def place(vector: Expr | int, may_be_last: bool) -> _Place:
-            slot, last = number(0) + vector * row.lanes, row.length - row.lanes
-            return _Place(slot, tirx.min(slot, last) if overlaps and may_be_last else slot)
-
-        if whole == 1:
-            yield [place(index, index == row.count - 1) for index in range(most)]
-        elif whole:
-            with self.code.loop("tile", whole) as tile:
-                yield [
-                    place(tile * most + index, not rest and index == most - 1)
-                    for index in range(most)
-                ]
-        if rest:
-            yield [place(whole * most + index, index == rest - 1) for index in range(rest)]
-
-    def _accumulate(
-        self,
-        lanes: int,
-        vectors: Sequence[_Place],
-        length: int,
-        start: _Element,
-        product: Callable[[int, _Place, Expr, Expr], Expr],
-    ) -> Buffer:
-        """Sums of products for each query and vector, in registers: ``[rows, vectors, lanes]``."""
-        code = self.code
-        sums = code.alloc("products", (len(self.rows), len(vectors), lanes), _DTYPE)
-        elements = list(product_of(self.rows, enumerate(vectors)))
-        for row, (index, vector) in elements:
-            with self._lanes(lanes) as lane:
-                code.store(sums, start(row, vector, lane), row, index, lane)
-        with code.loop("k", length) as k:
-            for row, (index, vector) in elements:
-                with self._lanes(lanes) as lane:
-                    total = sums[row, index, lane] + product(row, vector, k, lane)
-                    code.store(sums, total, row, index, lane)
-        return sums
+    def _whole(self, length: int) -> int:
+        """A length in whole vectors."""
+        return ceil(length / self.lanes) * self.lanes
 
     def _alloc(self, name: str, numbers: int) -> Buffer:
         """Private memory of so many numbers for each query."""
         return self.code.alloc(name, (len(self.rows), numbers), _DTYPE)
 
-    def _lanes(self, lanes: int) -> AbstractContextManager[Expr]:
-        """The numbers of a vector."""
-        if lanes == 1:
-            return nullcontext(number(0))
-        return self.code.loop("lane", lanes, ForKind.VECTORIZED)
-
-    def _read(self, tensor: Buffer, row: Expr, column: Expr) -> Expr:
-        return tirx.BufferLoad(tensor, [*batch_index(tensor, 2, self.batch), row, column])
+    def _read(self, tensor: Buffer, *place: Expr) -> Expr:
+        batch = batch_index(tensor, len(place), self.batch)
+        return tirx.BufferLoad(tensor, [*batch, *place])
 
     def _mask(self, mask: Buffer, query: Expr, key: Expr) -> Expr:
         """What a mask adds to a score, with broadcasting."""
@@ -521,13 +502,21 @@ def _constant(value: float) -> Expr:
     return tirx.const(value, _DTYPE)
 
 
+def _zero(*_: object) -> Expr:
+    return _constant(0)
+
+
+def _lane_of(sums: Buffer, row: int, vector: int, lane: Expr) -> Expr:
+    return sums[row, vector, lane]
+
+
 def _larger(a: Expr, b: Expr) -> Expr:
     return tirx.Select(a > b, a, b)
 
 
 def _finite(peak: Expr) -> Expr:
-    """A peak to subtract: of minus infinities, all exponentials are 0 and not NaN.
+    """A peak to subtract: of nothing but minus infinities, exponentials are 0, and not NaN.
 
-    Without any other key, so is their sum, and the result NaN.
+    Without any other key so is their sum, by which the result is NaN.
     """
     return tirx.Select(peak == _constant(-np.inf), _constant(0), peak)

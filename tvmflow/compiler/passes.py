@@ -26,7 +26,7 @@ from ..codegen.tir_pipeline import stages as tir_stages
 from ..devices.target import TargetSpec
 from ..errors import CompileError, TvmflowError
 from ..frontend import ImportedModel, load_model
-from ..graph.attention import FuseAttention
+from ..graph.attention import fuse_attention
 from ..graph.cuda_graph import CaptureGraph, StageBoundary
 from ..graph.layout.interface import block_interface
 from ..graph.layout.layout import LayoutPass
@@ -148,7 +148,7 @@ STAGES = (
             transform.CanonicalizeBindings(),
             FoldArrays,
             FoldCalls,
-            *([FuseAttention] if job.target.device.is_cpu else []),
+            *([attend(job)] if job.target.device.is_cpu else []),
             transform.DeadCodeElimination(["main"]),
         ],
     ),
@@ -189,6 +189,12 @@ def journals_of(job: Compilation) -> Iterator[list[Journal]]:
 def aliases_of(job: Compilation) -> dict[str, str]:
     """Names in kernels' source of the ONNX model's tensors."""
     return {name: identifier(b) for name, b in job.model.bindings.items()}
+
+
+@job_pass("FuseAttention")
+def attend(job: Compilation, mod: IRModule) -> IRModule:
+    """One primary function for the products and the softmax of attention."""
+    return fuse_attention(mod, job.target.device.channel_block)
 
 
 @job_pass("ChangeLayouts")

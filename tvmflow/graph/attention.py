@@ -10,7 +10,9 @@ Before (q, k and v may be views or transpositions of anything)::
 
 After::
 
-    y  : [1, 12, 197, 64]  = R.call_tir(attention, (q, k, v, mask))
+    k' : [1, 12, 13, 64, 16]  = R.call_tir(pack_columns, (k,))
+    v' : [1, 12, 4, 197, 16]  = R.call_tir(pack_columns, (v,))
+    y  : [1, 12, 197, 64]     = R.call_tir(attention, (q, k', v', mask))
 
 No other node may read the scores or the probabilities.  They may be divided by a number, be added
 to in any order and several times, and be reshaped in between, as long as their rows and columns
@@ -29,11 +31,11 @@ import numpy as np
 from tvm import IRModule, relax
 from tvm.relax import op as R
 
-from ..ir.expressions import nodes_in
-from ..ir.passes import module_pass
+from ..ir.expressions import INJECTIVE, nodes_in
 from ..ir.rewriter import Rewriter, constant_array, op_name, shape_of
 from ..ir.signatures import bindings_of
 from ..schedules.attention import NAME, Attention, define
+from ..schedules.dense import pack_columns
 
 #: Products of scores and a factor, and quotients.
 _PRODUCTS = ("relax.multiply", "relax.tvmflow.product")
@@ -79,8 +81,9 @@ class _Scores:
 class _Fusion(Rewriter):
     """Rewrites ``main``; what is left over is dead code."""
 
-    def __init__(self, mod: IRModule):
+    def __init__(self, mod: IRModule, lanes: int):
         super().__init__(mod)
+        self.lanes = lanes
         bindings = list(bindings_of(mod["main"]))
         self.values = {binding.var: binding.value for binding in bindings}
         self.readers = Counter(
@@ -161,9 +164,8 @@ class _Fusion(Rewriter):
         (q, k, values), rest = shapes[:3], shapes[3:]
         masks, factors = rest[: len(scores.masks)], rest[len(scores.masks) :]
         q = np.broadcast_shapes(q, *factors)
-        attention = Attention(q, k, values, tuple(masks), scores.scale)
         # Scores that meet several values are computed once, not for each of them.
-        if 0 in (attention.depth, attention.keys) or batch != np.broadcast_shapes(q[:-2], k[:-2]):
+        if 0 in (*q, *k) or batch != np.broadcast_shapes(q[:-2], k[:-2]):
             return None
         arguments = [
             self._reshaped(self.substitute(operand.value), shape)
@@ -171,9 +173,19 @@ class _Fusion(Rewriter):
         ]
         while len(arguments) > 3 + len(masks):
             arguments[0] = self.bb.emit(R.multiply(arguments[0], arguments.pop()))
+        arguments[1:3] = map(self._packed, arguments[1:3])
+        panels = map(shape_of, arguments[1:3])
+        attention = Attention(q, *panels, tuple(masks), values[-1], scores.scale)
         function = self.bb.add_func(define(attention), NAME)
         call = relax.call_tir(function, arguments, relax.TensorType(attention.result, "float32"))
         return call if attention.result == result else R.reshape(self.bb.emit(call), result)
+
+    def _packed(self, matrices: relax.Expr) -> relax.Expr:
+        """Matrices in panels of columns, which what comes before them is fused into."""
+        return self.bb.emit_te(
+            pack_columns, matrices, self.lanes,
+            primfunc_name_hint="pack_columns", primfunc_attrs={"op_pattern": INJECTIVE},
+        )  # fmt: skip
 
     def _reshaped(self, value: relax.Expr, shape: Sequence[int]) -> relax.Expr:
         return value if shape_of(value) == shape else self.bb.emit(R.reshape(value, shape))
@@ -206,8 +218,7 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[range, ran
         yield range(begin, at), range(first, to)
 
 
-@module_pass("FuseAttention")
-def FuseAttention(mod: IRModule) -> IRModule:  # noqa: N802
-    """Replace products, masks and softmax of attention; a module without any stays as it is."""
+def fuse_attention(mod: IRModule, lanes: int) -> IRModule:
+    """Replace products, masks and softmax of attention, for vectors of so many lanes."""
     found = any(op_name(each.value) == "relax.nn.softmax" for each in bindings_of(mod["main"]))
-    return _Fusion(mod).run() if found else mod
+    return _Fusion(mod, lanes).run() if found else mod
