@@ -71,7 +71,6 @@ def model(
 @contextmanager
 def unfused() -> Iterator[None]:
     """Compile without the pass."""
-
     fuse, passes.fuse_attention = passes.fuse_attention, lambda mod, _lanes: mod
     try:
         yield

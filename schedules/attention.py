@@ -1,11 +1,12 @@
 """Attention without a matrix of scores in memory: softmax(Q · Kᵀ · scale + masks) · V.
 
 For any batch ``..``, S queries, T keys of D numbers, values of E numbers, and c lanes of a vector,
-with keys and the columns of V in panels as :func:`.dense.pack_columns` makes them::
+keys and the columns of V in panels as :func:`.dense.pack_columns` makes them, and any number of
+masks, whose rows are as long as panels::
 
-    q[.., S, D]   k[.., T', D, c]   v[.., E', T, c]   mask[.., S or 1, T or 1], any number of them
+    q[.., S, D]   k[.., T', D, c]   v[.., E', T, c]   mask[.., S or 1, T' * c or 1]
 
-    s[i, t] = scale * Σ over d of q[i, d] * k[t // c, d, t % c]  +  Σ of all mask[i, t]
+    s[i, t] = scale * Σ over d of q[i, d] * k[t // c, d, t % c]  +  Σ over all masks of mask[i, t]
     y[i, e] = Σ over t of exp(s[i, t] - peak[i]) * v[e // c, t, e % c]
               / Σ over t of exp(s[i, t] - peak[i])
 
@@ -349,8 +350,8 @@ class _Tile:
 
         for row, vector, products in self._sums(keys, self.attention.depth, _zero, product):
             begin = vector.panel * self.lanes
-            value = partial(score, row, vector, products)
-            self._store(self.scores, vector.filled, value, row, begin)
+            with self._vector() as lane:
+                self.code.store(self.scores, score(row, vector, products, lane), row, begin + lane)
             for lane in range(vector.filled, self.lanes):
                 self.code.store(self.scores, _constant(-np.inf), row, begin + lane)
 
@@ -399,11 +400,15 @@ class _Tile:
         return self._sums(self.attention.columns, keys, start, product)
 
     def _write_result(self, row: int, vector: _Vector, sums: _Lanes, divisors: Buffer) -> None:
-        def result(lane: Expr) -> Expr:
-            return sums(lane) / divisors[row, 0]
-
-        place = (*self.batch, self.queries[row], vector.panel * self.lanes)
-        self._store(self.y, vector.filled, result, *place)
+        code, place = self.code, (*self.batch, self.queries[row])
+        begin, divisor = vector.panel * self.lanes, divisors[row, 0]
+        if vector.filled == self.lanes:
+            with self._vector() as lane:
+                code.store(self.y, sums(lane) / divisor, *place, begin + lane)
+            return
+        # Constants: sums in registers have no computed index.
+        for each in map(number, range(vector.filled)):
+            code.store(self.y, sums(each) / divisor, *place, begin + each)
 
     # -- vectors --------------------------------------------------------------------------
 
@@ -454,16 +459,6 @@ class _Tile:
                     value = joined(memory[row, lane], memory[row, half + lane])
                     self.code.store(memory, value, row, lane)
             half //= 2
-
-    def _store(self, tensor: Buffer, filled: int, value: _Lanes, *begin: Expr | int) -> None:
-        """Write what there is of a vector: sums in registers have no computed index."""
-        *place, first = begin
-        if filled == self.lanes:
-            with self._vector() as lane:
-                self.code.store(tensor, value(lane), *place, first + lane)
-            return
-        for lane in range(filled):
-            self.code.store(tensor, value(number(lane)), *place, first + lane)
 
     @contextmanager
     def _vector(self, lanes: int | None = None) -> Iterator[Expr]:

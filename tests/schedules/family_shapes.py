@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tvmflow.schedules.attention import Shape as AttentionShape
 from tvmflow.schedules.boxes.masked_mean import Shape as MeanShape
 from tvmflow.schedules.boxes.per_box import Shape as BoxShape
 from tvmflow.schedules.compaction import Shape as CompactionShape
@@ -168,6 +169,12 @@ def recurrent_shapes(rng, lanes):
     )
 
 
+def attention_shapes(rng, lanes):
+    pick = rng.choice
+    extents = (pick([1, 12]), pick([1, 7, 197]), pick([1, 50, 197, 5000]), pick([1, 31, 64]))
+    return AttentionShape(*extents, pick([1, 31, 64]), lanes=lanes, masks=pick([0, 2]))
+
+
 def compaction_shapes(rng, lanes):
     elements = rng.choice([1, 7, 256, 5000, 10**6])
     return CompactionShape(elements, rng.choice([1, elements]))
@@ -179,6 +186,7 @@ def nms_shapes(rng, lanes):
 
 
 SHAPES = {
+    "attention": attention_shapes,
     "recurrent": recurrent_shapes,
     "compaction": compaction_shapes,
     "nms": nms_shapes,

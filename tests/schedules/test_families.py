@@ -22,6 +22,7 @@ ASKED = [
     "gemv",
     "dense",
     "matmul",
+    "attention",
     "recurrent",
     "masked_mean",
     "compaction",

@@ -11,6 +11,9 @@ where the index is proven to be such a multiple::
 
 Buffers begin at multiples of the largest vector there is: so drivers allocate them, and nothing
 begins inside of one but what has a variable for its offset.
+
+Private memory is aligned for one element.  There TVM writes ``vload4`` for such an index, unless it
+is a name by then, and four single reads else: so this is said here, too, before there are names.
 """
 
 from __future__ import annotations
@@ -61,13 +64,16 @@ def AlignVectors(function: tirx.PrimFunc) -> tirx.PrimFunc:
         place = _place(found.source, *found.indices)
         if place is None:
             return found
+        if found.source.scope() == "local":
+            lanes, pointer = found.ty.dtype.lanes, found.source.data
+            return tirx.call_extern(found.ty, f"vload{lanes}", place, pointer)
         kind = _kind(found.source, found)
         # Not a pure function: what it reads may be written in between.
         return tirx.call_extern(found.ty, _AT + kind, found.source.data, place)
 
     def store(found: tirx.BufferStore) -> tirx.Stmt:
         place = _place(found.buffer, *found.indices)
-        if place is None:
+        if place is None or found.buffer.scope() == "local":
             return found
         name = _PUT + _kind(found.buffer, found.value)
         call = tirx.call_extern("int32", name, found.buffer.data, place, found.value)
@@ -80,7 +86,7 @@ def _place(buffer: tirx.Var, *indices: tirx.Expr) -> tirx.Expr | None:
     # Most accesses are of single numbers: that is asked first, for the time of compilation.
     if len(indices) != 1 or not isinstance(indices[0], tirx.Ramp):
         return None
-    is_memory = buffer.scope() in ("", "global") and CONSTANT_SUFFIX not in buffer.name
+    is_memory = buffer.scope() in ("", "global", "local") and CONSTANT_SUFFIX not in buffer.name
     return vector_place(*indices) if is_memory and str(buffer.dtype) in _ELEMENTS else None
 
 

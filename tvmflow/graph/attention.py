@@ -28,13 +28,14 @@ from dataclasses import dataclass, replace
 from math import isfinite, prod
 
 import numpy as np
-from tvm import IRModule, relax
+from tvm import IRModule, relax, te
 from tvm.relax import op as R
 
 from ..ir.expressions import INJECTIVE, nodes_in
 from ..ir.rewriter import Rewriter, constant_array, op_name, shape_of
 from ..ir.signatures import bindings_of
 from ..schedules.attention import NAME, Attention, define
+from ..schedules.definitions import or_zero
 from ..schedules.dense import pack_columns
 
 #: Products of scores and a factor, and quotients.
@@ -51,6 +52,8 @@ class _Operand:
 
     def viewed(self, batch: tuple[int, ...]) -> tuple[int, ...] | None:
         """The tensor's shape in a view of its batch; ``None`` where no reshape makes it."""
+        if prod(batch) != prod(self.batch):
+            return None
         *lead, rows, columns = (1,) * (2 - len(shape_of(self.value))) + shape_of(self.value)
         own = [1] * (len(self.batch) - len(lead)) + lead
         found: list[int] = []
@@ -161,7 +164,7 @@ class _Fusion(Rewriter):
         shapes = [shape for each in operands if (shape := each.viewed(batch)) is not None]
         if len(shapes) < len(operands) or len(shape_of(v.value)) < 2:
             return None
-        (q, k, values), rest = shapes[:3], shapes[3:]
+        (q, k, _), rest = shapes[:3], shapes[3:]
         masks, factors = rest[: len(scores.masks)], rest[len(scores.masks) :]
         q = np.broadcast_shapes(q, *factors)
         # Scores that meet several values are computed once, not for each of them.
@@ -174,8 +177,9 @@ class _Fusion(Rewriter):
         while len(arguments) > 3 + len(masks):
             arguments[0] = self.bb.emit(R.multiply(arguments[0], arguments.pop()))
         arguments[1:3] = map(self._packed, arguments[1:3])
-        panels = map(shape_of, arguments[1:3])
-        attention = Attention(q, *panels, tuple(masks), values[-1], scores.scale)
+        arguments[3:] = map(self._padded, arguments[3:])
+        k, v, *masks = map(shape_of, arguments[1:])
+        attention = Attention(q, k, v, tuple(masks), result[-1], scores.scale)
         function = self.bb.add_func(define(attention), NAME)
         call = relax.call_tir(function, arguments, relax.TensorType(attention.result, "float32"))
         return call if attention.result == result else R.reshape(self.bb.emit(call), result)
@@ -186,6 +190,24 @@ class _Fusion(Rewriter):
             pack_columns, matrices, self.lanes,
             primfunc_name_hint="pack_columns", primfunc_attrs={"op_pattern": INJECTIVE},
         )  # fmt: skip
+
+    def _padded(self, mask: relax.Expr) -> relax.Expr:
+        """A mask whose rows, if they have more than one element, are in whole vectors."""
+        *lead, keys = shape_of(mask)
+        missing = -keys % self.lanes
+        if keys == 1 or not missing:
+            return mask
+        if (array := constant_array(mask)) is not None:
+            return relax.const(np.pad(array, [(0, 0)] * len(lead) + [(0, missing)]))
+
+        def compute(x: te.Tensor) -> te.Tensor:
+            return te.compute(
+                (*lead, keys + missing), lambda *i: or_zero([i[-1] < keys], x(*i)), name="pad_keys"
+            )
+
+        return self.bb.emit_te(
+            compute, mask, primfunc_name_hint="pad_keys", primfunc_attrs={"op_pattern": INJECTIVE}
+        )
 
     def _reshaped(self, value: relax.Expr, shape: Sequence[int]) -> relax.Expr:
         return value if shape_of(value) == shape else self.bb.emit(R.reshape(value, shape))
@@ -202,7 +224,7 @@ def _multiplied(scores: _Scores, name: str, factor: _Operand) -> _Scores | None:
             number = 1 / number if number else 0.0
         scale = scores.scale * number
         return replace(scores, scale=scale) if scale and isfinite(scale) else None
-    if name in _QUOTIENTS or set(extents[-2:]) > {1}:
+    if name in _QUOTIENTS or prod(extents[-2:]) != 1:
         return None
     return replace(scores, factors=(*scores.factors, factor))
 

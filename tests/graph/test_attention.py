@@ -1,0 +1,142 @@
+"""Which graphs become one primary function of attention, and which do not."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from attention_models import attention, heads
+from first_stages import compiled_until
+from onnx import helper
+from operators import build
+
+from tvmflow.ir.rewriter import shape_of
+from tvmflow.ir.signatures import bindings_of, called_function
+from tvmflow.schedules.attention import NAME
+
+ODD = heads(7, 5, 9)
+MASK = np.zeros((5,), np.float32)
+
+
+def calls(model, **options):
+    """The calls of attention after "simplify": shapes of their arguments."""
+    job = compiled_until("simplify", model, **{"target": "llvm", **options})
+    found = [
+        (job.mod, binding.value) for binding in bindings_of(job.mod["main"])
+        if called_function(job.mod, binding.value) is not None
+    ]  # fmt: skip
+    return [
+        [shape_of(argument) for argument in called_function(mod, call)[1]]
+        for mod, call in found
+        if call.args[0].name_hint == NAME
+    ]
+
+
+def test_before_and_after():
+    (arguments,) = calls(attention(**heads(7, 21, 9, 20), masks=[(1, 1, 7, 21)]))
+    assert arguments == [
+        (1, 3, 7, 9),  # q
+        (1, 3, 2, 9, 16),  # k
+        (1, 3, 2, 21, 16),  # v
+        (1, 1, 7, 32),  # a mask with whole vectors
+    ]
+
+
+FUSED = {
+    "plain": attention(**ODD, scale=None),
+    "divided": attention(**ODD, scale=("Div", 3.0)),
+    "a factor of each head": attention(**ODD, scale=("Mul", np.ones((3, 1, 1)))),
+    "keys as columns": attention((2, 7, 9), (2, 9, 5), (2, 5, 4), turned=False),
+    "no batch": attention((7, 9), (5, 9), (5, 4)),
+    "shared keys": attention((2, 3, 7, 9), (2, 1, 5, 9), (1, 5, 4)),
+    "masks": attention(**ODD, masks=[(7, 5), MASK, (1, 3, 1, 1)]),
+    "windows": attention(
+        **heads(5, 5, 8, batch=(6, 2)), masks=[(1, 1, 2, 5, 5), (3, 1, 5, 5)], view=(2, 3, 2, 5, 5)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_fused(name):
+    assert len(calls(FUSED[name])) == 1
+    assert len(calls(FUSED[name], target="opencl")) == 1
+
+
+def edited(change, **options):
+    """A model of attention with its nodes changed."""
+    model = attention(**ODD, **options)
+    nodes = {node.output[0]: node for node in model.graph.node}
+    change(model, nodes)
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    onnx.checker.check_model(inferred)
+    return inferred
+
+
+def with_axis(model, nodes):
+    nodes["p"].attribute[0].i = 2
+
+
+def with_log(model, nodes):
+    nodes["p"].op_type = "LogSoftmax"
+
+
+def with_scaled_mask(model, nodes):
+    """The factor is one of the mask, too."""
+    nodes["s0"].input[:] = ["products", "mask0"]
+    nodes["scaled"].input[0] = "s0"
+    nodes["p"].input[0] = "scaled"
+    order = [nodes[name] for name in ("turned", "products", "s0", "scaled", "p", "y")]
+    del model.graph.node[:]
+    model.graph.node.extend(order)
+
+
+def with_inverse(model, nodes):
+    """A number by scores is no factor of them."""
+    nodes["scaled"].input[:] = ["scale", "products"]
+
+
+def with_more_values(model, nodes):
+    """The same probabilities for several values."""
+    model.graph.input[2].CopyFrom(
+        helper.make_tensor_value_info("v", onnx.TensorProto.FLOAT, (4, 3, 5, 9))
+    )
+    for dimension, extent in zip(
+        model.graph.output[0].type.tensor_type.shape.dim, (4, 3, 7, 9), strict=True
+    ):
+        dimension.dim_value = extent
+
+
+APART = {
+    "scores are an output": attention(**ODD, outputs=["y", "scaled"]),
+    "probabilities are an output": attention(**ODD, outputs=["y", "p"]),
+    "a mask of more scores": attention(**ODD, masks=[(2, 1, 1, 1)]),
+    "a factor of keys": attention(**ODD, scale=("Mul", np.ones((5,)))),
+    "by zero": attention(**ODD, scale=("Div", 0.0)),
+    "another axis": edited(with_axis),
+    "a logarithm": edited(with_log),
+    "a factor of the mask": edited(with_scaled_mask, masks=[MASK]),
+    "an inverse": edited(with_inverse, scale=("Div", 3.0)),
+    "more values": edited(with_more_values),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_not_fused(name):
+    assert not calls(APART[name])
+
+
+def test_probabilities_that_are_read_twice_stay():
+    node = helper.make_node
+    nodes = [
+        node("MatMul", ["q", "k"], ["s"]),
+        node("Softmax", ["s"], ["p"], axis=-1),
+        node("MatMul", ["p", "v"], ["a"]),
+        node("MatMul", ["p", "w"], ["b"]),
+    ]
+    inputs = {"q": (7, 9), "k": (9, 5), "v": (5, 4), "w": (5, 4)}
+    assert not calls(build(nodes, inputs, ["a", "b"]))
+
+
+def test_gpus_have_no_schedule_for_it():
+    assert not calls(FUSED["plain"], target="opencl", device="adreno")
+    assert not calls(FUSED["plain"], target="cuda")
