@@ -503,7 +503,35 @@ def arg(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
 
 @rule("Softmax", "LogSoftmax")
 def softmax(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
+    if op_type == "Softmax" and g.kind in TAME and g.chance(0.4):
+        return [attended(g, g.ranked(x, g.pick(4, 3, 2)))]
     return g.node(op_type, [x], axis=g.axis(x))
+
+
+def attended(g: Graph, x: Tensor) -> Tensor:
+    """Attention as exporters write it: the tensor's matrices attend to keys, or are the values."""
+    *lead, rows, depth = x.shape
+    keys, columns, scale = g.pick(5, 1, 16, 33), g.pick(5, 16, 1, 31), max(depth, 1) ** -0.5
+    shared = [1] * len(lead) if g.chance(0.2) else lead
+    if g.chance(0.2):
+        # What is read twice is a tensor of its own.
+        values = x
+        scores = g.one("MatMul", [g.operand([*lead, 7, 9]), g.operand([*shared, 9, rows])])
+    else:
+        values = g.operand([*shared, keys, columns])
+        turned = g.operand([*shared, keys, depth])
+        order = [*range(x.rank - 2), x.rank - 1, x.rank - 2]
+        scores = g.one("MatMul", [x, g.one("Transpose", [turned], perm=order)])
+    if g.chance(0.7):
+        factor = g.constant(np.float32(scale if g.chance(0.7) else -1.5))
+        scores = g.one(g.pick("Mul", "Div"), [scores, factor])
+    for _ in range(g.pick(0, 1, 2)):
+        shape = [extent if g.chance(0.6) else 1 for extent in scores.shape]
+        hidden = np.where(g.rng.random(shape) < 0.2, -np.inf, 0.5)
+        mask = g.constant(hidden, "float32") if g.chance(0.5) else g.operand(shape)
+        scores = g.one("Add", [scores, mask] if g.chance(0.5) else [mask, scores])
+    weights = g.one("Softmax", [scores], axis=g.pick(-1, scores.rank - 1))
+    return g.one("MatMul", [weights, values])
 
 
 # Which of a row with NaN is ONNX Runtime's largest depends on its vectors.

@@ -11,7 +11,9 @@ from onnx import helper
 from operators import build, feeds_for, random, references
 
 import tvmflow
+from tvmflow.models import build as build_network
 from tvmflow.schedules import attention as family
+from tvmflow.schedules import softmax
 from tvmflow.schedules.attention import Knobs
 from tvmflow.verify.tolerance import NETWORK, assert_close
 
@@ -129,7 +131,7 @@ def test_scores_stay_private():
     """Of 300 × 300 numbers for each head, none is in memory."""
     model = attention(**heads(300, 300, 4, batch=(1, 8)))
     with tvmflow.compile(model, target="llvm") as module:
-        assert module.metadata["memory"]["planned_bytes"] < 4 * 8 * 300 * 300
+        assert module.metadata["memory"]["peak_bytes"] < 4 * 8 * 300 * 300
 
 
 def test_onnx_attention():
@@ -151,9 +153,10 @@ def test_clean(keys, under_oclgrind):
             assert_close(outputs[info.name], wanted, NETWORK, info.name)
 
 
-def test_a_network_has_it():
-    from tvmflow.models import registry
-
-    model = registry.build("deit_tiny", width=0.25, depth=2, size=48, classes=10)
+@pytest.mark.parametrize("name", ["deit_tiny", "mobilevit"])
+def test_networks_have_it(name, tmp_path):
+    """All of a transformer's layers: no softmax is left."""
+    model = build_network(name, tmp_path / "network.onnx", width=0.25, size=64, classes=10)
     found = chosen_schedules(model, target="llvm")
     assert of_family(family, found)
+    assert not of_family(softmax, found)

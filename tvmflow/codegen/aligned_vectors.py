@@ -12,8 +12,8 @@ where the index is proven to be such a multiple::
 Buffers begin at multiples of the largest vector there is: so drivers allocate them, and nothing
 begins inside of one but what has a variable for its offset.
 
-Private memory is aligned for one element.  There TVM writes ``vload4`` for such an index, unless it
-is a name by then, and four single reads else: so this is said here, too, before there are names.
+Private memory is aligned for one element.  There TVM writes ``vload4`` for such an index, but four
+reads where a part of it has got a name: so indices that are computed get their ``vload4`` here.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ def AlignVectors(function: tirx.PrimFunc) -> tirx.PrimFunc:
         if place is None:
             return found
         if found.source.scope() == "local":
+            if isinstance(place, tirx.IntImm):
+                return found
             lanes, pointer = found.ty.dtype.lanes, found.source.data
             return tirx.call_extern(found.ty, f"vload{lanes}", place, pointer)
         kind = _kind(found.source, found)

@@ -159,10 +159,10 @@ class _Fusion(Rewriter):
             return None
         # All views are of one batch: that of the most axes has what each mask wants.
         batch = max((*scores.views, result[:-2]), key=len)
-        v = _Operand(value.args[1], result[:-2])
-        operands = [scores.q, scores.k, v, *scores.masks, *scores.factors]
+        values = _Operand(value.args[1], result[:-2])
+        operands = [scores.q, scores.k, values, *scores.masks, *scores.factors]
         shapes = [shape for each in operands if (shape := each.viewed(batch)) is not None]
-        if len(shapes) < len(operands) or len(shape_of(v.value)) < 2:
+        if len(shapes) < len(operands) or len(shape_of(values.value)) < 2:
             return None
         (q, k, _), rest = shapes[:3], shapes[3:]
         masks, factors = rest[: len(scores.masks)], rest[len(scores.masks) :]
@@ -214,7 +214,10 @@ class _Fusion(Rewriter):
 
 
 def _multiplied(scores: _Scores, name: str, factor: _Operand) -> _Scores | None:
-    """Scores times a factor, or by a number; ``None`` where it is not one of whole matrices."""
+    """Scores times a factor, or by a number; ``None`` where it is not one of whole matrices.
+
+    Nor are products with zero or infinity, of which NaN may come.
+    """
     array, extents = constant_array(factor.value), shape_of(factor.value)
     if scores.masks:
         return None
@@ -222,7 +225,8 @@ def _multiplied(scores: _Scores, name: str, factor: _Operand) -> _Scores | None:
         number = float(array.reshape(()))
         if name in _QUOTIENTS:
             number = 1 / number if number else 0.0
-        scale = scores.scale * number
+        with np.errstate(all="ignore"):
+            scale = float(np.float32(scores.scale * number))
         return replace(scores, scale=scale) if scale and isfinite(scale) else None
     if name in _QUOTIENTS or prod(extents[-2:]) != 1:
         return None
