@@ -134,6 +134,14 @@ def test_scores_stay_private():
         assert module.metadata["memory"]["peak_bytes"] < 4 * 8 * 300 * 300
 
 
+def test_scores_are_read_in_vectors():
+    """Of private memory, where the index is computed: not number by number."""
+    with tvmflow.compile(attention(**heads(197, 197, 64)), target="opencl") as module:
+        source = "".join(module.device_sources())
+    assert "vload16(" in source
+    assert "scores_ptr[v_" not in source
+
+
 def test_onnx_attention():
     """The operator's own products are these, too, where nothing else reads them."""
     node = helper.make_node("Attention", ["q", "k", "v"], ["y"], is_causal=1)
