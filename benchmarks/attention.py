@@ -1,18 +1,19 @@
 """Attention as one primary function, as products and a softmax, and by ONNX Runtime.
 
 Sizes of ViT and DeiT (197 patches), Swin's windows, MobileViT's patches and long sequences, by each
-in turn.  Times are a call's, and what it copies is in them.
+in turn.  Times are of all kernels, each the median of five
+runs a round; ONNX Runtime's are a call's.
 
-    python benchmarks/attention.py [--rounds 60] [--targets llvm opencl] [CASE ...]
+    python benchmarks/attention.py [--rounds 12] [--targets llvm opencl] [CASE ...]
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import numpy as np
 import onnx
@@ -78,37 +79,49 @@ def unfused() -> Iterator[None]:
         passes.fuse_attention = fuse
 
 
-def calls(
-    proto: onnx.ModelProto, feeds: dict[str, np.ndarray], targets: list[str], knobs: Any = None
-) -> dict[str, Callable[[], Any]]:
-    """What is timed, by name."""
+def candidates(
+    proto: onnx.ModelProto, feeds: dict[str, np.ndarray], targets: list[str]
+) -> dict[str, Callable[[], float]]:
+    """What is compared, by name: each measures itself, in milliseconds."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2
     # Its threads would spin into what is timed next.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
-    found: dict[str, Callable[[], Any]] = {"ONNX Runtime": lambda: session.run(None, feeds)}
+
+    def call() -> float:
+        return statistics.median(
+            in_turn({"": lambda: session.run(None, feeds)}, rounds=5, warmup=1)[""]
+        )
+
+    found: dict[str, Callable[[], float]] = {"ONNX Runtime": call}
     for target in targets:
-        fused = tvmflow.compile(proto, target=target, knobs=knobs)
+        fused = tvmflow.compile(proto, target=target)
         with unfused():
             apart = tvmflow.compile(proto, target=target)
         for name, module in {"fused": fused, "apart": apart}.items():
-            found[f"{target} {name}"] = partial(module, feeds)
+            found[f"{target} {name}"] = partial(kernels_ms, module, feeds)
     return found
+
+
+def kernels_ms(module: tvmflow.Module, feeds: dict[str, np.ndarray]) -> float:
+    """The time of a module's kernels."""
+    return sum(kernel.median_us for kernel in module.profile(feeds, 5)) / 1e3
 
 
 def main() -> None:
     """Measure the cases that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", metavar="CASE", help="beginnings of names")
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--targets", nargs="+", default=["llvm", "opencl"])
     arguments = parser.parse_args()
     chosen = {
         name: case for name, case in CASES.items()
         if not arguments.cases or name.startswith(tuple(arguments.cases))
     }  # fmt: skip
-    results, rows = {}, []
+    results: dict[str, dict[str, dict[str, float]]] = {}
+    rows = []
     for name, case in chosen.items():
         proto, rng = model(*case), np.random.default_rng(0)
         feeds = {
@@ -117,7 +130,11 @@ def main() -> None:
             )
             for value in proto.graph.input
         }
-        times = in_turn(calls(proto, feeds, arguments.targets), rounds=arguments.rounds)
+        compared = candidates(proto, feeds, arguments.targets)
+        times: dict[str, list[float]] = {each: [] for each in compared}
+        for _ in range(arguments.rounds):
+            for each, measure in compared.items():
+                times[each].append(measure())
         found = {each: summary(values) for each, values in times.items()}
         results[name] = found
         rows.append([name, *(f"{figures['median_ms']:.3f}" for figures in found.values())])

@@ -178,9 +178,10 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
         # A product with one of four vectors takes 1/4 + 1/rows reads.
         return ceil(shape.queries / rows) * rows * (1.25 + 1 / rows)
 
-    rows = min(range(1, min(shape.queries, ROW_TILE) + 1), key=lambda rows: (work(rows), -rows))
+    most = min(shape.queries, ROW_TILE, device.accumulators)
+    rows = min(range(1, most + 1), key=lambda rows: (work(rows), -rows))
     keys = min(shape.keys, _keys_at_most(rows, shape.lanes))
-    return Knobs(rows, keys, 4 if rows > 3 else min(8, device.accumulators // rows))
+    return Knobs(rows, keys, min(4 if rows > 3 else 8, device.accumulators // rows))
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
@@ -406,9 +407,12 @@ class _Tile:
             with self._vector() as lane:
                 code.store(self.y, sums(lane) / divisor, *place, begin + lane)
             return
-        # Constants: sums in registers have no computed index.
-        for each in map(number, range(vector.filled)):
-            code.store(self.y, sums(each) / divisor, *place, begin + each)
+        # By way of memory: what is read number by number is no register.
+        last = code.alloc("last", (self.lanes,), _DTYPE)
+        with self._vector() as lane:
+            code.store(last, sums(lane) / divisor, lane)
+        with code.loop("each", vector.filled) as each:
+            code.store(self.y, last[each], *place, begin + each)
 
     # -- vectors --------------------------------------------------------------------------
 

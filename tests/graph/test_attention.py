@@ -112,6 +112,7 @@ APART = {
     "a mask of more scores": attention(**ODD, masks=[(2, 1, 1, 1)]),
     "a factor of keys": attention(**ODD, scale=("Mul", np.ones((5,)))),
     "by zero": attention(**ODD, scale=("Div", 0.0)),
+    "few queries": attention(**heads(3, 50, 9)),
     "another axis": edited(with_axis),
     "a logarithm": edited(with_log),
     "a factor of the mask": edited(with_scaled_mask, masks=[MASK]),

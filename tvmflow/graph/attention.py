@@ -14,10 +14,11 @@ After::
     v' : [1, 12, 4, 197, 16]  = R.call_tir(pack_columns, (v,))
     y  : [1, 12, 197, 64]     = R.call_tir(attention, (q, k', v', mask))
 
-No other node may read the scores or the probabilities.  They may be divided by a number, be added
-to in any order and several times, and be reshaped in between, as long as their rows and columns
-stay: the operands are then reshaped instead (Swin adds the masks of its windows so).  A factor of
-each matrix goes into q.  :mod:`tvmflow.schedules.attention` has the function.
+There are several queries, and no other node may read the scores or the probabilities.  Scores may
+be divided by a number, be added to in any order and several times, and be reshaped in between, as
+long as their rows and columns stay: the operands are then reshaped instead (Swin adds the masks of
+its windows so).  A factor of each matrix goes into q.  :mod:`tvmflow.schedules.attention` has the
+function.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ from ..schedules.dense import pack_columns
 #: Products of scores and a factor, and quotients.
 _PRODUCTS = ("relax.multiply", "relax.tvmflow.product")
 _QUOTIENTS = ("relax.divide", "relax.tvmflow.quotient")
+
+
+#: Fewer queries take less time than the panels of keys and values that are made for them.
+FEW_QUERIES = 4
 
 
 @dataclass(frozen=True)
@@ -168,7 +173,7 @@ class _Fusion(Rewriter):
         masks, factors = rest[: len(scores.masks)], rest[len(scores.masks) :]
         q = np.broadcast_shapes(q, *factors)
         # Scores that meet several values are computed once, not for each of them.
-        if 0 in (*q, *k) or batch != np.broadcast_shapes(q[:-2], k[:-2]):
+        if 0 in (*q, *k) or q[-2] < FEW_QUERIES or batch != np.broadcast_shapes(q[:-2], k[:-2]):
             return None
         arguments = [
             self._reshaped(self.substitute(operand.value), shape)
