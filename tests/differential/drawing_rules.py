@@ -1067,7 +1067,7 @@ def roi_align(g: Graph, x: Tensor) -> list[Tensor]:
     height, width = g.integers(1, 4, 2)
     return g.node(
         "RoiAlign", [x, rois, batches], output_height=height, output_width=width,
-        sampling_ratio=g.integer(1, 3), spatial_scale=g.pick(1.0, 0.5), mode=g.pick("avg", "max"),
+        sampling_ratio=g.integer(0, 3), spatial_scale=g.pick(1.0, 0.5), mode=g.pick("avg", "max"),
         coordinate_transformation_mode=g.pick("half_pixel", "output_half_pixel"),
     )  # fmt: skip
 

@@ -183,7 +183,7 @@ def images(r: Random) -> Case:
         values += [(regions.astype("float32"), False), (r.rng.integers(0, 2, 3), False)]
         return op_type, values, {
             "output_height": r.integer(1, 4), "output_width": r.integer(1, 4), "mode": "max",
-            "sampling_ratio": r.integer(1, 3), "spatial_scale": r.pick(1.0, 0.5),
+            "sampling_ratio": r.integer(0, 3), "spatial_scale": r.pick(1.0, 0.5),
             "coordinate_transformation_mode": r.pick("half_pixel", "output_half_pixel"),
         }, r.pick(16, 22)  # fmt: skip
     if op_type == "GridSample":

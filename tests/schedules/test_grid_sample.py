@@ -1,4 +1,4 @@
-"""Samples at computed positions: GridSample and DeformConv, their numbers and any knobs."""
+"""Samples at computed positions: GridSample, DeformConv and RoiAlign, their numbers and any knobs."""
 
 from __future__ import annotations
 
@@ -117,6 +117,28 @@ def test_places_are_not_rounded_to_16_bits():
     model = build([node], {"x": (1, 2, 1, 2600)}, ["y"], constants, opset=19)
     with tvmflow.compile(model, target="opencl", device="cpu", dtype="fp16") as module:
         check_outputs(model, module, feeds_for(model), "fp16")
+
+
+#: Columns and rows of corners: within the picture, around it, beside it, a line and turned round.
+REGIONS = np.float32(
+    [[0.3, 0.7, 5.2, 6.1], [-20, -15, 40, 41], [9, 1, 30, 2], [2, 2, 2, 5], [5, 6, 4, 1]]
+)
+
+
+@pytest.mark.parametrize("pool", ["avg", "max"])
+@pytest.mark.parametrize("place", ["half_pixel", "output_half_pixel"])
+@pytest.mark.parametrize("mode", MODES)
+def test_regions_have_as_many_samples_as_they_are_large(mode, place, pool):
+    target, device, storage, dtype = mode
+    node = helper.make_node(
+        "RoiAlign", ["x", "r", "n"], ["y"], mode=pool, coordinate_transformation_mode=place,
+        output_height=2, output_width=3, sampling_ratio=0,
+    )  # fmt: skip
+    constants = {"r": REGIONS, "n": np.array([0, 1, 1, 0, 1])}
+    model = build([node], {"x": (2, 9, 7, 8)}, ["y"], constants, opset=16)
+    options = {"target": target, "device": device, "storage": storage, "dtype": dtype}
+    with tvmflow.compile(model, **options, accumulate="fp32") as module:
+        check_outputs(model, module, feeds_for(model), dtype)
 
 
 @pytest.mark.parametrize("device", ["cpu", "adreno"])

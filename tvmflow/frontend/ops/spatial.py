@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from tvm import relax, te, tirx
 from tvm.relax import op as R
@@ -55,9 +57,9 @@ def roi_align(c: NodeContext) -> relax.Expr:
     if mode == "half_pixel":
         offset = np.array([0, -0.5, -0.5, -0.5, -0.5]) / scale
         rois = rois + c.constant(offset, c.dtype(1))
+    if samples < 1:
+        return _roi_of_all_samples(c, rois, pool, is_aligned=mode == "half_pixel")
     if pool == "max":
-        if samples < 1:
-            raise Refusal("the maximum of as many samples as a region is large is not supported")
         return _roi_maxima(c, rois, samples, is_aligned=mode == "half_pixel")
     return R.vision.roi_align(
         c.input(), rois,
@@ -106,6 +108,101 @@ def _roi_maxima(c: NodeContext, rois: relax.Expr, samples: int, is_aligned: bool
         return te.compute(c.result.shape, element, name="roi_maxima")
 
     return c.builder.call_te(compute, c.input(), c.emit(rois), primfunc_name_hint="roi_maxima")
+
+
+def _roi_of_all_samples(
+    c: NodeContext, rois: relax.Expr, pool: str, is_aligned: bool
+) -> relax.Expr:
+    """Average or maximum of as many samples in a cell as it is large, rounded up.
+
+    Samples of a cell are at most 1 apart, and more than a half: so ``2 * size + 7`` of them, from
+    the first one near the picture on, are all that lie in it, and one beyond either end if there
+    are such, whose weights are 0.  Weights are products of those along rows and columns, and never
+    negative; what all samples together do with an element is the sum of weights, or for a maximum
+    the largest (of positive elements) or the smallest.  Columns come first, then rows.
+    """
+    scale = c.attribute("spatial_scale", 1.0)
+    cells, sizes, dtype = c.result.shape[2:], c.shape()[2:], c.dtype()
+
+    def number(value: float) -> tirx.Expr:
+        return tirx.const(value, dtype)
+
+    def compute(x: te.Tensor, regions: te.Tensor) -> te.Tensor:
+        def cell_of(region: tirx.Var, axis: int) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr]:
+            """Where a region begins, extent of a cell of it, and how many samples that has."""
+            begin, end = (regions(region, 1 + 2 * i + (1 - axis)) * scale for i in range(2))
+            extent = end - begin if is_aligned else te.max(end - begin, number(1))
+            cell_size = extent / cells[axis]
+            return begin, cell_size, te.ceil(cell_size)
+
+        def weights(axis: int, combine: Callable[..., tirx.Expr], untouched: float) -> te.Tensor:
+            """What the samples of each cell give each element along an axis."""
+            size = sizes[axis]
+            nth, side = te.reduce_axis((0, 2 * size + 7)), te.reduce_axis((0, 2))
+
+            def element(region: tirx.Var, cell: tirx.Var, at: tirx.Var) -> tirx.Expr:
+                begin, cell_size, samples = cell_of(region, axis)
+                begin = begin + cell * cell_size
+                first = te.floor((-1 - begin) / cell_size * samples) - 2
+                index = te.max(first, number(0)) + nth
+                place = begin + (index + 0.5) * cell_size / samples
+                outside = tirx.any(place < -1, place > size)
+                place = te.min(te.max(place, 0), size - 1)
+                low = te.floor(place)
+                part = place - low
+                weight = tirx.Select(side == 0, 1 - part, part)
+                weight = tirx.Select(outside, number(0), weight)
+                touches = tirx.all(index < samples, te.min(low + side, size - 1) == at)
+                return combine(
+                    tirx.Select(touches, weight, number(untouched)), axis=[nth, side]
+                )
+
+            shape = (c.result.shape[0], cells[axis], size)
+            return te.compute(shape, element, name=f"weights_{axis}")
+
+        largest = [weights(axis, te.max, -1.0) for axis in range(2)]
+        if pool == "max":
+            least = [weights(axis, te.min, 2.0) for axis in range(2)]
+            combine, nothing = reducer(True, dtype), number(-np.inf)
+        else:
+            total = [weights(axis, te.sum, 0.0) for axis in range(2)]
+            combine, nothing = te.sum, number(0)
+
+        def taken(value: tirx.Expr, axis: int, *at: tirx.Var) -> tirx.Expr:
+            """An element times its weight, where a sample touches it."""
+            if pool == "max":
+                weight = tirx.Select(value > 0, largest[axis](*at), least[axis](*at))
+            else:
+                weight = total[axis](*at)
+            return tirx.Select(largest[axis](*at) < 0, nothing, value * weight)
+
+        over = [te.reduce_axis((0, size)) for size in sizes]
+        regions_, channels, height, width = c.result.shape
+        along = te.compute(
+            (regions_, channels, sizes[0], width),
+            lambda region, k, row, j: combine(
+                taken(x(regions(region, 0).astype("int64"), k, row, over[1]), 1, region, j, over[1]),
+                axis=[over[1]],
+            ),
+            name="roi_columns",
+        )
+        pooled = te.compute(
+            c.result.shape,
+            lambda region, k, i, j: combine(
+                taken(along(region, k, over[0], j), 0, region, i, over[0]), axis=[over[0]]
+            ),
+            name="roi_rows",
+        )
+
+        def result(region: tirx.Var, *at: tirx.Var) -> tirx.Expr:
+            (_, _, rows), (_, _, columns) = (cell_of(region, axis) for axis in range(2))
+            value = pooled(region, *at)
+            value = value if pool == "max" else value / te.max(rows * columns, number(1))
+            return tirx.Select(tirx.any(rows <= 0, columns <= 0), number(0), value)
+
+        return te.compute(c.result.shape, result, name="roi_cells")
+
+    return c.builder.call_te(compute, c.input(), c.emit(rois), primfunc_name_hint="roi_samples")
 
 
 def _volume_samples(c: NodeContext, mode: str, padding: str, align: bool) -> relax.Expr:
