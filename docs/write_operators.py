@@ -30,10 +30,10 @@ The ONNX operators that are compiled, since which of ONNX's operator sets there 
 is refused of them, in the words of the message: `python docs/write_operators.py` writes this page.
 Older forms are brought to operator set 7 by ONNX's version converter. Refused of all operators are
 shapes of results that depend on values of run time (but those [up to a
-bound](deploying.md#sizes-known-at-run-time)), results without elements, and element types other
-than float16, float32, float64, bool and whole numbers of 8 to 64 bits. What an operator reads from
-constants may be computed, as long as it follows from constants and shapes. Constant,
-ConstantOfShape, EyeLike, Range, Shape, Size, the windows of signals and whatever else depends on
+bound](deploying.md#sizes-known-at-run-time)), and element types other than float16, float32,
+float64, bool and whole numbers of 8 to 64 bits; of standalone libraries also inputs and outputs
+without elements. What an operator reads from constants may be computed, as long as it follows from
+constants and shapes. Constant, ConstantOfShape, EyeLike, Range, Shape, Size, the windows of signals and whatever else depends on
 constants only are computed when a model is read; Identity and ONNX Runtime's quantized operators
 (QLinearAdd, QGemm, ...) become others.
 

@@ -41,10 +41,7 @@ REASONS = (
     "it is not agreed upon in which",
     "cubic samples of volumes",
     "bits of float16 are not there",
-    "without any elements",
     "values that are known only at run time",
-    # Inputs without elements are taken for open shapes.
-    "compiled for static shapes",
 )
 #: An accident and no decision.
 ACCIDENT = "TVM does not take it"

@@ -17,7 +17,6 @@ FAMILIES = {**WINDOWS, "Resize": resize, **OPERATORS, **SHAPES, **SEQUENCES}
 REASONS = (
     "ambiguous",
     "where rounding errors decide",
-    "without any elements",
     "the kernel is too large",
     "values are not supported",
     "interpolating",

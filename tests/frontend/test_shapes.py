@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 from reference import graph_model, load_and_run
 
-from tvmflow.errors import ShapeError
+import tvmflow
+from tvmflow.errors import InputError, ShapeError, UnsupportedModelError
 from tvmflow.frontend import load_model
 
 
@@ -60,10 +64,9 @@ def test_symbol_with_two_extents():
     refused(dynamic(["N", "N"], [1]), "'N'", "itself", shapes={"a": (4, 3)})
 
 
-@pytest.mark.parametrize("extent", [0, -1])
-def test_open_dimension_written_as_a_number(extent):
+def test_open_dimension_written_as_a_number():
     model = dynamic([3, 4], [4])
-    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = extent
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
     refused(model, "[?, 4]")
     assert load_model(model, {"a": (2, 4)}).outputs[0].shape == (2, 4)
 
@@ -188,8 +191,50 @@ def test_shape_that_depends_on_values():
 def test_output_without_elements():
     node = helper.make_node("Slice", ["x", "one", "one"], ["y"])
     model = graph_model([node], {"x": ([3], "float32")}, ["y"], {"one": np.array([1])})
-    with pytest.raises(Exception, match="without any elements"):
-        load_model(model)
+    assert load_model(model).outputs[0].shape == (0,)
+
+
+def without_elements(dtype: str) -> onnx.ModelProto:
+    """The largest elements of two tensors, one of them without any, and what is cut off them."""
+    nodes = [
+        helper.make_node("Concat", ["x", "e"], ["both"], axis=0),
+        helper.make_node("Relu", ["both"], ["y"]),
+        helper.make_node("ReduceSum", ["e"], ["sum"], keepdims=0),
+        helper.make_node("Slice", ["x", "two", "one"], ["cut"]),
+    ]
+    model = graph_model(
+        nodes, {"x": ([3, 4], dtype), "e": ([0, 4], dtype)}, ["y", "sum", "cut"],
+        {"one": np.array([1]), "two": np.array([2])},
+    )  # fmt: skip
+    assert model.graph.input[1].type.tensor_type.shape.dim[0].HasField("dim_value")
+    return model
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("target", ["llvm", pytest.param("opencl", marks=pytest.mark.opencl)])
+def test_input_and_output_without_elements(target, dtype):
+    x = np.arange(-6, 6).reshape(3, 4).astype(dtype)
+    with closing(tvmflow.compile(without_elements(dtype), target=target)) as module:
+        assert [info.shape for info in module.inputs] == [(3, 4), (0, 4)]
+        found = module(x=x, e=np.zeros((0, 4), dtype))
+        with pytest.raises(InputError, match="shapes=e=2,4"):
+            module(x=x, e=np.zeros((2, 4), dtype))
+    np.testing.assert_array_equal(found["y"], np.maximum(x, 0))
+    assert found["sum"] == 0
+    assert (found["cut"].shape, found["cut"].dtype) == ((0, 4), dtype)
+
+
+def test_extent_of_0_may_be_an_open_one():
+    """Some exporters write it so."""
+    model = load_model(without_elements("float32"), {"e": (5, 4)})
+    assert [info.shape for info in model.inputs] == [(3, 4), (5, 4)]
+    assert model.outputs[0].shape == (8, 4)
+
+
+@pytest.mark.opencl
+def test_standalone_libraries_have_tensors_with_elements_only():
+    with pytest.raises(UnsupportedModelError, match=r"'e' has the shape \[0, 4\]"):
+        tvmflow.compile(without_elements("float32"), target="opencl", format="standalone")
 
 
 def test_declared_types_of_outputs_do_not_matter():

@@ -59,13 +59,18 @@ def to_relax(graph: Graph) -> tuple[tvm.IRModule | None, dict[str, np.ndarray]]:
     types = {info.name: TensorType(info.shape, info.dtype) for info in graph.inputs}
     types |= {name: TensorType(a.shape, str(a.dtype)) for name, a in weights.items()}
     parameters = [_variable(name, kind) for name, kind in types.items()]
-    expressions.update(zip(types, parameters, strict=True))
+    read = {
+        name: parameter
+        for name, parameter in zip(types, parameters, strict=True)
+        if name in weights or name not in graph.constants
+    }
+    expressions.update(read)
     builder = relax.BlockBuilder()
     attributes = {"num_input": len(graph.inputs)}
     with builder.function("main", parameters, attrs=attributes):
         with builder.dataflow():
-            for parameter, (name, kind) in zip(parameters, types.items(), strict=True):
-                if kind.dtype == "float16" and graph.is_widened:
+            for name, parameter in read.items():
+                if types[name].dtype == "float16" and graph.is_widened:
                     wide = _converted(builder, parameter, "float32")
                     expressions[name] = bind(builder, wide, f"{name}:wide", relax.DataflowVar)
             _convert_nodes(builder, graph, expressions)
@@ -88,6 +93,8 @@ def _output(
         return _variable(name, graph.types.get(name, TensorType((1,), "float32")))
     if name not in graph.half_outputs:
         return expressions[name]
+    if name in graph.constants:
+        return constant(graph.constants[name].astype(np.float16))
     half = _converted(builder, expressions[name], "float16")
     return bind(builder, half, f"{name}:half", relax.Var)
 

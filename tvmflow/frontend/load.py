@@ -88,11 +88,6 @@ def load_model(
         dtype = "float16" if value in graph.half_outputs else kind.dtype
         axis = graph.counts[value][0] if value in graph.counts else None
         outputs.append(TensorInfo(name, kind.shape, dtype, bounded_axis=axis))
-        if kind.elements == 0:
-            raise UnsupportedModelError(
-                f"The output {name!r} has the shape {list(kind.shape)}, without any elements.",
-                remedy="Remove the output from the model.",
-            )
     return ImportedModel(
         graph.name, mod, graph.inputs, tuple(outputs), weights,
         binding_names(graph), _initializers(graph), call_checks(graph), half=graph.is_widened,

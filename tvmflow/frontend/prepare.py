@@ -46,6 +46,8 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     # Since format 4 an input with an initializer is a weight that a caller might replace.
     inputs = [value for value in graph.input if value.name not in constants]
     infos = static_inputs(inputs, shapes)
+    # Of an input without elements the value is known; it stays in the interface.
+    constants |= {i.name: np.zeros(i.shape, i.dtype) for i in infos if not i.elements}
     skeleton = _skeleton(model, infos, nodes)
     if skeleton.functions:
         # Their bodies have weights, too.
@@ -196,8 +198,10 @@ def _check(skeleton: onnx.ModelProto, opset: int, constants: Mapping[str, np.nda
     """
     if any(unknown_operator(node, opset) for node in all_nodes(skeleton.graph.node)):
         return
+    inputs = {value.name for value in skeleton.graph.input}
     for name, array in constants.items():
-        skeleton.graph.input.append(_value_info(name, array.dtype, array.shape))
+        if name not in inputs:
+            skeleton.graph.input.append(_value_info(name, array.dtype, array.shape))
     try:
         onnx.checker.check_model(skeleton)
     except onnx.checker.ValidationError as error:

@@ -11,7 +11,8 @@ from ..ir.limits import check_size
 from ..ir.tensors import TensorInfo, TensorType
 from .source import DTYPES, dtype_name
 
-#: A dimension in the file: an extent, a symbol, or ``None`` when nothing is known.
+#: A dimension in the file: an extent, a symbol, or ``None`` when nothing is known.  An extent of 0
+#: is what some exporters write for one that is open: a given shape may set it.
 _Dim = int | str | None
 #: Symbols that given shapes have set, with the input that set them.
 _Symbols = Mapping[str, tuple[int, str]]
@@ -53,7 +54,7 @@ def static_inputs(
         check_size(f"The input {name!r}", kind, remedy)
         # Those that the model leaves open; all without a rank.
         ranked = dims if dims is not None else [None] * len(static)
-        open_dims = tuple(n for n, dim in enumerate(ranked) if not isinstance(dim, int))
+        open_dims = tuple(n for n, dim in enumerate(ranked) if not is_fixed(dim))
         result.append(TensorInfo(name, kind.shape, kind.dtype, open_dims=open_dims))
     if open_inputs:
         raise _open_error(open_inputs, declared, symbols)
@@ -71,7 +72,12 @@ def declared_dims(inputs: Sequence[onnx.ValueInfoProto]) -> dict[str, list[_Dim]
 def with_open_batch(inputs: Sequence[onnx.ValueInfoProto]) -> list[str]:
     """Return the names of the inputs whose first dimension is open."""
     dims = declared_dims(inputs)
-    return [name for name, known in dims.items() if known and not isinstance(known[0], int)]
+    return [name for name, known in dims.items() if known and not is_fixed(known[0])]
+
+
+def is_fixed(dim: _Dim) -> bool:
+    """Tell whether the file fixes a dimension's extent."""
+    return isinstance(dim, int) and dim > 0
 
 
 def batch_shapes(
@@ -149,9 +155,12 @@ def _declared(value: onnx.ValueInfoProto) -> list[_Dim] | None:
         )
     if not tensor.HasField("shape"):
         return None
-    # Some exporters write 0 or -1 for a dimension that is open.
+    # Some exporters write -1 for a dimension that is open; one that is not set reads as 0, too.
     return [
-        dim.dim_value if dim.dim_value > 0 else dim.dim_param or None for dim in tensor.shape.dim
+        dim.dim_value
+        if dim.HasField("dim_value") and dim.dim_value >= 0
+        else dim.dim_param or None
+        for dim in tensor.shape.dim
     ]
 
 
@@ -163,7 +172,7 @@ def _check(
         return
 
     def remedy(more: str = "") -> str:
-        if all(isinstance(dim, int) for dim in dims):
+        if all(map(is_fixed, dims)):
             return _FIXED
         return f"`shapes={name}={_suggestion(dims, symbols)}`, for example{more}"
 
@@ -174,7 +183,7 @@ def _check(
             remedy=remedy(),
         )
     for dim, extent in zip(dims, shape, strict=True):
-        if isinstance(dim, int) and dim != extent:
+        if is_fixed(dim) and dim != extent:
             raise ShapeError(
                 f"The input {name!r} has the shape {_text(dims)} in the model, which contradicts "
                 f"the given {_text(shape)}.",
@@ -226,7 +235,7 @@ def _suggestion(dims: list[_Dim] | None, symbols: _Symbols) -> str:
         return "1,3,224,224"
     extents = []
     for axis, dim in enumerate(_known(dim, symbols) for dim in dims):
-        if not isinstance(dim, int):
+        if not is_fixed(dim):
             image_axis = len(dims) == 4 and (axis >= 2 or (axis == 1 and dims[3] == 3))
             dim = 1 if axis == 0 else 224 if image_axis else 16
         extents.append(str(dim))

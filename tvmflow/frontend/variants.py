@@ -18,7 +18,7 @@ import onnx
 from ..errors import ShapeError
 from ..ir.extents import OPEN, RANGE, THE_OPEN_INPUT, Extent
 from ..module.metadata import MOST_VARIANTS
-from .shapes import declared_dims, static_inputs
+from .shapes import declared_dims, is_fixed, static_inputs
 
 #: The static shapes of all inputs by name.
 Shapes = Mapping[str, tuple[int, ...]]
@@ -118,7 +118,7 @@ def _batches(shapes: Mapping[str, Sequence[Extent]], declared: _Declared) -> tup
                     "extents cannot.",
                     remedy="Write ? for the extent, and list its values with `at`.",
                 )
-            if isinstance(fixed, int):
+            if is_fixed(fixed):
                 raise ShapeError(
                     f"The range {extent} is given for the first axis of the input {name!r}, which "
                     f"the model fixes at {fixed}.",

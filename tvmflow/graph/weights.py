@@ -39,7 +39,8 @@ def lift_weights(mod: IRModule) -> tuple[IRModule, dict[str, np.ndarray]]:
     def lift(binding: relax.Binding) -> list[relax.Binding]:
         def parameter(constant: GenericConst) -> relax.Expr:
             array = constant.value.numpy()
-            if array.nbytes < INLINE_LIMIT_BYTES:
+            # TVM writes one without elements, but cannot read it again.
+            if 0 < array.nbytes < INLINE_LIMIT_BYTES:
                 return constant
             # The same tensor may be read by several calls: one parameter serves all.
             key = constant.value.__hash__()

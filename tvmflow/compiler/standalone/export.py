@@ -9,7 +9,7 @@ from pathlib import Path
 from ... import _versions
 from ...devices.choices import STANDALONE
 from ...devices.host import Host
-from ...errors import TvmflowError
+from ...errors import TvmflowError, UnsupportedModelError
 from ...ir.rewriter import op_name
 from ...ir.signatures import bindings_of
 from ...ir.units import bytes_text
@@ -63,6 +63,15 @@ def _plan_of_shapes(job: Compilation) -> Plan:
 
 def _plan_of_shape(job: Compilation) -> Plan:
     model = job.model
+    for kind, infos in (("input", model.inputs), ("output", model.outputs)):
+        empty = next((info for info in infos if not info.elements), None)
+        if empty is not None:
+            raise UnsupportedModelError(
+                f"The {kind} {empty.name!r} has the shape {list(empty.shape)}, without elements, "
+                "which standalone libraries have no memory for.",
+                remedy=f"Remove the {kind} from the model, set the extent with `shapes` where it "
+                "is open, or use --format tvm.",
+            )
     extractor = PlanExtractor(job.mod, job.kernels, model.inputs, model.outputs, job.weights)
     plan = extractor.run()
     check_plan(plan)

@@ -99,8 +99,6 @@ def slice_(c: NodeContext) -> relax.Expr:
 
 def _take_ranges(x: relax.Expr, shape: Sequence[int], ranges: dict[int, range]) -> relax.Expr:
     forward = {axis: r for axis, r in ranges.items() if r.step > 0 and r != range(shape[axis])}
-    if not all(ranges.values()):
-        raise Refusal("its result is empty")
     if forward:
         begins, ends, steps = zip(
             *((r.start, r.stop, r.step) for r in forward.values()), strict=True
