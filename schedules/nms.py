@@ -39,9 +39,11 @@ _CENTERED, _THRESHOLD = "tvmflow.centered", "tvmflow.has_threshold"
 
 
 def compute(
-    tensors: Sequence[te.Tensor], most: int, *, centered: bool, has_threshold: bool
+    tensors: Sequence[te.Tensor], stored: int, *, centered: bool, has_threshold: bool
 ) -> list[te.Tensor]:
-    """State boxes ``[B * C, most]``, 0 behind the last, and their numbers ``[B * C]``, all int32.
+    """State boxes ``[B * C, stored]``, 0 behind the last, and how many are taken, ``[B * C]``.
+
+    Both are int32.  Of a class the first ``stored`` boxes are kept, the others are only counted.
 
     A third tensor is memory for the lists of candidates.
 
@@ -60,7 +62,7 @@ def compute(
     batch, classes, boxes = map(int, tensors[1].shape)
     rows = batch * classes
     outputs = [
-        ("kept", (rows, most), "int32"), ("counts", (rows,), "int32"),
+        ("kept", (rows, stored), "int32"), ("counts", (rows,), "int32"),
         ("lists", (rows, boxes), "int32"),
     ]  # fmt: skip
     return stated(tensors, outputs, {FAMILY: NAME, **flags}, write)
@@ -71,7 +73,7 @@ def compute(
 
 @dataclass(frozen=True)
 class Shape:
-    """Classes of all images, boxes of each, and how many are taken at most."""
+    """Classes of all images, boxes of each, and room for those that are taken."""
 
     rows: int
     boxes: int
@@ -218,12 +220,13 @@ class _Class:
 
     def _leave(self, winner: Expr) -> None:
         """Store a box that is taken."""
-        self.code.store(self.what.kept, winner, self.row, self.taken[0])
+        with self.code.when(self.taken[0] < self.what.most):
+            self.code.store(self.what.kept, winner, self.row, self.taken[0])
 
     def _finish(self, most: int) -> None:
         """Store zeros behind the boxes, and their number."""
         code = self.code
-        with code.loop("j", number(most) - self.taken[0]) as j:
+        with code.loop("j", tirx.Max(number(most) - self.taken[0], number(0))) as j:
             code.store(self.what.kept, number(0), self.row, self.taken[0] + j)
         code.store(self.what.counts, self.taken[0], self.row)
 
@@ -231,7 +234,7 @@ class _Class:
 
     def _limit(self) -> Expr:
         """How many boxes are taken at most."""
-        asked = tirx.Min(self.what.limit[()], tirx.const(self.what.most, "int64"))
+        asked = tirx.Min(self.what.limit[()], tirx.const(self.what.boxes, "int64"))
         return self.code.name_stored("most", tirx.Max(asked.astype("int32"), number(0)))
 
     def _score(self, box: Expr) -> Expr:

@@ -1,4 +1,4 @@
-"""Samples at computed positions: GridSample, DeformConv and RoiAlign, their numbers and any knobs."""
+"""Samples at computed positions: GridSample, DeformConv, RoiAlign; their numbers, any knobs."""
 
 from __future__ import annotations
 

@@ -137,6 +137,31 @@ def test_boxes_that_do_not_overlap(centered, kind, column):
 
 
 @pytest.mark.parametrize("column", ["llvm", "adreno"])
+def test_boxes_beyond_a_bound_are_counted(column):
+    """Class by class, though kept nowhere."""
+    rng = np.random.default_rng(7)
+    b, s = boxes_of(rng, (2, 40), "any", 0), np.float32(rng.random((2, 3, 40)))
+    model = model_of(
+        "NonMaxSuppression", {"b": b, "s": s}, {"most": np.array([30]), "iou": np.float32([0.3])}
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    counts = []
+    with closing(tvmflow.compile(model, **COLUMNS[column], bounds={"node": 5})) as module:
+        for least in (2, 0.99, 0.9, 0):
+            feeds = {"b": b, "s": np.where(s > least, s, np.float32(np.nan))}
+            # Without a threshold ONNX Runtime sorts NaN somewhere.
+            (expected,) = session.run(None, {"b": b, "s": np.where(s > least, s, -np.inf)})
+            expected = expected[
+                np.isfinite(feeds["s"][tuple(expected[:, axis] for axis in range(3))])
+            ]
+            found = module.run_network(feeds)
+            counts.append(int(found["node.count"]))
+            assert counts[-1] == len(expected)
+            np.testing.assert_array_equal(found["y"][: counts[-1]], expected[:5])
+    assert counts[0] == 0 < counts[1] <= 5 < counts[2]
+
+
+@pytest.mark.parametrize("column", ["llvm", "adreno"])
 def test_limits_at_run_time(column):
     rng = np.random.default_rng(6)
     feeds = [

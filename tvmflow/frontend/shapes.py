@@ -157,9 +157,7 @@ def _declared(value: onnx.ValueInfoProto) -> list[_Dim] | None:
         return None
     # Some exporters write -1 for a dimension that is open; one that is not set reads as 0, too.
     return [
-        dim.dim_value
-        if dim.HasField("dim_value") and dim.dim_value >= 0
-        else dim.dim_param or None
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param or None
         for dim in tensor.shape.dim
     ]
 

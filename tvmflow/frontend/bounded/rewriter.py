@@ -38,6 +38,8 @@ class Bounded:
     axis: int
     size: Size
     maker: str
+    #: The size before a bound of the user's that its maker kept to.
+    whole: Size | None = None
 
 
 @dataclass
@@ -106,17 +108,26 @@ class RunTimeSizes:
         """Tell whether a bound is given for a node, or for a result of it."""
         return any(name in self.limits for name in (node_name(node), *node.output))
 
+    def _limited(self, node: onnx.NodeProto, output: str) -> str | None:
+        """The name that a bound is given under for a result of a node."""
+        return next((n for n in (node_name(node), output) if n in self.limits), None)
+
+    def within_bound(self, extent: int) -> int:
+        """The extent that a maker's result needs: at most the user's bound of it."""
+        name = self._limited(self._node, self._node.output[0])
+        return extent if name is None else min(extent, self.limits[name])
+
     def cut(self, node: onnx.NodeProto) -> dict[str, str]:
         """Cut a node's results at bounds that were asked for; returns the new names by the old."""
         cut: dict[str, str] = {}
         for name in filter(None, node.output):
-            wanted = next((n for n in (node_name(node), name) if n in self.limits), None)
+            wanted = self._limited(node, name)
             here = self.bounded.get(name)
             if wanted is None or here is None:
                 continue
             bound = self.limits[wanted]
             if not any(limit.name == wanted for limit in self.graph.limits):
-                count = self.scalar(here.size)
+                count = self.scalar(here.whole or here.size)
                 self.graph.limits.append(Limit(wanted, node_name(node), bound, count))
             size = sizes.minimum(here.size, bound)
             extent = min(self.shape(name)[here.axis], bound)
@@ -380,15 +391,19 @@ class RunTimeSizes:
         mask = self.mask(here.size, kind.shape, here.axis)
         return self.emit("Where", [mask, name, self.constant(np.array(fill, kind.dtype))])
 
-    def compaction(self, marks: str) -> tuple[str, Size]:
-        """The positions, int32, of true elements of a list, and their number."""
+    def compaction(self, marks: str, most: int | None = None) -> tuple[str, Size]:
+        """The positions, int32, of true elements of a list, ``most`` of them; the number of all."""
         (extent,) = self.shape(marks)
+        most = extent if most is None else most
         whole = self.cast(marks, "int32")
-        types = [TensorType((extent,), "int32"), TensorType((), "int64")]
-        positions = self.emit("Compaction", [whole], types, most=extent)
-        size = sizes.count(f"{positions}.1", extent)
-        self.makers[f"{positions}.1"] = f"node {node_name(self._node)!r} ({self._node.op_type})"
-        return positions, size
+        types = [TensorType((most,), "int32"), TensorType((), "int64")]
+        positions = self.emit("Compaction", [whole], types, most=most)
+        return positions, self.made(f"{positions}.1", extent)
+
+    def made(self, number: str, most: int) -> Size:
+        """The size that a scalar is which the node at hand computes."""
+        self.makers[number] = f"node {node_name(self._node)!r} ({self._node.op_type})"
+        return sizes.count(number, most)
 
     def from_front(self, name: str, size: Number) -> str:
         """Indices with those below zero, which count from the end of an axis, made positive."""

@@ -22,12 +22,12 @@ def non_zero(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     if not shape:
         raise Refusal("the place of a scalar has no axes")
     marks = _marked(r, name)
-    positions, size = r.compaction(r.reshaped(marks, [prod(shape)]))
+    positions, size = _compaction(r, r.reshaped(marks, [prod(shape)]))
+    row = r.reshaped(positions, [1, *r.shape(positions)])
     if len(shape) == 1:
-        places = r.reshaped(positions, [1, *shape])
+        places = row
     else:
         steps = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
-        row = r.reshaped(positions, [1, prod(shape)])
         column = np.array(steps, np.int32)[:, None]
         extents = np.array(shape, np.int32)[:, None]
         places = r.emit("Mod", [r.emit("Div", [row, r.constant(column)]), r.constant(extents)])
@@ -35,10 +35,18 @@ def non_zero(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     _new(r, node, 1, size)
 
 
+def _compaction(r: RunTimeSizes, marks: str) -> tuple[str, Size]:
+    """The positions of true elements, up to the user's bound, and the number of all."""
+    (extent,) = r.shape(marks)
+    return r.compaction(marks, r.within_bound(extent))
+
+
 def _new(r: RunTimeSizes, node: onnx.NodeProto, axis: int, size: Size) -> None:
-    """Mark a result whose size this node makes."""
+    """Mark a result whose size this node makes, up to the user's bound."""
     name = node.output[0]
-    r.bounded[name] = Bounded(axis, size, r.makers[next(sizes.counts(size))])
+    here = sizes.minimum(size, r.shape(name)[axis])
+    assert isinstance(here, Size), here
+    r.bounded[name] = Bounded(axis, here, r.makers[next(sizes.counts(size))], size)
 
 
 def _marked(r: RunTimeSizes, name: str) -> str:
@@ -73,7 +81,7 @@ def compress(r: RunTimeSizes, node: onnx.NodeProto) -> None:
         marks = r.emit("And", [marks, r.mask(limit, [extent], 0)])
     if there is not None:
         raise r.refusal("along another axis it has an unknown number")
-    positions, size = r.compaction(marks)
+    positions, size = _compaction(r, marks)
     r.become("Gather", [data, positions], axis=axis)
     _new(r, node, axis, size)
 
@@ -106,25 +114,30 @@ def non_max_suppression(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     if rows * most == 0:
         r.copy(r.integers(np.zeros((0, 3))))
         return
+    # Those behind the bound are only counted.
+    stored = r.within_bound(most)
     thresholds = [
         r.reshaped(node.input[index], []) if r.has(index) else r.constant(np.array(0, np.float32))
         for index in (3, 4)
     ]
-    shapes = (rows, most), (rows,), (rows, count)
+    shapes = (rows, stored), (rows,), (rows, count)
     types = [TensorType(shape, "int32") for shape in shapes]
     kept = r.emit(
-        "BoxSelection", [boxes, scores, limit, *thresholds], types, most=most,
+        "BoxSelection", [boxes, scores, limit, *thresholds], types, stored=stored,
         centered=node_attributes(node).get("center_point_box", 0), has_threshold=int(r.has(4)),
     )  # fmt: skip
     counts = f"{kept}.1"
-    places = r.constant(np.arange(most, dtype=np.int32)[None])
+    places = r.constant(np.arange(stored, dtype=np.int32)[None])
     marks = r.emit("Less", [places, r.reshaped(counts, [rows, 1])])
-    positions, size = r.compaction(r.reshaped(marks, [rows * most]))
-    box = r.emit("Gather", [r.reshaped(kept, [rows * most]), positions], axis=0)
-    column = r.reshaped(positions, [rows * most, 1])
-    steps = np.array([[classes * most, most]], np.int32)
+    positions, size = _compaction(r, r.reshaped(marks, [rows * stored]))
+    if stored < most:
+        total = r.emit("ReduceSum", [r.cast(counts, "int64")], keepdims=0)
+        size = r.made(total, rows * most)
+    box = r.emit("Gather", [r.reshaped(kept, [rows * stored]), positions], axis=0)
+    column = r.reshaped(positions, [*r.shape(positions), 1])
+    steps = np.array([[classes * stored, stored]], np.int32)
     pair = r.emit("Div", [column, r.constant(steps)])
     pair = r.emit("Mod", [pair, r.constant(np.array([[images, classes]], np.int32))])
-    triple = r.emit("Concat", [pair, r.reshaped(box, [rows * most, 1])], axis=1)
+    triple = r.emit("Concat", [pair, r.reshaped(box, r.shape(column))], axis=1)
     r.become("Cast", [triple], to=onnx.TensorProto.INT64)
     _new(r, node, 0, size)

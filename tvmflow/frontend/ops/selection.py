@@ -28,9 +28,9 @@ def compact(c: NodeContext) -> list[relax.Expr]:
 
 @converts("BoxSelection")
 def select_boxes(c: NodeContext) -> list[relax.Expr]:
-    """Return boxes ``[B * C, most]`` that do not overlap, and their numbers ``[B * C]``."""
+    """Return boxes ``[B * C, stored]`` that do not overlap, and how many there are ``[B * C]``."""
     call = c.builder.call_te(
-        nms.compute, c.inputs(), c.required("most"),
+        nms.compute, c.inputs(), c.required("stored"),
         centered=bool(c.required("centered")), has_threshold=bool(c.required("has_threshold")),
         primfunc_name_hint="nms", primfunc_attrs=_ALONE,
     )  # fmt: skip

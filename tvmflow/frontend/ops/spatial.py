@@ -153,9 +153,7 @@ def _roi_of_all_samples(
                 weight = tirx.Select(side == 0, 1 - part, part)
                 weight = tirx.Select(outside, number(0), weight)
                 touches = tirx.all(index < samples, te.min(low + side, size - 1) == at)
-                return combine(
-                    tirx.Select(touches, weight, number(untouched)), axis=[nth, side]
-                )
+                return combine(tirx.Select(touches, weight, number(untouched)), axis=[nth, side])
 
             shape = (c.result.shape[0], cells[axis], size)
             return te.compute(shape, element, name=f"weights_{axis}")
@@ -177,28 +175,24 @@ def _roi_of_all_samples(
             return tirx.Select(largest[axis](*at) < 0, nothing, value * weight)
 
         over = [te.reduce_axis((0, size)) for size in sizes]
-        regions_, channels, height, width = c.result.shape
-        along = te.compute(
-            (regions_, channels, sizes[0], width),
-            lambda region, k, row, j: combine(
-                taken(x(regions(region, 0).astype("int64"), k, row, over[1]), 1, region, j, over[1]),
-                axis=[over[1]],
-            ),
-            name="roi_columns",
-        )
-        pooled = te.compute(
-            c.result.shape,
-            lambda region, k, i, j: combine(
-                taken(along(region, k, over[0], j), 0, region, i, over[0]), axis=[over[0]]
-            ),
-            name="roi_rows",
-        )
+
+        def along_columns(region: tirx.Var, k: tirx.Var, row: tirx.Var, j: tirx.Var) -> tirx.Expr:
+            value = x(regions(region, 0).astype("int64"), k, row, over[1])
+            return combine(taken(value, 1, region, j, over[1]), axis=[over[1]])
+
+        def along_rows(region: tirx.Var, k: tirx.Var, i: tirx.Var, j: tirx.Var) -> tirx.Expr:
+            return combine(taken(columns(region, k, over[0], j), 0, region, i, over[0]),
+                           axis=[over[0]])  # fmt: skip
+
+        shape = c.result.shape
+        columns = te.compute((*shape[:2], sizes[0], shape[3]), along_columns, name="roi_columns")
+        pooled = te.compute(shape, along_rows, name="roi_rows")
 
         def result(region: tirx.Var, *at: tirx.Var) -> tirx.Expr:
-            (_, _, rows), (_, _, columns) = (cell_of(region, axis) for axis in range(2))
+            high, wide = (cell_of(region, axis)[2] for axis in range(2))
             value = pooled(region, *at)
-            value = value if pool == "max" else value / te.max(rows * columns, number(1))
-            return tirx.Select(tirx.any(rows <= 0, columns <= 0), number(0), value)
+            value = value if pool == "max" else value / te.max(high * wide, number(1))
+            return tirx.Select(tirx.any(high <= 0, wide <= 0), number(0), value)
 
         return te.compute(c.result.shape, result, name="roi_cells")
 
