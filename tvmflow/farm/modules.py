@@ -14,6 +14,7 @@ from ..errors import FarmError, TvmflowError
 from ..module.blocked_layout import to_blocked
 from ..module.module import Module, load
 from ..module.values import Outputs, as_array
+from ..module.variants import tell_first
 from .connect import last_line
 from .network import Address
 
@@ -41,6 +42,7 @@ class RemoteModule(Module):
     """
 
     def __init__(self, module: Module, remote: RPCSession, address: Address, device_index: int):
+        tell_first(module.variants, module.path, "a server of the farm")
         described = module.metadata, module.inputs, module.network_outputs
         super().__init__(module.path, *described, device_index, module.weights_path)
         self._module, self._remote, self._address = module, remote, address

@@ -6,6 +6,7 @@ which the compiler has proven (`tvmflow.frontend.batch`) and the metadata says.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +18,8 @@ from ..errors import InputError
 from ..ir.tensors import TensorInfo
 from ..runtime.json_types import JsonMapping
 from .values import Outputs, any_array, check_input, is_on_host, is_tensor, on_host, shared
+
+logger = logging.getLogger(__name__)
 
 Shape = tuple[int, ...]
 #: Runs one of the shapes, by its number, on values in order.
@@ -61,6 +64,16 @@ def find(variants: Sequence[OfShape], values: Sequence[object]) -> int | None:
         if all(_fits(info, shape) for info, shape in zip(variant.inputs, shapes, strict=True)):
             return number
     return None
+
+
+def tell_first(variants: Sequence[OfShape], file: object, attempt: str) -> None:
+    """Warn which shape is taken by what can take only one."""
+    if len(variants) > 1:
+        logger.warning(
+            "%s has %d shapes, of which %s takes the first: %s. Compile a module of one shape to "
+            "take another.",
+            file, len(variants), attempt, ", ".join(map(str, variants[0].inputs)),
+        )  # fmt: skip
 
 
 def choose(variants: Sequence[OfShape], wanted: Mapping[str, Mapping[int, int]]) -> int:

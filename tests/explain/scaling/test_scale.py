@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import onnx
@@ -11,18 +12,20 @@ from drivers import DRIVERS
 from onnx import TensorProto, helper
 from tiny_model import tiny_model
 
+import tvmflow
 from tvmflow.compiler.options import CompileOptions
 from tvmflow.errors import DeviceError, InputError, ShapeError
 from tvmflow.explain.scaling import measure
 from tvmflow.explain.scaling.devices import LocalDevices
 from tvmflow.explain.scaling.measure import scale
 from tvmflow.explain.scaling.predict import AMDAHL, LINEAR
-from tvmflow.explain.scaling.sources import Network, from_model, from_models
+from tvmflow.explain.scaling.sources import Network, from_model, from_models, from_modules
 from tvmflow.frontend.shapes import batch_shapes
 from tvmflow.runtime.devices import DeviceInfo
 from tvmflow.runtime.timing import Spread
 
 MODULES = {1: Path("1.so"), 4: Path("4.so")}
+SEVERAL = {"x/in": ("1..2", 3, 8, 8)}
 NETWORK = Network("llvm", "", MODULES, frozenset(["x"]))
 CPU = DeviceInfo("llvm", 0, "a CPU", compute_units=2)
 OTHER = DeviceInfo("llvm", 1, "another", compute_units=2)
@@ -229,3 +232,13 @@ with tvmflow.compile(model, target="opencl", device="cpu") as module:
     process = run_python(code, env=env)
     assert process.returncode == 0, process.stderr
     assert float(process.stdout) < 1.3
+
+
+def test_of_several_shapes_the_first_is_taken_and_said(tmp_path, caplog):
+    with closing(tvmflow.compile(tiny_model(), target="llvm", shapes=SEVERAL)) as module:
+        path = module.save(tmp_path / "several.so")
+    network = from_modules([path])
+    assert network.modules == {1: path}
+    assert (
+        "has 2 shapes, of which scaling takes the first: x/in: float32[1, 3, 8, 8]" in caplog.text
+    )

@@ -20,6 +20,7 @@ from ...module.artifact import Artifact, read_artifact
 from ...module.functions import unpack_functions
 from ...module.standalone.format import Section
 from ...module.standalone.read import EncodedPlan, find_plan
+from ...module.variants import tell_first
 from ...runtime.json_types import JsonObject
 from ..analysis.lowered import kernels_of
 from ..profiling.counting import count_kernels
@@ -109,6 +110,7 @@ def _of_artifact(artifact: Artifact, target: str) -> list[KernelSource]:
     source = _embedded_text(artifact.path, _HEADS[target])
     texts = split_source(source) if target == "opencl" else _cuda_kernels(source, artifact)
     functions = {each["name"]: each["function"] for each in artifact.metadata["kernels"]}
+    tell_first(artifact.variants, artifact.path, "the analysis of machine code")
     if len(artifact.variants) > 1:
         # Those of the first shape, which is what the rest of the metadata describes.
         texts = {name: text for name, text in texts.items() if name in functions}

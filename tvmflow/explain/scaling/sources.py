@@ -12,6 +12,7 @@ from ...compiler.options import CompileOptions
 from ...compiler.pipeline import compile
 from ...errors import InputError
 from ...module.module import load
+from ...module.variants import tell_first
 from .data_parallel import batch_of
 from .measure import check_numbers
 
@@ -46,6 +47,8 @@ def from_modules(paths: Sequence[Path]) -> Network:
     `InputError` if they are not of one network, or two have the same batch.
     """
     modules = [load(path) for path in paths]
+    for path, module in zip(paths, modules, strict=True):
+        tell_first(module.variants, path, "scaling")
     first = modules[0]
     shapes = [{info.name: info.shape for info in module.inputs} for module in modules]
     if len(modules) == 1:
