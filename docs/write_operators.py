@@ -33,9 +33,9 @@ shapes of results that depend on values of run time (but those [up to a
 bound](deploying.md#sizes-known-at-run-time)), and element types other than float16, float32,
 float64, bool and whole numbers of 8 to 64 bits; of standalone libraries also inputs and outputs
 without elements. What an operator reads from constants may be computed, as long as it follows from
-constants and shapes. Constant, ConstantOfShape, EyeLike, Range, Shape, Size, the windows of signals and whatever else depends on
-constants only are computed when a model is read; Identity and ONNX Runtime's quantized operators
-(QLinearAdd, QGemm, ...) become others.
+constants and shapes. Constant, ConstantOfShape, EyeLike, Range, Shape, Size, the windows of signals
+and whatever else depends on constants only are computed when a model is read; Identity and ONNX
+Runtime's quantized operators (QLinearAdd, QGemm, ...) become others.
 
 | operator | since | refused, if |
 |---|---|---|

@@ -17,7 +17,8 @@ packed first)
 
     x[M, K]   w[N, K]          y[m, n] = sum_k x[m, k] * w[n, k]
 
-In the last form the sum over K is taken in lanes that are added up at the end.
+In the last form the sum over K is taken in lanes that are added up at the end.  So it is of rows
+of weights of 4 bits, of which a byte has one of each half of the sum.
 """
 
 from __future__ import annotations
@@ -137,6 +138,47 @@ def compute_rows(x: te.Tensor, w: te.Tensor, lanes: int) -> te.Tensor:
     partial = te.compute(
         (x.shape[0], units, lanes),
         lambda m, n, v: te.sum(x[m, k * lanes + v] * w[n, k * lanes + v], axis=k),
+        name="partial",
+        attrs={FAMILY: ROWS},
+    )
+    v = te.reduce_axis((0, lanes), name="v")
+    return te.compute(
+        (x.shape[0], units),
+        lambda m, n: te.sum(partial[m, n, v], axis=v),
+        name="dense",
+        attrs={ROLE: "combine"},
+    )
+
+
+def compute_nibbles(
+    x: te.Tensor,
+    w: te.Tensor,
+    scales: te.Tensor,
+    offsets: te.Tensor | None = None,
+    *,
+    lanes: int,
+    offset: float,
+) -> te.Tensor:
+    """``x[M, K] @ v[N, K].T`` of numbers of 4 bits ``q``, ``v = (q + offset) * scale``.
+
+    ``w[N, K / 2]`` are bytes: the low bits are of the first half of K, the high ones of the second.
+    ``scales[N, B]``, and ``offsets`` if there is more than one, are those of blocks along K; a
+    half and a block are multiples of ``lanes``.
+    """
+    (units, half), blocks = (int(d) for d in w.shape), int(scales.shape[1])
+    size, dtype = 2 * half // blocks, x.dtype
+    k = te.reduce_axis((0, half // lanes), name="k")
+
+    def product(m: tirx.Var, n: tirx.Var, v: tirx.Var, part: int) -> tirx.Expr:
+        at, block = k * lanes + v, tirx.floordiv(k * lanes + part * half, size)
+        number = tirx.shift_right(w[n, at], 4) if part else tirx.bitwise_and(w[n, at], 15)
+        added = tirx.const(offset, "float32") if offsets is None else offsets[n, block]
+        weight = (number.astype("float32") + added) * scales[n, block]
+        return x[m, at + part * half] * weight.astype(dtype)
+
+    partial = te.compute(
+        (x.shape[0], units, lanes),
+        lambda m, n, v: te.sum(product(m, n, v, 0) + product(m, n, v, 1), axis=k),
         name="partial",
         attrs={FAMILY: ROWS},
     )

@@ -58,6 +58,7 @@ RULES: dict[str, Rule] = {}
 EXCLUDED: dict[str, str] = {
     "Compaction": "None of ONNX's: what NonZero, Compress and NonMaxSuppression become.",
     "BoxSelection": "None of ONNX's: what NonMaxSuppression becomes.",
+    "NibbleProduct": "None of ONNX's: MatMul and Gemm of weights of 4 bits.",
 }
 
 

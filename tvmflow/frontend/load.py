@@ -17,6 +17,7 @@ from ..ir.tensors import SizeLimit, TensorInfo, count_name
 from ..module.call_checks import CallCheck
 from .convert import binding_names, to_relax
 from .graph import Graph, node_name, unsupported
+from .nibbles import keep_nibbles
 from .prepare import prepare
 from .propagate import call_checks, propagate
 from .rewrite import fold_batch_norms, widen
@@ -79,6 +80,7 @@ def load_model(
     limits = _add_counts(graph, output_names)
     widen(graph)
     fold_batch_norms(graph)
+    keep_nibbles(graph)
     mod, weights = to_relax(graph)
     if mod is None:
         raise unsupported(graph.problems, source.label)

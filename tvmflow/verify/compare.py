@@ -213,6 +213,8 @@ def _open_session(
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors only: they are raised as well
+    # Products with weights of 4 bits in fp32: else it rounds their inputs to 8 bits.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if loaded is not None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import cache, partial, reduce
+from math import prod
 
 import numpy as np
 from tvm import relax, topi
 from tvm.relax import op as R
 
+from ...schedules import dense
 from ..converter import InvalidNode, NodeContext, Refusal, constant, converts, dtype_of, formulas
+from ..nibbles import LANES
 from .quantization import difference, integer_product, requantize
 
 
@@ -19,6 +22,16 @@ def matmul(c: NodeContext) -> relax.Expr:
     if integers is not None:
         return integers.scaled(c, R.matmul(integers.x, constant(integers.weight)), -1)
     return R.matmul(c.input(0), c.input(1))
+
+
+@converts("NibbleProduct")
+def nibble_product(c: NodeContext) -> relax.Expr:
+    """Product with weights of 4 bits, two in a byte (:mod:`..nibbles`)."""
+    *lead, depth = c.shape()
+    compute = partial(dense.compute_nibbles, lanes=LANES, offset=c.required("offset"))
+    rows = R.reshape(c.input(), (prod(lead), depth))
+    product = c.builder.call_te(compute, c.emit(rows), *c.inputs()[1:], primfunc_name_hint="dense")
+    return R.reshape(product, c.result.shape)
 
 
 formulas(

@@ -1,0 +1,107 @@
+"""Weights of 4 bits that stay so: products that unpack them as they read them.
+
+A byte holds two weights of one column, of the first and of the second half of the sum::
+
+    before   MatMul(x[M, K], DequantizeLinear(q[K, N], s, z, block_size=B))
+    after    NibbleProduct(x, bytes[N, K / 2], s[N, K / B], (lo - z)[N, K / B])
+             bytes[n, k] = (q[k, n] - lo) | (q[k + K / 2, n] - lo) << 4
+
+Neighbours in a sum are neighbours in memory, as vectors want it, and both halves read the same
+bytes.  Numbers are `(q - z) * s` rounded to fp32, as ONNX has them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from .graph import Graph, node_attributes, node_name
+
+#: Elements that vectors read at once; half a sum, and a block, are multiples.
+LANES = 16
+
+
+def keep_nibbles(graph: Graph) -> None:
+    """Put products of packed weights in the place of MatMul and Gemm, where that fits, in place."""
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.nodes:
+        found = _product(graph, node) if node.op_type in ("MatMul", "Gemm") else None
+        nodes += [node] if found is None else found
+    graph.nodes = nodes
+    graph.drop_unused_nodes()
+
+
+def _product(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    attributes = node_attributes(node)
+    x, weight = node.input[:2]
+    source = graph.dequantized.get(weight)
+    if source is None or x in graph.dequantized or x not in graph.types or node.domain:
+        return None
+    if attributes.get("transA", 0) or any(attributes.get(n, 1.0) != 1 for n in ("alpha", "beta")):
+        return None
+    packed = _packed(graph, source, rows=bool(attributes.get("transB", 0)))
+    kind = graph.types[x]
+    if packed is None or kind.dtype != "float32" or len(kind.shape) < 2:
+        return None
+    operands, offset = packed
+    names = [f"{weight}:{node_name(node)}:{index}" for index in range(len(operands))]
+    graph.constants.update(zip(names, operands, strict=True))
+    graph.origins |= dict.fromkeys(names, graph.initializers(source.input))
+    result, added = node.output[0], list(filter(None, node.input[2:3]))
+    product = f"{result}:product" if added else result
+    if added:
+        graph.types[product] = graph.types[result]
+    name = f"{node_name(node)}:product" if added else node_name(node)
+    nodes = [helper.make_node("NibbleProduct", [x, *names], [product], name=name, offset=offset)]
+    if added:
+        nodes.append(helper.make_node("Add", [product, *added], [result], name=node_name(node)))
+    return nodes
+
+
+def _packed(
+    graph: Graph, source: onnx.NodeProto, *, rows: bool
+) -> tuple[list[np.ndarray], float] | None:
+    """Return bytes, scales and, unless they are one number, what is added to the numbers in them.
+
+    ``rows``: the weights are ``[N, K]``, else ``[K, N]``.
+    """
+    known = [graph.constants.get(name) if name else None for name in source.input]
+    numbers, scales, *zeros = known
+    if numbers is None or scales is None or (len(source.input) > 2 and zeros[0] is None):
+        return None
+    if numbers.ndim != 2 or numbers.dtype.kind not in "iu" or scales.dtype != np.float32:
+        return None
+    depth = numbers.shape[1 if rows else 0]
+    low = int(numbers.min())
+    if depth % (2 * LANES) or int(numbers.max()) - low > 15:
+        return None
+    zero = zeros[0] if zeros and zeros[0] is not None else np.zeros(scales.shape, np.int32)
+    factors = _of_columns(scales, source, numbers, rows)
+    points = _of_columns(zero.astype(np.int32), source, numbers, rows)
+    if factors is None or points is None:
+        return None
+    nibbles = (numbers if rows else numbers.T).astype(np.int32) - low
+    halves = nibbles[:, : depth // 2] | nibbles[:, depth // 2 :] << 4
+    operands = [halves.astype(np.uint8), np.ascontiguousarray(factors)]
+    added = (low - points).astype(np.float32)
+    if (added == added[0, 0]).all():
+        return operands, float(added[0, 0])
+    return [*operands, np.ascontiguousarray(added)], 0.0
+
+
+def _of_columns(
+    values: np.ndarray, source: onnx.NodeProto, numbers: np.ndarray, rows: bool
+) -> np.ndarray | None:
+    """Scales or zero points as ``[N, blocks]``; ``None`` if neighbours in a sum have others."""
+    attributes, along = node_attributes(source), 1 if rows else 0
+    block, axis = attributes.get("block_size", 0), attributes.get("axis", 1) % 2
+    if block:
+        if axis != along or block % LANES or numbers.shape[along] % block:
+            return None
+    elif values.size > 1 and axis == along:
+        return None
+    else:
+        values = values.reshape([-1 if a == axis and values.size > 1 else 1 for a in range(2)])
+    values = values if rows else values.T
+    return np.broadcast_to(values, (numbers.shape[1 - along], values.shape[1]))
