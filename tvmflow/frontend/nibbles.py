@@ -70,7 +70,7 @@ def _packed(
     numbers, scales, *zeros = known
     if numbers is None or scales is None or (len(source.input) > 2 and zeros[0] is None):
         return None
-    if numbers.ndim != 2 or numbers.dtype.kind not in "iu" or scales.dtype != np.float32:
+    if numbers.ndim != 2 or not numbers.size or scales.dtype != np.float32:
         return None
     depth = numbers.shape[1 if rows else 0]
     low = int(numbers.min())
@@ -81,9 +81,9 @@ def _packed(
     points = _of_columns(zero.astype(np.int32), source, numbers, rows)
     if factors is None or points is None:
         return None
-    nibbles = (numbers if rows else numbers.T).astype(np.int32) - low
+    nibbles = ((numbers if rows else numbers.T).astype(np.int32) - low).astype(np.uint8)
     halves = nibbles[:, : depth // 2] | nibbles[:, depth // 2 :] << 4
-    operands = [halves.astype(np.uint8), np.ascontiguousarray(factors)]
+    operands = [np.ascontiguousarray(halves), np.ascontiguousarray(factors)]
     added = (low - points).astype(np.float32)
     if (added == added[0, 0]).all():
         return operands, float(added[0, 0])
