@@ -610,12 +610,26 @@ def mvn(g: Graph, x: Tensor) -> list[Tensor]:
 # ---- Products ---------------------------------------------------------------------------------
 
 
+def nibbles(g: Graph, depth: int) -> Tensor:
+    """Weights of 4 bits for a product, with a scale for each column, or of blocks."""
+    columns = g.pick(5, 1, 16, 33)
+    blocks = 2 if g.opset >= 21 and g.chance(0.5) else 0
+    scaled = (blocks, columns) if blocks else (columns,)
+    numbers = g.constant(g.rng.integers(-8, 8, (depth, columns)), "int8")
+    scales = g.constant(2.0 ** g.rng.integers(-6, -2, scaled), "float32")
+    zeros = g.constant(g.rng.integers(-2, 3, scaled), "int8")
+    more = {"axis": 0, "block_size": depth // blocks} if blocks else {"axis": 1}
+    return g.one("DequantizeLinear", [numbers, scales, zeros], **more)
+
+
 @rule("MatMul")
 def matmul(g: Graph, x: Tensor) -> list[Tensor]:
     """A product with weights, or of the tensor with another one or itself."""
     rank = g.pick(4, 4, 2, 3)
     x = g.ranked(x, rank)
-    kind = g.pick("weights", "computed", "itself", "left")
+    kind = g.pick("weights", "computed", "itself", "left", "nibbles" if g.opset >= 13 else "left")
+    if kind == "nibbles":
+        return g.node("MatMul", [g.exactly(x, (*x.shape[:-1], 32)), nibbles(g, 32)])
     if kind == "itself":
         order = [*range(rank - 2), rank - 1, rank - 2]
         return g.node("MatMul", [x, g.one("Transpose", [x], perm=order)])
