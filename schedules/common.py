@@ -38,8 +38,10 @@ logger = logging.getLogger(__name__)
 FAMILY = "tvmflow.family"
 ROLE = "tvmflow.role"
 PAD = "pad"
-#: Nodes of expressions that blocks are written into, at most.
+#: Nodes of expressions that blocks are computed in, at most.
 MOST_NODES = 2000
+#: Conditions within conditions, at most.
+MOST_CONDITIONS = 3
 
 Block: TypeAlias = SBlockRV
 Loop: TypeAlias = LoopRV
@@ -105,6 +107,37 @@ def gathers_channels(block: s_tir.SBlock, lane: tirx.Var) -> bool:
         if varies or (uses(channel, lane) and not channel.same_as(lane)):
             return True
     return False
+
+
+def _decline_long(block: s_tir.SBlock, readers: Sequence[s_tir.SBlock]) -> None:
+    """Raise TVM's ``ScheduleError`` where computing a block in its readers takes too long.
+
+    Along a chain of blocks that are read several times expressions grow exponentially.  So does
+    the time of TVM's simplifier with conditions within conditions: it simplifies one for each of
+    its sides, and what it learns from it (7 s for six).
+    """
+    bodies = [reader.body for reader in readers]
+    written = [region.source for region in block.writes]
+    own, theirs = (len(nodes_in(root, tirx.Expr)) for root in (block.body, bodies))
+    if _reads(bodies, written) * own + theirs > MOST_NODES:
+        raise s_tir.ScheduleError(f"{block.name_hint} is too long to be computed where it is read")
+    depth = _conditions(block.body)
+    if depth and depth + _conditions(bodies, written) > MOST_CONDITIONS:
+        raise s_tir.ScheduleError(f"{block.name_hint} has conditions, and is read in others")
+
+
+def _reads(root: object, buffers: Sequence[tirx.Expr]) -> int:
+    """How often any of some buffers is read."""
+    loads = nodes_in(root, TensorLoad)
+    return sum(any(load.source.same_as(buffer) for buffer in buffers) for load in loads)
+
+
+def _conditions(root: object, buffers: Sequence[tirx.Expr] | None = None) -> int:
+    """How many conditions stand within each other, or around a read of a buffer, at most."""
+    calls = [call for call in nodes_in(root, Call) if op_name(call) == CHOICE]
+    found = [x.condition for x in nodes_in(root, tirx.Select)] + [call.args[0] for call in calls]
+    around = (x for x in found if buffers is None or _reads(x, buffers))
+    return max((1 + _conditions(condition, buffers) for condition in around), default=0)
 
 
 def is_vector(block: s_tir.SBlock) -> bool:
@@ -406,19 +439,11 @@ class Workload:
     def inline(self, *blocks: Block) -> None:
         """Compute blocks where they are read; they are then no longer among ``blocks``.
 
-        Raises TVM's ``ScheduleError`` where that makes too long an expression of it: along a chain
-        of blocks that are read several times expressions grow exponentially.
+        Raises TVM's ``ScheduleError`` where that makes an expression that takes too long.
         """
         for block in blocks:
-            found = self.sch.get(block)
-            readers = [self.sch.get(reader).body for reader in self.sch.get_consumers(block)]
-            reads = sum(
-                any(load.source.same_as(region.source) for region in found.writes)
-                for load in nodes_in(readers, TensorLoad)
-            )
-            own, theirs = (len(nodes_in(body, tirx.Expr)) for body in (found.body, readers))
-            if reads * own + theirs > MOST_NODES:
-                raise s_tir.ScheduleError(f"{found.name_hint} is too long to be computed in place")
+            readers = [self.sch.get(reader) for reader in self.sch.get_consumers(block)]
+            _decline_long(self.sch.get(block), readers)
             self.sch.compute_inline(block)
             self.blocks = [b for b in self.blocks if b is not block]
 

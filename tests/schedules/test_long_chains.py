@@ -1,4 +1,4 @@
-"""Chains of elementwise operators that are read twice each: in place, they would grow forever."""
+"""Chains of elementwise operators that are read twice each: in place, they would take forever."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import operators
 import pytest
 from onnx import helper
 
-
-@pytest.mark.parametrize(
+TARGETS = pytest.mark.parametrize(
     ("target", "device"),
     [("llvm", "cpu"), pytest.param("opencl", "adreno", marks=pytest.mark.opencl)],
 )
+
+
+@TARGETS
 def test_a_chain_that_is_read_twice_at_each_step_is_not_written_out(target, device):
     """Thirty steps are ten million expressions."""
     nodes, last = [], "input"
@@ -24,3 +26,24 @@ def test_a_chain_that_is_read_twice_at_each_step_is_not_written_out(target, devi
     nodes[-1].output[0] = "output"
     model = operators.build(nodes, {"input": (7, 9)}, ["output"], {"scale": np.float32(0.5)})
     assert set(operators.check(model, target, device)) == {"fallback"}
+
+
+@TARGETS
+def test_choices_by_choices_do_not_hold_up_the_simplifier(target, device):
+    """Of six conditions within each other TVM's simplifier takes seven seconds, of eight a quarter of an hour."""
+    nodes, last = [], "input"
+    for step in range(8):
+        test, chosen, moved = f"test{step}", f"chosen{step}", f"moved{step}"
+        nodes.append(helper.make_node("Less", ["limit", last], [test]))
+        nodes.append(helper.make_node("Where", [test, last, "other"], [chosen]))
+        nodes.append(helper.make_node("Sub", [chosen, "moves"], [moved]))
+        last = moved
+    nodes[-1].output[0] = "output"
+    rng = np.random.default_rng(0)
+    constants = {
+        "limit": np.float32(-1),
+        "other": rng.standard_normal((7, 9), dtype=np.float32),
+        "moves": rng.random((7, 9), dtype=np.float32) / 4,
+    }
+    model = operators.build(nodes, {"input": (7, 9)}, ["output"], constants)
+    operators.check(model, target, device)

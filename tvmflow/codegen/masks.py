@@ -73,7 +73,18 @@ def _is_more_than_choice(node: Node) -> bool:
 @prim_func_pass("opencl")
 def MaskLanes(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Leave no boolean in a vector but masks that choose; runs before ``VectorizeLoop``."""
+    function = map_nodes(function, (tirx.LT, _as_condition))
     return map_nodes(map_nodes(function, (tirx.Cast, _as_choice)), (tirx.For, _lanes))
+
+
+def _as_condition(test: tirx.LT) -> tirx.Expr:
+    """The condition itself where a boolean that was made a number is tested: ``0 < cast(c)``.
+
+    As choices they would be conditions within conditions, for which TVM's simplifier takes long.
+    """
+    number, zero = test.b, test.a
+    made = isinstance(number, tirx.Cast) and is_boolean(number.value) and not is_boolean(number)
+    return number.value if made and getattr(zero, "value", None) == 0 else test
 
 
 def _as_choice(cast: tirx.Cast) -> tirx.Expr:
