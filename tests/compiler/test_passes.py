@@ -87,7 +87,7 @@ def test_the_list_says_what_a_target_needs():
 
 
 def test_passes_are_dumped_by_name(tmp_path):
-    options = {"target": "llvm", "dump_ir": tmp_path, "dump_ir_filter": "Fuse|VectorizeLoop"}
+    options = {"target": "llvm", "dump_ir": tmp_path, "dump_ir_filter": "FuseTIR|VectorizeLoop"}
     tvmflow.compile(conv((1, 3, 8, 8), 5), **options).close()
     written = {path.relative_to(tmp_path).parent.name for path in tmp_path.rglob("*/*.py")}
     assert written == {"3_fuse", f"{[s.name for s in STAGES].index('build')}_build"}

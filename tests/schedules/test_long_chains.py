@@ -30,7 +30,7 @@ def test_a_chain_that_is_read_twice_at_each_step_is_not_written_out(target, devi
 
 @TARGETS
 def test_choices_by_choices_do_not_hold_up_the_simplifier(target, device):
-    """Of six conditions within each other TVM's simplifier takes seven seconds, of eight a quarter of an hour."""
+    """Of six conditions within each other TVM's simplifier takes seven seconds."""
     nodes, last = [], "input"
     for step in range(8):
         test, chosen, moved = f"test{step}", f"chosen{step}", f"moved{step}"
