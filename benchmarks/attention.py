@@ -1,8 +1,8 @@
 """Attention as one primary function, as products and a softmax, and by ONNX Runtime.
 
 Sizes of ViT and DeiT (197 patches), Swin's windows, MobileViT's patches and long sequences, by each
-in turn.  Times are of all kernels, each the median of five
-runs a round; ONNX Runtime's are a call's.
+in turn.  Times are of all kernels, each the median of five runs a round; ONNX Runtime's are a
+call's.
 
     python benchmarks/attention.py [--rounds 12] [--targets llvm opencl] [CASE ...]
 """

@@ -66,10 +66,15 @@ def summary(times_ms: Sequence[float]) -> dict[str, float]:
     }
 
 
-def in_process(code: str, *arguments: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+def in_process(
+    code: str,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    python: str = sys.executable,
+) -> dict[str, Any]:
     """Run Python code in a fresh process; it prints one JSON object on its last line."""
     result = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
+        [python, "-c", code, *arguments],
         env={**os.environ, **(env or {})},
         capture_output=True,
         text=True,

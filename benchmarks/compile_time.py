@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -44,7 +43,7 @@ def measure(network: str, target: str) -> dict[str, Any]:
 
 def main() -> int:
     """Measure all, in turn where there are two versions."""
-    from common import RESULTS, machine, report
+    from common import RESULTS, in_process, machine, report
 
     from tvmflow.module.files import write_file
 
@@ -55,15 +54,15 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=RESULTS / "compile_time.json")
     options = parser.parse_args()
     pythons = {**({"before": options.before} if options.before else {}), "now": sys.executable}
+    # The other environment has neither this file nor what is beside it.
+    code = Path(__file__).read_text(encoding="utf-8")
     results: dict[str, Any] = {}
     rows = []
     for network in options.networks:
         for target in options.targets:
             name = f"{network}, {target}"
             for version, python in pythons.items():
-                command = [python, __file__, "--work", network, target]
-                text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                one = json.loads(text.splitlines()[-1])
+                one = in_process(code, "--work", network, target, python=python)
                 results.setdefault(name, {})[version] = one
                 longest = sorted(one["stage_ms"].items(), key=lambda item: -item[1])[:5]
                 stages = ", ".join(f"{stage} {ms / 1e3:.1f}" for stage, ms in longest)

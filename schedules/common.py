@@ -134,8 +134,11 @@ def _reads(root: object, buffers: Sequence[tirx.Expr]) -> int:
 
 def _conditions(root: object, buffers: Sequence[tirx.Expr] | None = None) -> int:
     """How many conditions stand within each other, or around a read of a buffer, at most."""
-    calls = [call for call in nodes_in(root, Call) if op_name(call) == CHOICE]
-    found = [x.condition for x in nodes_in(root, tirx.Select)] + [call.args[0] for call in calls]
+    found = [
+        node.condition if isinstance(node, tirx.Select) else node.args[0]
+        for node in nodes_in(root, tirx.Select, Call)
+        if isinstance(node, tirx.Select) or op_name(node) == CHOICE
+    ]
     around = (x for x in found if buffers is None or _reads(x, buffers))
     return max((1 + _conditions(condition, buffers) for condition in around), default=0)
 

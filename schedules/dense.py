@@ -24,6 +24,7 @@ of weights of 4 bits, of which a byte has one of each half of the sum.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd
 
@@ -134,16 +135,30 @@ def compute_rows(x: te.Tensor, w: te.Tensor, lanes: int) -> te.Tensor:
     """``x[M, K] @ w[N, K].T``, summed in as many of ``lanes`` (a power of 2) as divide K."""
     units, depth = (int(d) for d in w.shape)
     lanes = gcd(depth, lanes)
+
+    def product(m: tirx.Var, n: tirx.Var, at: tirx.Expr) -> tirx.Expr:
+        return x[m, at] * w[n, at]
+
+    return _summed_in_lanes((x.shape[0], units), depth, lanes, product)
+
+
+def _summed_in_lanes(
+    shape: Sequence[int | tirx.Expr],
+    depth: int,
+    lanes: int,
+    product: Callable[[tirx.Var, tirx.Var, tirx.Expr], tirx.Expr],
+) -> te.Tensor:
+    """Sums over ``depth`` of what a row, a column and a place give, in lanes and then of them."""
     k = te.reduce_axis((0, depth // lanes), name="k")
     partial = te.compute(
-        (x.shape[0], units, lanes),
-        lambda m, n, v: te.sum(x[m, k * lanes + v] * w[n, k * lanes + v], axis=k),
+        (*shape, lanes),
+        lambda m, n, v: te.sum(product(m, n, k * lanes + v), axis=k),
         name="partial",
         attrs={FAMILY: ROWS},
     )
     v = te.reduce_axis((0, lanes), name="v")
     return te.compute(
-        (x.shape[0], units),
+        shape,
         lambda m, n: te.sum(partial[m, n, v], axis=v),
         name="dense",
         attrs={ROLE: "combine"},
@@ -167,28 +182,18 @@ def compute_nibbles(
     """
     (units, half), blocks = (int(d) for d in w.shape), int(scales.shape[1])
     size, dtype = 2 * half // blocks, x.dtype
-    k = te.reduce_axis((0, half // lanes), name="k")
 
-    def product(m: tirx.Var, n: tirx.Var, v: tirx.Var, part: int) -> tirx.Expr:
-        at, block = k * lanes + v, tirx.floordiv(k * lanes + part * half, size)
+    def product(m: tirx.Var, n: tirx.Var, at: tirx.Expr, part: int) -> tirx.Expr:
+        block = tirx.floordiv(at + part * half, size)
         number = tirx.shift_right(w[n, at], 4) if part else tirx.bitwise_and(w[n, at], 15)
         added = tirx.const(offset, "float32") if offsets is None else offsets[n, block]
         weight = (number.astype("float32") + added) * scales[n, block]
         return x[m, at + part * half] * weight.astype(dtype)
 
-    partial = te.compute(
-        (x.shape[0], units, lanes),
-        lambda m, n, v: te.sum(product(m, n, v, 0) + product(m, n, v, 1), axis=k),
-        name="partial",
-        attrs={FAMILY: ROWS},
-    )
-    v = te.reduce_axis((0, lanes), name="v")
-    return te.compute(
-        (x.shape[0], units),
-        lambda m, n: te.sum(partial[m, n, v], axis=v),
-        name="dense",
-        attrs={ROLE: "combine"},
-    )
+    return _summed_in_lanes(
+        (x.shape[0], units), half, lanes,
+        lambda m, n, at: product(m, n, at, 0) + product(m, n, at, 1),
+    )  # fmt: skip
 
 
 # -- its knobs ----------------------------------------------------------------------------

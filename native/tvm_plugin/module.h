@@ -27,7 +27,7 @@ class OpenClModule final : public tvm::ffi::ModuleObj {
   }
   tvm::ffi::Bytes SaveToBytes() const final { return Serialize(contents_); }
   // Builds all kernels and stores them in the cache of built programs.
-  void Prebuild(opencl::Device& device) { program_->Prebuild(device); }
+  void Prebuild(opencl::Device& device) const { program_->Prebuild(device); }
   tvm::ffi::String InspectSource(const tvm::ffi::String& format) const final;
   const ModuleContents& Contents() const { return contents_; }
   const tvm::ffi::Map<tvm::ffi::String, tvm::ffi::String>& Sources() const { return sources_; }

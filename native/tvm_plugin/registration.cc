@@ -78,7 +78,7 @@ int64_t Prebuild(const Module& module, opencl::Device& device) {
   int64_t count = 0;
   // No reference to it leaves this function, so the object itself will do.
   if (const OpenClModule* own = AsOpenCl(module.get())) {
-    const_cast<OpenClModule*>(own)->Prebuild(device);
+    own->Prebuild(device);
     ++count;
   }
   for (const tvm::ffi::Any& imported : module->imports())

@@ -42,8 +42,6 @@ from ..schedules.dense import pack_columns
 #: Products of scores and a factor, and quotients.
 _PRODUCTS = ("relax.multiply", "relax.tvmflow.product")
 _QUOTIENTS = ("relax.divide", "relax.tvmflow.quotient")
-
-
 #: Fewer queries take less time than the panels of keys and values that are made for them.
 FEW_QUERIES = 4
 

@@ -126,14 +126,14 @@ def verify(
     }
     table = table_for(module.metadata)
     allowed = {key: tolerance_for(reference[key].dtype.name, table) for key in names}
+    half = is_half(module.metadata, "dtype")
     outputs = _compare_all(results, reference, allowed)
     if not all(output.passed for output in outputs):
-        half = is_half(module.metadata, "dtype")
         allowed = _with_noise(Path(model), logical, reference, allowed, half)
         outputs = _compare_all(results, reference, allowed)
     found = [disagreement(key, result, reference[key]) for key, result in results.items()]
     if any(found):
-        found.append(origin(model, logical, half=is_half(module.metadata, "dtype")))
+        found.append(origin(model, logical, half=half))
     return Report(outputs, name, tuple(filter(None, found)))
 
 
