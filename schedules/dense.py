@@ -17,14 +17,12 @@ packed first)
 
     x[M, K]   w[N, K]          y[m, n] = sum_k x[m, k] * w[n, k]
 
-In the last form the sum over K is taken in lanes that are added up at the end.  So it is of rows
-of weights of 4 bits, of which a byte has one of each half of the sum.
+In the last form the sum over K is taken in lanes that are added up at the end.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd
 
@@ -135,30 +133,16 @@ def compute_rows(x: te.Tensor, w: te.Tensor, lanes: int) -> te.Tensor:
     """``x[M, K] @ w[N, K].T``, summed in as many of ``lanes`` (a power of 2) as divide K."""
     units, depth = (int(d) for d in w.shape)
     lanes = gcd(depth, lanes)
-
-    def product(m: tirx.Var, n: tirx.Var, at: tirx.Expr) -> tirx.Expr:
-        return x[m, at] * w[n, at]
-
-    return _summed_in_lanes((x.shape[0], units), depth, lanes, product)
-
-
-def _summed_in_lanes(
-    shape: Sequence[int | tirx.Expr],
-    depth: int,
-    lanes: int,
-    product: Callable[[tirx.Var, tirx.Var, tirx.Expr], tirx.Expr],
-) -> te.Tensor:
-    """Sums over ``depth`` of what a row, a column and a place give, in lanes and then of them."""
     k = te.reduce_axis((0, depth // lanes), name="k")
     partial = te.compute(
-        (*shape, lanes),
-        lambda m, n, v: te.sum(product(m, n, k * lanes + v), axis=k),
+        (x.shape[0], units, lanes),
+        lambda m, n, v: te.sum(x[m, k * lanes + v] * w[n, k * lanes + v], axis=k),
         name="partial",
         attrs={FAMILY: ROWS},
     )
     v = te.reduce_axis((0, lanes), name="v")
     return te.compute(
-        shape,
+        (x.shape[0], units),
         lambda m, n: te.sum(partial[m, n, v], axis=v),
         name="dense",
         attrs={ROLE: "combine"},
@@ -171,29 +155,27 @@ def compute_nibbles(
     scales: te.Tensor,
     offsets: te.Tensor | None = None,
     *,
-    lanes: int,
+    units: int,
     offset: float,
 ) -> te.Tensor:
-    """``x[M, K] @ v[N, K].T`` of numbers of 4 bits ``q``, ``v = (q + offset) * scale``.
+    """``x[M, K] @ v[K, N]`` of numbers of 4 bits ``q``, ``v = (q + offset) * scale``.
 
-    ``w[N, K / 2]`` are bytes: the low bits are of the first half of K, the high ones of the second.
-    ``scales[N, B]``, and ``offsets`` if there is more than one, are those of blocks along K; a
-    half and a block are multiples of ``lanes``.
+    The bytes ``w[ceil(N / c), K / 2, c]`` are packed weights, two neighbours of K each, the first
+    one in the low bits.  ``scales[.., B, c]``, and ``offsets`` if there is more than one, are those
+    of blocks along K.
     """
-    (units, half), blocks = (int(d) for d in w.shape), int(scales.shape[1])
-    size, dtype = 2 * half // blocks, x.dtype
+    panels, pairs, lanes = (int(d) for d in w.shape)
+    size = 2 * pairs // int(scales.shape[1])
 
-    def product(m: tirx.Var, n: tirx.Var, at: tirx.Expr, part: int) -> tirx.Expr:
-        block = tirx.floordiv(at + part * half, size)
-        number = tirx.shift_right(w[n, at], 4) if part else tirx.bitwise_and(w[n, at], 15)
-        added = tirx.const(offset, "float32") if offsets is None else offsets[n, block]
-        weight = (number.astype("float32") + added) * scales[n, block]
-        return x[m, at + part * half] * weight.astype(dtype)
+    def weight(nn: tirx.Var, k: tirx.Var, n: tirx.Var) -> tirx.Expr:
+        byte, block = w[nn, tirx.floordiv(k, 2), n].astype("int32"), tirx.floordiv(k, size)
+        number = tirx.bitwise_and(tirx.shift_right(byte, tirx.floormod(k, 2) * 4), 15)
+        added = tirx.const(offset, "float32") if offsets is None else offsets[nn, block, n]
+        value = (number.astype("float32") + added) * scales[nn, block, n]
+        return value.astype(x.dtype)
 
-    return _summed_in_lanes(
-        (x.shape[0], units), half, lanes,
-        lambda m, n, at: product(m, n, at, 0) + product(m, n, at, 1),
-    )  # fmt: skip
+    weights = te.compute((panels, 2 * pairs, lanes), weight, name="weights")
+    return compute_packed(x, weights, units)
 
 
 # -- its knobs ----------------------------------------------------------------------------

@@ -1,13 +1,12 @@
 """Weights of 4 bits that stay so: products that unpack them as they read them.
 
-A byte holds two weights of one column, of the first and of the second half of the sum::
+Columns lie in panels of c, as vectors read them, and a byte holds two neighbours of a column::
 
     before   MatMul(x[M, K], DequantizeLinear(q[K, N], s, z, block_size=B))
-    after    NibbleProduct(x, bytes[N, K / 2], s[N, K / B], (lo - z)[N, K / B])
-             bytes[n, k] = (q[k, n] - lo) | (q[k + K / 2, n] - lo) << 4
+    after    NibbleProduct(x, bytes[N / c, K / 2, c], s[N / c, K / B, c], (lo - z)[N / c, K / B, c])
+             bytes[n, k, i] = (q[2k, c * n + i] - lo) | (q[2k + 1, c * n + i] - lo) << 4
 
-Neighbours in a sum are neighbours in memory, as vectors want it, and both halves read the same
-bytes.  Numbers are `(q - z) * s` rounded to fp32, as ONNX has them.
+Numbers are `(q - z) * s` rounded to fp32, as ONNX has them.
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from ..schedules.dense import whole_panels
 from .graph import Graph, node_attributes, node_name
 
-#: Elements that vectors read at once; half a sum, and a block, are multiples.
+#: Columns of a panel: those of the longest vectors.
 LANES = 16
 
 
@@ -62,7 +62,7 @@ def _product(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
 def _packed(
     graph: Graph, source: onnx.NodeProto, *, rows: bool
 ) -> tuple[list[np.ndarray], float] | None:
-    """Return bytes, scales and, unless they are one number, what is added to the numbers in them.
+    """Return bytes, scales and, unless it is one number, what is added to the numbers in them.
 
     ``rows``: the weights are ``[N, K]``, else ``[K, N]``.
     """
@@ -74,34 +74,41 @@ def _packed(
         return None
     depth = numbers.shape[1 if rows else 0]
     low = int(numbers.min())
-    if depth % (2 * LANES) or int(numbers.max()) - low > 15:
+    if depth % 2 or int(numbers.max()) - low > 15:
         return None
     zero = zeros[0] if zeros and zeros[0] is not None else np.zeros(scales.shape, np.int32)
     factors = _of_columns(scales, source, numbers, rows)
     points = _of_columns(zero.astype(np.int32), source, numbers, rows)
     if factors is None or points is None:
         return None
-    nibbles = ((numbers if rows else numbers.T).astype(np.int32) - low).astype(np.uint8)
-    halves = nibbles[:, : depth // 2] | nibbles[:, depth // 2 :] << 4
-    operands = [np.ascontiguousarray(halves), np.ascontiguousarray(factors)]
+    nibbles = ((numbers.T if rows else numbers).astype(np.int32) - low).astype(np.uint8)
+    operands = [_in_panels(nibbles[::2] | nibbles[1::2] << 4), _in_panels(factors)]
     added = (low - points).astype(np.float32)
     if (added == added[0, 0]).all():
         return operands, float(added[0, 0])
-    return [*operands, np.ascontiguousarray(added)], 0.0
+    return [*operands, _in_panels(added)], 0.0
+
+
+def _in_panels(rows: np.ndarray) -> np.ndarray:
+    """Rows ``[K, N]`` as panels of columns, ``[N / c, K, c]``, padded with zeros."""
+    depth, units = rows.shape
+    panels = whole_panels(units, LANES)
+    padded = np.pad(rows, ((0, 0), (0, panels * LANES - units)))
+    return np.ascontiguousarray(padded.reshape(depth, panels, LANES).transpose(1, 0, 2))
 
 
 def _of_columns(
     values: np.ndarray, source: onnx.NodeProto, numbers: np.ndarray, rows: bool
 ) -> np.ndarray | None:
-    """Scales or zero points as ``[N, blocks]``; ``None`` if neighbours in a sum have others."""
+    """Scales or zero points as ``[blocks, N]``; ``None`` if both weights of a byte have others."""
     attributes, along = node_attributes(source), 1 if rows else 0
     block, axis = attributes.get("block_size", 0), attributes.get("axis", 1) % 2
     if block:
-        if axis != along or block % LANES or numbers.shape[along] % block:
+        if axis != along or block % 2 or numbers.shape[along] % block:
             return None
     elif values.size > 1 and axis == along:
         return None
     else:
         values = values.reshape([-1 if a == axis and values.size > 1 else 1 for a in range(2)])
-    values = values if rows else values.T
-    return np.broadcast_to(values, (numbers.shape[1 - along], values.shape[1]))
+    values = values.T if rows else values
+    return np.broadcast_to(values, (values.shape[0], numbers.shape[1 - along]))

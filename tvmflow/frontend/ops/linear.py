@@ -11,7 +11,6 @@ from tvm.relax import op as R
 
 from ...schedules import dense
 from ..converter import InvalidNode, NodeContext, Refusal, constant, converts, dtype_of, formulas
-from ..nibbles import LANES
 from .quantization import difference, integer_product, requantize
 
 
@@ -28,7 +27,9 @@ def matmul(c: NodeContext) -> relax.Expr:
 def nibble_product(c: NodeContext) -> relax.Expr:
     """Product with weights of 4 bits, two in a byte (:mod:`..nibbles`)."""
     *lead, depth = c.shape()
-    compute = partial(dense.compute_nibbles, lanes=LANES, offset=c.required("offset"))
+    compute = partial(
+        dense.compute_nibbles, units=c.result.shape[-1], offset=c.required("offset")
+    )
     rows = R.reshape(c.input(), (prod(lead), depth))
     product = c.builder.call_te(compute, c.emit(rows), *c.inputs()[1:], primfunc_name_hint="dense")
     return R.reshape(product, c.result.shape)
