@@ -77,6 +77,8 @@ ULTRALYTICS = {
     "yolov5n": 96, "yolov8n": 96, "yolov8n-seg": 96, "yolov8n-pose": 96, "yolov8n-cls": 96,
     "yolov9t": 96, "yolov10n": 96, "yolo11n": 96, "rtdetr-resnet50": 96,
 }  # fmt: skip
+#: With random statistics their numbers grow layer by layer, beyond those of 16 bits.
+GROWING = ("inception_v3", "mobileone_s0", "repvgg_a0")
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,11 @@ class Architecture:
         torch.manual_seed(0)
         net, shape = _BUILDERS[self.library](self.name, self.size)
         count = 2 if self.name.startswith("raft") else 1
+        inputs = tuple(torch.rand(shape) for _ in range(count))
         _randomize(net)
-        return net.eval(), tuple(torch.rand(shape) for _ in range(count))
+        if self.name in GROWING:
+            _calibrate(net, inputs)
+        return net.eval(), inputs
 
 
 def _torchvision(name: str, size: int) -> tuple[Any, tuple[int, ...]]:
@@ -105,8 +110,7 @@ def _torchvision(name: str, size: int) -> tuple[Any, tuple[int, ...]]:
     if name.startswith(("ssd", "fcn", "deeplab", "lraspp")):
         kinds["weights_backbone"] = None
     if name in ("googlenet", "inception_v3"):
-        # Inception's own initial weights make numbers beyond those of 16 bits.
-        kinds |= {"aux_logits": False, "init_weights": name == "googlenet"}
+        kinds |= {"aux_logits": False, "init_weights": True}
     net = torchvision.models.get_model(name, **kinds)
     return net, (1, 3, 4, size, size) if name.startswith("r") and "_18" in name else (
         1,
@@ -152,6 +156,19 @@ def _randomize(net: Any) -> None:
                 if part.weight is not None:
                     part.weight.uniform_(0.5, 1.5, generator=generator)
                     part.bias.normal_(0, 0.1, generator=generator)
+
+
+def _calibrate(net: Any, inputs: tuple[Any, ...]) -> None:
+    """Give norms the statistics of what they are given, as training does."""
+    import torch
+
+    norms = [part for part in net.modules() if isinstance(part, torch.nn.BatchNorm2d)]
+    net.eval()
+    for norm in norms:
+        norm.train()
+        norm.momentum = 1.0
+    with torch.no_grad():
+        net(*inputs)
 
 
 ARCHITECTURES = [

@@ -16,6 +16,7 @@ from tvm.tirx import compilation_pipeline
 from . import opencl_modules  # noqa: F401 (generates the code of kernels)
 from .aligned_vectors import AlignVectors
 from .argument_checks import DropChecks
+from .barriers import HideSharedReads, ShowSharedReads
 from .border_texels import ReadBorders
 from .chunked_sums import SumInChunks
 from .cuda_passes import BindLoads, DivideVectors, JoinBarriers, RewriteStorage, SplitVectors
@@ -99,8 +100,10 @@ HOST_AND_DEVICE: list[Pass] = [
     tirx.transform.FP8ComputeLegalize(),
     tirx.transform.VerifyMemory(),
     tirx.transform.AnnotateEntryFunc(),
+    HideSharedReads,
     _transform.ThreadSync("shared"),
     _transform.ThreadSync("shared.dyn"),
+    ShowSharedReads,
     _transform.ThreadSync("warp"),
     _transform.InferFragment(),
     _transform.LowerThreadAllreduce(),

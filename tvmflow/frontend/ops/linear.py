@@ -27,9 +27,7 @@ def matmul(c: NodeContext) -> relax.Expr:
 def nibble_product(c: NodeContext) -> relax.Expr:
     """Product with weights of 4 bits, two in a byte (:mod:`..nibbles`)."""
     *lead, depth = c.shape()
-    compute = partial(
-        dense.compute_nibbles, units=c.result.shape[-1], offset=c.required("offset")
-    )
+    compute = partial(dense.compute_nibbles, units=c.result.shape[-1], offset=c.required("offset"))
     rows = R.reshape(c.input(), (prod(lead), depth))
     product = c.builder.call_te(compute, c.emit(rows), *c.inputs()[1:], primfunc_name_hint="dense")
     return R.reshape(product, c.result.shape)
