@@ -129,9 +129,9 @@ def report(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) ->
     Console().print(table)
 
 
-def write_json(name: str, results: Mapping[str, Any]) -> Path:
-    """Write results with the machine's description to ``results/NAME.json``."""
+def write_json(name: str | Path, results: Mapping[str, Any]) -> Path:
+    """Write results with the machine's description to ``results/NAME.json``, or to a path."""
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    path = name if isinstance(name, Path) else RESULTS / f"{name}.json"
     write_file(path, json.dumps({"machine": machine(), **results}, indent=2) + "\n")
     return path

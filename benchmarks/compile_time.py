@@ -43,9 +43,7 @@ def measure(network: str, target: str) -> dict[str, Any]:
 
 def main() -> int:
     """Measure all, in turn where there are two versions."""
-    from common import RESULTS, in_process, machine, report
-
-    from tvmflow.module.files import write_file
+    from common import RESULTS, in_process, report, write_json
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=[*NETWORKS])
@@ -67,8 +65,7 @@ def main() -> int:
                 longest = sorted(one["stage_ms"].items(), key=lambda item: -item[1])[:5]
                 stages = ", ".join(f"{stage} {ms / 1e3:.1f}" for stage, ms in longest)
                 rows.append([name, version, one["wall_s"], one["cpu_s"], stages])
-                content = {"machine": machine(), "results": results}
-                write_file(options.output, f"{json.dumps(content, indent=1)}\n")
+                write_json(options.output, {"results": results})
     report("Compilation", ["network", "version", "wall s", "CPU s", "longest stages, s"], rows)
     return 0
 

@@ -29,9 +29,7 @@ from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
-from common import RESULTS, in_turn, machine, report, summary
-
-from tvmflow.module.files import write_file
+from common import RESULTS, in_turn, report, summary, write_json
 
 #: Options of `tvmflow.compile`.
 FORMS: dict[str, dict[str, str]] = {
@@ -352,8 +350,7 @@ def main() -> int:
                 command += ["--forms", *options.forms, "--rounds", str(options.rounds)]
                 done[name] = _in_process(command)
                 print(name, json.dumps(done[name])[:300], flush=True)
-                content = {"machine": machine(), "results": done}
-                write_file(options.output, f"{json.dumps(content, indent=1)}\n")
+                write_json(options.output, {"results": done})
     tables(done)
     return int(any(verdict == "wrong" for _, _, verdict in verdicts(done)))
 

@@ -50,6 +50,8 @@ _NEIGHBOURS = 3
 #: Most by which results of a network without quantization may differ, of the output's magnitude:
 #: in fp32, and stored in 16 bits.
 _LARGEST_NOISE = (1e-3, 5e-2)
+#: Operators with floats that say how large results are, which stay as they are.
+_SHAPING = ("Resize", "Upsample", "Range")
 #: Operators that pass on what they read.
 _MOVES = ("Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Identity")
 
@@ -389,13 +391,18 @@ def _noise(path: Path, inputs: Arrays, outputs: Sequence[str], half: bool) -> di
     import onnx
     from onnx.numpy_helper import from_array, to_array
 
+    from ..frontend.nested import all_nodes
+
     rng = np.random.default_rng(0)
     model = onnx.load(path, load_external_data=False)
+    shaping = (n for n in all_nodes(model.graph.node) if n.op_type in _SHAPING)
+    fixed = {name for node in shaping for name in node.input}
     moving = [
         (tensor, to_array(tensor))
         for tensor in model.graph.initializer
         if tensor.data_type == onnx.TensorProto.FLOAT
         and tensor.data_location != onnx.TensorProto.EXTERNAL
+        and tensor.name not in fixed
     ]
     feeds, runs = dict(inputs), []
     for turn in range(1 + _NEIGHBOURS):
