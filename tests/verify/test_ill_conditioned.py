@@ -86,13 +86,26 @@ def test_noise_is_no_more_than_a_thousandth(model):
 
 @pytest.mark.onnxruntime
 def test_factors_of_sizes_stay(model):
-    """Moved ones would give other sizes than the model declares, which ONNX Runtime refuses."""
+    """Moved ones would give other sizes, which fit nothing else in the network."""
     loaded = onnx.load(model)
-    graph = loaded.graph
+    graph, before = loaded.graph, "x"
+    graph.initializer.append(numpy_helper.from_array(np.float32(0), "zero"))
+    graph.initializer.append(numpy_helper.from_array(np.zeros(20, np.float32), "twenty"))
+    nodes = [*graph.node]
+    del graph.node[:]
     for index in range(8):
-        scales = numpy_helper.from_array(np.array([0.3125], np.float32), f"scales{index}")
-        graph.initializer.append(scales)
-        graph.node.append(helper.make_node("Resize", ["y", "", scales.name], [f"z{index}"]))
-        graph.value_info.append(helper.make_tensor_value_info(f"z{index}", TensorProto.FLOAT, [20]))
+        # x + 0 * sum(w), of a w of 20 elements.
+        scales, z, w, total, none, x = (f"{n}{index}" for n in ("scales", *"zwtnx"))
+        graph.initializer.append(numpy_helper.from_array(np.array([0.3125], np.float32), scales))
+        graph.node.extend([
+            helper.make_node("Resize", [before, "", scales], [z]),
+            helper.make_node("Add", [z, "twenty"], [w]),
+            helper.make_node("ReduceSum", [w], [total], keepdims=0),
+            helper.make_node("Mul", [total, "zero"], [none]),
+            helper.make_node("Add", [before, none], [x]),
+        ])  # fmt: skip
+        before = x
+    nodes[0].input[0] = before
+    graph.node.extend(nodes)
     onnx.save(loaded, model)
-    assert report_of(model, 5e-5).passed
+    assert report_of(model, 3e-2, dtype="fp16").passed
