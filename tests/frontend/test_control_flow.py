@@ -1,4 +1,4 @@
-"""Branches, loops and sequences against ONNX Runtime; what cannot be unrolled is refused."""
+"""Branches, loops and sequences against ONNX Runtime, all of them unrolled; what is refused."""
 
 from __future__ import annotations
 
@@ -522,26 +522,49 @@ def loop_of(trips, condition="yes", more=""):
 
 #: Nodes, and words of the reason.
 REFUSED = {
-    "loop at run time": (loop_of("", "flag"), "no trip count bounds it"),
-    "computed condition": (loop_of(""), "no trip count bounds it"),
     "endless": (loop_of("", ""), "neither a trip count nor a condition"),
-    "computed trip count": (
-        loop_of("n", more="s = ReduceMax<keepdims=0>(x) n = Cast<to=7>(s)"),
-        "its trip count is computed at run time",
-    ),
-    "too long": (
-        loop_of("n", more="n = Constant<value_int=90000>()"),
-        "its 90000 iterations of 4 nodes exceed the 4000 nodes",
-    ),
     "endless while": (
         ("y = Loop(, yes, x) <body = b (int64 i, bool c, float[2,3] a) => (bool d, float[2,3] t) "
         "{ t = Add(a, x) d = Identity(c) }>"),
-        "its unbounded iterations of 2 nodes exceed",
+        "its condition is never false, and no trip count bounds it",
     ),
-    "scan output of a while": (
-        WHILE.replace("y = L", "u, y = L").replace("float[2,3] t)", "float[2,3] t, float[2,3] a2)")
-        .replace("{ q", "{ a2 = Neg(a) q"),
-        "on which the extent of its result 'y' depends",
+    "rows without a bound": (
+        ("n = Cast<to=7>(flag) u, y = Loop(n, yes, x) <body = b (int64 i, bool c, float a) => "
+        "(bool d, float t, float s) { d = Identity(c) t = Add(a, x) s = Neg(a) }>"),
+        "its result 'y' has a row of each: give the largest number that can be (`--bound u=1000`)",
+    ),
+    "state that grows": (
+        ("n = Cast<to=7>(flag) y = Loop(n, yes, x) <body = b (int64 i, bool c, float a) => "
+        "(bool d, float t) { d = Identity(c) t = Concat<axis=0>(a, x) }>"),
+        "its state 'x' is float32[2, 3] before an iteration and float32[4, 3] after it",
+    ),
+    "long, with a state that grows": (
+        ("n = Constant<value_int=90000>() y = Loop(n, yes, x) <body = b (int64 i, bool c, float a) "
+        "=> (bool d, float t) { d = Identity(c) t = Concat<axis=0>(a, x) }>"),
+        "exceed the 4000 nodes that the loops of a model are unrolled to, and its state",
+    ),
+    "state of another type": (
+        ("n = Cast<to=7>(flag) y = Loop(n, yes, x) <body = b (int64 i, bool c, float a) => "
+        "(bool d, int32 t) { d = Identity(c) t = Cast<to=6>(a) }>"),
+        "its state 'x' is float32[2, 3] before an iteration and int32[2, 3] after it",
+    ),
+    "sequence as a state": (
+        ("n = Cast<to=7>(flag) e = SequenceEmpty() s = Loop(n, yes, e) <body = b (int64 i, bool c, "
+        "seq(float) a) => (bool d, seq(float) t) { d = Identity(c) t = SequenceInsert(a, x) }> "
+        "y = ConcatFromSequence<axis=0>(s)"),
+        "its state 'e' is a sequence, and its iterations are not unrolled",
+    ),
+    "what it reads has a size of its own": (
+        ("n = Cast<to=7>(flag) p = NonZero(x) y = Loop(n, yes, x) <body = b (int64 i, bool c, "
+        "float a) => (bool d, float t) { d = Identity(c) f = Cast<to=1>(p) "
+        "m = ReduceSum<keepdims=0>(f) t = Add(a, m) }>"),
+        "the captured value 'p' has a number of elements, from node 'p' (NonZero), that is known",
+    ),
+    "what it leaves has a size of its own": (
+        ("n = Cast<to=7>(flag) p = Constant<value = int64[2,6] {0,0,0,0,0,0,0,0,0,0,0,0}>() "
+        "y = Loop(n, yes, p) <body = b (int64 i, bool c, int64 a) => (bool d, int64 t) "
+        "{ d = Identity(c) f = Cast<to=1>(a) q = Transpose(x) g = MatMul(q, f) t = NonZero(x) }>"),
+        "what one iteration leaves to the next has a number of elements that is known only",
     ),
     "branches of other shapes": (
         ("y = If(flag) <then_branch = t () => (float r) { r = Relu(x) }, "
@@ -633,6 +656,28 @@ def test_refused(case):
         load_model(model_of(nodes))
     assert reason in str(caught.value)
     assert caught.value.remedy
+
+
+#: Loops that only the virtual machine runs.
+OF_THE_MACHINE = {
+    "condition at run time": loop_of("", "flag"),
+    "computed condition": loop_of(""),
+    "computed trip count": loop_of("n", more="n = Cast<to=7>(flag)"),
+    "rows of a while": WHILE.replace("y = L", "u, y = L")
+    .replace("float[2,3] t)", "float[2,3] t, float[2,3] a2)")
+    .replace("{ q", "{ a2 = Neg(a) q"),
+    "too long": loop_of("n", more="n = Constant<value_int=90000>()"),
+}
+
+
+@pytest.mark.parametrize("case", OF_THE_MACHINE)
+def test_without_a_virtual_machine(case):
+    model = model_of(OF_THE_MACHINE[case])
+    assert load_model(model).loops
+    with pytest.raises(UnsupportedModelError, match="standalone libraries and CUDA graphs") as told:
+        load_model(model, has_machine=False)
+    assert "y" in str(told.value)
+    assert told.value.remedy
 
 
 @pytest.mark.parametrize("case", INVALID)

@@ -90,9 +90,14 @@ class Compilation:
     times: StageTimes = field(default_factory=StageTimes)
     #: The model, if it was read before: by a compilation of several shapes.
     parsed: Source | None = None
-    #: Compilations of several shapes, which go through the stages up to "lower" on their own: see
-    #: `.variants`.
+    #: Compilations of several shapes, or of one with loops, which go through the stages up to
+    #: "lower" on their own: see `.variants`.
     variants: list[Compilation] = field(default_factory=list)
+    #: Those of the bodies of loops in it, and which loop it is the body of: see `.loops`.
+    bodies: list[Compilation] = field(default_factory=list)
+    loop: str = ""
+    #: True if it is one of these, and not the whole.
+    is_part: bool = False
     #: What ``main`` of this program is called beside other shapes' ones.
     entry: str = "main"
     #: Names of the weights in the file, where other shapes have the same ones.
@@ -115,11 +120,6 @@ class Compilation:
     def standalone(self) -> bool:
         """True if a library is made that needs no TVM."""
         return self.options.format == STANDALONE
-
-    @property
-    def is_variant(self) -> bool:
-        """True if it is one of several shapes of a module."""
-        return self.parsed is not None
 
     @property
     def half(self) -> bool:

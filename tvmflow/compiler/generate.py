@@ -24,6 +24,7 @@ from ..runtime.devices import FP16_EXTENSION, FP64_EXTENSION
 from ..runtime.json_types import JsonObject
 from ..schedules import Scheduled, fallback
 from .compilation import Attempt, Compilation
+from .loops import weight_names, with_bodies
 from .scheduling import described, reason_of
 from .variants import nodes_by_function, parts
 
@@ -166,7 +167,9 @@ def _metadata(job: Compilation) -> JsonObject:
         },
         "cpu": job.target.cpu,
     }
-    if job.variants:
+    if len(job.variants) == 1:
+        about["weight_names"] = weight_names(job.variants[0])
+    elif job.variants:
         about["variants"] = [variant_metadata(each, sources) for each in job.variants]
         about["shared_memory_bytes"] = job.shared_bytes
         about["batch"] = None if job.batch is None else job.batch.report()
@@ -174,22 +177,24 @@ def _metadata(job: Compilation) -> JsonObject:
 
 
 def _of_shape(job: Compilation, sources: Sequence[str]) -> JsonObject:
-    """What one shape of a module is made of."""
+    """What one shape of a module is made of, the bodies of loops included."""
+    all_parts = list(with_bodies(job))
+    schedules = {n: choice for each in all_parts for n, choice in each.schedules.items()}
     return {
         "inputs": job.model.inputs,
         "outputs": job.model.outputs,
         "call_checks": list(map(asdict, job.model.call_checks)),
         "kernels": [
             kernel
-            for kernel in kernel_names(sources, job.schedules)
-            if not job.is_variant or kernel["function"] in job.schedules
+            for kernel in kernel_names(sources, schedules)
+            if not job.is_part or kernel["function"] in schedules
         ],
-        "schedules": {name: choice.report() for name, choice in job.schedules.items()},
-        "nodes": job.nodes,
-        "fusion_left": fusion_left(job.unscheduled),
-        "algorithms": [choice.report() for choice in job.choices],
+        "schedules": {name: choice.report() for name, choice in schedules.items()},
+        "nodes": {name: nodes for each in all_parts for name, nodes in each.nodes.items()},
+        "fusion_left": [left for each in all_parts for left in fusion_left(each.unscheduled)],
+        "algorithms": [choice.report() for each in all_parts for choice in each.choices],
         "settled_storage": job.storage_origin,
-        "placements": [placement.report() for placement in job.placements],
+        "placements": [place.report() for each in all_parts for place in each.placements],
         "memory": job.memory.report(),
     }
 
@@ -198,7 +203,7 @@ def variant_metadata(job: Compilation, sources: Sequence[str]) -> JsonObject:
     """What one of several shapes says instead of the whole module."""
     return {
         "entry": job.entry,
-        "weight_names": list(job.weight_names.values()),
+        "weight_names": weight_names(job),
         "half_sums": job.half_sums,
         **_of_shape(job, sources),
     }

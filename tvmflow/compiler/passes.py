@@ -63,7 +63,10 @@ WEIGHTS = "tvmflow.weights"
 def import_model(job: Compilation) -> None:
     """ONNX to Relax, with static shapes and constant weights."""
     source, options = job.parsed or job.source, job.options
-    job.model = load_model(source, options.static_shapes or None, bounds=options.bounds)
+    job.model = load_model(
+        source, options.static_shapes or None, bounds=options.bounds,
+        has_machine=not (job.standalone or options.cuda_graph),
+    )  # fmt: skip
     job.mod = job.model.mod
 
 
@@ -273,7 +276,7 @@ def schedule_functions(job: Compilation, mod: IRModule) -> IRModule:
     with journals_of(job) as journals:
         mod, job.schedules = schedule_module(mod, job.target, job.attempt, journals, nodes)
     job.scheduled = mod
-    if not job.is_variant:
+    if not job.is_part:
         tell_matches(job.attempt, job.schedules)
     return mod
 

@@ -127,28 +127,50 @@ compile.__signature__ = _with_fields()  # type: ignore[attr-defined]
 
 
 def run_variants(job: Compilation, progress: Progress | None, dump: Dump | None) -> None:
-    """Run all stages, for several shapes those up to "weights" for one after the other."""
+    """Run all stages; those up to "weights" for each of several shapes, and each body of a loop."""
+    from .loops import bodies_of, with_bodies
     from .variants import FunctionPool, WeightPool, expand_variants, kept_apart
 
     job.variants = expand_variants(job)
-    if not job.variants:
-        run_stages(job, progress=progress, dump=dump)
-        return
-    weights, functions = WeightPool(), FunctionPool()
-    for number, each in enumerate(job.variants):
+    is_one = not job.variants
+    if is_one:
+        run_stages(job, until="import", progress=progress, dump=dump)
+        if not job.model.loops:
+            run_stages(job, first="simplify", progress=progress, dump=dump)
+            return
+        job.variants = [replace(job, variants=[], is_part=True)]
+    weights, functions, number = WeightPool(), FunctionPool(), 0
+    for each in job.variants:
         each.times = job.times
-        run_stages(each, until="weights", progress=progress, dump=dump, suffix=_suffix(number))
-        weights.add(each)
-        functions.rename(each)
-        if not job.standalone:
-            # Constants have become weights, which the shapes share.
-            each.model = replace(each.model, mod=each.mod)
+        if not is_one:
+            run_stages(each, until="import", progress=progress, dump=dump, suffix=_suffix(number))
+        each.bodies = bodies_of(each)
+        for part in with_bodies(each):
+            run_stages(
+                *(part, "simplify", "weights"),
+                progress=progress, dump=dump, suffix=_suffix(number),
+            )  # fmt: skip
+            weights.add(part)
+            functions.rename(part)
+            if not job.standalone:
+                # Constants have become weights, which the shapes share.
+                part.model = replace(part.model, mod=part.mod)
+            number += 1
     first = job.variants[0]
     job.model, job.target, job.storage_origin = first.model, first.target, first.storage_origin
     job.weights, job.weight_scopes = weights.weights, weights.scopes
     if job.batch is not None:
         job.batch = kept_apart(job, job.batch)
     run_stages(job, first="schedule", progress=progress, dump=dump)
+
+
+def run_with_bodies(job: Compilation, first: str, until: str) -> list[IRModule]:
+    """Run some stages of a compilation, and of the bodies of the loops in its model."""
+    from .loops import bodies_of, with_bodies
+
+    programs = [run_stages(job, first, until)]
+    bodies = (part for body in bodies_of(job) for part in with_bodies(body))
+    return programs + [run_stages(body, "simplify", until) for body in bodies]
 
 
 def _suffix(number: int) -> str:
@@ -158,9 +180,9 @@ def _suffix(number: int) -> str:
 
 def run_stages(
     job: Compilation,
-    *,
     first: str = "import",
     until: str = "export",
+    *,
     progress: Progress | None = None,
     dump: Dump | None = None,
     suffix: str = "",
@@ -202,7 +224,7 @@ def run_stages(
 
 def _run_stage(stage: Stage, job: Compilation, dump: Dump | None, stem: str) -> None:
     """Run a stage for each shape, or for all at once; write what it makes if that is wanted."""
-    from .variants import merge_lowered, merge_schedules, share_memory
+    from .variants import merge_lowered, merge_schedules, parts, share_memory
 
     def run(each: Compilation, name: str) -> None:
         with dump.stage(each, name) if dump is not None else nullcontext():
@@ -211,11 +233,11 @@ def _run_stage(stage: Stage, job: Compilation, dump: Dump | None, stem: str) -> 
     if not job.variants or stage.name not in ("schedule", "lower"):
         run(job, stem)
         return
-    if stage.name == "lower" and not job.standalone:
+    if stage.name == "lower" and len(job.variants) > 1 and not job.standalone:
         for each in job.variants:
             each.rooms = None
             stage(each)
         share_memory(job)
-    for number, each in enumerate(job.variants):
+    for number, each in enumerate(parts(job)):
         run(each, f"{stem}{_suffix(number)}")
     (merge_schedules if stage.name == "schedule" else merge_lowered)(job)

@@ -28,6 +28,7 @@ from ..graph.memory import shared_rooms
 from ..ir.names import nodes_of_functions, unique, with_renamed_functions
 from ..module.weights import content_digest
 from .compilation import Attempt, Compilation
+from .loops import with_bodies, with_loops
 from .scheduling import tell_matches
 
 
@@ -61,6 +62,7 @@ def expand_variants(job: Compilation) -> list[Compilation]:
             target=job.target,
             parsed=source,
             entry=f"main_{number}" if number else "main",
+            is_part=True,
         )
         for number, shapes in enumerate(expansion.variants)
     ]
@@ -182,8 +184,11 @@ def merged(mods: Mapping[str, IRModule]) -> IRModule:
 
 
 def parts(job: Compilation) -> Sequence[Compilation]:
-    """What goes through the stages up to "lower": the variants, or a job of one shape itself."""
-    return job.variants or [job]
+    """What goes through the stages up to "lower": the variants, or a job of one shape itself.
+
+    Behind each the bodies of its loops.
+    """
+    return [part for each in job.variants for part in with_bodies(each)] or [job]
 
 
 def begin_schedules(job: Compilation, attempt: Attempt | None = None) -> None:
@@ -195,14 +200,15 @@ def begin_schedules(job: Compilation, attempt: Attempt | None = None) -> None:
             each.attempt, each.mod = attempt, each.unscheduled
     if job.variants:
         job.attempt = attempt or job.attempt
-        job.unscheduled = merged({each.entry: each.unscheduled for each in job.variants})
+        job.unscheduled = merged({each.entry: each.unscheduled for each in parts(job)})
 
 
 def merge_schedules(job: Compilation) -> None:
     """Collect the choices for all functions, and the functions with them."""
-    job.schedules = {n: s for each in reversed(job.variants) for n, s in each.schedules.items()}
-    job.scheduled = merged({each.entry: each.scheduled for each in job.variants})
-    job.half_sums = sorted({length for each in job.variants for length in each.half_sums})
+    each_part = parts(job)
+    job.schedules = {n: s for each in reversed(each_part) for n, s in each.schedules.items()}
+    job.scheduled = merged({each.entry: each.scheduled for each in each_part})
+    job.half_sums = sorted({length for each in each_part for length in each.half_sums})
     tell_matches(job.attempt, job.schedules)
 
 
@@ -215,8 +221,10 @@ def share_memory(job: Compilation) -> None:
 
 
 def merge_lowered(job: Compilation) -> None:
-    """Make one program of those of the variants."""
-    job.mod = merged({each.entry: each.mod for each in job.variants})
+    """Make one program of those of the variants and of their loops."""
+    job.mod = merged({each.entry: each.mod for each in parts(job)})
+    if any(each.bodies for each in job.variants):
+        job.mod = with_loops(job.mod, job.variants)
 
 
 def nodes_by_function(job: Compilation) -> dict[str, list[str]]:

@@ -1,4 +1,7 @@
-"""If, Loop and Scan: branches are inlined or selected from, loops unrolled.
+"""If, Loop and Scan: branches are inlined or selected from, short loops unrolled.
+
+Long loops, and those whose number of iterations is computed, run in the virtual machine
+(:mod:`.machine_loops`).
 
 ONNX's operators are specified at https://onnx.ai/onnx/operators/; :mod:`.expansion` says how nodes
 are put in their place.
@@ -14,9 +17,14 @@ import onnx
 
 from ..ir.units import counted
 from .converter import InvalidNode, Refusal, normalized_axis
-from .expansion import Expansion, Nodes, expands
-from .nested import names_of
+from .expansion import Expansion, Nodes, UnknownError, conjunction, expands
+from .machine_loops import Repeated, Rows, Slices, run_loop
+from .nested import all_nodes, names_of
 from .source import DTYPES
+
+#: Nodes that a loop is unrolled to where the virtual machine could run it: they are fused and
+#: scheduled in seconds, and run without a look at the condition between iterations.
+UNROLLED_NODES = 400
 
 
 @expands("If")
@@ -58,7 +66,7 @@ def branch(c: Expansion) -> Nodes[None]:
 
 @expands("Loop")
 def loop(c: Expansion) -> Nodes[None]:
-    """Unroll a loop with a constant trip count, or whose condition becomes false while unrolled.
+    """Unroll a short loop with a constant trip count, or whose condition becomes false meanwhile.
 
     Where the condition is computed, the iterations behind the one that makes it false are computed,
     too, and what they make of the state is dropped::
@@ -71,32 +79,60 @@ def loop(c: Expansion) -> Nodes[None]:
                      return d, b)               loop/1/b = Add(s, w)
                                                 y        = Where(e, loop/1/b, s)
 
-    As ONNX has it, what the body returns as condition is ignored where the node is given none.
+    Others run in the virtual machine; those that cannot, as their state grows, are unrolled if they
+    are not too long.  As ONNX has it, what the body returns as condition is ignored where the node
+    is given none.
     """
     body, state = c.body("body"), c.inputs[2:]
-    trips = c.integer(0, "trip count") if c.has(0) else None
     _check_body(c, body, len(state) + 2, len(state) + 1)
-    scans: dict[int, list[str]] = {i: [] for i in range(len(state), len(body.output) - 1)}
-    used = [index for index in scans if c.is_used(index)]
-    wanted = [*range(len(state) + 1), *(index + 1 for index in used)]
+    given = c.inputs[1] if c.has(1) else ""
+    trips: int | str | None = None
+    if c.has(0):
+        trips = c.inputs[0] if c.known(c.inputs[0]) is None else c.integer(0, "trip count")
+    if trips is None and not given:
+        raise Refusal("it has neither a trip count nor a condition")
+    places = range(len(state), len(body.output) - 1)
+    whole = Repeated(
+        body, dict(zip(names_of(body.input)[2:], state, strict=True)), 1, trips, given,
+        body.input[0], body.input[1],
+        rows=[Rows(place + 1, place) for place in places if c.is_used(place)],
+    )  # fmt: skip
+    if isinstance(trips, str):
+        yield from run_loop(c, whole)
+    else:
+        yield from _unrolled(c, whole, trips)
+
+
+def _unrolled(c: Expansion, loop: Repeated, trips: int | None) -> Nodes[None]:
+    """Unroll a loop, or let the virtual machine run it."""
+    body, state, used = loop.body, list(loop.state.values()), [rows.result for rows in loop.rows]
+    scans: dict[int, list[str]] = {place: [] for place in used}
+    wanted = [*range(len(state) + 1), *(rows.place for rows in loop.rows)]
+    nodes = sum(1 for _ in all_nodes(body.node))
+    refused: Refusal | None = None
     # Scalars, or tensors with one axis: exporters have both.
     ranks = [len(value.type.tensor_type.shape.dim) for value in body.input[:2]]
     # The condition of the next iteration, "" where there is none; and what the body returned.
-    going, told = (c.inputs[1] if c.has(1) else ""), ""
-    if trips is None and not going:
-        raise Refusal("it has neither a trip count nor a condition")
+    going, told = loop.condition, ""
     for number in count():
         truth = c.truth(going) if going else True
         if truth is False or (trips is not None and number >= trips):
             break
+        must = truth is None and (trips is None or bool(used))
+        total = number + 1 if truth else trips
+        if refused is None and (must or (total or 0) * nodes > UNROLLED_NODES):
+            unrolled, c.values.unrolled = c.values.unrolled, c.values.unrolled - number * nodes
+            try:
+                yield from run_loop(c, loop)
+            except (InvalidNode, UnknownError):
+                raise
+            except Refusal as refusal:
+                if must:
+                    raise
+                refused, c.values.unrolled = refusal, unrolled
+            else:
+                return
         if truth is None:
-            if trips is None:
-                raise Refusal("its condition is computed at run time, and no trip count bounds it")
-            if used:
-                raise Refusal(
-                    "its condition is computed at run time, on which the extent of its result "
-                    f"{c.node.output[used[0]]!r} depends"
-                )
             going = yield from c.scalar(going)
         if going or not told:
             # An iteration that counts has a true condition.
@@ -105,32 +141,23 @@ def loop(c: Expansion) -> Nodes[None]:
         arguments = dict(zip(names_of(body.input), [index, told, *state], strict=True))
         times = "unbounded" if trips is None else str(trips)
         told, *results = yield from c.iteration(
-            body, number, times, arguments, wanted, condition=going if truth is None else None
-        )
+            body, number, times, arguments, wanted,
+            condition=going if truth is None else None, otherwise=refused,
+        )  # fmt: skip
         for place, old in enumerate(state):
             new = results[place]
             if truth is None:
                 new = yield from c.selected(going, new, old, "a state before and after it")
             state[place] = new
-        for place in used:
-            scans[place].append(results[place])
+        for place, result in zip(used, results[len(state) :], strict=True):
+            scans[place].append(result)
         if going:
-            going = yield from _conjunction(c, going, told)
+            going = yield from conjunction(c, going, told)
     for place, name in enumerate(state):
         yield from c.result(place, name)
     for place in used:
         name = yield from _scanned(c, scans[place], 0, body.output[place + 1])
         yield from c.result(place, name)
-
-
-def _conjunction(c: Expansion, first: str, second: str) -> Nodes[str]:
-    """Return whether both of two conditions hold."""
-    for one, other in ((first, second), (second, first)):
-        truth = c.truth(one)
-        if truth is not None:
-            return other if truth else one
-    second = yield from c.scalar(second)
-    return (yield from c.make("And", [first, second]))
 
 
 def _check_body(c: Expansion, body: onnx.GraphProto, inputs: int, least: int) -> None:
@@ -161,7 +188,7 @@ def _scanned(
 
 @expands("Scan")
 def scan(c: Expansion) -> Nodes[None]:
-    """Unroll a loop over the slices of tensors along an axis.
+    """Unroll a loop over the slices of tensors along an axis, unless it is long.
 
     ::
 
@@ -178,13 +205,37 @@ def scan(c: Expansion) -> Nodes[None]:
     body, inputs = c.body("body"), int(c.attributes.get("num_scan_inputs", 0))
     state, scanned = _parted(c, c.inputs, inputs)
     outputs = len(body.output) - len(state)
-    found = yield from _scan(
-        c, state, scanned, "",
-        input_axes=_listed(c, "scan_input_axes", inputs),
-        backward=_listed(c, "scan_input_directions", inputs),
-    )  # fmt: skip
+    input_axes = _listed(c, "scan_input_axes", inputs)
+    backward = _listed(c, "scan_input_directions", inputs)
     output_axes = _listed(c, "scan_output_axes", outputs)
     reverse = _listed(c, "scan_output_directions", outputs)
+    axes, length = _scanned_axes(c, body, state, scanned, input_axes)
+    refused = None
+    if length * sum(1 for _ in all_nodes(body.node)) > UNROLLED_NODES:
+        names = names_of(body.input)
+        places = range(len(state), len(body.output))
+        try:
+            yield from run_loop(c, Repeated(
+                body, dict(zip(names, state, strict=False)), 0, length,
+                slices=[
+                    Slices(name, tensor, axis, length, bool(back))
+                    for name, tensor, axis, back in zip(
+                        names[len(state) :], scanned, axes, backward, strict=True)
+                ],
+                rows=[
+                    Rows(place, place, output_axes[place - len(state)],
+                         bool(reverse[place - len(state)]))
+                    for place in places if c.is_used(place)
+                ],
+            ))  # fmt: skip
+            return
+        except (InvalidNode, UnknownError):
+            raise
+        except Refusal as refusal:
+            refused = refusal
+    found = yield from _scan(
+        c, state, scanned, "", input_axes=input_axes, backward=backward, otherwise=refused
+    )
     for place, name in enumerate(found[0]):
         yield from c.result(place, name)
     for place, names in found[1].items():
@@ -231,19 +282,11 @@ def _batched_scan(c: Expansion) -> Nodes[None]:
 
 def _scan(
     c: Expansion, state: Sequence[str], scanned: Sequence[str], label: str, *,
-    input_axes: Sequence[int], backward: Sequence[int],
+    input_axes: Sequence[int], backward: Sequence[int], otherwise: Refusal | None = None,
 ) -> Nodes[tuple[list[str], dict[int, list[str]]]]:  # fmt: skip
     """Unroll a scan; return the state, and what each iteration made of the results in use."""
     body = c.body("body")
-    _check_body(c, body, len(state) + len(scanned), len(state))
-    axes, lengths = [], set()
-    for name, axis in zip(scanned, input_axes, strict=True):
-        shape = c.type_of(name).shape
-        axes.append(normalized_axis(axis, len(shape)))
-        lengths.add(c.extent(name, axes[-1]))
-    if len(lengths) != 1:
-        raise InvalidNode(f"the tensors that it scans have different lengths: {sorted(lengths)}")
-    (length,) = lengths
+    axes, length = _scanned_axes(c, body, state, scanned, input_axes)
     used = [i for i in range(len(state), len(body.output)) if c.is_used(i)]
     scans: dict[int, list[str]] = {index: [] for index in used}
     state = list(state)
@@ -254,12 +297,35 @@ def _scan(
             slices.append((yield from _slice(c, name, axis, index, f"{label}{number}")))
         arguments = dict(zip(names_of(body.input), [*state, *slices], strict=True))
         results = yield from c.iteration(
-            body, f"{label}{number}", str(length), arguments, [*range(len(state)), *used]
+            body,
+            f"{label}{number}",
+            str(length),
+            arguments,
+            [*range(len(state)), *used],
+            otherwise=otherwise,
         )
         state = results[: len(state)]
         for index in used:
             scans[index].append(results[index])
     return state, scans
+
+
+def _scanned_axes(
+    c: Expansion,
+    body: onnx.GraphProto,
+    state: Sequence[str],
+    scanned: Sequence[str],
+    axes: Sequence[int],
+) -> tuple[list[int], int]:
+    """Return the axes that are scanned, counted from the front, and their length."""
+    _check_body(c, body, len(state) + len(scanned), len(state))
+    found, lengths = [], set()
+    for name, axis in zip(scanned, axes, strict=True):
+        found.append(normalized_axis(axis, len(c.type_of(name).shape)))
+        lengths.add(c.extent(name, found[-1]))
+    if len(lengths) != 1:
+        raise InvalidNode(f"the tensors that it scans have different lengths: {sorted(lengths)}")
+    return found, lengths.pop()
 
 
 def _slice(c: Expansion, name: str, axis: int, index: int, label: str) -> Nodes[str]:

@@ -52,7 +52,7 @@ _T = TypeVar("_T")
 Nodes = Generator[onnx.NodeProto, None, _T]
 
 
-class _UnknownError(Exception):
+class UnknownError(Exception):
     """Something that a node reads is not known, as what computes it is refused."""
 
 
@@ -75,6 +75,8 @@ class Values:
     unrolled: int = 0
     #: What the walk knows of sizes that are known only at run time.
     sizes: RunTimeSizes | None = None
+    #: Whether loops may be the virtual machine's (:mod:`.machine_loops`).
+    has_machine: bool = True
 
     def __post_init__(self) -> None:
         self.used.update(self.graph.consumers())
@@ -139,7 +141,7 @@ class Expansion:
         if name in self.values.sequences:
             raise InvalidNode("a sequence, or an optional value without one, is given for a tensor")
         if not self.values.is_known(name):
-            raise _UnknownError
+            raise UnknownError
         return self.graph.type_of(name)
 
     def extent(self, name: str, axis: int) -> int:
@@ -156,7 +158,7 @@ class Expansion:
         """Return the names of a sequence's tensors."""
         name = self.values.resolve(name)
         if not self.values.is_known(name):
-            raise _UnknownError
+            raise UnknownError
         found = self.values.sequences.get(name)
         if found is None:
             raise InvalidNode("a tensor, or an optional value without one, is given for a sequence")
@@ -185,7 +187,23 @@ class Expansion:
             raise InvalidNode(f"its {what} is {kind}, expected one bool")
         return None if value is None else bool(_single(value, what))
 
+    def bound(self) -> tuple[str, int] | None:
+        """Return the user's bound of the node or one of its results, and what it is given for."""
+        return None if self.values.sizes is None else self.values.sizes.bound_of(self.node)
+
     # Nodes -------------------------------------------------------------------------------------
+
+    def take(self, node: onnx.NodeProto, types: Sequence[TensorType]) -> None:
+        """Add a node that is none of ONNX's; ``types`` are its results'."""
+        assert self.values.sizes is not None
+        self.values.sizes.emit_node(node, types)
+
+    def mark_rows(
+        self, name: str, axis: int, iterations: str, most: int, limit: tuple[str, int] | None
+    ) -> None:
+        """Note that a value has a row of each iteration, of which there are ``most``."""
+        assert self.values.sizes is not None
+        self.values.sizes.mark_rows(self.node, name, axis, iterations, most, limit)
 
     def fresh(self, name: str) -> str:
         """Return a name that nothing has yet, after the node."""
@@ -284,11 +302,12 @@ class Expansion:
 
     def iteration(
         self, body: onnx.GraphProto, label: int | str, trips: str, arguments: Mapping[str, str],
-        wanted: Sequence[int], *, condition: str | None = None,
+        wanted: Sequence[int], *, condition: str | None = None, otherwise: Refusal | None = None,
     ) -> Nodes[list[str]]:  # fmt: skip
         """Add an iteration of a loop as :meth:`instance` does; refuse a loop that is too long.
 
-        ``trips`` says how many iterations there are.
+        ``trips`` says how many iterations there are, ``otherwise`` why the virtual machine does not
+        run it.
         """
         count = sum(1 for _ in all_nodes(body.node))
         self.values.unrolled += count
@@ -296,6 +315,7 @@ class Expansion:
             raise Refusal(
                 f"its {trips} iterations of {counted(count, 'node')} exceed the {MOST_NODES} nodes "
                 "that the loops of a model are unrolled to"
+                + (f", and {otherwise}" if otherwise is not None else "")
             )
         return (yield from self.instance(body, str(label), arguments, wanted, condition=condition))
 
@@ -333,6 +353,17 @@ class Expansion:
         raise Refusal(
             f"its condition is computed at run time, and {what} differ: {kinds[0]} and {kinds[1]}"
         )
+
+
+def conjunction(c: Expansion, first: str, second: str) -> Nodes[str]:
+    """Return whether both of two conditions hold."""
+    for one, other in ((first, second), (second, first)):
+        truth = c.truth(one)
+        if truth is not None:
+            return other if truth else one
+    first = yield from c.scalar(first)
+    second = yield from c.scalar(second)
+    return (yield from c.make("And", [first, second]))
 
 
 #: Expands a node, and says what its results are.
@@ -379,7 +410,7 @@ def _expansion(node: onnx.NodeProto, values: Values) -> Iterator[onnx.NodeProto]
         return  # something before it is refused
     try:
         yield from EXPANDERS[node.op_type](expansion)
-    except _UnknownError:
+    except UnknownError:
         return
     except InvalidNode as broken:
         raise invalid(node, str(broken)) from None

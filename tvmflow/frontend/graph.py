@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -79,6 +79,8 @@ class Graph:
     #: Of outputs with an axis of which only the first elements count: the axis, and the name of the
     #: int64 scalar that is their number.
     counts: dict[str, tuple[int, str]] = field(default_factory=dict)
+    #: Bodies of the loops that the virtual machine runs, by the node: :mod:`.machine_loops`.
+    loops: dict[str, Graph] = field(default_factory=dict)
     #: Bounds that were asked for.
     limits: list[Limit] = field(default_factory=list)
     #: Operator, name and reason of the nodes that cannot be compiled, as :meth:`refuse` noted them.
@@ -108,6 +110,12 @@ class Graph:
         """Return the initializers that these constants are, or were computed from."""
         found = (self.origins.get(name, (name,)) for name in names if name in self.constants)
         return tuple(dict.fromkeys(chain.from_iterable(found)))
+
+    def with_bodies(self) -> Iterator[Graph]:
+        """Yield the graph, and those of all loops in it and in each other."""
+        yield self
+        for body in self.loops.values():
+            yield from body.with_bodies()
 
     def drop_unused_nodes(self) -> None:
         """Keep only nodes that an output, or the number of its elements, depends on."""

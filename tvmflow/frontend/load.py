@@ -53,6 +53,8 @@ class ImportedModel:
     half: bool = False
     #: Bounds of the user's for sizes known only at run time.
     limits: tuple[SizeLimit, ...] = ()
+    #: Bodies of the loops in it, by the name that `tvmflow.ir.loops` calls them by.
+    loops: dict[str, ImportedModel] = field(default_factory=dict)
 
 
 def load_model(
@@ -61,6 +63,7 @@ def load_model(
     *,
     bounds: Mapping[str, int] | None = None,
     large_weight_bytes: int = LARGE_WEIGHT_BYTES,
+    has_machine: bool = True,
 ) -> ImportedModel:
     """Import an ONNX model.
 
@@ -68,6 +71,7 @@ def load_model(
     memory, or one that `open_model` has parsed; ``shapes`` are those of inputs with dynamic
     dimensions, by name, and ``bounds`` those of sizes known only at run time, by node or value.
     Weights of at least ``large_weight_bytes`` are not loaded but returned as memory-mapped arrays.
+    ``has_machine``: what runs it is TVM's virtual machine, which has loops.
 
     Raises ``ModelError`` if the model cannot be read, is damaged or describes no computation;
     ``ShapeError`` if an input's shape is not static in the end, or a bound is for nothing;
@@ -76,24 +80,38 @@ def load_model(
     source = open_model(model, large_weight_bytes)
     graph = prepare(source, shapes)
     output_names = list(graph.outputs)
-    propagate(graph, bounds)
+    propagate(graph, bounds, has_machine=has_machine)
     limits = _add_counts(graph, output_names)
     widen(graph)
+    model = _converted(graph, output_names, limits)
+    if problems := [found for each in graph.with_bodies() for found in each.problems]:
+        raise unsupported(problems, source.label)
+    return model
+
+
+def _converted(
+    graph: Graph, output_names: Sequence[str], limits: tuple[SizeLimit, ...] = ()
+) -> ImportedModel:
+    """Convert a graph and the bodies of its loops; without a module where that has problems."""
     fold_batch_norms(graph)
     keep_nibbles(graph)
     mod, weights = to_relax(graph)
-    if mod is None:
-        raise unsupported(graph.problems, source.label)
     outputs = []
     for name, value in zip(output_names, graph.outputs, strict=True):
-        kind = graph.type_of(value)
+        kind = graph.type_of(value) if value in graph.types or value in graph.constants else None
+        if kind is None:
+            continue  # what makes it is refused
         dtype = "float16" if value in graph.half_outputs else kind.dtype
         axis = graph.counts[value][0] if value in graph.counts else None
         outputs.append(TensorInfo(name, kind.shape, dtype, bounded_axis=axis))
+    loops = {
+        name: _converted(body, [f"output_{index}" for index in range(len(body.outputs))])
+        for name, body in graph.loops.items()
+    }
     return ImportedModel(
         graph.name, mod, graph.inputs, tuple(outputs), weights,
         binding_names(graph), _initializers(graph), call_checks(graph), half=graph.is_widened,
-        limits=limits,
+        limits=limits, loops=loops,
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from .graph import (
     node_name,
     unknown_operator,
 )
+from .machine_loops import RUN_LOOP
 from .ops import RESULT_TYPES
 from .source import DTYPES, constant_value, dtype_name
 
@@ -46,7 +47,9 @@ _RANDOM = {
 _OF_SHAPES = ("EyeLike", "Shape", "Size")
 
 
-def propagate(graph: Graph, bounds: Mapping[str, int] | None = None) -> None:
+def propagate(
+    graph: Graph, bounds: Mapping[str, int] | None = None, *, has_machine: bool = True
+) -> None:
     """Infer static types, fold constants and drop nodes without effect, in place.
 
     Control flow and sequences become other nodes (:mod:`.expansion`), as do those whose results
@@ -54,20 +57,21 @@ def propagate(graph: Graph, bounds: Mapping[str, int] | None = None) -> None:
     nodes that have to run, and ``graph.problems`` those that never can: of unknown operators or
     domains, or with a result whose shape depends on values at run time in a way that has no rule.
     ``bounds`` are those of such results, by node or value, where the worst case is larger.
+    ``has_machine``: loops may be the virtual machine's (:mod:`.machine_loops`).
 
     Raises ``ModelError`` if ONNX's shape inference finds a contradiction, such as shapes that do
     not fit; ``UnsupportedModelError`` if an output is a sequence.
     """
-    _Walk(graph, bounds or {}).run()
+    _Walk(graph, bounds or {}, has_machine).run()
 
 
 class _Walk:
     """The walk over a graph's nodes."""
 
-    def __init__(self, graph: Graph, bounds: Mapping[str, int]):
+    def __init__(self, graph: Graph, bounds: Mapping[str, int], has_machine: bool):
         self.graph = graph
         self.kept: list[onnx.NodeProto] = []
-        self.values = Values(graph)
+        self.values = Values(graph, has_machine=has_machine)
         self.sizes = RunTimeSizes(graph, self.take, bounds)
         self.values.sizes = self.sizes
 
@@ -90,6 +94,8 @@ class _Walk:
             self.sizes.finish()
         graph.nodes = self.kept
         graph.drop_unused_nodes()
+        run = {node_attributes(node)["loop"] for node in graph.nodes if node.op_type == RUN_LOOP}
+        graph.loops = {name: body for name, body in graph.loops.items() if name in run}
 
     def _visit(self, node: onnx.NodeProto) -> None:
         """Give a node's results types, or values."""
@@ -99,7 +105,7 @@ class _Walk:
         if reason is not None:
             graph.refuse(node, reason)
             self.kept.append(node)
-        elif _is_identity(node, graph, values.used) and not self.sizes.is_limited(node):
+        elif _is_identity(node, graph, values.used) and not self._is_cut(node):
             values.aliases[node.output[0]] = node.input[0]
         elif any(name in values.sequences for name in inputs):
             raise invalid(node, "an input of it is a sequence, expected a tensor")
@@ -114,6 +120,10 @@ class _Walk:
                 graph.refuse(node, str(refusal))
                 self.kept.append(node)
             values.aliases |= self.sizes.cut(node)
+
+    def _is_cut(self, node: onnx.NodeProto) -> bool:
+        """Tell whether a bound is given for what an Identity passes on."""
+        return node.input[0] in self.sizes.bounded and self.sizes.is_limited(node)
 
     def take(self, node: onnx.NodeProto, given: Sequence[TensorType] | None = None) -> None:
         """Give the results of a node types, which are inferred or given; fold constants."""

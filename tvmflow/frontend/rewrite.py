@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -148,8 +149,21 @@ def widen(graph: Graph) -> None:
 
     Custom operators say themselves what types they take: models with some stay as they are.
     """
-    if any(node.domain for node in graph.nodes):
+    graphs = list(graph.with_bodies())
+    if any(node.domain for each in graphs for node in each.nodes):
         return
+    for each in graphs:
+        _widen(each)
+    for body in graphs[1:]:
+        # What calls it is the loop around it, in fp32.
+        body.half_outputs = set()
+        body.inputs = tuple(
+            replace(i, dtype="float32") if i.dtype == "float16" else i for i in body.inputs
+        )
+        body.types |= {i.name: TensorType(i.shape, i.dtype) for i in body.inputs}
+
+
+def _widen(graph: Graph) -> None:
     if graph.problems or all(kind.dtype != "float16" for kind in graph.types.values()):
         return
     graph.is_widened = True

@@ -141,6 +141,7 @@ MODULE = record(
         "functions_digest": HEX,
         "extensions": list_of(text),
         "weight_scopes": named(maybe(text)),
+        "weight_names": list_of(text),
         "initializers": named(list_of(text)),
         "cpu": maybe(text),
         "linked_with": text,
@@ -175,6 +176,7 @@ def check_module(metadata: JsonObject) -> None:
     MODULE(metadata, "")
     _check_names(metadata, "weights")
     _check_shape(metadata)
+    _check_weight_names(metadata, metadata, "")
     several = metadata.get("format") == FORMAT_OF_SHAPES
     if several != ("variants" in metadata) or (several and len(metadata["variants"]) < 2):
         raise SchemaError(
@@ -201,7 +203,7 @@ def _check_shape(metadata: JsonMapping) -> None:
 
 def _check_variants(metadata: JsonMapping) -> None:
     """Compare the shapes with each other, and their weights and batches with what there is."""
-    variants, weights = metadata["variants"], {w["name"] for w in metadata["weights"]}
+    variants = metadata["variants"]
     if len({variant["entry"] for variant in variants}) < len(variants):
         raise SchemaError("two of the variants have one entry")
     shapes = set()
@@ -219,11 +221,17 @@ def _check_variants(metadata: JsonMapping) -> None:
             if alike[0] != alike[1]:
                 raise SchemaError(f"{where}.{side} are others than those of the module")
         shapes.add(tuple(tuple(tensor["shape"]) for tensor in variant["inputs"]))
-        if missing := [name for name in variant["weight_names"] if name not in weights]:
-            raise SchemaError(f"{where}.weight_names has {missing[0]}, which is no weight")
+        _check_weight_names(metadata, variant, f"{where}.")
     if len(shapes) < len(variants):
         raise SchemaError("two of the variants have the same shapes")
     _check_batch(metadata)
+
+
+def _check_weight_names(metadata: JsonMapping, told: JsonMapping, where: str) -> None:
+    """Compare the weights that a function takes with those that there are."""
+    weights = {weight["name"] for weight in metadata["weights"]}
+    if missing := [name for name in told.get("weight_names", ()) if name not in weights]:
+        raise SchemaError(f"{where}weight_names has {missing[0]}, which is no weight")
 
 
 def _check_batch(metadata: JsonMapping) -> None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol
 from ..compiler.compilation import Compilation
 from ..compiler.options import CompileOptions
 from ..compiler.pipeline import compile as compile_network
-from ..compiler.pipeline import run_stages
 from ..devices.host import Host
 from ..errors import TvmflowError
 from ..ir.units import counted
@@ -28,7 +27,7 @@ from ..runtime.timing import elapsed_ms
 from .building import Builder
 from .measure import Config, LocalRunner, Runner, Standing
 from .search import check_search, searches
-from .tasks import Knobs, Task, extract_tasks, reference_task
+from .tasks import Knobs, Task, network_tasks, reference_task
 from .timing import is_faster
 from .tuner import Budget, Progress, Tuner, Watch
 from .variants import Decision, tune_variants, variants_of
@@ -51,8 +50,7 @@ class Network:
 
     def tasks(self) -> list[Task]:
         """The network's tasks."""
-        job = self.job()
-        return extract_tasks(run_stages(job, until="weights"), job.target)
+        return network_tasks(self.job())
 
     def job(self) -> Compilation:
         """A compilation of it that has run no stage yet."""

@@ -13,7 +13,9 @@ import tvm
 from tvm import IRModule, te, tirx
 
 from ..codegen.half import with_free_registers
+from ..compiler.compilation import Compilation
 from ..compiler.lookup import workload_of
+from ..compiler.pipeline import run_with_bodies
 from ..devices.target import TargetSpec
 from ..ir.signatures import bindings_of, called_function, wants_schedule
 from ..journal import records
@@ -147,6 +149,18 @@ def extract_tasks(mod: IRModule, target: TargetSpec) -> list[Task]:
                     names = (*known.names, name)
                     task = replace(known, names=names, calls=known.calls + count)
                 tasks[task.digest] = task
+    return list(tasks.values())
+
+
+def network_tasks(job: Compilation, first: str = "import") -> list[Task]:
+    """The tasks of a network, and of the bodies of loops in it, from a stage of `job` on."""
+    tasks: dict[str, Task] = {}
+    for mod in run_with_bodies(job, first, "weights"):
+        for task in extract_tasks(mod, job.target):
+            if (known := tasks.get(task.digest)) is not None:
+                names = tuple(dict.fromkeys((*known.names, *task.names)))
+                task = replace(known, names=names, calls=known.calls + task.calls)
+            tasks[task.digest] = task
     return list(tasks.values())
 
 

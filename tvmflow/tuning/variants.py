@@ -34,7 +34,7 @@ from ..ir.rewriter import identifier, op_name, shape_of
 from ..ir.signatures import bindings_of
 from ..journal.journal import Journal
 from ..journal.records import Target, Trial, Workload
-from .tasks import Task, extract_tasks
+from .tasks import Task, network_tasks
 from .tuner import TOOLCHAIN, Budget, Progress
 
 logger = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ def variants_of(job: Compilation) -> Variants:
     """
     run_stages(job, until="simplify")
     base = replace(job)
-    tasks = extract_tasks(run_stages(base, first="layout", until="weights"), base.target)
+    tasks = network_tasks(base, "layout")
     found = [_storage(job, tasks)] if lookup.storage_is_open(job) else []
     # Equal convolutions that several algorithms can compute, and of which nobody asked for one.
     groups: dict[tuple[Convolution, bool, tuple[str, ...]], list[Choice]] = defaultdict(list)
@@ -150,8 +150,7 @@ def _tasks(
     target = with_storage(job.target, storage)
     if algorithms is not None:
         job = replace(job, options=replace(job.options, algorithms=algorithms))
-    one = replace(job, storage=storage, target=target)
-    return extract_tasks(run_stages(one, first="layout", until="weights"), target)
+    return network_tasks(replace(job, storage=storage, target=target), "layout")
 
 
 def _storage(job: Compilation, tasks: list[Task]) -> Decision | None:

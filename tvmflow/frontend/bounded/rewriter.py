@@ -135,6 +135,27 @@ class RunTimeSizes:
             self.mark(cut[name], here.axis, size)
         return cut
 
+    def bound_of(self, node: onnx.NodeProto) -> tuple[str, int] | None:
+        """The bound of the user's for a node or one of its results, and what it is given for."""
+        names = (node_name(node), *node.output)
+        return next(((name, self.limits[name]) for name in names if name in self.limits), None)
+
+    def mark_rows(
+        self, node: onnx.NodeProto, name: str, axis: int, iterations: str, most: int,
+        limit: tuple[str, int] | None,
+    ) -> None:  # fmt: skip
+        """Note that a value has a row of each iteration of a loop along an axis.
+
+        ``iterations`` is their number, an int64 scalar; of more than the user's bound the first
+        rows are there.
+        """
+        self._node = node
+        size = self.made(iterations, most)
+        self.mark(name, axis, sizes.minimum(size, self.shape(name)[axis]))
+        if limit is not None and not any(known.name == limit[0] for known in self.graph.limits):
+            count = self.scalar(size)
+            self.graph.limits.append(Limit(limit[0], node_name(node), limit[1], count))
+
     def finish(self) -> None:
         """Fill outputs with zeros behind what counts, and note the counts in the graph.
 

@@ -1,0 +1,391 @@
+"""Loops that TVM's virtual machine runs: their number of iterations is known only at run time.
+
+The body becomes a graph of its own, which is compiled like a model.  It takes what changes from
+one iteration to the next, then what the body captures, and returns what changes, behind whether
+there is a next iteration.  Everything but the repetition itself is in it: counting, the comparison
+with the trip count, slices of what a Scan reads, and rows of what a loop collects::
+
+    before                                  after
+    y, z = Loop(n, c, x,                    _, k, y, z = RunLoop(c and 0 < n, 0, x, zeros[9], w, n)
+             body: (i, _, a) ->             body: (i, a, rows, w, n) ->
+                 b = Add(a, w)                  b = Add(a, w)
+                 d = Less(b, m)                 d = Less(b, m)
+                 s = Neg(b)                     s = Neg(b)
+                 return d, b, s)                j = Add(i, 1)
+                                                return d and j < n, j, b, Where(0..8 = i, s, rows)
+
+A collected result has an extent that memory is planned for: the largest trip count, or a bound of
+the user's.  ``k``, the number of iterations, is how many of its rows count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from ..ir.limits import excess
+from ..ir.tensors import TensorInfo, TensorType
+from .converter import InvalidNode, Refusal, normalized_axis
+from .expansion import Expansion, Nodes, UnknownError, conjunction
+from .graph import Graph, node_name
+from .nested import names_of, needed, reads, renamed
+
+#: The operator of a node that runs a loop; its name is that of the body's graph.
+RUN_LOOP = "RunLoop"
+#: Trip counts from here on are none: exporters write the largest integer for "as long as".
+ENDLESS = 1 << 40
+
+
+@dataclass(frozen=True)
+class Slices:
+    """A tensor of which each iteration reads one place of an axis, into an input of the body."""
+
+    input: str
+    tensor: str
+    axis: int
+    length: int
+    backward: bool = False
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A result that has a row of each iteration along an axis: which of the body's, and which."""
+
+    place: int
+    result: int
+    axis: int = 0
+    backward: bool = False
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A loop: its body, and what the node has for it, by values' names."""
+
+    body: onnx.GraphProto
+    #: By inputs of the body; the same number of the body's results, from `first_state` on, are
+    #: what they become.
+    state: Mapping[str, str]
+    first_state: int
+    #: A number, a value, or ``None``.
+    trips: int | str | None
+    #: Whether there is a first iteration, and whether the body's first result says if there is
+    #: another; empty if neither.
+    condition: str = ""
+    #: Inputs of the body for the number of the iteration, and for a condition, which is true.
+    number: onnx.ValueInfoProto | None = None
+    told: onnx.ValueInfoProto | None = None
+    slices: Sequence[Slices] = ()
+    rows: Sequence[Rows] = ()
+
+
+def run_loop(c: Expansion, loop: Repeated) -> Nodes[None]:
+    """Let the virtual machine run a loop, and say what the node's results are.
+
+    Raises `Refusal`, before it says so, where it cannot: then the loop may still be unrolled.
+    """
+    values = c.values
+    if not values.has_machine:
+        raise Refusal(
+            "it would be a loop of TVM's virtual machine, which standalone libraries and CUDA "
+            "graphs have not"
+        )
+    if c.graph.opset < 9:
+        raise Refusal(f"operator set {c.graph.opset} lacks what counts its iterations")
+    yield from _Maker(c, loop).run()
+
+
+class _Maker:
+    """Makes the body's graph, and the node."""
+
+    def __init__(self, c: Expansion, loop: Repeated):
+        self.c, self.loop = c, loop
+        self.stem = node_name(c.node)
+        self.limit = c.bound()
+        trips = loop.trips
+        self.trips = None if isinstance(trips, int) and trips >= ENDLESS else trips
+        self.names: dict[str, str] = {}
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: dict[str, np.ndarray] = {}
+
+    def run(self) -> Nodes[None]:
+        """Make both, and name the results."""
+        c, loop = self.c, self.loop
+        states = {self._own(inner): outer for inner, outer in loop.state.items()}
+        for outer in states.values():
+            self._check_outer(outer, "its state")
+        outputs = names_of(loop.body.output)
+        places = range(loop.first_state, loop.first_state + len(states))
+        wanted = [outputs[place] for place in (*places, *(rows.place for rows in loop.rows))]
+        if loop.condition:
+            wanted.insert(0, outputs[0])
+        self.number = c.fresh("number")
+        body = self._body_nodes(wanted)
+        graph = self._graph(states, body, [self.names.get(name, name) for name in wanted])
+        told = graph.outputs.pop(0) if loop.condition else None
+        changed, rows = graph.outputs[: len(states)], graph.outputs[len(states) :]
+        for (inner, outer), after in zip(states.items(), changed, strict=True):
+            before, kind = graph.type_of(inner), graph.type_of(after)
+            if before != kind:
+                raise Refusal(
+                    f"its state {outer!r} is {before} before an iteration and {kind} after it, and "
+                    "its number of iterations is not a small constant"
+                )
+        buffers = self._buffers(graph, rows)
+        counts = self._count(graph, told)
+        inputs = {info.name: info for info in graph.inputs}
+        state = [self.number, *states, *(name for name, _ in buffers)]
+        captured = [name for name in inputs if name not in {self.number, *states}]
+        kinds = [graph.type_of(name) for name in state]
+        graph.outputs = [*counts, *changed, *(new for _, new in buffers)]
+        graph.inputs = tuple(
+            TensorInfo(name, graph.type_of(name).shape, graph.type_of(name).dtype)
+            for name in (*state, *captured)
+        )
+        graph.drop_unused_nodes()
+        start = yield from self._start()
+        zeros = [c.constant(np.zeros(graph.type_of(n).shape, graph.type_of(n).dtype), "rows")
+                 for n, _ in buffers]  # fmt: skip
+        first = c.constant(np.array(0, np.int64), "first")
+        given = [start, first, *states.values(), *zeros, *captured]
+        results = [c.fresh(name) for name in ("going", "iterations")]
+        results += [c.fresh(f"state{index}") for index in range(len(states))]
+        results += [c.fresh(f"rows{index}") for index in range(len(buffers))]
+        name = c.fresh("loop")
+        c.graph.loops[name] = graph
+        node = helper.make_node(RUN_LOOP, given, results, name=name, loop=name)
+        c.take(node, [TensorType((), "bool"), *kinds])
+        found = results[2:]
+        for index in range(len(states)):
+            yield from c.result(index, found[index])
+        for rows_of, result in zip(loop.rows, found[len(states) :], strict=True):
+            if not isinstance(self.trips, int) or loop.condition:
+                most = self.trips if isinstance(self.trips, int) else ENDLESS
+                c.mark_rows(result, rows_of.axis, results[1], most, self.limit)
+            yield from c.result(rows_of.result, result)
+
+    def _own(self, name: str) -> str:
+        """Return the name that a value of the body has in the graph."""
+        if name not in self.names:
+            self.names[name] = self.c.fresh(f"body/{name}")
+        return self.names[name]
+
+    def _constant(self, array: np.ndarray) -> str:
+        name = self.c.fresh("body/constant")
+        self.constants[name] = array
+        return name
+
+    def _check_outer(self, name: str, what: str) -> None:
+        """Refuse what the body cannot take from around it."""
+        values = self.c.values
+        if values.resolve(name) in values.sequences:
+            raise Refusal(f"{what} {name!r} is a sequence, and its iterations are not unrolled")
+        here = values.bounded(name)
+        if here is not None:
+            raise Refusal(
+                f"{what} {name!r} has a number of elements, from {here.maker}, that is known only "
+                "at run time"
+            )
+        self.c.type_of(name)
+
+    def _body_nodes(self, wanted: Sequence[str]) -> list[onnx.NodeProto]:
+        """Return the nodes of an iteration, behind what computes their inputs."""
+        loop, before = self.loop, []
+        if loop.number is not None:
+            before += self._with_axes(self.number, loop.number)
+        if loop.told is not None:
+            rank = len(loop.told.type.tensor_type.shape.dim)
+            self.constants[self._own(loop.told.name)] = np.ones([1] * rank, np.bool_)
+        for each in loop.slices:
+            self._check_outer(each.tensor, "the scanned tensor")
+            index = self.number
+            if each.backward:
+                last, index = self._constant(np.array(each.length - 1)), self.c.fresh("body/index")
+                before.append(helper.make_node("Sub", [last, self.number], [index], name=index))
+            tensor = self.c.values.resolve(each.tensor)
+            name = self._own(each.input)
+            before.append(
+                helper.make_node("Gather", [tensor, index], [name], name=name, axis=each.axis)
+            )
+        nodes = needed(list(loop.body.node), wanted)
+        for node in nodes:
+            for name in filter(None, node.output):
+                self._own(name)
+        copies = [renamed(node, self.names) for node in nodes]
+        for copy in copies:
+            if copy.name:
+                copy.name = f"{self.stem}/body/{copy.name}"
+        return [*before, *copies]
+
+    def _with_axes(self, name: str, info: onnx.ValueInfoProto) -> list[onnx.NodeProto]:
+        """Give a scalar the axes that an input of the body has."""
+        rank = len(info.type.tensor_type.shape.dim)
+        if not rank:
+            self.names[info.name] = name
+            return []
+        shape, own = self._constant(np.ones(rank, np.int64)), self._own(info.name)
+        return [helper.make_node("Reshape", [name, shape], [own], name=own)]
+
+    def _graph(
+        self, states: Mapping[str, str], nodes: list[onnx.NodeProto], outputs: list[str]
+    ) -> Graph:
+        """Return the graph of an iteration, with types for all of its values."""
+        from .propagate import call_checks, propagate
+
+        c, outer = self.c, self.c.graph
+        made = {name for node in nodes for name in node.output} | set(states) | {self.number}
+        read = [*(name for node in nodes for name in reads(node)), *outputs]
+        infos = {self.number: TensorType((), "int64")}
+        infos |= {inner: c.type_of(name) for inner, name in states.items()}
+        constants, aliases = dict(self.constants), {}
+        for name in dict.fromkeys(filter(None, read)):
+            if name in made or name in constants:
+                continue
+            self._check_outer(name, "the captured value")
+            known = c.known(name)
+            resolved = c.values.resolve(name)
+            aliases[name] = resolved
+            if known is None:
+                infos[resolved] = c.type_of(name)
+            else:
+                constants[resolved] = known
+        graph = Graph(
+            outer.name, outer.opset,
+            inputs=tuple(TensorInfo(n, kind.shape, kind.dtype) for n, kind in infos.items()),
+            outputs=[aliases.get(name, name) for name in outputs],
+            nodes=[renamed(node, aliases) for node in nodes],
+            constants=constants,
+            large_weight_bytes=outer.large_weight_bytes,
+            types=infos,
+            origins={n: o for n, o in outer.origins.items() if n in constants},
+        )  # fmt: skip
+        propagate(graph)
+        if graph.problems:
+            outer.problems += graph.problems
+            raise UnknownError
+        if graph.counts:
+            raise Refusal(
+                "what one iteration leaves to the next has a number of elements that is known only "
+                "at run time"
+            )
+        if checks := call_checks(graph):
+            raise Refusal(
+                f"each call checks the inputs of its node {checks[0].node!r}, which it cannot "
+                "within a loop"
+            )
+        return graph
+
+    def _added(self, graph: Graph, op_type: str, inputs: Sequence[str], kind: TensorType) -> str:
+        """Add a node behind the body's, and return the name of its result."""
+        name = self.c.fresh(f"body/{op_type}")
+        graph.nodes.append(helper.make_node(op_type, inputs, [name], name=name))
+        graph.types[name] = kind
+        return name
+
+    def _made(self, graph: Graph, array: np.ndarray) -> str:
+        name = self.c.fresh("body/constant")
+        graph.constants[name] = array
+        return name
+
+    def _reshaped(self, graph: Graph, name: str, shape: Sequence[int]) -> str:
+        kind = graph.type_of(name)
+        if kind.shape == tuple(shape):
+            return name
+        if name in graph.constants:
+            return self._made(graph, graph.constants[name].reshape(shape))
+        extents = self._made(graph, np.array(shape, np.int64))
+        return self._added(graph, "Reshape", [name, extents], TensorType(tuple(shape), kind.dtype))
+
+    def _count(self, graph: Graph, told: str | None) -> list[str]:
+        """Return whether there is another iteration, and its number."""
+        scalar = TensorType((), "bool")
+        number = TensorType((), "int64")
+        one = self._made(graph, np.array(1, np.int64))
+        after = self._added(graph, "Add", [self.number, one], number)
+        conditions = []
+        if told is not None:
+            kind = graph.type_of(told)
+            if kind.elements != 1 or kind.dtype != "bool":
+                raise InvalidNode(f"its condition is {kind}, expected one bool")
+            if told not in graph.constants:
+                conditions.append(self._reshaped(graph, told, ()))
+            elif not graph.constants[told].all():
+                return [self._made(graph, np.array(False)), after]
+        if self.trips is not None:
+            trips = self._trips_within(graph)
+            conditions.append(self._added(graph, "Less", [after, trips], scalar))
+        if not conditions:
+            raise Refusal("its condition is never false, and no trip count bounds it")
+        going = conditions[0]
+        for other in conditions[1:]:
+            going = self._added(graph, "And", [going, other], scalar)
+        return [going, after]
+
+    def _trips_within(self, graph: Graph) -> str:
+        """Return the trip count as a scalar of the body's graph."""
+        if isinstance(self.trips, int):
+            return self._made(graph, np.array(self.trips, np.int64))
+        assert self.trips is not None
+        kind, name = self.c.type_of(self.trips), self.c.values.resolve(self.trips)
+        if kind.elements != 1 or kind.dtype != "int64":
+            raise InvalidNode(f"its trip count is {kind}, expected one int64")
+        if name not in graph.types:
+            graph.types[name] = kind
+            graph.inputs = (*graph.inputs, TensorInfo(name, kind.shape, kind.dtype))
+        return self._reshaped(graph, name, ())
+
+    def _start(self) -> Nodes[str]:
+        """Return whether there is a first iteration: none in a branch that is not run."""
+        c, loop = self.c, self.loop
+        conditions = [*c.values.conditions, *([loop.condition] if loop.condition else [])]
+        if isinstance(self.trips, str):
+            zero = c.constant(np.array(0, np.int64), "zero")
+            trips = yield from c.scalar(self.trips)
+            conditions.append((yield from c.make("Less", [zero, trips])))
+        if not conditions:
+            return c.constant(np.array(True), "start")
+        going = conditions[0]
+        for other in conditions[1:]:
+            going = yield from conjunction(c, going, other)
+        return (yield from c.scalar(going))
+
+    def _buffers(self, graph: Graph, rows: Sequence[str]) -> list[tuple[str, str]]:
+        """Return what collects rows, before an iteration and after it."""
+        return [
+            self._buffer(graph, each, row) for each, row in zip(self.loop.rows, rows, strict=True)
+        ]
+
+    def _buffer(self, graph: Graph, rows: Rows, row: str) -> tuple[str, str]:
+        kind = graph.type_of(row)
+        rank = len(kind.shape) + 1
+        axis, extent = normalized_axis(rows.axis, rank), self._extent(rows)
+        whole = TensorType((*kind.shape[:axis], extent, *kind.shape[axis:]), kind.dtype)
+        if excess(whole) is not None:
+            raise self._unbounded(rows)
+        before = self.c.fresh("body/rows")
+        graph.types[before] = whole
+        places = np.arange(extent)[::-1] if rows.backward else np.arange(extent)
+        along = [extent if a == axis else 1 for a in range(rank)]
+        iota = self._made(graph, places.reshape(along).astype(np.int64))
+        here = TensorType(tuple(along), "bool")
+        mask = self._added(graph, "Equal", [iota, self.number], here)
+        new = self._reshaped(graph, row, [1 if a == axis else e for a, e in enumerate(whole.shape)])
+        return before, self._added(graph, "Where", [mask, new, before], whole)
+
+    def _extent(self, rows: Rows) -> int:
+        """Return the number of rows that memory is planned for."""
+        most = self.trips if isinstance(self.trips, int) else None
+        if self.limit is None and most is None:
+            raise self._unbounded(rows)
+        given = [n for n in (most, self.limit and self.limit[1]) if n is not None]
+        return min(given)
+
+    def _unbounded(self, rows: Rows) -> Refusal:
+        result = self.c.node.output[rows.result]
+        return Refusal(
+            f"its number of iterations is known only at run time, and its result {result!r} has a "
+            f"row of each: give the largest number that can be (`--bound {self.stem}=1000`)"
+        )

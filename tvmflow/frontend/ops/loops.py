@@ -1,0 +1,20 @@
+"""Loops that the virtual machine runs."""
+
+from __future__ import annotations
+
+from tvm import relax
+
+from ...ir.loops import loop_call
+from ...ir.rewriter import shape_of
+from ..converter import NodeContext, converts, dtype_of
+from ..machine_loops import RUN_LOOP
+
+
+@converts(RUN_LOOP)
+def run_loop(c: NodeContext) -> list[relax.Expr]:
+    """Return whether a loop goes on, and its state, of which the first inputs are the types."""
+    arguments = c.inputs()
+    state = arguments[: len(c.node.output)]
+    types = [relax.TensorType(shape_of(value), dtype_of(value)) for value in state]
+    call = loop_call(c.required("loop"), arguments, types)
+    return [relax.TupleGetItem(call, index) for index in range(len(types))]
