@@ -1,7 +1,7 @@
 """Write docs/operators.md, the ONNX operators and what is refused of them, from the converters.
 
 A converter refuses a node by raising ``Refusal``: the sentences are read off its source, and that
-of the functions which it calls.  What varies in one is `…` on the page.
+of the functions and private classes which it names.  What varies in one is `…` on the page.
 """
 
 from __future__ import annotations
@@ -89,7 +89,10 @@ def sentences(module: ModuleType, body: ast.AST, seen: set[tuple[str, str]]) -> 
         if isinstance(node, ast.Name) and node.id not in own:
             found = getattr(module, node.id, None)
             home = sys.modules.get(getattr(found, "__module__", ""), module)
-            if not inspect.isfunction(found) or not home.__name__.startswith(FRONTEND):
+            is_private = inspect.isclass(found) and found.__name__.startswith("_")
+            if not (inspect.isfunction(found) or is_private):
+                continue
+            if not home.__name__.startswith(FRONTEND):
                 continue
             key = (home.__name__, found.__name__)
             if key not in seen and found.__name__ in functions(home):
@@ -105,8 +108,9 @@ def tree(module: ModuleType) -> ast.Module:
 
 @cache
 def functions(module: ModuleType) -> dict[str, ast.AST]:
-    """Return the functions of a module by name."""
-    return {n.name: n for n in ast.walk(tree(module)) if isinstance(n, ast.FunctionDef)}
+    """Return the functions and classes of a module by name."""
+    kinds = ast.FunctionDef | ast.ClassDef
+    return {n.name: n for n in ast.walk(tree(module)) if isinstance(n, kinds)}
 
 
 def lambda_of(module: ModuleType, op_type: str) -> ast.AST | None:

@@ -71,7 +71,7 @@ OPTIONS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
         ("nchw4c", "texture"),
         ("adreno texture", "adreno texture fp16", "mali", "mali fp16", "adreno buffer"),
     ),
-    "flow": (("then", "else", "while", "scan"), ()),
+    "flow": (("then", "else", "while", "scan", "counted", "rows"), ()),
     "format": (("standalone",), tuple(c for c in COLUMNS if c != "llvm")),
     "accumulate": (("mixed", "fp16"), ("auto fp16", "adreno texture fp16", "mali fp16")),
 }

@@ -16,8 +16,10 @@ from onnx import TensorProto, helper, shape_inference
 from tvmflow.frontend.nested import renamed
 
 #: Where the nodes are put: the branch that is run, or that is not the first one; a loop whose
-#: condition, known at run time, lets one of two iterations count; the scan output of a loop.
-FLOWS = ("then", "else", "while", "scan")
+#: condition, known at run time, lets one of two iterations count; the scan output of a loop.  Of
+#: the virtual machine are a loop with a trip count known at run time, and one whose condition says
+#: how many rows it collects.
+FLOWS = ("then", "else", "while", "scan", "counted", "rows")
 
 
 def in_flow(network: Network, flow: str) -> Network:
@@ -77,6 +79,7 @@ def _conditions(stem: str, feed: str) -> list[onnx.NodeProto]:
         node("Not", [f"{stem}_less"], [f"{stem}_not"]),
         node("Or", [f"{stem}_less", f"{stem}_not"], [f"{stem}_true"]),
         node("And", [f"{stem}_less", f"{stem}_not"], [f"{stem}_false"]),
+        node("Cast", [f"{stem}_true"], [f"{stem}_once"], to=TensorProto.INT64),
     ]
 
 
@@ -117,21 +120,21 @@ def _loop(
         helper.make_tensor_value_info(f"{stem}_i", TensorProto.INT64, []),
         helper.make_tensor_value_info(f"{stem}_c", TensorProto.BOOL, []),
     ]
-    is_while = flow == "while"
-    if is_while:
+    has_state, is_ended = flow in ("while", "counted"), flow in ("while", "rows")
+    if has_state:
         inputs += [
             onnx.ValueInfoProto(name=f"{stem}_before_{name}", type=value.type)
             for name, value in zip(results, outputs, strict=True)
         ]
-    last = [f"{stem}_false" if is_while else f"{stem}_c"]
+    last = [f"{stem}_false" if is_ended else f"{stem}_c"]
     nodes = [*body, helper.make_node("Identity", last, [going.name])]
     graph = helper.make_graph(nodes, "body", inputs, [going, *outputs])
-    if is_while:
-        states = [f"{stem}_{name}" for name in results]
-        given = [f"{stem}_two", f"{stem}_true", *states]
+    trips = {"counted": "once", "scan": "one"}.get(flow, "two")
+    given = [f"{stem}_{trips}", f"{stem}_{'true' if is_ended else 'yes'}"]
+    if has_state:
+        given += [f"{stem}_{name}" for name in results]
         return [helper.make_node("Loop", given, results, name=stem, body=graph)]
     stacked = [f"{stem}_stacked_{name}" for name in results]
-    given = [f"{stem}_one", f"{stem}_yes"]
     return [
         helper.make_node("Loop", given, stacked, name=stem, body=graph),
         *(
