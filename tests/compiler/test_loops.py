@@ -124,7 +124,7 @@ def feeds_of(rng, flag=True, n=3):
 
 def is_run(module) -> bool:
     """Whether the module has a loop of the virtual machine."""
-    return "weight_names" in module.metadata
+    return bool(module.metadata.get("loops"))
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,7 @@ def _print_summary(about: JsonMapping, **told: Cell) -> None:
         *((name, told.get(name)) for name in ("weights", "kernels", "precompiled", "storage")),
         ("chosen by", about.get("settled_storage") or None),
         ("memory", told.get("memory")),
+        ("loops", ", ".join(about.get("loops", ())) or None),
         ("needs", ", ".join(about.get("extensions", [])) or None),
         ("self-test", about.get("self_test")),
         (

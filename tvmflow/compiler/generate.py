@@ -16,6 +16,7 @@ from ..codegen.kernels import generate_kernels
 from ..codegen.tir_pipeline import TIR_PIPELINE
 from ..devices.target import TargetSpec
 from ..errors import CompileError
+from ..graph.memory import together
 from ..graph.missed_fusion import fusion_left
 from ..ir.passes import original_errors
 from ..module.artifact import write_artifact
@@ -195,7 +196,8 @@ def _of_shape(job: Compilation, sources: Sequence[str]) -> JsonObject:
         "algorithms": [choice.report() for each in all_parts for choice in each.choices],
         "settled_storage": job.storage_origin,
         "placements": [place.report() for each in all_parts for place in each.placements],
-        "memory": job.memory.report(),
+        "memory": together([each.memory for each in all_parts]).report(),
+        **({"loops": [each.loop for each in all_parts[1:]]} if job.bodies else {}),
     }
 
 

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -229,6 +229,26 @@ class MemoryPlan:
                 asdict(t) | t.place() | {"layout": t.layout, "bytes": t.bytes} for t in self.tensors
             ],
         }
+
+
+def together(plans: Sequence[MemoryPlan]) -> MemoryPlan:
+    """The plan of a function and of those that it calls, each with blocks of its own."""
+    whole = MemoryPlan([], [])
+    for plan in plans:
+        step, block = len(whole.steps), len(whole.blocks)
+        tensors = [
+            replace(
+                t, first=t.first + step, last=t.last + step,
+                block=None if t.block is None else t.block + block,
+            )
+            for t in plan.tensors
+        ]  # fmt: skip
+        whole.tensors += tensors
+        for number, each in enumerate(plan.blocks, block):
+            own = [t for t in tensors if t.block == number]
+            whole.blocks.append(replace(each, tensors=own))
+        whole.steps += plan.steps
+    return whole
 
 
 def assign_blocks(tensors: Iterable[Tensor]) -> list[Block]:

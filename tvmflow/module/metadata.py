@@ -124,6 +124,7 @@ _OF_SHAPE = {
     "settled_storage": maybe(text),
     "placements": list_of(PLACEMENT),
     "memory": maybe(MEMORY),
+    "loops": list_of(text),
 }
 
 MODULE = record(

@@ -187,6 +187,7 @@ def launch_origins(names: Sequence[str], metadata: JsonMapping) -> list[LaunchOr
     """Find the call that each launch of a run belongs to, by a module's metadata.
 
     The names are those of kernels, or of primary functions on targets where these are measured.
+    With loops nobody knows which call of a function it is: each launch has the nodes of all.
     """
     kernels = {k["name"]: k["function"] for k in metadata.get("kernels", ())}
     functions = [kernels.get(name, name) for name in names]
@@ -204,7 +205,8 @@ def launch_origins(names: Sequence[str], metadata: JsonMapping) -> list[LaunchOr
         call = calls[function] * seen[function] // launches[function]
         own = written[function]
         tensors = len(own) // calls[function] if calls[function] else 0
-        nodes = [n for names in own[call * tensors : (call + 1) * tensors] for n in names]
+        mine = own if metadata.get("loops") else own[call * tensors : (call + 1) * tensors]
+        nodes = [n for names in mine for n in names]
         seen[function] += 1
         # `f_kernel` is a function's first kernel, `f_kernel_1` its second.
         later = re.search(r"_kernel_(\d+)$", name)
