@@ -151,6 +151,13 @@ def test_as_onnx_runtime(case, target, device, storage, rng):
                     np.testing.assert_array_equal(found, right)
 
 
+def test_a_loop_in_a_branch_that_is_not_run(rng):
+    """It would take hours."""
+    with tvmflow.compile(model_of(CASES["within a branch"]), target="llvm") as module:
+        feeds = feeds_of(rng, False, 2**39)
+        np.testing.assert_array_equal(module(feeds)["y"], -feeds["x"])
+
+
 @pytest.mark.parametrize(("target", "device", "storage"), WAYS)
 def test_ten_thousand_iterations(target, device, storage, rng):
     """As recursion they would overflow the stack."""
@@ -214,6 +221,28 @@ def test_networks(channels, target, device, storage, dtype, rng):
             feeds = {"p": p, "n": np.array(n)}
             table = OPERATOR if dtype == "fp32" else {"float32": NETWORK["float16"]}
             assert_close(module(feeds)["y"], session.run(None, feeds)[0], table, "y")
+
+
+def test_two_loops_have_their_own_weights(rng):
+    """Of one shape; the second one has a loop within it that reads another, and its own."""
+    inner = (
+        "l = Loop(n, c, a) <body = b2 (int64 j, bool e, float[2,3] o) => (bool f, float[2,3] p) "
+        "{ p = MatMul(o, w2) f = Identity(e) }>"
+    )
+    model = model_of(
+        "k = Loop(n, yes, x) <body = b0 (int64 i, bool c, float[2,3] a) => (bool d, float[2,3] s) "
+        "{ s = MatMul(a, w0) d = Identity(c) }> "
+        "y = Loop(n, yes, k) <body = b1 (int64 i, bool c, float[2,3] a) => (bool d, float[2,3] s) "
+        f"{{ {inner} s = MatMul(l, w1) d = Identity(c) }}>"
+    )
+    for number in range(3):
+        array = rng.standard_normal((3, 3)).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(array, f"w{number}"))
+    session = session_of(model)
+    with tvmflow.compile(model, target="llvm") as module:
+        for n in (1, 2):
+            feeds = feeds_of(rng, n=n)
+            assert_close(module(feeds)["y"], session.run(None, feeds)[0], OPERATOR, "y")
 
 
 def test_a_network_in_halves(rng):

@@ -32,7 +32,7 @@ def in_flow(network: Network, flow: str) -> Network:
     read = {name for node in others for name in node.input} | {t.name for t in network.outputs}
     results = [name for name in made if name in read]
     types = _types(network)
-    if not all(name in types for name in results) or not network.feeds:
+    if not results or not all(name in types for name in results) or not network.feeds:
         return network
     stem = f"{results[0]}_flow"
     constants = {

@@ -62,6 +62,18 @@ CASES = {
     "(float[2,3] r) { r = If(yes) <then_branch = u () => (float[2,3] v) { v = Add(g, h) }, "
     "else_branch = w () => (float[2,3] v) { v = Identity(x) }> }, "
     "else_branch = e () => (float[2,3] r) { r = Mul(g, h) }>",
+    "branches within branches": "m = ReduceMax<keepdims=0>(x) h = Constant<value_float=0.7>() "
+    "g = Less(m, h) y, z = If(flag) <then_branch = t () => (float[2,3] r, float[2,3] q) "
+    "{ r, a = If(g) <then_branch = u () => (float[2,3] v, float[2,3] w) { v = Neg(x) w = Exp(v) }, "
+    "else_branch = o () => (float[2,3] v, float[2,3] w) { w = Abs(x) v = Sqrt(w) }> "
+    "f = Less(h, m) q = If(f) <then_branch = s () => (float[2,3] k) { k = Add(a, r) }, "
+    "else_branch = p () => (float[2,3] k) { k = Identity(a) }> }, "
+    "else_branch = e () => (float[2,3] r, float[2,3] q) { q = Mul(x, x) r = Relu(q) }> "
+    "v = Add(y, z) w = Mul(v, x)",
+    "condition of a branch": "m = ReduceMax<keepdims=0>(x) h = Constant<value_float=0.7>() "
+    "g = If(flag) <then_branch = t () => (bool r) { r = Less(m, h) }, else_branch = e () => "
+    "(bool r) { r = Less(h, m) }> y = If(g) <then_branch = u () => (float[2,3] v) { v = Neg(x) }, "
+    "else_branch = o () => (float[2,3] v) { v = Identity(x) }>",
     "branches of constants": "y = If(flag) <then_branch = t () => (float[2] r) "
     "{ r = Constant<value_floats=[1.0, 2.0]>() }, else_branch = e () => (float[2] r) "
     "{ r = Constant<value_floats=[3.0, 4.0]>() }>",
@@ -470,6 +482,13 @@ NETWORKS = {
     "branch": "h = Conv<pads=[1,1,1,1]>(x, w) y = If(flag) <then_branch = t () => (float[N] r) "
     "{ a = Relu(h) r = Conv<pads=[1,1,1,1]>(a, w) }, else_branch = e () => (float[N] r) "
     "{ r = Sigmoid(h) }>",
+    "branch in a branch": "h = Conv<pads=[1,1,1,1]>(x, w) m = ReduceMean<keepdims=0>(h) "
+    "zero = Constant<value_float=0.0>() f = Less(m, zero) p, k = If(flag) <then_branch = t () => "
+    "(float[N] r, float[N] q) { a = Relu(h) q = Conv<pads=[1,1,1,1]>(a, w) r = If(f) "
+    "<then_branch = u () => (float[N] v) { v = Conv<pads=[1,1,1,1]>(q, w) }, "
+    "else_branch = o () => (float[N] v) { v = Add(q, h) }> }, else_branch = e () => "
+    "(float[N] r, float[N] q) { r = Sigmoid(h) q = Conv<pads=[1,1,1,1]>(r, w) }> "
+    "l = Conv<pads=[1,1,1,1]>(k, w) n = Add(l, p) y = Mul(n, k)",
     "loop": "four = Constant<value_int=3>() y = Loop(four, flag, x) <body = b (int64 i, bool c, "
     "float[N] a) => (bool d, float[N] t) { h = Conv<pads=[1,1,1,1]>(a, w) t = Tanh(h) "
     "m = ReduceMean<keepdims=0>(t) z = Constant<value_float=0.0>() d = Less(m, z) }>",
