@@ -152,10 +152,10 @@ def test_as_onnx_runtime(case, target, device, storage, rng):
 
 
 def test_a_loop_in_a_branch_that_is_not_run(rng):
-    """It would take hours."""
+    """Its iterations would be dropped, but first they would take their time."""
     with tvmflow.compile(model_of(CASES["within a branch"]), target="llvm") as module:
-        feeds = feeds_of(rng, False, 2**39)
-        np.testing.assert_array_equal(module(feeds)["y"], -feeds["x"])
+        few, many = (module.profile(feeds_of(rng, False, n), 1) for n in (0, 9))
+        assert len(few) == len(many)
 
 
 @pytest.mark.parametrize(("target", "device", "storage"), WAYS)
