@@ -86,6 +86,10 @@ CASES = {
     "found within": "y = Loop(n, yes, x) <body = b (int64 i, bool c, float[2,3] a) => "
     "(bool d, float[2,3] s) { p = NonZero(a) f = Cast<to=1>(p) m = ReduceSum<keepdims=0>(f) "
     "s = Add(a, m) d = Identity(c) }>",
+    "rows of a long loop": "most = Constant<value_int=150>() y, z = Loop(most, yes, x) <body = b "
+    "(int64 i, bool c, float[2,3] a) => (bool d, float[2,3] t, float[2,3] r) "
+    "{ q = Mul(a, half) f = Cast<to=1>(i) t = Add(q, f) r = Neg(t) d = Identity(c) }> "
+    "g = Transpose<perm=[1,0,2]>(z) v = Flatten(g) w = Softmax<axis=0>(z)",
     "scan": "h = ReduceSum<keepdims=0>(x, zero0) y, z = Scan<num_scan_inputs=1, "
     "scan_input_directions=[1], scan_output_directions=[1], scan_output_axes=[1], body = b "
     "(float[3] a, float[3] e) => (float[3] t, float[3] s) { q = Add(a, e) t = Mul(q, half) "
@@ -156,6 +160,27 @@ def test_a_loop_in_a_branch_that_is_not_run(rng):
     with tvmflow.compile(model_of(CASES["within a branch"]), target="llvm") as module:
         few, many = (module.profile(feeds_of(rng, False, n), 1) for n in (0, 9))
         assert len(few) == len(many)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "t = Trilu(q, i)",
+        "j = Mod(i, two) f = Reshape(j, axis) g = Add(f, axis) s = Slice(q, f, g) t = Mul(q, s)",
+    ],
+)
+def test_what_needs_the_number_as_a_constant_is_unrolled(nodes, rng):
+    """Its body would be refused; here it has enough nodes to be run."""
+    more = " ".join(f"u{number} = Neg(q)" for number in range(60))
+    model = model_of(
+        "most = Constant<value_int=8>() y = Loop(most, yes, x) <body = b (int64 i, bool c, "
+        "float[2,3] a) => (bool d, float[2,3] t) "
+        f"{{ q = Add(a, x) {nodes} {more} d = Identity(c) }}>"
+    )
+    with tvmflow.compile(model, target="llvm") as module:
+        assert not is_run(module)
+        feeds = feeds_of(rng)
+        assert_close(module(feeds)["y"], session_of(model).run(None, feeds)[0], OPERATOR, "y")
 
 
 @pytest.mark.parametrize(("target", "device", "storage"), WAYS)

@@ -616,6 +616,16 @@ REFUSED = {
         "{ d = Identity(c) n = Unique(a) t = Relu(n) }>"),
         "y/0/n",
     ),
+    "within a loop that is run": (
+        ("n = Cast<to=7>(flag) y = Loop(n, yes, x) <body = b (int64 i, bool c, float a) => "
+        "(bool d, float t) { d = Identity(c) u = Unique(a) t = Relu(u) }>"),
+        "y/body/u",
+    ),
+    "conversion within a loop that is run": (
+        ("n = Cast<to=7>(flag) y = Loop(n, yes, x) <body = b (int64 i, bool c, float a) => "
+        "(bool d, float t) { d = Identity(c) t = Trilu(a, i) }>"),
+        "its diagonal are computed at run time; only constant ones are supported\n    y/body/t",
+    ),
     "position at run time": (
         "s = SequenceConstruct(x, x) i = Cast<to=7>(flag) y = SequenceAt(s, i)",
         "its position is computed at run time",

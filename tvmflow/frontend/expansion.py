@@ -56,6 +56,15 @@ class UnknownError(Exception):
     """Something that a node reads is not known, as what computes it is refused."""
 
 
+class InnerRefusal(Refusal):
+    """Nodes of a body are refused, of which `Graph.problems` tells."""
+
+    def __init__(self, problems: Sequence[tuple[str, str, str]]):
+        operator, node, reason = problems[0]
+        super().__init__(f"its node {node!r} ({operator}) is refused: {reason}")
+        self.problems = problems
+
+
 @dataclass
 class Values:
     """What the walk knows of values beside types and constants, which the graph has."""
@@ -414,6 +423,8 @@ def _expansion(node: onnx.NodeProto, values: Values) -> Iterator[onnx.NodeProto]
         return
     except InvalidNode as broken:
         raise invalid(node, str(broken)) from None
+    except InnerRefusal as refusal:
+        values.graph.problems += refusal.problems
     except Refusal as refusal:
         values.graph.refuse(node, str(refusal))
 

@@ -21,7 +21,7 @@ the user's.  ``k``, the number of iterations, is how many of its rows count.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -30,7 +30,7 @@ from onnx import helper
 from ..ir.limits import excess
 from ..ir.tensors import TensorInfo, TensorType
 from .converter import InvalidNode, Refusal, normalized_axis
-from .expansion import Expansion, Nodes, UnknownError, conjunction
+from .expansion import Expansion, InnerRefusal, Nodes, conjunction
 from .graph import Graph, node_name
 from .nested import names_of, needed, reads, renamed
 
@@ -107,8 +107,9 @@ class _Maker:
         self.limit = c.bound()
         trips = loop.trips
         self.trips = None if isinstance(trips, int) and trips >= ENDLESS else trips
+        #: Whether it may end before its trip count: a condition is computed.
+        self.may_end = bool(loop.condition) and c.truth(loop.condition) is None
         self.names: dict[str, str] = {}
-        self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, np.ndarray] = {}
 
     def run(self) -> Nodes[None]:
@@ -162,7 +163,7 @@ class _Maker:
         for index in range(len(states)):
             yield from c.result(index, found[index])
         for rows_of, result in zip(loop.rows, found[len(states) :], strict=True):
-            if not isinstance(self.trips, int) or loop.condition:
+            if not isinstance(self.trips, int) or self.may_end:
                 most = self.trips if isinstance(self.trips, int) else ENDLESS
                 c.mark_rows(result, rows_of.axis, results[1], most, self.limit)
             yield from c.result(rows_of.result, result)
@@ -233,6 +234,7 @@ class _Maker:
         self, states: Mapping[str, str], nodes: list[onnx.NodeProto], outputs: list[str]
     ) -> Graph:
         """Return the graph of an iteration, with types for all of its values."""
+        from .convert import to_relax
         from .propagate import call_checks, propagate
 
         c, outer = self.c, self.c.graph
@@ -263,9 +265,12 @@ class _Maker:
             origins={n: o for n, o in outer.origins.items() if n in constants},
         )  # fmt: skip
         propagate(graph)
-        if graph.problems:
-            outer.problems += graph.problems
-            raise UnknownError
+        # Unrolled it may be compiled still: where its number is a constant.
+        trial = replace(graph, nodes=[renamed(n, {}) for n in graph.nodes], loops={})
+        if not graph.problems:
+            to_relax(trial)
+        if trial.problems:
+            raise InnerRefusal(trial.problems)
         if graph.counts:
             raise Refusal(
                 "what one iteration leaves to the next has a number of elements that is known only "
@@ -311,8 +316,10 @@ class _Maker:
             if kind.elements != 1 or kind.dtype != "bool":
                 raise InvalidNode(f"its condition is {kind}, expected one bool")
             if told not in graph.constants:
+                self.may_end = True
                 conditions.append(self._reshaped(graph, told, ()))
             elif not graph.constants[told].all():
+                self.may_end = True
                 return [self._made(graph, np.array(False)), after]
         if self.trips is not None:
             trips = self._trips_within(graph)
