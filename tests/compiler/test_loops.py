@@ -90,11 +90,22 @@ CASES = {
     "(int64 i, bool c, float[2,3] a) => (bool d, float[2,3] t, float[2,3] r) "
     "{ q = Mul(a, half) f = Cast<to=1>(i) t = Add(q, f) r = Neg(t) d = Identity(c) }> "
     "g = Transpose<perm=[1,0,2]>(z) v = Flatten(g) w = Softmax<axis=0>(z)",
+    "without elements": "e = Slice(x, zero0, zero0, zero0) y, w, z = Loop(n, flag, x, e) <body = b "
+    "(int64 i, bool c, float[2,3] a, float[0,3] f) => (bool d, float[2,3] s, float[0,3] t, "
+    "float[0,3] r) { s = Add(a, x) t = Neg(f) r = Slice(a, zero0, zero0, zero0) d = Identity(c) }>",
+    "rows within": "most = Constant<value_int=6>() y = Loop(n, yes, x) <body = b (int64 i, bool c, "
+    "float[2,3] a) => (bool d, float[2,3] s) { u1, z1 = Loop(most, c, a) <body = b2 (int64 j, "
+    "bool e, float[2,3] o) => (bool f, float[2,3] p, float[2,3] r) { k = Add(i, j) "
+    "g = Cast<to=1>(k) p = Add(o, g) r = Mul(p, x) h = ReduceMax<keepdims=0>(p) "
+    "l = Constant<value_float=9.0>() f = Less(h, l) }> q = ReduceSum<keepdims=0>(z1, zero0) "
+    "s = Add(q, u1) d = Identity(c) }>",
     "scan": "h = ReduceSum<keepdims=0>(x, zero0) y, z = Scan<num_scan_inputs=1, "
     "scan_input_directions=[1], scan_output_directions=[1], scan_output_axes=[1], body = b "
     "(float[3] a, float[3] e) => (float[3] t, float[3] s) { q = Add(a, e) t = Mul(q, half) "
     "s = Tanh(t) }>(h, u)",
 }  # fmt: skip
+#: Those whose trip count is no constant, and which collect rows.
+BOUNDED = ("rows, up to a bound", "without elements")
 #: Iterations are counted, or conditions hold, so often.
 NUMBERS_OF = ((True, 0), (True, 1), (False, 5), (True, 6), (True, -2))
 
@@ -138,7 +149,7 @@ def is_run(module) -> bool:
 def test_as_onnx_runtime(case, target, device, storage, rng):
     model = model_of(CASES[case])
     session = session_of(model)
-    options = {"bounds": {"y": 6}} if "bound" in case else {}
+    options = {"bounds": {"y": 6}} if case in BOUNDED else {}
     if target == "opencl":
         options["storage"] = storage
     with tvmflow.compile(model, target=target, device=device, **options) as module:

@@ -135,7 +135,13 @@ class _Maker:
                     f"its state {outer!r} is {before} before an iteration and {kind} after it, and "
                     "its number of iterations is not a small constant"
                 )
-        buffers = self._buffers(graph, rows)
+        pairs = list(zip(loop.rows, rows, strict=True))
+        wholes = [self._collected(each, graph.type_of(row)) for each, row in pairs]
+        buffers = [
+            self._buffer(graph, each, row, whole)
+            for (each, row), whole in zip(pairs, wholes, strict=True)
+            if whole.elements
+        ]
         counts = self._count(graph, told)
         inputs = {info.name: info for info in graph.inputs}
         state = [self.number, *states, *(name for name, _ in buffers)]
@@ -148,8 +154,7 @@ class _Maker:
         )
         graph.drop_unused_nodes()
         start = yield from self._start()
-        zeros = [c.constant(np.zeros(graph.type_of(n).shape, graph.type_of(n).dtype), "rows")
-                 for n, _ in buffers]  # fmt: skip
+        zeros = [c.constant(_zeros(graph.type_of(name)), "rows") for name, _ in buffers]
         first = c.constant(np.array(0, np.int64), "first")
         given = [start, first, *states.values(), *zeros, *captured]
         results = [c.fresh(name) for name in ("going", "iterations")]
@@ -162,7 +167,9 @@ class _Maker:
         found = results[2:]
         for index in range(len(states)):
             yield from c.result(index, found[index])
-        for rows_of, result in zip(loop.rows, found[len(states) :], strict=True):
+        collected = iter(found[len(states) :])
+        for rows_of, whole in zip(loop.rows, wholes, strict=True):
+            result = next(collected) if whole.elements else c.constant(_zeros(whole), "rows")
             if not isinstance(self.trips, int) or self.may_end:
                 most = self.trips if isinstance(self.trips, int) else ENDLESS
                 c.mark_rows(result, rows_of.axis, results[1], most, self.limit)
@@ -243,6 +250,8 @@ class _Maker:
         infos = {self.number: TensorType((), "int64")}
         infos |= {inner: c.type_of(name) for inner, name in states.items()}
         constants, aliases = dict(self.constants), {}
+        # Of a state without elements the value is known.
+        constants |= {n: _zeros(kind) for n, kind in infos.items() if not kind.elements}
         for name in dict.fromkeys(filter(None, read)):
             if name in made or name in constants:
                 continue
@@ -359,19 +368,20 @@ class _Maker:
             going = yield from conjunction(c, going, other)
         return (yield from c.scalar(going))
 
-    def _buffers(self, graph: Graph, rows: Sequence[str]) -> list[tuple[str, str]]:
-        """Return what collects rows, before an iteration and after it."""
-        return [
-            self._buffer(graph, each, row) for each, row in zip(self.loop.rows, rows, strict=True)
-        ]
-
-    def _buffer(self, graph: Graph, rows: Rows, row: str) -> tuple[str, str]:
-        kind = graph.type_of(row)
-        rank = len(kind.shape) + 1
-        axis, extent = normalized_axis(rows.axis, rank), self._extent(rows)
-        whole = TensorType((*kind.shape[:axis], extent, *kind.shape[axis:]), kind.dtype)
+    def _collected(self, rows: Rows, kind: TensorType) -> TensorType:
+        """Return the type of what has a row of this type for each iteration."""
+        axis = normalized_axis(rows.axis, len(kind.shape) + 1)
+        extents = (*kind.shape[:axis], self._extent(rows), *kind.shape[axis:])
+        whole = TensorType(extents, kind.dtype)
         if excess(whole) is not None:
             raise self._unbounded(rows)
+        return whole
+
+    def _buffer(self, graph: Graph, rows: Rows, row: str, whole: TensorType) -> tuple[str, str]:
+        """Return what collects rows, before an iteration and after it."""
+        rank = len(whole.shape)
+        axis = rows.axis % rank
+        extent = whole.shape[axis]
         before = self.c.fresh("body/rows")
         graph.types[before] = whole
         places = np.arange(extent)[::-1] if rows.backward else np.arange(extent)
@@ -396,3 +406,7 @@ class _Maker:
             f"its number of iterations is known only at run time, and its result {result!r} has a "
             f"row of each: give the largest number that can be (`--bound {self.stem}=1000`)"
         )
+
+
+def _zeros(kind: TensorType) -> np.ndarray:
+    return np.zeros(kind.shape, kind.dtype)
