@@ -1,17 +1,24 @@
-"""Attention without a matrix of scores in memory: softmax(Q · Kᵀ · scale + masks) · V.
+"""Attention without a matrix of scores in memory: softmax(f(Q · Kᵀ)) · V.
 
-For any batch ``..``, S queries, T keys of D numbers, values of E numbers, and c lanes of a vector,
-keys and the columns of V in panels as :func:`.dense.pack_columns` makes them, and any number of
-masks, whose rows are as long as panels::
+For any batch ``..``, S queries, T keys of D numbers, values of E numbers, c lanes of a vector, and
+any number of operands of f, such as masks, whose rows are whole vectors::
 
-    q[.., S, D]   k[.., T', D, c]   v[.., E', T, c]   mask[.., S or 1, T' * c or 1]
+    panels (CPUs)    q[.., S, D]       k[.., T', D, c]   v[.., E', T, c]
+    rows (GPUs)      q[.., S, D', c]   k[.., D, T', c]   v[.., T, E', c]
 
-    s[i, t] = scale * Σ over d of q[i, d] * k[t // c, d, t % c]  +  Σ over all masks of mask[i, t]
-    y[i, e] = Σ over t of exp(s[i, t] - peak[i]) * v[e // c, t, e % c]
-              / Σ over t of exp(s[i, t] - peak[i])
+    both             operand[.., S or 1, T' * c or 1]    y[.., S, E]
 
-The batch of an operand is broadcast as NumPy does, and ``peak[i]`` is the largest ``s[i, t]``.  A
-query that masks exclude from all keys (only minus infinity) has NaN for its result, as softmax has.
+    s[i, t] = f(Σ over d of q[i, d] * k[d, t], operands[i, t])
+    y[i, e] = Σ over t of exp(s[i, t] - peak[i]) * v[t, e] / Σ over t of exp(s[i, t] - peak[i])
+
+A CPU reads a panel from one end to the other (:func:`.dense.pack_columns` makes them); neighbours
+in a GPU's work-group read neighbouring vectors of a row.
+
+f is a list of steps (:class:`Step`), element by element: a scale, masks, a cap.  The batch of an
+operand is broadcast as NumPy does, and ``peak[i]`` is the largest ``s[i, t]``.  A query that masks
+exclude from all keys (only minus infinity) has NaN for its result, as softmax has.
+
+This family is for CPUs, :mod:`.attention_groups` for GPUs.
 
 A part of the work, a CPU's thread or work-group, takes some queries of one batch entry.  It keeps
 their scores in private memory, and sums of both products in registers: vectors run along keys in
@@ -25,10 +32,11 @@ The last queries of a tile may be the last one again, which costs less than test
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, astuple, dataclass
 from functools import partial
 from itertools import product as product_of
 from math import ceil, prod
@@ -49,10 +57,10 @@ from .sizes import tile_choices
 NAME = "attention"
 ORDER = 440
 
-#: Annotation with the factor of all products.
-_SCALE = "tvmflow.scale"
+#: Annotations with the steps from products to scores, and the form of the operands.
+_STEPS, _PANELS = "tvmflow.steps", "tvmflow.panels"
 #: What scores and sums are computed in.
-_DTYPE = "float32"
+DTYPE = "float32"
 #: Private memory for the scores of a part, in bytes.
 SCORES_BYTES = 32 << 10
 
@@ -61,36 +69,62 @@ SCORES_BYTES = 32 << 10
 
 
 @dataclass(frozen=True)
+class Step:
+    """What becomes of each score: an operator of :data:`OPERATORS`."""
+
+    operator: str
+    #: What it takes beside the score.
+    number: float | None = None
+    #: Whether it takes the next one of the operands, before the number.
+    has_operand: bool = False
+
+
+#: From a score, and what a step takes beside it.
+OPERATORS: dict[str, Callable[..., Expr]] = {
+    "add": operator.add,
+    "multiply": operator.mul,
+    "divide": operator.truediv,
+    "tanh": tirx.tanh,
+    #: The score where the operand is not zero, or where it is zero, and a number elsewhere.
+    "keep": lambda score, mask, number: tirx.Select(mask != constant(0), score, number),
+    "replace": lambda score, mask, number: tirx.Select(mask != constant(0), number, score),
+}
+
+
+@dataclass(frozen=True)
 class Attention:
-    """Shapes of the operands, in fp32; keys and columns of V in panels."""
+    """Shapes of the operands, in fp32, in one of both forms."""
 
     q: tuple[int, ...]
     k: tuple[int, ...]
     v: tuple[int, ...]
-    #: Each of two axes or more.
-    masks: tuple[tuple[int, ...], ...]
+    #: Of the steps, each of two axes or more.
+    operands: tuple[tuple[int, ...], ...]
     columns: int
-    scale: float
+    steps: tuple[Step, ...] = ()
+    #: Whether keys and columns of V are in panels.
+    panels: bool = True
 
     @property
     def batch(self) -> tuple[int, ...]:
         """The leading axes of the result."""
-        return np.broadcast_shapes(self.q[:-2], self.k[:-3], self.v[:-3])
+        q = self.q[:-2] if self.panels else self.q[:-3]
+        return np.broadcast_shapes(q, self.k[:-3], self.v[:-3])
 
     @property
     def queries(self) -> int:
         """Rows of Q."""
-        return self.q[-2]
+        return self.q[-2] if self.panels else self.q[-3]
 
     @property
     def depth(self) -> int:
         """Numbers of a query and of a key."""
-        return self.q[-1]
+        return self.k[-2] if self.panels else self.k[-3]
 
     @property
     def keys(self) -> int:
         """Columns of K, rows of V."""
-        return self.v[-2]
+        return self.v[-2] if self.panels else self.v[-3]
 
     @property
     def lanes(self) -> int:
@@ -103,17 +137,82 @@ class Attention:
         return (*self.batch, self.queries, self.columns)
 
 
+@dataclass(frozen=True)
+class Tensors:
+    """The parameters of a function of attention, which are read for an entry of the batch."""
+
+    attention: Attention
+    parameters: Sequence[Buffer]
+    batch: Sequence[Expr]
+
+    @property
+    def y(self) -> Buffer:
+        """The result."""
+        return self.parameters[-1]
+
+    def query(self, row: Expr, d: Expr) -> Expr:
+        """A number of a query."""
+        q, lanes = self.parameters[0], self.attention.lanes
+        if self.attention.panels:
+            return self._read(q, row, d)
+        return self._read(q, row, tirx.truncdiv(d, lanes), tirx.truncmod(d, lanes))
+
+    def queries(self, row: Expr, vector: Expr, lane: Expr) -> Expr:
+        """A number of a vector of a query, where these are in rows."""
+        return self._read(self.parameters[0], row, vector, lane)
+
+    def key(self, d: Expr, vector: Expr, lane: Expr) -> Expr:
+        """A number of keys, of a vector of some."""
+        return self._in_form(self.parameters[1], d, vector, lane)
+
+    def value(self, key: Expr, vector: Expr, lane: Expr) -> Expr:
+        """A number of a key's values."""
+        return self._in_form(self.parameters[2], key, vector, lane)
+
+    def score(self, product: Expr, query: Expr, key: Expr) -> Expr:
+        """What the steps make of a product."""
+        operands = iter(self.parameters[3:-1])
+        for step in self.attention.steps:
+            taken = [] if step.number is None else [constant(step.number)]
+            if step.has_operand:
+                taken.insert(0, self._operand(next(operands), query, key))
+            product = OPERATORS[step.operator](product, *taken)
+        return product
+
+    def _operand(self, operand: Buffer, query: Expr, key: Expr) -> Expr:
+        """What a step takes of an operand for a score, with broadcasting."""
+        row, column = (
+            place if int(extent) > 1 else number(0)
+            for place, extent in zip((query, key), operand.shape[-2:], strict=True)
+        )
+        return self._read(operand, row, column)
+
+    def _in_form(self, tensor: Buffer, row: Expr, vector: Expr, lane: Expr) -> Expr:
+        place = (vector, row) if self.attention.panels else (row, vector)
+        return self._read(tensor, *place, lane)
+
+    def _read(self, tensor: Buffer, *place: Expr) -> Expr:
+        batch = batch_index(tensor, len(place), self.batch)
+        # On CUDA tensors may be of halves.
+        return tirx.BufferLoad(tensor, [*batch, *place]).astype(DTYPE)
+
+
 def define(attention: Attention) -> tirx.PrimFunc:
     """State attention by loops over batch and queries, each of which keeps its scores.
 
-    Parameters are ``q``, ``k``, ``v``, the masks and the result.
+    Parameters are ``q``, ``k``, ``v``, the operands of steps and the result.
     """
-    operands = (attention.q, attention.k, attention.v, *attention.masks, attention.result)
-    masks = [f"mask{index}" for index, _ in enumerate(attention.masks)]
-    pairs = zip(operands, ("q", "k", "v", *masks, "y"), strict=True)
-    tensors = [tirx.decl_buffer(shape, _DTYPE, name) for shape, name in pairs]
+    shapes = (attention.q, attention.k, attention.v, *attention.operands, attention.result)
+    operands = [f"operand{index}" for index, _ in enumerate(attention.operands)]
+    pairs = zip(shapes, ("q", "k", "v", *operands, "y"), strict=True)
+    tensors = [tirx.decl_buffer(shape, DTYPE, name) for shape, name in pairs]
     code = Statements()
-    annotations = {FAMILY: NAME, _SCALE: repr(attention.scale)}
+    steps = json.dumps([astuple(step) for step in attention.steps])
+    annotations: dict[str, str | int] = {
+        FAMILY: NAME,
+        _STEPS: steps,
+        _PANELS: int(attention.panels),
+    }
     extents = [number(extent) for extent in (*attention.batch, attention.queries)]
     plain = Knobs(rows=1, keys=attention.keys, vectors=1)
     with (
@@ -121,9 +220,22 @@ def define(attention: Attention) -> tirx.PrimFunc:
         code.block(NAME, annotations=annotations),
         code.loops(extents) as (*batch, query),
     ):
-        _Tile(code, attention, tensors, plain, batch, query).write()
+        _Tile(code, Tensors(attention, tensors, batch), plain, query).write()
     function = tirx.PrimFunc(tensors, code.finish())
     return function.with_attrs({"op_pattern": OPAQUE, "tirx.noalias": True})
+
+
+def attention_of(workload: Workload) -> tuple[Attention, list[Buffer]]:
+    """What a function computes, and its parameters."""
+    anchor = workload.anchor(NAME)
+    if len(workload.blocks) > 1:
+        raise Declined("something is computed beside it")
+    tensors = list(workload.function.params)
+    q, k, v, *operands, y = (tuple(map(int, tensor.shape)) for tensor in tensors)
+    found = json.loads(workload.annotation(anchor, _STEPS) or "[]")
+    steps = tuple(Step(*step) for step in found)
+    panels = workload.annotation(anchor, _PANELS) != "0"
+    return Attention(q, k, v, tuple(operands), y[-1], steps, panels), tensors
 
 
 # -- its knobs ----------------------------------------------------------------------------
@@ -140,7 +252,15 @@ class Shape:
     columns: int
     _: KW_ONLY
     lanes: int
-    masks: int
+    operands: int
+
+
+def shape_of(attention: Attention) -> Shape:
+    """The extents of an attention."""
+    return Shape(
+        prod(attention.batch), attention.queries, attention.keys, attention.depth,
+        attention.columns, lanes=attention.lanes, operands=len(attention.operands),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -168,7 +288,7 @@ CONSTRAINTS = {
 
 def _keys_at_most(rows: int, lanes: int = 1) -> int:
     """Keys whose scores fit private memory, in whole vectors."""
-    return SCORES_BYTES // (rows * np.dtype(_DTYPE).itemsize) // lanes * lanes
+    return SCORES_BYTES // (rows * np.dtype(DTYPE).itemsize) // lanes * lanes
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
@@ -198,18 +318,15 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 def match(workload: Workload) -> Shape:
     """The shape of an attention, which is a function of its own."""
-    attention, _ = _attention_of(workload)
-    if not workload.is_cpu:
-        raise Declined("it has loops for CPUs only")
-    return Shape(
-        prod(attention.batch), attention.queries, attention.keys, attention.depth,
-        attention.columns, lanes=attention.lanes, masks=len(attention.masks),
-    )  # fmt: skip
+    attention, _ = attention_of(workload)
+    if not attention.panels:
+        raise Declined("its operands are in a GPU's form")
+    return shape_of(attention)
 
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Write the loops: a part takes a tile of queries of a batch entry."""
-    attention, tensors = _attention_of(workload)
+    attention, tensors = attention_of(workload)
     code = Statements()
     extents = [*attention.batch, ceil(attention.queries / knobs.rows)]
     with (
@@ -218,19 +335,8 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     ):
         places = unravel(part, [number(extent) for extent in extents])
         *batch, tile = (code.name("place", place) for place in places)
-        _Tile(code, attention, tensors, knobs, batch, tile * knobs.rows).write()
+        _Tile(code, Tensors(attention, tensors, batch), knobs, tile * knobs.rows).write()
     return schedule_of(workload.function, code.finish())
-
-
-def _attention_of(workload: Workload) -> tuple[Attention, list[Buffer]]:
-    """What a function computes, and its parameters."""
-    anchor = workload.anchor(NAME)
-    if len(workload.blocks) > 1:
-        raise Declined("something is computed beside it")
-    tensors = list(workload.function.params)
-    q, k, v, *masks, y = (tuple(map(int, tensor.shape)) for tensor in tensors)
-    scale = float(workload.annotation(anchor, _SCALE) or 1)
-    return Attention(q, k, v, tuple(masks), y[-1], scale), tensors
 
 
 @dataclass(frozen=True)
@@ -255,15 +361,13 @@ class _Tile:
     def __init__(
         self,
         code: Statements,
-        attention: Attention,
-        tensors: Sequence[Buffer],
+        tensors: Tensors,
         knobs: Knobs,
-        batch: Sequence[Expr],
         first: Expr,
     ):
-        self.code, self.attention, self.knobs = code, attention, knobs
-        self.q, self.k, self.v, *self.masks, self.y = tensors
-        self.batch, self.lanes = list(batch), attention.lanes
+        self.code, self.tensors, self.knobs = code, tensors, knobs
+        self.attention = attention = tensors.attention
+        self.lanes = attention.lanes
         self.rows = range(knobs.rows)
         last, whole = attention.queries - 1, attention.queries % knobs.rows == 0
         self.queries = [
@@ -293,10 +397,10 @@ class _Tile:
             self._alloc(name, 1) for name in ("peak", "sum", "factor")
         )
         for row in self.rows:
-            code.store(self.peak, _constant(-np.inf), row, 0)
-            code.store(self.sum, _constant(0), row, 0)
+            code.store(self.peak, constant(-np.inf), row, 0)
+            code.store(self.sum, constant(0), row, 0)
             with code.loop("column", self._whole(columns)) as column:
-                code.store(self.kept, _constant(0), row, column)
+                code.store(self.kept, constant(0), row, column)
         blocks, rest = divmod(self.attention.keys, keys)
         panels = keys // self.lanes
         with code.loop("block", blocks) as block:
@@ -314,8 +418,8 @@ class _Tile:
         self._score(first, keys)
         self._find_peaks(keys)
         for row in self.rows:
-            code.store(self.peaks, _larger(self.peaks[row, 0], self.peak[row, 0]), row, 0)
-            factor = tirx.exp(self.peak[row, 0] - _finite(self.peaks[row, 0]))
+            code.store(self.peaks, larger(self.peaks[row, 0], self.peak[row, 0]), row, 0)
+            factor = tirx.exp(self.peak[row, 0] - finite(self.peaks[row, 0]))
             code.store(self.factor, factor, row, 0)
             code.store(self.peak, self.peaks[row, 0], row, 0)
         self._exponentiate(keys)
@@ -339,22 +443,19 @@ class _Tile:
         """Scores of keys from a panel on; minus infinity in lanes beyond the last one."""
 
         def product(row: int, vector: _Vector, d: Expr, lane: Expr) -> Expr:
-            panel = self._read(self.k, first + vector.panel, d, lane)
-            return self._read(self.q, self.queries[row], d) * panel
+            panel = self.tensors.key(d, first + vector.panel, lane)
+            return self.tensors.query(self.queries[row], d) * panel
 
         def score(row: int, vector: _Vector, products: _Lanes, lane: Expr) -> Expr:
-            value = products(lane) * _constant(self.attention.scale)
             key = (first + vector.panel) * self.lanes + lane
-            for mask in self.masks:
-                value = value + self._mask(mask, self.queries[row], key)
-            return value
+            return self.tensors.score(products(lane), self.queries[row], key)
 
         for row, vector, products in self._sums(keys, self.attention.depth, _zero, product):
             begin = vector.panel * self.lanes
             with self._vector() as lane:
                 self.code.store(self.scores, score(row, vector, products, lane), row, begin + lane)
             for lane in range(vector.filled, self.lanes):
-                self.code.store(self.scores, _constant(-np.inf), row, begin + lane)
+                self.code.store(self.scores, constant(-np.inf), row, begin + lane)
 
     def _find_peaks(self, keys: int) -> None:
         """The largest score of each query, into the first of its ``peaks``.
@@ -369,16 +470,16 @@ class _Tile:
             for row in self.rows:
                 with self._vector() as lane:
                     score = self.scores[row, (vector + 1) * self.lanes + lane]
-                    code.store(self.peaks, _larger(score, self.peaks[row, lane]), row, lane)
-        self._join(self.peaks, _larger)
+                    code.store(self.peaks, larger(score, self.peaks[row, lane]), row, lane)
+        self._join(self.peaks, larger)
 
     def _exponentiate(self, keys: int) -> None:
         """Exponentials in place of scores, and their sums into the first of ``sums``."""
         code = self.code
         for row in self.rows:
-            code.store(self.peaks, _finite(self.peaks[row, 0]), row, 0)
+            code.store(self.peaks, finite(self.peaks[row, 0]), row, 0)
             with self._vector() as lane:
-                code.store(self.sums, _constant(0), row, lane)
+                code.store(self.sums, constant(0), row, lane)
         with code.loop("vector", ceil(keys / self.lanes)) as vector:
             for row in self.rows:
                 with self._vector() as lane:
@@ -395,24 +496,25 @@ class _Tile:
         """Sums of the values of keys from a panel on, by their exponentials."""
 
         def product(row: int, vector: _Vector, key: Expr, lane: Expr) -> Expr:
-            value = self._read(self.v, vector.panel, first * self.lanes + key, lane)
+            value = self.tensors.value(first * self.lanes + key, vector.panel, lane)
             return self.scores[row, key] * value
 
         return self._sums(self.attention.columns, keys, start, product)
 
     def _write_result(self, row: int, vector: _Vector, sums: _Lanes, divisors: Buffer) -> None:
-        code, place = self.code, (*self.batch, self.queries[row])
+        code, y = self.code, self.tensors.y
+        place = (*self.tensors.batch, self.queries[row])
         begin, divisor = vector.panel * self.lanes, divisors[row, 0]
         if vector.filled == self.lanes:
             with self._vector() as lane:
-                code.store(self.y, sums(lane) / divisor, *place, begin + lane)
+                code.store(y, sums(lane) / divisor, *place, begin + lane)
             return
         # By way of memory: what is read number by number is no register.
-        last = code.alloc("last", (self.lanes,), _DTYPE)
+        last = code.alloc("last", (self.lanes,), DTYPE)
         with self._vector() as lane:
             code.store(last, sums(lane) / divisor, lane)
         with code.loop("each", vector.filled) as each:
-            code.store(self.y, last[each], *place, begin + each)
+            code.store(y, last[each], *place, begin + each)
 
     # -- vectors --------------------------------------------------------------------------
 
@@ -425,7 +527,7 @@ class _Tile:
         """
         code = self.code
         for vectors in self._tiles(length):
-            sums = self.code.alloc("products", (len(self.rows), len(vectors), self.lanes), _DTYPE)
+            sums = self.code.alloc("products", (len(self.rows), len(vectors), self.lanes), DTYPE)
             elements = list(product_of(self.rows, enumerate(vectors)))
             for row, (index, vector) in elements:
                 with self._vector() as lane:
@@ -482,40 +584,30 @@ class _Tile:
 
     def _alloc(self, name: str, numbers: int) -> Buffer:
         """Private memory of so many numbers for each query."""
-        return self.code.alloc(name, (len(self.rows), numbers), _DTYPE)
-
-    def _read(self, tensor: Buffer, *place: Expr) -> Expr:
-        batch = batch_index(tensor, len(place), self.batch)
-        return tirx.BufferLoad(tensor, [*batch, *place])
-
-    def _mask(self, mask: Buffer, query: Expr, key: Expr) -> Expr:
-        """What a mask adds to a score, with broadcasting."""
-        row, column = (
-            place if int(extent) > 1 else number(0)
-            for place, extent in zip((query, key), mask.shape[-2:], strict=True)
-        )
-        return self._read(mask, row, column)
+        return self.code.alloc(name, (len(self.rows), numbers), DTYPE)
 
 
-def _constant(value: float) -> Expr:
-    return tirx.const(value, _DTYPE)
+def constant(value: float) -> Expr:
+    """A number to compute with."""
+    return tirx.const(value, DTYPE)
 
 
 def _zero(*_: object) -> Expr:
-    return _constant(0)
+    return constant(0)
 
 
 def _lane_of(sums: Buffer, row: int, vector: int, lane: Expr) -> Expr:
     return sums[row, vector, lane]
 
 
-def _larger(a: Expr, b: Expr) -> Expr:
+def larger(a: Expr, b: Expr) -> Expr:
+    """The larger of two numbers; the second one where the first is NaN."""
     return tirx.Select(a > b, a, b)
 
 
-def _finite(peak: Expr) -> Expr:
+def finite(peak: Expr) -> Expr:
     """A peak to subtract: of nothing but minus infinities, exponentials are 0, and not NaN.
 
     Without any other key so is their sum, by which the result is NaN.
     """
-    return tirx.Select(peak == _constant(-np.inf), _constant(0), peak)
+    return tirx.Select(peak == constant(-np.inf), constant(0), peak)

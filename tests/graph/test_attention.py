@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from attention_models import attention, heads
+from attention_models import Choice, attention, heads
 from first_stages import compiled_until
 from onnx import helper
 from operators import build
@@ -46,6 +46,11 @@ FUSED = {
     "plain": attention(**ODD, scale=None),
     "divided": attention(**ODD, scale=("Div", 3.0)),
     "a factor of each head": attention(**ODD, scale=("Mul", np.ones((3, 1, 1)))),
+    "a factor of keys": attention(**ODD, scale=("Mul", np.ones((5,)))),
+    "a factor of masked scores": attention(**ODD, masks=[MASK], late=[("Mul", 3.0)]),
+    "a cap": attention(**ODD, cap=5.0),
+    "a choice": attention(**ODD, chosen=[Choice((1, 1, 7, 5))]),
+    "a choice of the others": attention(**ODD, chosen=[Choice((5,), -1e9, keeps=False)]),
     "keys as columns": attention((2, 7, 9), (2, 9, 5), (2, 5, 4), turned=False),
     "no batch": attention((7, 9), (5, 9), (5, 4)),
     "shared keys": attention((2, 3, 7, 9), (2, 1, 5, 9), (1, 5, 4)),
@@ -80,14 +85,9 @@ def with_log(model, nodes):
     nodes["p"].op_type = "LogSoftmax"
 
 
-def with_scaled_mask(model, nodes):
-    """The factor is one of the mask, too."""
-    nodes["s0"].input[:] = ["products", "mask0"]
-    nodes["scaled"].input[0] = "s0"
-    nodes["p"].input[0] = "scaled"
-    order = [nodes[name] for name in ("turned", "products", "s0", "scaled", "p", "y")]
-    del model.graph.node[:]
-    model.graph.node.extend(order)
+def with_two_tensors(model, nodes):
+    """What stands in place of scores is no number."""
+    nodes["c0"].input[2] = "products"
 
 
 def with_inverse(model, nodes):
@@ -110,12 +110,12 @@ APART = {
     "scores are an output": attention(**ODD, outputs=["y", "scaled"]),
     "probabilities are an output": attention(**ODD, outputs=["y", "p"]),
     "a mask of more scores": attention(**ODD, masks=[(2, 1, 1, 1)]),
-    "a factor of keys": attention(**ODD, scale=("Mul", np.ones((5,)))),
     "by zero": attention(**ODD, scale=("Div", 0.0)),
+    "times zero": attention(**ODD, scale=("Mul", 0.0)),
     "few queries": attention(**heads(3, 50, 9)),
     "another axis": edited(with_axis),
     "a logarithm": edited(with_log),
-    "a factor of the mask": edited(with_scaled_mask, masks=[MASK]),
+    "a choice of two tensors": edited(with_two_tensors, chosen=[Choice((5,))]),
     "an inverse": edited(with_inverse, scale=("Div", 3.0)),
     "more values": edited(with_more_values),
 }
@@ -138,6 +138,33 @@ def test_probabilities_that_are_read_twice_stay():
     assert not calls(build(nodes, inputs, ["a", "b"]))
 
 
-def test_gpus_have_no_schedule_for_it():
-    assert not calls(FUSED["plain"], target="opencl", device="adreno")
-    assert not calls(FUSED["plain"], target="cuda")
+GPUS = [("opencl", "adreno"), ("opencl", "mali"), ("opencl", "nvidia"), ("cuda", "auto")]
+
+
+@pytest.mark.parametrize(("target", "device"), GPUS)
+def test_on_gpus(target, device):
+    """Rows in vectors of four, whatever the blocks of other layers."""
+    model = attention(**heads(197, 197, 62, batch=(2, 12)), masks=[(1, 1, 197, 197)])
+    for dtype in ("fp32", "fp16"):
+        (arguments,) = calls(model, target=target, device=device, dtype=dtype)
+        assert arguments == [
+            (2, 12, 197, 16, 4),  # q
+            (2, 12, 62, 50, 4),  # k
+            (2, 12, 197, 16, 4),  # v
+            (1, 1, 197, 200),  # a mask with whole vectors
+        ]
+
+
+@pytest.mark.parametrize(("target", "device"), GPUS)
+@pytest.mark.parametrize(
+    "model",
+    [
+        # Groups for a few cores only, while products with so many keys have work for all.
+        attention(**heads(8, 4096, 64, batch=(1, 1))),
+        # Columns of which an item has few rows in registers.
+        attention(**heads(64, 64, 8, 300, batch=(1, 64))),
+    ],
+    ids=["few groups", "deep"],
+)
+def test_gpus_decline(model, target, device):
+    assert not calls(model, target=target, device=device)

@@ -172,7 +172,7 @@ def recurrent_shapes(rng, lanes):
 def attention_shapes(rng, lanes):
     pick = rng.choice
     extents = (pick([1, 12]), pick([1, 7, 197]), pick([1, 50, 197, 5000]), pick([1, 31, 64]))
-    return AttentionShape(*extents, pick([1, 31, 64]), lanes=lanes, masks=pick([0, 2]))
+    return AttentionShape(*extents, pick([1, 31, 64]), lanes=lanes, operands=pick([0, 2]))
 
 
 def compaction_shapes(rng, lanes):
@@ -187,6 +187,7 @@ def nms_shapes(rng, lanes):
 
 SHAPES = {
     "attention": attention_shapes,
+    "attention_groups": attention_shapes,
     "recurrent": recurrent_shapes,
     "compaction": compaction_shapes,
     "nms": nms_shapes,

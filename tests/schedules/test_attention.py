@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from attention_models import attention, heads
+from attention_models import Choice, attention, heads
 from checks import check_any_knobs, check_outputs, of_family
 from first_stages import chosen_schedules
 from onnx import helper
@@ -38,6 +38,14 @@ MASKED = {
     "by head": attention(**heads(7, 50, 9), masks=[(3, 1, 1), (1,), (1, 3, 7, 50)]),
     "constant": attention(**heads(7, 50, 9), masks=[HIDDEN]),
     "factors": attention(**heads(7, 50, 9), scale=("Mul", random((3, 1, 1))), masks=[(50,)]),
+    "factors by key": attention(**heads(7, 50, 9), scale=("Mul", (7, 50)), masks=[(50,)]),
+    "late": attention(**heads(7, 50, 9), masks=[(50,)], late=[("Mul", 0.4), ("Div", 3.0)]),
+    "capped": attention(**heads(7, 50, 9), scale=("Mul", 3.0), cap=2.0, masks=[HIDDEN]),
+    "chosen": attention(
+        **heads(7, 50, 9),
+        masks=[(7, 1)],
+        chosen=[Choice((1, 1, 7, 50)), Choice((3, 1, 50), -1e9, keeps=False)],
+    ),
     "divided": attention(**heads(7, 50, 9), scale=("Div", 3.0)),
     "shared": attention((2, 3, 7, 9), (2, 1, 50, 9), (1, 50, 4), masks=[(2, 1, 7, 1)]),
     "windows": attention(
@@ -87,6 +95,18 @@ def test_numbers_that_are_not_finite(value, keys, target):
         # All keys of the first block, and some of the last one.
         feeds["mask0"][0, 0, 2, : keys - 3] = -np.inf
         check(model, feeds, target=target)
+
+
+@pytest.mark.parametrize("target", ["llvm", "opencl"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.0])
+def test_factors_that_are_not_finite(value, target):
+    """A factor of whole matrices multiplies their sums: those of q times it may be NaN."""
+    model = attention(**heads(7, 50, 9), scale=("Mul", (3, 1, 1)), late=[("Mul", 0.5)], cap=4.0)
+    feeds = feeds_for(model)
+    feeds["scale"][1] = value
+    # Products of which some are zero: infinity times the number itself is NaN.
+    feeds["q"][:, :, 2, ::2] = 0
+    check(model, feeds, target=target)
 
 
 def test_a_peak_in_a_late_block():

@@ -179,8 +179,7 @@ def test_every_family_is_there():
     # In 16 bits, see test_gemm.py; custom operators and open extents, see tests/ops; others with
     # loops of their own, see test_recurrent.py and test_selection.py.
     elsewhere = {"gemm_tensor", "masked_mean", "boxes", "open_extents", *WINOGRAD}
-    # Attention is fused on CPUs only.
-    elsewhere |= {"compaction", "nms", "recurrent", "attention"}
+    elsewhere |= {"compaction", "nms", "recurrent", "attention", "attention_groups"}
     covered = elsewhere.union(*(families for _, families in CASES.values()))
     assert covered == {family.NAME for family in FAMILIES}
 

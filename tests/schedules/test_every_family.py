@@ -9,7 +9,14 @@ from onnx import helper
 from operators import build, feeds_for, random
 
 import tvmflow
-from tvmflow.schedules import FAMILIES, attention, dynamic_shapes, gemm_simt, gemm_tensor
+from tvmflow.schedules import (
+    FAMILIES,
+    attention,
+    attention_groups,
+    dynamic_shapes,
+    gemm_simt,
+    gemm_tensor,
+)
 from tvmflow.schedules.boxes import masked_mean, per_box
 from tvmflow.verify.tolerance import NETWORK, assert_close
 
@@ -68,8 +75,8 @@ def test_every_family_is_there():
     for_cuda = {gemm_tensor.NAME, gemm_simt.NAME}
     # Of custom operators, which ONNX Runtime has not, and of open extents: see tests/ops.
     custom = {masked_mean.NAME, per_box.NAME, dynamic_shapes.NAME}
-    # Samples at computed positions, and attention, which CPUs have: they have tests of their own.
-    elsewhere = {"grid_sample", attention.NAME}
+    # Samples at computed positions, and attention: they have tests of their own.
+    elsewhere = {"grid_sample", attention.NAME, attention_groups.NAME}
     assert found == {family.NAME for family in FAMILIES} - for_cuda - custom - elsewhere
 
 

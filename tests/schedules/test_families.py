@@ -23,6 +23,7 @@ ASKED = [
     "dense",
     "matmul",
     "attention",
+    "attention_groups",
     "recurrent",
     "masked_mean",
     "compaction",

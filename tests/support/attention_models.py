@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
 from onnx import helper
 from operators import build
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A mask of truth values by which a number stands in place of scores."""
+
+    shape: Sequence[int]
+    number: float = -np.inf
+    #: Whether scores stay where it is true.
+    keeps: bool = True
 
 
 def attention(
@@ -16,7 +27,10 @@ def attention(
     v: Sequence[int],
     *,
     masks: Sequence[Sequence[int] | np.ndarray] = (),
-    scale: tuple[str, float | np.ndarray] | None = ("Mul", 0.3),
+    scale: tuple[str, float | np.ndarray | Sequence[int]] | None = ("Mul", 0.3),
+    cap: float | None = None,
+    chosen: Sequence[Choice] = (),
+    late: Sequence[tuple[str, float]] = (),
     turned: bool = True,
     view: Sequence[int] | None = None,
     outputs: Sequence[str] = ("y",),
@@ -28,7 +42,13 @@ def attention(
     masks
         Shapes of inputs that are added to the scores, or constants.
     scale
-        An operator and its constant.
+        An operator and its constant, or the shape of an input.
+    cap
+        Of the scaled scores.
+    chosen
+        Masks behind those that are added; inputs that are true where they are positive.
+    late
+        Operators with their constants, behind the masks.
     turned
         Whether keys have their numbers along the columns, and are transposed.
     view
@@ -44,9 +64,18 @@ def attention(
         nodes.append(node("Transpose", ["k"], [keys], perm=[*axes[:-2], axes[-1], axes[-2]]))
     nodes.append(node("MatMul", ["q", keys], [scores]))
     if scale is not None:
-        constants["scale"] = np.asarray(scale[1], np.float32)
+        if isinstance(scale[1], Sequence):
+            inputs["scale"] = scale[1]
+        else:
+            constants["scale"] = np.asarray(scale[1], np.float32)
         nodes.append(node(scale[0], [scores, "scale"], ["scaled"]))
         scores = "scaled"
+    if cap is not None:
+        constants["cap"] = np.float32(cap)
+        nodes.append(node("Div", [scores, "cap"], ["below"]))
+        nodes.append(node("Tanh", ["below"], ["bent"]))
+        nodes.append(node("Mul", ["cap", "bent"], ["capped"]))
+        scores = "capped"
     if view is not None:
         constants["view"] = np.array(view)
         nodes.append(node("Reshape", [scores, "view"], ["viewed"]))
@@ -60,6 +89,17 @@ def attention(
         # The first mask is the left operand: a sum has no order.
         nodes.append(node("Add", [name, scores] if index == 0 else [scores, name], [f"s{index}"]))
         scores = f"s{index}"
+    for index, choice in enumerate(chosen):
+        inputs[f"choice{index}"] = choice.shape
+        constants |= {f"number{index}": np.float32(choice.number), "zero": np.float32(0)}
+        nodes.append(node("Greater", [f"choice{index}", "zero"], [f"where{index}"]))
+        sides = [scores, f"number{index}"][:: 1 if choice.keeps else -1]
+        nodes.append(node("Where", [f"where{index}", *sides], [f"c{index}"]))
+        scores = f"c{index}"
+    for index, (name, value) in enumerate(late):
+        constants[f"late{index}"] = np.float32(value)
+        nodes.append(node(name, [scores, f"late{index}"], [f"l{index}"]))
+        scores = f"l{index}"
     if view is not None:
         batch = np.broadcast_shapes(tuple(q[:-2]), tuple(k[:-2]))
         constants["back"] = np.array([*batch, q[-2], v[-2]])

@@ -151,7 +151,7 @@ STAGES = (
             transform.CanonicalizeBindings(),
             FoldArrays,
             FoldCalls,
-            *([attend(job)] if job.target.device.is_cpu else []),
+            attend(job),
             transform.DeadCodeElimination(["main"]),
         ],
     ),
@@ -197,7 +197,7 @@ def aliases_of(job: Compilation) -> dict[str, str]:
 @job_pass("FuseAttention")
 def attend(job: Compilation, mod: IRModule) -> IRModule:
     """One primary function for the products and the softmax of attention."""
-    return fuse_attention(mod, job.target.device.channel_block)
+    return fuse_attention(mod, job.target.device)
 
 
 @job_pass("ChangeLayouts")

@@ -14,11 +14,11 @@ After::
     v' : [1, 12, 4, 197, 16]  = R.call_tir(pack_columns, (v,))
     y  : [1, 12, 197, 64]     = R.call_tir(attention, (q, k', v', mask))
 
-There are several queries, and no other node may read the scores or the probabilities.  Scores may
-be divided by a number, be added to in any order and several times, and be reshaped in between, as
+There are several queries, and no other node may read the scores or the probabilities.  Between the
+product and the softmax, scores may be added to, multiplied, divided, capped (``tanh``) and replaced
+by a number where a mask says so (``where``), in any order and several times, and be reshaped, as
 long as their rows and columns stay: the operands are then reshaped instead (Swin adds the masks of
-its windows so).  A factor of each matrix goes into q.  :mod:`tvmflow.schedules.attention` has the
-function.
+its windows so).  :mod:`tvmflow.schedules.attention` has the function.
 """
 
 from __future__ import annotations
@@ -32,16 +32,22 @@ import numpy as np
 from tvm import IRModule, relax, te
 from tvm.relax import op as R
 
+from ..devices.target import Device
 from ..ir.expressions import INJECTIVE, nodes_in
 from ..ir.rewriter import Rewriter, constant_array, op_name, shape_of
 from ..ir.signatures import bindings_of
-from ..schedules.attention import NAME, Attention, define
+from ..schedules.attention import NAME, Attention, Step, define
+from ..schedules.attention_groups import LANES, is_faster
 from ..schedules.definitions import or_zero
 from ..schedules.dense import pack_columns
 
-#: Products of scores and a factor, and quotients.
-_PRODUCTS = ("relax.multiply", "relax.tvmflow.product")
-_QUOTIENTS = ("relax.divide", "relax.tvmflow.quotient")
+#: Operators of two sides, by the step that they are, and those of which scores may be either.
+_STEPS = {
+    "relax.add": "add",
+    **dict.fromkeys(("relax.multiply", "relax.tvmflow.product"), "multiply"),
+    **dict.fromkeys(("relax.divide", "relax.tvmflow.quotient"), "divide"),
+}
+_COMMUTATIVE = ("add", "multiply")
 #: Fewer queries take less time than the panels of keys and values that are made for them.
 FEW_QUERIES = 4
 
@@ -73,23 +79,29 @@ class _Operand:
 
 @dataclass(frozen=True)
 class _Scores:
-    """Scores of attention: ``scale * factors * (q · k) + masks``."""
+    """Scores of attention: products, and what becomes of them."""
 
     q: _Operand
     k: _Operand
-    scale: float = 1.0
-    factors: tuple[_Operand, ...] = ()
-    masks: tuple[_Operand, ...] = ()
+    steps: tuple[Step, ...] = ()
+    #: Of the steps that have one.
+    operands: tuple[_Operand, ...] = ()
     #: The batch of each view of them.
     views: tuple[tuple[int, ...], ...] = ()
+
+    def then(self, step: Step, operand: _Operand | None = None) -> _Scores:
+        """The same with another step."""
+        operands = self.operands if operand is None else (*self.operands, operand)
+        return replace(self, steps=(*self.steps, step), operands=operands)
 
 
 class _Fusion(Rewriter):
     """Rewrites ``main``; what is left over is dead code."""
 
-    def __init__(self, mod: IRModule, lanes: int):
+    def __init__(self, mod: IRModule, device: Device):
         super().__init__(mod)
-        self.lanes = lanes
+        self.device, self.panels = device, device.is_cpu
+        self.lanes = device.channel_block if self.panels else LANES
         bindings = list(bindings_of(mod["main"]))
         self.values = {binding.var: binding.value for binding in bindings}
         self.readers = Counter(
@@ -142,15 +154,32 @@ class _Fusion(Rewriter):
             found = self._scores(value.args[0])
             kept = shape_of(value.args[0])[-2:] == shape[-2:]
             return replace(found, views=(*found.views, batch)) if found and kept else None
-        if name not in (*_PRODUCTS, *_QUOTIENTS, "relax.add"):
+        if name == "relax.tanh":
+            found = self._scores(value.args[0])
+            return found and found.then(Step("tanh"))
+        if name == "relax.where":
+            return self._chosen(value, shape)
+        if name not in _STEPS:
             return None
-        ordered = [value.args, value.args[::-1]]
-        for inner, other in ordered[:1] if name in _QUOTIENTS else ordered:
+        step, ordered = _STEPS[name], [value.args, value.args[::-1]]
+        for inner, other in ordered if step in _COMMUTATIVE else ordered[:1]:
             if shape_of(inner) != shape or (found := self._scores(inner)) is None:
                 continue
-            if name == "relax.add":
-                return replace(found, masks=(*found.masks, _Operand(other, batch)))
-            return _multiplied(found, name, _Operand(other, batch))
+            if (number := _number(other)) is not None:
+                # What TVM makes of a product with zero is no NaN, and a quotient is an error.
+                return found.then(_with_number(step, number)) if number or step == "add" else None
+            return found.then(Step(step, has_operand=True), _Operand(other, batch))
+        return None
+
+    def _chosen(self, choice: relax.Call, shape: tuple[int, ...]) -> _Scores | None:
+        """Scores, or a number in their place, as a mask says."""
+        mask, a, b = choice.args
+        for step, inner, other in (("keep", a, b), ("replace", b, a)):
+            number = _number(other)
+            if number is None or shape_of(inner) != shape:
+                continue
+            if found := self._scores(inner):
+                return found.then(Step(step, number, has_operand=True), _Operand(mask, shape[:-2]))
         return None
 
     # -- what it becomes ------------------------------------------------------------------
@@ -163,13 +192,11 @@ class _Fusion(Rewriter):
         # All views are of one batch: that of the most axes has what each mask wants.
         batch = max((*scores.views, result[:-2]), key=len)
         values = _Operand(value.args[1], result[:-2])
-        operands = [scores.q, scores.k, values, *scores.masks, *scores.factors]
+        operands = [scores.q, scores.k, values, *scores.operands]
         shapes = [shape for each in operands if (shape := each.viewed(batch)) is not None]
         if len(shapes) < len(operands) or len(shape_of(values.value)) < 2:
             return None
-        (q, k, _), rest = shapes[:3], shapes[3:]
-        masks, factors = rest[: len(scores.masks)], rest[len(scores.masks) :]
-        q = np.broadcast_shapes(q, *factors)
+        q, k = shapes[:2]
         # Scores that meet several values are computed once, not for each of them.
         if 0 in (*q, *k) or q[-2] < FEW_QUERIES or batch != np.broadcast_shapes(q[:-2], k[:-2]):
             return None
@@ -177,12 +204,15 @@ class _Fusion(Rewriter):
             self._reshaped(self.substitute(operand.value), shape)
             for operand, shape in zip(operands, shapes, strict=True)
         ]
-        while len(arguments) > 3 + len(masks):
-            arguments[0] = self.bb.emit(R.multiply(arguments[0], arguments.pop()))
-        arguments[1:3] = map(self._packed, arguments[1:3])
+        if self.panels:
+            arguments[1:3] = map(self._packed, arguments[1:3])
+        else:
+            arguments[:3] = map(self._in_vectors, arguments[:3])
         arguments[3:] = map(self._padded, arguments[3:])
-        k, v, *masks = map(shape_of, arguments[1:])
-        attention = Attention(q, k, v, tuple(masks), result[-1], scores.scale)
+        q, k, v, *rest = map(shape_of, arguments)
+        attention = Attention(q, k, v, tuple(rest), result[-1], scores.steps, self.panels)
+        if not self.panels and not is_faster(attention, self.device):
+            return None
         function = self.bb.add_func(define(attention), NAME)
         call = relax.call_tir(function, arguments, relax.TensorType(attention.result, "float32"))
         return call if attention.result == result else R.reshape(self.bb.emit(call), result)
@@ -194,46 +224,51 @@ class _Fusion(Rewriter):
             primfunc_name_hint="pack_columns", primfunc_attrs={"op_pattern": INJECTIVE},
         )  # fmt: skip
 
-    def _padded(self, mask: relax.Expr) -> relax.Expr:
-        """A mask whose rows, if they have more than one element, are in whole vectors."""
-        *lead, keys = shape_of(mask)
-        missing = -keys % self.lanes
-        if keys == 1 or not missing:
-            return mask
-        if (array := constant_array(mask)) is not None:
-            return relax.const(np.pad(array, [(0, 0)] * len(lead) + [(0, missing)]))
+    def _in_vectors(self, matrices: relax.Expr) -> relax.Expr:
+        """Matrices whose rows are vectors."""
+        *lead, columns = shape_of(whole := self._padded(matrices, broadcast=False))
+        return self._reshaped(whole, (*lead, columns // self.lanes, self.lanes))
+
+    def _padded(self, operand: relax.Expr, *, broadcast: bool = True) -> relax.Expr:
+        """An operand in fp32, whose rows, if they have more than one element, are whole vectors."""
+        *lead, keys = shape_of(operand)
+        missing = -keys % self.lanes if keys > 1 or not broadcast else 0
+        if not missing and str(operand.ty.dtype) == "float32":
+            return operand
+        if (array := constant_array(operand)) is not None:
+            padded = np.pad(array.astype("float32"), [(0, 0)] * len(lead) + [(0, missing)])
+            return relax.const(padded)
 
         def compute(x: te.Tensor) -> te.Tensor:
             return te.compute(
-                (*lead, keys + missing), lambda *i: or_zero([i[-1] < keys], x(*i)), name="pad_keys"
+                (*lead, keys + missing),
+                lambda *i: or_zero([i[-1] < keys] if missing else [], x(*i).astype("float32")),
+                name="pad_keys",
             )
 
         return self.bb.emit_te(
-            compute, mask, primfunc_name_hint="pad_keys", primfunc_attrs={"op_pattern": INJECTIVE}
-        )
+            compute, operand,
+            primfunc_name_hint="pad_keys", primfunc_attrs={"op_pattern": INJECTIVE},
+        )  # fmt: skip
 
     def _reshaped(self, value: relax.Expr, shape: Sequence[int]) -> relax.Expr:
         return value if shape_of(value) == shape else self.bb.emit(R.reshape(value, shape))
 
 
-def _multiplied(scores: _Scores, name: str, factor: _Operand) -> _Scores | None:
-    """Scores times a factor, or by a number; ``None`` where it is not one of whole matrices.
+def _number(expr: relax.Expr) -> float | None:
+    """The number that a constant of one element is."""
+    array = constant_array(expr)
+    return None if array is None or array.size != 1 else float(array.reshape(()))
 
-    Nor are products with zero or infinity, of which NaN may come.
-    """
-    array, extents = constant_array(factor.value), shape_of(factor.value)
-    if scores.masks:
-        return None
-    if array is not None and array.size == 1:
-        number = float(array.reshape(()))
-        if name in _QUOTIENTS:
-            number = 1 / number if number else 0.0
-        with np.errstate(all="ignore"):
-            scale = float(np.float32(scores.scale * number))
-        return replace(scores, scale=scale) if scale and isfinite(scale) else None
-    if name in _QUOTIENTS or prod(extents[-2:]) != 1:
-        return None
-    return replace(scores, factors=(*scores.factors, factor))
+
+def _with_number(step: str, number: float) -> Step:
+    """A step; a quotient is a product where the inverse is a number like any other."""
+    if step == "divide" and isfinite(number) and number:
+        with np.errstate(over="ignore"):
+            inverse = float(np.float32(1 / number))
+        if isfinite(inverse) and abs(inverse) >= np.finfo("float32").tiny:
+            return Step("multiply", inverse)
+    return Step(step, number)
 
 
 def _groups(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[range, range]]:
@@ -247,7 +282,7 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[range, ran
         yield range(begin, at), range(first, to)
 
 
-def fuse_attention(mod: IRModule, lanes: int) -> IRModule:
-    """Replace products, masks and softmax of attention, for vectors of so many lanes."""
+def fuse_attention(mod: IRModule, device: Device) -> IRModule:
+    """Replace products, masks and softmax of attention by a function for a class of devices."""
     found = any(op_name(each.value) == "relax.nn.softmax" for each in bindings_of(mod["main"]))
-    return _Fusion(mod, lanes).run() if found else mod
+    return _Fusion(mod, device).run() if found else mod

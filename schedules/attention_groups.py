@@ -1,0 +1,468 @@
+"""Attention on GPUs: work-groups that keep their scores in local memory, block by block.
+
+What it computes is in :mod:`.attention`, with operands in rows.  A work-group takes ``along *
+rows`` queries of a batch entry, and keys in blocks, of which there is one at a time (T. Dao et al.,
+"FlashAttention", 2022)::
+
+    item      col = item % across, its rows = item // across * rows + (0 .. rows - 1)
+    scores    [rows, keys]    vectors col, col + across .. of the block's, in registers
+    weights   [queries, block]    their exponentials, in local memory
+    results   [rows, E' / across]    vectors col, col + across .., in registers
+
+Both products have an item's rows times its vectors, so that what it reads serves many
+multiply-adds; neighbours read neighbouring vectors of K and V, and the same ones of Q and of the
+weights.  Per block the items of a row tell each other the largest of their scores, scale down what
+they have if that is larger than any before (M. Milakov and N. Gimelshein, "Online normalizer
+calculation for softmax", 2018), and hand on the weights: two barriers.  Each sums up the weights of
+its own keys; these sums are added when all is done.
+
+Rows beyond the last query repeat it, and vectors beyond the last key or column that one, which
+costs less than tests; the keys count for nothing, and the others are not written.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from math import ceil, prod
+
+import numpy as np
+from tvm import s_tir, tirx
+from tvm.tirx import Buffer, Expr, ForKind
+
+from ..devices.target import Device
+from .attention import (
+    DTYPE,
+    Attention,
+    Shape,
+    Tensors,
+    attention_of,
+    constant,
+    finite,
+    larger,
+    shape_of,
+)
+from .boxes.builder import Statements, number, schedule_of, unravel
+from .common import Workload
+from .family import Declined, Value, knob, violated
+from .sizes import LOCAL_BYTES, tile_choices
+from .work_groups import GROUPS, MOST_ITEMS
+
+NAME = "attention_groups"
+ORDER = 441
+
+#: Numbers of a vector.
+LANES = 4
+#: Numbers of the deepest heads whose machine code was looked at.
+MOST_COLUMNS = 256
+
+
+# -- its knobs ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """Tiles of an item, and the items of a work-group."""
+
+    rows: int = knob("Queries of which an item has scores and results in registers.")
+    keys: int = knob("Vectors of a block's scores that it has of each.")
+    across: int = knob("Work-items that share these queries.")
+    along: int = knob("Work-items of a work-group with different queries.")
+
+    @property
+    def items(self) -> int:
+        """Those of a work-group."""
+        return self.across * self.along
+
+    @property
+    def queries(self) -> int:
+        """Those of a work-group."""
+        return self.rows * self.along
+
+    @property
+    def block(self) -> int:
+        """Keys of a block."""
+        return LANES * self.keys * self.across
+
+    def columns(self, shape: Shape) -> int:
+        """Vectors of results that an item has of each query."""
+        return ceil(ceil(shape.columns / LANES) / self.across)
+
+    @property
+    def local_bytes(self) -> int:
+        """Local memory of a work-group: weights, and what items tell each other of rows."""
+        numbers = self.queries * (self.block + LANES + _whole(self.across))
+        return numbers * np.dtype(DTYPE).itemsize
+
+
+CONSTRAINTS = {
+    "rows * (keys and vectors of results) must fit the device's registers.": lambda k, s, d: (
+        k.rows * (k.keys + k.columns(s)) <= d.accumulators
+    ),
+    "across * along is at most what the device accepts.": lambda k, s, d: (
+        k.items <= d.max_group_size
+    ),
+    "The weights of a block must fit local memory of 32 KiB.": lambda k, s, d: (
+        k.local_bytes <= LOCAL_BYTES
+    ),
+}
+
+
+def heuristic(shape: Shape, device: Device) -> Knobs:
+    """Groups of up to twice the usual size, which take least time by :func:`_cost`."""
+    most = min(2 * device.group_size, device.max_group_size)
+    columns = ceil(shape.columns / LANES)
+    found = [
+        knobs
+        for rows in (1, 2, 4)
+        for keys in (1, 2)
+        for each in tile_choices(columns, max(1, device.accumulators // rows - keys))
+        if (across := ceil(columns / each)) <= most
+        for along in _powers(most // across)
+        if violated(CONSTRAINTS, knobs := Knobs(rows, keys, across, along), shape, device) is None
+    ]
+    return min(found, key=lambda knobs: _cost(knobs, shape, device), default=Knobs(1, 1, 1, 1))
+
+
+def _cost(knobs: Knobs, shape: Shape, device: Device) -> float:
+    """Issue slots of all lanes, in vectors.
+
+    What a block takes beside its products is read off machine code for Adreno.
+    """
+    columns, blocks = knobs.columns(shape), ceil(shape.keys / knobs.block)
+    scores, results = blocks * shape.depth, shape.keys
+    products = knobs.rows * (scores * knobs.keys + results * columns)
+    reads = scores * (knobs.keys + knobs.rows / LANES) + results * (columns + knobs.rows / LANES)
+    rest = blocks * (100 + knobs.rows * (25 * knobs.keys + 2 * knobs.across + columns))
+    lanes = ceil(knobs.items / device.wave) * device.wave
+    # Whatever a group reads comes from memory, or the cache that all share, once.
+    shared = 4 * shape.keys * (shape.depth + shape.columns)
+    groups = _groups(knobs, shape)
+    idle = max(1.0, enough_groups(device) / groups)
+    return idle * groups * (lanes * (products + 2 * reads + rest) + shared)
+
+
+def _groups(knobs: Knobs, shape: Shape) -> int:
+    return shape.batch * ceil(shape.queries / knobs.queries)
+
+
+def _powers(most: int) -> tuple[int, ...]:
+    """Powers of 2, and the most."""
+    return (*(1 << n for n in range(most.bit_length()) if 1 << n < most), most)
+
+
+def enough_groups(device: Device) -> int:
+    """Groups below which much of a GPU is idle."""
+    processors = device.multiprocessors
+    return GROUPS if processors is None else max(GROUPS, processors.count // 2)
+
+
+def is_faster(attention: Attention, device: Device) -> bool:
+    """Whether one kernel takes less time than products and a softmax.
+
+    It has a sixth to four fifths of their issue slots, and none of the traffic of scores
+    (``benchmarks/attention.py``), where heads are as deep as was looked at, tiles fit registers and
+    local memory, and groups fill the device: products have more of them where there are few
+    queries and many keys.
+    """
+    shape = shape_of(attention)
+    knobs = heuristic(shape, device)
+    fits = violated(CONSTRAINTS, knobs, shape, device) is None
+    deep = max(shape.depth, shape.columns) > MOST_COLUMNS
+    return fits and not deep and _groups(knobs, shape) >= enough_groups(device)
+
+
+def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
+    """Tiles of both products, and groups of any form."""
+    columns = ceil(shape.columns / LANES)
+    most = min(MOST_ITEMS, device.max_group_size)
+    return {
+        "rows": tuple(rows for rows in (1, 2, 4, 6, 8) if rows <= device.accumulators // 2),
+        "keys": (1, 2, 3, 4),
+        "across": tuple(sorted({min(most, ceil(columns / n)) for n in range(1, 9)})),
+        "along": _powers(most),
+    }
+
+
+# -- how it is scheduled ------------------------------------------------------------------
+
+
+def match(workload: Workload) -> Shape:
+    """The shape of an attention, which is a function of its own."""
+    attention, _ = attention_of(workload)
+    if attention.panels:
+        raise Declined("its operands are in a CPU's form")
+    if not workload.target.is_gpu_kernel or attention.lanes != LANES:
+        raise Declined(f"it has work-groups of GPUs, and vectors of {LANES}")
+    return shape_of(attention)
+
+
+def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
+    """Write the kernel."""
+    attention, tensors = attention_of(workload)
+    code = Statements()
+    extents = [*attention.batch, ceil(attention.queries / knobs.queries)]
+    weights = _shared("weights", knobs.queries, knobs.block + LANES)
+    told = _shared("told", knobs.queries, _whole(knobs.across))
+    with (
+        code.block("root"),
+        code.items(NAME, prod(extents), knobs.items, [weights, told]) as (group, item),
+    ):
+        places = unravel(group, [number(extent) for extent in extents])
+        *batch, tile = (code.name("place", place) for place in places)
+        kernel = _Item(code, Tensors(attention, tensors, batch), knobs, weights, told, item)
+        kernel.write(tile * knobs.queries)
+    return schedule_of(workload.function, code.finish())
+
+
+def _shared(name: str, rows: int, columns: int) -> Buffer:
+    return tirx.decl_buffer((rows, columns), DTYPE, name, scope="shared")
+
+
+def _whole(length: int) -> int:
+    """A length in whole vectors."""
+    return ceil(length / LANES) * LANES
+
+
+class _Item:
+    """Statements of a work-item."""
+
+    def __init__(
+        self,
+        code: Statements,
+        tensors: Tensors,
+        knobs: Knobs,
+        weights: Buffer,
+        told: Buffer,
+        item: Expr,
+    ):
+        self.code, self.tensors, self.knobs = code, tensors, knobs
+        self.attention: Attention = tensors.attention
+        self.weights, self.told = weights, told
+        self.col = code.name("col", tirx.truncmod(item, number(knobs.across)))
+        along = tirx.truncdiv(item, number(knobs.across))
+        self.row = code.name("row", along * knobs.rows)
+        self.rows = range(knobs.rows)
+        self.columns = range(knobs.columns(shape_of(self.attention)))
+        alloc = code.alloc
+        self.scores = alloc("scores", (knobs.rows, knobs.keys, LANES), DTYPE)
+        self.results = alloc("results", (knobs.rows, len(self.columns), LANES), DTYPE)
+        self.peaks, self.sums, self.factors, self.joined = (
+            alloc(name, (knobs.rows,), DTYPE) for name in ("peaks", "sums", "factors", "joined")
+        )
+        # What is multiplied: vectors of rows, and of keys or values.
+        self.left = alloc("left", (knobs.rows, LANES), DTYPE)
+        widest = max(knobs.keys, len(self.columns))
+        self.right = alloc("right", (widest, LANES), DTYPE)
+
+    def write(self, first: Expr) -> None:
+        """Write all of it, for the group's queries from one on."""
+        code, keys, block = self.code, self.attention.keys, self.knobs.block
+        last = self.attention.queries - 1
+        self.places = [code.name("place", first + self.row + row) for row in self.rows]
+        whole = self.attention.queries % self.knobs.queries == 0
+        self.queries = [
+            place if whole else code.name("query", tirx.min(place, last)) for place in self.places
+        ]
+        for row in self.rows:
+            code.store(self.peaks, constant(-np.inf), row)
+            code.store(self.sums, constant(0), row)
+            for column in self.columns:
+                self._clear(self.results, row, column)
+        with code.loop("block", ceil(keys / block)) as index:
+            self._score(index)
+            self._exponentiate(index)
+            self._weigh(index)
+        self._divide()
+        for row in self.rows:
+            with nullcontext() if whole else code.when(self.places[row] <= last):
+                self._write_results(row)
+
+    # -- steps ----------------------------------------------------------------------------
+
+    def _score(self, block: Expr) -> None:
+        """Scores of a block; minus infinity beyond the last key."""
+        code, attention, knobs = self.code, self.attention, self.knobs
+        vectors = ceil(attention.keys / LANES)
+        own = [
+            code.name("own", (block * knobs.keys + v) * knobs.across + self.col)
+            for v in range(knobs.keys)
+        ]
+        uneven = vectors % (knobs.keys * knobs.across) != 0
+        read = [code.name("read", tirx.min(v, vectors - 1)) if uneven else v for v in own]
+        for row in self.rows:
+            for vector in range(knobs.keys):
+                self._clear(self.scores, row, vector)
+
+        def multiply(d: Expr, count: int) -> None:
+            for row in self.rows:
+                with self._lanes() as lane:
+                    value = self.tensors.queries(self.queries[row], d, lane)
+                    code.store(self.left, value, row, lane)
+            for step in range(count):
+                for vector, place in enumerate(read):
+                    with self._lanes() as lane:
+                        value = self.tensors.key(d * LANES + step, place, lane)
+                        code.store(self.right, value, vector, lane)
+                self._add_products(self.scores, knobs.keys, step)
+
+        whole, rest = divmod(attention.depth, LANES)
+        if whole:
+            with code.loop("d", whole) as d:
+                multiply(d, LANES)
+        if rest:
+            multiply(number(whole), rest)
+        for row in self.rows:
+            for vector in range(knobs.keys):
+                with self._lanes() as lane:
+                    score = self.tensors.score(
+                        self.scores[row, vector, lane],
+                        self.queries[row],
+                        read[vector] * LANES + lane,
+                    )
+                    if attention.keys % knobs.block:
+                        there = own[vector] * LANES + lane < attention.keys
+                        score = tirx.Select(there, score, constant(-np.inf))
+                    code.store(self.scores, score, row, vector, lane)
+
+    def _exponentiate(self, block: Expr) -> None:
+        """Weights of a block's keys from their scores; what there is of others is scaled down."""
+        code, knobs = self.code, self.knobs
+        for row in self.rows:
+            self._join_lanes(row, larger)
+        self._tell(larger)
+        for row in self.rows:
+            code.store(self.joined, larger(self.joined[row], self.peaks[row]), row)
+            peak = code.name_stored("finite", finite(self.joined[row]))
+            code.store(self.factors, tirx.exp(self.peaks[row] - peak), row)
+            code.store(self.peaks, self.joined[row], row)
+            for vector in range(knobs.keys):
+                with self._lanes() as lane:
+                    weight = tirx.exp(self.scores[row, vector, lane] - peak)
+                    code.store(self.scores, weight, row, vector, lane)
+                with self._lanes() as lane:
+                    place = (self.col + vector * knobs.across) * LANES + lane
+                    weight = self.scores[row, vector, lane]
+                    code.store(self.weights, weight, self.row + row, place)
+            for column in self.columns:
+                with self._lanes() as lane:
+                    value = self.results[row, column, lane] * self.factors[row]
+                    code.store(self.results, value, row, column, lane)
+            self._join_lanes(row, operator.add)
+            code.store(self.sums, self.sums[row] * self.factors[row] + self.joined[row], row)
+        code.barrier()
+
+    def _weigh(self, block: Expr) -> None:
+        """Add the values of a block's keys, by their weights, to the results."""
+        code, attention, knobs = self.code, self.attention, self.knobs
+        vectors = ceil(attention.columns / LANES)
+        own = [self.col + c * knobs.across for c in self.columns]
+        if vectors % knobs.across:
+            own = [code.name("column", tirx.min(place, vectors - 1)) for place in own]
+
+        def multiply(place: Expr, first: Expr, count: int) -> None:
+            for row in self.rows:
+                with self._lanes() as lane:
+                    value = self.weights[self.row + row, place * LANES + lane]
+                    code.store(self.left, value, row, lane)
+            for step in range(count):
+                for column, vector in enumerate(own):
+                    with self._lanes() as lane:
+                        value = self.tensors.value(first + step, vector, lane)
+                        code.store(self.right, value, column, lane)
+                self._add_products(self.results, len(self.columns), step)
+
+        first = block * knobs.block
+        blocks, rest = divmod(attention.keys, knobs.block)
+        count: Expr | int = knobs.block // LANES
+        if rest:
+            last = rest // LANES
+            count = last if not blocks else tirx.Select(block < blocks, number(count), number(last))
+        with code.loop("k", count) as k:
+            multiply(k, first + k * LANES, LANES)
+        if left := rest % LANES:
+            with code.when(block == blocks) if blocks else nullcontext():
+                multiply(number(last), first + last * LANES, left)
+
+    def _divide(self) -> None:
+        """Divide results by the sums of all weights of their queries."""
+        code = self.code
+        for row in self.rows:
+            code.store(self.joined, self.sums[row], row)
+        self._tell(operator.add)
+        for row in self.rows:
+            for column in self.columns:
+                with self._lanes() as lane:
+                    value = self.results[row, column, lane] / self.joined[row]
+                    code.store(self.results, value, row, column, lane)
+
+    def _write_results(self, row: int) -> None:
+        """Write an item's results of a query; number by number where rows are not aligned."""
+        code, columns, y = self.code, self.attention.columns, self.tensors.y
+        place, whole = (*self.tensors.batch, self.places[row]), columns % LANES == 0
+        for column in self.columns:
+            begin = (self.col + column * self.knobs.across) * LANES
+            covered = (column + 1) * self.knobs.across * LANES <= columns
+            if whole:
+                there = nullcontext() if covered else code.when(begin < columns)
+                with there, self._lanes() as lane:
+                    code.store(y, self._result(row, column, lane), *place, begin + lane)
+                continue
+            for lane in range(LANES):
+                with nullcontext() if covered else code.when(begin + lane < columns):
+                    code.store(y, self._result(row, column, lane), *place, begin + lane)
+
+    def _result(self, row: int, column: int, lane: Expr | int) -> Expr:
+        return self.results[row, column, lane].astype(self.tensors.y.dtype)
+
+    # -- parts of steps -------------------------------------------------------------------
+
+    def _join_lanes(self, row: int, joined: Callable[[Expr, Expr], Expr]) -> None:
+        """Join what an item has in ``scores`` of a row, in ``joined``.
+
+        By way of ``left``: what is read number by number is no vector in registers.
+        """
+        code = self.code
+        for vector in range(self.knobs.keys):
+            with self._lanes() as lane:
+                value = self.scores[row, vector, lane]
+                value = joined(value, self.left[row, lane]) if vector else value
+                code.store(self.left, value, row, lane)
+        pairs = (joined(self.left[row, lane], self.left[row, lane + 2]) for lane in (0, 1))
+        for lane, value in enumerate(pairs):
+            code.store(self.left, value, row, lane)
+        code.store(self.joined, joined(self.left[row, 0], self.left[row, 1]), row)
+
+    def _tell(self, joined: Callable[[Expr, Expr], Expr]) -> None:
+        """Join what all items of a row have in ``joined``."""
+        code, across = self.code, self.knobs.across
+        for row in self.rows:
+            code.store(self.told, self.joined[row], self.row + row, self.col)
+        code.barrier()
+        for row in self.rows:
+            code.store(self.joined, self.told[self.row + row, 0], row)
+        if across > 1:
+            with code.loop("other", across - 1) as other:
+                for row in self.rows:
+                    value = joined(self.told[self.row + row, other + 1], self.joined[row])
+                    code.store(self.joined, value, row)
+
+    def _add_products(self, sums: Buffer, vectors: int, step: int) -> None:
+        """Add a lane of each row's ``left`` times the vectors in ``right``."""
+        for vector in range(vectors):
+            for row in self.rows:
+                with self._lanes() as lane:
+                    product = self.left[row, step] * self.right[vector, lane]
+                    self.code.store(sums, sums[row, vector, lane] + product, row, vector, lane)
+
+    def _clear(self, memory: Buffer, *place: int) -> None:
+        with self._lanes() as lane:
+            self.code.store(memory, constant(0), *place, lane)
+
+    @contextmanager
+    def _lanes(self) -> Iterator[Expr]:
+        """The lanes of a vector."""
+        with self.code.loop("lane", LANES, ForKind.VECTORIZED) as lane:
+            yield lane
