@@ -55,8 +55,9 @@ ORDER = 441
 
 #: Numbers of a vector.
 LANES = 4
-#: Numbers of the deepest heads whose machine code was looked at.
-MOST_COLUMNS = 256
+#: Numbers of the deepest heads.  With 128, there are as many slots on an Adreno 660 as in products
+#: and a softmax, and nearly twice the reads.
+MOST_COLUMNS = 64
 
 
 # -- its knobs ----------------------------------------------------------------------------
@@ -111,17 +112,19 @@ CONSTRAINTS = {
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """Groups of up to twice the usual size, which take least time by :func:`_cost`."""
-    most = min(2 * device.group_size, device.max_group_size)
+    """Groups of the usual size at most, which take least time by :func:`_cost`.
+
+    Of scores an item has one vector at a time: with two of them, fewer waves fit a core.
+    """
+    most = device.group_size
     columns = ceil(shape.columns / LANES)
     found = [
         knobs
         for rows in (1, 2, 4)
-        for keys in (1, 2)
-        for each in tile_choices(columns, max(1, device.accumulators // rows - keys))
-        if (across := ceil(columns / each)) <= most
-        for along in _powers(most // across)
-        if violated(CONSTRAINTS, knobs := Knobs(rows, keys, across, along), shape, device) is None
+        for each in tile_choices(columns, max(1, device.accumulators // rows - 1))
+        for across in [ceil(columns / each)]
+        for along in _powers(max(1, most // across))
+        if violated(CONSTRAINTS, knobs := Knobs(rows, 1, across, along), shape, device) is None
     ]
     return min(found, key=lambda knobs: _cost(knobs, shape, device), default=Knobs(1, 1, 1, 1))
 
@@ -154,24 +157,31 @@ def _powers(most: int) -> tuple[int, ...]:
 
 
 def enough_groups(device: Device) -> int:
-    """Groups below which much of a GPU is idle."""
+    """Groups, of a wave each, below which much of a GPU is idle.
+
+    NVIDIA's multiprocessors have four schedulers, each of which has use for two.
+    """
     processors = device.multiprocessors
-    return GROUPS if processors is None else max(GROUPS, processors.count // 2)
+    return GROUPS if processors is None else 8 * processors.count
 
 
-def is_faster(attention: Attention, device: Device) -> bool:
+def is_faster(attention: Attention, device: Device, *, half: bool) -> bool:
     """Whether one kernel takes less time than products and a softmax.
 
-    It has a sixth to four fifths of their issue slots, and none of the traffic of scores
-    (``benchmarks/attention.py``), where heads are as deep as was looked at, tiles fit registers and
-    local memory, and groups fill the device: products have more of them where there are few
-    queries and many keys.
+    It has 0.2 to 0.95 of their issue slots (once 1.1, Intel), and fewer bytes to move
+    (``benchmarks/attention_code.py``: Adreno, Mali, Intel) where heads are not deep, tiles
+    fit registers and local memory, and a wave for each group that the device needs has work.
+    Products of halves are tensor cores' where there are some, which this does not use.
     """
+    processors = device.multiprocessors
+    if half and processors is not None and processors.tensor_cores:
+        return False
     shape = shape_of(attention)
     knobs = heuristic(shape, device)
     fits = violated(CONSTRAINTS, knobs, shape, device) is None
-    deep = max(shape.depth, shape.columns) > MOST_COLUMNS
-    return fits and not deep and _groups(knobs, shape) >= enough_groups(device)
+    is_deep = max(shape.depth, shape.columns) > MOST_COLUMNS
+    items = _groups(knobs, shape) * knobs.items
+    return fits and not is_deep and items >= enough_groups(device) * device.wave
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:

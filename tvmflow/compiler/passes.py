@@ -197,7 +197,7 @@ def aliases_of(job: Compilation) -> dict[str, str]:
 @job_pass("FuseAttention")
 def attend(job: Compilation, mod: IRModule) -> IRModule:
     """One primary function for the products and the softmax of attention."""
-    return fuse_attention(mod, job.target.device)
+    return fuse_attention(mod, job.target.device, half=job.half)
 
 
 @job_pass("ChangeLayouts")

@@ -98,9 +98,9 @@ class _Scores:
 class _Fusion(Rewriter):
     """Rewrites ``main``; what is left over is dead code."""
 
-    def __init__(self, mod: IRModule, device: Device):
+    def __init__(self, mod: IRModule, device: Device, half: bool):
         super().__init__(mod)
-        self.device, self.panels = device, device.is_cpu
+        self.device, self.half, self.panels = device, half, device.is_cpu
         self.lanes = device.channel_block if self.panels else LANES
         bindings = list(bindings_of(mod["main"]))
         self.values = {binding.var: binding.value for binding in bindings}
@@ -211,7 +211,7 @@ class _Fusion(Rewriter):
         arguments[3:] = map(self._padded, arguments[3:])
         q, k, v, *rest = map(shape_of, arguments)
         attention = Attention(q, k, v, tuple(rest), result[-1], scores.steps, self.panels)
-        if not self.panels and not is_faster(attention, self.device):
+        if not self.panels and not is_faster(attention, self.device, half=self.half):
             return None
         function = self.bb.add_func(define(attention), NAME)
         call = relax.call_tir(function, arguments, relax.TensorType(attention.result, "float32"))
@@ -282,7 +282,10 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[range, ran
         yield range(begin, at), range(first, to)
 
 
-def fuse_attention(mod: IRModule, device: Device) -> IRModule:
-    """Replace products, masks and softmax of attention by a function for a class of devices."""
+def fuse_attention(mod: IRModule, device: Device, *, half: bool = False) -> IRModule:
+    """Replace products, masks and softmax of attention by a function for a class of devices.
+
+    ``half`` says that tensors will be stored in 16 bits.
+    """
     found = any(op_name(each.value) == "relax.nn.softmax" for each in bindings_of(mod["main"]))
-    return _Fusion(mod, device).run() if found else mod
+    return _Fusion(mod, device, half).run() if found else mod

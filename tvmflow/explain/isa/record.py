@@ -70,6 +70,16 @@ class Slots:
 
 
 @dataclass(frozen=True)
+class Loop:
+    """A loop, or the code that is in none."""
+
+    #: What it has beside the loops in it.
+    own: Slots
+    #: The loop that it is in, by its place among all.
+    outer: int | None = None
+
+
+@dataclass(frozen=True)
 class KernelCode:
     """Machine code of a kernel."""
 
@@ -97,6 +107,8 @@ class KernelCode:
     flops: int | None = None
     #: The compiler's listing.
     listing: str = ""
+    #: The code outside of loops, and its loops in their order.
+    nest: tuple[Loop, ...] = ()
 
     @property
     def group_size(self) -> int:
@@ -122,6 +134,7 @@ class KernelCode:
     def to_json(self, *, with_listing: bool = False) -> JsonObject:
         """Return all fields and what follows from them."""
         found = asdict(self)
+        del found["nest"]
         if not with_listing:
             del found["listing"]
         return {**found, **{name: getattr(self, name) for name in DERIVED}}

@@ -133,7 +133,7 @@ class _Counter:
             self._block(node, times, in_block)
         elif isinstance(node, tirx.For):
             around, self.axes = self.axes, {**self.axes, **_values(node.loop_var, node)}
-            self.visit(node.body, times * _extent(node.extent), in_block)
+            self.visit(node.body, self._runs(node.extent, times, around), in_block)
             self.axes = around
         elif isinstance(node, tirx.SeqStmt):
             for part in node.seq:
@@ -154,6 +154,13 @@ class _Counter:
             self.visit(node.body, times * (int(node.value) if threads else 1), in_block)
         elif hasattr(node, "body"):
             self.visit(node.body, times, in_block)
+
+    def _runs(self, extent: tirx.Expr, times: int, axes: _Axes) -> int:
+        """How often a loop's body runs, whose length may be one of two numbers."""
+        if not isinstance(extent, tirx.Select):
+            return times * _extent(extent)
+        held = round(times * _share_of(extent.condition, axes))
+        return held * _extent(extent.true_value) + (times - held) * _extent(extent.false_value)
 
     def _block(self, node: s_tir.SBlockRealize, times: int, in_block: bool) -> None:
         block = node.block
@@ -203,7 +210,9 @@ def _values(var: tirx.Var, interval: Range | tirx.For) -> dict[tirx.Var, range]:
     """The values of a loop or an axis, where they begin with a number."""
     if not isinstance(interval.min, tirx.IntImm):
         return {}
-    return {var: range(int(interval.min), int(interval.min) + _extent(interval.extent))}
+    extent = interval.extent
+    sides = [extent.true_value, extent.false_value] if isinstance(extent, tirx.Select) else [extent]
+    return {var: range(int(interval.min), int(interval.min) + max(map(_extent, sides)))}
 
 
 def _element_bytes(buffer: tirx.Buffer) -> int:
