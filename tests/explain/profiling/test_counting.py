@@ -14,6 +14,7 @@ from tvmflow.devices.target import resolve
 from tvmflow.explain.profiling.counting import count_kernels, operations
 from tvmflow.module.functions import unpack_functions
 from tvmflow.schedules import schedule_function
+from tvmflow.schedules.boxes.builder import Statements, number
 
 
 def tensor(name, *shape, dtype="float32"):
@@ -119,6 +120,20 @@ def test_what_a_condition_leaves_out_is_not_computed():
     sch.loop_partition(outer, [2, None])
     (count,) = count_kernels(sch.mod["main"], on_gpu=False)
     assert (dict(count.flops), count.bytes_read) == ({"fp32": 13}, 4 * 13)
+
+
+def test_a_loop_may_be_shorter_in_the_last_round():
+    a, b = (tirx.decl_buffer((9,), "float32", name) for name in "ab")
+    code = Statements()
+    with (
+        code.block("root"),
+        code.block("rounds"),
+        code.loop("round", 3) as index,
+        code.loop("k", tirx.Select(index < 2, number(4), number(1))) as k,
+    ):
+        code.store(b, a[index * 4 + k] + 1.0, index * 4 + k)
+    (count,) = count_kernels(tirx.PrimFunc([a, b], code.finish()), on_gpu=False)
+    assert dict(count.flops) == {"fp32": 9}
 
 
 @pytest.mark.parametrize("where", WHERE[:2], ids=str)
