@@ -170,7 +170,8 @@ def is_faster(attention: Attention, device: Device, *, half: bool) -> bool:
 
     It has 0.2 to 0.95 of their issue slots (once 1.1, Intel), and fewer bytes to move
     (``benchmarks/attention_code.py``: Adreno, Mali, Intel) where heads are not deep, tiles
-    fit registers and local memory, and a wave for each group that the device needs has work.
+    fit registers and local memory, and a wave for three quarters of the groups that keep the device
+    busy has work: two for each of six cores, as an Adreno 740 and a Mali G610 have.
     Products of halves are tensor cores' where there are some, which this does not use.
     """
     processors = device.multiprocessors
@@ -181,7 +182,7 @@ def is_faster(attention: Attention, device: Device, *, half: bool) -> bool:
     fits = violated(CONSTRAINTS, knobs, shape, device) is None
     is_deep = max(shape.depth, shape.columns) > MOST_COLUMNS
     items = _groups(knobs, shape) * knobs.items
-    return fits and not is_deep and items >= enough_groups(device) * device.wave
+    return fits and not is_deep and 4 * items >= 3 * enough_groups(device) * device.wave
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
