@@ -59,6 +59,7 @@ EXCLUDED: dict[str, str] = {
     "Compaction": "None of ONNX's: what NonZero, Compress and NonMaxSuppression become.",
     "BoxSelection": "None of ONNX's: what NonMaxSuppression becomes.",
     "NibbleProduct": "None of ONNX's: MatMul and Gemm of weights of 4 bits.",
+    "RunLoop": "None of ONNX's: Loop and Scan in the virtual machine, which nodes are put into.",
 }
 
 

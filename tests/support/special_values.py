@@ -239,7 +239,7 @@ NOT_COMPARED = frozenset([
     "BitCast", "CausalConvWithState", "CumProd", "LinearAttention", "SwiGLU",
     "Attention", "DFT", "Det", "NegativeLogLikelihoodLoss", "RotaryEmbedding", "STFT",
     "SoftmaxCrossEntropyLoss", "GRU", "LSTM", "RNN", "BoxSelection", "Compaction",
-    "NibbleProduct",
+    "NibbleProduct", "RunLoop",
 ])  # fmt: skip
 
 _add("ReverseSequence", np.moveaxis(X[0], 0, 1), (np.arange(1, 10) % 6 + 1,), opset=24)

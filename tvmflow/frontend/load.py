@@ -110,7 +110,8 @@ def _converted(
     }
     return ImportedModel(
         graph.name, mod, graph.inputs, tuple(outputs), weights,
-        binding_names(graph), _initializers(graph), call_checks(graph), half=graph.is_widened,
+        binding_names(graph), _initializers(graph),
+        () if mod is None else call_checks(graph), half=graph.is_widened,
         limits=limits, loops=loops,
     )  # fmt: skip
 
