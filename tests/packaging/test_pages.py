@@ -18,6 +18,7 @@ sys.path.insert(0, str(pages.ROOT / "docs"))
 
 import write_operators
 import write_reference
+import write_zoo
 
 #: What the program's parser raises: newer versions of typer have a copy of click of their own.
 UsageError = typer.BadParameter.__mro__[1]
@@ -126,6 +127,12 @@ def test_the_page_of_operators_is_current():
     assert (pages.ROOT / "docs/operators.md").read_text(encoding="utf-8") == (
         write_operators.operators()
     ), "python docs/write_operators.py writes it anew"
+
+
+def test_the_page_of_the_zoo_is_of_its_results():
+    assert (pages.ROOT / "docs/zoo.md").read_text(encoding="utf-8") == (
+        write_zoo.zoo()
+    ), "python docs/write_zoo.py writes it anew"
 
 
 def test_the_index_has_every_page():
