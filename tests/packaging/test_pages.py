@@ -130,9 +130,9 @@ def test_the_page_of_operators_is_current():
 
 
 def test_the_page_of_the_zoo_is_of_its_results():
-    assert (pages.ROOT / "docs/zoo.md").read_text(encoding="utf-8") == (
-        write_zoo.zoo()
-    ), "python docs/write_zoo.py writes it anew"
+    assert (pages.ROOT / "docs/zoo.md").read_text(encoding="utf-8") == (write_zoo.zoo()), (
+        "python docs/write_zoo.py writes it anew"
+    )
 
 
 def test_the_index_has_every_page():
