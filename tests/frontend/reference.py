@@ -15,6 +15,7 @@ from tvm import relax
 
 from tvmflow.errors import ModelError
 from tvmflow.frontend import ImportedModel, load_model
+from tvmflow.graph.weights import lift_weights
 
 #: Relative tolerance of one operator; the absolute one is that part of the largest value.
 #: float32: sums in another order; float16: TVM adds up in half precision (11 bits).
@@ -28,10 +29,12 @@ def run(imported: ImportedModel, feeds: Mapping[str, np.ndarray]) -> list[np.nda
     """Build an imported model for the CPU with TVM's own pipeline, and run it."""
     level = int(os.environ.get("TVMFLOW_LLVM_OPT_LEVEL") or 3)
     target = tvm.target.Target({"kind": "llvm", "opt-level": level})
-    executable = relax.build(imported.mod, target)
+    # TVM cannot read constants without elements from its executable.
+    mod, constants = lift_weights(imported.mod)
+    executable = relax.build(mod, target)
     machine = relax.VirtualMachine(executable, tvm.cpu())
     arrays = [np.array(feeds[info.name], order="C") for info in imported.inputs]
-    arrays += [np.array(weight) for weight in imported.weights.values()]
+    arrays += [np.array(weight) for weight in (*imported.weights.values(), *constants.values())]
     result = machine["main"](*[tvm.runtime.tensor(array) for array in arrays])
     results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
     return [tensor.numpy() for tensor in results]

@@ -194,6 +194,15 @@ def test_output_without_elements():
     assert load_model(model).outputs[0].shape == (0,)
 
 
+def test_a_result_without_elements_in_its_second_axis():
+    """TVM writes such a constant into its executable, and cannot read it again."""
+    node = helper.make_node("Slice", ["x", "one", "one", "one"], ["y"])
+    model = graph_model([node], {"x": ([2, 3], "float32")}, ["y"], {"one": np.array([1])})
+    x = np.ones((2, 3), np.float32)
+    with closing(tvmflow.compile(model, target="llvm")) as module:
+        assert module(x=x)["y"].shape == (2, 0)
+
+
 def without_elements(dtype: str) -> onnx.ModelProto:
     """The largest elements of two tensors, one of them without any, and what is cut off them."""
     nodes = [

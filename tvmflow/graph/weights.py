@@ -36,7 +36,7 @@ def lift_weights(mod: IRModule) -> tuple[IRModule, dict[str, np.ndarray]]:
     arrays: dict[str, np.ndarray] = {}
     params: dict[int, relax.Var] = {}
 
-    def lift(binding: relax.Binding) -> list[relax.Binding]:
+    def lifted(value: relax.Expr, name: str) -> relax.Expr:
         def parameter(constant: GenericConst) -> relax.Expr:
             array = constant.value.numpy()
             # TVM writes one without elements, but cannot read it again.
@@ -45,16 +45,19 @@ def lift_weights(mod: IRModule) -> tuple[IRModule, dict[str, np.ndarray]]:
             # The same tensor may be read by several calls: one parameter serves all.
             key = constant.value.__hash__()
             if key not in params:
-                name = f"w{len(arrays)}_{binding.var.name}"
-                arrays[name] = array
-                params[key] = relax.Var(name, constant.ty)
+                own = f"w{len(arrays)}_{name}"
+                arrays[own] = array
+                params[key] = relax.Var(own, constant.ty)
             return params[key]
 
-        value = tvm_ffi.structural_map(binding.value, (GenericConst, parameter))
-        return [relax.VarBinding(binding.var, value)]
+        return tvm_ffi.structural_map(value, (GenericConst, parameter))
+
+    def lift(binding: relax.Binding) -> list[relax.Binding]:
+        return [relax.VarBinding(binding.var, lifted(binding.value, binding.var.name))]
 
     main = with_bindings(mod["main"], lift)
-    main = with_body(main, main.body.blocks, main.body.body, list(params.values()))
+    result = lifted(main.body.body, "result")
+    main = with_body(main, main.body.blocks, result, list(params.values()))
     return with_main(mod, main), arrays
 
 
