@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from attention import CASES, model, unfused
-from common import machine, report, write_json
+from common import report, write_json
 
 import tvmflow
 from tvmflow.devices.gpus import Gpu, find_gpu
@@ -182,7 +182,7 @@ def main() -> int:
     columns = ["case", "GPU", *_SUMS, "registers", "waves", "spills"]
     report(f"Machine code, {options.dtype}", columns, rows)
     if not options.cases and options.dtype == "fp32":
-        print(write_json("attention_code", {"machine": machine(), "results": results}))
+        print(write_json("attention_code", {"results": results}))
     return 0
 
 

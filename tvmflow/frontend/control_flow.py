@@ -17,8 +17,8 @@ import onnx
 
 from ..ir.units import counted
 from .converter import InvalidNode, Refusal, normalized_axis
-from .expansion import Expansion, Nodes, UnknownError, conjunction, expands
-from .machine_loops import Repeated, Rows, Slices, run_loop
+from .expansion import Expansion, Nodes, conjunction, expands
+from .machine_loops import Repeated, Rows, Slices, run_loop, try_loop
 from .nested import all_nodes, names_of
 from .source import DTYPES
 
@@ -122,16 +122,12 @@ def _unrolled(c: Expansion, loop: Repeated, trips: int | None) -> Nodes[None]:
         total = number + 1 if truth else trips
         if refused is None and (must or (total or 0) * nodes > UNROLLED_NODES):
             unrolled, c.values.unrolled = c.values.unrolled, c.values.unrolled - number * nodes
-            try:
-                yield from run_loop(c, loop)
-            except (InvalidNode, UnknownError):
-                raise
-            except Refusal as refusal:
-                if must:
-                    raise
-                refused, c.values.unrolled = refusal, unrolled
-            else:
+            refused = yield from try_loop(c, loop)
+            if refused is None:
                 return
+            if must:
+                raise refused
+            c.values.unrolled = unrolled
         if truth is None:
             going = yield from c.scalar(going)
         if going or not told:
@@ -214,25 +210,21 @@ def scan(c: Expansion) -> Nodes[None]:
     if length * sum(1 for _ in all_nodes(body.node)) > UNROLLED_NODES:
         names = names_of(body.input)
         places = range(len(state), len(body.output))
-        try:
-            yield from run_loop(c, Repeated(
-                body, dict(zip(names, state, strict=False)), 0, length,
-                slices=[
-                    Slices(name, tensor, axis, length, bool(back))
-                    for name, tensor, axis, back in zip(
-                        names[len(state) :], scanned, axes, backward, strict=True)
-                ],
-                rows=[
-                    Rows(place, place, output_axes[place - len(state)],
-                         bool(reverse[place - len(state)]))
-                    for place in places if c.is_used(place)
-                ],
-            ))  # fmt: skip
+        refused = yield from try_loop(c, Repeated(
+            body, dict(zip(names, state, strict=False)), 0, length,
+            slices=[
+                Slices(name, tensor, axis, length, bool(back))
+                for name, tensor, axis, back in zip(
+                    names[len(state) :], scanned, axes, backward, strict=True)
+            ],
+            rows=[
+                Rows(place, place, output_axes[place - len(state)],
+                     bool(reverse[place - len(state)]))
+                for place in places if c.is_used(place)
+            ],
+        ))  # fmt: skip
+        if refused is None:
             return
-        except (InvalidNode, UnknownError):
-            raise
-        except Refusal as refusal:
-            refused = refusal
     found = yield from _scan(
         c, state, scanned, "", input_axes=input_axes, backward=backward, otherwise=refused
     )

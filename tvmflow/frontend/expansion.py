@@ -52,7 +52,7 @@ _T = TypeVar("_T")
 Nodes = Generator[onnx.NodeProto, None, _T]
 
 
-class UnknownError(Exception):
+class _UnknownError(Exception):
     """Something that a node reads is not known, as what computes it is refused."""
 
 
@@ -150,7 +150,7 @@ class Expansion:
         if name in self.values.sequences:
             raise InvalidNode("a sequence, or an optional value without one, is given for a tensor")
         if not self.values.is_known(name):
-            raise UnknownError
+            raise _UnknownError
         return self.graph.type_of(name)
 
     def extent(self, name: str, axis: int) -> int:
@@ -167,7 +167,7 @@ class Expansion:
         """Return the names of a sequence's tensors."""
         name = self.values.resolve(name)
         if not self.values.is_known(name):
-            raise UnknownError
+            raise _UnknownError
         found = self.values.sequences.get(name)
         if found is None:
             raise InvalidNode("a tensor, or an optional value without one, is given for a sequence")
@@ -419,7 +419,7 @@ def _expansion(node: onnx.NodeProto, values: Values) -> Iterator[onnx.NodeProto]
         return  # something before it is refused
     try:
         yield from EXPANDERS[node.op_type](expansion)
-    except UnknownError:
+    except _UnknownError:
         return
     except InvalidNode as broken:
         raise invalid(node, str(broken)) from None

@@ -98,6 +98,17 @@ def run_loop(c: Expansion, loop: Repeated) -> Nodes[None]:
     yield from _Maker(c, loop).run()
 
 
+def try_loop(c: Expansion, loop: Repeated) -> Nodes[Refusal | None]:
+    """Let the virtual machine run a loop that may be unrolled, too; return why it cannot."""
+    try:
+        yield from run_loop(c, loop)
+    except InvalidNode:
+        raise
+    except Refusal as refusal:
+        return refusal
+    return None
+
+
 class _Maker:
     """Makes the body's graph, and the node."""
 
