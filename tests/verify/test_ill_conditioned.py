@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tvmflow.errors import VerificationError
 from tvmflow.ir.tensors import TensorInfo
 from tvmflow.verify.compare import verify
 
@@ -73,6 +74,17 @@ def test_of_what_is_stored_in_16_bits_their_last_place_moves(model, error, passe
 
 
 @pytest.mark.onnxruntime
+@pytest.mark.parametrize(("error", "passes"), [(1.2e-2, True), (3e-2, False)])
+def test_tensors_inside_are_rounded_too(model, error, passes):
+    """``(x + 16) - 16``: a moved 16 is subtracted again, but the sum has 6 bits for fractions."""
+    loaded = onnx.load(model)
+    loaded.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.float32(16), "large"))
+    loaded.graph.node[1].input[1] = "large"
+    onnx.save(loaded, model)
+    assert report_of(model, error, dtype="fp16").passed == passes
+
+
+@pytest.mark.onnxruntime
 def test_noise_is_no_more_than_a_thousandth(model):
     """However much the last bits do: with 10⁶ instead of 10³ they move results by 3 %."""
     loaded = onnx.load(model)
@@ -82,6 +94,15 @@ def test_noise_is_no_more_than_a_thousandth(model):
     report = report_of(model, 0)
     assert not report.passed
     assert report.outputs[0].tolerance.absolute == pytest.approx(1e-3)
+    # The reference differs as much from itself: it is said not to know.
+    assert report.undecided == ("y",)
+    with pytest.raises(VerificationError, match=r"own results of 'y' differ as much"):
+        report.raise_if_failed()
+
+
+@pytest.mark.onnxruntime
+def test_a_wrong_result_is_not_called_undecided(model):
+    assert report_of(model, 2e-3).undecided == ()
 
 
 @pytest.mark.onnxruntime

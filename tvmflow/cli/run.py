@@ -132,8 +132,9 @@ def verify_module(
         one = chosen(network.variants, network.metadata, of_shape, of_extents) or network
         report = verify(model, one, choose_inputs(inputs, random_seed, one))
     outputs = [{**vars(output), "passed": output.passed} for output in report.outputs]
-    about = {"passed": report.passed, "reference": report.reference}
-    if not print_json({**about, "outputs": outputs, "not_finite": report.not_finite}):
+    told = ("passed", "reference", "not_finite", "undecided")
+    about = {key: getattr(report, key) for key in told}
+    if not print_json({**about, "outputs": outputs}):
         rows = [
             (
                 output.name,

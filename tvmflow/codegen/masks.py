@@ -98,12 +98,24 @@ def _lanes(loop: tirx.For) -> tirx.For:
     if loop.kind != tirx.ForKind.VECTORIZED:
         return loop
     kind, body = loop.kind, loop.body
-    if keeps_booleans(body):
+    if keeps_booleans(body) or _joins_one_for_all(body, loop.loop_var):
         kind = tirx.ForKind.UNROLLED
     else:
         # `select` takes a vector of conditions.
         body = _with_branches(body, loop.loop_var)
     return tirx.For(loop.loop_var, loop.min, loop.extent, kind, body, annotations=loop.annotations)
+
+
+def _joins_one_for_all(body: tirx.Stmt, lane: tirx.Var) -> bool:
+    """True if a choice's condition of each lane is joined with one for all lanes.
+
+    That one would be repeated as unsigned numbers, which OpenCL C does not join with a mask.
+    """
+    return any(
+        uses(joined.a, lane) != uses(joined.b, lane)
+        for choice in nodes_in(body, tirx.Select)
+        for joined in nodes_in(choice.condition, tirx.And, tirx.Or)
+    )
 
 
 def _with_branches(body: tirx.Stmt, lane: tirx.Var) -> tirx.Stmt:
@@ -136,6 +148,10 @@ def _is_wide(expr: tirx.Expr) -> bool:
     return is_boolean(expr) and expr.ty.dtype.lanes > 1
 
 
+def _joins_one(node: tirx.And | tirx.Or) -> bool:
+    return isinstance(node.a, tirx.Broadcast) or isinstance(node.b, tirx.Broadcast)
+
+
 #: Statements and expressions that must not have vectors of booleans, verbs for errors about them,
 #: and tests for those that have.
 _MISUSES = (
@@ -144,6 +160,7 @@ _MISUSES = (
     ((tirx.Cast,), "converts", lambda node: _is_wide(node) or _is_wide(node.value)),
     (_COMPARISONS, "compares", lambda node: _is_wide(node.a)),
     ((tirx.Select,), "chooses", _is_wide),
+    ((tirx.And, tirx.Or), "joins with one boolean", _joins_one),
     ((Call,), "chooses", lambda node: op_name(node) == CHOICE and _is_wide(node)),
     ((tirx.Bind,), "names", lambda node: _is_wide(node.value)),
     ((tirx.Shuffle,), "puts together", is_boolean),
