@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+import onnxruntime
 import pytest
 import tvm
+from onnx import TensorProto, helper, numpy_helper
 from tvm import s_tir, te, tirx
 
+import tvmflow
 import tvmflow.compiler.generate  # noqa: F401 (registers what writes OpenCL C)
+from tvmflow.codegen.aligned_vectors import vector_place
 from tvmflow.codegen.opencl_source import NameGathers
 from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
+from tvmflow.verify.tolerance import assert_close
 
 ROWS, COLUMNS = 6, 24
 
@@ -52,6 +57,51 @@ def test_what_is_proven_is_read_as_a_vector(extent, lanes, begin, aligned, dtype
     out = tvm.runtime.empty((ROWS, COLUMNS), dtype, device)
     built["main"](tvm.runtime.tensor(x, device), out)
     np.testing.assert_array_equal(out.numpy(), x[:, :COLUMNS] + x[:, begin : begin + COLUMNS])
+
+
+def test_a_place_that_stays_a_division_is_a_shift():
+    """What makes floor divisions instructions ran before."""
+    part = tirx.Var("part", "int32")
+    place = vector_place(tirx.Ramp(part * 8 + 8 & 15, 1, 8))
+    assert ">> 3" in str(place)
+    assert "//" not in str(place)
+
+
+@pytest.mark.opencl
+def test_vectors_from_parts_of_a_concatenation():
+    """Channels of the second part begin within a block: its places stay divisions."""
+    rng = np.random.default_rng(4)
+    constants = {
+        "a": rng.standard_normal((40, 1, 3, 3), dtype=np.float32),
+        "b": rng.standard_normal((24, 1, 3, 3), dtype=np.float32),
+        "parts": np.array([40, 24]),
+        "heads": np.array([1, 8, 8, 64]),
+        "pads": np.array([0, 0, 1, 0, 0, 0, 0, 0]),
+    }
+    nodes = [
+        helper.make_node("Split", ["x", "parts"], ["p", "q"], axis=1),
+        helper.make_node("Conv", ["p", "a"], ["u"], group=40, pads=[1] * 4),
+        helper.make_node("Conv", ["q", "b"], ["v"], group=24, pads=[1] * 4),
+        helper.make_node("Concat", ["u", "v"], ["all"], axis=1),
+        helper.make_node("Reshape", ["all", "heads"], ["h"]),
+        helper.make_node("Transpose", ["h"], ["t"], perm=[0, 1, 3, 2]),
+        helper.make_node("Mul", ["t", "k"], ["m"]),
+        helper.make_node("Pad", ["m", "pads"], ["y"]),
+    ]
+    shapes = {"x": (1, 64, 8, 8), "k": (1, 8, 64, 8)}
+    graph = helper.make_graph(
+        nodes,
+        "heads",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 65, 8])],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=9)
+    feeds = {name: rng.standard_normal(s, dtype=np.float32) for name, s in shapes.items()}
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    with tvmflow.compile(model, target="opencl") as module:
+        assert_close(module(feeds)["y"], expected)
 
 
 @pytest.mark.opencl

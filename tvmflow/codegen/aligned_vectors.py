@@ -24,6 +24,7 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
+from ..ir.expressions import nodes_in
 from ..ir.passes import map_nodes, prim_func_pass
 
 #: End of the names of parameters that kernels read from constant memory.
@@ -53,7 +54,11 @@ def vector_place(index: tirx.Expr) -> tirx.Expr | None:
         tirx.EQ(tirx.floormod(index.base, lanes), tirx.const(0, lanes.ty.dtype))
     ):
         return None
-    return analyzer.simplify(tirx.floordiv(index.base, lanes))
+    place = analyzer.simplify(tirx.floordiv(index.base, lanes))
+    if nodes_in(place, tirx.FloorDiv, tirx.FloorMod):
+        # Runs behind what makes these instructions; a shift rounds down, too.
+        place = index.base >> (int(lanes).bit_length() - 1)
+    return place
 
 
 @prim_func_pass("opencl")
