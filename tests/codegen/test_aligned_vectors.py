@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import s_tir, te, tirx
 
 import tvmflow
-import tvmflow.compiler.generate  # noqa: F401 (registers what writes OpenCL C)
+import tvmflow.compiler.generate  # registers what writes OpenCL C
 from tvmflow.codegen.aligned_vectors import vector_place
 from tvmflow.codegen.opencl_source import NameGathers
 from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
