@@ -48,7 +48,7 @@ SIZE = 96
 LIMIT_S = 900
 
 TORCHVISION = {
-    "alexnet": 96, "vgg11_bn": 64, "resnet18": 96, "resnet50": 96, "resnext50_32x4d": 64,
+    "alexnet": 224, "vgg11_bn": 224, "resnet18": 96, "resnet50": 96, "resnext50_32x4d": 64,
     "wide_resnet50_2": 64, "densenet121": 64, "squeezenet1_1": 96, "mobilenet_v2": 96,
     "mobilenet_v3_small": 96, "mobilenet_v3_large": 96, "mnasnet1_0": 96,
     "shufflenet_v2_x1_0": 96, "efficientnet_b0": 96, "efficientnet_v2_s": 96,
@@ -197,6 +197,8 @@ def export(architecture: Architecture, exporter: str, path: Path) -> None:
     import torch
 
     net, inputs = architecture.build()
+    # Else attention is one operator of PyTorch's, which TorchScript's exporter does not know.
+    torch.backends.mha.set_fastpath_enabled(False)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         if exporter == "dynamo":
