@@ -52,10 +52,8 @@ def page(results: dict[str, Any], machine: dict[str, Any]) -> str:
 
 def summary(results: dict[str, Any]) -> list[str]:
     """Return a table of the counts, and a sentence on compile times."""
-    lines = [
-        f"| | {' | '.join(VERDICTS)} | mean of times |",
-        "|---|---|---|---|---|---|",
-    ]
+    columns = ["", *VERDICTS, "mean of times"]
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for kind, title in FILES.items():
         for form in FORMS:
             cells = [r[form] for name, r in results.items() if name.endswith(kind) and form in r]

@@ -425,19 +425,20 @@ def _noise(path: Path, inputs: Arrays, outputs: Sequence[str], half: bool) -> di
         and tensor.data_location != onnx.TensorProto.EXTERNAL
         and tensor.name not in fixed
     ]
-    feeds, runs = dict(inputs), []
+
+    def run(changed: onnx.ModelProto, feeds: Arrays, optimised: bool) -> dict[str, np.ndarray]:
+        session = _open_session(path, changed, optimised=optimised)
+        return dict(zip(outputs, session.run(list(outputs), dict(feeds)), strict=True))
+
+    runs = [run(model, inputs, optimised) for optimised in (True, False)]
     if half:
-        session = _open_session(path, _stored_in_half(model, fixed), optimised=False)
-        runs.append(dict(zip(outputs, session.run(list(outputs), feeds), strict=True)))
-    for turn in range(1 + _NEIGHBOURS):
-        if turn:
-            feeds = {name: _neighbour(array, rng, half) for name, array in inputs.items()}
-            for tensor, array in moving:
-                tensor.CopyFrom(from_array(_neighbour(array, rng, half), tensor.name))
-        for optimised in (True, False):
-            session = _open_session(path, model, optimised=optimised)
-            runs.append(dict(zip(outputs, session.run(list(outputs), feeds), strict=True)))
-    first = runs[half]
+        runs.append(run(_stored_in_half(model, fixed), inputs, optimised=False))
+    for _ in range(_NEIGHBOURS):
+        feeds = {name: _neighbour(array, rng, half) for name, array in inputs.items()}
+        for tensor, array in moving:
+            tensor.CopyFrom(from_array(_neighbour(array, rng, half), tensor.name))
+        runs += [run(model, feeds, optimised) for optimised in (True, False)]
+    first = runs[0]
     return {name: max(_distance(run[name], first[name]) for run in runs) for name in outputs}
 
 
