@@ -1253,7 +1253,7 @@ def det(g: Graph, x: Tensor) -> list[Tensor]:
     return g.node("Det", [g.exactly(x, g.pick((3, size, size), (size, size), (1, 2, size, size)))])
 
 
-@rule("MaxUnpool")
+@rule("MaxUnpool", values=TAME)
 def max_unpool(g: Graph, x: Tensor) -> list[Tensor]:
     """A pool and its inverse."""
     x = g.ranked(x, 4)
