@@ -8,7 +8,8 @@ verified against ONNX Runtime and timed beside it:
     python benchmarks/zoo.py [--only resnet] [--exporters dynamo script] [--forms llvm opencl]
 
 Each file has a process of its own, which may crash or hang.  results/zoo.json is written after
-each; what is there already is measured again only with --again.
+each; what is there already is measured again only with --again.  docs/write_zoo.py makes
+the tables.
 """
 
 from __future__ import annotations
@@ -21,15 +22,13 @@ import sys
 import tempfile
 import time
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
-from common import RESULTS, in_turn, report, summary, write_json
+from common import RESULTS, in_turn, summary, write_json
 
 #: Options of `tvmflow.compile`.
 FORMS: dict[str, dict[str, str]] = {
@@ -41,7 +40,6 @@ FORMS: dict[str, dict[str, str]] = {
 #: Of textures on a CPU only the results count.
 TIMED = ("llvm", "opencl", "fp16")
 EXPORTERS = ("dynamo", "script")
-VERDICTS = ("right", "refused", "undecided", "wrong")
 #: Where nothing else is said, an input has three channels and this extent.
 SIZE = 96
 #: A file that takes longer than this is given up, in seconds.
@@ -304,47 +302,19 @@ def work(name: str, exporter: str, kind: str, forms: list[str], rounds: int) -> 
         return measure(path, forms, rounds)
 
 
-def verdicts(results: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """File, form and verdict of all that was compiled."""
-    for name, result in results.items():
-        for form in FORMS:
-            if "verdict" in result.get(form, {}):
-                yield name, form, result[form]["verdict"]
-
-
-def tables(results: dict[str, Any]) -> None:
-    """Print a row a file, then counts and geometric means of times."""
-    rows = []
-    for name, result in results.items():
-        problem = result.get("not exported") or result.get("failed")
-        if problem:
-            rows.append([name, "", problem[:60], *[""] * len(FORMS)])
-            continue
-        cells = [result.get(form, {}) for form in FORMS]
-        own = result["ONNX Runtime"]["median_ms"]
-        told = [
-            f"{cell.get('verdict', '')}"
-            + (f" {cell['median_ms'] / own:.2f}" if "median_ms" in cell else "")
-            for cell in cells
-        ]
-        seconds = max((cell.get("cpu_s", 0) for cell in cells), default=0)
-        rows.append([name, result["nodes"], f"{own:.1f} ms, {seconds} s", *told])
-    report(
-        "Zoo: verdict, and times ONNX Runtime's",
-        ["network", "nodes", "its ms, CPU s", *FORMS],
-        rows,
-    )
-    counts = Counter((form, verdict) for _, form, verdict in verdicts(results))
-    lines = []
-    for form in FORMS:
-        ratios = [
-            result[form]["median_ms"] / result["ONNX Runtime"]["median_ms"]
-            for result in results.values()
-            if "median_ms" in result.get(form, {})
-        ]
-        mean = f"{geometric_mean(ratios):.2f} ({len(ratios)})" if ratios else ""
-        lines.append([form, *(counts[form, verdict] for verdict in VERDICTS), mean])
-    report("In all", ["form", *VERDICTS, "times ONNX Runtime's"], lines)
+def line(name: str, result: dict[str, Any]) -> str:
+    """What is printed of a file: verdicts, and times divided by ONNX Runtime's."""
+    problem = result.get("not exported") or result.get("failed")
+    if problem:
+        return f"{name}: {problem[:100]}"
+    own = result["ONNX Runtime"]["median_ms"]
+    cells = {form: result[form] for form in FORMS if form in result}
+    told = [
+        f"{form} {cell['verdict']}"
+        + (f" {cell['median_ms'] / own:.2f}" if "median_ms" in cell else "")
+        for form, cell in cells.items()
+    ]
+    return f"{name}, {result['nodes']} nodes, {own:.1f} ms: {', '.join(told)}"
 
 
 def main() -> int:
@@ -357,14 +327,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--again", action="store_true", help="also what is there already")
     parser.add_argument("--output", type=Path, default=RESULTS / "zoo.json")
-    parser.add_argument("--table-only", action="store_true", help="of the output that is there")
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         print(json.dumps(work(*options.work, options.forms, options.rounds)))
         return 0
     done = json.loads(options.output.read_text())["results"] if options.output.exists() else {}
-    for architecture in ARCHITECTURES if not options.table_only else ():
+    for architecture in ARCHITECTURES:
         for exporter in options.exporters:
             for kind in options.kinds:
                 # Quantized once: the quantizer makes much the same of both exports.
@@ -377,10 +346,10 @@ def main() -> int:
                 command = [sys.executable, __file__, "--work", architecture.name, exporter, kind]
                 command += ["--forms", *options.forms, "--rounds", str(options.rounds)]
                 done[name] = _in_process(command)
-                print(name, json.dumps(done[name])[:300], flush=True)
+                print(line(name, done[name]), flush=True)
                 write_json(options.output, {"results": done})
-    tables(done)
-    return int(any(verdict == "wrong" for _, _, verdict in verdicts(done)))
+    cells = [result[form] for result in done.values() for form in FORMS if form in result]
+    return int(any(cell.get("verdict") == "wrong" for cell in cells))
 
 
 def _in_process(command: list[str]) -> dict[str, Any]:
