@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import RESULTS, in_turn, summary, write_json
+from common import RESULTS, in_turn, machine, summary, write_json
 
 #: Options of `tvmflow.compile`.
 FORMS: dict[str, dict[str, str]] = {
@@ -345,7 +345,8 @@ def main() -> int:
                     continue
                 command = [sys.executable, __file__, "--work", architecture.name, exporter, kind]
                 command += ["--forms", *options.forms, "--rounds", str(options.rounds)]
-                done[name] = _in_process(command)
+                # The results of a day may be of another machine than those of the day before.
+                done[name] = {"cpu": machine()["cpu"], **_in_process(command)}
                 print(line(name, done[name]), flush=True)
                 write_json(options.output, {"results": done})
     cells = [result[form] for result in done.values() for form in FORMS if form in result]

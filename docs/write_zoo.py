@@ -30,17 +30,17 @@ Runtime's own results differ as much when numbers move by a unit in their last p
 
 *Compile* is CPU time of `tvmflow.compile` for `llvm`. *Times* are those of a call, divided by ONNX
 Runtime's on the same two cores, each engine alone, untuned: of the file by `dynamo`, and of int8
-for `llvm` by ONNX Runtime's int8. {machine}
+for `llvm` by ONNX Runtime's int8. {machines}
 """
 
 
-def page(results: dict[str, Any], machine: dict[str, Any]) -> str:
+def page(results: dict[str, Any]) -> str:
     """Return the page of what `benchmarks/zoo.py` wrote."""
     names = list(dict.fromkeys(file.split(", ")[0] for file in results))
     files = {name: {kind: results.get(f"{name}, {kind}", {}) for kind in FILES} for name in names}
     columns = ["network", "nodes", "compile, s", *FILES.values(), *TIMED, "int8, llvm"]
     lines = [
-        HEAD.format(machine=f"Measured on {machine['cpu']}."),
+        HEAD.format(machines=machines(results)),
         *summary(results),
         "",
         f"| {' | '.join(columns)} |",
@@ -73,6 +73,13 @@ def summary(results: dict[str, Any]) -> list[str]:
                 f" ({len(seconds)} compilations for `llvm` and `opencl`)."
             )
     return lines
+
+
+def machines(results: dict[str, Any]) -> str:
+    """Return a sentence on what the files were measured on."""
+    (cpu, _), *others = Counter(result["cpu"] for result in results.values()).most_common()
+    told = [f"{count} of {len(results)} files on {other}" for other, count in others]
+    return f"Measured on {', '.join([cpu, *told])}."
 
 
 def ratios(results: dict[str, Any], kind: str, form: str) -> list[float]:
@@ -114,8 +121,7 @@ def row(name: str, files: dict[str, dict[str, Any]]) -> str:
 
 def zoo() -> str:
     """Return the page of the results that are there."""
-    found = json.loads(RESULTS.read_text(encoding="utf-8"))
-    return page(found["results"], found["machine"])
+    return page(json.loads(RESULTS.read_text(encoding="utf-8"))["results"])
 
 
 if __name__ == "__main__":
