@@ -15,10 +15,25 @@ import onnx
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
+
+def names(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
 #: What the inputs hold, simplest first.
 VALUES = ("whole", "normal", "masks", "wide", "special")
 #: Kinds whose values may be cast to integers, and have squares and exponentials in range.
 TAME = ("whole", "normal", "masks")
+#: Where ONNX Runtime's own NaN and infinities depend on its algorithm, or on how wide its vectors
+#: are: docs/design.md has a list.  Numbers are compared there as everywhere.
+ERRATIC = names(
+    """
+    MaxPool GlobalMaxPool ReduceMax ReduceMin Scatter ScatterElements ScatterND Hardmax LRN Resize
+    Upsample Clip GridSample DeformConv RoiAlign DynamicQuantizeLinear ReduceLogSumExp
+    MeanVarianceNormalization ReduceProd
+    """
+)
 
 IR_VERSION = 10
 

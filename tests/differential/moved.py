@@ -17,14 +17,8 @@ import numpy as np
 import onnx
 import onnx.parser
 from contexts import Network
-from graphs import IR_VERSION, opset_imports
+from graphs import IR_VERSION, names, opset_imports
 from onnx import TensorProto, helper, numpy_helper
-
-
-def names(text: str) -> frozenset[str]:
-    """The words of a text."""
-    return frozenset(text.split())
-
 
 #: By how many units in the last place a rounding may err: 16 is what OpenCL C (7.4) allows its
 #: functions at most (pow, erf), and what a sum of some hundred terms in another order loses.
@@ -83,6 +77,8 @@ SUMS = names(
 #: How far a sum that is taken so errs for each of its terms: a quarter of the worst there is.  For
 #: terms of one sign, whose sum is a large whole number, a tenth of the worst is met.
 SERIAL = 2.0**-24 / 8
+#: Functions of numbers up to one: beyond it the moved network would tell nothing.
+WITHIN_ONE = names("Acos Asin Atanh")
 #: Maxima of windows and of axes, of which ONNX Runtime loses NaN.
 LOSE_NAN = names("ReduceMax ReduceMin MaxPool GlobalMaxPool")
 #: Sums of all elements along an axis, large ones too, whose differences are small.
@@ -155,6 +151,8 @@ def moved(
                         *(nodes, copy.input[index], values[name], length),
                         max(least, 2.0**-11 * scaled),
                     )
+            if node.op_type in WITHIN_ONE:
+                copy.input[0] = noise.within_one(nodes, copy.input[0], values[node.input[0]])
             used = True
         kinds = [types.get(n) for n in node.input]
         single = not exact and "float32" in kinds
@@ -187,6 +185,11 @@ def moved(
                 last = noise.beside_one(nodes, last, values[name], least)
             if node.op_type == LOGISTIC:
                 last = noise.beside_one(nodes, last, values[name], error=LOGISTIC_ERROR)
+            if node.op_type == "CausalConvWithState":
+                # Its SiLU is the sum times a Sigmoid.
+                sums = np.abs(values[node.input[1]]).sum(axis=(1, 2)).max() * _largest(first)
+                error = LOGISTIC_ERROR * float(sums)
+                last = noise.beside_one(nodes, last, values[name], error=error)
             if node.op_type in RECURRENT:
                 last = noise.beside_one(nodes, last, values[name], error=RECURRENT_ERROR)
             if node.op_type in TRANSFORMS:
@@ -319,7 +322,10 @@ class Source:
             # another: which tensors are stored, fusion decides.
             share = rng.choice([0.0, self.amount, 1.0])
             return np.asarray(rng.random(self.shape) < share)
-        return np.asarray(self.middle + self.amount * rng.uniform(-1, 1, self.shape), self.dtype)
+        # Half precision rounds equal elements alike, and such errors add up.
+        alike = self.dtype == np.float16 and rng.random() < 1 / 3
+        errors = rng.uniform(-1, 1, () if alike else self.shape)
+        return np.full(self.shape, self.middle + self.amount * errors, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -406,6 +412,16 @@ class _Noise:
         dtype = value.dtype.name
         amount = max(self._usual(dtype), least) if error is None else error
         return self._node(nodes, "Add", [name, self._source(value.shape, dtype, amount, middle=0)])
+
+    def within_one(self, nodes: list[onnx.NodeProto], name: str, value: np.ndarray) -> str:
+        """The tensor, whose elements up to one are still that."""
+        one, inside = (
+            self._node(nodes, "Constant", [], value=numpy_helper.from_array(array))
+            for array in (np.array(1, value.dtype), np.abs(value) <= 1)
+        )
+        least = self._node(nodes, "Max", [name, self._node(nodes, "Neg", [one])])
+        limited = self._node(nodes, "Min", [least, one])
+        return self._node(nodes, "Where", [inside, limited, name])
 
     def of_power(
         self, nodes: list[onnx.NodeProto], name: str, value: np.ndarray, p: int, error: float

@@ -19,7 +19,8 @@ import numpy as np
 import onnx
 import onnxruntime
 from contexts import Network
-from moved import ULPS, Moved, is_tiled, moved, names
+from graphs import ERRATIC
+from moved import ULPS, Moved, is_tiled, moved
 from onnx.reference import ReferenceEvaluator
 
 onnxruntime.set_default_logger_severity(4)
@@ -80,17 +81,6 @@ class Reference:
 def run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The results of a model."""
     return Reference(model)(feeds)
-
-
-#: Where ONNX Runtime's own NaN and infinities depend on its algorithm, or on how wide its vectors
-#: are: docs/design.md has a list.  Numbers are compared there as everywhere.
-ERRATIC = names(
-    """
-    MaxPool GlobalMaxPool ReduceMax ReduceMin Scatter ScatterElements ScatterND Hardmax LRN Resize
-    Upsample Clip GridSample DeformConv RoiAlign DynamicQuantizeLinear ReduceLogSumExp
-    MeanVarianceNormalization ReduceProd
-    """
-)
 
 
 class NoReferenceError(Exception):

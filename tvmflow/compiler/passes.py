@@ -33,7 +33,7 @@ from ..graph.layout.layout import LayoutPass
 from ..graph.legalize import LEGALIZE, AnnotateCustomOperators, DecomposeCumsum, not_legalized
 from ..graph.memory import HoistWorkspaces, plan_memory
 from ..graph.ranks import RankShortRows
-from ..graph.simplify import FoldArrays, FoldCalls
+from ..graph.simplify import FoldArrays, FoldCalls, KeepZeros
 from ..graph.storage.float16 import UseFloat16
 from ..graph.storage.placement import table
 from ..graph.storage.storage import StoragePass
@@ -151,6 +151,7 @@ STAGES = (
             transform.CanonicalizeBindings(),
             FoldArrays,
             FoldCalls,
+            KeepZeros,
             attend(job),
             transform.DeadCodeElimination(["main"]),
         ],

@@ -171,21 +171,6 @@ class NodeContext:
         """Return a constant of the given dtype, or of the first input's."""
         return constant(np.asarray(value).astype(dtype or self.dtype()))
 
-    def zero_factor(self) -> relax.Expr:
-        """Return zero in the first input's dtype, to multiply with.
-
-        TVM takes a product with the number zero for zero, whatever the other factor, and refuses
-        to divide by it; it does not look into a tensor that has an axis.
-        """
-        return self.constant(np.zeros([1] if self.shape() else []))
-
-    def factor_input(self, index: int) -> relax.Expr:
-        """Return an input to multiply with or divide by, as :meth:`zero_factor`."""
-        value, rank = self.known(index), len(self.result.shape)
-        if value is None or value.ndim or value.any() or not rank or value.dtype.kind != "f":
-            return self.input(index)
-        return constant(value.reshape(1))
-
 
 #: Converts a node to one expression, or to one for each of its results.
 Converter = Callable[[NodeContext], "relax.Expr | Sequence[relax.Expr | None]"]

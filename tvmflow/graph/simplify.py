@@ -8,6 +8,8 @@ Before::
 After: ``lv1`` and ``lv3`` are constants.  Shape-only operators, and the arithmetic that
 dequantizes weights, are folded with NumPy; TVM's own folding compiles a function for every
 constant it evaluates (some 100 ms each) and is only asked for what is left.
+
+Constants that are zero are kept from TVM's simplifier: 0 · NaN is not 0.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Callable
 
 import numpy as np
 from tvm import IRModule, relax
+from tvm.relax import op as R
 from tvm.relax import transform
 
 from ..ir.passes import module_pass
@@ -76,3 +79,42 @@ def FoldCalls(mod: IRModule) -> IRModule:  # noqa: N802
     values = (binding.value for binding in bindings_of(mod["main"]))
     left = any(op_name(value) is not None and _constants(value) for value in values)
     return transform.FoldConstant()(mod) if left else mod
+
+
+class _KeepZeros(Rewriter):
+    """Give zeros an axis where they are factors or divisors."""
+
+    def rewrite(self, var: relax.Var, value: relax.Expr) -> relax.Expr:
+        new = self.substitute(value)
+        apply = _PRODUCTS.get(op_name(new) or "")
+        if apply is None:
+            return new
+        operands = [_with_axis(operand) for operand in new.args]
+        if all(operand is old for operand, old in zip(operands, new.args, strict=True)):
+            return new
+        shape = shape_of(value)
+        return apply(*operands) if shape else R.reshape(self.bb.emit(apply(*operands)), shape)
+
+
+_PRODUCTS: dict[str, Callable[..., relax.Expr]] = {
+    "relax.multiply": R.multiply,
+    "relax.divide": R.divide,
+}
+
+
+def _with_axis(operand: relax.Expr) -> relax.Expr:
+    """A floating-point zero without axes as one with an axis; anything else as it is."""
+    array = constant_array(operand)
+    if array is None or array.ndim or array.any() or array.dtype.kind != "f":
+        return operand
+    return relax.const(array.reshape(1), str(array.dtype))
+
+
+@module_pass("KeepZeros")
+def KeepZeros(mod: IRModule) -> IRModule:  # noqa: N802
+    """Keep products with zero, and quotients by it.
+
+    TVM takes a product with the number zero for zero, whatever the other factor, and refuses to
+    divide by it; it does not look into a tensor that has an axis.
+    """
+    return _KeepZeros(mod).run()

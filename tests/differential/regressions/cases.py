@@ -359,3 +359,34 @@ def infinities_beside_taps(g: Graph) -> list[Tensor]:
 
 
 case("infinities_beside_taps", infinities_beside_taps)
+
+
+# ---- Numbers compared with themselves in another precision, and numbers that are zero -----------
+
+
+def unpooled(g: Graph) -> list[Tensor]:
+    """Maxima in 16 bits were sought among elements in 32: none was found."""
+    x = g.fed(g.constant(g.rng.standard_normal((3, 3, 1, 6)).astype(np.float32)))
+    window: dict[str, Any] = {"kernel_shape": [1, 2], "strides": [1, 2]}
+    return [g.one("MaxUnpool", list(g.node("MaxPool", [x], 2, **window)), **window)]
+
+
+def scalars(op_type: str, g: Graph) -> list[Tensor]:
+    """A scalar times zero was zero for NaN, too; one divided by it was refused."""
+    x = g.fed(g.constant(np.float32(np.nan)))
+    return [g.one(op_type, [x, g.constant(np.float32(0))])]
+
+
+def nothing_counts(g: Graph) -> list[Tensor]:
+    """The loss of labels that are all ignored is 0 / 0, which TVM did not evaluate."""
+    labels = g.constant(np.zeros((1, 36), np.int64))
+    x = g.one("Reshape", [convolved(g, channels=1), integers(g, 1, 1, 64)])
+    x = g.one("Slice", [x, integers(g, 0), integers(g, 36), integers(g, 2)])
+    weights = g.constant(np.array([1.3], np.float32))
+    return [g.one("SoftmaxCrossEntropyLoss", [x, labels, weights], ignore_index=0)]
+
+
+case("unpooled", unpooled)
+case("scalar_times_zero", partial(scalars, "Mul"))
+case("scalar_by_zero", partial(scalars, "Div"))
+case("nothing_counts", nothing_counts)

@@ -54,7 +54,7 @@ def leaky_relu(c: NodeContext) -> relax.Expr:
     x, alpha = c.input(), c.attribute("alpha", 0.01)
     if alpha != 0:
         return R.nn.leakyrelu(x, alpha)
-    return R.where(x > c.constant(0), x, x * c.zero_factor())
+    return R.where(x > c.constant(0), x, x * c.constant(0))
 
 
 @converts("Elu", "Selu", "Celu")
@@ -143,7 +143,7 @@ def gelu(c: NodeContext) -> relax.Expr:
 
 
 formulas(
-    PRelu=lambda c: R.where(c.input() < c.constant(0), c.input() * c.factor_input(1), c.input()),
+    PRelu=lambda c: R.where(c.input() < c.constant(0), c.input() * c.input(1), c.input()),
     ThresholdedRelu=lambda c: R.where(
         c.input() > c.constant(c.attribute("alpha", 1.0)), c.input(), c.constant(0)
     ),

@@ -42,8 +42,8 @@ def same(c: NodeContext) -> relax.Expr:
 
 
 formulas(
-    Mul=lambda c: c.factor_input(0) * c.factor_input(1),
-    Div=lambda c: c.factor_input(0) / c.factor_input(1),
+    Mul=lambda c: c.input(0) * c.input(1),
+    Div=lambda c: c.input(0) / c.input(1),
     Reciprocal=lambda c: c.constant(1) / c.input(),
 )
 
@@ -55,7 +55,7 @@ def of_equals(c: NodeContext) -> relax.Expr:
         return _OF_EQUALS[c.op_type](c.input(0), c.input(1))
     if c.op_type == "Sub":
         # Zero, but NaN for NaN and infinities, as the product with zero is.
-        return c.input() * c.zero_factor()
+        return c.input() * c.constant(0)
     # TVM takes a number for equal to itself; NaN is not, and what is not less than -infinity is.
     return c.input() >= c.constant(-np.inf)
 

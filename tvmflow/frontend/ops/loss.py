@@ -53,4 +53,8 @@ def _loss(c: NodeContext, logarithms: relax.Expr) -> relax.Expr:
         return loss
     if reduction == "sum":
         return R.sum(loss)
-    return R.mean(loss) if weights is None else R.sum(loss) / R.sum(weights)
+    if weights is None:
+        return R.mean(loss)
+    # With axes: TVM evaluates what is constant, and refuses to divide by the number zero.
+    mean = c.emit(R.sum(loss, keepdims=True) / R.sum(weights, keepdims=True))
+    return R.reshape(mean, ())

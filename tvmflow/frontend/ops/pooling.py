@@ -11,6 +11,7 @@ import onnx
 from tvm import relax, te, tirx
 from tvm.relax import op as R
 
+from ...codegen.nan_propagation import reducer
 from ...ir.tensors import TensorType
 from ..converter import InvalidNode, NodeContext, Refusal, constant, converts
 from ..graph import Graph, node_attributes
@@ -63,37 +64,50 @@ def _pool_type(node: onnx.NodeProto, graph: Graph) -> TensorType:
 def max_pool(c: NodeContext) -> list[relax.Expr | None]:
     """Maximum of each window, and where it is."""
     windows = _pool_windows(c)
-    maxima = c.emit(_pool(_MAX, c.input(), windows, include_pad=False))
-    return [maxima, _places(c, windows, maxima) if c.uses_result(1) else None]
+    maxima = _pool(_MAX, c.input(), windows, include_pad=False)
+    return [maxima, _places(c, windows) if c.uses_result(1) else None]
 
 
-def _places(c: NodeContext, windows: Windows, maxima: relax.Expr) -> relax.Expr:
+def _places(c: NodeContext, windows: Windows) -> relax.Expr:
     """Return where each maximum is first, as a number among all elements of the input.
 
     It counts rows, or with ``storage_order`` columns, of each channel's picture.
     """
     sizes, by_columns = c.shape()[2:], bool(c.attribute("storage_order", 0))
+    largest_of = reducer(largest=True, dtype=c.dtype())
 
-    def compute(x: te.Tensor, best: te.Tensor) -> te.Tensor:
+    def taps(*index: tirx.Var) -> tuple[list[tirx.IterVar], list[tirx.Expr], tirx.Expr]:
+        """A window's axes, the position of its elements, and whether one is in the picture."""
         over = [te.reduce_axis((0, extent)) for extent in windows.kernel]
+        at = [
+            i * stride - begin + tap * dilation
+            for i, stride, begin, tap, dilation in zip(
+                index, windows.strides, windows.begin, over, windows.dilations, strict=True
+            )
+        ]
+        inside = [test for i, n in zip(at, sizes, strict=True) for test in (i >= 0, i < n)]
+        # Beside the picture the number is not used.
+        held = [te.min(te.max(i, 0), n - 1) for i, n in zip(at, sizes, strict=True)]
+        return over, held, tirx.all(*inside)
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        # The pool's result is not asked: it may be stored in another precision.
+        def largest(n: tirx.Var, k: tirx.Var, *index: tirx.Var) -> tirx.Expr:
+            over, held, inside = taps(*index)
+            lowest = tirx.const(-np.inf, x.dtype) if c.is_float() else tirx.min_value(x.dtype)
+            return largest_of(tirx.Select(inside, x(n, k, *held), lowest), axis=over)
+
+        best = te.compute(c.result.shape, largest, name="largest")
 
         def first(n: tirx.Var, k: tirx.Var, *index: tirx.Var) -> tirx.Expr:
-            at = [
-                i * stride - begin + tap * dilation
-                for i, stride, begin, tap, dilation in zip(
-                    index, windows.strides, windows.begin, over, windows.dilations, strict=True
-                )
-            ]
-            inside = [test for i, n in zip(at, sizes, strict=True) for test in (i >= 0, i < n)]
-            # Beside the picture the number is not used.
-            held = [te.min(te.max(i, 0), n - 1) for i, n in zip(at, sizes, strict=True)]
+            over, held, inside = taps(*index)
             value, largest = x(n, k, *held), best(n, k, *index)
             found = value == largest
             if c.is_float():  # NaN is the maximum where there is one
                 found = tirx.any(found, tirx.all(value != value, largest != largest))  # noqa: PLR0124
             number = _number(held, sizes).astype("int64")
             behind = tirx.const(prod(sizes), "int64")
-            return te.min(tirx.Select(tirx.all(found, *inside), number, behind), axis=over)
+            return te.min(tirx.Select(tirx.all(found, inside), number, behind), axis=over)
 
         places = te.compute(best.shape, first, name="first")
 
@@ -109,7 +123,7 @@ def _places(c: NodeContext, windows: Windows, maxima: relax.Expr) -> relax.Expr:
 
         return te.compute(best.shape, number, name="places")
 
-    return c.builder.call_te(compute, c.input(), maxima, primfunc_name_hint="max_pool_places")
+    return c.builder.call_te(compute, c.input(), primfunc_name_hint="max_pool_places")
 
 
 def _number(digits: Sequence[tirx.Expr], sizes: Sequence[int]) -> tirx.Expr:
