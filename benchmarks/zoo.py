@@ -74,10 +74,11 @@ ULTRALYTICS = {
     "yolov5n": 96, "yolov8n": 96, "yolov8n-seg": 96, "yolov8n-pose": 96, "yolov8n-cls": 96,
     "yolov9t": 96, "yolov10n": 96, "yolo11n": 96, "rtdetr-resnet50": 96,
 }  # fmt: skip
-#: With random statistics their numbers grow layer by layer, beyond those of 16 bits.
-GROWING = ("inception_v3", "mobileone_s0", "repvgg_a0")
-#: With random weights its classes are as probable, to a step of 8 bits.
-EVEN = "yolov8n-cls"
+#: How much of a result changes from some pictures to others, at least: one that does not change may
+#: be of the last layer alone.
+DEPENDENT = 1e-2
+#: A larger number is of layers that let it grow, beyond those of 16 bits.
+LARGEST = 1e3
 
 
 @dataclass(frozen=True)
@@ -97,11 +98,15 @@ class Architecture:
         count = 2 if self.name.startswith("raft") else 1
         inputs = tuple(torch.rand(shape) for _ in range(count))
         _randomize(net)
-        if self.name in GROWING:
-            _calibrate(net, inputs)
-        if self.name == EVEN:
-            net.model[-1].linear.weight.data.mul_(50)
-        return net.eval(), inputs
+        net.eval()
+        with torch.no_grad():
+            results, others = (_flat(net(*x)) for x in (inputs, map(torch.rand_like, inputs)))
+        largest = max(np.abs(result).max(initial=0) for result in results)
+        if dependence(results, others) < DEPENDENT or largest > LARGEST:
+            _calibrate(net, [torch.rand((8, *shape[1:])) for _ in range(count)])
+        if self.library == "ultralytics":
+            _as_exported(net)
+        return net, inputs
 
 
 def _torchvision(name: str, size: int) -> tuple[Any, tuple[int, ...]]:
@@ -130,13 +135,16 @@ def _timm(name: str, size: int) -> tuple[Any, tuple[int, ...]]:
 def _ultralytics(name: str, size: int) -> tuple[Any, tuple[int, ...]]:
     from ultralytics import RTDETR, YOLO
 
-    model = (RTDETR if name.startswith("rtdetr") else YOLO)(f"{name}.yaml").model
-    model.eval().fuse(verbose=False)
+    kind = RTDETR if name.startswith("rtdetr") else YOLO
+    return kind(f"{name}.yaml").model, (1, 3, size, size)
+
+
+def _as_exported(model: Any) -> None:
+    """Set what Ultralytics' own exporter does: one tensor, and anchors as constants."""
+    model.fuse(verbose=False)
     for part in model.modules():
-        # As their own exporter sets it: one tensor, and anchors as constants.
         if hasattr(part, "export"):
             part.export, part.format = True, "onnx"
-    return model, (1, 3, size, size)
 
 
 _BUILDERS: dict[str, Callable[[str, int], tuple[Any, tuple[int, ...]]]] = {
@@ -168,17 +176,37 @@ def _randomize(net: Any) -> None:
                 parameter.normal_(0, 0.1, generator=generator)
 
 
-def _calibrate(net: Any, inputs: tuple[Any, ...]) -> None:
+def _calibrate(net: Any, inputs: list[Any]) -> None:
     """Give norms the statistics of what they are given, as training does."""
     import torch
 
-    norms = [part for part in net.modules() if isinstance(part, torch.nn.BatchNorm2d)]
-    net.eval()
+    norms = [part for part in net.modules() if hasattr(part, "running_var")]
     for norm in norms:
         norm.train()
         norm.momentum = 1.0
     with torch.no_grad():
         net(*inputs)
+        for norm in norms:
+            # Channels that are nearly constant here need not be with other pictures.
+            norm.running_var.clamp_(min=1e-2 * float(norm.running_var.mean()))
+    net.eval()
+
+
+def _flat(results: Any) -> list[np.ndarray]:
+    """The tensors in what a network returns."""
+    if hasattr(results, "detach"):
+        return [results.detach().numpy()]
+    parts = results.values() if isinstance(results, dict) else results or ()
+    return [array for part in parts for array in _flat(part)]
+
+
+def dependence(results: list[np.ndarray], others: list[np.ndarray]) -> float:
+    """How much of its largest number a result changes from some pictures to others, at most."""
+    return max(
+        float(np.abs(a - b).max() / np.abs(a).max())
+        for a, b in zip(results, others, strict=True)
+        if a.dtype.kind == "f" and a.any()
+    )
 
 
 ARCHITECTURES = [
@@ -247,8 +275,8 @@ def measure(path: Path, forms: list[str], rounds: int) -> dict[str, Any]:
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     given = feeds(path, 0)
-    if all(np.ptp(output) == 0 for output in session.run(None, given)):
-        return {"failed": "every output is one number, whatever is computed before"}
+    if dependence(session.run(None, given), session.run(None, feeds(path, 1))) < DEPENDENT:
+        return {"failed": "its results do not depend on its inputs"}
     runners = {"ONNX Runtime": lambda: session.run(None, given)}
     result: dict[str, Any] = {"nodes": len(onnx.load(path, load_external_data=False).graph.node)}
     opened = []
