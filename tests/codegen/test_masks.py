@@ -51,6 +51,12 @@ def joins(x: T.Buffer((5,), "float32"), y: T.Buffer((4,), "float32")):
         y[k] = T.Select(x[k] > T.float32(0) and x[4] > T.float32(0), x[k], T.float32(1))
 
 
+@T.prim_func(s_tir=True)
+def joins_bits(x: T.Buffer((5,), "float32"), y: T.Buffer((4,), "float32")):
+    for k in T.vectorized(4):
+        y[k] = T.Select((x[k] > T.float32(0)) | T.bool(False), x[k], T.float32(1))
+
+
 def module(function, kind="opencl"):
     return tvm.IRModule({"main": function.with_attr("target", tvm.target.Target(kind))})
 
@@ -66,7 +72,7 @@ def test_a_mask_as_a_number_is_a_choice():
     assert "Cast" not in text
 
 
-@pytest.mark.parametrize("function", [keeps, chooses, joins], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [keeps, chooses, joins, joins_bits], ids=lambda f: f.__name__)
 def test_what_keeps_booleans_is_computed_lane_by_lane(function):
     text = run(function)
     assert "T.unroll" in text
@@ -82,7 +88,9 @@ def test_other_targets_are_left_alone():
 
 
 @pytest.mark.parametrize(
-    "function", [converts, keeps, branches, chooses, joins], ids=lambda f: f.__name__
+    "function",
+    [converts, keeps, branches, chooses, joins, joins_bits],
+    ids=lambda f: f.__name__,
 )
 def test_what_is_left_is_refused(function):
     vectors = tirx.transform.VectorizeLoop(True)(module(function))

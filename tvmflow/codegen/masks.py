@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from tvm.ir import Node
 
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+#: What makes one boolean of two; with numbers the latter three do else.
+_JOINS = (tirx.And, tirx.Or, tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor)
 #: Functions that give masks for vectors, or take one boolean for all lanes.
 _MASK_CALLS = ("tirx.isnan", "tirx.isinf", "tirx.isfinite", "prim.likely")
 
@@ -114,7 +116,8 @@ def _joins_one_for_all(body: tirx.Stmt, lane: tirx.Var) -> bool:
     return any(
         uses(joined.a, lane) != uses(joined.b, lane)
         for choice in nodes_in(body, tirx.Select)
-        for joined in nodes_in(choice.condition, tirx.And, tirx.Or)
+        for joined in nodes_in(choice.condition, *_JOINS)
+        if is_boolean(joined)
     )
 
 
@@ -148,8 +151,8 @@ def _is_wide(expr: tirx.Expr) -> bool:
     return is_boolean(expr) and expr.ty.dtype.lanes > 1
 
 
-def _joins_one(node: tirx.And | tirx.Or) -> bool:
-    return isinstance(node.a, tirx.Broadcast) or isinstance(node.b, tirx.Broadcast)
+def _joins_one(node: tirx.Expr) -> bool:
+    return is_boolean(node) and any(isinstance(x, tirx.Broadcast) for x in (node.a, node.b))
 
 
 #: Statements and expressions that must not have vectors of booleans, verbs for errors about them,
@@ -160,7 +163,7 @@ _MISUSES = (
     ((tirx.Cast,), "converts", lambda node: _is_wide(node) or _is_wide(node.value)),
     (_COMPARISONS, "compares", lambda node: _is_wide(node.a)),
     ((tirx.Select,), "chooses", _is_wide),
-    ((tirx.And, tirx.Or), "joins with one boolean", _joins_one),
+    (_JOINS, "joins with one boolean", _joins_one),
     ((Call,), "chooses", lambda node: op_name(node) == CHOICE and _is_wide(node)),
     ((tirx.Bind,), "names", lambda node: _is_wide(node.value)),
     ((tirx.Shuffle,), "puts together", is_boolean),
