@@ -278,7 +278,7 @@ class RandomKnobs:
 quick = Quick()
 
 
-def serve(connection: Connection, log: str) -> None:
+def serve(connection: Connection, log: str, optimised: bool) -> None:
     """Answer with outcomes until nothing is asked any more."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 1)
@@ -288,7 +288,8 @@ def serve(connection: Connection, log: str) -> None:
     import tvmflow  # noqa: F401 (before what is timed)
 
     logging.getLogger("tvmflow").setLevel(logging.ERROR)
-    quick.install()
+    if not optimised:
+        quick.install()
     connection.send("ready")
     while True:
         try:

@@ -54,10 +54,10 @@ class Known:
 def work(index: int, options: argparse.Namespace, before: Counts, queue: Any) -> None:
     """One process: draws, judges, and tells its counts."""
     warnings.simplefilter("ignore")
-    drivers = processor_drivers(quick=True)
+    drivers = processor_drivers(quick=not options.optimised)
     # A process has one driver: which of them takes which columns depends on the seed.
     driver = drivers[(index + options.seed) % len(drivers)] if drivers else None
-    worker = Worker(driver)
+    worker = Worker(driver, optimised=options.optimised)
     rng = random.Random(f"{options.seed}-{index}")
     end = time.monotonic() + options.seconds
     columns = [c for c in COLUMNS if not options.columns or c in options.columns]
@@ -160,13 +160,14 @@ def show(result: dict[str, Any]) -> None:
         print(f"  {count:5} {text}")
 
 
-def judge_again(folder: Path) -> int:
+def judge_again(folder: Path, *, optimised: bool) -> int:
     """Judge the failures in a folder with each driver, and remove the files of those that pass.
 
     What was counted as a failure and passes now, when the oracle or the compiler is mended, is
     counted as right.
     """
-    workers = [Worker(driver) for driver in processor_drivers(quick=True) or [None]]
+    drivers = processor_drivers(quick=not optimised) or [None]
+    workers = [Worker(driver, optimised=optimised) for driver in drivers]
     failed = 0
     passed: Counter[str] = Counter()
     for inputs in sorted(folder.rglob("*.npz")):
@@ -228,10 +229,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--operators", nargs="*", default=[])
     parser.add_argument("--values", nargs="*", default=VALUES, choices=VALUES)
     parser.add_argument("--again", action="store_true", help="judge what failed before, alone")
+    parser.add_argument("--optimised", action="store_true", help="machine code, by all compilers")
     parser.add_argument("--publish", action="store_true", help="write the counts as results")
     options = parser.parse_args(arguments)
     if options.again or options.publish:
-        failed = judge_again(options.output) if options.again else 0
+        failed = judge_again(options.output, optimised=options.optimised) if options.again else 0
         if options.publish:
             publish(options.output)
         return int(failed > 0)

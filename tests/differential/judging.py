@@ -54,9 +54,13 @@ class Verdict:
 
 
 class Worker:
-    """A process that compiles and runs networks, with one OpenCL driver; begun anew if it falls."""
+    """A process that compiles and runs networks, with one OpenCL driver; begun anew if it falls.
 
-    def __init__(self, driver: Driver | None):
+    Machine code is not optimised, for speed, unless it is to be.
+    """
+
+    def __init__(self, driver: Driver | None, *, optimised: bool = False):
+        self._optimised = optimised
         path = driver.path if driver else None
         self._environment = driver.variables(path) if driver and path else {}
         self._environment |= {"OMP_NUM_THREADS": "1"}
@@ -68,7 +72,9 @@ class Worker:
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
-        self._process = context.Process(target=serve, args=(other, self._log), daemon=True)
+        self._process = context.Process(
+            target=serve, args=(other, self._log, self._optimised), daemon=True
+        )
         # It has them from its start: TVM is imported, and a driver opened, with its main module.
         with mock.patch.dict(os.environ, self._environment):
             self._process.start()
