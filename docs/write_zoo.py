@@ -21,11 +21,12 @@ NODES = (200, 1000)
 HEAD = """# The zoo
 
 Vision networks as torchvision, timm and Ultralytics define them, with random weights, exported by
-PyTorch's two exporters (`dynamo` and TorchScript), and quantized by ONNX Runtime (int8). Each file
-is compiled for `llvm`, for `opencl` from buffers, with textures, and stored in 16 bits, and its
-results are compared by `tvmflow verify`. A network that chooses among values that are nearly equal
-(RT-DETR its boxes: random weights give all much the same score) is *undecided* in 16 bits: ONNX
-Runtime's own results differ as much when numbers move by a unit in their last place.
+PyTorch's two exporters (`dynamo` and TorchScript), and quantized by ONNX Runtime (int8). Weights
+are such that results depend on the pictures: by at least a hundredth, else the file fails. Each
+file is compiled for `llvm`, for `opencl` from buffers, with textures, and stored in 16 bits, and
+its results are compared by `tvmflow verify`. *Undecided* is what ONNX Runtime's own results leave
+open: they differ as much when numbers move by a unit in their last place (16 bits). RT-DETR chooses
+boxes of much the same score; in other networks random weights let errors grow layer by layer.
 `python benchmarks/zoo.py` measures, and `python docs/write_zoo.py` writes this page.
 
 *Compile* is CPU time of `tvmflow.compile` for `llvm`. *Times* are those of a call, divided by ONNX
