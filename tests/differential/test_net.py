@@ -208,13 +208,13 @@ def test_failures_that_are_mended_count_as_right(tmp_path, monkeypatch):
             pass
 
     monkeypatch.setattr(fuzz, "processor_drivers", lambda quick: [None])
-    monkeypatch.setattr(fuzz, "Worker", lambda driver: Judging("Slice"))
-    assert fuzz.judge_again(tmp_path) == 1
+    monkeypatch.setattr(fuzz, "Worker", lambda driver, optimised: Judging("Slice"))
+    assert fuzz.judge_again(tmp_path, optimised=False) == 1
     found = json.loads((tmp_path / fuzz.COUNTS).read_text())
     assert (found["right"], found["wrong"]) == (1, 1)
     assert found["right_when_judged_again"] == {"wrong": 1}
     assert {file.stem for file in (tmp_path / fuzz.DRAWN).iterdir()} == {left.digest}
-    assert fuzz.judge_again(tmp_path) == 1
+    assert fuzz.judge_again(tmp_path, optimised=False) == 1
     assert json.loads((tmp_path / fuzz.COUNTS).read_text()) == found
 
 

@@ -84,14 +84,15 @@ def FoldCalls(mod: IRModule) -> IRModule:  # noqa: N802
 class _KeepZeros(Rewriter):
     """Give zeros an axis where they are factors or divisors."""
 
+    def parameter(self, index: int, old: relax.Var) -> relax.Var:
+        return relax.Var(old.name, old.ty)  # it has its number
+
     def rewrite(self, var: relax.Var, value: relax.Expr) -> relax.Expr:
         new = self.substitute(value)
         apply = _PRODUCTS.get(op_name(new) or "")
         if apply is None:
             return new
         operands = [_with_axis(operand) for operand in new.args]
-        if all(operand is old for operand, old in zip(operands, new.args, strict=True)):
-            return new
         shape = shape_of(value)
         return apply(*operands) if shape else R.reshape(self.bb.emit(apply(*operands)), shape)
 
@@ -117,4 +118,7 @@ def KeepZeros(mod: IRModule) -> IRModule:  # noqa: N802
     TVM takes a product with the number zero for zero, whatever the other factor, and refuses to
     divide by it; it does not look into a tensor that has an axis.
     """
-    return _KeepZeros(mod).run()
+    values = [binding.value for binding in bindings_of(mod["main"])]
+    products = [value for value in values if op_name(value) in _PRODUCTS]
+    zeros = any(_with_axis(a) is not a for product in products for a in product.args)
+    return _KeepZeros(mod).run() if zeros else mod
