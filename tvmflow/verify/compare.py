@@ -221,9 +221,13 @@ def _evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
 
 
 def _open_session(
-    path: Path, loaded: onnx.ModelProto | None = None, *, optimised: bool = True
+    path: Path, loaded: onnx.ModelProto | None = None, *, optimised: bool = True, int8: bool = False
 ) -> onnxruntime.InferenceSession:
-    """Open a file, or what was loaded from it, with ONNX Runtime; as it is unless optimised."""
+    """Open a file, or what was loaded from it, with ONNX Runtime; as it is unless optimised.
+
+    With `int8` operators between int8 tensors become quantized ones as on Arm; on x86 only those
+    do whose tensors can be made uint8.
+    """
     if find_spec("onnxruntime") is None:
         raise EnvironmentMismatchError(
             "Verifying needs ONNX Runtime, the reference, which is not installed.",
@@ -235,6 +239,8 @@ def _open_session(
     options.log_severity_level = 3  # errors only: they are raised as well
     # Products with weights of 4 bits in fp32: else it rounds their inputs to 8 bits.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    if int8:
+        options.add_session_config_entry("session.qdqisint8allowed", "1")
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if loaded is not None:
@@ -363,10 +369,10 @@ def _with_noise(
 ) -> tuple[dict[str, Tolerance], dict[str, float]]:
     """Return the tolerances of outputs, wider by what ONNX Runtime's own results differ, and that.
 
-    It is run with its optimisations and without, and with all numbers, of inputs and constants,
-    moved by a unit in their last place, as other orders of summation move what is made of them.  If
-    the module stores 16 bits the unit is theirs, and every tensor inside is rounded to them.  Our
-    results may differ twice as much.
+    It is run with its optimisations, with those for Arm, and without, and with all numbers, of
+    inputs and constants, moved by a unit in their last place, as other orders of summation move
+    what is made of them.  If the module stores 16 bits the unit is theirs, and every tensor inside
+    is rounded to them.  Our results may differ twice as much.
 
     In a quantized network a number between two steps goes to the one or the other by its last bit,
     and each later layer makes more of that, without a limit; its outputs may be off by a step.
@@ -431,6 +437,8 @@ def _noise(path: Path, inputs: Arrays, outputs: Sequence[str], half: bool) -> di
         return dict(zip(outputs, session.run(list(outputs), dict(feeds)), strict=True))
 
     runs = [run(model, inputs, optimised) for optimised in (True, False)]
+    arm = _open_session(path, model, int8=True).run(list(outputs), dict(inputs))
+    runs.append(dict(zip(outputs, arm, strict=True)))
     if half:
         runs.append(run(_stored_in_half(model, fixed), inputs, optimised=False))
     for _ in range(_NEIGHBOURS):
