@@ -5,10 +5,13 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
+import onnx
 import pytest
 import tvm
+from onnx import TensorProto
 from tvm import s_tir, te, tirx
 
+import tvmflow
 import tvmflow.compiler.generate  # noqa: F401 (registers what writes OpenCL C)
 from tvmflow.codegen import rounding
 from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
@@ -128,3 +131,28 @@ def test_sums_of_products_are_rounded_once(target, lanes):
     # Of 48 and 24 bits, near each other: a double holds the difference.
     wanted = np.array([float(value) for value in exact]).astype(np.float32)
     np.testing.assert_array_equal(run(target, lanes, fused, x, y, z), wanted)
+
+
+@pytest.mark.opencl
+def test_integers_that_are_divided_as_floats_are_divided_exactly(tmp_path):
+    """Places are then rounded down; a GPU's own division may be off by 2.5 units."""
+    nodes = [
+        onnx.helper.make_node("Cast", ["x"], ["float"], to=TensorProto.FLOAT),
+        onnx.helper.make_node("Div", ["float", "y"], ["quotient"]),
+        onnx.helper.make_node("Floor", ["quotient"], ["floor"]),
+    ]
+    x, y = np.arange(15120, dtype=np.int64), np.float32(80)
+    inputs = [
+        onnx.helper.make_tensor_value_info("x", TensorProto.INT64, x.shape),
+        onnx.helper.make_tensor_value_info("y", TensorProto.FLOAT, ()),
+    ]
+    outputs = [onnx.helper.make_tensor_value_info("floor", TensorProto.FLOAT, x.shape)]
+    graph = onnx.helper.make_graph(nodes, "places", inputs, outputs)
+    path = tmp_path / "places.onnx"
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    with tvmflow.compile(path, target="opencl") as module:
+        np.testing.assert_array_equal(module({"x": x, "y": y})["floor"], x // 80)
+        (source,) = module.device_sources()
+        _, _, kernels = source.partition("__kernel")
+        assert "tvmflow_exact_quotient" in kernels

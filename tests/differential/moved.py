@@ -120,6 +120,9 @@ def moved(
     nodes: list[onnx.NodeProto] = []
     renamed: dict[str, str] = {}
     types = {name: array.dtype.name for name, array in values.items()}
+    # Integers, single numbers, and what is made of them alone is not stored in half precision.
+    exact_in_half = {n for n, array in values.items() if array.dtype in (np.int32, np.int64)}
+    exact_in_half |= {n for n, a in network.constants.items() if a.size == 1 or _is_whole([a])}
     for node in network.nodes:
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
@@ -127,6 +130,8 @@ def moved(
         if not node.input:
             nodes.append(copy)
             continue
+        if exact_in_half.issuperset(filter(None, node.input)):
+            exact_in_half.update(node.output)
         around = [values[name] for name in (*node.input, *node.output) if name]
         floats = [a for a in around if a.dtype.kind == "f"]
         exact = node.op_type in EXACT and not _reduces(node)
@@ -210,7 +215,7 @@ def moved(
                 # Of the weights of neighbours, which are stored, and made of positions in fp32.
                 unit = max(2.0**-11 * half, 2.0**-23 * max(first.shape, default=1))
                 last = noise.beside_one(nodes, last, values[name], error=unit * _largest(first))
-            if half and types[name] == "float32":
+            if half and types[name] == "float32" and name not in exact_in_half:
                 last = noise.stored(nodes, last, values[name].shape)
             renamed[name] = last
     if not used and not half:

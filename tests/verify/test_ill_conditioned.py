@@ -130,3 +130,44 @@ def test_factors_of_sizes_stay(model):
     graph.node.extend(nodes)
     onnx.save(loaded, model)
     assert report_of(model, 3e-2, dtype="fp16").passed
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_places_that_are_divided_as_floats_do_not_move(tmp_path, dtype):
+    """The last row would be one that is not there."""
+    rows, columns = 151, 100
+    constants = {
+        "k": np.int64([1]), "columns": np.float32(columns), "shape": np.int64([rows * columns]),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["flat"]),
+        helper.make_node("TopK", ["flat", "k"], ["largest", "place"]),
+        helper.make_node("Cast", ["place"], ["float"], to=TensorProto.FLOAT),
+        helper.make_node("Div", ["float", "columns"], ["quotient"]),
+        helper.make_node("Floor", ["quotient"], ["floor"]),
+        helper.make_node("Cast", ["floor"], ["row"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["x", "row"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, columns])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, columns])]
+    initializers = [numpy_helper.from_array(a, n) for n, a in constants.items()]
+    graph = helper.make_graph(nodes, "rows", inputs, outputs, initializers)
+    path = tmp_path / "rows.onnx"
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    x = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns) / 256
+    wrong = x[-1:] + 10
+
+    class Module(SimpleNamespace):
+        def __call__(self, _feeds):
+            return {"y": wrong}
+
+    module = Module(
+        inputs=[TensorInfo("x", x.shape, "float32")],
+        outputs=[TensorInfo("y", wrong.shape, "float32")],
+        metadata={"options": {"dtype": dtype}},
+    )
+    report = verify(path, module, {"x": x})
+    assert not report.passed
+    assert not report.undecided

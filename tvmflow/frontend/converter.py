@@ -152,6 +152,11 @@ class NodeContext:
             return relax.Call(value.op, arguments, value.attrs, value.ty_args)
         return value
 
+    def definition(self, expr: relax.Expr) -> relax.Expr:
+        """Return what a variable was bound to; anything else as it is."""
+        found = self.builder.lookup_binding(expr) if isinstance(expr, relax.Var) else None
+        return expr if found is None else found
+
     def cast(self, value: relax.Expr, dtype: str) -> relax.Expr:
         """Return a value in a dtype, as it is where it has that already."""
         value = self.emit(value)

@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -423,7 +424,7 @@ def _noise(path: Path, inputs: Arrays, outputs: Sequence[str], half: bool) -> di
     rng = np.random.default_rng(0)
     model = onnx.load(path, load_external_data=False)
     shaping = (n for n in all_nodes(model.graph.node) if n.op_type in _SHAPING)
-    fixed = {name for node in shaping for name in node.input}
+    fixed = {name for node in shaping for name in node.input} | _of_integers(model)
     moving = [
         (tensor, to_array(tensor))
         for tensor in model.graph.initializer
@@ -448,6 +449,31 @@ def _noise(path: Path, inputs: Arrays, outputs: Sequence[str], half: bool) -> di
         runs += [run(model, feeds, optimised) for optimised in (True, False)]
     first = runs[0]
     return {name: max(_distance(run[name], first[name]) for run in runs) for name in outputs}
+
+
+def _of_integers(model: onnx.ModelProto) -> set[str]:
+    """Return the tensors made of integers and single numbers, and those numbers.
+
+    They are exact: exporters divide places as floats and round them down.
+    """
+    import onnx
+    from onnx import TensorProto
+
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    known = {
+        value.name
+        for value in (*graph.input, *graph.value_info)
+        if value.type.tensor_type.elem_type in (TensorProto.INT32, TensorProto.INT64)
+    }
+    constants = [(t.name, t) for t in graph.initializer]
+    constants += [(n.output[0], a.t) for n in graph.node for a in n.attribute if a.name == "value"]
+    known |= {name for name, tensor in constants if prod(tensor.dims) == 1}
+    found = set()
+    for node in graph.node:
+        if node.input and known.issuperset(filter(None, node.input)):
+            known.update(node.output)
+            found.update(node.input, node.output)
+    return found
 
 
 def _stored_in_half(model: onnx.ModelProto, fixed: Container[str]) -> onnx.ModelProto:

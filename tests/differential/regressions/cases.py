@@ -386,7 +386,17 @@ def nothing_counts(g: Graph) -> list[Tensor]:
     return [g.one("SoftmaxCrossEntropyLoss", [x, labels, weights], ignore_index=0)]
 
 
+def places(g: Graph) -> list[Tensor]:
+    """Integers were rounded to 16 bits between two kernels where they are kept as floats."""
+    x = g.fed(g.constant(g.rng.permutation(15000)[None, :300]))
+    x = g.one("Cast", [x], to=1)
+    last = g.one("ReduceMax", [x], axes=[1])
+    row = g.one("Floor", [g.one("Div", [g.one("Sub", [last, x]), g.constant(np.float32(80))])])
+    return [g.one("Cast", [row], to=7), g.one("ArgMax", [row], axis=1)]
+
+
 case("unpooled", unpooled)
+case("places", places)
 case("scalar_times_zero", partial(scalars, "Mul"))
 case("scalar_by_zero", partial(scalars, "Div"))
 case("nothing_counts", nothing_counts)

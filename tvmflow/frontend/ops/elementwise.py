@@ -10,7 +10,9 @@ import onnx
 from tvm import relax, te, tirx
 from tvm.relax import op as R
 
-from ..converter import NodeContext, Refusal, constant, converts, formulas
+from ...codegen import rounding
+from ...ir.rewriter import op_name
+from ..converter import NodeContext, Refusal, constant, converts, dtype_of, formulas
 
 #: Operators that Relax has under another name; those of two inputs broadcast like NumPy's.
 _SAME: dict[str, Callable[..., relax.Expr]] = {
@@ -43,9 +45,22 @@ def same(c: NodeContext) -> relax.Expr:
 
 formulas(
     Mul=lambda c: c.input(0) * c.input(1),
-    Div=lambda c: c.input(0) / c.input(1),
     Reciprocal=lambda c: c.constant(1) / c.input(),
 )
+
+
+@converts("Div")
+def divide(c: NodeContext) -> relax.Expr:
+    """x / y, correctly rounded where x was an integer: exporters divide places as floats.
+
+    They round the quotient down, so that one a unit too small is the place before.
+    """
+    x, y = c.inputs()
+    source = c.definition(x)
+    if c.result.dtype == "float32" and op_name(source) == "relax.astype":
+        if dtype_of(source.args[0]) in ("int32", "int64"):
+            return rounding.quotient(x, y)
+    return x / y
 
 
 @converts(*_OF_EQUALS)

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 
 import numpy as np
@@ -306,7 +305,7 @@ def _requantized(c: NodeContext, x: relax.Expr, target: _Target) -> _Requantized
     found = _requantized_product(c, x, target.scale)
     if found is not None:
         return found, 0
-    value = _definition(c, x)
+    value = c.definition(x)
     rule = _REQUANTIZED.get(op_name(value) or "")
     if rule is None:
         return None
@@ -316,19 +315,19 @@ def _requantized(c: NodeContext, x: relax.Expr, target: _Target) -> _Requantized
 
 def _requantized_product(c: NodeContext, x: relax.Expr, scale: np.float32) -> relax.Expr | None:
     """Return sums of products in int32, a bias in steps of their scale, and activations."""
-    activations, bias, value = [], None, _definition(c, x)
+    activations, bias, value = [], None, c.definition(x)
     while op_name(value) in ("relax.nn.relu", "relax.clip"):
         activations.append(value)
-        value = _definition(c, value.args[0])
+        value = c.definition(value.args[0])
     if op_name(value) == "relax.add":
         bias = constant_array(value.args[1])
         if bias is None:
             return None
-        value = _definition(c, value.args[0])
+        value = c.definition(value.args[0])
     if op_name(value) != "relax.multiply":
         return None
     own = constant_array(value.args[1])
-    total = _definition(c, value.args[0])
+    total = c.definition(value.args[0])
     if own is None or op_name(total) != "relax.astype" or dtype_of(total.args[0]) != "int32":
         return None
     sums = total.args[0]
@@ -398,16 +397,11 @@ _REQUANTIZED: dict[str, _Rule] = {
 
 def _quantized(c: NodeContext, expr: relax.Expr) -> _Quantized | None:
     """Return the quantized tensor that an expression was dequantized from."""
-    value = _definition(c, expr)
+    value = c.definition(expr)
     if op_name(value) != "relax.tvmflow.product":
         return None
     scale = constant_array(value.args[1])
-    found = narrow_source(value.args[0], partial(_definition, c))
+    found = narrow_source(value.args[0], c.definition)
     if scale is None or scale.size != 1 or found is None:
         return None
     return _Quantized(found[0], np.float32(scale.reshape(())), found[1])
-
-
-def _definition(c: NodeContext, expr: relax.Expr) -> relax.Expr:
-    found = c.builder.lookup_binding(expr) if isinstance(expr, relax.Var) else None
-    return expr if found is None else found

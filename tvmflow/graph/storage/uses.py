@@ -114,6 +114,9 @@ class Tensor:
     constant: bool
     #: Whether it may be stored in 16 bits: it is fp32, and no known value is beyond 65504.
     can_be_half: bool = False
+    #: Whether it is made of integers and single numbers: of places, say, which exporters divide as
+    #: floats and round down, and which are beyond 2048, where 16 bits skip integers.
+    of_integers: bool = False
     #: Whether it is a constant that 16 bits hold as it is.
     is_exact_in_half: bool = False
     #: The reason why it is made as a buffer; empty if what makes it can make a texture.
@@ -209,8 +212,10 @@ class Uses:
                 tensor.written_as_buffer = "not written by a primary function"
             return
         function, arguments = call
-        if tensor is not None and PARTIAL in (function.attrs or {}):
-            tensor.can_be_half = False
+        if tensor is not None:
+            tensor.of_integers = all(map(self._counts, arguments))
+            if tensor.of_integers or PARTIAL in (function.attrs or {}):
+                tensor.can_be_half = False
         # A function with a schedule of its own: its accesses are not ours to change.
         opaque = not wants_schedule(function)
         for index, argument in enumerate(arguments):
@@ -226,6 +231,14 @@ class Uses:
             tensor.written_as_buffer = "written by a function that has no schedule of ours"
         elif tensor is not None:
             tensor.traffic.writes += prod(tensor.shape) // CHANNELS
+
+    def _counts(self, expr: relax.Expr) -> bool:
+        """True if a tensor is of integers of 32 or 64 bits, is made of such, or is one number."""
+        array = constant_array(expr)
+        if array is not None:
+            return array.size == 1 or _is_whole(array)
+        tensor = self.get(expr)
+        return tensor is None or tensor.dtype in ("int32", "int64") or tensor.of_integers
 
     def _note(self, expr: relax.Expr, name: str, *, constant: bool) -> Tensor | None:
         if not isinstance(expr.ty, relax.TensorType):
@@ -251,15 +264,21 @@ def key(expr: relax.Expr) -> Hashable:
     return expr.value.__hash__() if isinstance(expr, GenericConst) else expr
 
 
+def _is_whole(array: np.ndarray) -> bool:
+    """True if all values are integers."""
+    return bool((np.rint(array) == array).all())
+
+
 def _fits_half(array: np.ndarray) -> bool:
     """True if a constant is worth 16 bits, and has no value that they cannot hold.
 
-    A number for each channel is not: there are few of them, and a scale that is rounded moves
+    They skip integers beyond 2048, of which places must stay exact.  A number for each channel is not: there are few of them, and a scale that is rounded moves
     quantized numbers to other steps.
     """
     extents = array.shape
     if array.ndim == 5:  # in blocks of channels
         extents = (extents[0], extents[1] * extents[-1], *extents[2:-1])
-    known = np.abs(array[np.isfinite(array)])
-    large = array.size > max(extents, default=1)
-    return large and known.max(initial=0) <= np.finfo(np.float16).max
+    if array.size <= max(extents, default=1):
+        return False
+    largest = np.abs(array[np.isfinite(array)]).max(initial=0)
+    return bool(largest <= (2048 if _is_whole(array) else np.finfo(np.float16).max))
