@@ -12,7 +12,7 @@ from onnx import TensorProto
 from tvm import s_tir, te, tirx
 
 import tvmflow
-import tvmflow.compiler.generate  # noqa: F401 (registers what writes OpenCL C)
+import tvmflow.compiler.generate
 from tvmflow.codegen import rounding
 from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
 

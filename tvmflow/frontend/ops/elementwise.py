@@ -33,6 +33,8 @@ _OF_EQUALS: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
     "Sub": R.subtract,
 }  # fmt: skip
 
+#: Dtypes of places and numbers of elements.
+_INTEGERS = ("int32", "int64")
 #: Up to this exponent a power is a product.
 _LARGEST_PRODUCT = 8
 
@@ -57,10 +59,8 @@ def divide(c: NodeContext) -> relax.Expr:
     """
     x, y = c.inputs()
     source = c.definition(x)
-    if c.result.dtype == "float32" and op_name(source) == "relax.astype":
-        if dtype_of(source.args[0]) in ("int32", "int64"):
-            return rounding.quotient(x, y)
-    return x / y
+    was_integer = op_name(source) == "relax.astype" and dtype_of(source.args[0]) in _INTEGERS
+    return rounding.quotient(x, y) if was_integer and c.result.dtype == "float32" else x / y
 
 
 @converts(*_OF_EQUALS)

@@ -272,8 +272,9 @@ def _is_whole(array: np.ndarray) -> bool:
 def _fits_half(array: np.ndarray) -> bool:
     """True if a constant is worth 16 bits, and has no value that they cannot hold.
 
-    They skip integers beyond 2048, of which places must stay exact.  A number for each channel is not: there are few of them, and a scale that is rounded moves
-    quantized numbers to other steps.
+    They skip integers beyond 2048, of which places must stay exact.  A number for each channel is
+    not worth it: there are few of them, and a scale that is rounded moves quantized numbers to
+    other steps.
     """
     extents = array.shape
     if array.ndim == 5:  # in blocks of channels
