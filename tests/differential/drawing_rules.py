@@ -550,7 +550,10 @@ def cumsum(g: Graph, x: Tensor, op_type: str = "CumSum") -> list[Tensor]:
     return g.node(op_type, [x, axis], exclusive=g.integer(0, 1), reverse=g.integer(0, 1))
 
 
-rule("CumProd", opsets=(26, LAST_OPSET), values=TAME)(lambda g, x: cumsum(g, x, "CumProd"))
+@rule("CumProd", opsets=(26, LAST_OPSET), values=TAME)
+def cumprod(g: Graph, x: Tensor) -> list[Tensor]:
+    # In another order a zero comes before what is too large, or behind it.
+    return cumsum(g, g.one("Tanh", [x]), "CumProd")
 
 
 @rule("BatchNormalization")

@@ -120,8 +120,10 @@ def moved(
     nodes: list[onnx.NodeProto] = []
     renamed: dict[str, str] = {}
     types = {name: array.dtype.name for name, array in values.items()}
-    # Integers, single numbers, and what is made of them alone is not stored in half precision.
-    exact_in_half = {n for n, array in values.items() if array.dtype in (np.int32, np.int64)}
+    # Integers, booleans, single numbers, and what is made of them alone is not stored in half
+    # precision.
+    counts = (np.int32, np.int64, np.bool_)
+    exact_in_half = {n for n, array in values.items() if array.dtype in counts}
     exact_in_half |= {n for n, a in network.constants.items() if a.size == 1 or _is_whole([a])}
     for node in network.nodes:
         copy = onnx.NodeProto()
@@ -130,7 +132,7 @@ def moved(
         if not node.input:
             nodes.append(copy)
             continue
-        if exact_in_half.issuperset(filter(None, node.input)):
+        if node.op_type not in WEIGHTED and exact_in_half.issuperset(filter(None, node.input)):
             exact_in_half.update(node.output)
         around = [values[name] for name in (*node.input, *node.output) if name]
         floats = [a for a in around if a.dtype.kind == "f"]

@@ -452,7 +452,7 @@ def _noise(path: Path, inputs: Arrays, outputs: Sequence[str], half: bool) -> di
 
 
 def _of_integers(model: onnx.ModelProto) -> set[str]:
-    """Return the tensors made of integers and single numbers, and those numbers.
+    """Return the tensors made of integers, booleans and single numbers, and those numbers.
 
     They are exact: exporters divide places as floats and round them down.
     """
@@ -460,10 +460,11 @@ def _of_integers(model: onnx.ModelProto) -> set[str]:
     from onnx import TensorProto
 
     graph = onnx.shape_inference.infer_shapes(model).graph
+    counts = (TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL)
     known = {
         value.name
         for value in (*graph.input, *graph.value_info)
-        if value.type.tensor_type.elem_type in (TensorProto.INT32, TensorProto.INT64)
+        if value.type.tensor_type.elem_type in counts
     }
     constants = [(t.name, t) for t in graph.initializer]
     constants += [(n.output[0], a.t) for n in graph.node for a in n.attribute if a.name == "value"]

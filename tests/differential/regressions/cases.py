@@ -395,8 +395,17 @@ def places(g: Graph) -> list[Tensor]:
     return [g.one("Cast", [row], to=7), g.one("ArgMax", [row], axis=1)]
 
 
+def counted(g: Graph) -> list[Tensor]:
+    """So were numbers of what is true."""
+    mask = g.one("Greater", [g.input([1, 5000]), g.constant(np.float32(-2.5))])
+    number = g.one("CumSum", [g.one("Cast", [mask], to=1), g.constant(np.int64(1))])
+    left = g.one("Sub", [g.one("ReduceMax", [number], axes=[1]), number])
+    return [g.one("Cast", [left], to=7)]
+
+
 case("unpooled", unpooled)
 case("places", places)
+case("counted", counted)
 case("scalar_times_zero", partial(scalars, "Mul"))
 case("scalar_by_zero", partial(scalars, "Div"))
 case("nothing_counts", nothing_counts)

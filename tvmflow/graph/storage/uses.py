@@ -19,13 +19,15 @@ output of the model, say) a texture for the others costs a copy of U texels::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import numpy as np
 from tvm import IRModule, relax, s_tir, tirx
-from tvm.ir import GenericConst
+from tvm.ir import Call, GenericConst
+from tvm.ir.expr import TensorLoad
 
 from ...devices.target import Device
 from ...ir.expressions import nodes_in
@@ -102,6 +104,8 @@ def prefers_texture(traffic: Traffic, device: Device, copy: str = "") -> tuple[b
 
 #: Element types that images have channels of, and schedules compute in.
 DTYPES = ("float32",)
+#: Element types of places, of numbers of elements, and of what is counted.
+COUNTS = ("int32", "int64", "bool")
 
 
 @dataclass
@@ -114,8 +118,8 @@ class Tensor:
     constant: bool
     #: Whether it may be stored in 16 bits: it is fp32, and no known value is beyond 65504.
     can_be_half: bool = False
-    #: Whether it is made of integers and single numbers: of places, say, which exporters divide as
-    #: floats and round down, and which are beyond 2048, where 16 bits skip integers.
+    #: Whether it is made of integers, booleans and single numbers: of places, say, which exporters
+    #: divide as floats and round down, and which are beyond 2048, where 16 bits skip integers.
     of_integers: bool = False
     #: Whether it is a constant that 16 bits hold as it is.
     is_exact_in_half: bool = False
@@ -213,7 +217,7 @@ class Uses:
             return
         function, arguments = call
         if tensor is not None:
-            tensor.of_integers = all(map(self._counts, arguments))
+            tensor.of_integers = _makes_counts(function, [self._counts(a) for a in arguments])
             if tensor.of_integers or PARTIAL in (function.attrs or {}):
                 tensor.can_be_half = False
         # A function with a schedule of its own: its accesses are not ours to change.
@@ -233,12 +237,12 @@ class Uses:
             tensor.traffic.writes += prod(tensor.shape) // CHANNELS
 
     def _counts(self, expr: relax.Expr) -> bool:
-        """True if a tensor is of integers of 32 or 64 bits, is made of such, or is one number."""
+        """True if a tensor is of `COUNTS`, is made of such, or is one number."""
         array = constant_array(expr)
         if array is not None:
             return array.size == 1 or _is_whole(array)
         tensor = self.get(expr)
-        return tensor is None or tensor.dtype in ("int32", "int64") or tensor.of_integers
+        return tensor is None or tensor.dtype in COUNTS or tensor.of_integers
 
     def _note(self, expr: relax.Expr, name: str, *, constant: bool) -> Tensor | None:
         if not isinstance(expr.ty, relax.TensorType):
@@ -262,6 +266,47 @@ class Uses:
 def key(expr: relax.Expr) -> Hashable:
     """Variables are themselves; constants are known by their tensor, which calls may share."""
     return expr.value.__hash__() if isinstance(expr, GenericConst) else expr
+
+
+def _makes_counts(function: tirx.PrimFunc, counts: Sequence[bool]) -> bool:
+    """True if a function's result is made of integers, booleans and what counts alone.
+
+    ``counts`` says of each argument whether it does.
+    """
+    exact = {param for param, is_count in zip(function.params, counts, strict=False) if is_count}
+    others = set()
+    for store in nodes_in(function.body, tirx.BufferStore):
+        if store.buffer in others or not _is_count(store.value, exact):
+            others.add(store.buffer)
+            exact.discard(store.buffer)
+        else:
+            exact.add(store.buffer)
+    return function.params[-1] in exact
+
+
+def _is_count(value: tirx.Expr, exact: Collection[tirx.Var]) -> bool:
+    """True if a value of TIR is made of integers, booleans, literals and these buffers alone."""
+    if str(value.ty.dtype) in COUNTS:
+        return True
+    if isinstance(value, TensorLoad):
+        return value.source in exact
+    if isinstance(value, tirx.FloatImm):
+        return True
+    parts = _PARTS.get(type(value))
+    return parts is not None and all(_is_count(part, exact) for part in parts(value))
+
+
+def _sides(value: tirx.Expr) -> Sequence[tirx.Expr]:
+    return value.a, value.b
+
+
+#: Those of expressions that a result is computed of.
+_PARTS: dict[type, Callable[[Any], Sequence[tirx.Expr]]] = {
+    **dict.fromkeys((tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min), _sides),
+    tirx.Select: lambda value: (value.true_value, value.false_value),
+    tirx.Cast: lambda value: (value.value,),
+    Call: lambda value: value.args,
+}
 
 
 def _is_whole(array: np.ndarray) -> bool:
