@@ -181,6 +181,16 @@ def test_an_overflow_in_half_precision_may_show_or_not(rng):
     assert oracle.judge({"y": np.zeros_like(result)}) is not None
 
 
+def test_a_result_may_be_rounded_where_most_runs_overflow(monkeypatch):
+    """The few that do not overflow did not round the result, either."""
+    oracle, result = oracle_of([helper.make_node("Log", ["x"], ["y"])], {"x": np.float32([88_600])})
+    oracle.half = True
+    runs = [[np.full_like(result, np.inf)], [result * np.float32(1.00001)]]
+    monkeypatch.setattr(oracle, "samples", lambda _count: runs)
+    assert oracle.judge({"y": result.astype("f2").astype("f4")}) is None
+    assert oracle.judge({"y": result * np.float32(1.001)}) is not None
+
+
 def test_what_is_rounded_within_an_operator_counts(rng):
     """Gelu of −4 is 1 + erf(…), of which few digits are left."""
     x = np.full((2, 3), -4, "f4")
