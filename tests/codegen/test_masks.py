@@ -11,7 +11,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 import tvmflow
-from tvmflow.codegen.masks import BranchLanes, MaskLanes, VerifyMasks
+from tvmflow.codegen.masks import BranchLanes, FoldChoices, MaskLanes, VerifyMasks
 from tvmflow.errors import CompileError
 from tvmflow.ir.passes import original_errors
 
@@ -81,6 +81,25 @@ def test_what_keeps_booleans_is_computed_lane_by_lane(function):
 
 def test_one_condition_for_all_lanes_is_a_branch():
     assert "T.if_then_else" in run(branches)
+
+
+@T.prim_func(s_tir=True)
+def knows(x: T.Buffer((4,), "float32"), y: T.Buffer((4,), "float32")):
+    for k in T.vectorized(4):
+        y[k] = T.Select(T.bool(True), x[k], T.float32(1))
+
+
+@T.prim_func(s_tir=True)
+def known(x: T.Buffer((4,), "float32"), y: T.Buffer((4,), "float32")):
+    for k in T.vectorized(4):
+        y[k] = x[k]
+
+
+def test_a_side_that_is_known_is_taken():
+    found, wanted = (tirx.transform.VectorizeLoop(True)(module(f)) for f in (knows, known))
+    assert "Broadcast(T.bool(True), 4)" in found["main"].script()
+    bodies = (mod["main"].body for mod in (FoldChoices(found), wanted))
+    tvm.ir.assert_structural_equal(*bodies, map_free_vars=True)
 
 
 def test_other_targets_are_left_alone():

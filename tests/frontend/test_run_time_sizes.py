@@ -58,6 +58,16 @@ CASES = {
     "nonzero": "y = Identity (found)",
     "compress": "y = Identity (some)",
     "rows": "y = Identity (rows)",
+    "found again": (
+        "again = NonZero (mask)\n p = Squeeze (again, zero)\n r = Gather (data, p)\n"
+        " y = Add (rows, r)"
+    ),
+    "padded": "w = Constant <value_ints = [2, 0, 1, 3]> ()\n y = Pad (rows, w, half)",
+    "filled": (
+        "nine = Constant <value_ints = [9]> ()\n m = Sub (nine, n)\n"
+        " w = Concat <axis = 0> (zero, one, m, zero)\n y = Pad (rows, w)"
+    ),
+    "more rows": "w = Concat <axis = 0> (one, zero, n, zero)\n y = Pad (data, w)",
     "add": "y = Add (rows, half)",
     "two": "a = Mul (rows, rows)\n y = Add (a, right)",
     "where": "c = Greater (rows, half)\n y = Where (c, rows, half)",
@@ -248,6 +258,11 @@ REFUSED = {
     "whole and some": ("y = Add (rows, data)", "along the same axis"),
     "mixed": ("t = Transpose <perm = [1, 0]> (rows)\n y = Reshape (t, minus)", "mix that axis"),
     "no rule": ('y = Einsum <equation = "ij,ij->i"> (rows, rows)', "there is no rule for it"),
+    "reflected": (
+        'w = Constant <value_ints = [0, 0, 1, 0]> ()\n y = Pad <mode = "reflect"> (rows, w)',
+        "elements of its input",
+    ),
+    "before": ("w = Concat <axis = 0> (n, zero, zero, zero)\n y = Pad (rows, w)", "or move"),
     "too few": ("v, y = TopK <axis = 0> (rows, three)", "fewer elements than it takes"),
     "split": ("y, z = Split <axis = 0> (rows)", "it splits that axis"),
     "any axis": ("y = Squeeze (right)", "may drop an axis"),

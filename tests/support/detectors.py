@@ -157,8 +157,74 @@ def retinanet(
     return _model(", ".join(inputs), ["boxes", "scores", "labels"], lines, constants)
 
 
+def yolov8(boxes: int = 40, classes: int = 3, most: int = 8) -> onnx.ModelProto:
+    """One tensor ``[1, 4 + classes, boxes]``; as Ultralytics' exporter with suppression does.
+
+    Each selection by the mask finds its places anew, and detections are padded with zeros to a
+    fixed number, by amounts that are computed of those that are there.
+    """
+    lines = """
+    rows = Transpose <perm = [0, 2, 1]> (prediction)
+    row = Squeeze (rows, zero)
+    corners, scores = Split <axis = 1> (row, parts)
+    best = ReduceMax <axes = [1], keepdims = 0> (scores)
+    kind = ArgMax <axis = 1, keepdims = 0> (scores)
+    mask = Greater (best, threshold)
+    found_1 = NonZero (mask)
+    at_1 = Transpose <perm = [1, 0]> (found_1)
+    boxes = GatherND (corners, at_1)
+    found_2 = NonZero (mask)
+    at_2 = Transpose <perm = [1, 0]> (found_2)
+    score = GatherND (best, at_2)
+    found_3 = NonZero (mask)
+    at_3 = Transpose <perm = [1, 0]> (found_3)
+    label = GatherND (kind, at_3)
+    labels = Cast <to = 1> (label)
+    column = Unsqueeze (labels, one)
+    moves = Mul (column, distance)
+    apart = Add (boxes, moves)
+    apart_1 = Unsqueeze (apart, zero)
+    score_1 = Unsqueeze (score, zero)
+    score_2 = Unsqueeze (score_1, zero)
+    selected = NonMaxSuppression (apart_1, score_2, all, iou)
+    chosen = Gather <axis = 1> (selected, third)
+    taken = Squeeze (chosen, one)
+    keep = Slice (taken, zero, most, zero)
+    kept_boxes = Gather (boxes, keep)
+    kept_score = Gather (score, keep)
+    kept_label = Gather (labels, keep)
+    score_column = Reshape (kept_score, columns)
+    label_column = Reshape (kept_label, columns)
+    detections = Concat <axis = -1> (kept_boxes, score_column, label_column)
+    shape = Shape (detections)
+    number = Gather (shape, image)
+    width = Gather (shape, second)
+    missing = Sub (limit, number)
+    zeros = Mul (missing, width)
+    flat = Reshape (detections, minus)
+    behind = Unsqueeze (zeros, zero)
+    pads = Concat <axis = 0> (zero, behind)
+    none = ConstantOfShape <value = int64[1] {0}> (zero)
+    pads_1 = Concat <axis = 0> (pads, none)
+    pairs = Reshape (pads_1, pair)
+    turned = Slice (pairs, minus, least, zero, minus)
+    columns_1 = Transpose <perm = [1, 0]> (turned)
+    amounts = Reshape (columns_1, minus)
+    padded = Pad (flat, amounts)
+    result = Reshape (padded, form)
+    """.strip().splitlines()
+    constants = {
+        "parts": [4, classes], "threshold": np.float32(0.5), "distance": np.float32(100),
+        "third": [2], "iou": np.float32([0.5]), "most": [most], "columns": [-1, 1],
+        "second": np.array(1), "limit": np.array(most), "pair": [-1, 2], "least": [-(2**63) + 1],
+        "form": [1, most, 6],
+    }  # fmt: skip
+    inputs = f"float[1, {4 + classes}, {boxes}] prediction"
+    return _model(inputs, ["result"], lines, constants)
+
+
 #: By name.
-DETECTORS = {"yolo": yolo, "ssd": ssd, "retinanet": retinanet}
+DETECTORS = {"yolo": yolo, "yolov8": yolov8, "ssd": ssd, "retinanet": retinanet}
 
 
 def feeds_for(model: onnx.ModelProto, kind: str, seed: int = 0) -> dict[str, np.ndarray]:

@@ -133,6 +133,20 @@ def _with_branches(body: tirx.Stmt, lane: tirx.Var) -> tirx.Stmt:
     return tvm_ffi.structural_map(body, (tirx.Select, branch))
 
 
+@node_pass(tirx.Select)
+def FoldChoices(choice: tirx.Select) -> tirx.Expr:
+    """Take the side that is known; runs wherever TVM has simplified.
+
+    It finds that a condition holds on the side of a choice by the same one, and leaves choices
+    there by one boolean for all lanes, which OpenCL C takes for false.
+    """
+    test = choice.condition
+    known = test.value if isinstance(test, tirx.Broadcast) else test
+    if not isinstance(known, tirx.IntImm):
+        return choice
+    return choice.true_value if known.value else choice.false_value
+
+
 @node_pass(tirx.For, targets=("cuda",))
 def BranchLanes(loop: tirx.For) -> tirx.For:
     """Let one condition for all lanes of a vector be a branch; runs before ``VectorizeLoop``.

@@ -26,7 +26,7 @@ from .index_divisions import HideDivisions, RestoreDivisions
 from .kept_loops import KeepLoops
 from .llvm_passes import KeepOnStack, NameSubexpressions, WriteExponentials, WriteHyperbolics
 from .loop_peeling import PeelBorders
-from .masks import BranchLanes, MaskLanes, VerifyMasks
+from .masks import BranchLanes, FoldChoices, MaskLanes, VerifyMasks
 from .nan_propagation import PropagateNaN
 from .opencl_source import (
     NameGathers,
@@ -87,6 +87,7 @@ HOST_AND_DEVICE: list[Pass] = [
     tirx.transform.UnrollLoop(),
     _transform.RenormalizeSplitPattern(),
     tirx.transform.StmtSimplify(),
+    FoldChoices,
     tirx.transform.RemoveNoOp(),
     _transform.RewriteUnsafeSelect(),
     NameSubexpressions,
@@ -127,6 +128,7 @@ _HOST = [DropChecks, KeepOnStack, tirx.transform.LowerTVMBuiltin(), tirx.transfo
 DEVICE = [
     tirx.transform.LowerWarpMemory(),
     tirx.transform.StmtSimplify(),
+    FoldChoices,
     tirx.transform.LowerIntrin(),
     WriteLiterals,
     BindLoads,

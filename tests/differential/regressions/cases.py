@@ -403,6 +403,14 @@ def counted(g: Graph) -> list[Tensor]:
     return [g.one("Cast", [left], to=7)]
 
 
+def one_where_it_holds(g: Graph) -> list[Tensor]:
+    """On its own side of a choice a condition was one boolean for four lanes, taken for false."""
+    x = g.one("Conv", [g.input([3, 3, 4, 4]), g.weights((16, 3, 1, 1))])
+    mask = g.one("GreaterOrEqual", [x, g.weights((3, 1, 4, 1))])
+    return [g.one("LeakyRelu", [g.one("Cast", [mask], to=1)], alpha=0.25)]
+
+
+case("one_where_it_holds", one_where_it_holds)
 case("unpooled", unpooled)
 case("places", places)
 case("counted", counted)

@@ -95,6 +95,47 @@ def _clamped(number: Number, extent: Number) -> Number:
     return sizes.minimum(sizes.maximum(number, 0), extent)
 
 
+@rule("Pad")
+def pad(r: RunTimeSizes, node: onnx.NodeProto) -> None:
+    """With a constant, which elements that do not count become; the sum of sizes may be known."""
+    name, attributes = node.input[0], node_attributes(node)
+    if attributes.get("mode", b"constant") not in (b"constant", "constant"):
+        raise r.refusal("it pads with elements of its input")
+    shape, extents = r.shape(name), r.extents(name)
+    axes: Sequence[int] = range(len(shape))
+    if r.graph.opset < 11:
+        pads, value = attributes["pads"], attributes.get("value", 0.0)
+    else:
+        r.only(0)
+        pads = r.numbers(1, "amounts of padding")
+        axes = r.known(3, "axes") if r.has(3) else axes
+        known = r.graph.constants.get(node.input[2]) if r.has(2) else np.zeros(1)
+        if known is None:
+            raise r.refusal("its value is computed at run time")
+        value = known.reshape(()).item() if known.size == 1 else 0.0
+    widths = [0] * (2 * len(shape))
+    for axis, low, high in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
+        axis = normalized_axis(axis, len(shape))
+        if all(isinstance(number, int) for number in (extents[axis], low, high)):
+            widths[axis], widths[axis + len(shape)] = low, high
+            continue
+        if not isinstance(low, int) or low < 0 or sizes.least(high) < 0:
+            raise r.refusal("it may crop that axis, or move its elements")
+        extents[axis] = sizes.add(sizes.add(extents[axis], low), high)
+        most = sizes.most(extents[axis])
+        name = r.front(r.masked(name, value), axis, min(shape[axis], most - low))
+        widths[axis], widths[axis + len(shape)] = low, most - low - r.shape(name)[axis]
+    found = [axis for axis, extent in enumerate(extents) if isinstance(extent, Size)]
+    if len(found) > 1:
+        raise r.refusal("several axes of its result have an unknown number of elements")
+    if r.graph.opset < 11:
+        r.become("Pad", [name], pads=widths, value=value)
+    else:
+        r.become("Pad", [name, r.integers(widths), *node.input[2:3]])
+    for axis in found:
+        r.mark(node.output[0], axis, extents[axis])
+
+
 @rule("Split")
 def split(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     """Parts of another axis."""

@@ -24,7 +24,7 @@ MAKERS = ("NonZero", "Compress", "NonMaxSuppression")
 #: Operators that take numbers of elements, from which of their inputs on.
 OF_SIZES = {
     "ConstantOfShape": 0, "Range": 0,
-    **dict.fromkeys(("Expand", "Reshape", "Slice", "Tile", "TopK"), 1),
+    **dict.fromkeys(("Expand", "Pad", "Reshape", "Slice", "Tile", "TopK"), 1),
 }  # fmt: skip
 
 #: Emits a node whose result types follow, or are given, and which no rule is asked about.
@@ -56,6 +56,8 @@ class RunTimeSizes:
     makers: dict[str, str] = field(default_factory=dict)
     _scalars: dict[Size, str] = field(default_factory=dict)
     _shared: dict[object, str] = field(default_factory=dict)
+    #: Results of `MAKERS`, by operator, inputs and attributes.
+    _made: dict[tuple[str | bytes, ...], str] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _node: onnx.NodeProto = field(default_factory=onnx.NodeProto)
 
@@ -80,7 +82,20 @@ class RunTimeSizes:
             return False
         if rule is None:
             raise self.refusal("there is no rule for it")
-        rule(self, node)
+        if not makes or self.is_limited(node) or not self._is_made(node):
+            rule(self, node)
+        return True
+
+    def _is_made(self, node: onnx.NodeProto) -> bool:
+        """Take the result of an equal node before, so that it is known to have the same size."""
+        attributes = (a.SerializeToString() for a in sorted(node.attribute, key=lambda a: a.name))
+        key = node.op_type, *node.input, *attributes
+        name = node.output[0]
+        before = self._made.setdefault(key, name)
+        if before == name:
+            return False
+        self.copy(before)
+        self.bounded[name] = self.bounded[before]
         return True
 
     def _follow(self, node: onnx.NodeProto) -> bool:

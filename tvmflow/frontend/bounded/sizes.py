@@ -13,9 +13,12 @@ the same number of elements.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
+from typing import Any
 
 import numpy as np
 import onnx
@@ -64,6 +67,27 @@ def most(number: Number) -> int:
     return number.most if isinstance(number, Size) else number
 
 
+def _terms(number: Number, factor: int = 1) -> Counter[Number]:
+    """A number as multiples of sizes that are no sums, and of 1."""
+    if isinstance(number, int):
+        return Counter({1: number * factor})
+    a, b = number.operands if len(number.operands) == 2 else (number, 0)
+    if isinstance(a, str) or isinstance(b, str) or number.operator not in ("Add", "Sub", "Mul"):
+        return Counter({number: factor})
+    if number.operator == "Mul":
+        return _terms(a, factor * b) if isinstance(b, int) else Counter({number: factor})
+    found = _terms(a, factor)
+    found.update(_terms(b, factor if number.operator == "Add" else -factor))
+    return found
+
+
+def _cancelled(number: Size) -> Number:
+    """A sum, an integer where what is known at run time only cancels out."""
+    terms = _terms(number)
+    constant = terms.pop(1, 0)
+    return number if any(terms.values()) else constant
+
+
 def add(a: Number, b: Number) -> Number:
     """a + b."""
     if isinstance(a, int) and isinstance(b, int):
@@ -76,7 +100,7 @@ def add(a: Number, b: Number) -> Number:
         inner, constant = a.operands
         if isinstance(constant, int) and not isinstance(inner, str):
             return add(inner, constant + b)
-    return Size("Add", (a, b), least(a) + least(b), most(a) + most(b))
+    return _cancelled(Size("Add", (a, b), least(a) + least(b), most(a) + most(b)))
 
 
 def subtract(a: Number, b: Number) -> Number:
@@ -85,7 +109,7 @@ def subtract(a: Number, b: Number) -> Number:
         return add(a, -b)
     if a == b:
         return 0
-    return Size("Sub", (a, b), least(a) - most(b), most(a) - least(b))
+    return _cancelled(Size("Sub", (a, b), least(a) - most(b), most(a) - least(b)))
 
 
 def multiply(a: Number, b: Number) -> Number:
@@ -164,7 +188,7 @@ class Unknown(Exception):  # noqa: N818 (no error: what a node computes is follo
     """A result is no vector of integers and sizes that is understood."""
 
 
-#: A vector, or a scalar as one number, and its shape.
+#: The numbers of a small tensor, in the order of rows.
 Vector = tuple[Number, ...]
 
 _ARITHMETIC: dict[str, Callable[[Number, Number], Number]] = {
@@ -179,83 +203,96 @@ _MOVES = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
 def evaluate(
     node: onnx.NodeProto, operands: Sequence[Vector | None], shapes: Sequence[tuple[int, ...]]
 ) -> Vector:
-    """Return the vector that a node computes of vectors.
+    """Return the numbers that a node computes of others.
 
-    ``shapes`` are those of the operands: scalars and vectors of one number broadcast, and only one
-    axis has more than one.  ``None`` is an operand that is left out.  Raises `Unknown` if that is
-    not one of these vectors.
+    ``shapes`` are those of the operands that are given; ``None`` is one that is left out.  Raises
+    `Unknown` if they are not understood.
     """
-    attributes = node_attributes(node)
-    if not operands or operands[0] is None or sum(extent > 1 for s in shapes for extent in s) > 9:
+    left = iter(shapes)
+    arrays = [None if o is None else _array(o, next(left)) for o in operands]
+    if not arrays or arrays[0] is None:
         raise Unknown
-    first = operands[0]
-    if node.op_type in _MOVES:
+    try:
+        found = _evaluated(node, arrays[0], arrays[1:], node_attributes(node))
+    except (IndexError, ValueError) as error:  # NumPy's: it is no valid node
+        raise Unknown from error
+    return tuple(np.asarray(found, object).flat)
+
+
+def _array(numbers: Vector, shape: Sequence[int]) -> np.ndarray:
+    found = np.empty(len(numbers), object)
+    found[:] = numbers
+    return found.reshape(shape)
+
+
+def _evaluated(
+    node: onnx.NodeProto,
+    first: np.ndarray,
+    others: Sequence[np.ndarray | None],
+    attributes: dict[str, Any],
+) -> np.ndarray | Number:
+    """As `evaluate`, of arrays of numbers; a result may have another shape."""
+    kind = node.op_type
+    if kind in _MOVES:
         return first
-    if node.op_type == "Cast":
+    if kind == "Cast":
         if attributes.get("to") not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
             raise Unknown
         return first
-    if node.op_type == "Concat":
-        parts = [part for part in operands if part is not None]
-        return tuple(number for part in parts for number in part)
-    if node.op_type in _REDUCTIONS and first:
-        if len(operands) > 1 and not operands[1] and attributes.get("noop_with_empty_axes", 0):
+    if kind == "Transpose":
+        return np.transpose(first, attributes.get("perm"))
+    if kind == "Concat":
+        return np.concatenate([first, *_given(others)], attributes["axis"])
+    if kind in _REDUCTIONS and first.size:
+        if others and attributes.get("noop_with_empty_axes", 0) and not _given(others)[0].size:
             raise Unknown
-        result = first[0]
-        for number in first[1:]:
-            result = _REDUCTIONS[node.op_type](result, number)
-        return (result,)
-    if node.op_type == "Gather":
-        places = _known(operands[1])
-        if any(not -len(first) <= place < len(first) for place in places):
-            raise Unknown
-        return tuple(first[place] for place in places)
-    if node.op_type == "Slice":
-        return _sliced(first, operands[1:], attributes)
-    if node.op_type == "Where" and len(operands) == 3:
-        return tuple(
-            yes if wanted else no
-            for wanted, yes, no in _broadcast([_known_vector(first), operands[1], operands[2]])
-        )
-    if node.op_type == "Equal":
-        return tuple(_equal(a, b) for a, b in _broadcast(operands))
-    if node.op_type in _ARITHMETIC:
-        function = _ARITHMETIC[node.op_type]
-        pairs = list(_broadcast(operands))
-        if any(len(pair) != 2 for pair in pairs):
-            raise Unknown
-        return tuple(function(a, b) for a, b in pairs)
+        # Of one number for all: of more, the result has another number of elements.
+        return reduce(_REDUCTIONS[kind], first.flat)
+    if kind == "Gather":
+        places = np.array(_known(others[0]), np.int64).reshape(_given(others)[0].shape)
+        return first.take(places, attributes.get("axis", 0))
+    if kind == "Slice":
+        return _sliced(first, others, attributes)
+    if kind == "Where" and len(others) == 2:
+        condition = np.array(_known(first), bool).reshape(first.shape)
+        return np.where(condition, *_given(others))
+    if kind == "Equal":
+        return _each(_equal, first, *_given(others))
+    if kind in _ARITHMETIC:
+        return _each(_ARITHMETIC[kind], first, *_given(others))
     raise Unknown
 
 
 def is_vector(shape: Sequence[int]) -> bool:
     """Tell whether numbers of this shape are followed."""
-    return len(shape) <= 1 and prod(shape) <= _MOST_ELEMENTS
+    return prod(shape) <= _MOST_ELEMENTS
 
 
 def vector_of(array: np.ndarray) -> Vector | None:
-    """A constant as a vector, ``None`` if it is none of integers."""
+    """A constant's numbers, ``None`` if they are no integers, or many."""
     if array.dtype.kind not in "iub" or not is_vector(array.shape):
         return None
     return tuple(int(number) for number in array.reshape(-1))
 
 
-def _known(vector: Vector | None) -> list[int]:
-    if vector is None or not all(isinstance(number, int) for number in vector):
+def _known(numbers: np.ndarray | None) -> list[int]:
+    if numbers is None or not all(isinstance(number, int) for number in numbers.flat):
         raise Unknown
-    return [number for number in vector if isinstance(number, int)]
+    return list(numbers.flat)
 
 
-def _known_vector(vector: Vector | None) -> Vector:
-    return tuple(_known(vector))
-
-
-def _broadcast(operands: Sequence[Vector | None]) -> list[tuple[Number, ...]]:
-    given = [operand for operand in operands if operand is not None]
-    extent = max(map(len, given), default=0)
-    if len(given) < len(operands) or any(len(operand) not in (1, extent) for operand in given):
+def _given(operands: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+    if any(operand is None for operand in operands):
         raise Unknown
-    return list(zip(*(v * extent if len(v) == 1 else v for v in given), strict=True))
+    return [operand for operand in operands if operand is not None]
+
+
+def _each(function: Callable[[Number, Number], Number], *operands: np.ndarray) -> np.ndarray:
+    """Of two arrays that broadcast, the function of each two numbers."""
+    if len(operands) != 2:
+        raise Unknown
+    pairs = np.broadcast(*operands)
+    return _array(tuple(function(a, b) for a, b in pairs), pairs.shape)
 
 
 def _equal(a: Number, b: Number) -> int:
@@ -267,14 +304,18 @@ def _equal(a: Number, b: Number) -> int:
 
 
 def _sliced(
-    vector: Vector, operands: Sequence[Vector | None], attributes: dict[str, list[int]]
-) -> Vector:
-    """Part of a vector, by inputs, or by attributes in older operator sets."""
+    first: np.ndarray, operands: Sequence[np.ndarray | None], attributes: dict[str, list[int]]
+) -> np.ndarray:
+    """Part of an array, by inputs, or by attributes in older operator sets."""
     given = [None if operand is None else _known(operand) for operand in operands]
     if not given:
-        given = [attributes.get("starts"), attributes.get("ends")]
+        given = [attributes.get("starts"), attributes.get("ends"), attributes.get("axes")]
     starts, ends = given[:2]
-    steps = given[3] if len(given) > 3 and given[3] is not None else [1]
-    if starts is None or ends is None or not len(starts) == len(ends) == len(steps) == 1:
+    if starts is None or ends is None:
         raise Unknown
-    return vector[slice(starts[0], ends[0], steps[0])]
+    axes = given[2] if len(given) > 2 and given[2] is not None else list(range(len(starts)))
+    steps = given[3] if len(given) > 3 and given[3] is not None else [1] * len(starts)
+    parts = [slice(None)] * first.ndim
+    for axis, *part in zip(axes, starts, ends, steps, strict=True):
+        parts[axis] = slice(*part)
+    return first[tuple(parts)]
