@@ -25,6 +25,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ TORCHVISION = {
     "regnet_x_400mf": 96, "regnet_y_400mf": 96, "googlenet": 96, "inception_v3": 128,
     "convnext_tiny": 96, "swin_t": 96, "swin_v2_t": 128, "vit_b_16": 224, "maxvit_t": 224,
     "fcn_resnet50": 64, "deeplabv3_mobilenet_v3_large": 96, "lraspp_mobilenet_v3_large": 96,
-    "r3d_18": 32, "r2plus1d_18": 32, "raft_small": 128,
+    "r3d_18": 32, "r2plus1d_18": 32, "raft_small": 128, "ssdlite320_mobilenet_v3_large": 320,
 }  # fmt: skip
 TIMM = {
     "convmixer_768_32": 64, "mixer_s32_224": 224, "resmlp_12_224": 224, "gmlp_s16_224": 224,
@@ -72,7 +73,7 @@ TIMM = {
 }  # fmt: skip
 ULTRALYTICS = {
     "yolov5n": 96, "yolov8n": 96, "yolov8n-seg": 96, "yolov8n-pose": 96, "yolov8n-cls": 96,
-    "yolov9t": 96, "yolov10n": 96, "yolo11n": 96, "rtdetr-resnet50": 96,
+    "yolov9t": 96, "yolov10n": 96, "yolo11n": 96, "yolov8n+nms": 96, "rtdetr-resnet50": 96,
 }  # fmt: skip
 #: How much of a result changes from some pictures to others, at least: one that does not change may
 #: be of the last layer alone.
@@ -105,13 +106,15 @@ class Architecture:
         with torch.no_grad():
             results, others = (_flat(net(*x)) for x in (inputs, map(torch.rand_like, inputs)))
         largest = max(np.abs(result).max(initial=0) for result in results)
-        if dependence(results, others) < DEPENDENT or largest > LARGEST:
+        # What a detector detects depends on pictures however little its scores do.
+        detects = self.name.startswith("ssd")
+        if detects or dependence(results, others) < DEPENDENT or largest > LARGEST:
             pictures = [torch.rand((8, *shape[1:])) for _ in range(count)]
             _calibrate(net, pictures)
-            if _sensitivity(net, inputs) > SENSITIVE:
+            if not detects and _sensitivity(net, inputs) > SENSITIVE:
                 _calibrate(net, pictures, bias=1.0)
         if self.library == "ultralytics":
-            _as_exported(net)
+            net = _as_exported(net, suppression=self.name.endswith("+nms"))
         return net, inputs
 
 
@@ -124,6 +127,8 @@ def _torchvision(name: str, size: int) -> tuple[Any, tuple[int, ...]]:
     if name in ("googlenet", "inception_v3"):
         kinds |= {"aux_logits": False, "init_weights": True}
     net = torchvision.models.get_model(name, **kinds)
+    if name.startswith("ssd"):
+        _decide([layers[-1] for layers in net.head.classification_head.module_list])
     return net, (1, 3, 4, size, size) if name.startswith("r") and "_18" in name else (
         1,
         3,
@@ -142,15 +147,34 @@ def _ultralytics(name: str, size: int) -> tuple[Any, tuple[int, ...]]:
     from ultralytics import RTDETR, YOLO
 
     kind = RTDETR if name.startswith("rtdetr") else YOLO
-    return kind(f"{name}.yaml").model, (1, 3, size, size)
+    return kind(f"{name.removesuffix('+nms')}.yaml").model, (1, 3, size, size)
 
 
-def _as_exported(model: Any) -> None:
+def _as_exported(model: Any, *, suppression: bool) -> Any:
     """Set what Ultralytics' own exporter does: one tensor, and anchors as constants."""
     model.fuse(verbose=False)
     for part in model.modules():
         if hasattr(part, "export"):
             part.export, part.format = True, "onnx"
+    if not suppression:
+        return model
+    import torchvision  # noqa: F401 (what its import does cannot be traced)
+    from ultralytics.engine.exporter import NMSModel
+
+    _decide([layers[-1] for layers in model.model[-1].cv3])
+    options = {"format": "onnx", "dynamic": False, "batch": 1, "opset": 17, "agnostic_nms": False}
+    return NMSModel(model, SimpleNamespace(**options, max_det=100, conf=0.25, iou=0.7)).eval()
+
+
+def _decide(layers: list[Any]) -> None:
+    """Let scores of classes differ: detections are else chosen among scores that are equal."""
+    import torch
+
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for layer in layers:
+            layer.weight.normal_(0, 0.15, generator=generator)
+            layer.bias.normal_(-1, 1, generator=generator)
 
 
 _BUILDERS: dict[str, Callable[[str, int], tuple[Any, tuple[int, ...]]]] = {
@@ -217,9 +241,12 @@ def _flat(results: Any) -> list[np.ndarray]:
 
 
 def dependence(results: list[np.ndarray], others: list[np.ndarray]) -> float:
-    """How much of its largest number a result changes from some pictures to others, at most."""
+    """How much of its largest number a result changes from some pictures to others, at most.
+
+    As much as it has, where it has other numbers of detections.
+    """
     changes = [
-        float(np.abs(a - b).max() / np.abs(a).max())
+        float(np.abs(a - b).max() / np.abs(a).max()) if a.shape == b.shape else 1.0
         for a, b in zip(results, others, strict=True)
         if a.dtype.kind == "f" and a.any()
     ]
