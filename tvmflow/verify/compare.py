@@ -468,7 +468,7 @@ def _of_integers(model: onnx.ModelProto) -> set[str]:
     }
     constants = [(t.name, t) for t in graph.initializer]
     constants += [(n.output[0], a.t) for n in graph.node for a in n.attribute if a.name == "value"]
-    known |= {name for name, tensor in constants if prod(tensor.dims) == 1}
+    known |= {n for n, t in constants if t.data_type in counts or prod(t.dims) == 1}
     found: set[str] = set()
     for node in graph.node:
         if node.input and known.issuperset(filter(None, node.input)):

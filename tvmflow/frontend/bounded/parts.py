@@ -112,7 +112,7 @@ def pad(r: RunTimeSizes, node: onnx.NodeProto) -> None:
         known = r.graph.constants.get(node.input[2]) if r.has(2) else np.zeros(1)
         if known is None:
             raise r.refusal("its value is computed at run time")
-        value = known.reshape(()).item() if known.size == 1 else 0.0
+        value = known.reshape(()).item()
     widths = [0] * (2 * len(shape))
     for axis, low, high in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
         axis = normalized_axis(axis, len(shape))
