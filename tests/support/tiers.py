@@ -22,10 +22,10 @@ QUICK = 0.2
 #: Seconds that the quickest case of a test may take to be quick, too: every test has one there.
 ONE_CASE = 0.8
 #: Seconds that the other cases of a test may take together, if there are several.
-BUDGET = 2.0
+BUDGET = 1.0
 #: Tests that take longer than this many seconds take turns: a commit has one in `TURNS` of them.
-LONG = 5.0
-TURNS = 5
+LONG = 2.0
+TURNS = 10
 #: Seconds that a case may take at all; ``make test-every`` has those that take longer, too.
 LONGEST = 60.0
 
