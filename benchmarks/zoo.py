@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -369,7 +370,8 @@ def work(name: str, exporter: str, kind: str, forms: list[str], rounds: int) -> 
             if kind == "int8":
                 path = quantize(path)
         except Exception as error:  # noqa: BLE001 (PyTorch's, or the quantizer's: no network then)
-            lines = [line for line in str(error).splitlines() if line.strip()]
+            plain = re.sub(r"\x1b\[\d*m", "", str(error))
+            lines = [line for line in plain.splitlines() if line.strip()]
             return {"not exported": f"{type(error).__name__}: {(lines or [''])[0][:200]}"}
         return measure(path, forms, rounds)
 
