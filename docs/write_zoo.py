@@ -26,8 +26,8 @@ are such that results depend on the pictures: by at least a hundredth, else the 
 file is compiled for `llvm`, for `opencl` from buffers, with textures, and stored in 16 bits, and
 its results are compared by `tvmflow verify`. *Undecided* is what ONNX Runtime's own results leave
 open: they differ as much when numbers move by a unit in their last place, in the main of 16 bits
-(detectors then choose other boxes of much the same score). *Failed* is a file whose results do not depend on its
-pictures, or that ONNX Runtime does not run.
+(detectors then choose other boxes of much the same score). *Failed* is a file whose results do not
+depend on its pictures, or that ONNX Runtime does not run.
 `python benchmarks/zoo.py` measures, and `python docs/write_zoo.py` writes this page.
 
 *Compile* is CPU time of `tvmflow.compile` for `llvm`. *Times* are those of a call, divided by ONNX
