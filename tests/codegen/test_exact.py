@@ -12,7 +12,7 @@ from onnx import TensorProto
 from tvm import s_tir, te, tirx
 
 import tvmflow
-import tvmflow.compiler.generate
+import tvmflow.compiler.generate  # registers what writes OpenCL C
 from tvmflow.codegen import rounding
 from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
 

@@ -42,15 +42,22 @@ def report_of(model, error, whole=0, dtype="fp32"):
     """Verify a module whose results are off by so much from those without rounding."""
     y = FEEDS["x"] + np.float32(error)
     results = {"y": y, "whole": (FEEDS["x"]).astype(np.int32) + np.int32(whole)}
+    return report_of_results(model, FEEDS, results, dtype)
+
+
+def report_of_results(model, feeds, results, dtype):
+    """Verify a module that returns these results."""
 
     class Module(SimpleNamespace):
         def __call__(self, _feeds):
             return results
 
     metadata = {"options": {"dtype": dtype}}
-    inputs = [TensorInfo("x", (64,), "float32")]
-    outputs = [TensorInfo(name, a.shape, str(a.dtype)) for name, a in results.items()]
-    return verify(model, Module(inputs=inputs, outputs=outputs, metadata=metadata), FEEDS)
+    inputs, outputs = (
+        [TensorInfo(name, a.shape, str(a.dtype)) for name, a in arrays.items()]
+        for arrays in (feeds, results)
+    )
+    return verify(model, Module(inputs=inputs, outputs=outputs, metadata=metadata), feeds)
 
 
 @pytest.mark.onnxruntime
@@ -157,17 +164,6 @@ def test_places_that_are_divided_as_floats_do_not_move(tmp_path, dtype):
     opset = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
     x = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns) / 256
-    wrong = x[-1:] + 10
-
-    class Module(SimpleNamespace):
-        def __call__(self, _feeds):
-            return {"y": wrong}
-
-    module = Module(
-        inputs=[TensorInfo("x", x.shape, "float32")],
-        outputs=[TensorInfo("y", wrong.shape, "float32")],
-        metadata={"options": {"dtype": dtype}},
-    )
-    report = verify(path, module, {"x": x})
+    report = report_of_results(path, {"x": x}, {"y": x[-1:] + 10}, dtype)
     assert not report.passed
     assert not report.undecided

@@ -433,13 +433,14 @@ def _noise(path: Path, inputs: Arrays, outputs: Sequence[str], half: bool) -> di
         and tensor.name not in fixed
     ]
 
-    def run(changed: onnx.ModelProto, feeds: Arrays, optimised: bool) -> dict[str, np.ndarray]:
-        session = _open_session(path, changed, optimised=optimised)
+    def run(
+        changed: onnx.ModelProto, feeds: Arrays, optimised: bool, int8: bool = False
+    ) -> dict[str, np.ndarray]:
+        session = _open_session(path, changed, optimised=optimised, int8=int8)
         return dict(zip(outputs, session.run(list(outputs), dict(feeds)), strict=True))
 
     runs = [run(model, inputs, optimised) for optimised in (True, False)]
-    arm = _open_session(path, model, int8=True).run(list(outputs), dict(inputs))
-    runs.append(dict(zip(outputs, arm, strict=True)))
+    runs.append(run(model, inputs, optimised=True, int8=True))
     if half:
         runs.append(run(_stored_in_half(model, fixed), inputs, optimised=False))
     for _ in range(_NEIGHBOURS):

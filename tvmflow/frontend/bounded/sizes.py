@@ -107,8 +107,6 @@ def subtract(a: Number, b: Number) -> Number:
     """a - b."""
     if isinstance(b, int):
         return add(a, -b)
-    if a == b:
-        return 0
     return _cancelled(Size("Sub", (a, b), least(a) - most(b), most(a) - least(b)))
 
 
@@ -249,13 +247,11 @@ def _evaluated(
         # Of one number for all: of more, the result has another number of elements.
         return reduce(_REDUCTIONS[kind], first.flat)
     if kind == "Gather":
-        places = np.array(_known(others[0]), np.int64).reshape(_given(others)[0].shape)
-        return first.take(places, attributes.get("axis", 0))
+        return first.take(_known(others[0]), attributes.get("axis", 0))
     if kind == "Slice":
         return _sliced(first, others, attributes)
     if kind == "Where" and len(others) == 2:
-        condition = np.array(_known(first), bool).reshape(first.shape)
-        return np.where(condition, *_given(others))
+        return np.where(_known(first) != 0, *_given(others))
     if kind == "Equal":
         return _each(_equal, first, *_given(others))
     if kind in _ARITHMETIC:
@@ -275,10 +271,10 @@ def vector_of(array: np.ndarray) -> Vector | None:
     return tuple(int(number) for number in array.reshape(-1))
 
 
-def _known(numbers: np.ndarray | None) -> list[int]:
+def _known(numbers: np.ndarray | None) -> np.ndarray:
     if numbers is None or not all(isinstance(number, int) for number in numbers.flat):
         raise Unknown
-    return list(numbers.flat)
+    return numbers.astype(np.int64)
 
 
 def _given(operands: Sequence[np.ndarray | None]) -> list[np.ndarray]:
@@ -307,7 +303,7 @@ def _sliced(
     first: np.ndarray, operands: Sequence[np.ndarray | None], attributes: dict[str, list[int]]
 ) -> np.ndarray:
     """Part of an array, by inputs, or by attributes in older operator sets."""
-    given = [None if operand is None else _known(operand) for operand in operands]
+    given = [None if operand is None else _known(operand).tolist() for operand in operands]
     if not given:
         given = [attributes.get("starts"), attributes.get("ends"), attributes.get("axes")]
     starts, ends = given[:2]

@@ -216,10 +216,6 @@ class Uses:
                 tensor.written_as_buffer = "not written by a primary function"
             return
         function, arguments = call
-        if tensor is not None:
-            tensor.of_integers = _makes_counts(function, [self._counts(a) for a in arguments])
-            if tensor.of_integers or PARTIAL in (function.attrs or {}):
-                tensor.can_be_half = False
         # A function with a schedule of its own: its accesses are not ours to change.
         opaque = not wants_schedule(function)
         for index, argument in enumerate(arguments):
@@ -231,6 +227,10 @@ class Uses:
                 self._needs_buffer([argument], "read by a function that has no schedule of ours")
             elif read is not None and read.has_texels:
                 read.traffic.read(function, index)
+        if tensor is not None and tensor.can_be_half:
+            tensor.of_integers = _makes_counts(function, [self._counts(a) for a in arguments])
+            partial = PARTIAL in (function.attrs or {})
+            tensor.can_be_half = not (tensor.of_integers or partial)
         if tensor is not None and opaque:
             tensor.written_as_buffer = "written by a function that has no schedule of ours"
         elif tensor is not None:
@@ -238,9 +238,6 @@ class Uses:
 
     def _counts(self, expr: relax.Expr) -> bool:
         """True if a tensor is of `COUNTS`, is made of such, or is one number."""
-        array = constant_array(expr)
-        if array is not None:
-            return array.size == 1 or _is_whole(array)
         tensor = self.get(expr)
         return tensor is None or tensor.dtype in COUNTS or tensor.of_integers
 
@@ -250,6 +247,7 @@ class Uses:
         tensor = Tensor(name, shape_of(expr), str(expr.ty.dtype), constant)
         array = constant_array(expr)
         tensor.can_be_half = tensor.dtype == "float32" and (array is None or _fits_half(array))
+        tensor.of_integers = array is not None and (array.size == 1 or _is_whole(array))
         if array is not None and tensor.dtype == "float32" and array.size > 1:
             with np.errstate(over="ignore"):
                 tensor.is_exact_in_half = bool((array.astype("float16") == array).all())
@@ -310,8 +308,9 @@ _PARTS: dict[type, Callable[[Any], Sequence[tirx.Expr]]] = {
 
 
 def _is_whole(array: np.ndarray) -> bool:
-    """True if all values are integers."""
-    return bool((np.rint(array) == array).all())
+    """True if all values are integers; of weights the first few tell that they are not."""
+    parts = (array.reshape(-1)[:64], array)
+    return all((np.rint(part) == part).all() for part in parts)
 
 
 def _fits_half(array: np.ndarray) -> bool:
