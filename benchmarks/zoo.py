@@ -158,6 +158,9 @@ def _as_exported(model: Any, *, suppression: bool) -> Any:
         if hasattr(part, "export"):
             part.export, part.format = True, "onnx"
     if not suppression:
+        if hasattr(model.model[-1], "linear"):
+            # In 8 bits a thousand classes are else of one score.
+            _decide([model.model[-1].linear])
         return model
     import torchvision  # noqa: F401 (what its import does cannot be traced)
     from ultralytics.engine.exporter import NMSModel
@@ -278,6 +281,16 @@ def export(architecture: Architecture, exporter: str, path: Path) -> None:
             torch.onnx.export(net, inputs, path, dynamo=False, opset_version=17)
 
 
+def export_quantized(architecture: Architecture, path: Path) -> Path:
+    """Export an architecture by the first exporter that can, and quantize the file."""
+    first, second = EXPORTERS
+    try:
+        export(architecture, first, path)
+    except Exception:  # noqa: BLE001 (PyTorch's, of many kinds)
+        export(architecture, second, path)
+    return quantize(path)
+
+
 def quantize(path: Path) -> Path:
     """Write a network in 8 bits (QDQ), calibrated with random pictures, by ONNX Runtime."""
     from onnxruntime import InferenceSession
@@ -366,9 +379,10 @@ def work(name: str, exporter: str, kind: str, forms: list[str], rounds: int) -> 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"{name}.onnx")
         try:
-            export(architecture, exporter, path)
-            if kind == "int8":
-                path = quantize(path)
+            if kind == "float":
+                export(architecture, exporter, path)
+            else:
+                path = export_quantized(architecture, path)
         except Exception as error:  # noqa: BLE001 (PyTorch's, or the quantizer's: no network then)
             plain = re.sub(r"\x1b\[\d*m", "", str(error))
             lines = [line for line in plain.splitlines() if line.strip()]

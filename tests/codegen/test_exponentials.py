@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import tvm
+from onnx import helper
 from tvm import s_tir, te, tirx
 
+import tvmflow
 from tvmflow.devices.target import TargetSpec, resolve
 from tvmflow.tuning.building import ENTRY, lower
 
@@ -68,3 +73,38 @@ def test_only_single_numbers_and_doubles_are_calls(host, lanes, dtype, calls):
     name = {"float32": "expf", "float64": "exp"}[dtype]
     words = built.inspect_source("s").replace("@PLT", "").split()
     assert (name in words) == calls
+
+
+CHAINS = {
+    "exponentials": ["Exp"] * 3,
+    "mish": ["Mish", "Mish"],
+    "hyperbolic": ["Tanh", "Atanh", "Tanh", "Tanh"],
+    "sigmoids": ["Sigmoid", "Softplus", "Sigmoid", "Elu"],
+}
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (3, 32)], ids=str)
+@pytest.mark.parametrize("name", CHAINS)
+def test_functions_of_functions(name, shape, rng):
+    """TVM's analysis took minutes to put what each name stands for in its place."""
+    names = ["x", *(f"t{number}" for number in range(1, len(CHAINS[name]) + 1))]
+    nodes = [
+        helper.make_node(op_type, [here], [there])
+        for op_type, (here, there) in zip(CHAINS[name], pairwise(names), strict=True)
+    ]
+    values = [helper.make_tensor_value_info(n, 1, shape) for n in (names[0], names[-1])]
+    graph = helper.make_graph(nodes, "chain", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    x = (rng.standard_normal(shape) * 0.4).astype(np.float32)
+    functions = {
+        "Exp": np.exp, "Tanh": np.tanh, "Atanh": np.arctanh,
+        "Mish": lambda a: a * np.tanh(np.log1p(np.exp(a))),
+        "Sigmoid": lambda a: 1 / (1 + np.exp(-a)), "Softplus": lambda a: np.log1p(np.exp(a)),
+        "Elu": lambda a: np.where(a > 0, a, np.expm1(a)),
+    }  # fmt: skip
+    wanted = x.astype(np.float64)
+    for op_type in CHAINS[name]:
+        wanted = functions[op_type](wanted)
+    with closing(tvmflow.compile(model, target="llvm")) as module:
+        (found,) = module(x)
+    np.testing.assert_allclose(found, wanted, rtol=2e-5)

@@ -168,6 +168,12 @@ def test_proven(nodes, constants, expected):
             ],
             {"zero": 0, "one": 1}, "y (Range)", "nothing is known",
         ),
+        # Of a batch of 1 it takes away the axis.
+        ([node("ReduceMean", "x axes", "m"), node("Squeeze", "m", "y")],
+         {"axes": [2, 3]}, "y (Squeeze)", "the axis of a batch of 1"),
+        ([helper.make_node("Dropout", ["x"], ["d", "mask"]), node("Cast", "mask", "f", to=1),
+          node("ReduceSum", "f a", "y")],
+         {"a": [0]}, "y (ReduceSum)", "along the axis of the batch"),
         ([node("Relu", "c", "y"), node("Relu", "x", "unused")],
          {"c": np.ones(3, np.float32)}, "", "no axis for the batch"),
     ],
@@ -178,6 +184,22 @@ def test_not_proven(nodes, constants, node_name, reason):
     assert not proof.outputs
     assert reason in proof.reason
     assert proof.node == node_name
+
+
+def test_branches_that_read_the_batch():
+    branches = {
+        f"{side}_branch": helper.make_graph(
+            [node(op_type, "x axes", "t", keepdims=0)], "branch", [],
+            [helper.make_tensor_value_info("t", 1, [3])],
+            [helper.make_tensor("axes", 7, [3], [0, 2, 3])],
+        )
+        for side, op_type in (("then", "ReduceMean"), ("else", "ReduceMax"))
+    }  # fmt: skip
+    nodes = [node("If", "c", "m", **branches), node("BatchNormalization", "x w w m w", "y")]
+    inputs = {"x": (["N", 3, 4, 4], "float32"), "c": ([], "bool")}
+    model = graph_model(nodes, inputs, ["y"], {"w": np.ones(3, np.float32)})
+    proof = prove(model, x=(3, 4, 4))
+    assert (proof.node, proof.reason) == ("m (If)", "nothing is known of this operator")
 
 
 def test_channels_of_a_quantized_tensor_are_not_its_samples():

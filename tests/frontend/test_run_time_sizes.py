@@ -109,6 +109,8 @@ CASES = {
     "concat of others": "b = Gather (data, at)\n c = Compress <axis = 0> (data, choice)\n"
     " y = Concat <axis = 0> (b, c, b)",
     "concat columns": "y = Concat <axis = 1> (rows, right, rows)",
+    "roll": "a = Slice (data, n, much, zero)\n b = Slice (data, zero, n, zero)\n"
+    " y = Concat <axis = 0> (a, b)",
     "gather columns": "i = Constant <value_ints = [2, -1, 0]> ()\n y = Gather <axis = 1> (rows, i)",
     "gather column": "y = Gather <axis = 1> (rows, stride)",
     "gather among": "p = NonZero (right1)\n i = Squeeze (p, zero)\n y = Gather (rows, i)",
@@ -269,6 +271,13 @@ REFUSED = {
     "pairs": ("t = Transpose <perm = [1, 0]> (rows)\n y = MatMul (rows, t)", "several axes"),
     "times": ("m = Concat <axis = 0> (two, one)\n y = Tile (rows, m)", "it repeats that axis"),
     "expanded": ("m = Concat <axis = 0> (five, two)\n y = Expand (rows, m)", "need not fit"),
+    "training": (
+        (
+            "s = Constant <value_floats = [1.0, 1.0, 1.0, 1.0]> ()\n y, m, v ="
+            " BatchNormalization <training_mode = 1> (rows, s, s, s, s)"
+        ),
+        "statistics of the whole batch",
+    ),
     "unrecognised": ("m = Abs (n)\n y = Slice (data, zero, m, zero)", "computed at run time"),
 }
 

@@ -34,6 +34,14 @@ STEPS = {
 }
 
 
+def test_a_step_back_begins_at_the_first_element_at_least():
+    """ONNX takes one element where NumPy takes none."""
+    values = {"starts": [-8], "ends": [-100], "axes": [2], "steps": [-1]}
+    node = helper.make_node("Slice", ["x", *values], ["y"])
+    constants = {n: np.array(v, np.int64) for n, v in values.items()}
+    assert ranges_of(node, constants, 13)[2] == range(0, -1, -1)
+
+
 def ranges_of(node, constants, opset):
     types = {"x": TensorType(SHAPE, "float32")}
     return slice_ranges(node, Graph("slices", opset, (), ["y"], [node], constants, 1 << 30, types))

@@ -9,6 +9,7 @@ import numpy as np
 import open_networks
 import pytest
 from networks import NETWORKS
+from onnx import helper
 
 import tvmflow
 from tvmflow.errors import ArtifactError, CompileError, InputError, ModelError, ShapeError
@@ -312,3 +313,14 @@ def test_parts_of_networks_that_are_proven(name, storage):
         assert module.metadata["batch"]["proven"]
         for size in (1, 5):
             is_right(module, model, (size, *shape[1:]))
+
+
+def test_results_have_as_many_axes_for_all_shapes():
+    nodes = [helper.make_node("Squeeze", ["x"], ["y"])]
+    graph = helper.make_graph(
+        nodes, "squeeze", [helper.make_tensor_value_info("x", 1, ["n", 1, 4])],
+        [helper.make_tensor_value_info("y", 1, None)],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(ShapeError, match=r"'y' is float32\[4\] .* float32\[2, 4\] for another"):
+        tvmflow.compile(model, target="llvm", shapes={"x": ("1..4", 1, 4)})

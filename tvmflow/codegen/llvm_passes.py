@@ -18,6 +18,11 @@ with a polynomial for exp r, |r| <= ln 2 / 2, and 2^n in two factors, so that su
 are right.  The error is below 1.1 units in the last place; NaN stays NaN.  Single numbers keep
 ``expf``.
 
+*Functions of functions*, such as Mish, x · tanh(log(1 + exp x)).  TVM's code generator tells its
+analysis what each name stands for, which puts it in place of the name: a function has some dozens
+of names' uses, one of one thousands, and the third takes minutes.  So what such a function is
+computed from is stored first, if it contains another one; LLVM makes a register of it.
+
 *Private memory* of kernels is on the stack, where LLVM makes registers of it.  TVM asks its runtime
 for each buffer in the scope ``local``, once for every tile, and what comes back may be anybody's
 memory: sums that should be registers are stored at every step.  Small buffers stay what they are,
@@ -36,6 +41,7 @@ from numpy.polynomial import Chebyshev, Polynomial
 from tvm import IRModule, tirx
 from tvm.ir import Call
 
+from ..ir.expressions import nodes_in
 from ..ir.passes import node_pass, prim_func_pass
 from ..ir.rewriter import op_name
 
@@ -149,6 +155,53 @@ def WriteExponentials(call: Call) -> tirx.Expr:
         return _exp_of_vector(argument)
     one, zero = tirx.const(1, dtype), tirx.const(0, dtype)
     return one / (one + _exp_of_vector(zero - argument))
+
+
+#: Functions that are written with names.
+_NAMED = ("tirx.exp", "tirx.sigmoid", *_FUNCTIONS)
+
+
+def _is_named(node: object) -> bool:
+    return isinstance(node, Call) and op_name(node) in _NAMED
+
+
+@node_pass(tirx.BufferStore, targets=("llvm",))
+def StoreArguments(store: tirx.BufferStore) -> tirx.Stmt:
+    """Compute what a function is of before it, if that contains a function."""
+    before: list[tirx.Stmt] = []
+
+    def stored(call: Call) -> Call:
+        """Calls come with the inner ones first."""
+        (argument,) = call.args
+        if not any(_is_named(inner) for inner in nodes_in(argument, Call)):
+            return call
+        dtype = argument.ty.dtype
+        buffer = tirx.decl_buffer(
+            (dtype.lanes,), str(dtype.with_lanes(1)), f"argument_{len(before) // 2}", scope="local"
+        )
+        place = tirx.const(0, "int32")
+        if dtype.lanes > 1:
+            place = tirx.Ramp(place, 1, dtype.lanes)
+        before.extend([tirx.AllocBuffer(buffer), tirx.BufferStore(buffer, argument, [place])])
+        return Call(call.op, [tirx.BufferLoad(buffer, [place])], call.attrs, ret_ty=call.ty)
+
+    calls = [call for call in nodes_in(store.value, Call) if _is_named(call)]
+    if len(calls) < 2 or any(_is_lazy(node) for node in nodes_in(store.value, Call, tirx.Let)):
+        return store
+    value = tvm_ffi.structural_map(
+        store.value, (Call, lambda call: stored(call) if _is_named(call) else call)
+    )
+    store = tirx.BufferStore(store.buffer, value, store.indices)
+    return tirx.SeqStmt([*before, store]) if before else store
+
+
+def _is_lazy(node: Call | tirx.Let) -> bool:
+    """What is computed on one condition only may read where nothing is, and names have a place."""
+    if isinstance(node, tirx.Let):
+        return True
+    return op_name(node) == "tirx.if_then_else" and any(
+        _is_named(inner) for choice in node.args[1:] for inner in nodes_in(choice, Call)
+    )
 
 
 #: The largest buffer that is kept on the stack; threads have some megabytes.

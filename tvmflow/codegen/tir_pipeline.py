@@ -24,7 +24,13 @@ from .dot_products import ChainDots
 from .half import LowerHalfBuffers, NarrowLocals, ReadHalfTexels, WidenBFloat16
 from .index_divisions import HideDivisions, RestoreDivisions
 from .kept_loops import KeepLoops
-from .llvm_passes import KeepOnStack, NameSubexpressions, WriteExponentials, WriteHyperbolics
+from .llvm_passes import (
+    KeepOnStack,
+    NameSubexpressions,
+    StoreArguments,
+    WriteExponentials,
+    WriteHyperbolics,
+)
 from .loop_peeling import PeelBorders
 from .masks import BranchLanes, FoldChoices, MaskLanes, VerifyMasks
 from .nan_propagation import PropagateNaN
@@ -115,6 +121,7 @@ HOST_AND_DEVICE: list[Pass] = [
     # Behind the barriers, which only reads as TIR has them ask for.
     NameGathers,
     PropagateNaN,
+    StoreArguments,
     WriteHyperbolics,
     WriteExponentials,
 ]

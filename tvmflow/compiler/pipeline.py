@@ -129,7 +129,7 @@ compile.__signature__ = _with_fields()  # type: ignore[attr-defined]
 def run_variants(job: Compilation, progress: Progress | None, dump: Dump | None) -> None:
     """Run all stages; those up to "weights" for each of several shapes, and each body of a loop."""
     from .loops import bodies_of, with_bodies
-    from .variants import FunctionPool, WeightPool, expand_variants, kept_apart
+    from .variants import FunctionPool, WeightPool, check_results, expand_variants, kept_apart
 
     job.variants = expand_variants(job)
     is_one = not job.variants
@@ -144,6 +144,7 @@ def run_variants(job: Compilation, progress: Progress | None, dump: Dump | None)
         each.times = job.times
         if not is_one:
             run_stages(each, until="import", progress=progress, dump=dump, suffix=_suffix(number))
+            check_results(job.variants[0], each)
         each.bodies = bodies_of(each)
         for part in with_bodies(each):
             run_stages(

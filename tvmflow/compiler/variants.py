@@ -19,7 +19,7 @@ from tvm import IRModule, relax, tirx
 from tvm.ir import GlobalVar
 
 from ..devices.target import TargetSpec
-from ..errors import CompileError
+from ..errors import CompileError, ShapeError
 from ..frontend.batch import BatchProof, prove_independence
 from ..frontend.load import expand_shapes
 from ..frontend.source import Source, open_model
@@ -30,6 +30,17 @@ from ..module.weights import content_digest
 from .compilation import Attempt, Compilation
 from .loops import with_bodies, with_loops
 from .scheduling import tell_matches
+
+
+def check_results(first: Compilation, other: Compilation) -> None:
+    """Raise ``ShapeError`` if results have other ranks for some shapes: callers have one kind."""
+    for here, there in zip(first.model.outputs, other.model.outputs, strict=True):
+        if len(here.shape) != len(there.shape) or here.dtype != there.dtype:
+            raise ShapeError(
+                f"The output {here.name!r} is {here.dtype}{list(here.shape)} for one of the shapes "
+                f"and {there.dtype}{list(there.shape)} for another; expected as many axes for all.",
+                remedy="Give a Squeeze in the model its axes, or compile several modules.",
+            )
 
 
 def expand_variants(job: Compilation) -> list[Compilation]:

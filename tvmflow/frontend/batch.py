@@ -28,6 +28,7 @@ from onnx import TensorProto
 from ..errors import TvmflowError
 from ..runtime.json_types import JsonObject
 from .graph import ELEMENTWISE, Graph, node_attributes, node_name
+from .nested import reads
 from .prepare import prepare
 from .propagate import evaluated, propagate
 from .source import Source
@@ -170,11 +171,13 @@ class _Walk:
 
     def _follow(self, node: onnx.NodeProto) -> None:
         results = [name for name in node.output if name]
-        given = [self.aliases.get(name, name) for name in node.input if name]
+        given = [self.aliases.get(name, name) for name in reads(node) if name]
         if node.op_type in ("Identity", "Dropout") and not node.domain:
             if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:
                 raise _NotProvenError("it may be random")
             self.aliases[node.output[0]] = given[0]
+            if given[0] in self.batches:
+                self.batches |= dict.fromkeys(results[1:], self.batches[given[0]])
             return
         batched = any(name in self.batches for name in given)
         of_shapes = any(self.kinds[name].any() for name in given if name in self.kinds)
@@ -648,6 +651,8 @@ def _reshape(c: _Node) -> Batch:
     ``[N, C, H, W]`` may become ``[N, C * H * W]``, or ``[N * C, H * W]`` with C rows a sample.
     """
     batch = c.main()
+    if c.node.op_type == "Squeeze" and not c.name(1) and "axes" not in c.attributes:
+        raise _NotProvenError("it takes away the axis of a batch of 1")
     if c.node.op_type == "Reshape" and c.name(1):
         _asked_extents(c, 1)
     else:

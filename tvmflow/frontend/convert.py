@@ -18,7 +18,9 @@ from ..ir.operators import OPERATORS
 from ..ir.rewriter import identifier, shape_of
 from ..ir.tensors import TensorType
 from ..ops.onnx_form import attributes_of
+from .bounded import MAKERS
 from .converter import Converter, InvalidNode, NodeContext, Refusal, bind, constant, dtype_of
+from .expansion import EXPANDERS
 from .graph import Graph, invalid, node_name
 from .ops import CONVERTERS
 
@@ -39,6 +41,10 @@ class _Expressions(dict[str, relax.Expr]):
         return super().__contains__(name) or name in self._constants
 
 
+#: Operators that become constants or others when the types of their inputs are known.
+_OF_TYPES = {"ConstantOfShape", "EyeLike", "Range", "Shape", "Size", *MAKERS, *EXPANDERS}
+
+
 def to_relax(graph: Graph) -> tuple[tvm.IRModule | None, dict[str, np.ndarray]]:
     """Convert the graph to a module whose ``main`` takes the inputs and large weights.
 
@@ -48,8 +54,11 @@ def to_relax(graph: Graph) -> tuple[tvm.IRModule | None, dict[str, np.ndarray]]:
     Raises ``ModelError`` for a node that breaks ONNX's rules.
     """
     _name_apart(graph.nodes)
+    known = {"", *graph.types, *graph.constants, *(info.name for info in graph.inputs)}
     for node in graph.nodes:
-        if _converter_of(node) is None and not graph.is_refused(node):
+        # Behind what is refused others are left as they are.
+        is_left = node.op_type in _OF_TYPES and not known.issuperset(node.input)
+        if _converter_of(node) is None and not (is_left or graph.is_refused(node)):
             graph.refuse(node, "the operator is not supported")
     # Weights that stay outside the IR, in the order of their first use.
     names = [*(name for node in graph.nodes for name in node.input), *graph.outputs]

@@ -114,10 +114,8 @@ class NodeContext:
 
     @property
     def result(self) -> TensorType:
-        """The type of the first result."""
-        result = self.results[0]
-        assert result is not None
-        return result
+        """The type of the first result, which need not be asked for."""
+        return self.graph.type_of(self.node.output[0])
 
     def uses_result(self, index: int) -> bool:
         """Tell whether an optional result is asked for."""
@@ -180,7 +178,8 @@ class NodeContext:
 #: Converts a node to one expression, or to one for each of its results.
 Converter = Callable[[NodeContext], "relax.Expr | Sequence[relax.Expr | None]"]
 #: Returns the type of a node's results; raises :class:`Refusal` if there is none.
-ResultType = Callable[[onnx.NodeProto, Graph], TensorType]
+#: ``None``: as ONNX's shape inference says.
+ResultType = Callable[[onnx.NodeProto, Graph], TensorType | None]
 
 #: Converter by ONNX operator.
 CONVERTERS: dict[str, Converter] = {}

@@ -19,7 +19,7 @@ from ..module.call_checks import CallCheck
 from ..ops.onnx_form import attributes_of
 from . import control_flow, sequences  # noqa: F401 (they register what they expand)
 from .bounded import RunTimeSizes
-from .converter import InvalidNode, Refusal
+from .converter import CONVERTERS, InvalidNode, Refusal
 from .expansion import Values, expanded
 from .graph import (
     Graph,
@@ -30,6 +30,7 @@ from .graph import (
 )
 from .machine_loops import RUN_LOOP
 from .ops import RESULT_TYPES
+from .ops.shaping import slice_ranges
 from .source import DTYPES, constant_value, dtype_name
 
 #: Constants up to this size are shown to ONNX's shape inference (shapes, axes, scales).
@@ -42,6 +43,22 @@ _FOLD_LIMIT_ELEMENTS = 16 << 20
 _RANDOM = {
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
     "RandomUniformLike",
+}  # fmt: skip
+#: Operators that ONNX's reference evaluator computes as they are defined: moves and arithmetic.  It
+#: ignores attributes and old definitions of others (Softmax before 13, LSTM's lengths, MaxPool's
+#: padding): these are nodes as with other inputs.
+_EVALUATED = {
+    "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh",
+    "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil",
+    "CenterCropPad", "Clip", "Compress", "Concat", "Cos", "Cosh", "CumSum", "DepthToSpace",
+    "DequantizeLinear", "Div", "Einsum", "Equal", "Erf", "Exp", "Expand", "Flatten", "Floor",
+    "Gather", "GatherElements", "GatherND", "Gemm", "Greater", "GreaterOrEqual", "Identity",
+    "IsInf", "IsNaN", "Less", "LessOrEqual", "Log", "MatMul", "Max", "Mean", "Min", "Mod", "Mul",
+    "Neg", "NonZero", "Not", "OneHot", "Or", "Pow", "QuantizeLinear", "Reciprocal", "ReduceL1",
+    "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Relu",
+    "Reshape", "ReverseSequence", "Round", "Scatter", "ScatterElements", "ScatterND", "Sigmoid",
+    "Sign", "Sin", "Sinh", "Slice", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tan",
+    "Tanh", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
 }  # fmt: skip
 #: Operators of whose input only the shape and type count.
 _OF_SHAPES = ("EyeLike", "Shape", "Size")
@@ -233,10 +250,11 @@ def _infer_own(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType
     try:
         for name in filter(None, node.output):
             found = inferred.get(name)
-            if own_rule is None:
+            kind = own_rule(node, graph) if own_rule is not None else None
+            if kind is None:
                 types[name] = _static_type(found)
                 continue
-            types[name] = kind = own_rule(node, graph)
+            types[name] = kind
             if name != node.output[0] and found is not None:  # places in that shape
                 types[name] = TensorType(kind.shape, DTYPES[found.tensor_type.elem_type])
     except InvalidNode as broken:
@@ -345,7 +363,7 @@ def _fold(
     if node.op_type in _OF_SHAPES:
         kind = graph.type_of(node.input[0])
         inputs = {node.input[0]: np.broadcast_to(np.zeros((), kind.dtype), kind.shape)}
-    elif node.op_type in _RANDOM or not all(n in graph.constants for n in node.input if n):
+    elif not (_is_evaluated(node) and all(name in graph.constants for name in node.input if name)):
         return None
     else:
         inputs = {name: graph.constants[name] for name in node.input if name}
@@ -355,11 +373,25 @@ def _fold(
     if max(sizes, default=0) > _FOLD_LIMIT_ELEMENTS:
         return None
     try:
-        results = evaluated(node, inputs, graph.opset)
+        if node.op_type == "Slice":
+            # NumPy takes nothing where a step back begins before the first element.
+            (array, *_), ranges = inputs.values(), slice_ranges(node, graph)
+            for axis, places in ranges.items():
+                array = array.take(places, axis)
+            results = {node.output[0]: array}
+        else:
+            results = evaluated(node, inputs, graph.opset)
     except Exception:  # noqa: BLE001 (of any kind, NumPy's or a user's: the node runs as it is)
         return None
     numeric = node.domain or all(array.dtype.kind in "fiub" for array in results.values())
     return results if numeric else None
+
+
+def _is_evaluated(node: onnx.NodeProto) -> bool:
+    if node.op_type in _RANDOM:
+        return False
+    # What has no converter is only ever computed here.
+    return bool(node.domain) or node.op_type in _EVALUATED or node.op_type not in CONVERTERS
 
 
 def evaluated(

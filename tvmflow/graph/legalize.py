@@ -140,7 +140,8 @@ def _max_pool(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     )
 
     def compute(x: te.Tensor) -> te.Tensor:
-        lowest = tirx.const(float("-inf"), x.dtype)
+        floating = str(x.dtype).startswith("float")
+        lowest = tirx.const(float("-inf"), x.dtype) if floating else tirx.min_value(x.dtype)
         if any(padding):
             before, after = [0, 0, *padding[:rank]], [0, 0, *padding[rank:]]
             x = topi.nn.pad(x, before, after, lowest, name="pad")

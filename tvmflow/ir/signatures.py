@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tvm import IRModule, relax, s_tir, tirx
 from tvm.ir import Op, Var
 
-from .expressions import substitute_vars
+from .expressions import nodes_in, substitute_vars
 
 
 def with_scopes(function: tirx.PrimFunc, scopes: list[str | None]) -> tirx.PrimFunc:
@@ -67,3 +67,14 @@ def wants_schedule(function: tirx.PrimFunc) -> bool:
     body, attributes = function.body, function.attrs or {}
     is_root = isinstance(body, s_tir.SBlockRealize) and body.block.name_hint == "root"
     return is_root and "tirx.is_scheduled" not in attributes
+
+
+def takes_textures(function: tirx.PrimFunc) -> bool:
+    """True if a function can read and write textures: a plain computation of whole elements.
+
+    TVM's scattering is to be scheduled, but has loops within its block, element by element.
+    """
+    if not wants_schedule(function):
+        return False
+    blocks = [block for block in nodes_in(function.body, s_tir.SBlock) if block.name_hint != "root"]
+    return not any(nodes_in(block.body, tirx.For) for block in blocks)

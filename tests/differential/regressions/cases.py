@@ -410,6 +410,30 @@ def one_where_it_holds(g: Graph) -> list[Tensor]:
     return [g.one("LeakyRelu", [g.one("Cast", [mask], to=1)], alpha=0.25)]
 
 
+def palette(g: Graph) -> list[Tensor]:
+    """Of ArgMax TVM knows the limits and computes in 32 bits, which were shifted by 62."""
+    labels = g.one("ArgMax", [convolved(g)], axis=1, keepdims=0)
+    return [g.one("Gather", [g.weights((64, 3)), labels])]
+
+
+def scattered_beside(g: Graph) -> list[Tensor]:
+    """Where indices are shorter than the data along another axis, others were written."""
+    index = g.constant(np.broadcast_to(np.array([1, 3]), (1, 8, 4, 2)).copy())
+    x = g.one("ScatterElements", [convolved(g, 16), index, g.weights((1, 8, 4, 2))], axis=3)
+    return [g.one("Relu", [x])]
+
+
+def scattered_rows(g: Graph) -> list[Tensor]:
+    """Scattering writes element by element, and was given a texture for its five axes."""
+    x = g.input([1, 2, 2, 4, 4])
+    x = g.one("ScatterND", [x, g.constant(np.zeros((1, 2), np.int64)), g.weights((1, 2, 4, 4))])
+    x = g.one("Reshape", [x, integers(g, 1, 4, 4, 4)])
+    return [g.one("Conv", [x, g.weights((5, 4, 1, 1))])]
+
+
+case("palette", palette)
+case("scattered_beside", scattered_beside, 18)
+case("scattered_rows", scattered_rows, 18)
 case("one_where_it_holds", one_where_it_holds)
 case("unpooled", unpooled)
 case("places", places)

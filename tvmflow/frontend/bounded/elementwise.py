@@ -65,6 +65,8 @@ def cast_like(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 def by_sample(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     """Operators that compute each sample of the batch by itself."""
     r.only(0)
+    if node_attributes(node).get("training_mode", 0):
+        raise r.refusal("it computes statistics of the whole batch")
     here = r.bounded[node.input[0]]
     if here.axis != 0:
         raise r.refusal(f"its axis {here.axis} is not the batch")

@@ -173,6 +173,10 @@ def concat(r: RunTimeSizes, node: onnx.NodeProto) -> None:
         parts = tuple((r.extents(n)[axis], r.shape(n)[axis]) for n in names)
         positions = r._memo(("join", parts), lambda: _joined(r, parts))
         whole = r.emit("Concat", names, axis=axis)
+        if not isinstance(size, Size):  # the sum is known: x[k:] and x[:k]
+            whole = r.emit("Gather", [whole, positions], axis=axis)
+            r.copy(r.front(whole, axis, size))
+            return
         r.become("Gather", [whole, positions], axis=axis)
     r.mark(node.output[0], axis, size)
 

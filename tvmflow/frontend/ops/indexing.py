@@ -31,8 +31,9 @@ def _indices(c: NodeContext, extents: npt.ArrayLike) -> relax.Expr:
     indices = c.cast(c.input(1), "int64")
     # The sign as a mask adds the extent to negative indices. Booleans are no vectors in TVM's
     # OpenCL code; and with 63 bits LLVM makes "x < 0" of it, whose AVX-512 code takes a hundred
-    # times as long on some virtual machines.
-    sign = R.right_shift(indices, constant(np.array(62, np.int64)))
+    # times as long on some virtual machines. With 31 it is right, too, where TVM knows an index's
+    # limits, of ArgMax for example, and computes in 32 bits: no tensor has more elements.
+    sign = R.right_shift(indices, constant(np.array(31, np.int64)))
     return indices + R.bitwise_and(sign, constant(extents))
 
 
@@ -63,28 +64,43 @@ def scatter(c: NodeContext) -> relax.Expr:
     if reduction not in ("none", "add", "mul", "max", "min"):
         raise Refusal(f"its reduction {reduction!r} is unknown")
     reduction = "update" if reduction == "none" else reduction
+    if not np.prod(c.shape(1)):
+        return c.input()
     if c.op_type == "ScatterND":
         indices = _indices(c, c.shape()[: c.shape(1)[-1]])
         return R.scatter_nd(c.input(), indices, c.input(2), reduction)
     indices, axis = _along_axis(c)
-    return R.scatter_elements(c.input(), indices, c.input(2), axis, reduction)
+    x, updates = c.input(), c.input(2)
+    # TVM takes the indices' extents for the data's: what lies beyond them is kept apart.
+    shape, reached = c.shape(), c.shape(1)
+    beyond = []
+    for a, (extent, end) in enumerate(zip(shape, reached, strict=True)):
+        if a != axis and end < extent:
+            beyond.append((a, c.emit(R.strided_slice(x, [a], [end], [extent]))))
+            x = c.emit(R.strided_slice(x, [a], [0], [end]))
+    x = R.scatter_elements(x, indices, updates, axis, reduction)
+    for a, rest in reversed(beyond):
+        x = R.concat([c.emit(x), rest], a)
+    return x
 
 
 @converts("OneHot")
 def one_hot(c: NodeContext) -> relax.Expr:
     """Expand indices to vectors that are "on" at the index and "off" elsewhere."""
-    depth, kind = int(c.array(1, "depth").reshape(())), c.dtype()
+    # Bytes do not have all places.
+    kind = "float32" if c.is_float() else "int64"
+    depth = int(c.array(1, "depth").reshape(()))
     values = c.array(2, "values")
     off, on = constant(values[:1].reshape(())), constant(values[1:].reshape(()))
     rank = len(c.result.shape)
     axis = c.axis(-1, rank)
     shape = (*c.result.shape[:axis], 1, *c.result.shape[axis + 1 :])
-    indices = R.reshape(c.input(), shape)
+    indices = R.reshape(c.cast(c.input(), kind), shape)
     positions = np.arange(depth).reshape(shape_along(axis, rank))
     hit = R.equal(indices, constant(positions.astype(kind)))
-    if np.dtype(kind).kind != "u":  # -1 is the last position
-        wrapped = R.equal(indices, constant((positions - depth).astype(kind)))
-        hit = R.logical_or(hit, wrapped)
+    # -1 is the last position.
+    wrapped = R.equal(indices, constant((positions - depth).astype(kind)))
+    hit = R.logical_or(hit, wrapped)
     return R.where(hit, on, off)
 
 

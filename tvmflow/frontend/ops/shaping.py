@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 import onnx
-from tvm import relax, te, topi
+from tvm import relax, te, tirx
 from tvm.relax import op as R
 
 from ...ir.rewriter import shape_of
@@ -79,7 +79,8 @@ def slice_ranges(node: onnx.NodeProto, graph: Graph) -> dict[int, range]:
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         if not -len(shape) <= axis < len(shape) or step == 0:
             raise Refusal(f"its axis {axis} or step {step} is impossible for {len(shape)} axes")
-        # ONNX counts from the end and clamps like Python.
+        # ONNX counts from the end and clamps like Python, but for the first place of a step back.
+        start = max(start, -shape[axis]) if step < 0 else start
         ranges[axis % len(shape)] = range(*slice(start, end, step).indices(shape[axis]))
     return ranges
 
@@ -168,10 +169,12 @@ def pad(c: NodeContext) -> relax.Expr:
     for axis, (low, high) in enumerate(amounts):
         if low == high == 0:
             continue
-        # Which element of the input stands at each place of the result is known now.
-        source = np.pad(np.arange(shape[axis]), (max(low, 0), max(high, 0)), mode)
-        source = source[max(-low, 0) : source.size - max(-high, 0)]
-        x = take_places(x, source, axis)
+        # Which element of the input stands at each place of the result is known now.  What is left
+        # of a cropped axis is repeated, as by ONNX Runtime.
+        left = np.arange(max(-low, 0), shape[axis] - max(-high, 0))
+        if not left.size:
+            raise Refusal("it crops all that it would repeat")
+        x = take_places(x, np.pad(left, (max(low, 0), max(high, 0)), mode), axis)
     return x
 
 
@@ -205,15 +208,21 @@ def _cropped(c: NodeContext, amounts: list[tuple[int, int]]) -> relax.Expr:
 
 
 def _pad_computed(c: NodeContext, amounts: list[tuple[int, int]]) -> relax.Expr:
-    """Crop where the padding is negative, then pad with a value of run time."""
-    x = _cropped(c, amounts)
-    widths = [(max(low, 0), max(high, 0)) for low, high in amounts]
+    """Pad with a value of run time; crop where the padding is negative."""
 
     def compute(x: te.Tensor, value: te.Tensor) -> te.Tensor:
-        before, after = zip(*widths, strict=True)
-        return topi.nn.pad(x, before, after, value(*[0] * len(value.shape)))
+        def element(*index: tirx.Var) -> tirx.Expr:
+            at = [i - low for i, (low, _) in zip(index, amounts, strict=True)]
+            inside = [i >= 0 for i, (low, _) in zip(at, amounts, strict=True) if low > 0]
+            for i, extent, (_, high) in zip(at, c.shape(), amounts, strict=True):
+                inside += [i < extent] if high > 0 else []
+            return tirx.if_then_else(tirx.all(*inside), x(*at), value(*[0] * len(value.shape)))
 
-    return c.builder.call_te(compute, c.emit(x), c.input(2), primfunc_name_hint="pad")
+        return te.compute(c.result.shape, element, name="pad")
+
+    if all(width <= 0 for pair in amounts for width in pair):
+        return _cropped(c, amounts)
+    return c.builder.call_te(compute, c.input(), c.input(2), primfunc_name_hint="pad")
 
 
 @converts("CenterCropPad")

@@ -23,7 +23,7 @@ from tvm import IRModule, relax, te, tirx
 from ...ir.expressions import substitute_vars
 from ...ir.rewriter import with_bindings, with_body, with_main
 from ...ir.scope import Stored
-from ...ir.signatures import called_function, wants_schedule, with_scopes
+from ...ir.signatures import called_function, takes_textures, with_scopes
 from ...runtime.json_types import JsonObject
 from .uses import Uses, key
 
@@ -128,7 +128,7 @@ class Retarget:
         if call is None:
             return self._plain(binding)
         function, arguments = call
-        texture = wants_schedule(function)
+        texture = takes_textures(function)
         arguments = [self._side(argument, texture=texture) for argument in arguments]
         scopes = [
             self._scope(argument, old) for argument, old in zip(arguments, call[1], strict=True)

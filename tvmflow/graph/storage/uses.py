@@ -33,7 +33,7 @@ from ...devices.target import Device
 from ...ir.expressions import nodes_in
 from ...ir.rewriter import constant_array, shape_of
 from ...ir.scope import CHANNELS
-from ...ir.signatures import bindings_of, called_function, wants_schedule
+from ...ir.signatures import bindings_of, called_function, takes_textures
 from ..legalize import PARTIAL
 
 
@@ -217,7 +217,7 @@ class Uses:
             return
         function, arguments = call
         # A function with a schedule of its own: its accesses are not ours to change.
-        opaque = not wants_schedule(function)
+        opaque = not takes_textures(function)
         for index, argument in enumerate(arguments):
             read = self.get(argument)
             if read is None:
