@@ -293,6 +293,15 @@ def test_what_cannot_be_right_is_refused(name):
     assert name == "unrecognised" or ("NonZero" in said and "cut the model before it" in said)
 
 
+def test_places_up_to_a_number():
+    """There is room for more of them than there are columns."""
+    text = (
+        "o = Constant <value_int = 0> ()\n l = Constant <value_int = 1> ()\n"
+        " k = Squeeze (n, zero)\n i = Range (o, k, l)\n y = Gather <axis = 1> (data, i)"
+    )
+    compare(network({"range": text}), "llvm", [feeds(number) for number in range(5)])
+
+
 def test_zeros_follow_what_counts():
     """As programs in C see it: all of the bound, and the number beside it."""
     model = network({name: CASES[name] for name in ("rows", "softmax", "transpose")})

@@ -21,6 +21,10 @@ def gather(r: RunTimeSizes, node: onnx.NodeProto) -> None:
         there = None
     if here is not None and there is not None:
         raise r.refusal("both its data and its indices have an unknown number")
+    if here is not None and indices in r.graph.constants:
+        # Of a Range up to a number only those behind it can lie beside the data.
+        extent = r.shape(data)[axis]
+        indices = r.constant(r.graph.constants[indices].clip(-extent, extent - 1))
     r.keep({1: indices})
     if here is not None:
         r.mark(node.output[0], axis + here.axis, here.size)
