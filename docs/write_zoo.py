@@ -63,7 +63,8 @@ def summary(results: dict[str, Any]) -> list[str]:
                 counts = Counter(cell["verdict"] for cell in cells)
                 told = [str(counts[verdict]) for verdict in VERDICTS]
                 mean = ratios(results, kind, form) if title != "TorchScript" else []
-                told.append(f"{geometric_mean(mean):.2f}" if mean else "")
+                # Of some files it would be a mean of others than beside it.
+                told.append(f"{geometric_mean(mean):.2f}" if len(mean) == len(cells) else "")
                 lines.append(f"| {title}, {form} | {' | '.join(told)} |")
     lines.append("")
     for most in NODES:
