@@ -373,14 +373,7 @@ def _fold(
     if max(sizes, default=0) > _FOLD_LIMIT_ELEMENTS:
         return None
     try:
-        if node.op_type == "Slice":
-            # NumPy takes nothing where a step back begins before the first element.
-            (array, *_), ranges = inputs.values(), slice_ranges(node, graph)
-            for axis, places in ranges.items():
-                array = array.take(places, axis)
-            results = {node.output[0]: array}
-        else:
-            results = evaluated(node, inputs, graph.opset)
+        results = evaluated(node, inputs, graph.opset)
     except Exception:  # noqa: BLE001 (of any kind, NumPy's or a user's: the node runs as it is)
         return None
     numeric = node.domain or all(array.dtype.kind in "fiub" for array in results.values())
@@ -403,6 +396,12 @@ def evaluated(
         arrays = [inputs[name] if name else None for name in node.input]
         results = operator.evaluate(arrays, attributes_of(node, operator))
         return {name: array for name, array in zip(node.output, results, strict=False) if name}
+    if node.op_type == "Slice":
+        # NumPy takes nothing where a step back begins before the first element.
+        array = inputs[node.input[0]]
+        for axis, places in slice_ranges(node, array.shape, opset, inputs).items():
+            array = array.take(places, axis)
+        return {node.output[0]: array}
     names = [name for name in node.output if name]
     graph = helper.make_graph(
         [node], "fold",

@@ -51,9 +51,8 @@ def _resized_type(node: onnx.NodeProto, graph: Graph) -> TensorType | None:
 
     ONNX's inference multiplies the factor that fp32 has, less than 1.4, in fp64.
     """
-    attributes, place = node_attributes(node), 2 if node.op_type == "Resize" else 1
-    if graph.opset < 11:
-        place = 1
+    attributes = node_attributes(node)
+    place = 2 if node.op_type == "Resize" and graph.opset >= 11 else 1
     given = attributes.get("scales")
     if given is None and len(node.input) > place:
         given = graph.constants.get(node.input[place])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -53,22 +53,23 @@ def _split_lengths(c: NodeContext, axis: int) -> list[int]:
     return [min(size, extent - start) for start in range(0, extent, size)]
 
 
-def slice_ranges(node: onnx.NodeProto, graph: Graph) -> dict[int, range]:
-    """Return the places that a Slice takes of each sliced axis.
+def slice_ranges(
+    node: onnx.NodeProto, shape: Sequence[int], opset: int, constants: Mapping[str, np.ndarray]
+) -> dict[int, range]:
+    """Return the places that a Slice takes of each sliced axis of a shape.
 
     They come from attributes in older operator sets, from inputs in newer.
     """
-    shape = graph.type_of(node.input[0]).shape
-    if graph.opset < 10:
+    if opset < 10:
         attributes = node_attributes(node)
         starts, ends = attributes.get("starts", []), attributes.get("ends", [])
         axes, steps = attributes.get("axes"), None
     else:
         names = [*node.input[1:], "", "", "", ""][:4]
-        if any(name and name not in graph.constants for name in names):
+        if any(name and name not in constants for name in names):
             raise Refusal("where it begins and ends is computed at run time")
         starts, ends, axes, steps = (
-            graph.constants[name].reshape(-1).tolist() if name else None for name in names
+            constants[name].reshape(-1).tolist() if name else None for name in names
         )
         starts, ends = starts or [], ends or []
     axes = list(range(len(starts))) if axes is None else list(axes)
@@ -87,7 +88,8 @@ def slice_ranges(node: onnx.NodeProto, graph: Graph) -> dict[int, range]:
 
 def _sliced_type(node: onnx.NodeProto, graph: Graph) -> TensorType:
     """Return the type of a slice: ONNX's inference gives up on ranges that have to be clamped."""
-    data, ranges = graph.type_of(node.input[0]), slice_ranges(node, graph)
+    data = graph.type_of(node.input[0])
+    ranges = slice_ranges(node, data.shape, graph.opset, graph.constants)
     shape = [len(ranges.get(axis, range(extent))) for axis, extent in enumerate(data.shape)]
     return TensorType(tuple(shape), data.dtype)
 
@@ -95,7 +97,8 @@ def _sliced_type(node: onnx.NodeProto, graph: Graph) -> TensorType:
 @converts("Slice", result_type=_sliced_type)
 def slice_(c: NodeContext) -> relax.Expr:
     """Take a range of some axes, with steps; negative steps go backwards."""
-    return _take_ranges(c.input(), c.shape(), slice_ranges(c.node, c.graph))
+    ranges = slice_ranges(c.node, c.shape(), c.opset, c.graph.constants)
+    return _take_ranges(c.input(), c.shape(), ranges)
 
 
 def _take_ranges(x: relax.Expr, shape: Sequence[int], ranges: dict[int, range]) -> relax.Expr:
@@ -171,8 +174,8 @@ def pad(c: NodeContext) -> relax.Expr:
             continue
         # Which element of the input stands at each place of the result is known now.  What is left
         # of a cropped axis is repeated, as by ONNX Runtime.
-        left = np.arange(max(-low, 0), shape[axis] - max(-high, 0))
-        if not left.size:
+        left = _left(shape[axis], low, high)
+        if not left:
             raise Refusal("it crops all that it would repeat")
         x = take_places(x, np.pad(left, (max(low, 0), max(high, 0)), mode), axis)
     return x
@@ -197,10 +200,15 @@ def _pad_constant(c: NodeContext, amounts: list[tuple[int, int]], value: float) 
     return R.nn.pad(x, widths, pad_value=value) if any(widths) else x
 
 
+def _left(extent: int, low: int, high: int) -> range:
+    """Return the places of an axis that negative padding leaves."""
+    return range(max(-low, 0), extent - max(-high, 0))
+
+
 def _cropped(c: NodeContext, amounts: list[tuple[int, int]]) -> relax.Expr:
     """Crop where the padding is negative."""
     crops = {
-        axis: range(max(-low, 0), extent - max(-high, 0))
+        axis: _left(extent, low, high)
         for axis, (extent, (low, high)) in enumerate(zip(c.shape(), amounts, strict=True))
         if low < 0 or high < 0
     }
