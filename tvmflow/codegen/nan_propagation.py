@@ -56,6 +56,12 @@ def reducer(largest: bool, dtype: str) -> Callable[..., tirx.Expr]:
     )
 
 
+def lowest(dtype: str) -> tirx.Expr:
+    """What no number is below: what a maximum is padded with."""
+    is_float = dtype.startswith(("float", "bfloat"))
+    return tirx.const(float("-inf"), dtype) if is_float else tirx.min_value(dtype)
+
+
 @prim_func_pass()
 def PropagateNaN(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Write maxima and minima of floats, and tests for inequality, as choices that NaN obeys.

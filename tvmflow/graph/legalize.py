@@ -46,7 +46,7 @@ from tvm.ir import Call
 from tvm.relax import backend, transform
 from tvm.tirx import floordiv, floormod
 
-from ..codegen.nan_propagation import reducer
+from ..codegen.nan_propagation import lowest, reducer
 from ..codegen.rounding import elementwise
 from ..devices.target import TargetSpec
 from ..errors import CompileError
@@ -140,11 +140,9 @@ def _max_pool(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     )
 
     def compute(x: te.Tensor) -> te.Tensor:
-        floating = str(x.dtype).startswith("float")
-        lowest = tirx.const(float("-inf"), x.dtype) if floating else tirx.min_value(x.dtype)
         if any(padding):
             before, after = [0, 0, *padding[:rank]], [0, 0, *padding[rank:]]
-            x = topi.nn.pad(x, before, after, lowest, name="pad")
+            x = topi.nn.pad(x, before, after, lowest(str(x.dtype)), name="pad")
         over = [te.reduce_axis((0, extent)) for extent in window]
 
         def element(*index: tirx.Var) -> tirx.Expr:

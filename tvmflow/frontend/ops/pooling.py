@@ -11,7 +11,7 @@ import onnx
 from tvm import relax, te, tirx
 from tvm.relax import op as R
 
-from ...codegen.nan_propagation import reducer
+from ...codegen.nan_propagation import lowest, reducer
 from ...ir.tensors import TensorType
 from ..converter import InvalidNode, NodeContext, Refusal, constant, converts
 from ..graph import Graph, node_attributes
@@ -94,8 +94,8 @@ def _places(c: NodeContext, windows: Windows) -> relax.Expr:
         # The pool's result is not asked: it may be stored in another precision.
         def largest(n: tirx.Var, k: tirx.Var, *index: tirx.Var) -> tirx.Expr:
             over, held, inside = taps(*index)
-            lowest = tirx.const(-np.inf, x.dtype) if c.is_float() else tirx.min_value(x.dtype)
-            return largest_of(tirx.Select(inside, x(n, k, *held), lowest), axis=over)
+            value = tirx.Select(inside, x(n, k, *held), lowest(c.dtype()))
+            return largest_of(value, axis=over)
 
         best = te.compute(c.result.shape, largest, name="largest")
 
