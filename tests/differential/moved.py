@@ -46,6 +46,10 @@ LOGISTIC, LOGISTIC_ERROR = "Sigmoid", 1.25 * 2.0**-24
 RECURRENT, RECURRENT_ERROR = names("LSTM GRU RNN"), 8 * LOGISTIC_ERROR
 #: Their definitions overflow, or have no digits where results are small.
 NOT_AS_DEFINED = names("Clip Softplus ReduceLogSumExp")
+#: Their definitions, a number times nearly 0 beside errors near one, are written out for fp32 only:
+#: elsewhere the product errs by units of the number.
+GATED = names("Swish Gelu Mish")
+UNIT = {"float16": 2.0**-24, "float64": 2.0**-52}
 #: Logarithms of sums, of which any error is added: the sum may be stored in half precision.
 LOGARITHMS = names("ReduceLogSum ReduceLogSumExp")
 
@@ -74,6 +78,8 @@ SUMS = names(
     ReduceSum ReduceL1 ReduceL2 ReduceSumSquare ReduceMean ReduceLogSum GlobalAveragePool
     """
 )
+#: Half of the least step between numbers in half precision: results below it are not 0 in single.
+LEAST_STEP = 2.0**-25
 #: How far a sum that is taken so errs for each of its terms: a quarter of the worst there is.  For
 #: terms of one sign, whose sum is a large whole number, a tenth of the worst is met.
 SERIAL = 2.0**-24 / 8
@@ -120,6 +126,7 @@ def moved(
     nodes: list[onnx.NodeProto] = []
     renamed: dict[str, str] = {}
     types = {name: array.dtype.name for name, array in values.items()}
+    given = {*network.feeds, *network.constants}
     # Integers, booleans, single numbers, and what is made of them alone is not stored in half
     # precision.
     counts = (np.int32, np.int64, np.bool_)
@@ -185,6 +192,9 @@ def moved(
                     terms = values[node.input[0]].size / max(1, values[name].size)
                     least = max(least, SERIAL * terms)
                 last = noise.around(nodes, last, values[name], least=least)
+            if types[source] == "float16" != types[name] and source not in given:
+                last = noise.beside_one(nodes, last, values[name], error=LEAST_STEP)
+                used = True
             least = 2.0**-11 if half and node.op_type in LOGARITHMS else 0.0
             near_one = node.op_type in LESS_ONE
             near_one |= node.op_type in MORE_THAN_ONE_IN_64 and types[name] == "float64"
@@ -196,6 +206,9 @@ def moved(
                 # Its SiLU is the sum times a Sigmoid.
                 sums = np.abs(values[node.input[1]]).sum(axis=(1, 2)).max() * _largest(first)
                 error = LOGISTIC_ERROR * float(sums)
+                last = noise.beside_one(nodes, last, values[name], error=error)
+            if node.op_type in GATED and types[name] in UNIT:
+                error = UNIT[types[name]] * _largest(first)
                 last = noise.beside_one(nodes, last, values[name], error=error)
             if node.op_type in RECURRENT:
                 last = noise.beside_one(nodes, last, values[name], error=RECURRENT_ERROR)
@@ -452,6 +465,7 @@ class _Noise:
             flags = self._node(nodes, "Not", [flags])
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
+        copy.name = ""
         del copy.output[1:]
         copy.input[0] = self._node(nodes, "Cast", [flags], to=TensorProto.FLOAT)
         copy.output[0] = self.name()

@@ -9,7 +9,7 @@ import pytest
 from configurations import LONGEST_IN_HALF
 from contexts import Network
 from graphs import Tensor
-from onnx import helper
+from onnx import TensorProto, helper
 from oracle import Oracle, run
 
 from tvmflow.codegen.chunked_sums import CHUNK
@@ -198,3 +198,34 @@ def test_what_is_rounded_within_an_operator_counts(rng):
     one = np.float32(1) + np.float32(erf(-4 / 2**0.5))
     assert oracle.judge({"y": np.float32(0.5) * x * one}) is None
     assert oracle.judge({"y": result * np.float32(1.2)}) is not None
+
+
+@pytest.mark.parametrize("type_", [TensorProto.FLOAT16, TensorProto.DOUBLE])
+def test_what_a_type_has_no_number_for_may_be_one_in_another(rng, type_):
+    """Between conversions modules compute in single, where 17 · sigmoid(-17) is not 0."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["a"], to=type_),
+        helper.make_node("Swish", ["a"], ["b"]),
+        helper.make_node("Cast", ["b"], ["y"], to=TensorProto.FLOAT),
+    ]
+    x = np.linspace(-40, 3, 48, dtype="f4")
+    oracle, result = oracle_of(nodes, {"x": x}, opset=24)
+    exact = (x / (1 + np.exp(-x.astype("f8")))).astype("f4")
+    found = np.where(result == 0, exact, result)
+    assert not np.array_equal(found, result)
+    assert oracle.judge({"y": found}) is None
+    assert "1 of 48 values" in oracle.judge({"y": np.where(x == -40, np.float32(-1e-4), result)})
+
+
+def test_the_same_runtime_runs_the_network_with_errors(rng):
+    """Even where nodes have names; ONNX's evaluator unpools wrongly from the second sample on."""
+    pool = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["p", "places"], name="pool", **pool),
+        helper.make_node("MaxUnpool", ["p", "places"], ["u"], name="unpool", **pool),
+        helper.make_node("Conv", ["u", "w"], ["y"], name="conv"),
+    ]
+    feeds = {"x": normal(rng, 2, 4, 6, 6), "w": normal(rng, 5, 4, 1, 1)}
+    oracle, result = oracle_of(nodes, feeds, half=True)
+    for (sample,) in oracle.samples(6):
+        np.testing.assert_allclose(sample, result, rtol=0.02, atol=0.02)
