@@ -44,6 +44,7 @@ from tvm.ir import Call
 from ..ir.expressions import nodes_in
 from ..ir.passes import node_pass, prim_func_pass
 from ..ir.rewriter import op_name
+from .error_function import BEGIN, END, ERF, NEAR_0, TAIL
 
 _FP32 = tvm_ffi.dtype("float32")
 #: Up to here the continued fractions are used.
@@ -109,7 +110,16 @@ _ROUNDER, _ROUNDER_BITS = 1.5 * 2**23, 0x4B400000
 _LN2 = (355 / 512, float(np.log(2)) - 355 / 512)
 
 
-def _exp_of_vector(argument: tirx.Expr) -> tirx.Expr:
+#: Names, and what each stands for.
+_Steps = list[tuple[tirx.Var, tirx.Expr]]
+
+
+def _named(steps: _Steps, result: tirx.Expr) -> tirx.Expr:
+    """The result behind all names: TVM's analysis takes none within a choice."""
+    return reduce(lambda inner, step: tirx.Let(*step, inner), reversed(steps), result)
+
+
+def _exp_of_vector(argument: tirx.Expr) -> tuple[_Steps, tirx.Expr]:
     """The exponential of a vector in fp32."""
     dtype = argument.ty.dtype
     integers = tvm_ffi.dtype("int32").with_lanes(dtype.lanes)
@@ -129,36 +139,57 @@ def _exp_of_vector(argument: tirx.Expr) -> tirx.Expr:
     # Comparisons with NaN are false, and it goes on.
     clipped = tirx.Select(given < real(_LEAST), real(_LEAST), given)
     clipped = tirx.Select(given > real(_MOST), real(_MOST), clipped)
-    result = _polynomial(_POWER, rest) * power_of_2(half) * power_of_2(whole - half)
-    for name, value in (
-        (half, whole >> integer(1)),
-        (whole, tirx.reinterpret(integers, sum_) - integer(_ROUNDER_BITS)),
-        (rest, x - n * real(_LN2[0]) - n * real(_LN2[1])),
-        (n, sum_ - real(_ROUNDER)),
-        (sum_, x * real(1 / float(np.log(2))) + real(_ROUNDER)),
-        (x, clipped),
+    steps = [
         (given, argument),
-    ):
-        result = tirx.Let(name, value, result)
-    return result
+        (x, clipped),
+        (sum_, x * real(1 / float(np.log(2))) + real(_ROUNDER)),
+        (n, sum_ - real(_ROUNDER)),
+        (rest, x - n * real(_LN2[0]) - n * real(_LN2[1])),
+        (whole, tirx.reinterpret(integers, sum_) - integer(_ROUNDER_BITS)),
+        (half, whole >> integer(1)),
+    ]
+    return steps, _polynomial(_POWER, rest) * power_of_2(half) * power_of_2(whole - half)
+
+
+def _erf_of_vector(argument: tirx.Expr) -> tuple[_Steps, tirx.Expr]:
+    """The error function of a vector in fp32."""
+    dtype = argument.ty.dtype
+    one, end, zero = (tirx.const(value, dtype) for value in (1.0, END, 0.0))
+    x, size, limited, tail = (
+        tirx.Var(name, dtype) for name in ("number", "size", "limited", "tail")
+    )
+    between, power = _exp_of_vector(_polynomial(TAIL, limited))
+    steps = [
+        (x, argument),
+        (size, tirx.Select(x < zero, zero - x, x)),
+        (limited, tirx.Select(size > end, end, size)),
+        *between,
+        (tail, one - power),
+    ]
+    near_0 = x + x * _polynomial(NEAR_0, x * x)
+    signed = tirx.Select(x < zero, zero - tail, tail)
+    return steps, tirx.Select(size < tirx.const(BEGIN, dtype), near_0, signed)
 
 
 @node_pass(Call, targets=("llvm",))
 def WriteExponentials(call: Call) -> tirx.Expr:
-    """Write ``exp`` and ``sigmoid`` of fp32 vectors, before TVM does."""
-    if (name := op_name(call)) not in ("tirx.exp", "tirx.sigmoid"):
+    """Write ``exp``, ``sigmoid`` and ``erf`` of fp32 vectors, before TVM does."""
+    if (name := op_name(call)) not in ("tirx.exp", "tirx.sigmoid", ERF):
         return call
     (argument,), dtype = call.args, call.ty.dtype
     if dtype.lanes == 1 or dtype != _FP32.with_lanes(dtype.lanes):
-        return call
+        return tirx.erf(argument) if name == ERF else call
+    if name == ERF:
+        return _named(*_erf_of_vector(argument))
     if name == "tirx.exp":
-        return _exp_of_vector(argument)
+        return _named(*_exp_of_vector(argument))
     one, zero = tirx.const(1, dtype), tirx.const(0, dtype)
-    return one / (one + _exp_of_vector(zero - argument))
+    steps, power = _exp_of_vector(zero - argument)
+    return _named(steps, one / (one + power))
 
 
 #: Functions that are written with names.
-_NAMED = ("tirx.exp", "tirx.sigmoid", *_FUNCTIONS)
+_NAMED = ("tirx.exp", "tirx.sigmoid", ERF, *_FUNCTIONS)
 
 
 def _is_named(node: object) -> bool:

@@ -42,7 +42,7 @@ from tvm.ir.expr import TensorLoad
 
 from ..ir.expressions import lower_to_function, nodes_in, substitute_vars, uses
 from ..ir.passes import node_pass, prim_func_pass
-from . import aligned_vectors, half, kept_loops, nan_propagation, rounding
+from . import aligned_vectors, error_function, half, kept_loops, nan_propagation, rounding
 from .aligned_vectors import CONSTANT_SUFFIX
 from .border_texels import read_with_sampler
 from .dot_products import OPENCL, with_functions
@@ -378,6 +378,7 @@ def postprocess(source: str, _target: tvm.target.Target) -> str:
     source = _with_definitions(source, _SHUFFLE_NAME, _shuffle)
     source = _with_definitions(source, nan_propagation.NAME, nan_propagation.definition)
     source = _with_definitions(source, aligned_vectors.NAME, aligned_vectors.definition)
+    source = _with_definitions(source, error_function.NAME, error_function.definition)
     source = choose_channels(read_with_sampler(source))
     if kept_loops.NAME in source:
         source = kept_loops.DEFINITION + source

@@ -21,6 +21,7 @@ from .border_texels import ReadBorders
 from .chunked_sums import SumInChunks
 from .cuda_passes import BindLoads, DivideVectors, JoinBarriers, RewriteStorage, SplitVectors
 from .dot_products import ChainDots
+from .error_function import WidenErrorFunctions
 from .half import LowerHalfBuffers, NarrowLocals, ReadHalfTexels, WidenBFloat16
 from .index_divisions import HideDivisions, RestoreDivisions
 from .kept_loops import KeepLoops
@@ -81,6 +82,7 @@ HOST_AND_DEVICE: list[Pass] = [
     _transform.LoopPartition(),
     DivideVectors,
     RoundByAddition,
+    WidenErrorFunctions,
     MaskLanes,
     BranchLanes,
     tirx.transform.VectorizeLoop(True),
