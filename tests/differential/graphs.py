@@ -194,7 +194,9 @@ class Graph:
 
         Where sizes are known at run time only, ``types`` are such that there might be.
         """
-        names = [f"{self.prefix}t{len(self.nodes)}_{i}" for i in range(results)]
+        # PyTorch's names are paths, which are no identifiers.
+        slash = "_/"[len(self.nodes) % 2]
+        names = [f"{self.prefix}t{len(self.nodes)}{slash}{i}" for i in range(results)]
         node = helper.make_node(
             op_type,
             [tensor.name if tensor else "" for tensor in inputs],

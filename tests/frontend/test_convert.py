@@ -16,6 +16,7 @@ from reference import (
 from tvm import relax
 from tvm.ir import GenericConst
 
+import tvmflow
 from tvmflow import models
 from tvmflow.frontend import load_model
 
@@ -188,6 +189,23 @@ def test_odd_names(rng):
     assert loaded.outputs[0].name == "out put"
     x = np.array([-1, 0, 2], np.float32)
     np.testing.assert_array_equal(run(loaded, {"input.1": x, "2": x})[0], [0, 0, 4])
+
+
+@pytest.mark.parametrize("target", [
+    "llvm", pytest.param("opencl", marks=pytest.mark.opencl),
+])  # fmt: skip
+def test_odd_names_are_fused(target):
+    """A function that the importer writes has a parameter for what stands before it."""
+    nodes = [
+        helper.make_node("Abs", ["/x:0"], ["/net/Abs"]),
+        helper.make_node("Cast", ["/net/Abs"], ["/net/Cast"], to=TensorProto.UINT8),
+        helper.make_node("BitCast", ["/net/Cast"], ["/net/BitCast"], to=TensorProto.INT8),
+        helper.make_node("Cast", ["/net/BitCast"], ["y"], to=TensorProto.FLOAT),
+    ]
+    x = np.linspace(-250, 250, 48, dtype=np.float32)
+    model = graph_model(nodes, {"/x:0": ([48], "float32")}, ["y"], opset=26)
+    (found,) = tvmflow.compile(model, target=target)(x)
+    np.testing.assert_array_equal(found, np.abs(x).astype(np.uint8).view(np.int8))
 
 
 # Results -----------------------------------------------------------------------------------

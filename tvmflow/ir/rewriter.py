@@ -131,7 +131,10 @@ def with_identifiers(function: relax.Function | tirx.PrimFunc) -> relax.Function
     if not isinstance(function, tirx.PrimFunc):
         return function
     renamed = {
-        param: tirx.decl_buffer(param.shape, param.dtype, name, scope=param.scope())
+        # Without the layout that a new buffer has: to TVM's fusion such a tensor is another one.
+        param: tirx.decl_buffer(
+            param.shape, param.dtype, name, scope=param.scope(), layout=param.layout
+        )
         for param in function.params
         if tirx.is_buffer_var(param) and (name := identifier(param.name)) != param.name
     }
