@@ -294,6 +294,21 @@ def test_a_network_in_halves(rng):
         np.testing.assert_allclose(module(feeds)["y"], half * 0.75**3, rtol=1e-3)
 
 
+@pytest.mark.opencl
+def test_numbers_made_of_integers_leave_a_loop_as_they_are():
+    """They may be beyond what 16 bits hold, and are stored in 32, as everywhere."""
+    model = model_of(
+        "g = Loop(n, yes, x) <body = b (int64 i, bool c, float[2,3] a) => "
+        "(bool d, float[2,3] t) { q = Cast<to=7>(x) f = Cast<to=1>(q) "
+        "m = Constant<value_float=100000.0>() t = Mul(f, m) d = Identity(c) }> "
+        "p = Transpose<perm=[1,0]>(g) w = Softmax<axis=0>(p)"
+    )
+    x = np.array([[1, 4, -2], [3, 3.5, 9]], np.float32)
+    feeds = {"x": x, "flag": np.array(True), "n": np.array(2), "u": np.zeros((450, 3), np.float32)}
+    with tvmflow.compile(model, target="opencl", dtype="fp16") as module:
+        np.testing.assert_array_equal(module(feeds)["w"], [[0, 0], [1, 0], [0, 1]])
+
+
 def test_several_shapes(rng):
     model = model_of(CASES["loops within each other"].replace("[2,3]", "[B,3]"),
                      INPUTS.replace("[2,3]", "[B,3]"))  # fmt: skip

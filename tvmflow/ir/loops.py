@@ -26,3 +26,12 @@ def loop_call(
     """
     function = relax.ExternFunc(PREFIX + node)
     return relax.op.call_pure_packed(function, *arguments, ty_args=relax.TupleType(list(types)))
+
+
+def is_loop_call(value: relax.Expr) -> bool:
+    """Whether it is the call of a loop."""
+    return (
+        isinstance(value, relax.Call)
+        and isinstance(value.args[0] if value.args else None, relax.ExternFunc)
+        and str(value.args[0].global_symbol).startswith(PREFIX)
+    )

@@ -31,6 +31,7 @@ from tvm.ir.expr import TensorLoad
 
 from ...devices.target import Device
 from ...ir.expressions import nodes_in
+from ...ir.loops import is_loop_call
 from ...ir.rewriter import constant_array, shape_of
 from ...ir.scope import CHANNELS
 from ...ir.signatures import bindings_of, called_function, takes_textures
@@ -214,6 +215,8 @@ class Uses:
             self._needs_buffer(nodes_in(binding.value, relax.Var), "read as a plain tensor")
             if tensor is not None:
                 tensor.written_as_buffer = "not written by a primary function"
+                # A loop is a program of its own: what it computes may be of integers alone.
+                tensor.of_integers = self._is_of_loop(binding.value)
             return
         function, arguments = call
         # A function with a schedule of its own: its accesses are not ours to change.
@@ -235,6 +238,13 @@ class Uses:
             tensor.written_as_buffer = "written by a function that has no schedule of ours"
         elif tensor is not None:
             tensor.traffic.writes += prod(tensor.shape) // CHANNELS
+
+    def _is_of_loop(self, value: relax.Expr) -> bool:
+        """True if a value is one of the results of a loop."""
+        return isinstance(value, relax.TupleGetItem) and any(
+            binding.var.same_as(value.tuple_value) and is_loop_call(binding.value)
+            for binding in self.bindings
+        )
 
     def _counts(self, expr: relax.Expr) -> bool:
         """True if a tensor is of `COUNTS`, is made of such, or is one number."""
