@@ -210,6 +210,46 @@ def test_operators_of_old_sets(case):
         assert_right(load_and_run(model, {"x": X}), [a.copy() for a in expected])
 
 
+@pytest.mark.parametrize("case", OLD)
+def test_operators_of_old_sets_among_others(case):
+    """A product along an axis needs its operand's shape, which ONNX infers of few operators."""
+    op_type, first, _, constants, attributes, expected = OLD[case]
+    wanted = expected[0]
+    zero, one = np.zeros(3, "f4"), np.ones(wanted.shape[-1:], "f4")
+    constants = {n: np.asarray(a) for n, a in constants.items()}
+    nodes = [
+        helper.make_node("Add", ["x", "zero"], ["same"], broadcast=1, axis=1),
+        helper.make_node(
+            op_type, ["same", *constants], [f"r{i}" for i in range(len(expected))], **attributes
+        ),
+    ]
+    result = "r0"
+    if wanted.dtype == np.float32:
+        axes = {"broadcast": 1, "axis": wanted.ndim - 1}
+        nodes.append(helper.make_node("Mul", ["r0", "one"], ["product"], **axes))
+        result = "product"
+    weights = {"zero": zero, "one": one, **constants}
+    kind = helper.np_dtype_to_tensor_dtype
+    graph = helper.make_graph(
+        nodes,
+        "old",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape)]
+        + [helper.make_tensor_value_info(n, kind(a.dtype), a.shape) for n, a in weights.items()],
+        [helper.make_tensor_value_info(result, kind(wanted.dtype), wanted.shape)],
+        [numpy_helper.from_array(a, n) for n, a in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", first)], ir_version=3)
+    assert_right(load_and_run(model, {"x": X}), [wanted.copy()])
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 5), (3, 4, 5), (1, 3, 4, 5)])
+def test_an_axis_may_be_counted_from_the_end(shape, rng):
+    b = rng.standard_normal(shape).astype("f4")
+    node = helper.make_node("Sub", ["x", "b"], ["y"], broadcast=1, axis=-len(shape))
+    (y,) = load_and_run(model_of(node, {"x": X.shape}, {"b": b}), {"x": X})
+    np.testing.assert_array_equal(y, X - b)
+
+
 def test_products_of_matrices_broadcast():
     a, w, b = X[0, 0], X[0, 1].T.copy(), X[0, 2, :, 0].copy()
     node = helper.make_node("Gemm", ["x", "w", "b"], ["y"], broadcast=1, alpha=0.5)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ def upgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         ir_version=model.ir_version, opset_import=model.opset_import, graph=graph
     )
     try:
-        typed = shape_inference.infer_shapes(skeleton)
+        typed = _with_shapes(skeleton, opset, weights)
         _align(typed)
         weights += _apply_rules(typed, opset, weights)
         typed.opset_import.append(helper.make_opsetid(_DONE, 1))
@@ -92,6 +93,60 @@ def upgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     return result
 
 
+#: Elements of the largest weights whose values shapes may depend on.
+_LARGEST_SHAPE = 1024
+
+
+def _with_shapes(
+    model: onnx.ModelProto, opset: int, weights: Sequence[onnx.TensorProto]
+) -> onnx.ModelProto:
+    """Return the model with the shapes of its values, as operator set 6 infers them.
+
+    Before it ONNX infers none of Relu, Add, Gemm and some thirty others, and nothing behind them.
+    """
+    made = [
+        tensor
+        for tensor in weights
+        if tensor.data_type == TensorProto.INT64
+        and prod(tensor.dims) <= _LARGEST_SHAPE
+        and tensor.data_location != TensorProto.EXTERNAL
+    ]
+    known = _constants(model.graph, weights)
+    nodes = []
+    for node in model.graph.node:
+        new = onnx.NodeProto.FromString(node.SerializeToString())
+        newest, form = _IN_SET_6.get(node.op_type, (0, None))
+        attributes = node_attributes(node)
+        attributes.pop("consumed_inputs", None)
+        if form is not None and opset <= newest and not node.domain:
+            attributes = form(_Old(new, model.graph, known, made), attributes)
+        nodes.append(
+            helper.make_node(new.op_type, new.input, new.output, domain=new.domain, **attributes)
+        )
+    graph = onnx.GraphProto(name="shapes", node=nodes, input=model.graph.input, initializer=made)
+    imports = [entry for entry in model.opset_import if entry.domain not in ("", "ai.onnx")]
+    inferred = shape_inference.infer_shapes(
+        helper.make_model(graph, opset_imports=[*imports, helper.make_opsetid("", 6)])
+    )
+    typed = onnx.ModelProto.FromString(model.SerializeToString())
+    outputs = {value.name for value in model.graph.output}
+    typed.graph.value_info.extend(
+        value for value in inferred.graph.value_info if value.name not in outputs
+    )
+    return typed
+
+
+def _constants(
+    graph: onnx.GraphProto, weights: Sequence[onnx.TensorProto]
+) -> dict[str, onnx.TensorProto]:
+    """Return what is constant, by name."""
+    known = {tensor.name: tensor for tensor in weights}
+    for node in graph.node:
+        if node.op_type == "Constant" and not node.domain:
+            known[node.output[0]] = node.attribute[0].t
+    return known
+
+
 def _align(model: onnx.ModelProto) -> None:
     """Give operands that begin at an axis further axes of extent 1 behind their own.
 
@@ -120,9 +175,10 @@ def _align(model: onnx.ModelProto) -> None:
                 wide = f"{node.output[0]}_aligned"
                 nodes.append(helper.make_node("Unsqueeze", [operand], [wide], axes=axes))
                 node.input[1] = wide
-                kept = [a for a in node.attribute if a.name != "axis"]
-                del node.attribute[:]
-                node.attribute.extend(kept)
+            # The operand ends where the other one does, and the converter takes no negative axis.
+            kept = [a for a in node.attribute if a.name != "axis"]
+            del node.attribute[:]
+            node.attribute.extend(kept)
         nodes.append(node)
     changed = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del model.graph.node[:]
@@ -178,11 +234,8 @@ def _apply_rules(
         before  Pad(x, paddings=[0, 1, 0, 1])      Split(x, s : [1, 2], axis=0)
         after   Pad(x, pads=[0, 1, 0, 1])          Split(x, axis=0, split=[1, 2])
     """
-    known = {tensor.name: tensor for tensor in weights}
+    known = _constants(model.graph, weights)
     made: list[onnx.TensorProto] = []
-    for node in model.graph.node:
-        if node.op_type == "Constant" and not node.domain:
-            known[node.output[0]] = node.attribute[0].t
     for node in model.graph.node:
         newest, rule = _RULES.get(node.op_type, (0, None))
         if rule is None or opset > newest or node.domain:
@@ -225,9 +278,15 @@ def _split(old: _Old, attributes: _Attributes) -> _Attributes:
     return attributes
 
 
+def _tiles(old: _Old) -> tuple[int, int]:
+    """Return how often a node repeats, and along which axis."""
+    tiles, axis = (int(old.constant(i, w).item()) for i, w in ((1, "tiles"), (2, "axis")))
+    return tiles, axis
+
+
 def _tile(old: _Old, attributes: _Attributes) -> _Attributes:
     """Give a count for each axis instead of one and its axis."""
-    tiles, axis = (int(old.constant(i, w).item()) for i, w in ((1, "tiles"), (2, "axis")))
+    tiles, axis = _tiles(old)
     rank = _ranks(old.graph).get(old.node.input[0])
     if rank is None or not -rank <= axis < rank:
         raise ValueError(f"the axis of Tile {node_name(old.node)} is {axis}, of {rank}")
@@ -247,6 +306,53 @@ def _norm(old: _Old, attributes: _Attributes) -> _Attributes:
         raise ValueError(f"the exponent of {old.node.op_type} {node_name(old.node)} is {exponent}")
     return attributes | {"p": int(exponent)}
 
+
+def _whole_reshape(old: _Old, attributes: _Attributes) -> _Attributes:
+    """Give the shape as an input."""
+    name = f"{old.node.output[0]}_shape"
+    old.made.append(numpy_helper.from_array(np.array(attributes.pop("shape"), np.int64), name))
+    old.node.input.append(name)
+    return attributes
+
+
+def _repeated(old: _Old, attributes: _Attributes) -> _Attributes:
+    """Repeat by a concatenation, which need not know how many axes there are."""
+    tiles, axis = _tiles(old)
+    old.node.op_type = "Concat"
+    old.node.input[:] = [old.node.input[0]] * tiles
+    return {"axis": axis}
+
+
+def _enlarged(old: _Old, attributes: _Attributes) -> _Attributes:
+    """Repeat as often as it is enlarged; factors that are not whole stay, without a shape."""
+    scales = [attributes["height_scale"], attributes["width_scale"]]
+    if all(scale == int(scale) for scale in scales):
+        name = f"{old.node.output[0]}_repeats"
+        repeats = np.array([1, 1, *scales], np.int64)
+        old.made.append(numpy_helper.from_array(repeats, name))
+        old.node.op_type = "Tile"
+        old.node.input.append(name)
+        return {}
+    return attributes
+
+
+def _without_norm(old: _Old, attributes: _Attributes) -> _Attributes:
+    """Leave out the exponent."""
+    return {k: v for k, v in attributes.items() if k != "p"}
+
+
+#: The same for operators as set 6 has them, of which only shapes are asked.
+_IN_SET_6: dict[str, tuple[int, Callable[[_Old, _Attributes], _Attributes]]] = {
+    "Cast": (5, _cast),
+    "Concat": (3, lambda old, attributes: {"axis": 1, **attributes}),
+    "Pad": (1, _pad),
+    "Reshape": (4, _whole_reshape),
+    "Split": (1, _split),
+    "Tile": (5, _repeated),
+    "Upsample": (6, _enlarged),
+    "LpPool": (1, _without_norm),
+    "GlobalLpPool": (1, _without_norm),
+}
 
 #: By operator the newest set in which a rule applies, and the rule.
 _RULES: dict[str, tuple[int, Callable[[_Old, _Attributes], _Attributes]]] = {

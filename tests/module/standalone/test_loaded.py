@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mock_library import BINDINGS, C_COMPILER, build_mock, mock_plan
+from onnx import TensorProto, helper, numpy_helper
 
 import tvmflow
 from tvmflow.errors import (
@@ -155,6 +156,19 @@ def test_the_self_test(mock, failing):
         failing("fail test 9").self_test()
     with pytest.raises(DeviceError):
         failing("fail test 7").self_test()
+
+
+@pytest.mark.opencl
+@pytest.mark.onnxruntime
+def test_a_network_without_inputs_tests_itself(rng):
+    k = rng.standard_normal((2, 3)).astype(np.float32)
+    value = helper.make_tensor_value_info("y", TensorProto.FLOAT, k.shape)
+    nodes = [helper.make_node("Relu", ["k"], ["y"])]
+    graph = helper.make_graph(nodes, "constant", [], [value], [numpy_helper.from_array(k, "k")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    with tvmflow.compile(model, target="opencl", format="standalone") as module:
+        np.testing.assert_array_equal(module()["y"], np.maximum(k, 0))
+        assert module.self_test().compared == 6
 
 
 def test_the_next_library_is_tried_where_one_has_no_device(mock, monkeypatch):
