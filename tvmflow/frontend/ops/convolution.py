@@ -17,6 +17,7 @@ from tvm import relax, te, tirx
 from tvm.relax import op as R
 from tvm.tirx import floordiv, floormod
 
+from ...ir.rewriter import constant_array
 from ...ir.tensors import TensorType
 from ..converter import InvalidNode, NodeContext, Refusal, constant, converts, formulas
 from ..graph import Graph, node_attributes
@@ -51,6 +52,25 @@ class Windows:
     def spans(self) -> Extents:
         """Elements from the first to the last one of a dilated kernel."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
+
+    def taps_inside(self, axis: int, size: int) -> tuple[int, int]:
+        """The first and the last element of a kernel without those that only meet padding.
+
+        As many stay as leave no negative padding, and at least one.
+        """
+        step, stride = self.dilations[axis], self.strides[axis]
+        begin, end = self.begin[axis], self.end[axis]
+        count = (size + begin + end - self.spans[axis]) // stride + 1
+
+        def is_inside(tap: int) -> bool:
+            return any(0 <= tap * step - begin + i * stride < size for i in range(count))
+
+        first, last = 0, self.kernel[axis] - 1
+        while first < last and begin >= (first + 1) * step and not is_inside(first):
+            first += 1
+        while first < last and end >= (self.kernel[axis] - last) * step and not is_inside(last):
+            last -= 1
+        return first, last
 
 
 def read_windows(attributes: Attributes, kernel: Extents, sizes: Extents) -> Windows:
@@ -133,11 +153,36 @@ def convolve(c: NodeContext, x: relax.Expr, w: relax.Expr, weight: Extents) -> r
     """Return the node's convolution, of its operands or what was made of them."""
     shape, groups = c.shape(0), c.attribute("group", 1)
     rank = spatial_rank(shape, weight, weight[1] * groups)
-    windows = read_windows(c.attributes, weight[2:], shape[2:])
+    windows, w = _without_padding(read_windows(c.attributes, weight[2:], shape[2:]), shape[2:], w)
     return _CONV[rank](
         x, w, strides=windows.strides, padding=windows.pads,
         dilation=windows.dilations, groups=groups,
     )  # fmt: skip
+
+
+def _without_padding(windows: Windows, sizes: Extents, w: relax.Expr) -> tuple[Windows, relax.Expr]:
+    """Leave out weights, at the ends of a kernel, that meet nothing but padding.
+
+    With a dilation as large as the input, 3×3 weights are one (L.-C. Chen et al., "Rethinking
+    Atrous Convolution for Semantic Image Segmentation", 2017, section 3.3)::
+
+        before  6×6 input, 3×3 kernel, dilations 12, pads 12
+        after   6×6 input, 1×1 kernel, the middle one
+    """
+    weights = constant_array(w)
+    taps = [windows.taps_inside(axis, size) for axis, size in enumerate(sizes)]
+    if taps == [(0, k - 1) for k in windows.kernel] or weights is None:
+        return windows, w
+    cropped = weights[(slice(None), slice(None), *(slice(a, b + 1) for a, b in taps))]
+    if not np.isfinite(weights).all():
+        # What they multiply is 0, and the product no number.
+        return windows, w
+    each = list(zip(taps, windows.kernel, windows.dilations, strict=True))
+    kernel = tuple(last + 1 - first for first, last in taps)
+    dilations = tuple(d if k > 1 else 1 for k, d in zip(kernel, windows.dilations, strict=True))
+    begin = tuple(b - t[0] * d for b, (t, _, d) in zip(windows.begin, each, strict=True))
+    end = tuple(e - (k - 1 - t[1]) * d for e, (t, k, d) in zip(windows.end, each, strict=True))
+    return Windows(kernel, windows.strides, dilations, begin, end), constant(cropped)
 
 
 def spatial_rank(shape: Extents, weight: Extents, channels: int) -> int:

@@ -1,0 +1,50 @@
+"""Weights that only meet padding are left out, and results are those of all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+from reference import assert_right, graph_model, load_and_run, onnxruntime_results
+
+from tvmflow.frontend import load_model
+
+#: Input, kernel, dilations, pads, strides, and the kernel that is left.
+CASES = {
+    "the middle one": ((6, 6), (3, 3), (12, 12), (12, 12, 12, 12), (1, 1), (1, 1)),
+    "of a row": ((6, 20), (3, 3), (6, 6), (6, 6, 6, 6), (1, 1), (1, 3)),
+    "the last ones": ((3, 5), (4, 2), (2, 1), (6, 0, 0, 1), (1, 1), (2, 2)),
+    "the first ones": ((3, 5), (4, 2), (2, 1), (1, 1, 6, 0), (1, 1), (2, 2)),
+    "by strides": ((4, 4), (3, 3), (5, 5), (5, 5, 5, 5), (3, 3), (1, 1)),
+    "all": ((6, 6), (3, 3), (5, 5), (5, 5, 5, 5), (1, 1), (3, 3)),
+    "without padding": ((7, 7), (3, 3), (3, 3), (0, 0, 0, 0), (1, 1), (3, 3)),
+    "nothing but padding": ((1, 1), (2, 2), (9, 9), (5, 5, 5, 5), (9, 9), (2, 2)),
+}
+
+
+def model_of(case, weights):
+    sizes, _, dilations, pads, strides, _ = CASES[case]
+    windows = {"pads": pads, "strides": strides, "dilations": dilations}
+    node = helper.make_node("Conv", ["x", "w"], ["y"], **windows)
+    return graph_model([node], {"x": ((2, 5, *sizes), "float32")}, ["y"], {"w": weights})
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_left(case, rng):
+    sizes, kernel, *_, left = CASES[case]
+    model = model_of(case, rng.standard_normal((6, 5, *kernel)).astype(np.float32))
+    (call,) = (b.value for b in load_model(model).mod["main"].body.blocks[0].bindings[:1])
+    assert call.args[1].value.shape == (6, 5, *left)
+    feeds = {"x": rng.standard_normal((2, 5, *sizes)).astype(np.float32)}
+    assert_right(load_and_run(model, feeds), onnxruntime_results(model, feeds))
+
+
+def test_weights_that_are_no_numbers_stay(rng):
+    """Infinity times the padding's zero is no number, either."""
+    weights = rng.standard_normal((6, 5, 3, 3)).astype(np.float32)
+    weights[0, 0, 0, 0] = np.inf
+    x = rng.standard_normal((2, 5, 6, 6)).astype(np.float32)
+    (y,) = load_and_run(model_of("the middle one", weights), {"x": x})
+    assert np.isnan(y[:, 0]).all()
+    assert np.isfinite(y[:, 1:]).all()
