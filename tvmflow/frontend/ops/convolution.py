@@ -173,16 +173,16 @@ def _without_padding(windows: Windows, sizes: Extents, w: relax.Expr) -> tuple[W
     taps = [windows.taps_inside(axis, size) for axis, size in enumerate(sizes)]
     if taps == [(0, k - 1) for k in windows.kernel] or weights is None:
         return windows, w
-    cropped = weights[(slice(None), slice(None), *(slice(a, b + 1) for a, b in taps))]
     if not np.isfinite(weights).all():
         # What they multiply is 0, and the product no number.
         return windows, w
+    kept = (slice(None), slice(None), *(slice(first, last + 1) for first, last in taps))
     each = list(zip(taps, windows.kernel, windows.dilations, strict=True))
     kernel = tuple(last + 1 - first for first, last in taps)
     dilations = tuple(d if k > 1 else 1 for k, d in zip(kernel, windows.dilations, strict=True))
     begin = tuple(b - t[0] * d for b, (t, _, d) in zip(windows.begin, each, strict=True))
     end = tuple(e - (k - 1 - t[1]) * d for e, (t, k, d) in zip(windows.end, each, strict=True))
-    return Windows(kernel, windows.strides, dilations, begin, end), constant(cropped)
+    return Windows(kernel, windows.strides, dilations, begin, end), constant(weights[kept])
 
 
 def spatial_rank(shape: Extents, weight: Extents, channels: int) -> int:
