@@ -178,6 +178,10 @@ def moved(
         else:
             nodes.append(copy)
         first = values[source]
+        if node.op_type == "Equal" and first.dtype.kind == "f" and not given.issuperset(node.input):
+            unit = 2.0**-9 if half else 2 * noise.usual(first.dtype.name)
+            noise.nearly_equal(nodes, copy, first.dtype, values[node.output[0]].shape, unit)
+            used = True
         if node.op_type in LOSE_NAN and first.dtype.kind == "f" and (half or np.isnan(first).any()):
             # What follows may make a number of NaN.
             noise.keep_nan(nodes, copy, first.dtype)
@@ -406,10 +410,11 @@ class _Noise:
             How near at least.
         """
         dtype = value.dtype.name
-        amount = max(self._usual(dtype, length), least)
+        amount = max(self.usual(dtype, length), least)
         return self._node(nodes, "Mul", [name, self._source(value.shape, dtype, amount)])
 
-    def _usual(self, dtype: str, length: int = 1) -> float:
+    def usual(self, dtype: str, length: int = 1) -> float:
+        """How near one the numbers are."""
         if self._longest_in_half and dtype == "float32":
             # See `tvmflow.verify.tolerance.summed_in_half`.
             return 2.0**-10 * max(1.0, (min(length, self._longest_in_half) / 6) ** 0.5)
@@ -430,7 +435,7 @@ class _Noise:
         `error` says how near, where it is not the usual one.
         """
         dtype = value.dtype.name
-        amount = max(self._usual(dtype), least) if error is None else error
+        amount = max(self.usual(dtype), least) if error is None else error
         return self._node(nodes, "Add", [name, self._source(value.shape, dtype, amount, middle=0)])
 
     def within_one(self, nodes: list[onnx.NodeProto], name: str, value: np.ndarray) -> str:
@@ -477,6 +482,27 @@ class _Noise:
         nan = numpy_helper.from_array(np.array(np.nan, dtype))
         nothing = self._node(nodes, "Constant", [], value=nan)
         nodes.append(helper.make_node("Where", [found, nothing, node.output[0]], [result]))
+
+    def nearly_equal(
+        self,
+        nodes: list[onnx.NodeProto],
+        node: onnx.NodeProto,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        unit: float,
+    ) -> None:
+        """Make some numbers equal that nearly are, of the comparison that is the last node.
+
+        Errors at random hardly ever make them so.
+        """
+        result, node.output[0] = node.output[0], self.name()
+        difference = self._node(nodes, "Abs", [self._node(nodes, "Sub", list(node.input))])
+        limit = numpy_helper.from_array(np.array(unit, dtype))
+        size = self._node(nodes, "Abs", [node.input[1]])
+        limit = self._node(nodes, "Mul", [size, self._node(nodes, "Constant", [], value=limit)])
+        near = self._node(nodes, "Not", [self._node(nodes, "Greater", [difference, limit])])
+        near = self._node(nodes, "And", [near, self._source(shape, "bool", 0.5)])
+        nodes.append(helper.make_node("Or", [node.output[0], near], [result]))
 
     def stored(
         self, nodes: list[onnx.NodeProto], name: str, shape: tuple[int, ...], between: bool = True

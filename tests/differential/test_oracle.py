@@ -229,3 +229,19 @@ def test_the_same_runtime_runs_the_network_with_errors(rng):
     oracle, result = oracle_of(nodes, feeds, half=True)
     for (sample,) in oracle.samples(6):
         np.testing.assert_allclose(sample, result, rtol=0.02, atol=0.02)
+
+
+def test_numbers_that_are_nearly_equal_may_be(rng):
+    """Errors at random hardly ever make a number another one."""
+    nodes = [
+        helper.make_node("Mul", ["x", "a"], ["p"]),
+        helper.make_node("Equal", ["p", "b"], ["y"]),
+    ]
+    x, a = rng.uniform(1, 2, 64).astype("f4"), np.float32([1.1])
+    b = np.where(np.arange(64) < 32, x * a, x).astype("f4")
+    b[:16] = np.nextafter(b[:16], np.float32(9))
+    oracle, result = oracle_of(nodes, {"x": x, "a": a, "b": b})
+    assert result.sum() == 16
+    assert oracle.judge({"y": np.arange(64) < 32}) is None
+    assert oracle.judge({"y": np.zeros(64, bool)}) is None
+    assert "16 of 64 values are wrong" in oracle.judge({"y": np.arange(64) < 48})
