@@ -208,17 +208,17 @@ def moved(
                 last = noise.beside_one(nodes, last, values[name], error=LOGISTIC_ERROR)
             if node.op_type == "CausalConvWithState":
                 # Its SiLU is the sum times a Sigmoid.
-                sums = np.abs(values[node.input[1]]).sum(axis=(1, 2)).max() * _largest(first)
+                sums = np.abs(values[node.input[1]]).sum(axis=(1, 2)).max() * largest(first)
                 error = LOGISTIC_ERROR * float(sums)
                 last = noise.beside_one(nodes, last, values[name], error=error)
             if node.op_type in GATED and types[name] in UNIT:
-                error = UNIT[types[name]] * _largest(first)
+                error = UNIT[types[name]] * largest(first)
                 last = noise.beside_one(nodes, last, values[name], error=error)
             if node.op_type in RECURRENT:
                 last = noise.beside_one(nodes, last, values[name], error=RECURRENT_ERROR)
             if node.op_type in TRANSFORMS:
                 unit = max(2.0**-11 * half, ULPS * 2.0**-24)
-                error = unit * _largest(first) * max(first.shape) ** 0.5
+                error = unit * largest(first) * max(first.shape) ** 0.5
                 last = noise.beside_one(nodes, last, values[name], error=error)
             if winograd and not exact and is_tiled(node, values):
                 # All elements of a tile err by units of what such sums are, in which it is stored.
@@ -233,7 +233,7 @@ def moved(
             if not exact and node.op_type in ("Resize", "Upsample"):
                 # Of the weights of neighbours, which are stored, and made of positions in fp32.
                 unit = max(2.0**-11 * half, 2.0**-23 * max(first.shape, default=1))
-                last = noise.beside_one(nodes, last, values[name], error=unit * _largest(first))
+                last = noise.beside_one(nodes, last, values[name], error=unit * largest(first))
             if half and types[name] == "float32" and name not in exact_in_half:
                 last = noise.stored(nodes, last, values[name].shape)
             renamed[name] = last
@@ -285,10 +285,11 @@ def is_tiled(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> bool:
 def _usual_sum(x: np.ndarray, weights: np.ndarray) -> float:
     """How large the sums of a convolution are at most, if their terms have signs at random."""
     squares = np.square(weights, dtype=np.float64).reshape(len(weights), -1).sum(axis=1)
-    return float(np.sqrt(squares.max())) * _largest(x)
+    return float(np.sqrt(squares.max())) * largest(x)
 
 
-def _largest(x: np.ndarray) -> float:
+def largest(x: np.ndarray) -> float:
+    """The largest size of a number, of those that are."""
     return float(np.abs(x[np.isfinite(x)]).max(initial=0))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -26,7 +27,6 @@ from .quantization import difference, integer_product, per_axis_shape, requantiz
 Extents = tuple[int, ...]
 Attributes = Mapping[str, Any]
 
-_CONV = {1: R.nn.conv1d, 2: R.nn.conv2d, 3: R.nn.conv3d}
 _CONV_TRANSPOSE = {1: R.nn.conv1d_transpose, 2: R.nn.conv2d_transpose, 3: R.nn.conv3d_transpose}
 
 
@@ -53,6 +53,23 @@ class Windows:
         """Elements from the first to the last one of a dilated kernel."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
 
+    def counts(self, sizes: Extents) -> Extents:
+        """How many windows begin along each axis of an input of these extents."""
+        each = zip(sizes, self.begin, self.end, self.spans, self.strides, strict=True)
+        return tuple((size + b + e - span) // stride + 1 for size, b, e, span, stride in each)
+
+    def along(self, *axes: int) -> Windows:
+        """The windows along some axes."""
+        return Windows(*(tuple(part[axis] for axis in axes) for part in self._parts))
+
+    def beside(self, other: Windows) -> Windows:
+        """The windows along these axes and further ones."""
+        return Windows(*(a + b for a, b in zip(self._parts, other._parts, strict=True)))
+
+    @property
+    def _parts(self) -> tuple[Extents, ...]:
+        return self.kernel, self.strides, self.dilations, self.begin, self.end
+
     def taps_inside(self, axis: int, size: int) -> tuple[int, int]:
         """The first and the last element of a kernel without those that only meet padding.
 
@@ -60,7 +77,7 @@ class Windows:
         """
         step, stride = self.dilations[axis], self.strides[axis]
         begin, end = self.begin[axis], self.end[axis]
-        count = (size + begin + end - self.spans[axis]) // stride + 1
+        (count,) = self.along(axis).counts((size,))
 
         def is_inside(tap: int) -> bool:
             return any(0 <= tap * step - begin + i * stride < size for i in range(count))
@@ -71,6 +88,10 @@ class Windows:
         while first < last and end >= (self.kernel[axis] - last) * step and not is_inside(last):
             last -= 1
         return first, last
+
+
+#: Along an axis of one element.
+_ONE = Windows((1,), (1,), (1,), (0,), (0,))
 
 
 def read_windows(attributes: Attributes, kernel: Extents, sizes: Extents) -> Windows:
@@ -125,7 +146,7 @@ def conv(c: NodeContext) -> relax.Expr:
     """Convolution (N, C, spatial...) × (O, C / group, spatial...), plus a bias."""
     integers = integer_product(c, 0) if len(c.shape()) == 4 else None
     if integers is None:
-        return with_bias(c, convolve(c, c.input(0), c.input(1), c.shape(1)))
+        return convolve(c, c.input(0), c.input(1), c.shape(1), has_bias=True)
     total = convolve(c, integers.x, constant(integers.weight), c.shape(1))
     return with_bias(c, integers.scaled(c, total, 1))
 
@@ -149,15 +170,79 @@ formulas(
 )
 
 
-def convolve(c: NodeContext, x: relax.Expr, w: relax.Expr, weight: Extents) -> relax.Expr:
-    """Return the node's convolution, of its operands or what was made of them."""
+def convolve(
+    c: NodeContext, x: relax.Expr, w: relax.Expr, weight: Extents, *, has_bias: bool = False
+) -> relax.Expr:
+    """Return the node's convolution, of its operands or what was made of them.
+
+    One with one or three spatial axes is one of pictures, for which there are schedules::
+
+        (N, C, L)            (N, C, 1, L)
+        (N, C, D, H, W)      (N, C, D, H · W), where the kernel has an extent along D only,
+                             else (N · D', C · K, H, W), with the K frames that each of D' reads
+    """
     shape, groups = c.shape(0), c.attribute("group", 1)
     rank = spatial_rank(shape, weight, weight[1] * groups)
     windows, w = _without_padding(read_windows(c.attributes, weight[2:], shape[2:]), shape[2:], w)
-    return _CONV[rank](
-        x, w, strides=windows.strides, padding=windows.pads,
-        dilation=windows.dilations, groups=groups,
-    )  # fmt: skip
+    array = constant_array(w)
+
+    def of_pictures(
+        x: relax.Expr, data: Extents, flat: Windows, w: relax.Expr = w, inputs: int = weight[1]
+    ) -> relax.Expr:
+        kernel = (weight[0], inputs, *flat.kernel)
+        known = constant_array(w)
+        if known is not None:
+            w = constant(known.reshape(kernel))
+        elif kernel != weight:
+            w = R.reshape(w, kernel)
+        x = x if data == shape else R.reshape(x, data)
+        return R.nn.conv2d(
+            x, w, strides=flat.strides, padding=flat.pads, dilation=flat.dilations, groups=groups
+        )
+
+    def finished(result: relax.Expr) -> relax.Expr:
+        return with_bias(c, result, axes=4) if has_bias else result
+
+    if rank == 2:
+        return finished(of_pictures(x, shape, windows))
+    batch, channels, *sizes = shape
+    extents = windows.counts(shape[2:])
+    depth, flat = windows.along(0), windows.along(*range(1, rank))
+    if rank == 1:
+        result = finished(of_pictures(x, (batch, channels, 1, *sizes), _ONE.beside(windows)))
+        return R.reshape(result, (batch, weight[0], *extents))
+    if flat == _ONE.beside(_ONE):
+        flat, data = depth.beside(_ONE), (batch, channels, sizes[0], sizes[1] * sizes[2])
+        result = finished(of_pictures(x, data, flat))
+        return R.reshape(result, (batch, weight[0], *extents))
+    frames = _frames(c, x, depth, extents[0])
+    many = batch * extents[0]
+    if weight[1] == 1 and array is not None:
+        # Of each channel alone: the sum of what the frames give.
+        each = [
+            c.emit(of_pictures(x, (many, channels, *sizes[1:]), flat, constant(array[:, :, k])))
+            for k, x in enumerate(frames)
+        ]
+        result = reduce(R.add, each)
+    else:
+        x = R.concat([R.expand_dims(frame, 3) for frame in frames], 3)
+        whole = (many, channels * len(frames), *sizes[1:])
+        result = of_pictures(x, whole, flat, inputs=weight[1] * len(frames))
+    result = R.reshape(finished(result), (batch, extents[0], weight[0], *extents[1:]))
+    return R.permute_dims(result, [0, 2, 1, 3, 4])
+
+
+def _frames(c: NodeContext, x: relax.Expr, depth: Windows, count: int) -> list[relax.Expr]:
+    """Return for each element of a kernel's depth what it meets: (N, count, C, H, W)."""
+    (kernel,), (stride,), (dilation,) = depth.kernel, depth.strides, depth.dilations
+    x = R.permute_dims(x, [0, 2, 1, 3, 4])
+    if any(depth.pads):
+        x = R.nn.pad(x, [0, 0, *depth.pads, 0, 0, 0, 0, 0, 0])
+    x, span = c.emit(x), (count - 1) * stride + 1
+    return [
+        c.emit(R.strided_slice(x, [1], [first], [first + span], [stride]))
+        for first in range(0, kernel * dilation, dilation)
+    ]
 
 
 def _without_padding(windows: Windows, sizes: Extents, w: relax.Expr) -> tuple[Windows, relax.Expr]:
@@ -191,7 +276,7 @@ def spatial_rank(shape: Extents, weight: Extents, channels: int) -> int:
     ``channels`` are those of the input that the weight is for.
     """
     rank = len(shape) - 2
-    if rank not in _CONV:
+    if not 1 <= rank <= 3:
         raise Refusal(f"it has {rank} spatial axes; one to three are supported")
     if shape[1] != channels:
         raise InvalidNode(
@@ -201,11 +286,16 @@ def spatial_rank(shape: Extents, weight: Extents, channels: int) -> int:
     return rank
 
 
-def with_bias(c: NodeContext, result: relax.Expr, index: int = 2) -> relax.Expr:
-    """Add an input, if there is one, along the channels."""
+def with_bias(
+    c: NodeContext, result: relax.Expr, index: int = 2, axes: int | None = None
+) -> relax.Expr:
+    """Add an input, if there is one, along the channels of a result with as many axes as the data.
+
+    `axes` says how many, where they are others.
+    """
     if not c.has(index):
         return result
-    shape = (1, c.shape(index)[0]) + (1,) * (len(c.shape()) - 2)
+    shape = (1, c.shape(index)[0]) + (1,) * ((axes or len(c.shape())) - 2)
     return result + c.reshaped(index, shape)
 
 

@@ -1,4 +1,4 @@
-"""Weights that only meet padding are left out, and results are those of all of them."""
+"""Convolutions become those that have schedules: two spatial axes, no weights for padding alone."""
 
 from __future__ import annotations
 
@@ -48,3 +48,43 @@ def test_weights_that_are_no_numbers_stay(rng):
     (y,) = load_and_run(model_of("the middle one", weights), {"x": x})
     assert np.isnan(y[:, 0]).all()
     assert np.isfinite(y[:, 1:]).all()
+
+
+#: Input, weights, and attributes.
+OTHER_AXES = {
+    "one": ((2, 6, 11), (8, 6, 3), {"pads": [1, 2], "strides": [2]}),
+    "one, of groups": ((1, 6, 11), (8, 3, 3), {"group": 2, "dilations": [2]}),
+    "three": ((2, 4, 5, 6, 7), (8, 4, 3, 2, 3), {"pads": [1, 0, 1, 2, 1, 0], "strides": [2, 1, 2]}),
+    "three, of groups": ((1, 6, 5, 6, 7), (8, 3, 2, 3, 3), {"group": 2, "dilations": [3, 1, 2]}),
+    "of each channel": ((2, 6, 5, 6, 7), (12, 1, 3, 3, 3), {"group": 6, "pads": [1] * 6}),
+    "along the depth": (
+        (2, 4, 9, 3, 5),
+        (8, 4, 3, 1, 1),
+        {"pads": [1, 0, 0] * 2, "strides": [2, 1, 1]},
+    ),
+    "of each frame": ((2, 4, 5, 6, 7), (8, 4, 1, 3, 3), {"pads": [0, 1, 1] * 2}),
+    "of one frame in two": ((1, 4, 5, 6, 7), (8, 4, 1, 1, 1), {"strides": [2, 2, 1]}),
+}
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("weights", ["constant", "computed"])
+@pytest.mark.parametrize("case", OTHER_AXES)
+def test_other_numbers_of_axes(case, weights, rng):
+    data, weight, attributes = OTHER_AXES[case]
+    arrays = {
+        name: rng.standard_normal(shape).astype(np.float32)
+        for name, shape in (("x", data), ("w", weight), ("b", weight[:1]))
+    }
+    inputs = ["x"] if weights == "constant" else ["x", "w"]
+    node = helper.make_node("Conv", ["x", "w", "b"], ["y"], **attributes)
+    model = graph_model(
+        [node], {name: (arrays[name].shape, "float32") for name in inputs}, ["y"],
+        {name: array for name, array in arrays.items() if name not in inputs},
+    )  # fmt: skip
+    text = load_model(model).mod["main"].script()
+    assert "R.nn.conv2d(" in text
+    assert "R.nn.conv1d(" not in text
+    assert "R.nn.conv3d(" not in text
+    feeds = {name: arrays[name] for name in inputs}
+    assert_right(load_and_run(model, feeds), onnxruntime_results(model, feeds))
