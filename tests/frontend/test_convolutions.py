@@ -88,3 +88,21 @@ def test_other_numbers_of_axes(case, weights, rng):
     assert "R.nn.conv3d(" not in text
     feeds = {name: arrays[name] for name in inputs}
     assert_right(load_and_run(model, feeds), onnxruntime_results(model, feeds))
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(
+    "attributes",
+    [{}, {"strides": [3], "pads": [1, 2]}, {"strides": [4], "output_padding": [2], "group": 2},
+     {"strides": [2], "auto_pad": "SAME_UPPER", "dilations": [2]}],
+)  # fmt: skip
+def test_transposed_along_one_axis(attributes, rng):
+    arrays = {
+        "w": rng.standard_normal((6, 4, 5)).astype(np.float32),
+        "b": rng.standard_normal(4 * attributes.get("group", 1)).astype(np.float32),
+    }
+    node = helper.make_node("ConvTranspose", ["x", "w", "b"], ["y"], **attributes)
+    model = graph_model([node], {"x": ((2, 6, 9), "float32")}, ["y"], arrays)
+    assert "R.nn.conv2d_transpose(" in load_model(model).mod["main"].script()
+    feeds = {"x": rng.standard_normal((2, 6, 9)).astype(np.float32)}
+    assert_right(load_and_run(model, feeds), onnxruntime_results(model, feeds))

@@ -7,7 +7,7 @@ extents of transposed convolutions: it gives up on some with ``output_shape``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
 from math import prod
 from typing import Any
@@ -27,7 +27,7 @@ from .quantization import difference, integer_product, per_axis_shape, requantiz
 Extents = tuple[int, ...]
 Attributes = Mapping[str, Any]
 
-_CONV_TRANSPOSE = {1: R.nn.conv1d_transpose, 2: R.nn.conv2d_transpose, 3: R.nn.conv3d_transpose}
+_CONV_TRANSPOSE = {2: R.nn.conv2d_transpose, 3: R.nn.conv3d_transpose}
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def convolve(
         )
 
     def finished(result: relax.Expr) -> relax.Expr:
-        return with_bias(c, result, axes=4) if has_bias else result
+        return with_bias(c, result) if has_bias else result
 
     if rank == 2:
         return finished(of_pictures(x, shape, windows))
@@ -286,16 +286,11 @@ def spatial_rank(shape: Extents, weight: Extents, channels: int) -> int:
     return rank
 
 
-def with_bias(
-    c: NodeContext, result: relax.Expr, index: int = 2, axes: int | None = None
-) -> relax.Expr:
-    """Add an input, if there is one, along the channels of a result with as many axes as the data.
-
-    `axes` says how many, where they are others.
-    """
+def with_bias(c: NodeContext, result: relax.Expr, index: int = 2, *, axes: int = 4) -> relax.Expr:
+    """Add an input, if there is one, along the channels of a result with so many axes."""
     if not c.has(index):
         return result
-    shape = (1, c.shape(index)[0]) + (1,) * ((axes or len(c.shape())) - 2)
+    shape = (1, c.shape(index)[0]) + (1,) * (axes - 2)
     return result + c.reshaped(index, shape)
 
 
@@ -361,11 +356,25 @@ def conv_transpose(c: NodeContext) -> relax.Expr:
     """Transposed convolution with a weight (I, O / group, spatial...), plus a bias.
 
     What Relax's operator cannot express (padding beyond the kernel, output padding of a
-    stride or more) is computed without padding, then cropped or padded.
+    stride or more) is computed without padding, then cropped or padded.  With one spatial axis it
+    is one of pictures of one row, as other convolutions are.
     """
     shape, weight = c.shape(0), c.shape(1)
-    operator = _CONV_TRANSPOSE[spatial_rank(shape, weight, weight[0])]
+    rank = spatial_rank(shape, weight, weight[0])
     windows = transposed_windows(c.attributes, weight[2:], shape[2:])
+    if rank > 1:
+        return _transposed(c, c.input(0), c.input(1), windows)
+    of_one = (1, 1, 1, 0, 0, 0, 1, 1)
+    parts = (getattr(windows, part.name) for part in fields(windows))
+    windows = TransposedWindows(*((one, *part) for one, part in zip(of_one, parts, strict=True)))
+    x, w = (c.reshaped(index, (*c.shape(index)[:2], 1, c.shape(index)[2])) for index in (0, 1))
+    result = _transposed(c, x, w, windows)
+    return R.reshape(result, c.result.shape)
+
+
+def _transposed(
+    c: NodeContext, x: relax.Expr, w: relax.Expr, windows: TransposedWindows
+) -> relax.Expr:
     native = all(
         0 <= begin < span and 0 <= end < span and 0 <= extra < stride
         for begin, end, extra, span, stride in zip(
@@ -373,11 +382,11 @@ def conv_transpose(c: NodeContext) -> relax.Expr:
         )
     )
     padding = {"padding": windows.pads, "output_padding": windows.extra} if native else {}
-    result = operator(
-        c.input(0), c.input(1), strides=windows.strides, dilation=windows.dilations,
+    result = _CONV_TRANSPOSE[len(windows.kernel)](
+        x, w, strides=windows.strides, dilation=windows.dilations,
         groups=c.attribute("group", 1), **padding,
     )  # fmt: skip
-    return with_bias(c, result if native else _cut(result, windows))
+    return with_bias(c, result if native else _cut(result, windows), axes=len(windows.kernel) + 2)
 
 
 def _cut(full: relax.Expr, windows: TransposedWindows) -> relax.Expr:
