@@ -98,7 +98,7 @@ def _failed(error: Exception) -> Outcome:
     # What a driver says of a module that was compiled is no refusal, but that it has no arithmetic
     # of halves where that was asked for.
     decided = isinstance(error, (CompileError, ModelError, TargetError))
-    decided = decided or "with --accumulate fp32" in message
+    decided = decided or "its kernels need cl_khr_fp16" in message
     if decided and not any(text in message for text in ACCIDENTS):
         return Outcome("refused", message)
     where = "".join(traceback.format_exception(error)[-3:])

@@ -24,7 +24,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
-from compiling import KINDS  # noqa: E402
+from compiling import KINDS, RIGHT  # noqa: E402
 from configurations import COLUMNS  # noqa: E402
 from drivers import processor_drivers  # noqa: E402
 from graphs import VALUES  # noqa: E402
@@ -164,22 +164,23 @@ def judge_again(folder: Path, *, optimised: bool) -> int:
     """Judge the failures in a folder with each driver, and remove the files of those that pass.
 
     What was counted as a failure and passes now, when the oracle or the compiler is mended, is
-    counted as right.
+    counted as what it is now.
     """
     drivers = processor_drivers(quick=not optimised) or [None]
     workers = [Worker(driver, optimised=optimised) for driver in drivers]
     failed = 0
-    passed: Counter[str] = Counter()
+    passed: Counter[tuple[str, str]] = Counter()
     for inputs in sorted(folder.rglob("*.npz")):
         said = inputs.with_suffix(".json")
         network, configuration = load(said)
-        verdicts = [v for w in workers for v in w.judge([network], configuration) if v.failed]
-        print(verdicts[0] if verdicts else f"{inputs.stem}: mended", flush=True)
-        failed += bool(verdicts)
-        if verdicts:
+        verdicts = [v for w in workers for v in w.judge([network], configuration)]
+        worst = next((v for v in verdicts if v.failed), None)
+        print(worst or f"{inputs.stem}: {verdicts[0].kind}", flush=True)
+        failed += worst is not None
+        if worst is not None:
             continue
         if inputs.parent.name == DRAWN:
-            passed[json.loads(said.read_text())["kind"]] += 1
+            passed[json.loads(said.read_text())["kind"], verdicts[0].kind] += 1
         for file in inputs.parent.glob(f"{glob.escape(inputs.stem)}.*"):
             file.unlink()
     for worker in workers:
@@ -188,9 +189,10 @@ def judge_again(folder: Path, *, optimised: bool) -> int:
     if passed and kept.exists():
         state = json.loads(kept.read_text())
         counts = Counts.from_json(state["counts"])
-        counts.kinds.subtract(passed)
-        counts.kinds["right"] += passed.total()
-        counts.again.update(passed)
+        for (before, now), number in passed.items():
+            counts.kinds[before] -= number
+            counts.kinds[now] += number
+            counts.again[before] += number * (now == RIGHT)
         tell(folder, counts, state["columns"], state["cpu_seconds"], state["wall_seconds"])
     return failed
 
