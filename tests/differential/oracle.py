@@ -30,8 +30,9 @@ onnxruntime.set_default_logger_severity(4)
 FEW, MANY = 6, 48
 #: The moved networks are samples: the largest deviation in some runs is below the largest there is.
 MARGIN = 2.0
+LARGEST_HALF = 65504
 #: Up to here, sums by Winograd's algorithm are finite in half precision.
-LARGEST_TILED = 65504 / 16
+LARGEST_TILED = LARGEST_HALF / 16
 #: With storage in half precision, tensors are rounded or not as fusion has it: errors that cancel
 #: in the samples need not in the module.
 MARGIN_IN_HALF = 4.0
@@ -179,8 +180,7 @@ class Oracle:
         tiled = len(sources) > 0
         # Products in half precision of what is infinite there; in fp32 it need not be.
         exceeds = self.longest_in_half > 0 and any(
-            self._values[name].dtype == np.float32
-            and largest(self._values[name]) > np.finfo(np.float16).max
+            self._values[name].dtype == np.float32 and largest(self._values[name]) > LARGEST_HALF
             for node in nodes
             if node.op_type in WEIGHTED
             for name in node.input[:2]
