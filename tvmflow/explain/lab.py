@@ -26,6 +26,7 @@ from ..module.session import find_device
 from ..runtime.devices import DeviceInfo, list_devices
 from ..runtime.json_types import JsonObject
 from ..runtime.plugin import translated
+from ..runtime.threads import use_threads
 from ..runtime.timing import Times, in_turn
 from ..schedules.lab import ON_DEVICE, Lab, Layout, Step, check_size, lab_of, steps_of, with_blocks
 from ..tuning.building import ENTRY, Memory, lower
@@ -412,13 +413,11 @@ def host_bytes() -> int:
 def prepare_threads(cores: int) -> None:
     """Have TVM's threads be as many as OpenBLAS', and sleep while they have no work.
 
-    TVM leaves half of the processors out, which might be hyper-threads, and its threads ask for
-    work for 0.1 s before they sleep, on the processor that NumPy's next call would take.  What
-    the user has set stays; threads that run already are not changed.
+    TVM's threads ask for work for 0.1 s before they sleep, on the processor that NumPy's next call
+    would take.  What the user has set stays; threads that run already are not changed.
     """
     os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
-    if "OMP_NUM_THREADS" not in os.environ:
-        os.environ.setdefault("TVM_NUM_THREADS", str(cores))
+    use_threads(cores)
 
 
 @contextmanager

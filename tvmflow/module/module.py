@@ -458,6 +458,8 @@ def load(path: str | os.PathLike[str], *, device: int = 0, check_weights: bool =
     """Open a module file that `Module.save` or ``tvmflow compile`` wrote.
 
     A library of ``tvmflow compile --standalone`` runs without TVM, which is not imported then.
+    Modules for ``llvm`` have as many threads as there are cores, unless TVM's threads run already
+    or the variables ``TVM_NUM_THREADS`` or ``OMP_NUM_THREADS`` say how many.
 
     Parameters
     ----------
