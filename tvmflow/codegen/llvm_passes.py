@@ -9,8 +9,9 @@ convergent of the function's continued fraction
 
 (J. H. Lambert 1761, C. F. Gauss 1813), which is one division of polynomials in x².
 
-*Exponentials of vectors* in fp32, and sigmoids, which are made of them.  LLVM calls ``expf`` for
-each lane, and keeps every vector in memory meanwhile.  Here they are arithmetic on whole vectors::
+*Exponentials of vectors* in fp32, and sigmoids and error functions, which are made of them.  LLVM
+calls ``expf`` for each lane, and keeps every vector in memory meanwhile.  Here they are arithmetic
+on whole vectors::
 
     exp x = 2^n · exp r      n = x / ln 2, rounded      r = x - n · ln 2
 

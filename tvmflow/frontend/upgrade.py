@@ -336,24 +336,6 @@ def _enlarged(old: _Old, attributes: _Attributes) -> _Attributes:
     return attributes
 
 
-def _without_norm(old: _Old, attributes: _Attributes) -> _Attributes:
-    """Leave out the exponent."""
-    return {k: v for k, v in attributes.items() if k != "p"}
-
-
-#: The same for operators as set 6 has them, of which only shapes are asked.
-_IN_SET_6: dict[str, tuple[int, Callable[[_Old, _Attributes], _Attributes]]] = {
-    "Cast": (5, _cast),
-    "Concat": (3, lambda old, attributes: {"axis": 1, **attributes}),
-    "Pad": (1, _pad),
-    "Reshape": (4, _whole_reshape),
-    "Split": (1, _split),
-    "Tile": (5, _repeated),
-    "Upsample": (6, _enlarged),
-    "LpPool": (1, _without_norm),
-    "GlobalLpPool": (1, _without_norm),
-}
-
 #: By operator the newest set in which a rule applies, and the rule.
 _RULES: dict[str, tuple[int, Callable[[_Old, _Attributes], _Attributes]]] = {
     **dict.fromkeys(("And", "Equal", "Greater", "Less", "Or", "Xor"), (6, _compare)),
@@ -363,4 +345,12 @@ _RULES: dict[str, tuple[int, Callable[[_Old, _Attributes], _Attributes]]] = {
     "Tile": (5, _tile),
     "LpPool": (1, _norm),
     "GlobalLpPool": (1, _norm),
+}
+#: The same for operators as set 6 has them, of which only shapes are asked.
+_IN_SET_6: dict[str, tuple[int, Callable[[_Old, _Attributes], _Attributes]]] = {
+    **_RULES,
+    "Concat": (3, lambda old, attributes: {"axis": 1, **attributes}),
+    "Reshape": (4, _whole_reshape),
+    "Tile": (5, _repeated),
+    "Upsample": (6, _enlarged),
 }

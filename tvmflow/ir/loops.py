@@ -30,8 +30,5 @@ def loop_call(
 
 def is_loop_call(value: relax.Expr) -> bool:
     """Whether it is the call of a loop."""
-    return (
-        isinstance(value, relax.Call)
-        and isinstance(value.args[0] if value.args else None, relax.ExternFunc)
-        and str(value.args[0].global_symbol).startswith(PREFIX)
-    )
+    called = value.args[0] if isinstance(value, relax.Call) and value.args else None
+    return isinstance(called, relax.ExternFunc) and str(called.global_symbol).startswith(PREFIX)

@@ -18,7 +18,7 @@ from ..ir.tensors import TensorInfo
 from ..runtime import plugin
 from ..runtime.devices import FP16_EXTENSION, opencl_devices
 from ..runtime.plugin import NO_DEVICE_REMEDIES, translate, translated
-from ..runtime.threads import physical_cores, use_threads
+from ..runtime.threads import use_threads
 from .artifact import Artifact
 from .blocked_layout import from_image, stored_as, to_blocked, to_image
 from .call_checks import call_checks
@@ -57,7 +57,7 @@ class Session:
         _check_extensions(artifact, device_index)
         self.on_host = self.target == "llvm"
         if self.on_host:
-            use_threads(physical_cores())
+            use_threads()
         self._rooms = rooms
         self._staging: dict[int, tvm_ffi.Tensor] = {}
         self._uploaded: dict[str, tvm_ffi.Tensor] = {}

@@ -8,14 +8,15 @@ from pathlib import Path
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
-def use_threads(count: int) -> None:
+def use_threads(count: int | None = None) -> None:
     """Have TVM start so many threads, unless they run already or the user says how many.
 
-    TVM takes half of the processors, which might be hyper-threads: on virtual machines, whose
-    processors are cores, half of the speed.
+    They are as many as there are cores where nothing else is said.  TVM takes half of the
+    processors, which might be hyper-threads: on virtual machines, whose processors are cores, half
+    of the speed.
     """
-    if "OMP_NUM_THREADS" not in os.environ:
-        os.environ.setdefault("TVM_NUM_THREADS", str(count))
+    if not {"OMP_NUM_THREADS", "TVM_NUM_THREADS"} & os.environ.keys():
+        os.environ["TVM_NUM_THREADS"] = str(count or physical_cores())
 
 
 def physical_cores() -> int:

@@ -178,6 +178,8 @@ class Uses:
         self.renamed = {
             b.var: b.value for b in self.bindings if isinstance(b.value, relax.Var | relax.Tuple)
         }
+        #: What loops make, as tuples.
+        self._loops = {b.var for b in self.bindings if is_loop_call(b.value)}
         #: Results of ``main``, in order.
         result = self.main.body.body
         result = self.renamed.get(result, result)
@@ -216,7 +218,10 @@ class Uses:
             if tensor is not None:
                 tensor.written_as_buffer = "not written by a primary function"
                 # A loop is a program of its own: what it computes may be of integers alone.
-                tensor.of_integers = self._is_of_loop(binding.value)
+                value = binding.value
+                tensor.of_integers = (
+                    isinstance(value, relax.TupleGetItem) and value.tuple_value in self._loops
+                )
             return
         function, arguments = call
         # A function with a schedule of its own: its accesses are not ours to change.
@@ -238,13 +243,6 @@ class Uses:
             tensor.written_as_buffer = "written by a function that has no schedule of ours"
         elif tensor is not None:
             tensor.traffic.writes += prod(tensor.shape) // CHANNELS
-
-    def _is_of_loop(self, value: relax.Expr) -> bool:
-        """True if a value is one of the results of a loop."""
-        return isinstance(value, relax.TupleGetItem) and any(
-            binding.var.same_as(value.tuple_value) and is_loop_call(binding.value)
-            for binding in self.bindings
-        )
 
     def _counts(self, expr: relax.Expr) -> bool:
         """True if a tensor is of `COUNTS`, is made of such, or is one number."""
