@@ -69,6 +69,11 @@
   ROW(clCreateImage, 96, cl_mem,                                                                   \
       (cl_context, cl_bitfield, const cl_image_format*, const cl_image_desc*, void*, cl_int*))
 
+// Of OpenCL 2.0: a driver may lack them.
+#define TVMFLOW_OPENCL_2_ENTRY_POINTS(ROW)                                                         \
+  ROW(clSVMAlloc, 126, void*, (cl_context, cl_bitfield, size_t, cl_uint))                          \
+  ROW(clSVMFree, 127, void, (cl_context, void*))
+
 #ifdef __cplusplus
 namespace tvmflow::opencl {
 
@@ -76,6 +81,7 @@ namespace tvmflow::opencl {
 struct Api {
 #define TVMFLOW_OPENCL_MEMBER(name, index, result, parameters) result(*name) parameters = nullptr;
   TVMFLOW_OPENCL_ENTRY_POINTS(TVMFLOW_OPENCL_MEMBER)
+  TVMFLOW_OPENCL_2_ENTRY_POINTS(TVMFLOW_OPENCL_MEMBER)
 #undef TVMFLOW_OPENCL_MEMBER
 };
 

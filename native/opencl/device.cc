@@ -4,7 +4,9 @@
 #include <sstream>
 #include <utility>
 
+#include "chain.h"
 #include "pocl_quirks.h"
+#include "settings.h"
 
 namespace tvmflow::opencl {
 namespace {
@@ -61,6 +63,7 @@ DeviceInfo QueryInfo(const Api& api, cl_device_id id) {
   info.global_memory_bytes = Query<cl_ulong>(api, id, CL_DEVICE_GLOBAL_MEM_SIZE);
   info.global_cache_bytes = Query<cl_ulong>(api, id, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE);
   info.max_allocation_bytes = Query<cl_ulong>(api, id, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
+  info.svm_capabilities = Query<cl_bitfield>(api, id, CL_DEVICE_SVM_CAPABILITIES);
   info.images = Query<cl_bool>(api, id, CL_DEVICE_IMAGE_SUPPORT) != CL_FALSE;
   if (info.images) {
     info.image_max_width = Query<size_t>(api, id, CL_DEVICE_IMAGE2D_MAX_WIDTH);
@@ -89,6 +92,8 @@ Device::Device(Platform platform, cl_device_id id)
   info_.assumed_processor = NameProcessor(platform_, id_);
 }
 
+Device::~Device() = default;
+
 std::string Device::Describe() const {
   return "'" + info_.name + "' (opencl:" + std::to_string(index_) + ", " + platform_.name + ")";
 }
@@ -109,13 +114,40 @@ void Device::CreateQueue() {
     queue_ = api().clCreateCommandQueue(context_, id_, 0, &code);
   }
   Check(code, [&] { return "Creating a command queue on device " + Describe(); });
+  const bool shares = info_.type & CL_DEVICE_TYPE_CPU && api().clSVMAlloc && api().clSVMFree &&
+                      info_.svm_capabilities & CL_DEVICE_SVM_FINE_GRAIN_BUFFER;
+  if (shares && CurrentSettings().chains) chain_ = std::make_unique<Chain>(*this);
   ready_.store(true, std::memory_order_release);
 }
 
 void Device::Synchronise() {
   if (!ready_.load(std::memory_order_acquire)) return;  // Nothing was ever queued.
-  Check(api().clFinish(queue_), [&] { return "Waiting for device " + Describe(); });
+  Check(api().clFinish(queue()), [&] { return "Waiting for device " + Describe(); });
   NoteSynchronised();
+}
+
+void Device::FlushChain() {
+  if (!chain_->is_empty()) chain_->Flush();
+}
+
+void Device::LaunchChain() noexcept {
+  try {
+    queue();
+  } catch (const Error&) {
+    // Whoever waits for the results is told by the driver.
+  }
+}
+
+void Device::NoteChainFinished() { chain_->NoteSynchronised(); }
+
+void* Device::AllocateShared(size_t bytes) {
+  return api().clSVMAlloc(context(), CL_MEM_READ_WRITE | CL_MEM_SVM_FINE_GRAIN_BUFFER, bytes, 0);
+}
+
+void Device::FreeShared(void* address) {
+  LaunchChain();
+  api().clFinish(queue_);
+  api().clSVMFree(context_, address);
 }
 
 void Device::CallWhenSynchronised(SynchronisationTask* task) {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -38,6 +39,7 @@ struct DeviceInfo {
   size_t image_max_height = 0;
   size_t image_max_array = 0;
   cl_uint image_pitch_alignment = 0;
+  cl_bitfield svm_capabilities = 0;
   // Processor that kernels are compiled for where the driver did not know the real one.
   std::string assumed_processor;
 
@@ -54,11 +56,14 @@ class SynchronisationTask {
   ~SynchronisationTask() = default;
 };
 
+class Chain;
+
 class Device {
  public:
   // Reads the device's facts; nothing is allocated on it yet.
   Device(Platform platform, cl_device_id id);
   Device(const Device&) = delete;
+  ~Device();
 
   const Platform& platform() const { return platform_; }
   const Api& api() const { return *platform_.api; }
@@ -77,8 +82,20 @@ class Device {
   }
   cl_command_queue queue() {
     Initialise();
+    if (chain_) FlushChain();
     return queue_;
   }
+  // The chain of launches, where kernels can be launched so; else null.
+  Chain* chain() {
+    Initialise();
+    return chain_.get();
+  }
+  // Launches what the chain has noted; what the driver refuses is lost.
+  void LaunchChain() noexcept;
+  // Memory that both the host and kernels reach by its address, or null.
+  void* AllocateShared(size_t bytes);
+  // Frees it when all that is queued has been done.
+  void FreeShared(void* address);
   // Whether the queue's events tell when kernels ran.
   bool measures_kernels() {
     Initialise();
@@ -88,6 +105,7 @@ class Device {
   void Synchronise();
   // To be called after another blocking command on the queue.
   void NoteSynchronised() {
+    if (chain_) NoteChainFinished();
     if (has_tasks_.load(std::memory_order_relaxed)) [[unlikely]]
       RunTasks();
   }
@@ -108,6 +126,8 @@ class Device {
       CreateQueue();
   }
   void CreateQueue();
+  void FlushChain();
+  void NoteChainFinished();
   void RunTasks();
 
   Platform platform_;
@@ -120,6 +140,7 @@ class Device {
   cl_command_queue queue_ = nullptr;
   bool measures_kernels_ = true;
   Profiler profiler_{*this};
+  std::unique_ptr<Chain> chain_;
   std::mutex tasks_mutex_;
   std::atomic<bool> has_tasks_{false};
   std::vector<SynchronisationTask*> tasks_;

@@ -77,6 +77,15 @@ std::shared_ptr<const Api> ResolveApi(void* handle, bool exported, cl_platform_i
   complete = complete && api->name;
   TVMFLOW_OPENCL_ENTRY_POINTS(TVMFLOW_OPENCL_RESOLVE)
 #undef TVMFLOW_OPENCL_RESOLVE
+  // An older driver's table ends before these.
+  if (!complete || PlatformText(*api, platform, CL_PLATFORM_VERSION) < "OpenCL 2")
+    return complete ? api : nullptr;
+#define TVMFLOW_OPENCL_RESOLVE(name, index, result, parameters)                                    \
+  if (exported) api->name = reinterpret_cast<result(*) parameters>(dlsym(handle, #name));          \
+  if (!api->name && platform->dispatch)                                                            \
+    api->name = reinterpret_cast<result(*) parameters>(platform->dispatch[index]);
+  TVMFLOW_OPENCL_2_ENTRY_POINTS(TVMFLOW_OPENCL_RESOLVE)
+#undef TVMFLOW_OPENCL_RESOLVE
   return complete ? api : nullptr;
 }
 

@@ -90,8 +90,12 @@ Memory* AllocateBuffer(Device& device, size_t bytes) {
   const size_t allocated = std::max<size_t>(bytes, 1);
   cl_int code = CL_SUCCESS;
   auto memory = std::make_unique<Memory>();
+  if (device.chain()) memory->address = device.AllocateShared(allocated);
+  // A buffer in shared memory is that memory (OpenCL 2.0, 5.2.1).
+  const cl_bitfield flags = CL_MEM_READ_WRITE | (memory->address ? CL_MEM_USE_HOST_PTR : 0);
   memory->handle =
-      device.api().clCreateBuffer(device.context(), CL_MEM_READ_WRITE, allocated, nullptr, &code);
+      device.api().clCreateBuffer(device.context(), flags, allocated, memory->address, &code);
+  if (code != CL_SUCCESS && memory->address) device.FreeShared(memory->address);
   Check(code, [&] {
     return "Allocating a buffer of " + std::to_string(bytes) + " bytes on device " +
            device.Describe() + ", whose largest allocation is " +
@@ -132,6 +136,7 @@ void Release(Memory* memory) {
   if (!memory) return;
   // The driver keeps the memory until queued commands that use it are done.
   memory->device->api().clReleaseMemObject(memory->handle);
+  if (memory->address) memory->device->FreeShared(memory->address);
   delete memory;
 }
 

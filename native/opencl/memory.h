@@ -32,6 +32,8 @@ struct ImageShape {
 // An allocation on a device.
 struct Memory {
   cl_mem handle = nullptr;
+  // Where kernels find it (Device::AllocateShared); null if only the driver knows.
+  void* address = nullptr;
   Device* device = nullptr;
   size_t bytes = 0;  // of the buffer, or of the image's texels without padding
   bool is_image = false;

@@ -1,5 +1,7 @@
 #include "program.h"
 
+#include "chain.h"
+#include "chain_source.h"
 #include "host_processor.h"
 #include "settings.h"
 
@@ -26,7 +28,11 @@ Program::Program(std::vector<KernelSource> kernels)
       ready_(std::make_unique<std::array<std::atomic<Kernel*>, kReadySlots>[]>(kernels_.size())) {}
 
 Program::~Program() {
-  for (auto& [device, state] : devices_) state.kernels.clear();
+  for (auto& [device, state] : devices_) {
+    if (state.driver) device->LaunchChain();
+    state.kernels.clear();
+    state.driver.reset();
+  }
 }
 
 Program::OnDevice& Program::StateOf(Device& device) {
@@ -38,10 +44,53 @@ Program::OnDevice& Program::StateOf(Device& device) {
   return state;
 }
 
+bool Program::Chained(size_t index, Device& device, size_t groups, const Argument* arguments,
+                      size_t count) {
+  if (device.profiler().active()) return false;
+  Kernel* const driver = DriverFor(device);
+  if (!driver || members_[index] < 0) return false;
+  return device.chain()->Add(*driver, members_[index], groups, arguments, count);
+}
+
+Kernel* Program::DriverFor(Device& device) {
+  const size_t slot = static_cast<size_t>(device.index());
+  if (slot >= kReadySlots || !device.chain()) return nullptr;
+  ChainOf& chain = chains_[slot];
+  if (!chain.tried.load(std::memory_order_acquire)) [[unlikely]] {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!chain.tried.load(std::memory_order_relaxed)) chain.driver = BuildChain(device);
+    chain.tried.store(true, std::memory_order_release);
+  }
+  return chain.driver;
+}
+
+Kernel* Program::BuildChain(Device& device) {
+  ChainSource source = MakeChainSource(kernels_);
+  if (members_.empty()) members_ = std::move(source.members);
+  if (source.text.empty()) return nullptr;
+  OnDevice& state = StateOf(device);
+  // Functions of OpenCL C 2.0, in the version that the device has.
+  const bool is_3 = device.info().opencl_version >= "3";
+  const std::string options = BuildOptions(device) + " -cl-std=" + (is_3 ? "CL3.0" : "CL2.0");
+  try {
+    state.chain = Built(device, {kChainKernel}, source.text, options);
+  } catch (const Error& error) {
+    if (error.kind() != "KernelBuildError") throw;
+    // Each kernel by itself, then: it tells what is wrong with it.
+    return nullptr;
+  }
+  state.driver =
+      std::make_unique<Kernel>(device, state.chain->handle(), kChainKernel, state.chain.get());
+  return state.driver.get();
+}
+
 void Program::Prebuild(Device& device) {
+  Kernel* const driver = DriverFor(device);
   std::lock_guard<std::mutex> lock(mutex_);
   OnDevice& state = StateOf(device);
-  for (size_t i = 0; i < kernels_.size(); ++i) BuildProgram(i, device, state).Complete();
+  if (driver) state.chain->Complete();
+  for (size_t i = 0; i < kernels_.size(); ++i)
+    if (!driver || members_[i] < 0) BuildProgram(i, device, state).Complete();
 }
 
 Kernel& Program::Build(size_t index, Device& device) {

@@ -11,14 +11,9 @@
 
 #include "built_programs.h"
 #include "kernel.h"
+#include "program_text.h"
 
 namespace tvmflow::opencl {
-
-// The OpenCL C source of one kernel with the declarations it needs.
-struct KernelSource {
-  std::string name;
-  std::string text;
-};
 
 // All kernels are built together as one OpenCL program: a driver's compiler spends
 // most of its time on OpenCL's own declarations, once for each program (PoCL 90 ms).
@@ -46,6 +41,11 @@ class Program {
     return Build(index, device);
   }
 
+  // Launches a kernel of one axis, in groups of one item, as part of the device's chain.  Returns
+  // false where it has to be launched by itself.
+  bool Chained(size_t index, Device& device, size_t groups, const Argument* arguments,
+               size_t count);
+
  private:
   // What exists on one device.  Kernels go before the programs they were made from.
   struct OnDevice {
@@ -53,9 +53,20 @@ class Program {
     bool whole_failed = false;
     std::vector<std::shared_ptr<ProgramBuild>> single;  // by kernel, where needed
     std::vector<std::unique_ptr<Kernel>> kernels;
+    // All that can be in a chain as one kernel.
+    std::shared_ptr<ProgramBuild> chain;
+    std::unique_ptr<Kernel> driver;
+  };
+  // By device: the driver, or that there is none.
+  struct ChainOf {
+    std::atomic<bool> tried{false};
+    Kernel* driver = nullptr;
   };
   static constexpr size_t kReadySlots = 8;
 
+  // The kernel that runs chains on `device`, or null.
+  Kernel* DriverFor(Device& device);
+  Kernel* BuildChain(Device& device);
   OnDevice& StateOf(Device& device);
   Kernel& Build(size_t index, Device& device);
   ProgramBuild& BuildProgram(size_t index, Device& device, OnDevice& state);
@@ -63,6 +74,9 @@ class Program {
   std::vector<KernelSource> kernels_;
   // Kernels of the first devices, readable without the lock.
   std::unique_ptr<std::array<std::atomic<Kernel*>, kReadySlots>[]> ready_;
+  std::array<ChainOf, kReadySlots> chains_;
+  // By kernel, its number in chains, once a chain was built.
+  std::vector<int> members_;
   std::mutex mutex_;
   std::map<Device*, OnDevice> devices_;
 };

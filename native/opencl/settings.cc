@@ -27,6 +27,7 @@ Settings FromEnvironment() {
   settings.device = Environment("TVMFLOW_OPENCL_DEVICE");
   settings.build_options = Environment("TVMFLOW_OPENCL_OPTIONS");
   settings.cache_enabled = Environment("TVMFLOW_CACHE") != "0";
+  settings.chains = Environment("TVMFLOW_CHAINS") != "0";
   if (const std::string kept = Environment("TVMFLOW_KEPT_PROGRAMS"); !kept.empty())
     settings.kept_programs = std::strtoul(kept.c_str(), nullptr, 10);
   settings.few_declarations = Environment("TVMFLOW_FEW_DECLARATIONS") == "1";

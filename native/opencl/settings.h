@@ -22,6 +22,8 @@ struct Settings {
   // Whether PoCL compiles a program with the declarations that it needs instead of all of
   // OpenCL C's (TVMFLOW_FEW_DECLARATIONS=1): for who builds many programs of one kernel.
   bool few_declarations = false;
+  // Whether kernels of a CPU are launched together (TVMFLOW_CHAINS=0 says no); see chain.h.
+  bool chains = true;
   // Programs that stay built after their modules are gone (TVMFLOW_KEPT_PROGRAMS).
   size_t kept_programs = 8;
   // Folder of the built programs; empty when no folder can be named.

@@ -174,7 +174,10 @@ void KernelLauncher::operator()(const tvm::ffi::AnyView* args, int32_t count) co
         break;
     }
   }
-  program_->KernelFor(index_, OpenClDeviceApi::CurrentDevice()).Launch(list, arguments, size);
+  opencl::Device& device = OpenClDeviceApi::CurrentDevice();
+  const bool is_line = dimensions_ == 1 && size.local[0] == 1;
+  if (is_line && program_->Chained(index_, device, size.global[0], list, arguments)) return;
+  program_->KernelFor(index_, device).Launch(list, arguments, size);
 }
 
 }  // namespace tvmflow::tvm_plugin

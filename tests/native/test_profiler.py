@@ -10,7 +10,10 @@ from shutil import which
 import pytest
 
 NATIVE = Path(__file__).parents[2] / "native" / "opencl"
-SOURCES = ("profiler", "device", "errors", "pocl_quirks", "host_processor", "pocl_declarations")
+SOURCES = (
+    "profiler", "device", "errors", "pocl_quirks", "host_processor", "pocl_declarations", "chain",
+    "kernel", "memory", "settings",
+)  # fmt: skip
 
 
 def test_sessions_end_beside_other_threads_launches(tmp_path: Path):

@@ -22,7 +22,8 @@ are right.  The error is below 1.1 units in the last place; NaN stays NaN.  Sing
 *Functions of functions*, such as Mish, x · tanh(log(1 + exp x)).  TVM's code generator tells its
 analysis what each name stands for, which puts it in place of the name: a function has some dozens
 of names' uses, one of one thousands, and the third takes minutes.  So what such a function is
-computed from is stored first, if it contains another one; LLVM makes a register of it.
+computed from is stored first, if it contains another one; LLVM makes a register of it.  An error
+function contains one, and is stored part by part.
 
 *Private memory* of kernels is on the stack, where LLVM makes registers of it.  TVM asks its runtime
 for each buffer in the scope ``local``, once for every tile, and what comes back may be anybody's
@@ -152,24 +153,21 @@ def _exp_of_vector(argument: tirx.Expr) -> tuple[_Steps, tirx.Expr]:
     return steps, _polynomial(_POWER, rest) * power_of_2(half) * power_of_2(whole - half)
 
 
-def _erf_of_vector(argument: tirx.Expr) -> tuple[_Steps, tirx.Expr]:
+#: Gives a value a name, or another place to be read from.
+_Named = Callable[[tirx.Expr], tirx.Expr]
+
+
+def _erf_of_vector(argument: tirx.Expr, named: _Named, exp: _Named) -> tirx.Expr:
     """The error function of a vector in fp32."""
     dtype = argument.ty.dtype
     one, end, zero = (tirx.const(value, dtype) for value in (1.0, END, 0.0))
-    x, size, limited, tail = (
-        tirx.Var(name, dtype) for name in ("number", "size", "limited", "tail")
-    )
-    between, power = _exp_of_vector(_polynomial(TAIL, limited))
-    steps = [
-        (x, argument),
-        (size, tirx.Select(x < zero, zero - x, x)),
-        (limited, tirx.Select(size > end, end, size)),
-        *between,
-        (tail, one - power),
-    ]
+    x = named(argument)
+    size = named(tirx.Select(x < zero, zero - x, x))
+    limited = named(tirx.Select(size > end, end, size))
+    tail = named(one - exp(_polynomial(TAIL, limited)))
     near_0 = x + x * _polynomial(NEAR_0, x * x)
     signed = tirx.Select(x < zero, zero - tail, tail)
-    return steps, tirx.Select(size < tirx.const(BEGIN, dtype), near_0, signed)
+    return tirx.Select(size < tirx.const(BEGIN, dtype), near_0, signed)
 
 
 @node_pass(Call, targets=("llvm",))
@@ -178,10 +176,21 @@ def WriteExponentials(call: Call) -> tirx.Expr:
     if (name := op_name(call)) not in ("tirx.exp", "tirx.sigmoid", ERF):
         return call
     (argument,), dtype = call.args, call.ty.dtype
-    if dtype.lanes == 1 or dtype != _FP32.with_lanes(dtype.lanes):
+    if not _is_vector(call):
         return tirx.erf(argument) if name == ERF else call
     if name == ERF:
-        return _named(*_erf_of_vector(argument))
+        steps: _Steps = []
+
+        def named(value: tirx.Expr) -> tirx.Var:
+            steps.append((tirx.Var(f"part_{len(steps)}", dtype), value))
+            return steps[-1][0]
+
+        def exp(value: tirx.Expr) -> tirx.Expr:
+            between, power = _exp_of_vector(value)
+            steps.extend(between)
+            return power
+
+        return _named(steps, _erf_of_vector(argument, named, exp))
     if name == "tirx.exp":
         return _named(*_exp_of_vector(argument))
     one, zero = tirx.const(1, dtype), tirx.const(0, dtype)
@@ -193,6 +202,11 @@ def WriteExponentials(call: Call) -> tirx.Expr:
 _NAMED = ("tirx.exp", "tirx.sigmoid", ERF, *_FUNCTIONS)
 
 
+def _is_vector(call: Call) -> bool:
+    dtype = call.ty.dtype
+    return dtype.lanes > 1 and dtype == _FP32.with_lanes(dtype.lanes)
+
+
 def _is_named(node: object) -> bool:
     return isinstance(node, Call) and op_name(node) in _NAMED
 
@@ -202,23 +216,30 @@ def StoreArguments(store: tirx.BufferStore) -> tirx.Stmt:
     """Compute what a function is of before it, if that contains a function."""
     before: list[tirx.Stmt] = []
 
-    def stored(call: Call) -> Call:
-        """Calls come with the inner ones first."""
-        (argument,) = call.args
-        if not any(_is_named(inner) for inner in nodes_in(argument, Call)):
-            return call
-        dtype = argument.ty.dtype
+    def put(value: tirx.Expr) -> tirx.BufferLoad:
+        dtype = value.ty.dtype
         buffer = tirx.decl_buffer(
             (dtype.lanes,), str(dtype.with_lanes(1)), f"argument_{len(before) // 2}", scope="local"
         )
         place = tirx.const(0, "int32")
         if dtype.lanes > 1:
             place = tirx.Ramp(place, 1, dtype.lanes)
-        before.extend([tirx.AllocBuffer(buffer), tirx.BufferStore(buffer, argument, [place])])
-        return Call(call.op, [tirx.BufferLoad(buffer, [place])], call.attrs, ret_ty=call.ty)
+        before.extend([tirx.AllocBuffer(buffer), tirx.BufferStore(buffer, value, [place])])
+        return tirx.BufferLoad(buffer, [place])
+
+    def stored(call: Call) -> tirx.Expr:
+        """Calls come with the inner ones first."""
+        (argument,) = call.args
+        if op_name(call) == ERF and _is_vector(call):
+            return _erf_of_vector(argument, put, lambda value: tirx.exp(put(value)))
+        if not any(_is_named(inner) for inner in nodes_in(argument, Call)):
+            return call
+        return Call(call.op, [put(argument)], call.attrs, ret_ty=call.ty)
 
     calls = [call for call in nodes_in(store.value, Call) if _is_named(call)]
-    if len(calls) < 2 or any(_is_lazy(node) for node in nodes_in(store.value, Call, tirx.Let)):
+    if len(calls) < 2 and not any(op_name(call) == ERF and _is_vector(call) for call in calls):
+        return store
+    if any(_is_lazy(node) for node in nodes_in(store.value, Call, tirx.Let)):
         return store
     value = tvm_ffi.structural_map(
         store.value, (Call, lambda call: stored(call) if _is_named(call) else call)

@@ -1,0 +1,14 @@
+// The source of a kernel.
+#pragma once
+
+#include <string>
+
+namespace tvmflow::opencl {
+
+// The OpenCL C source of one kernel with the declarations it needs.
+struct KernelSource {
+  std::string name;
+  std::string text;
+};
+
+}  // namespace tvmflow::opencl
