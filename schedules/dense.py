@@ -264,8 +264,10 @@ def apply_packed(workload: Workload, anchor: Block, knobs: Knobs) -> s_tir.Sched
     picked = None if whole else sch.cache_write(anchor, 0, "local")
     m, mi = sch.split(m, [None, knobs.tile_m])
     n, ni, lane = sch.split(n, [None, knobs.tile_n, block])
-    sch.reorder(*batch, m, n, mi, ni, lane)
-    item = workload.bind_outer([*batch, m, n], knobs.group_size)
+    # On a CPU, rows before columns would read all weights anew for each tile of rows.
+    outer = [n, m] if workload.is_cpu else [m, n]
+    sch.reorder(*batch, *outer, mi, ni, lane)
+    item = workload.bind_outer([*batch, *outer], knobs.group_size)
     if picked is not None:
         # A scope of its own: TVM would give it the memory of the sums.
         sch.set_scope(picked, 0, "local.picked")

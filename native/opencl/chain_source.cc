@@ -12,6 +12,10 @@ namespace {
 constexpr std::string_view kOneItem = "__attribute__((reqd_work_group_size(1, 1, 1)))\n";
 constexpr std::string_view kKernel = "__kernel void ";
 constexpr std::string_view kGroup = "get_group_id(0)";
+// Written out in the kernel that calls them, functions take PoCL's compiler more than twice as
+// long. By itself one that takes no vectors would have those of 512 bits halved (LLVM's attribute
+// "min-legal-vector-width").
+constexpr std::string_view kFunction = "__attribute__((noinline, min_vector_width(512))) void ";
 // What a function of a group's number is not: items that work together, other axes, and memory
 // that is not behind a pointer to global memory.
 constexpr std::array<std::string_view, 7> kForeign = {
@@ -70,9 +74,9 @@ std::optional<Member> AsFunction(const KernelSource& kernel) {
     parameters.remove_prefix(std::min(comma + 1, parameters.size()));
   }
   const bool takes_none = open == close;
-  text.replace(begin, kOneItem.size() + head.size(),
-               "__attribute__((noinline)) void " + function + "(size_t tvmflow_group" +
-                   (takes_none ? "" : ", "));
+  text.replace(
+      begin, kOneItem.size() + head.size(),
+      std::string(kFunction) + function + "(size_t tvmflow_group" + (takes_none ? "" : ", "));
   for (size_t at = text.find(kGroup); at != std::string::npos; at = text.find(kGroup, at))
     text.replace(at, kGroup.size(), "tvmflow_group");
   return Member{std::move(text), call + ")"};

@@ -30,6 +30,7 @@ from ..graph.attention import fuse_attention
 from ..graph.cuda_graph import CaptureGraph, StageBoundary
 from ..graph.layout.interface import block_interface
 from ..graph.layout.layout import LayoutPass
+from ..graph.gates import KeepGatesApart
 from ..graph.legalize import LEGALIZE, AnnotateCustomOperators, DecomposeCumsum, not_legalized
 from ..graph.memory import HoistWorkspaces, plan_memory
 from ..graph.ranks import RankShortRows
@@ -79,6 +80,7 @@ def fuse(job: Compilation) -> list[Pass]:
         transform.LegalizeOps(LEGALIZE),
         transform.AnnotateTIROpPattern(),
         AnnotateCustomOperators,
+        KeepGatesApart,
         fuse_operators(job),
         transform.FuseTIR(),
         # A reshape is a view in the virtual machine, not a kernel.
