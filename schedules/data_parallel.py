@@ -195,9 +195,14 @@ def regroup(
 
 def _bases(block: s_tir.SBlock) -> dict[tirx.Var, int]:
     """Divisors of variables whose remainder occurs."""
+    analyzer = Analyzer()
+    for axis in block.iter_vars:
+        analyzer.bind(axis.var, axis.dom)
+    indices = [index for load in nodes_in(block.body, TensorLoad) for index in load.indices]
     return {
         node.a: int(node.b)
-        for node in nodes_in(block.body, tirx.FloorMod)
+        for index in indices
+        for node in nodes_in(analyzer.simplify(index), tirx.FloorMod)
         if isinstance(node.b, tirx.IntImm) and any(node.a.same_as(v.var) for v in block.iter_vars)
     }
 

@@ -80,12 +80,25 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 def match(workload: Workload) -> Shape:
     """The shape of a function that becomes one data-parallel block."""
-    # On a copy, because whoever applies knobs does the same again.
-    copy = Workload.of(workload.sch.mod["main"], workload.target)
-    block, nest = one_block(copy)
+    copy, block, nest, lanes = _in_vectors(workload)
     *outer, inner = nest.extents
-    texels = copy.writes_texture(block)
-    return Shape(prod(outer), inner, widest_vector(copy, block, nest), texels=texels)
+    return Shape(prod(outer), inner, lanes, texels=copy.writes_texture(block))
+
+
+def _in_vectors(workload: Workload) -> tuple[Workload, Block, Nest, int]:
+    """The one block of a copy, because whoever applies knobs does the same again, and its lanes.
+
+    On a CPU axes are two where only so there are neighbours: channels that were in blocks, and are
+    none after a transposition, are still in runs of a block.
+    """
+    found = []
+    for digits in (False, True) if workload.is_cpu else (False,):
+        copy = Workload.of(workload.sch.mod["main"], workload.target)
+        block, nest = one_block(copy, digits)
+        found.append((copy, block, nest, widest_vector(copy, block, nest)))
+        if found[-1][-1] > 1:
+            return found[-1]
+    return found[0]
 
 
 def one_block(workload: Workload, digits: bool = False) -> tuple[Block, Nest]:
@@ -109,6 +122,6 @@ def one_block(workload: Workload, digits: bool = False) -> tuple[Block, Nest]:
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Distribute the one block by ``knobs``."""
-    block, nest = one_block(workload)
-    distribute(workload, block, nest, knobs.vector, knobs.items, knobs.group_size)
-    return workload.sch
+    copy, block, nest, _ = _in_vectors(workload)
+    distribute(copy, block, nest, knobs.vector, knobs.items, knobs.group_size)
+    return copy.sch
