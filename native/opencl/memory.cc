@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <memory>
 
 namespace tvmflow::opencl {
@@ -144,6 +145,11 @@ void CopyFromHost(const void* source, Memory& destination, size_t offset, size_t
   if (bytes == 0) return;
   CheckWhole(destination, offset, bytes);
   Device& device = *destination.device;
+  if (destination.address) {
+    device.Synchronise();
+    std::memcpy(static_cast<char*>(destination.address) + offset, source, bytes);
+    return;
+  }
   cl_int code;
   if (destination.is_image) {
     const Region region(destination.image);
@@ -161,6 +167,11 @@ void CopyToHost(const Memory& source, size_t offset, void* destination, size_t b
   if (bytes == 0) return;
   CheckWhole(source, offset, bytes);
   Device& device = *source.device;
+  if (source.address) {
+    device.Synchronise();
+    std::memcpy(destination, static_cast<const char*>(source.address) + offset, bytes);
+    return;
+  }
   cl_int code;
   if (source.is_image) {
     const Region region(source.image);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import closing
 from itertools import pairwise
 
@@ -79,6 +80,7 @@ CHAINS = {
     "exponentials": ["Exp"] * 3,
     "mish": ["Mish", "Mish"],
     "hyperbolic": ["Tanh", "Atanh", "Tanh", "Tanh"],
+    "errors": ["Erf", "Erf", "Erf"],
     "sigmoids": ["Sigmoid", "Softplus", "Sigmoid", "Elu"],
 }
 
@@ -100,7 +102,7 @@ def test_functions_of_functions(name, shape, rng):
         "Exp": np.exp, "Tanh": np.tanh, "Atanh": np.arctanh,
         "Mish": lambda a: a * np.tanh(np.log1p(np.exp(a))),
         "Sigmoid": lambda a: 1 / (1 + np.exp(-a)), "Softplus": lambda a: np.log1p(np.exp(a)),
-        "Elu": lambda a: np.where(a > 0, a, np.expm1(a)),
+        "Erf": np.vectorize(math.erf), "Elu": lambda a: np.where(a > 0, a, np.expm1(a)),
     }  # fmt: skip
     wanted = x.astype(np.float64)
     for op_type in CHAINS[name]:

@@ -135,6 +135,20 @@ def test_four_channels_are_stored_together(channels, storage):
     assert kinds >= {"pad", "concat", "slice", "take", "view", "resize"}
 
 
+@pytest.mark.parametrize(("channels", "vector"), [(48, 16), (40, 1)])
+def test_channels_turned_to_the_end_are_vectors_of_a_block_on_a_cpu(channels, vector):
+    """As behind the depthwise layer of a transformer's: blocks, rows, columns, channels of a block
+    become rows and channels.
+    """
+    blocks = -(-channels // 16)
+    x = te.placeholder((1, blocks, 5, 7, 16), name="x")
+    turned = te.compute(
+        (1, 35, channels), lambda _, p, c: x[0, c // 16, p // 7, p % 7, c % 16] * 2, name="turned"
+    )
+    found = scheduled(te.create_prim_func([x, turned]), "cpu")
+    assert (found.family, found.knobs["vector"]) == ("moving", vector)
+
+
 def test_seams_of_rows_are_loops_of_their_own_on_a_cpu():
     """Two parts of a row of 60: one loop over 40 elements and one over 20, without a test."""
     function = concat(2, (8, 9, 40), (8, 9, 20))

@@ -28,9 +28,9 @@ from ..errors import CompileError, TvmflowError
 from ..frontend import ImportedModel, load_model
 from ..graph.attention import fuse_attention
 from ..graph.cuda_graph import CaptureGraph, StageBoundary
+from ..graph.gates import KeepGatesApart
 from ..graph.layout.interface import block_interface
 from ..graph.layout.layout import LayoutPass
-from ..graph.gates import KeepGatesApart
 from ..graph.legalize import LEGALIZE, AnnotateCustomOperators, DecomposeCumsum, not_legalized
 from ..graph.memory import HoistWorkspaces, plan_memory
 from ..graph.ranks import RankShortRows
