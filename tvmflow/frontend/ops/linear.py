@@ -87,12 +87,63 @@ def _with_addend(c: NodeContext, product: relax.Expr) -> relax.Expr:
 
 @converts("Einsum")
 def einsum(c: NodeContext) -> relax.Expr:
-    """Einstein summation."""
+    """Einstein summation; of two operands, whose shared axes are summed or kept, as a product."""
     equation = c.required("equation").replace(" ", "")
     operands = c.inputs()
     assert all(dtype_of(operand) == c.result.dtype for operand in operands)
-
+    axes = _product_axes(equation)
+    if axes is not None and np.dtype(c.result.dtype).kind == "f":
+        return _einsum_product(c, *axes)
     return c.builder.call_te(partial(topi.einsum, equation), *operands, primfunc_name_hint="einsum")
+
+
+def _product_axes(equation: str) -> tuple[str, str, str] | None:
+    """The axes of two operands and of the result of a sum that is a (batched) matrix product."""
+    inputs, arrow, result = equation.partition("->")
+    left, comma, right = inputs.partition(",")
+    if not comma or "," in right or "." in equation:
+        return None
+    if not arrow:
+        # Axes that occur once, by their names.
+        result = "".join(sorted(a for a in left + right if (left + right).count(a) == 1))
+    whole = all(len(set(axes)) == len(axes) for axes in (left, right, result))
+    # An axis of one operand alone would be summed before the product.
+    alone = (set(left) ^ set(right)) - set(result)
+    summed = set(left) & set(right) - set(result)
+    if not whole or alone or not summed or not set(result) <= set(left + right):
+        return None
+    if not set(left) - set(right) or not set(right) - set(left):
+        return None  # sums of rows
+    return left, right, result
+
+
+def _einsum_product(c: NodeContext, left: str, right: str, result: str) -> relax.Expr:
+    """Axes in order, and those of rows, depth and columns together, for a product of matrices."""
+    sizes = dict(zip(left + right, (*c.shape(0), *c.shape(1)), strict=True))
+    batch = [a for a in result if a in left and a in right]
+    rows = [a for a in result if a in left and a not in right]
+    columns = [a for a in result if a in right and a not in left]
+    depth = [a for a in left if a in right and a not in result]
+
+    def matrices(operand: int, axes: str, first: list[str], second: list[str]) -> relax.Expr:
+        order = [*batch, *first, *second]
+        value = c.input(operand)
+        if order != list(axes):
+            value = c.emit(R.permute_dims(value, [axes.index(a) for a in order]))
+        if len(first) == len(second) == 1:
+            return value
+        return c.emit(R.reshape(value, [*shape(batch), prod(shape(first)), prod(shape(second))]))
+
+    def shape(axes: list[str]) -> list[int]:
+        return [sizes[a] for a in axes]
+
+    product = R.matmul(matrices(0, left, rows, depth), matrices(1, right, depth, columns))
+    order = [*batch, *rows, *columns]
+    if len(rows) + len(columns) > 2:
+        product = R.reshape(c.emit(product), shape(order))
+    if order == list(result):
+        return product
+    return R.permute_dims(c.emit(product), [order.index(a) for a in result])
 
 
 #: The largest matrix whose determinant is written out: of 24 products.

@@ -1,0 +1,234 @@
+"""Times of the zoo's networks on this machine's CPU, beside ONNX Runtime, OpenVINO and ncnn.
+
+Each network is exported (`zoo.py`, which verifies them) and compiled, untuned.  Then each engine
+has a process of its own, in which it and ONNX Runtime take turns of a third of a second, with a
+pause between, as threads of some engines spin for a while after a call.  OpenCL modules run on
+PoCL and on Intel's runtime, where these are installed.
+
+    python -m pip install 'tvmflow[zoo,peers,cpu-opencl]'
+    python benchmarks/zoo_speed.py [--only resnet] [--kinds float int8] [--exports FOLDER]
+
+Geometric means and the slowest networks are printed; results/zoo_speed.json is written after each
+network, and what is there already is measured again only with --again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from ctypes.util import find_library
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peers
+import zoo
+from common import RESULTS, machine, report, write_json
+
+import tvmflow
+
+#: Names of engines; what tvmflow's are compiled for, and the library that opens the driver.
+OURS: dict[str, tuple[str, str | None]] = {
+    "llvm": ("llvm", None),
+    "opencl, PoCL": ("opencl", find_library("pocl")),
+    "opencl, Intel": ("opencl", f"{sys.prefix}/lib/libintelocl.so"),
+}
+OTHERS: dict[str, Callable[[Path, np.ndarray], peers.Runner]] = {
+    "OpenVINO": peers.openvino, "ncnn": peers.ncnn(vulkan=False),
+}  # fmt: skip
+#: Seconds of a turn, and between turns; turns of each of two engines.
+TURN_S, PAUSE_S, TURNS = 0.35, 0.15, 3
+#: Outputs that differ more, by their largest number, are of another network.
+DIFFERENT = 2e-2
+
+
+def turns(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Median times in ms of engines that take turns."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(TURNS):
+        for name, run in runs.items():
+            time.sleep(PAUSE_S)
+            run()
+            end = time.perf_counter() + TURN_S
+            while (started := time.perf_counter()) < end or len(times[name]) < 3:
+                run()
+                times[name].append((time.perf_counter() - started) * 1e3)
+    return {name: round(statistics.median(found), 4) for name, found in times.items()}
+
+
+def time_engine(path: Path, engine: str, module: Path | None) -> dict[str, Any]:
+    """What a process of its own does: an engine and ONNX Runtime, in turn."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    given = zoo.feeds(path, 0)
+    wanted = session.run(None, given)
+    result: dict[str, Any] = {}
+    if module is not None:
+        opened = tvmflow.load(module)
+        started = time.perf_counter()
+        got = opened(given)
+        result["first_call_s"] = round(time.perf_counter() - started, 2)
+        error = max(
+            float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30))
+            for a, b in zip(got, wanted, strict=True)
+            if b.dtype.kind == "f" and b.size
+        )
+        result["kernels"] = len(opened.metadata["kernels"])
+
+        def run() -> Any:
+            return opened(given)
+
+    else:
+        if len(given) != 1:
+            return {"missing": "it is measured with one input"}
+        start = OTHERS[engine](path, next(iter(given.values())))
+        run = start
+        error = float(np.abs(start().ravel() - wanted[0].ravel()).max() / np.abs(wanted[0]).max())
+    if error > DIFFERENT:
+        return {"missing": f"its result differs by {error:.1%}"}
+    times = turns({"ONNX Runtime": lambda: session.run(None, given), engine: run})
+    return {**result, "median_ms": times[engine], "onnxruntime_ms": times["ONNX Runtime"]}
+
+
+def measure(path: Path, engines: list[str], folder: Path) -> dict[str, Any]:
+    """Compile a network for each target, and time each engine in a process of its own."""
+    result: dict[str, Any] = {}
+    modules: dict[str, Path] = {}
+    for target in dict.fromkeys(OURS[engine][0] for engine in engines if engine in OURS):
+        started = time.process_time()
+        try:
+            module = tvmflow.compile(path, target=target)
+        except tvmflow.TvmflowError as error:
+            result[target] = {"missing": str(error)[:300]}
+            continue
+        result[f"compile {target}, CPU s"] = round(time.process_time() - started, 1)
+        modules[target] = folder / f"{target}.so"
+        module.save(modules[target])
+        module.close()
+    for engine in engines:
+        command = [sys.executable, __file__, "--time", str(path), engine]
+        environment = dict(os.environ)
+        if engine in OURS:
+            target, library = OURS[engine]
+            if target not in modules:
+                continue
+            if target == "opencl":
+                if not library or ("/" in library and not Path(library).exists()):
+                    result[engine] = {"missing": "its library is not installed"}
+                    continue
+                environment |= {"TVMFLOW_OPENCL_LIBRARY": library, "TVMFLOW_OPENCL_DEVICE": ""}
+            command += ["--module", str(modules[target])]
+        result[engine] = _in_process(command, environment)
+    return result
+
+
+def _in_process(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False,
+            timeout=zoo.LIMIT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return {"missing": f"it took more than {zoo.LIMIT_S} s"}
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        return {"missing": (done.stderr.strip().splitlines() or ["it crashed"])[-1][:300]}
+    return json.loads(lines[-1])
+
+
+def exported(architecture: zoo.Architecture, kind: str, folder: Path) -> Path:
+    """The file of a network, from the folder if it is there."""
+    path = folder / f"{architecture.name}.onnx"
+    quantized = path.with_suffix(".int8.onnx")
+    if kind == "float" and not path.exists():
+        zoo.export(architecture, zoo.EXPORTERS[0], path)
+    if kind == "int8" and not quantized.exists():
+        if path.exists():
+            zoo.quantize(path)
+        else:
+            zoo.export_quantized(architecture, path)
+    return path if kind == "float" else quantized
+
+
+def ratios(results: dict[str, dict[str, Any]], engine: str, kind: str) -> dict[str, float]:
+    """Times of an engine by ONNX Runtime's, of each network that it runs."""
+    cells = {
+        name.split(", ")[0]: result[engine]
+        for name, result in results.items()
+        if name.endswith(kind) and "median_ms" in result.get(engine, {})
+    }
+    return {name: cell["median_ms"] / cell["onnxruntime_ms"] for name, cell in cells.items()}
+
+
+def summary(results: dict[str, dict[str, Any]]) -> list[list[Any]]:
+    """A row for each engine: networks, geometric mean, and the slowest."""
+    rows = []
+    for kind in ("float", "int8"):
+        for engine in (*OURS, *OTHERS):
+            found = ratios(results, engine, kind)
+            if found:
+                worst = sorted(found, key=lambda name: -found[name])[:3]
+                told = ", ".join(f"{name} {found[name]:.2f}" for name in worst)
+                mean = statistics.geometric_mean(found.values())
+                rows.append([kind, engine, len(found), f"{mean:.2f}", told])
+    return rows
+
+
+def main() -> int:
+    """Measure what is not there yet, network by network."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", default=[""], help="parts of networks' names")
+    parser.add_argument("--kinds", nargs="+", choices=("float", "int8"), default=["float", "int8"])
+    parser.add_argument("--engines", nargs="+", default=[*OURS, *OTHERS])
+    parser.add_argument("--exports", type=Path, help="a folder that keeps the networks' files")
+    parser.add_argument("--again", action="store_true", help="also what is there already")
+    parser.add_argument("--output", type=Path, default=RESULTS / "zoo_speed.json")
+    parser.add_argument("--time", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--module", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.time:
+        path, engine = options.time
+        print(json.dumps(time_engine(Path(path), engine, options.module)))
+        return 0
+    done = json.loads(options.output.read_text())["results"] if options.output.exists() else {}
+    for architecture in zoo.ARCHITECTURES:
+        if not any(part in architecture.name for part in options.only):
+            continue
+        for kind in options.kinds:
+            name = f"{architecture.name}, {kind}"
+            if name in done and not options.again:
+                continue
+            # Other engines are of floats: ONNX Runtime's format is not theirs.
+            engines = [e for e in options.engines if kind == "float" or e in OURS]
+            with tempfile.TemporaryDirectory() as folder:
+                exports = options.exports or Path(folder)
+                exports.mkdir(parents=True, exist_ok=True)
+                try:
+                    path = exported(architecture, kind, exports)
+                except Exception as error:  # noqa: BLE001 (PyTorch's, or the quantizer's)
+                    print(f"{name}: not exported: {str(error).splitlines()[0][:100]}", flush=True)
+                    continue
+                done[name] = {"cpu": machine()["cpu"], **measure(path, engines, Path(folder))}
+            times = {e: ratios({name: done[name]}, e, kind) for e in engines}
+            told = [f"{e} {next(iter(t.values())):.2f}" for e, t in times.items() if t]
+            print(f"{name}: {', '.join(told)}", flush=True)
+            write_json(options.output, {"results": done})
+    report(
+        "Times by ONNX Runtime's", ["files", "engine", "networks", "mean", "slowest"], summary(done)
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

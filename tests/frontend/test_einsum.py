@@ -1,0 +1,53 @@
+"""Einstein summation: a matrix product wherever it is one, and right where it is none."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import tvmflow
+from tvmflow.verify.tolerance import OPERATOR, assert_close
+
+PRODUCTS = {
+    "bij,bjk->bik": ((2, 3, 5), (2, 5, 4)),
+    "b g h i d, b g h j d -> b g h i j": ((1, 2, 2, 3, 5), (1, 2, 2, 4, 5)),
+    "ij,jk": ((3, 4), (4, 5)),
+    "ji,kj": ((4, 3), (5, 4)),
+    "nchw,oc->nohw": ((1, 3, 4, 5), (6, 3)),
+    "bhij,bhjd->bihd": ((1, 2, 3, 4), (1, 2, 4, 5)),
+    "abc,cd->bad": ((2, 3, 4), (4, 5)),
+    "abcd,decb->ae": ((2, 3, 4, 5), (5, 6, 4, 3)),
+}
+OTHERS = {
+    "ij,ij->i": ((3, 4), (3, 4)),
+    "i,j->ij": ((3,), (4,)),
+    "ij,jk->i": ((3, 4), (4, 5)),
+    "ij,kl->jl": ((3, 4), (2, 5)),
+    "ii,ij->ij": ((3, 3), (3, 4)),
+    "...ij,...jk->...ik": ((2, 3, 4), (2, 4, 5)),
+    "ij,jk,kl->il": ((3, 4), (4, 5), (5, 2)),
+    "iij->ij": ((3, 3, 4),),
+}
+
+
+@pytest.mark.parametrize("equation", [*PRODUCTS, *OTHERS])
+def test_einsum(equation, rng):
+    values = [rng.standard_normal(s).astype(np.float32) for s in {**PRODUCTS, **OTHERS}[equation]]
+    wanted = np.einsum(equation.replace(" ", ""), *(v.astype(np.float64) for v in values))
+    names = [f"x{number}" for number in range(len(values))]
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, value.shape)
+        for name, value in zip(names, values, strict=True)
+    ]
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, wanted.shape)
+    node = helper.make_node("Einsum", names, ["y"], equation=equation)
+    graph = helper.make_graph([node], "einsum", inputs, [result])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    with closing(tvmflow.compile(model)) as module:
+        (got,) = module(dict(zip(names, values, strict=True)))
+        families = {schedule["family"] for schedule in module.metadata["schedules"].values()}
+    assert_close(got, wanted.astype(np.float32), OPERATOR)
+    assert ("dense" in families) == (equation in PRODUCTS)
