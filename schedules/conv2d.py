@@ -100,7 +100,7 @@ SPLIT_KNOB = "Work-items that sum a part of the input channels each."
 #: Vector products in an iteration, on a CPU.  Of MobileNetV2's convolutions, 852 trials, the best
 #: have up to 56; a driver's compiler takes a second and more for some hundreds.
 CPU_PRODUCTS = 112
-#: Pixels of a map that a work-item of a CPU computes whole.
+#: Pixels of a map that is small for the registers of a CPU.
 SMALL_MAP = 9
 #: Vector products that may be unrolled in the innermost loop that is left.
 UNROLLED_PRODUCTS = 768
@@ -362,9 +362,11 @@ def _cpu_tile(shape: Shape, device: Device) -> Extents:
     """
     pixels = shape.height * shape.width
     if pixels <= SMALL_MAP:
-        # Of a whole map, each weight is read once, and sums are enough to hide their latencies.
-        wide = (2 if shape.is_pointwise else 1) * (2 if pixels <= 4 else 1)
-        return largest_divisor(shape.tiled_blocks, wide), shape.height, shape.width
+        # Sums enough to hide the latencies of additions.  Of one pixel each, all of the map reads
+        # each weight once; with a window, that would wait for memory at each of its many weights.
+        wide = 2 if shape.is_pointwise and pixels > 4 else 4
+        height = shape.height if shape.is_pointwise else 1
+        return largest_divisor(shape.tiled_blocks, wide), height, shape.width
     tile_o = largest_divisor(shape.tiled_blocks, 2)
     tile_w = tile_of(shape.width, 8 if tile_o > 1 else device.accumulators // 2)
     # An input that is four channels of 8 bits needs a register in all lanes.
