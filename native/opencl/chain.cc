@@ -24,7 +24,7 @@ bool Chain::Add(Kernel& driver, int member, size_t groups, const Argument* argum
     const Memory* memory = arguments[i].memory;
     if (memory && (!memory->address || memory->device != &device_)) return false;
   }
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
   if (driver_ != &driver || count_.load(std::memory_order_relaxed) >= kMostSteps) FlushLocked();
   driver_ = &driver;
   const size_t parts = std::max<size_t>(device_.info().compute_units, 1);
@@ -47,26 +47,34 @@ bool Chain::Add(Kernel& driver, int member, size_t groups, const Argument* argum
 }
 
 void Chain::Flush() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
   FlushLocked();
 }
 
 void Chain::FlushLocked() {
   const uint32_t count = count_.load(std::memory_order_relaxed);
-  if (count == 0) return;
+  if (count == 0 || launching_) return;
+  launching_ = true;
+  // Whatever the driver says, these launches are not tried again.  Others see an empty chain only
+  // when it is in the queue.
+  struct Ending {
+    Chain& chain;
+    ~Ending() {
+      chain.steps_.clear();
+      chain.most_groups_ = 0;
+      chain.launching_ = false;
+      chain.count_.store(0, std::memory_order_release);
+    }
+  } ending{*this};
   const size_t parts =
       std::clamp<size_t>(device_.info().compute_units, 1, std::max<size_t>(most_groups_, 1));
   const size_t step_bytes = steps_.size() * sizeof(uint64_t);
   const size_t counter_bytes = count * (parts + 1) * kCounterStride * sizeof(int);
   constexpr size_t kLine = 64;
   const size_t first = (step_bytes + kLine - 1) / kLine * kLine;
-  // Whatever happens below, these launches are not tried again.
-  count_.store(0, std::memory_order_relaxed);
   char* const shared = Reserve(first + counter_bytes);
   std::memcpy(shared, steps_.data(), step_bytes);
   std::memset(shared + first, 0, counter_bytes);
-  steps_.clear();
-  most_groups_ = 0;
   const uint64_t addresses[2] = {reinterpret_cast<uint64_t>(shared),
                                  reinterpret_cast<uint64_t>(shared + first)};
   const cl_int steps = static_cast<cl_int>(count);
@@ -101,11 +109,6 @@ char* Chain::Reserve(size_t bytes) {
     }
   }
   return arena_ + std::exchange(used_bytes_, used_bytes_ + (bytes + 63) / 64 * 64);
-}
-
-void Chain::NoteSynchronised() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (count_.load(std::memory_order_relaxed) == 0) used_bytes_ = 0;
 }
 
 }  // namespace tvmflow::opencl

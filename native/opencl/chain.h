@@ -17,7 +17,8 @@ namespace tvmflow::opencl {
 // (chain_source.cc).
 //
 // A step's arguments are addresses.  So buffers are in shared virtual memory of the fine-grained
-// kind (OpenCL 2.0, 3.3.3), which CPUs have, as they have no other memory than the host's.
+// kind (OpenCL 2.0, 3.3.3), which CPUs have, as they have no other memory than the host's.  They
+// are not told which of it a chain reads (clSetKernelExecInfo): all is there at any time.
 class Chain {
  public:
   explicit Chain(Device& device) : device_(device) {}
@@ -28,9 +29,8 @@ class Chain {
   bool Add(Kernel& driver, int member, size_t groups, const Argument* arguments, size_t count);
   // Launches what is noted; throws a DriverError when the driver refuses.
   void Flush();
-  bool is_empty() const { return count_.load(std::memory_order_relaxed) == 0; }
-  // To be called when the queue has been waited for.
-  void NoteSynchronised();
+  // Whether nothing is noted that is not in the queue yet.
+  bool is_empty() const { return count_.load(std::memory_order_acquire) == 0; }
 
  private:
   void FlushLocked();
@@ -38,7 +38,9 @@ class Chain {
   char* Reserve(size_t bytes);
 
   Device& device_;
-  std::mutex mutex_;
+  // Launching asks for the queue, which launches what is noted.
+  std::recursive_mutex mutex_;
+  bool launching_ = false;
   std::atomic<uint32_t> count_{0};
   Kernel* driver_ = nullptr;
   size_t most_groups_ = 0;

@@ -138,8 +138,6 @@ void Device::LaunchChain() noexcept {
   }
 }
 
-void Device::NoteChainFinished() { chain_->NoteSynchronised(); }
-
 void* Device::AllocateShared(size_t bytes) {
   return api().clSVMAlloc(context(), CL_MEM_READ_WRITE | CL_MEM_SVM_FINE_GRAIN_BUFFER, bytes, 0);
 }

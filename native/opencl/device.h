@@ -105,7 +105,6 @@ class Device {
   void Synchronise();
   // To be called after another blocking command on the queue.
   void NoteSynchronised() {
-    if (chain_) NoteChainFinished();
     if (has_tasks_.load(std::memory_order_relaxed)) [[unlikely]]
       RunTasks();
   }
@@ -127,7 +126,6 @@ class Device {
   }
   void CreateQueue();
   void FlushChain();
-  void NoteChainFinished();
   void RunTasks();
 
   Platform platform_;

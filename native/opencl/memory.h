@@ -52,8 +52,9 @@ Memory* AllocateImage(Device& device, const ImageShape& shape);
 void Release(Memory* memory);
 
 // Copies are queued behind everything queued before; those with the host return when
-// the host's side is done, and need no command where memory is shared.  Offsets are in bytes and must be 0 for an image, which is
-// only copied as a whole, in row-major order of (depth, height, width, channel).
+// the host's side is done, and need no command where memory is shared.  Offsets are in bytes and
+// must be 0 for an image, which is only copied as a whole, in row-major order of (depth, height,
+// width, channel).
 void CopyFromHost(const void* source, Memory& destination, size_t offset, size_t bytes);
 void CopyToHost(const Memory& source, size_t offset, void* destination, size_t bytes);
 void CopyOnDevice(const Memory& source, size_t source_offset, Memory& destination,

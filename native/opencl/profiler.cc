@@ -27,6 +27,8 @@ size_t Profiler::Begin() {
   if (!device_.measures_kernels())
     ThrowUnmeasured(device_,
                     "has no command queues that measure kernels (CL_QUEUE_PROFILING_ENABLE)");
+  // What was launched before is not part of it.
+  device_.LaunchChain();
   std::lock_guard<std::mutex> lock(mutex_);
   ++sessions_;
   return launches_.size();

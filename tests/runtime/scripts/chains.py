@@ -20,12 +20,14 @@ GROUPS = 1000
 
 _HEAD = "__attribute__((reqd_work_group_size(1, 1, 1)))\n__kernel void "
 KERNELS = {
-    # Of a pair of vectors with a sum across the whole: any group's result of the last step counts.
+    # The last group is late, and the next step's first one reads what it writes.
     "turned": (
         f"{_HEAD}turned(__global float* restrict y_ptr, __global float* restrict x_ptr, int n,"
         " float factor) {\n"
         "  int g = convert_int(get_group_id(0));\n"
-        "  y_ptr[g] = x_ptr[n - 1 - g] * factor + x_ptr[(g * 7) % n];\n}\n"
+        "  float late = 0;\n"
+        "  for (int i = 0; i < (g == n - 1 ? 10000 : 0); ++i) late = late * 0.5f + x_ptr[i % n];\n"
+        "  y_ptr[g] = x_ptr[n - 1 - g] * factor + x_ptr[(g * 7) % n] + late * 0;\n}\n"
     ),
     # Work-groups of several items are launched by themselves.
     "shifted": (
@@ -102,8 +104,14 @@ def copies() -> None:
 
 
 def threads() -> None:
+    """Each may launch what another one has noted, and waits for its own."""
     steps = [("turned", 0.5), ("turned", 0.25)] * 20
-    workers = [threading.Thread(target=run, args=(f"thread {i}", steps)) for i in range(4)]
+
+    def many(number: int) -> None:
+        for _ in range(20):
+            run(f"thread {number}", steps, groups=100)
+
+    workers = [threading.Thread(target=many, args=(i,)) for i in range(4)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -114,12 +122,14 @@ run("one", [("turned", 0.5)])
 run("a chain", [("turned", 0.5), ("turned", 0.25)] * 10)
 run("with others between", [("turned", 0.5), ("shifted", 0.5), ("turned", 0.25)] * 5)
 run("few groups", [("turned", 0.5)] * 6, groups=1)
-run("many launches", [("turned", 0.1)] * 1300, groups=12)
+run("many launches", [("turned", 0.001)] * 1300, groups=12)
 dropped_tensors()
 copies()
 for _ in range(20):
     run("again", [("turned", 0.5)] * 30, groups=64)
 threads()
+before = on_device(np.zeros(GROUPS, "float32"))
+MODULE["turned"](before, before, GROUPS, 0.5, GROUPS, 1)
 tvm_ffi.get_global_func("tvmflow.opencl.profile_begin")(0)
 run("while kernels are measured", [("turned", 0.5)] * 3)
 launched = json.loads(tvm_ffi.get_global_func("tvmflow.opencl.profile_end")(0))
