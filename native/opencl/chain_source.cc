@@ -100,11 +100,10 @@ __kernel void tvmflow_chain(ulong steps, ulong counters, int count) {
       const int part = ((int)get_group_id(0) + i) % parts;
       const int begin = (long)groups * part / parts, end = (long)groups * (part + 1) / parts;
       __global atomic_int* taken = done + (part + 1) * STRIDE;
-      for (;;) {
+      while (atomic_load_explicit(taken, memory_order_relaxed, memory_scope_device) < end - begin) {
         int group = begin + atomic_fetch_add_explicit(taken, chunk, memory_order_relaxed,
                                                       memory_scope_device);
-        if (group >= end) break;
-        const int first = group, last = min(group + chunk, end);
+        const int first = min(group, end), last = min(group + chunk, end);
         for (; group < last; ++group) {
           switch ((int)step[0]) {
 CALLS          }

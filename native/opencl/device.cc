@@ -130,11 +130,12 @@ void Device::FlushChain() {
   if (!chain_->is_empty()) chain_->Flush();
 }
 
-void Device::LaunchChain() noexcept {
+bool Device::LaunchChain() noexcept {
   try {
     queue();
+    return true;
   } catch (const Error&) {
-    // Whoever waits for the results is told by the driver.
+    return false;
   }
 }
 

@@ -90,8 +90,8 @@ class Device {
     Initialise();
     return chain_.get();
   }
-  // Launches what the chain has noted; what the driver refuses is lost.
-  void LaunchChain() noexcept;
+  // Launches what the chain has noted; false where the driver refuses, which is then lost.
+  bool LaunchChain() noexcept;
   // Memory that both the host and kernels reach by its address, or null.
   void* AllocateShared(size_t bytes);
   // Frees it when all that is queued has been done.
