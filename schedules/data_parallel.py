@@ -294,11 +294,11 @@ def widest_vector(workload: Workload, block: Block, nest: Nest) -> int:
     if not is_vector(found):
         return 1
     lane = found.iter_vars[-1].var
-    if gathers_channels(found, lane) or gathers_bytes(found, lane):
-        return 1
     extent = nest.extents[-1]
     # Neighbours of the last loop are neighbours, or one element, in every access.
     moved = not nest.tested[-1] and all(steps[-1] in (0, 1) for steps in nest.accesses)
+    if gathers_channels(found, lane) or (not moved and gathers_bytes(found, lane)):
+        return 1
     if workload.writes_texture(block) or not moved:
         return extent if extent in LANES and len(nest.extents) > 1 else 1
     most = workload.target.device.channel_block

@@ -7,12 +7,13 @@ tensors in blocks of channels.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import KW_ONLY, dataclass
 from math import prod
 
-from tvm import s_tir
+from tvm import s_tir, tirx
 
-from ..devices.target import Device
+from ..devices.target import Device, TargetSpec
 from .common import FAMILY, Block, Workload, is_injective
 from .data_parallel import Nest, distribute, items_for, nest_of, widest_vector
 from .family import GROUP_FITS, Declined, Value, knob
@@ -93,31 +94,47 @@ def _in_vectors(workload: Workload) -> tuple[Workload, Block, Nest, int]:
     """
     found = []
     for digits in (False, True) if workload.is_cpu else (False,):
-        copy = Workload.of(workload.sch.mod["main"], workload.target)
-        block, nest = one_block(copy, digits)
+        copy, block, nest = one_block(workload, digits)
         found.append((copy, block, nest, widest_vector(copy, block, nest)))
         if found[-1][-1] > 1:
             return found[-1]
     return found[0]
 
 
-def one_block(workload: Workload, digits: bool = False) -> tuple[Block, Nest]:
-    """Inline producers, or decline; return the block that is left and its loops.
+def one_block(workload: Workload, digits: bool = False) -> tuple[Workload, Block, Nest]:
+    """A copy with all producers computed where they are read, or decline; its block and loops.
 
     ``digits`` is as in :func:`.data_parallel.nest_of`.
     """
-    sch = workload.sch
-    for block in workload.blocks:
-        if not is_injective(sch, block):
-            raise Declined(f"{sch.get(block).name_hint} is not data parallel")
-        if (family := workload.annotation(block, FAMILY)) is not None:
-            raise Declined(f"{family} declined before")
-    *producers, last = workload.blocks
-    workload.inline(*producers)
-    nest = nest_of(workload, last, digits)
+    copy = Workload.of(_inlined(workload.function, workload.target), workload.target)
+    (block,) = copy.blocks
+    nest = nest_of(copy, block, digits)
     if nest is None or not nest.loops:
         raise Declined("no loop for each axis, or no loops")
-    return last, nest
+    return copy, block, nest
+
+
+#: What was made of the functions asked for last, and for which target.
+_recent: deque[tuple[tirx.PrimFunc, TargetSpec, tirx.PrimFunc]] = deque(maxlen=4)
+
+
+def _inlined(function: tirx.PrimFunc, target: TargetSpec) -> tirx.PrimFunc:
+    """A function whose blocks are data parallel as one block.
+
+    Of a chain of a hundred blocks that takes a second, and families ask one after the other.
+    """
+    for known, its_target, result in tuple(_recent):
+        if known.same_as(function) and its_target == target:
+            return result
+    workload = Workload.of(function, target)
+    for block in workload.blocks:
+        if not is_injective(workload.sch, block):
+            raise Declined(f"{workload.sch.get(block).name_hint} is not data parallel")
+        if (family := workload.annotation(block, FAMILY)) is not None:
+            raise Declined(f"{family} declined before")
+    workload.inline(*workload.blocks[:-1])
+    _recent.append((function, target, workload.function))
+    return workload.function
 
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:

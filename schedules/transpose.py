@@ -132,7 +132,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 def match(workload: Workload) -> Shape:
     """The shape of a function with one block, one of whose reads is turned."""
-    _, nest = one_block(Workload.of(workload.sch.mod["main"], workload.target), digits=True)
+    _, _, nest = one_block(workload, digits=True)
     if str(nest.tensors[0].dtype) in ("int8", "uint8"):
         raise Declined("TVM's OpenCL code is wrong for vectors of turned bytes")
     access, axis = _turned(nest)
@@ -165,7 +165,8 @@ def _turned(nest: Nest) -> tuple[int, int]:
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Turn tiles in registers by ``knobs``."""
-    sch, (block, nest) = workload.sch, one_block(workload, digits=True)
+    workload, block, nest = one_block(workload, digits=True)
+    sch = workload.sch
     access, axis = _turned(nest)
     tensor = nest.tensors[access]
     index = next(i for i, r in enumerate(sch.get(block).reads) if r.source.same_as(tensor))
