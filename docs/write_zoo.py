@@ -33,8 +33,9 @@ depend on its pictures, or that ONNX Runtime does not run.
 *Compile* is CPU time of `tvmflow.compile` for `llvm`. *Times* are those of a call, divided by ONNX
 Runtime's on the same two cores, each engine alone, untuned: of the file by `dynamo`, and of int8
 for `llvm` by ONNX Runtime's int8. {machines}
-They are older than the code, but for RT-DETR's in 8 bits: `llvm` had one thread, GELU was computed
-number by number, and convolutions with three axes had no schedule.
+They are older than the code, but for RT-DETR's in 8 bits: `llvm` had one thread, kernels of OpenCL
+were launched one by one, GELU was computed number by number, and convolutions with three axes had
+no schedule.
 """
 
 

@@ -182,6 +182,14 @@ MUTANTS = (
         ("tests/codegen/test_cuda_passes.py",),
     ),
     Mutant(
+        "gate-for-each-pixel",
+        "tvmflow/graph/gates.py",
+        "if not alone and any(",
+        "if alone and any(",
+        "a gate is computed for each pixel that it multiplies",
+        ("tests/graph/test_fuse.py::test_a_gate_is_not_computed_for_each_pixel",),
+    ),
+    Mutant(
         "float-sum",
         "tvmflow/graph/legalize.py",
         "return a - b if whole else a + b * tirx.const(-1, call.ty.dtype)",
@@ -277,6 +285,14 @@ MUTANTS = (
         "ranges[abs(axis) % len(shape)] =",
         "a negative axis of a Slice is counted from the front",
         ("tests/frontend/test_slices.py",),
+    ),
+    Mutant(
+        "einsum-axes-of-the-product",
+        "tvmflow/frontend/ops/linear.py",
+        "    order = [*batch, *rows, *columns]",
+        "    order = [*batch, *columns, *rows]",
+        "rows of an Einstein sum are taken for columns",
+        ("tests/frontend/test_einsum.py::test_einsum",),
     ),
     Mutant(
         "same-padding",
