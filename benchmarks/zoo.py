@@ -434,18 +434,18 @@ def main() -> int:
                 command = [sys.executable, __file__, "--work", architecture.name, exporter, kind]
                 command += ["--forms", *options.forms, "--rounds", str(options.rounds)]
                 # The results of a day may be of another machine than those of the day before.
-                done[name] = {"cpu": machine()["cpu"], **_in_process(command)}
+                done[name] = {"cpu": machine()["cpu"], **in_process(command)}
                 print(line(name, done[name]), flush=True)
                 write_json(options.output, {"results": done})
     cells = [result[form] for result in done.values() for form in FORMS if form in result]
     return int(any(cell.get("verdict") == "wrong" for cell in cells))
 
 
-def _in_process(command: list[str]) -> dict[str, Any]:
+def in_process(command: list[str], env: dict[str, str] | None = None) -> dict[str, Any]:
     """Run a file's work; a crash or a hang is its result."""
     try:
         found = subprocess.run(
-            command, capture_output=True, text=True, timeout=LIMIT_S, check=False
+            command, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
     except subprocess.TimeoutExpired:
         return {"failed": f"it took more than {LIMIT_S} s"}

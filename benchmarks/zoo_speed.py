@@ -18,7 +18,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -129,22 +128,8 @@ def measure(path: Path, engines: list[str], folder: Path) -> dict[str, Any]:
                     continue
                 environment |= {"TVMFLOW_OPENCL_LIBRARY": library, "TVMFLOW_OPENCL_DEVICE": ""}
             command += ["--module", str(modules[target])]
-        result[engine] = _in_process(command, environment)
+        result[engine] = zoo.in_process(command, environment)
     return result
-
-
-def _in_process(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False,
-            timeout=zoo.LIMIT_S,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {"missing": f"it took more than {zoo.LIMIT_S} s"}
-    lines = done.stdout.strip().splitlines()
-    if done.returncode or not lines:
-        return {"missing": (done.stderr.strip().splitlines() or ["it crashed"])[-1][:300]}
-    return json.loads(lines[-1])
 
 
 def exported(architecture: zoo.Architecture, kind: str, folder: Path) -> Path:

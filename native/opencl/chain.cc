@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "chain_source.h"
 
@@ -15,6 +16,9 @@ constexpr size_t kArenaBytes = size_t{1} << 20;
 constexpr uint32_t kMostSteps = 512;
 // Parts in which a work-group takes its groups of a step.
 constexpr size_t kChunks = 8;
+
+// Bytes as whole cache lines.
+size_t WholeLines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
@@ -70,8 +74,7 @@ void Chain::FlushLocked() {
       std::clamp<size_t>(device_.info().compute_units, 1, std::max<size_t>(most_groups_, 1));
   const size_t step_bytes = steps_.size() * sizeof(uint64_t);
   const size_t counter_bytes = count * (parts + 1) * kCounterStride * sizeof(int);
-  constexpr size_t kLine = 64;
-  const size_t first = (step_bytes + kLine - 1) / kLine * kLine;
+  const size_t first = WholeLines(step_bytes);
   char* const shared = Reserve(first + counter_bytes);
   std::memcpy(shared, steps_.data(), step_bytes);
   std::memset(shared + first, 0, counter_bytes);
@@ -108,7 +111,7 @@ char* Chain::Reserve(size_t bytes) {
       }
     }
   }
-  return arena_ + std::exchange(used_bytes_, used_bytes_ + (bytes + 63) / 64 * 64);
+  return arena_ + std::exchange(used_bytes_, used_bytes_ + WholeLines(bytes));
 }
 
 }  // namespace tvmflow::opencl

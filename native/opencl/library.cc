@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "errors.h"
 #include "settings.h"
@@ -70,23 +71,23 @@ std::string PlatformText(const Api& api, cl_platform_id id, cl_uint what) {
 std::shared_ptr<const Api> ResolveApi(void* handle, bool exported, cl_platform_id platform) {
   auto api = std::make_shared<Api>();
   bool complete = true;
+  const auto resolve = [&](auto& entry, const char* name, size_t index) {
+    using Entry = std::remove_reference_t<decltype(entry)>;
+    if (exported) entry = reinterpret_cast<Entry>(dlsym(handle, name));
+    if (!entry && platform->dispatch) entry = reinterpret_cast<Entry>(platform->dispatch[index]);
+    return entry != nullptr;
+  };
 #define TVMFLOW_OPENCL_RESOLVE(name, index, result, parameters)                                    \
-  if (exported) api->name = reinterpret_cast<result(*) parameters>(dlsym(handle, #name));          \
-  if (!api->name && platform->dispatch)                                                            \
-    api->name = reinterpret_cast<result(*) parameters>(platform->dispatch[index]);                 \
-  complete = complete && api->name;
+  complete = resolve(api->name, #name, index) && complete;
   TVMFLOW_OPENCL_ENTRY_POINTS(TVMFLOW_OPENCL_RESOLVE)
 #undef TVMFLOW_OPENCL_RESOLVE
+  if (!complete) return nullptr;
   // An older driver's table ends before these.
-  if (!complete || PlatformText(*api, platform, CL_PLATFORM_VERSION) < "OpenCL 2")
-    return complete ? api : nullptr;
-#define TVMFLOW_OPENCL_RESOLVE(name, index, result, parameters)                                    \
-  if (exported) api->name = reinterpret_cast<result(*) parameters>(dlsym(handle, #name));          \
-  if (!api->name && platform->dispatch)                                                            \
-    api->name = reinterpret_cast<result(*) parameters>(platform->dispatch[index]);
+  if (PlatformText(*api, platform, CL_PLATFORM_VERSION) < "OpenCL 2") return api;
+#define TVMFLOW_OPENCL_RESOLVE(name, index, result, parameters) resolve(api->name, #name, index);
   TVMFLOW_OPENCL_2_ENTRY_POINTS(TVMFLOW_OPENCL_RESOLVE)
 #undef TVMFLOW_OPENCL_RESOLVE
-  return complete ? api : nullptr;
+  return api;
 }
 
 }  // namespace
