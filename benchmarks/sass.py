@@ -25,9 +25,9 @@ import tvmflow
 from tvmflow import models
 from tvmflow.devices.gpus import find_gpu
 from tvmflow.errors import DeviceError
-from tvmflow.explain.isa.nvidia import find_tool
 from tvmflow.explain.isa.record import KernelCode
 from tvmflow.explain.isa.report import machine_code
+from tvmflow.runtime.cuda_compiler import find_tool
 
 NETWORKS = ("resnet50", "mobilenet_v2")
 DTYPES = ("fp16", "fp32")

@@ -188,7 +188,7 @@ def _no_ocloc() -> str | None:
 
 def _no_nvdisasm() -> str | None:
     from tvmflow.errors import DeviceError
-    from tvmflow.explain.isa.nvidia import find_tool
+    from tvmflow.runtime.cuda_compiler import find_tool
 
     try:
         find_tool("nvdisasm")

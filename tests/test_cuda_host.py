@@ -9,7 +9,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import tvm_ffi
-from cuda_host import cuda_host
+from cuda_host import ON_GPU, cuda_host
 from operators import check, conv, feeds_for, single
 
 import tvmflow
@@ -18,7 +18,11 @@ from tvmflow.schedules.gemm_simt import Knobs as Simt
 from tvmflow.schedules.gemm_tensor import Knobs as Tensor
 from tvmflow.verify.tolerance import STORED_AS_HALF, assert_close
 
-pytestmark = [pytest.mark.cuda_host, pytest.mark.onnxruntime]
+pytestmark = [
+    pytest.mark.cuda_host,
+    pytest.mark.onnxruntime,
+    pytest.mark.skipif(ON_GPU, reason="the GPU takes the host's place"),
+]
 
 POSTPROCESS = "tvm_callback_cuda_postproc"
 

@@ -27,8 +27,8 @@ def test_the_first_step_keeps_machine_code(tmp_path):
     manifest = json.loads((tmp_path / "modules.json").read_text())
     (entry,) = manifest["entries"]
     assert (entry["family"], manifest["target"], manifest["arch"]) == ("pooling", "cuda", "sm_80")
-    (code,) = tmp_path.glob("*.cubin")
-    assert code.read_bytes()[:4] == b"\x7fELF"
+    (code,) = tmp_path.glob("cuda/*.fatbin")
+    assert code.read_bytes()[:4] == bytes.fromhex("50ed55ba")
     assert (tmp_path / f"{entry['name']}-fp32.so").exists()
 
 

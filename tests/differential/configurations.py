@@ -30,9 +30,9 @@ class Configuration:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def arguments(self) -> dict[str, str]:
+    def arguments(self) -> dict[str, Any]:
         """Of the column alone."""
-        return dict(COLUMNS[self.column])
+        return dict((COLUMNS | ON_GPUS)[self.column])
 
     @property
     def half(self) -> bool:
@@ -62,6 +62,13 @@ COLUMNS: dict[str, dict[str, str]] = {
     "mali fp16": {"target": "opencl", "device": "mali", "dtype": "fp16", "accumulate": "fp32"},
     "nvidia": {"target": "opencl", "device": "nvidia"},
 }  # fmt: skip
+
+#: What only an NVIDIA GPU runs: drawn where it is asked for by name.
+ON_GPUS: dict[str, dict[str, Any]] = {
+    "cuda": {"target": "cuda"},
+    "cuda graph": {"target": "cuda", "cuda_graph": True},
+    "cuda fp16": {"target": "cuda", "dtype": "fp16"},
+}
 
 #: Options by name: values, and the columns in which they are possible (empty: all).
 OPTIONS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {

@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 from compiling import KINDS, RIGHT  # noqa: E402
-from configurations import COLUMNS  # noqa: E402
+from configurations import COLUMNS, ON_GPUS  # noqa: E402
 from drivers import processor_drivers  # noqa: E402
 from graphs import VALUES  # noqa: E402
 from judging import Worker  # noqa: E402
@@ -60,7 +60,7 @@ def work(index: int, options: argparse.Namespace, before: Counts, queue: Any) ->
     worker = Worker(driver, optimised=options.optimised)
     rng = random.Random(f"{options.seed}-{index}")
     end = time.monotonic() + options.seconds
-    columns = [c for c in COLUMNS if not options.columns or c in options.columns]
+    columns = options.columns
     # Each process has columns of its own, so that no two look for the same cells.
     columns = columns[index % len(columns) :: options.jobs] or columns
     hits = Counter(before.cells)
@@ -105,7 +105,7 @@ def _cpu_seconds(worker: Worker) -> float:
 
 def summary(counts: Counts, columns: list[str], cpu: float, wall: float) -> dict[str, Any]:
     """What is written as JSON."""
-    every = [cell for cell in cells() if cell[2] in columns]
+    every = cells(columns)
     hit = {c: sum(counts.cells[cell] > 0 for cell in every if cell[2] == c) for c in columns}
     number = sum(counts.kinds.values())
     table: dict[str, dict[str, int]] = {}
@@ -227,7 +227,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("build/fuzz"))
     parser.add_argument("--shrink-seconds", type=float, default=45)
-    parser.add_argument("--columns", nargs="*", default=[])
+    parser.add_argument(
+        "--columns", nargs="+", default=list(COLUMNS), choices=[*COLUMNS, *ON_GPUS], metavar="NAME",
+        help=f"of {', '.join(COLUMNS)}; on an NVIDIA GPU also {', '.join(ON_GPUS)}",
+    )  # fmt: skip
     parser.add_argument("--operators", nargs="*", default=[])
     parser.add_argument("--values", nargs="*", default=VALUES, choices=VALUES)
     parser.add_argument("--again", action="store_true", help="judge what failed before, alone")
@@ -242,14 +245,14 @@ def main(arguments: list[str] | None = None) -> int:
     options.output.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
-    columns = [c for c in COLUMNS if not options.columns or c in options.columns]
+    columns = options.columns
     kept = options.output / RUNS
     counts, cpu_before, wall_before = Counts(), 0.0, 0.0
     if kept.exists():
         state = json.loads(kept.read_text())
         counts = Counts.from_json(state["counts"])
         cpu_before, wall_before = state["cpu_seconds"], state["wall_seconds"]
-        columns = [c for c in COLUMNS if c in columns or c in state["columns"]]
+        columns = [*dict.fromkeys([*state["columns"], *columns])]
     # Not daemons: they have processes of their own.
     processes = [
         context.Process(target=work, args=(i, options, counts, queue)) for i in range(options.jobs)

@@ -95,9 +95,9 @@ def reason(message: str) -> str:
     return (details or lines)[0][:160]
 
 
-def cells() -> list[tuple[str, str, str]]:
-    """All cells that there are."""
-    return [(o, p, c) for o in drawing_rules.drawn() for p in POSITIONS for c in COLUMNS]
+def cells(columns: Iterable[str] = COLUMNS) -> list[tuple[str, str, str]]:
+    """All cells that there are in these columns."""
+    return [(o, p, c) for o in drawing_rules.drawn() for p in POSITIONS for c in columns]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from compiling import Outcome
-from configurations import COLUMNS, OPTIONS, Configuration, option_values
+from configurations import COLUMNS, ON_GPUS, OPTIONS, Configuration, option_values
 from contexts import POSITIONS, merged
 from drivers import processor_drivers
 from flow import FLOWS, in_flow
@@ -37,7 +37,9 @@ def worker():
 @pytest.mark.quick
 @pytest.mark.opencl
 @pytest.mark.onnxruntime
-@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize(
+    "column", [*COLUMNS, *(pytest.param(c, marks=pytest.mark.cuda) for c in ON_GPUS)]
+)
 def test_some_networks_are_right(column, worker):
     """A batch in each column; NET_BATCHES says how many."""
     number = zlib.crc32(column.encode())

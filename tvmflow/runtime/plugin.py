@@ -23,6 +23,7 @@ from importlib import import_module
 from pathlib import Path
 
 from ..errors import DeviceError, EnvironmentMismatchError, KernelBuildError, TvmflowError
+from . import cuda_compiler
 
 #: The plug-in, built beside this file.
 LIBRARY = Path(__file__).with_name("libtvmflow_opencl.so")
@@ -81,9 +82,21 @@ def load() -> None:
             f"The OpenCL plug-in does not fit the installed TVM: {error}",
             remedy="Reinstall tvmflow with pip, which compiles the plug-in again.",
         ) from error
+    # TVM registers its own under this name.
+    import_module("tvm.support.nvcc")
+    tvm_ffi.register_global_func("tvm_callback_cuda_compile", _compile_cuda, override=True)
     tvm_ffi.register_error("DeviceError", NativeDeviceError)
     tvm_ffi.register_error("KernelBuildError", NativeKernelBuildError)
     configure(search_folders=search_folders())
+
+
+def _compile_cuda(source: str) -> bytes:
+    try:
+        return cuda_compiler.compile_source(source)
+    except KernelBuildError as error:
+        raise NativeKernelBuildError(str(error)) from error
+    except DeviceError as error:
+        raise NativeDeviceError(str(error)) from error
 
 
 def autoload() -> None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 from cases import CASES, OPSETS, network_of
-from configurations import COLUMNS, Configuration
+from configurations import COLUMNS, ON_GPUS, Configuration
 from drivers import processor_drivers
 from judging import Worker
 
@@ -46,7 +46,10 @@ def verdicts():
 @pytest.mark.quick
 @pytest.mark.parametrize(
     "column",
-    [c if c in USUAL else pytest.param(c, marks=pytest.mark.slow) for c in COLUMNS],
+    [
+        *(c if c in USUAL else pytest.param(c, marks=pytest.mark.slow) for c in COLUMNS),
+        *(pytest.param(c, marks=[pytest.mark.slow, pytest.mark.cuda]) for c in ON_GPUS),
+    ],
 )
 def test_every_case_is_right(column, verdicts):
     failed = {name: v for name, v in verdicts(column).items() if v.kind != "right"}

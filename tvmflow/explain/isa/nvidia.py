@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
-import sysconfig
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from ...devices.gpus import Gpu
 from ...errors import DeviceError
+from ...runtime.cuda_compiler import find_tool
 from .listing import Instruction, classes, kernel_code
 from .record import Failure, KernelCode, KernelSource
 
@@ -101,26 +100,6 @@ def _instructions(line: str) -> list[Instruction]:
     jump = _JUMP.search(found[2]) if found[1].startswith("BRA") else None
     idle = found[1] == "NOP"
     return [Instruction(found[1], 1 - idle, int(idle), jumps_to=jump[1] if jump else None)]
-
-
-def find_tool(name: str) -> str:
-    """Find one of CUDA's tools: on the path, or in NVIDIA's Python packages.
-
-    Raises
-    ------
-    DeviceError
-        If it is in neither.
-    """
-    packages = Path(sysconfig.get_path("platlib")) / "nvidia"
-    for path in (shutil.which(name), *map(str, sorted(packages.glob(f"*/bin/{name}")))):
-        if path is not None:
-            return path
-    package = "nvidia-cuda-nvcc" if name == "nvcc" else f"nvidia-cuda-{name}"
-    raise DeviceError(
-        f"Compiling for NVIDIA's GPUs failed: {name} was expected on the path or in NVIDIA's "
-        "Python packages, and it is in neither.",
-        remedy=f"python -m pip install {package}",
-    )
 
 
 def _run(command: Sequence[str], gpu: Gpu) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...devices.gpus import Gpu
 from ...errors import InputError, nearest
+from ...runtime.cuda_compiler import find_tool
 from . import intel, mesa, nvidia
 from .findings import all_findings
 from .kernels import kernels_in
@@ -74,7 +75,7 @@ def find_compiler(gpu: Gpu, suite: str = SUITE) -> None:
     """Raise a `DeviceError` where a GPU's compiler is not installed."""
     if gpu.isa == "sass":
         for tool in ("nvcc", "nvdisasm"):
-            nvidia.find_tool(tool)
+            find_tool(tool)
     elif gpu.isa == "xe":
         intel.OCLOC.find(gpu, suite)
     else:

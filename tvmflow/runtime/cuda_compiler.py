@@ -1,0 +1,106 @@
+"""CUDA's compiler: TVM keeps a module's kernels as source, for the GPU that loads them.
+
+TVM's own way is ``--use_fast_math``, which changes results: numbers below 1.2e-38 and quotients by
+numbers above 8.5e37 are 0, `tanh` is off by 5e-4, `sin` of large numbers has no right digit.  Here
+functions and quotients are as accurate as CUDA C++ has them, and what was compiled is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from ..errors import DeviceError, KernelBuildError
+
+_OPTIONS = ("-O3", "-std=c++17", "--fatbin")
+
+
+def compile_source(source: str) -> bytes:
+    """Return the machine code of kernels for the GPUs of this machine.
+
+    Raises
+    ------
+    DeviceError
+        If there is no compiler.
+    KernelBuildError
+        If it refuses the source.
+    """
+    from .devices import cuda_devices
+
+    capabilities = {gpu.version.removeprefix("compute capability ") for gpu in cuda_devices()}
+    return compile_for(source, *sorted(f"sm_{c.replace('.', '')}" for c in capabilities))
+
+
+def compile_for(source: str, *chips: str) -> bytes:
+    """Return the machine code of kernels for GPUs such as ``sm_90``; errors as `compile_source`.
+
+    It is kept where programs for OpenCL are (``TVMFLOW_CACHE_DIR``), and taken from there without a
+    compiler.
+    """
+    folder = _cache_folder()
+    text = "\0".join([source, *chips, *_OPTIONS])
+    kept = folder and folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.fatbin"
+    if kept:
+        with suppress(OSError):
+            return kept.read_bytes()
+    with tempfile.TemporaryDirectory(prefix="tvmflow-cuda-") as work:
+        written, code = Path(work, "kernels.cu"), Path(work, "kernels.fatbin")
+        written.write_text(source)
+        targets = [f"-gencode=arch=compute_{c[3:]},code={c}" for c in chips]
+        command = [find_tool("nvcc"), *_OPTIONS, *targets, str(written), "-o", str(code)]
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, errors="replace"
+        )
+        if done.returncode:
+            raise KernelBuildError(
+                f"nvcc refused the kernels for {' and '.join(chips)}, with status "
+                f"{done.returncode}.",
+                remedy="Check that its version knows this GPU; what is below is what it said.",
+                details=(done.stderr or done.stdout).strip()[-2000:],
+            )
+        result = code.read_bytes()
+        if kept:
+            # A full or missing folder only means that the next load compiles again.
+            with suppress(OSError):
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                part = kept.with_suffix(f".{os.getpid()}")
+                part.write_bytes(result)
+                part.replace(kept)
+    return result
+
+
+def _cache_folder() -> Path | None:
+    if os.environ.get("TVMFLOW_CACHE") == "0":
+        return None
+    if folder := os.environ.get("TVMFLOW_CACHE_DIR"):
+        return Path(folder, "cuda")
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification says that a relative path is to be ignored.
+    root = Path(base) if base.startswith("/") else Path.home() / ".cache"
+    return root / "tvmflow" / "programs" / "cuda"
+
+
+def find_tool(name: str) -> str:
+    """Find one of CUDA's tools: on the path, or in NVIDIA's Python packages.
+
+    Raises
+    ------
+    DeviceError
+        If it is in neither.
+    """
+    packages = Path(sysconfig.get_path("platlib")) / "nvidia"
+    for path in (shutil.which(name), *map(str, sorted(packages.glob(f"*/bin/{name}")))):
+        if path is not None:
+            return path
+    package = "nvidia-cuda-nvcc" if name == "nvcc" else f"nvidia-cuda-{name}"
+    raise DeviceError(
+        f"Compiling for NVIDIA's GPUs failed: {name} was expected on the path or in NVIDIA's "
+        "Python packages, and it is in neither.",
+        remedy=f"python -m pip install {package}",
+    )
