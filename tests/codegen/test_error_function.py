@@ -76,7 +76,7 @@ def test_kernels_compute_whole_vectors(preset):
     with closing(module):
         source = "".join(module.device_sources())
     lanes = 16 if preset == "cpu" else 4
-    assert f"inline float{lanes} tvmflow_erf_{lanes}(" in source
+    assert f"static inline float{lanes} tvmflow_erf_{lanes}(" in source
     assert " erf(" not in source
 
 

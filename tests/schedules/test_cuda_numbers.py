@@ -44,6 +44,21 @@ def arg_max():
     return build([node], {"x0": (3, 777)}, ["y"], element_type=None)
 
 
+def booleans():
+    """Compared, combined, stored and read again, four channels at a time."""
+    constants = {"w": random((16, 6, 3, 3)), "v": random((1, 16, 1, 1)), "zero": np.float32(0)}
+    constants["mask"] = np.arange(16).reshape(1, 16, 1, 1) % 3 == 0
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
+        helper.make_node("Greater", ["a", "zero"], ["b"]),
+        helper.make_node("Xor", ["b", "mask"], ["c"]),
+        helper.make_node("Cast", ["c"], ["d"], to=TensorProto.FLOAT),
+        helper.make_node("Conv", ["d", "v"], ["y"]),
+        helper.make_node("Where", ["c", "a", "zero"], ["z"]),
+    ]
+    return build(nodes, {"x": (1, 6, 5, 5)}, ["y", "z"], constants)
+
+
 def scatter():
     """Loops that TVM wrote itself."""
     updates = {"i": np.array([[0, 1], [2, 6]]), "u": random((2, 3))}
@@ -124,6 +139,7 @@ CASES = {
     "mean_of_all": (
         partial(single, "ReduceMean", [(300, 301)], opset=11, keepdims=0), {"reduction"}
     ),
+    "booleans": (booleans, {"conv2d"}),
     "arg_max": (arg_max, {"reduction"}),
     "turned": (partial(single, "Transpose", [(2, 24, 40)], perm=[0, 2, 1]), {"transpose"}),
     "turned_in_shared_memory": (

@@ -8,6 +8,8 @@ steps of four lanes.  Before and after::
         y[i] = T.max(x[i], 0.0)                    for i in T.vectorized(4):
                                                        y[s * 4 + i] = T.max(x[s * 4 + i], 0.0)
 
+Booleans are bytes in memory, but TVM's vectors of them are of 16 bits: they become steps of one.
+
 Copies of eight halves stay whole: they are one access of 16 bytes.  So are halves that anything
 else loads or stores, which works on a copy in registers (:func:`_move_halves`)::
 
@@ -84,9 +86,14 @@ _BARRIER = "tirx.tvm_storage_sync"
 
 @node_pass(tirx.For, targets=("cuda",))
 def SplitVectors(loop: tirx.For) -> tirx.Stmt:
-    """Vectorised loops of more than four lanes in steps of four; runs on loops, no blocks."""
+    """Vectorised loops of more than four lanes in steps of four; runs on loops, no blocks.
+
+    Those that load or store booleans are steps of one.
+    """
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.extent, tirx.IntImm):
         return loop
+    if _moves_booleans(loop.body):
+        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.UNROLLED, loop.body)
     extent = int(loop.extent)
     if extent <= LANES or extent % LANES or _copies_halves(loop.body, extent):
         return loop
@@ -95,6 +102,12 @@ def SplitVectors(loop: tirx.For) -> tirx.Stmt:
     before, body, after = _move_halves(loop.body, loop.loop_var)
     steps = _in_steps(loop, body)
     return tirx.SeqStmt([*before, steps, *after]) if before or after else steps
+
+
+def _moves_booleans(body: tirx.Stmt) -> bool:
+    loaded = [load.source for load in nodes_in(body, TensorLoad)]
+    stored = [store.buffer for store in nodes_in(body, tirx.BufferStore)]
+    return any(str(buffer.dtype) == "bool" for buffer in loaded + stored)
 
 
 def _in_steps(loop: tirx.For, body: tirx.Stmt) -> tirx.Stmt:

@@ -71,7 +71,7 @@ lower_to_function(NAME, "cuda", FUNCTION + "1")
 
 #: Vectors of two and more lanes, by halves.
 _HALVES = (
-    "inline int{n} tvmflow_dot4_{n}(int{n} s, int{n} x, int{n} w) {{\n"
+    "static inline int{n} tvmflow_dot4_{n}(int{n} s, int{n} x, int{n} w) {{\n"
     "  return (int{n})(tvmflow_dot4_{h}(s.lo, x.lo, w.lo), tvmflow_dot4_{h}(s.hi, x.hi, w.hi));\n"
     "}}\n"
 )
@@ -89,11 +89,11 @@ OPENCL = (
 #ifndef TVMFLOW_DOT4
 #define TVMFLOW_DOT4
 #if defined(__opencl_c_integer_dot_product_input_4x8bit_packed)
-inline int tvmflow_dot4_1(int s, int x, int w) {
+static inline int tvmflow_dot4_1(int s, int x, int w) {
   return dot_acc_sat_4x8packed_us_int(as_uint(x), as_uint(w), s);
 }
 #else
-inline int tvmflow_dot4_1(int s, int x, int w) {
+static inline int tvmflow_dot4_1(int s, int x, int w) {
   return s + convert_int(dot(convert_float4(as_uchar4(x)), convert_float4(as_char4(w))));
 }
 #endif
@@ -101,17 +101,17 @@ inline int tvmflow_dot4_1(int s, int x, int w) {
     + "".join(_HALVES.format(n=n, h=n // 2 if n > 2 else 1) for n in (2, 4, 8))
     + """\
 #if defined(__AVX512F__) && (defined(TVMFLOW_AVX512_VNNI) || defined(__AVX512VNNI__))
-inline int16 tvmflow_dot4_16(int16 s, int16 x, int16 w) {
+static inline int16 tvmflow_dot4_16(int16 s, int16 x, int16 w) {
   __asm__("vpdpbusd %2, %1, %0" : "+v"(s) : "v"(x), "v"(w));
   return s;
 }
 #elif defined(__AVX512BW__)
-inline int16 tvmflow_pairs(int16 x, int16 w) {
+static inline int16 tvmflow_pairs(int16 x, int16 w) {
   int16 sums;
   __asm__("vpmaddwd %2, %1, %0" : "=v"(sums) : "v"(x), "v"(w));
   return sums;
 }
-inline int16 tvmflow_dot4_16(int16 s, int16 x, int16 w) {
+static inline int16 tvmflow_dot4_16(int16 s, int16 x, int16 w) {
   int16 even, odd;
   __asm__("vpsllw $8, %1, %0" : "=v"(even) : "v"(w));
   __asm__("vpsraw $8, %1, %0" : "=v"(even) : "v"(even));
@@ -119,7 +119,7 @@ inline int16 tvmflow_dot4_16(int16 s, int16 x, int16 w) {
   return s + tvmflow_pairs(x & 0x00ff00ff, even) + tvmflow_pairs((x >> 8) & 0x00ff00ff, odd);
 }
 #else
-inline int16 tvmflow_dot4_16(int16 s, int16 x, int16 w) {
+static inline int16 tvmflow_dot4_16(int16 s, int16 x, int16 w) {
   for (int byte = 0; byte < 32; byte += 8) {
     s += ((x >> byte) & 255) * ((w << (24 - byte)) >> 24);
   }

@@ -72,7 +72,7 @@ def definition(match: re.Match[str]) -> str:
     lanes = int(match[1])
     kind = f"float{lanes if lanes > 1 else ''}"
     return f"""\
-inline {kind} {match.group()}({kind} x) {{
+static inline {kind} {match.group()}({kind} x) {{
   {kind} a = fabs(x), t = x * x;
   {kind} b = select(a, ({kind})({END}f), isgreater(a, ({kind})({END}f)));
   {kind} large = copysign(1.0f - exp({_text(TAIL, "b")}), x);

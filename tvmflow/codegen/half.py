@@ -326,10 +326,10 @@ _MACROS = """\
 """
 # Functions: a macro would have the indices, long texts, once for each lane.
 _FUNCTIONS = """\
-inline float{n} tvmflow_half_gather{k}{n}({index}{n} i, __global void* p) {{
+static inline float{n} tvmflow_half_gather{k}{n}({index}{n} i, __global void* p) {{
   return (float{n})({loads});
 }}
-inline void tvmflow_half_scatter{k}{n}(float{n} v, {index}{n} i, __global void* p) {{
+static inline void tvmflow_half_scatter{k}{n}(float{n} v, {index}{n} i, __global void* p) {{
   {stores}
 }}
 """

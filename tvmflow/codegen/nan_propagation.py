@@ -171,7 +171,7 @@ def definition(match: re.Match[str]) -> str:
     if not match[2]:
         value = choose.format("a != a", "a", value)
     kind = f"{match[3]}{match[4]}"
-    function = f"inline {kind} {match.group()}({kind} a, {kind} b) {{ return {value}; }}\n"
+    function = f"static inline {kind} {match.group()}({kind} a, {kind} b) {{ return {value}; }}\n"
     bits = {"half": 16, "double": 64}.get(match[3])
     return f"#pragma OPENCL EXTENSION cl_khr_fp{bits} : enable\n{function}" if bits else function
 

@@ -173,7 +173,7 @@ for _name, (_llvm, _opencl, _cuda) in _LOWERED.items():
 
 # In a function of its own, and without contraction, no compiler fuses a product with a sum.
 _PRODUCT = """\
-inline float{n} tvmflow_exact_product{w}(float{n} a, float{n} b) {{
+static inline float{n} tvmflow_exact_product{w}(float{n} a, float{n} b) {{
 #pragma OPENCL FP_CONTRACT OFF
   return a * b;
 }}
@@ -186,7 +186,7 @@ inline float{n} tvmflow_exact_product{w}(float{n} a, float{n} b) {{
 # moves to the next one, away from zero or towards it (t), where that is nearer: where what is left
 # is more than half the distance.  In integers, as comparisons of vectors and of numbers differ.
 _QUOTIENT = """\
-inline float{n} tvmflow_exact_rest{w}(float{n} a, float{n} q, float{n} b) {{
+static inline float{n} tvmflow_exact_rest{w}(float{n} a, float{n} q, float{n} b) {{
 #ifdef FP_FAST_FMAF
   return fma(-q, b, a);
 #else
@@ -195,7 +195,7 @@ inline float{n} tvmflow_exact_rest{w}(float{n} a, float{n} q, float{n} b) {{
   return ((a - qh * bh) - qh * bl - ql * bh) - ql * bl;
 #endif
 }}
-inline float{n} tvmflow_exact_quotient{w}(float{n} a, float{n} b) {{
+static inline float{n} tvmflow_exact_quotient{w}(float{n} a, float{n} b) {{
   float{n} y = 1.0f / b, first = a * y;
   float{n} q = first + tvmflow_exact_rest{w}(a, first, b) * y;
   float{n} rest = tvmflow_exact_rest{w}(a, q, b);
