@@ -120,7 +120,9 @@ def _shuffle(match: re.Match[str]) -> str:
     parameters = ", ".join(f"{kind}{width} {vector}" for vector in vectors)
     lanes = ", ".join(f"{vectors[lane // width]}.s{lane % width:x}" for lane in taken)
     result = f"{kind}{len(taken)}"
-    return f"static inline {result} {match.group()}({parameters}) {{ return ({result})({lanes}); }}\n"
+    return (
+        f"static inline {result} {match.group()}({parameters}) {{ return ({result})({lanes}); }}\n"
+    )
 
 
 _GATHER, _LOAD = "tvmflow_gather_", "tvmflow_load_"
