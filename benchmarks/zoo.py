@@ -1,8 +1,8 @@
-"""Vision networks as their libraries define them: right, refused, and how long they take.
+"""Vision networks as their libraries define them: right, refused, and how long compiling takes.
 
 Each architecture of torchvision, timm and Ultralytics is built with random weights (nothing is
-downloaded), exported by PyTorch, also quantized by ONNX Runtime, and every file is compiled,
-verified against ONNX Runtime and timed beside it:
+downloaded), exported by PyTorch, also quantized by ONNX Runtime, and every file is compiled and
+verified against ONNX Runtime; `zoo_speed.py` takes the times of calls:
 
     python -m pip install 'tvmflow[zoo]'
     python benchmarks/zoo.py [--only resnet] [--exporters dynamo script] [--forms llvm opencl]
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
@@ -30,7 +29,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from common import RESULTS, in_turn, machine, summary, write_json
+from common import RESULTS, machine, write_json
 
 #: Options of `tvmflow.compile`.
 FORMS: dict[str, dict[str, str]] = {
@@ -39,8 +38,6 @@ FORMS: dict[str, dict[str, str]] = {
     "textures": {"target": "opencl", "device": "adreno", "storage": "texture"},
     "fp16": {"target": "opencl", "dtype": "fp16"},
 }
-#: Of textures on a CPU only the results count.
-TIMED = ("llvm", "opencl", "fp16")
 EXPORTERS = ("dynamo", "script")
 #: Where nothing else is said, an input has three channels and this extent.
 SIZE = 96
@@ -321,35 +318,30 @@ def feeds(path: Path, seed: int) -> dict[str, np.ndarray]:
     return {name: rng.random(shape, dtype=np.float32) for name, shape in shapes.items()}
 
 
-def measure(path: Path, forms: list[str], rounds: int) -> dict[str, Any]:
-    """Compile a file in each form, compare with ONNX Runtime, and time both, one by one."""
+def measure(path: Path, forms: list[str]) -> dict[str, Any]:
+    """Compile a file in each form, and compare with ONNX Runtime."""
     import onnx
     import onnxruntime
 
     import tvmflow
     from tvmflow.errors import TvmflowError
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = len(os.sched_getaffinity(0))
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     given = feeds(path, 0)
     if dependence(session.run(None, given), session.run(None, feeds(path, 1))) < DEPENDENT:
         return {"failed": "its results do not depend on its inputs"}
-    runners = {"ONNX Runtime": lambda: session.run(None, given)}
     result: dict[str, Any] = {"nodes": len(onnx.load(path, load_external_data=False).graph.node)}
-    opened = []
     for form in forms:
         started = time.process_time()
         try:
-            module = tvmflow.compile(path, **FORMS[form])
-            seconds = time.process_time() - started
-            opened.append(module)
-            verdict = tvmflow.verify(path, module, given)
+            with tvmflow.compile(path, **FORMS[form]) as module:
+                seconds = time.process_time() - started
+                verdict = tvmflow.verify(path, module, given)
+                stages = {n: round(ms / 1e3, 2) for n, ms in module.metadata["stage_ms"].items()}
         except TvmflowError as error:
             result[form] = {"verdict": "refused", "reason": str(error)[:400]}
             continue
         worst = max(verdict.outputs, key=lambda output: output.used)
-        stages = {n: round(ms / 1e3, 2) for n, ms in module.metadata["stage_ms"].items()}
         result[form] = {
             "verdict": judged(verdict),
             "used": float(f"{worst.used:.3g}"),
@@ -357,11 +349,6 @@ def measure(path: Path, forms: list[str], rounds: int) -> dict[str, Any]:
             "cpu_s": round(seconds, 1),
             "stages_s": stages,
         }
-        if form in TIMED:
-            runners[form] = lambda module=module: module(given)
-    for engine, run in runners.items():
-        times = summary(in_turn({engine: run}, rounds=rounds)[engine])
-        result.setdefault(engine, {})["median_ms"] = times["median_ms"]
     return result
 
 
@@ -373,7 +360,7 @@ def judged(report: Any) -> str:
     return "undecided" if failed == set(report.undecided) else "wrong"
 
 
-def work(name: str, exporter: str, kind: str, forms: list[str], rounds: int) -> dict[str, Any]:
+def work(name: str, exporter: str, kind: str, forms: list[str]) -> dict[str, Any]:
     """What a process of its own does for one file."""
     architecture = next(each for each in ARCHITECTURES if each.name == name)
     with tempfile.TemporaryDirectory() as folder:
@@ -387,22 +374,16 @@ def work(name: str, exporter: str, kind: str, forms: list[str], rounds: int) -> 
             plain = re.sub(r"\x1b\[\d*m", "", str(error))
             lines = [line for line in plain.splitlines() if line.strip()]
             return {"not exported": f"{type(error).__name__}: {(lines or [''])[0][:200]}"}
-        return measure(path, forms, rounds)
+        return measure(path, forms)
 
 
 def line(name: str, result: dict[str, Any]) -> str:
-    """What is printed of a file: verdicts, and times divided by ONNX Runtime's."""
+    """What is printed of a file: its verdicts."""
     problem = result.get("not exported") or result.get("failed")
     if problem:
         return f"{name}: {problem[:100]}"
-    own = result["ONNX Runtime"]["median_ms"]
-    cells = {form: result[form] for form in FORMS if form in result}
-    told = [
-        f"{form} {cell['verdict']}"
-        + (f" {cell['median_ms'] / own:.2f}" if "median_ms" in cell else "")
-        for form, cell in cells.items()
-    ]
-    return f"{name}, {result['nodes']} nodes, {own:.1f} ms: {', '.join(told)}"
+    told = [f"{form} {result[form]['verdict']}" for form in FORMS if form in result]
+    return f"{name}, {result['nodes']} nodes: {', '.join(told)}"
 
 
 def main() -> int:
@@ -412,13 +393,12 @@ def main() -> int:
     parser.add_argument("--exporters", nargs="+", choices=EXPORTERS, default=[*EXPORTERS])
     parser.add_argument("--kinds", nargs="+", choices=("float", "int8"), default=["float", "int8"])
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=[*FORMS])
-    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--again", action="store_true", help="also what is there already")
     parser.add_argument("--output", type=Path, default=RESULTS / "zoo.json")
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        print(json.dumps(work(*options.work, options.forms, options.rounds)))
+        print(json.dumps(work(*options.work, options.forms)))
         return 0
     done = json.loads(options.output.read_text())["results"] if options.output.exists() else {}
     for architecture in ARCHITECTURES:
@@ -432,7 +412,7 @@ def main() -> int:
                 if not chosen or (name in done and not options.again):
                     continue
                 command = [sys.executable, __file__, "--work", architecture.name, exporter, kind]
-                command += ["--forms", *options.forms, "--rounds", str(options.rounds)]
+                command += ["--forms", *options.forms]
                 # The results of a day may be of another machine than those of the day before.
                 done[name] = {"cpu": machine()["cpu"], **in_process(command)}
                 print(line(name, done[name]), flush=True)

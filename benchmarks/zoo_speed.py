@@ -44,8 +44,9 @@ OTHERS: dict[str, Callable[[Path, np.ndarray], peers.Runner]] = {
 }  # fmt: skip
 #: Seconds of a turn, and between turns; turns of each of two engines.
 TURN_S, PAUSE_S, TURNS = 0.35, 0.15, 3
-#: Outputs that differ more, by their largest number, are of another network.
-DIFFERENT = 2e-2
+#: Outputs that differ more, by their largest number, are of another network.  In 8 bits a step of
+#: an early layer moves them, and `zoo.py` says what is right.
+DIFFERENT, DIFFERENT_INT8 = 2e-2, 0.3
 
 
 def turns(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
@@ -94,7 +95,7 @@ def time_engine(path: Path, engine: str, module: Path | None) -> dict[str, Any]:
         start = OTHERS[engine](path, next(iter(given.values())))
         run = start
         error = float(np.abs(start().ravel() - wanted[0].ravel()).max() / np.abs(wanted[0]).max())
-    if error > DIFFERENT:
+    if error > (DIFFERENT_INT8 if path.name.endswith(".int8.onnx") else DIFFERENT):
         return {"missing": f"its result differs by {error:.1%}"}
     times = turns({"ONNX Runtime": lambda: session.run(None, given), engine: run})
     return {**result, "median_ms": times[engine], "onnxruntime_ms": times["ONNX Runtime"]}

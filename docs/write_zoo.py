@@ -1,4 +1,4 @@
-"""Write docs/zoo.md, what became of each network of the zoo, from benchmarks/results/zoo.json."""
+"""Write docs/zoo.md, what became of each network of the zoo, from what its benchmarks wrote."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from statistics import geometric_mean
 from typing import Any
 
 PAGE = Path(__file__).with_name("zoo.md")
-RESULTS = PAGE.parent.parent / "benchmarks" / "results" / "zoo.json"
+RESULTS = PAGE.parent.parent / "benchmarks" / "results"
 FORMS = ("llvm", "opencl", "textures", "fp16")
 VERDICTS = ("right", "refused", "undecided", "wrong")
-#: Forms of the file by `dynamo` whose times are told.
-TIMED = ("llvm", "opencl", "fp16")
+#: Engines whose times are told, in the order of the columns.
+ENGINES = ("llvm", "opencl, PoCL", "opencl, Intel", "OpenVINO", "ncnn")
 #: Files of an architecture, as the results name them, and as the page does.
 FILES = {"dynamo, float": "dynamo", "script, float": "TorchScript", "dynamo, int8": "int8"}
 #: Networks of up to so many nodes, of which the time to compile is told.
@@ -30,34 +30,34 @@ open: they differ as much when numbers move by a unit in their last place, in th
 depend on its pictures, or that ONNX Runtime does not run.
 `python benchmarks/zoo.py` measures, and `python docs/write_zoo.py` writes this page.
 
-*Compile* is CPU time of `tvmflow.compile` for `llvm`. *Times* are those of a call, divided by ONNX
-Runtime's on the same two cores, each engine alone, untuned: of the file by `dynamo`, and of int8
-for `llvm` by ONNX Runtime's int8. {machines}
-They are older than the code, but for RT-DETR's in 8 bits: `llvm` had one thread, kernels of OpenCL
-were launched one by one, GELU was computed number by number, and convolutions with three axes had
-no schedule.
+*Compile* is CPU time of `tvmflow.compile` for `llvm`. *Times* are those of a call (`python
+benchmarks/zoo_speed.py`), divided by ONNX Runtime's on the same two cores, each engine in turn with
+it in a process of its own, untuned: of the file by `dynamo`, and of int8 by ONNX Runtime's int8.
+{machines}
 """
 
 
-def page(results: dict[str, Any]) -> str:
-    """Return the page of what `benchmarks/zoo.py` wrote."""
+def page(results: dict[str, Any], speeds: dict[str, Any]) -> str:
+    """Return the page of what `benchmarks/zoo.py` and `zoo_speed.py` wrote."""
     names = list(dict.fromkeys(file.split(", ")[0] for file in results))
     files = {name: {kind: results.get(f"{name}, {kind}", {}) for kind in FILES} for name in names}
-    columns = ["network", "nodes", "compile, s", *FILES.values(), *TIMED, "int8, llvm"]
+    columns = ["network", "nodes", "compile, s", *FILES.values(), *ENGINES, "int8, llvm"]
     lines = [
-        HEAD.format(machines=machines(results)),
+        HEAD.format(machines=machines(speeds)),
+        *times(speeds),
+        "",
         *summary(results),
         "",
         f"| {' | '.join(columns)} |",
         f"|{'---|' * len(columns)}",
-        *(row(name, its) for name, its in files.items()),
+        *(row(name, its, speeds) for name, its in files.items()),
     ]
     return "\n".join(lines) + "\n"
 
 
 def summary(results: dict[str, Any]) -> list[str]:
     """Return a table of the counts, and a sentence on compile times."""
-    columns = ["", *VERDICTS, "mean of times"]
+    columns = ["", *VERDICTS]
     lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for kind, title in FILES.items():
         for form in FORMS:
@@ -65,9 +65,6 @@ def summary(results: dict[str, Any]) -> list[str]:
             if cells:
                 counts = Counter(cell["verdict"] for cell in cells)
                 told = [str(counts[verdict]) for verdict in VERDICTS]
-                mean = ratios(results, kind, form) if title != "TorchScript" else []
-                # Of some files it would be a mean of others than beside it.
-                told.append(f"{geometric_mean(mean):.2f}" if len(mean) == len(cells) else "")
                 lines.append(f"| {title}, {form} | {' | '.join(told)} |")
     lines.append("")
     for most in NODES:
@@ -81,23 +78,35 @@ def summary(results: dict[str, Any]) -> list[str]:
     return lines
 
 
-def machines(results: dict[str, Any]) -> str:
-    """Return a sentence on what the files were measured on."""
-    (cpu, _), *others = Counter(result["cpu"] for result in results.values()).most_common()
-    told = [f"{count} of {len(results)} files on {other}" for other, count in others]
+def machines(speeds: dict[str, Any]) -> str:
+    """Return a sentence on what the times were measured on."""
+    (cpu, _), *others = Counter(result["cpu"] for result in speeds.values()).most_common()
+    told = [f"{count} of {len(speeds)} files on {other}" for other, count in others]
     return f"Measured on {', '.join([cpu, *told])}."
 
 
-def ratios(results: dict[str, Any], kind: str, form: str) -> list[float]:
-    """Return the times of a form, divided by ONNX Runtime's."""
-    files = [result for name, result in results.items() if name.endswith(kind)]
-    return [time for result in files if (time := ratio(result, form)) is not None]
+def times(speeds: dict[str, Any]) -> list[str]:
+    """Return a table of the engines: how many networks, the mean of their times, the slowest."""
+    lines = ["| file | engine | networks | geometric mean | slowest |", "|---|---|---|---|---|"]
+    for kind in ("float", "int8"):
+        for engine in ENGINES:
+            found = {
+                name.split(", ")[0]: time
+                for name, result in speeds.items()
+                if name.endswith(kind) and (time := ratio(result, engine)) is not None
+            }
+            if found:
+                worst = sorted(found, key=found.__getitem__)[:-4:-1]
+                told = ", ".join(f"{name} {found[name]:.2f}" for name in worst)
+                mean = f"{geometric_mean(found.values()):.2f}"
+                lines.append(f"| {kind} | {engine} | {len(found)} | {mean} | {told} |")
+    return lines
 
 
-def ratio(result: dict[str, Any], form: str) -> float | None:
-    """Return the time of a form, divided by ONNX Runtime's, if it was measured."""
-    own, reference = (result.get(engine, {}).get("median_ms") for engine in (form, "ONNX Runtime"))
-    return own / reference if own and reference else None
+def ratio(result: dict[str, Any], engine: str) -> float | None:
+    """Return the time of an engine, divided by ONNX Runtime's, if it was measured."""
+    cell = result.get(engine, {})
+    return cell["median_ms"] / cell["onnxruntime_ms"] if "median_ms" in cell else None
 
 
 def verdict(result: dict[str, Any]) -> str:
@@ -111,10 +120,11 @@ def verdict(result: dict[str, Any]) -> str:
     return "; ".join(wanting) or ("right" if any(form in result for form in FORMS) else "")
 
 
-def row(name: str, files: dict[str, dict[str, Any]]) -> str:
+def row(name: str, files: dict[str, dict[str, Any]], speeds: dict[str, Any]) -> str:
     """Return an architecture's line."""
-    main, int8 = files["dynamo, float"], files["dynamo, int8"]
-    times = [*(ratio(main, form) for form in TIMED), ratio(int8, "llvm")]
+    main = files["dynamo, float"]
+    plain, int8 = (speeds.get(f"{name}, {kind}", {}) for kind in ("float", "int8"))
+    times = [*(ratio(plain, engine) for engine in ENGINES), ratio(int8, "llvm")]
     cells = [
         name,
         str(main.get("nodes", "")),
@@ -127,7 +137,9 @@ def row(name: str, files: dict[str, dict[str, Any]]) -> str:
 
 def zoo() -> str:
     """Return the page of the results that are there."""
-    return page(json.loads(RESULTS.read_text(encoding="utf-8"))["results"])
+    found = (json.loads((RESULTS / f"{name}.json").read_text("utf-8"))["results"]
+             for name in ("zoo", "zoo_speed"))  # fmt: skip
+    return page(*found)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from functools import cached_property
 from multiprocessing.connection import Connection
 from typing import Any
 
+import cuda_host
 import numpy as np
 import onnx
 from configurations import Configuration
@@ -123,7 +124,7 @@ def _attempt(networks: Sequence[Network], configuration: Configuration) -> Outco
         with module:
             from tvmflow.module.blocked_layout import all_to_blocked, all_to_logical
 
-            results = module(all_to_blocked(module.inputs, feeds))
+            results = run(module, all_to_blocked(module.inputs, feeds))
             found = all_to_logical(module.outputs, dict(results.items()))
             return Outcome("ran", results={k: np.array(v) for k, v in found.items()}, knobs=knobs)
     except Exception as error:  # noqa: BLE001 (which it is decides what it means)
@@ -278,8 +279,18 @@ class RandomKnobs:
 quick = Quick()
 
 
-def serve(connection: Connection, log: str, optimised: bool) -> None:
+def plainly(module: Any, feeds: Mapping[str, Any]) -> Any:
+    """The results of a module, as anybody runs it."""
+    return module(feeds)
+
+
+#: How a module is run; on the host CUDA's kernels are, in several orders of their threads.
+run = plainly
+
+
+def serve(connection: Connection, log: str, optimised: bool, cuda_on_host: bool) -> None:
     """Answer with outcomes until nothing is asked any more."""
+    global run
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -290,6 +301,14 @@ def serve(connection: Connection, log: str, optimised: bool) -> None:
     logging.getLogger("tvmflow").setLevel(logging.ERROR)
     if not optimised:
         quick.install()
+    if cuda_on_host:
+        from tvmflow.devices import target
+
+        # Code is for a GPU that is known, and not for what the host tells of itself.
+        assumed = target.first_gpu()
+        target.first_gpu = lambda: assumed
+        cuda_host.install()
+        run = cuda_host.run
     connection.send("ready")
     while True:
         try:

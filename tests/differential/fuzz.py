@@ -25,15 +25,18 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 from compiling import KINDS, RIGHT  # noqa: E402
-from configurations import COLUMNS, ON_GPUS  # noqa: E402
+from configurations import COLUMNS, CUDA  # noqa: E402
+from cuda_host import ON_GPU  # noqa: E402
 from drivers import processor_drivers  # noqa: E402
 from graphs import VALUES  # noqa: E402
 from judging import Worker  # noqa: E402
-from net import OPSETS, Counts, Net, aims_for, batches, cells, next_option  # noqa: E402
+from net import BATCH, OPSETS, Counts, Net, aims_for, batches, cells, next_option  # noqa: E402
 from saving import load, save, signature  # noqa: E402
 
 #: Batches that Hypothesis draws before it is steered anew.
 EXAMPLES = 12
+#: Networks that are compiled as one where the host's compiler takes seconds for each.
+SMALL_BATCH = 2
 #: Folder of all networks that failed, as they were drawn; beside it is the smallest of each kind.
 DRAWN = "drawn"
 #: The counts, and what the next run needs of them.
@@ -78,7 +81,8 @@ def work(index: int, options: argparse.Namespace, before: Counts, queue: Any) ->
             continue
         rng.shuffle(aims)
         option = next_option(column, round_)
-        strategy = batches(aims[:200], column, opset, option, values=options.values)
+        size = SMALL_BATCH if column in CUDA and not ON_GPU else BATCH
+        strategy = batches(aims[:200], column, opset, option, size, options.values)
         database = options.output / "examples"
         verdict = net.run(strategy, EXAMPLES, rng.getrandbits(32), database)
         if verdict is not None:
@@ -228,8 +232,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("build/fuzz"))
     parser.add_argument("--shrink-seconds", type=float, default=45)
     parser.add_argument(
-        "--columns", nargs="+", default=list(COLUMNS), choices=[*COLUMNS, *ON_GPUS], metavar="NAME",
-        help=f"of {', '.join(COLUMNS)}; on an NVIDIA GPU also {', '.join(ON_GPUS)}",
+        "--columns", nargs="+", default=list(COLUMNS), choices=[*COLUMNS, *CUDA], metavar="NAME",
+        help=f"of {', '.join(COLUMNS)}; also {', '.join(CUDA)}",
     )  # fmt: skip
     parser.add_argument("--operators", nargs="*", default=[])
     parser.add_argument("--values", nargs="*", default=VALUES, choices=VALUES)

@@ -14,8 +14,9 @@ from unittest import mock
 import numpy as np
 import psutil
 from compiling import CRASH, HANG, INTERNAL, REFUSED, RIGHT, UNJUDGED, WRONG, Outcome, serve
-from configurations import Configuration
+from configurations import CUDA, Configuration
 from contexts import Network
+from cuda_host import ON_GPU, environment
 from drivers import Driver
 from oracle import NoReferenceError, Oracle
 
@@ -56,15 +57,22 @@ class Verdict:
 class Worker:
     """A process that compiles and runs networks, with one OpenCL driver; begun anew if it falls.
 
-    Machine code is not optimised, for speed, unless it is to be.
+    Machine code is not optimised, for speed, unless it is to be.  What is for CUDA runs in another
+    process, on the host.
     """
 
-    def __init__(self, driver: Driver | None, *, optimised: bool = False):
-        self._optimised = optimised
+    def __init__(
+        self, driver: Driver | None, *, optimised: bool = False, cuda_on_host: bool = False
+    ):
+        self._optimised, self._cuda_on_host = optimised, cuda_on_host
+        self._host: Worker | None = None
         path = driver.path if driver else None
         self._environment = driver.variables(path) if driver and path else {}
         self._environment |= {"OMP_NUM_THREADS": "1"}
         self._folder = tempfile.TemporaryDirectory(prefix="tvmflow-net-")
+        if cuda_on_host:
+            self._environment |= environment()
+            self._environment.setdefault("TVMFLOW_CACHE_DIR", self._folder.name)
         self._log = str(Path(self._folder.name) / "log")
         self._process: Any = None
         self._connection: Any = None
@@ -73,7 +81,7 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
         self._process = context.Process(
-            target=serve, args=(other, self._log, self._optimised), daemon=True
+            target=serve, args=(other, self._log, self._optimised, self._cuda_on_host), daemon=True
         )
         # It has them from its start: TVM is imported, and a driver opened, with its main module.
         with mock.patch.dict(os.environ, self._environment):
@@ -113,6 +121,8 @@ class Worker:
 
     def close(self) -> None:
         """End the process."""
+        if self._host is not None:
+            self._host.close()
         if self._process is not None:
             self._process.kill()
             self._process.join()
@@ -126,6 +136,9 @@ class Worker:
         expected: Mapping[str, np.ndarray] | None = None,
     ) -> list[Verdict]:
         """Judge networks, compiled as one; results may be known, by the outputs' names."""
+        if configuration.column in CUDA and not ON_GPU and not self._cuda_on_host:
+            self._host = self._host or Worker(None, optimised=self._optimised, cuda_on_host=True)
+            return self._host.judge(networks, configuration, expected)
         outcomes = self.ask(networks, configuration, alone=len(networks) == 1)
         if isinstance(outcomes, str):
             if len(networks) == 1:

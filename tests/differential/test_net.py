@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from compiling import Outcome
-from configurations import COLUMNS, ON_GPUS, OPTIONS, Configuration, option_values
+from configurations import COLUMNS, CUDA, OPTIONS, Configuration, option_values
 from contexts import POSITIONS, merged
 from drivers import processor_drivers
 from flow import FLOWS, in_flow
@@ -38,7 +38,8 @@ def worker():
 @pytest.mark.opencl
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize(
-    "column", [*COLUMNS, *(pytest.param(c, marks=pytest.mark.cuda) for c in ON_GPUS)]
+    "column",
+    [*COLUMNS, *(pytest.param(c, marks=[pytest.mark.slow, pytest.mark.cuda_host]) for c in CUDA)],
 )
 def test_some_networks_are_right(column, worker):
     """A batch in each column; NET_BATCHES says how many."""

@@ -245,6 +245,15 @@ def missing() -> str | None:
 ON_GPU = os.environ.get("TVMFLOW_TEST_ON_GPU", "0") not in ("", "0")
 
 
+def environment() -> dict[str, str]:
+    """Variables for a process that runs modules on the host."""
+    # Python is not built with the sanitizer, which must come first; it catches exceptions
+    # only of a C++ library that is there when it starts.
+    libraries = [_library_of_compiler(name) for name in ("libasan.so", "libstdc++.so")]
+    options = "detect_leaks=0:detect_stack_use_after_return=0:quarantine_size_mb=8"
+    return {"LD_PRELOAD": ":".join(libraries), "ASAN_OPTIONS": options}
+
+
 class CudaHost:
     """A process that runs CUDA modules, and stays for many."""
 
@@ -252,12 +261,7 @@ class CudaHost:
         if ON_GPU:
             self._runner = Runner({})
             return
-        # Python is not built with the sanitizer, which must come first; it catches exceptions
-        # only of a C++ library that is there when it starts.
-        libraries = [_library_of_compiler(name) for name in ("libasan.so", "libstdc++.so")]
-        options = "detect_leaks=0:detect_stack_use_after_return=0:quarantine_size_mb=8"
-        env = {"LD_PRELOAD": ":".join(libraries), "ASAN_OPTIONS": options}
-        self._runner = Runner(env, hook=Path(__file__).stem)
+        self._runner = Runner(environment(), hook=Path(__file__).stem)
 
     @property
     def alive(self) -> bool:

@@ -39,7 +39,7 @@ class ImportedModel:
     #: In the model's order, with the model's names.
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    #: Those of 64 MiB and more (by default) by parameter name, in the order of the parameters;
+    #: Those of 128 MiB and more (by default) by parameter name, in the order of the parameters;
     #: memory-mapped where they come from a file.
     weights: dict[str, np.ndarray]
     #: Names of bindings by the names that ONNX has for their tensors.

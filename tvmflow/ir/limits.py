@@ -15,8 +15,9 @@ from .units import bytes_text
 
 #: Kernels count a tensor's elements in 32 bits, as OpenCL counts work-items along an axis.
 MOST_ELEMENTS = 2**31 - 1
-#: Weights of at least this size stay outside the IR, as memory-mapped arrays.
-LARGE_WEIGHT_BYTES = 64 << 20
+#: Weights of at least this size stay outside the IR, as memory-mapped arrays: they are read as they
+#: came in, and of 8 bits they are no products of bytes.
+LARGE_WEIGHT_BYTES = 128 << 20
 
 
 @cache
