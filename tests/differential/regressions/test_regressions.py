@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 from cases import CASES, OPSETS, network_of
-from configurations import COLUMNS, CUDA, Configuration
+from configurations import COLUMNS, Configuration
 from drivers import processor_drivers
 from judging import Worker
 
@@ -48,7 +48,7 @@ def verdicts():
     "column",
     [
         *(c if c in USUAL else pytest.param(c, marks=pytest.mark.slow) for c in COLUMNS),
-        *(pytest.param(c, marks=[pytest.mark.slow, pytest.mark.cuda_host]) for c in CUDA),
+        pytest.param("cuda", marks=[pytest.mark.slow, pytest.mark.cuda_host]),
     ],
 )
 def test_every_case_is_right(column, verdicts):
