@@ -38,6 +38,8 @@ _SANITIZERS = [
     "-fsanitize=address,bounds,alignment,signed-integer-overflow,integer-divide-by-zero,shift",
     "-fno-sanitize-recover=all",
 ]
+#: Whether a GPU takes the host's place: real arithmetic, and no sanitizers.
+ON_GPU = os.environ.get("TVMFLOW_TEST_ON_GPU", "0") not in ("", "0")
 #: Orders in which the threads of a block run between two barriers.
 ORDERS = ("forward", "reverse", "shuffle")
 
@@ -239,10 +241,6 @@ def missing() -> str | None:
     if "/" not in _library_of_compiler("libasan.so"):
         return f"{_COMPILER[0]} has no address sanitizer"
     return None
-
-
-#: Whether a GPU takes the host's place: real arithmetic, and no sanitizers.
-ON_GPU = os.environ.get("TVMFLOW_TEST_ON_GPU", "0") not in ("", "0")
 
 
 def environment() -> dict[str, str]:

@@ -127,14 +127,6 @@ def place_copy(source: Path, destination: Path) -> None:
         shutil.copyfile(source, destination)
 
 
-def user_cache() -> Path:
-    """The user's folder for what can be made again, where ``TVMFLOW_CACHE_DIR`` names none."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification says that a relative path is to be ignored.
-    root = Path(base) if base.startswith("/") else Path.home() / ".cache"
-    return root / "tvmflow"
-
-
 def _write_error(path: Path, error: OSError) -> ArtifactError:
     # A file that is made in another one's hidden folder has the name that it will have there.
     hidden = (f for f in reversed(path.parents) if f.name[:1] == "." and f.suffix == _SUFFIX)

@@ -13,10 +13,12 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from ..errors import DeviceError, KernelBuildError
+from .caches import program_cache
 
 _OPTIONS = ("-O3", "-std=c++17", "--fatbin")
 
@@ -43,7 +45,7 @@ def compile_for(source: str, *chips: str) -> bytes:
     It is kept where programs for OpenCL are (``TVMFLOW_CACHE_DIR``), and taken from there without a
     compiler.
     """
-    folder = _cache_folder()
+    folder = program_cache("cuda")
     text = "\0".join([source, *chips, *_OPTIONS])
     kept = folder and folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.fatbin"
     if kept:
@@ -54,16 +56,7 @@ def compile_for(source: str, *chips: str) -> bytes:
         written.write_text(source)
         targets = [f"-gencode=arch=compute_{c[3:]},code={c}" for c in chips]
         command = [find_tool("nvcc"), *_OPTIONS, *targets, str(written), "-o", str(code)]
-        done = subprocess.run(
-            command, check=False, capture_output=True, text=True, errors="replace"
-        )
-        if done.returncode:
-            raise KernelBuildError(
-                f"nvcc refused the kernels for {' and '.join(chips)}, with status "
-                f"{done.returncode}.",
-                remedy="Check that its version knows this GPU; what is below is what it said.",
-                details=(done.stderr or done.stdout).strip()[-2000:],
-            )
+        run_tool(command, f"nvcc refused the kernels for {' and '.join(chips)},")
         result = code.read_bytes()
         if kept:
             # A full or missing folder only means that the next load compiles again.
@@ -73,17 +66,6 @@ def compile_for(source: str, *chips: str) -> bytes:
                 part.write_bytes(result)
                 part.replace(kept)
     return result
-
-
-def _cache_folder() -> Path | None:
-    if os.environ.get("TVMFLOW_CACHE") == "0":
-        return None
-    if folder := os.environ.get("TVMFLOW_CACHE_DIR"):
-        return Path(folder, "cuda")
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification says that a relative path is to be ignored.
-    root = Path(base) if base.startswith("/") else Path.home() / ".cache"
-    return root / "tvmflow" / "programs" / "cuda"
 
 
 def find_tool(name: str) -> str:
@@ -104,3 +86,21 @@ def find_tool(name: str) -> str:
         "Python packages, and it is in neither.",
         remedy=f"python -m pip install {package}",
     )
+
+
+def run_tool(command: Sequence[str], failed: str) -> str:
+    """Run one of CUDA's tools; return what it prints.
+
+    Raises
+    ------
+    KernelBuildError
+        If it fails; its sentence begins with ``failed``.
+    """
+    done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        raise KernelBuildError(
+            f"{failed} with status {done.returncode}.",
+            remedy="Check that its version knows this GPU; what is below is what it said.",
+            details=(done.stderr or done.stdout).strip()[-2000:],
+        )
+    return done.stdout + done.stderr

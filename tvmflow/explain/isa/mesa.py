@@ -26,8 +26,9 @@ from pathlib import Path
 from ...devices.gpus import Gpu
 from ...devices.host import Host
 from ...errors import DeviceError
-from ...module.files import user_cache, write_file
+from ...module.files import write_file
 from ...module.link import Tool, first_success, native_folder, tools
+from ...runtime.caches import user_cache
 from . import ir3, rdna, valhall
 from .record import Failure, KernelCode, KernelSource
 from .tree import SYSTEMS, Software, Tree, environment, this_architecture

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from ...devices.gpus import Gpu
-from ...errors import DeviceError
-from ...runtime.cuda_compiler import find_tool
+from ...runtime.cuda_compiler import find_tool, run_tool
 from .listing import Instruction, classes, kernel_code
 from .record import Failure, KernelCode, KernelSource
 
@@ -103,12 +101,4 @@ def _instructions(line: str) -> list[Instruction]:
 
 
 def _run(command: Sequence[str], gpu: Gpu) -> str:
-    done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
-    if done.returncode:
-        raise DeviceError(
-            f"Compiling for {gpu.name} failed: {Path(command[0]).name} ended with status "
-            f"{done.returncode}.",
-            remedy="Check that its version knows this GPU; what is below is what it said.",
-            details=(done.stderr or done.stdout).strip()[-2000:],
-        )
-    return done.stdout + done.stderr
+    return run_tool(command, f"Compiling for {gpu.name} failed: {Path(command[0]).name} ended")

@@ -16,7 +16,7 @@ from pathlib import Path
 from ...devices.gpus import Gpu
 from ...devices.host import Host
 from ...errors import DeviceError
-from ...module.files import user_cache
+from ...runtime.caches import user_cache
 
 #: Debian's name of an architecture, the dynamic loader of its programs, and its library folder.
 SYSTEMS = {

@@ -32,7 +32,8 @@ from ...devices.target import TargetSpec, preset_of, resolve
 from ...errors import DeviceError, TvmflowError
 from ...ir.scope import CHANNELS, PREFIX
 from ...ir.signatures import with_scopes
-from ...module.files import user_cache, write_file
+from ...module.files import write_file
+from ...runtime.caches import user_cache
 from ...runtime.devices import FP16_EXTENSION, DeviceInfo
 from ...runtime.timing import elapsed_ms, repeat
 from .caches import Cache, cpu_caches

@@ -22,8 +22,8 @@ from ...errors import (
     TvmflowError,
     VerificationError,
 )
+from ...runtime.caches import program_cache
 from ...runtime.plugin import NO_DEVICE_REMEDIES, search_folders, split_message
-from ..files import user_cache
 
 #: Of the interface, and the oldest that does for a library of one shape.
 API_VERSION, OLDEST_API_VERSION = 2, 1
@@ -181,14 +181,12 @@ def opencl_libraries() -> Iterator[str | None]:
 
 def cache_folder() -> str | None:
     """Return the folder for built programs, made if it is not there; ``None`` keeps none."""
-    if os.environ.get("TVMFLOW_CACHE") == "0":
+    folder = program_cache("standalone")
+    if folder is None:
         return None
-    folder = os.environ.get("TVMFLOW_CACHE_DIR") or user_cache() / "programs"
-    # Not among the plug-in's programs: it keeps more of them before the oldest go.
-    found = os.path.join(folder, "standalone")
     with suppress(OSError):
-        os.makedirs(found, exist_ok=True)
-    return found
+        folder.mkdir(parents=True, exist_ok=True)
+    return str(folder)
 
 
 def _ready(library: str) -> str:

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from ...devices.host import Host
 from ...errors import TargetError
+from ...runtime.caches import user_cache
 from ..artifact import SIDECAR_SUFFIX, remove_stale_sidecar
-from ..files import place_copy, publish, staging, user_cache
+from ..files import place_copy, publish, staging
 from ..link import Tool, first_success, native_folder, tools
 from .format import WEIGHT_ALIGNMENT
 
