@@ -1356,7 +1356,13 @@ def dequantize(g: Graph, x: Tensor) -> list[Tensor]:
     if g.chance(0.3) and x.rank > 1:
         pair = scale_and_zero(g, y.dtype, x.channels)
         return g.node("DequantizeLinear", [y, *pair], axis=1)
-    return g.node("DequantizeLinear", [y, scale, zero])
+    real = g.one("DequantizeLinear", [y, scale, zero])
+    if g.chance(0.5):
+        return [real]
+    # As quantizers write around what only moves elements.
+    moved = g.pick(transpose, slice_, split, flatten, lambda _, same: [same])(g, real)[-1]
+    pair = (scale, zero) if g.chance(0.7) else scale_and_zero(g, y.dtype)
+    return g.node("QuantizeLinear", [moved, *pair])
 
 
 @rule("DynamicQuantizeLinear", values=TAME)

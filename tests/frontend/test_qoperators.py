@@ -206,3 +206,61 @@ def test_elements_move_before_they_are_real_numbers(move, tmp_path):
         np.testing.assert_allclose(module(**feeds)["y"], reference, rtol=1e-4, atol=1e-4)
     (scheduled,) = tmp_path.glob("*_schedule.py")
     assert "tvmflow_dot4" in scheduled.read_text()
+
+
+QUANTIZED_MOVES = {
+    "Reshape": {"shape": [5, -1]},
+    "Slice": {"starts": [3, 1], "ends": [-5, 4], "axes": [2, 1], "steps": [2, 1]},
+    "Split": {"split": [2, 3]},
+    "Transpose": {},
+}
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(("target", "device"), TARGETS)
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("move", QUANTIZED_MOVES)
+def test_bytes_that_only_move_are_never_real_numbers(move, dtype, target, device, tmp_path):
+    """Between DequantizeLinear and QuantizeLinear of the same steps, even where these are odd."""
+    constants = {"s": np.float32(0.0039222617), "z": np.array(117, dtype)}
+    constants |= {name: np.array(value) for name, value in QUANTIZED_MOVES[move].items()}
+    attributes = {"perm": [0, 3, 1, 2]} if move == "Transpose" else {}
+    if move == "Split":
+        attributes = {"axis": 1}
+    results = ["m0", "m"] if move == "Split" else ["m"]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "s", "z"], ["r"]),
+        helper.make_node(move, ["r", *QUANTIZED_MOVES[move]], results, **attributes),
+        helper.make_node("QuantizeLinear", ["m", "s", "z"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": ((1, 5, 37, 9), dtype)}, constants, dtype)
+    feeds = {"x": integers((1, 5, 37, 9), dtype, 5)}
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    with tvmflow.compile(model, target=target, device=device, dump_ir=tmp_path) as module:
+        np.testing.assert_array_equal(module(**feeds)["y"], session.run(None, feeds)[0])
+    assert "quotient" not in (tmp_path / "0_import.py").read_text()
+
+
+def test_bytes_of_other_steps_are_real_numbers_between(tmp_path):
+    """Another scale or zero point is another number; so is a scale beyond fp32's range."""
+    values = np.arange(256, dtype=np.uint8)
+    for after in ((0.5, 3), (0.25, 4), (0.25, 3), (1e38, 3)):
+        before = after if after[0] > 1 else (0.25, 3)
+        constants = {
+            "s": np.float32(before[0]), "z": np.uint8(before[1]),
+            "s2": np.float32(after[0]), "z2": np.uint8(after[1]),
+        }  # fmt: skip
+        nodes = [
+            helper.make_node("DequantizeLinear", ["x", "s", "z"], ["r"]),
+            helper.make_node("QuantizeLinear", ["r", "s2", "z2"], ["y"]),
+        ]
+        model = model_of(nodes, {"x": ((256,), "uint8")}, constants, "uint8")
+        with np.errstate(over="ignore"):
+            real = (values.astype(np.float32) - before[1]) * np.float32(before[0])
+            wanted = np.clip(np.rint(real / np.float32(after[0])) + after[1], 0, 255)
+        with tvmflow.compile(model, target="llvm", dump_ir=tmp_path) as module:
+            np.testing.assert_array_equal(module(x=values)["y"], wanted.astype(np.uint8))
+        kept = "quotient" in (tmp_path / "0_import.py").read_text()
+        assert kept == (after != (0.25, 3))

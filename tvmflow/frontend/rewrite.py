@@ -22,7 +22,7 @@ _OPERANDS = {
 #: The first operator set with QuantizeLinear, and with a scale for each column.
 _QUANTIZE_OPSET, _SCALES_OPSET = 10, 13
 
-_MOVES = ("Flatten", "Reshape", "Transpose", "Squeeze", "Unsqueeze")
+_MOVES = ("Flatten", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
 
 #: Layers that take a BatchNormalization into their weights.
 _LAYERS = ("Conv", "ConvTranspose", "Gemm")
@@ -123,12 +123,18 @@ def move_quantized(
     for node in nodes:
         before = reals.get(node.input[0]) if node.input else None
         if before is not None and not node.domain and node.op_type in _MOVES:
-            name = f"{node_name(node)}:quantized"
-            moved, real = deepcopy(node), deepcopy(before)
-            moved.name, moved.input[0], moved.output[0] = name, before.input[0], name
-            real.name, real.input[0], real.output[0] = node_name(node), name, node.output[0]
-            result += [moved, real]
-            reals[node.output[0]] = real
+            moved = deepcopy(node)
+            moved.name, moved.input[0] = f"{node_name(node)}:quantized", before.input[0]
+            result.append(moved)
+            for index, output in enumerate(node.output):
+                if not output:
+                    continue
+                moved.output[index] = f"{output}:quantized"
+                real = deepcopy(before)
+                real.name = output if index else node_name(node)
+                real.input[0], real.output[0] = moved.output[index], output
+                result.append(real)
+                reals[output] = real
             continue
         if node.op_type == "DequantizeLinear" and not node.domain:
             scale = constants.get(node.input[1])

@@ -55,7 +55,11 @@ def quantize(c: NodeContext) -> relax.Expr:
     if points is not None and points.size == 1:
         point, values = int(points.reshape(())), c.known(1)
         if values is not None and values.size == 1:
-            found = _requantized(c, x, _Target(np.float32(values.reshape(())), point, target))
+            asked = _Target(np.float32(values.reshape(())), point, target)
+            same = _same_steps(c, x, asked)
+            if same is not None:
+                return same
+            found = _requantized(c, x, asked)
             if found is not None:
                 value, added = found
                 return _rounded(value, point - added, target)
@@ -296,6 +300,19 @@ class _Quantized:
     def difference(self) -> relax.Expr:
         """Return the integers less their zero point, in fp32."""
         return self.integers() - constant(np.float32(self.zero)) if self.zero else self.integers()
+
+
+def _same_steps(c: NodeContext, x: relax.Expr, target: _Target) -> relax.Expr | None:
+    """Return the integers that ``x`` was dequantized from, if it is quantized by the same steps.
+
+    Quantizers write such pairs around operators that only move elements.  A product and a quotient
+    by one scale are within 2^-23 of the integer, of 17 bits at most, if neither is out of range.
+    """
+    found = _quantized(c, x)
+    if found is None or dtype_of(found.value) != target.dtype or found.zero != target.zero:
+        return None
+    safe = 2.0**-100 < abs(float(target.scale)) < 2.0**100
+    return found.value if safe and found.scale == target.scale else None
 
 
 def _requantized(c: NodeContext, x: relax.Expr, target: _Target) -> _Requantized | None:
