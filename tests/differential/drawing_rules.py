@@ -1360,9 +1360,17 @@ def dequantize(g: Graph, x: Tensor) -> list[Tensor]:
     if g.chance(0.5):
         return [real]
     # As quantizers write around what only moves elements.
-    moved = g.pick(transpose, slice_, split, flatten, lambda _, same: [same])(g, real)[-1]
+    axis = g.axis(real) if real.rank else 0
+    move = g.pick("Transpose", "Flatten", "Slice", "none")
+    if move == "Transpose":
+        real = g.one("Transpose", [real], perm=g.rng.permutation(real.rank).tolist())
+    elif move == "Flatten":
+        real = g.one("Flatten", [real], axis=axis)
+    elif move == "Slice" and real.rank and real.shape[axis] > 1:
+        bounds = [g.constant([number], "int64") for number in (1, real.shape[axis], axis)]
+        real = g.one("Slice", [real, *bounds])
     pair = (scale, zero) if g.chance(0.7) else scale_and_zero(g, y.dtype)
-    return g.node("QuantizeLinear", [moved, *pair])
+    return g.node("QuantizeLinear", [real, *pair])
 
 
 @rule("DynamicQuantizeLinear", values=TAME)
