@@ -147,24 +147,24 @@ def exported(architecture: zoo.Architecture, kind: str, folder: Path) -> Path:
     return path if kind == "float" else quantized
 
 
-def ratios(results: dict[str, dict[str, Any]], engine: str, kind: str) -> dict[str, float]:
-    """Times of an engine by ONNX Runtime's, of each network that it runs."""
-    cells = {
-        name.split(", ")[0]: result[engine]
-        for name, result in results.items()
-        if name.endswith(kind) and "median_ms" in result.get(engine, {})
-    }
-    return {name: cell["median_ms"] / cell["onnxruntime_ms"] for name, cell in cells.items()}
+def ratio(result: dict[str, Any], engine: str) -> float | None:
+    """Time of an engine by ONNX Runtime's, if it was measured."""
+    cell = result.get(engine, {})
+    return cell["median_ms"] / cell["onnxruntime_ms"] if "median_ms" in cell else None
 
 
-def summary(results: dict[str, dict[str, Any]]) -> list[list[Any]]:
+def means(results: dict[str, dict[str, Any]]) -> list[list[Any]]:
     """A row for each engine: networks, geometric mean, and the slowest."""
     rows = []
     for kind in ("float", "int8"):
         for engine in (*OURS, *OTHERS):
-            found = ratios(results, engine, kind)
+            found = {
+                name.split(", ")[0]: time
+                for name, result in results.items()
+                if name.endswith(kind) and (time := ratio(result, engine)) is not None
+            }
             if found:
-                worst = sorted(found, key=lambda name: -found[name])[:3]
+                worst = sorted(found, key=found.__getitem__)[:-4:-1]
                 told = ", ".join(f"{name} {found[name]:.2f}" for name in worst)
                 mean = statistics.geometric_mean(found.values())
                 rows.append([kind, engine, len(found), f"{mean:.2f}", told])
@@ -206,12 +206,13 @@ def main() -> int:
                     print(f"{name}: not exported: {str(error).splitlines()[0][:100]}", flush=True)
                     continue
                 done[name] = {"cpu": machine()["cpu"], **measure(path, engines, Path(folder))}
-            times = {e: ratios({name: done[name]}, e, kind) for e in engines}
-            told = [f"{e} {next(iter(t.values())):.2f}" for e, t in times.items() if t]
+            told = [
+                f"{e} {time:.2f}" for e in engines if (time := ratio(done[name], e)) is not None
+            ]
             print(f"{name}: {', '.join(told)}", flush=True)
             write_json(options.output, {"results": done})
     report(
-        "Times by ONNX Runtime's", ["files", "engine", "networks", "mean", "slowest"], summary(done)
+        "Times by ONNX Runtime's", ["files", "engine", "networks", "mean", "slowest"], means(done)
     )
     return 0
 

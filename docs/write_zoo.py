@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import geometric_mean
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+import zoo_kernels
+from common import RESULTS
+from zoo_speed import OTHERS, OURS, means, ratio
+
 PAGE = Path(__file__).with_name("zoo.md")
-RESULTS = PAGE.parent.parent / "benchmarks" / "results"
 FORMS = ("llvm", "opencl", "textures", "fp16")
 VERDICTS = ("right", "refused", "undecided", "wrong")
 #: Engines whose times are told, in the order of the columns.
-ENGINES = ("llvm", "opencl, PoCL", "opencl, Intel", "OpenVINO", "ncnn")
+ENGINES = (*OURS, *OTHERS)
 #: Files of an architecture, as the results name them, and as the page does.
 FILES = {"dynamo, float": "dynamo", "script, float": "TorchScript", "dynamo, int8": "int8"}
 #: Networks of up to so many nodes, of which the time to compile is told.
@@ -35,38 +41,55 @@ benchmarks/zoo_speed.py`), divided by ONNX Runtime's on the same two cores, each
 it in a process of its own, untuned: of the file by `dynamo`, and of int8 by ONNX Runtime's int8.
 {machines}
 """
+#: Before the tables of kernels.
+LOST = """*Lost* is what a kernel takes beyond the [roofline](profile.md#ceilings). Of {networks}
+networks in floats on `llvm`: the mean parts of their time by schedule family, and the kernels that
+lose most, one of a network (`python benchmarks/zoo_kernels.py`).
+"""
 
 
-def page(results: dict[str, Any], speeds: dict[str, Any]) -> str:
-    """Return the page of what `benchmarks/zoo.py` and `zoo_speed.py` wrote."""
+def page(results: dict[str, Any], speeds: dict[str, Any], profiles: dict[str, Any]) -> str:
+    """Return the page of what `zoo.py`, `zoo_speed.py` and `zoo_kernels.py` wrote."""
     names = list(dict.fromkeys(file.split(", ")[0] for file in results))
     files = {name: {kind: results.get(f"{name}, {kind}", {}) for kind in FILES} for name in names}
     columns = ["network", "nodes", "compile, s", *FILES.values(), *ENGINES, "int8, llvm"]
     lines = [
         HEAD.format(machines=machines(speeds)),
-        *times(speeds),
+        *table(["file", "engine", "networks", "geometric mean", "slowest"], means(speeds)),
+        "",
+        *lost(profiles),
         "",
         *summary(results),
         "",
-        f"| {' | '.join(columns)} |",
-        f"|{'---|' * len(columns)}",
-        *(row(name, its, speeds) for name, its in files.items()),
+        *table(columns, [row(name, its, speeds) for name, its in files.items()]),
     ]
     return "\n".join(lines) + "\n"
 
 
+def lost(profiles: dict[str, Any]) -> list[str]:
+    """Return the tables of families and kernels, and a sentence on threads."""
+    done = {name: result for name, result in profiles.items() if "families" in result}
+    return [
+        LOST.format(networks=len(done)),
+        *table(zoo_kernels.FAMILY_COLUMNS, zoo_kernels.family_rows(done)),
+        "",
+        *table(zoo_kernels.KERNEL_COLUMNS, zoo_kernels.kernel_rows(done)),
+        "",
+        zoo_kernels.threads(done),
+    ]
+
+
 def summary(results: dict[str, Any]) -> list[str]:
     """Return a table of the counts, and a sentence on compile times."""
-    columns = ["", *VERDICTS]
-    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    rows = []
     for kind, title in FILES.items():
         for form in FORMS:
             cells = [r[form] for name, r in results.items() if name.endswith(kind) and form in r]
             if cells:
                 counts = Counter(cell["verdict"] for cell in cells)
                 told = [str(counts[verdict]) for verdict in VERDICTS]
-                lines.append(f"| {title}, {form} | {' | '.join(told)} |")
-    lines.append("")
+                rows.append([f"{title}, {form}", *told])
+    lines = [*table(["", *VERDICTS], rows), ""]
     for most in NODES:
         seconds = [r[f]["cpu_s"] for r in results.values() for f in ("llvm", "opencl")
                    if r.get("nodes", most + 1) <= most and "cpu_s" in r.get(f, {})]  # fmt: skip
@@ -85,28 +108,10 @@ def machines(speeds: dict[str, Any]) -> str:
     return f"Measured on {', '.join([cpu, *told])}."
 
 
-def times(speeds: dict[str, Any]) -> list[str]:
-    """Return a table of the engines: how many networks, the mean of their times, the slowest."""
-    lines = ["| file | engine | networks | geometric mean | slowest |", "|---|---|---|---|---|"]
-    for kind in ("float", "int8"):
-        for engine in ENGINES:
-            found = {
-                name.split(", ")[0]: time
-                for name, result in speeds.items()
-                if name.endswith(kind) and (time := ratio(result, engine)) is not None
-            }
-            if found:
-                worst = sorted(found, key=found.__getitem__)[:-4:-1]
-                told = ", ".join(f"{name} {found[name]:.2f}" for name in worst)
-                mean = f"{geometric_mean(found.values()):.2f}"
-                lines.append(f"| {kind} | {engine} | {len(found)} | {mean} | {told} |")
-    return lines
-
-
-def ratio(result: dict[str, Any], engine: str) -> float | None:
-    """Return the time of an engine, divided by ONNX Runtime's, if it was measured."""
-    cell = result.get(engine, {})
-    return cell["median_ms"] / cell["onnxruntime_ms"] if "median_ms" in cell else None
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return a table's lines."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return [f"| {' | '.join(map(str, line))} |" for line in lines]
 
 
 def verdict(result: dict[str, Any]) -> str:
@@ -120,25 +125,24 @@ def verdict(result: dict[str, Any]) -> str:
     return "; ".join(wanting) or ("right" if any(form in result for form in FORMS) else "")
 
 
-def row(name: str, files: dict[str, dict[str, Any]], speeds: dict[str, Any]) -> str:
+def row(name: str, files: dict[str, dict[str, Any]], speeds: dict[str, Any]) -> list[str]:
     """Return an architecture's line."""
     main = files["dynamo, float"]
     plain, int8 = (speeds.get(f"{name}, {kind}", {}) for kind in ("float", "int8"))
     times = [*(ratio(plain, engine) for engine in ENGINES), ratio(int8, "llvm")]
-    cells = [
+    return [
         name,
         str(main.get("nodes", "")),
         str(main.get("llvm", {}).get("cpu_s", "")),
         *map(verdict, files.values()),
         *("" if time is None else f"{time:.2f}" for time in times),
     ]
-    return f"| {' | '.join(cells)} |"
 
 
 def zoo() -> str:
     """Return the page of the results that are there."""
     found = (json.loads((RESULTS / f"{name}.json").read_text("utf-8"))["results"]
-             for name in ("zoo", "zoo_speed"))  # fmt: skip
+             for name in ("zoo", "zoo_speed", "zoo_kernels"))  # fmt: skip
     return page(*found)
 
 

@@ -1,0 +1,190 @@
+"""Where the zoo's networks lose time on this machine's CPU: by schedule family, and by kernel.
+
+Each network is exported (`zoo.py`), compiled for ``llvm``, untuned, and profiled: `tvmflow profile`
+says for each kernel what part it reaches of what the machine can do at its operations for a byte.
+*Lost* is the rest of its time.  Then whole calls are timed with one thread and with as many as
+there are cores, in processes that take turns.
+
+    python -m pip install 'tvmflow[zoo]'
+    python benchmarks/zoo_kernels.py [--only resnet] [--exports FOLDER] [--again]
+
+results/zoo_kernels.json is written after each network; what is there is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import zoo
+from common import RESULTS, machine, report, write_json
+from zoo_speed import exported
+
+import tvmflow
+
+#: Seconds of each of a process's calls, and processes for each number of threads.
+SECONDS, ROUNDS = 0.7, 2
+#: Kernels of a network that are kept.
+KEPT = 12
+FAMILY_COLUMNS = ("family", "networks", "launches", "of the time", "lost", "reached")
+KERNEL_COLUMNS = ("network", "family", "node", "µs", "lost of the network", "GFLOP/s", "GB/s",
+                  "of the roofline", "bound")  # fmt: skip
+
+
+def profiled(module: Path) -> dict[str, Any]:
+    """What a process of its own does: kernels with their times and their parts of the roofline."""
+    profile = tvmflow.profile(module, runs=20)
+    total = sum(kernel.median_us for kernel in profile.kernels)
+    families: dict[str, dict[str, float]] = {}
+    kernels = []
+    for kernel in profile.kernels:
+        lost = kernel.median_us * (1 - min(kernel.roofline_share or 0.0, 1.0))
+        cell = families.setdefault(kernel.family, {"launches": 0, "us": 0.0, "lost_us": 0.0})
+        cell["launches"] += 1
+        cell["us"] += kernel.median_us
+        cell["lost_us"] += lost
+        kernels.append({
+            "family": kernel.family, "nodes": list(kernel.nodes), "us": round(kernel.median_us, 1),
+            "lost_us": round(lost, 1), "lost_share": round(lost / total, 4),
+            "gflops": kernel.gflops, "gbps": kernel.gbps, "bound": kernel.bound,
+            "share": kernel.roofline_share,
+        })  # fmt: skip
+    kernels.sort(key=lambda kernel: -kernel["lost_us"])
+    limits = profile.ceilings
+    return {
+        "kernels_us": round(total, 1), "launches": len(profile.kernels), "families": families,
+        "slowest": kernels[:KEPT],
+        "fp32_gflops": limits and limits.fp32_gflops, "copy_gbps": limits and limits.copy_gbps,
+    }  # fmt: skip
+
+
+def timed(module: Path, path: Path) -> dict[str, Any]:
+    """The median time of a call, in the process's number of threads."""
+    given = zoo.feeds(path, 0)
+    with tvmflow.load(module) as opened:
+        times: list[float] = []
+        opened(given)
+        end = time.perf_counter() + SECONDS
+        while (started := time.perf_counter()) < end or len(times) < 3:
+            opened(given)
+            times.append((time.perf_counter() - started) * 1e3)
+    return {"ms": round(statistics.median(times), 4)}
+
+
+def measure(path: Path, folder: Path) -> dict[str, Any]:
+    """Compile a network, profile it, and time it with one thread and with all."""
+    module = folder / "module.so"
+    with tvmflow.compile(path, target="llvm") as compiled:
+        compiled.save(module)
+    this = [sys.executable, __file__, "--module", str(module)]
+    result = zoo.in_process(this)
+    threads: dict[str, list[float]] = defaultdict(list)
+    for _ in range(ROUNDS):
+        for count in counts():
+            environment = {**os.environ, "TVM_NUM_THREADS": str(count)}
+            found = zoo.in_process([*this, "--time", str(path)], environment)
+            threads[str(count)].append(found.get("ms", float("nan")))
+    return result | {"threads_ms": {count: min(found) for count, found in threads.items()}}
+
+
+def counts() -> list[int]:
+    """Numbers of threads that this machine has cores for: 1, 2 and 4."""
+    return [count for count in (1, 2, 4) if count <= len(os.sched_getaffinity(0))]
+
+
+def family_rows(results: dict[str, Any]) -> list[list[Any]]:
+    """For each family: networks, launches, and its mean part of their time, of which lost."""
+    parts: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+    for result in results.values():
+        for family, cell in result["families"].items():
+            total = result["kernels_us"]
+            parts[family].append((cell["launches"], cell["us"] / total, cell["lost_us"] / total))
+    rows = []
+    for family, cells in sorted(parts.items(), key=lambda item: -sum(c[2] for c in item[1])):
+        launches, time_share, lost = (sum(column) for column in zip(*cells, strict=True))
+        mean_time, mean_lost = time_share / len(results), lost / len(results)
+        reached = 1 - lost / time_share
+        rows.append([
+            family, len(cells), int(launches), f"{mean_time:.1%}", f"{mean_lost:.1%}",
+            f"{reached:.0%}",
+        ])  # fmt: skip
+    return rows
+
+
+def kernel_rows(results: dict[str, Any], count: int = 10) -> Iterator[list[Any]]:
+    """The kernels that lose the largest parts of their network's time, one of each network."""
+    worst = [(result["slowest"][0], name) for name, result in results.items()]
+    worst.sort(key=lambda item: -item[0]["lost_share"])
+    for kernel, name in worst[:count]:
+        rates = [f"{kernel[rate] or 0:.0f}" for rate in ("gflops", "gbps")]
+        share = "" if kernel["share"] is None else f"{kernel['share']:.0%}"
+        nodes = kernel["nodes"][0][:28] if kernel["nodes"] else ""
+        yield [
+            name, kernel["family"], nodes, f"{kernel['us']:.0f}", f"{kernel['lost_share']:.0%}",
+            *rates, share, kernel["bound"] or "",
+        ]  # fmt: skip
+
+
+def threads(results: dict[str, Any]) -> str:
+    """A sentence on what all threads are good for."""
+    gains = {
+        name: result["threads_ms"]["1"] / result["threads_ms"][most]
+        for name, result in results.items()
+        if (most := max(result["threads_ms"], key=int)) != "1"
+    }
+    if not gains:
+        return "This machine has one core."
+    least = sorted(gains.items(), key=lambda item: item[1])[:3]
+    told = ", ".join(f"{name} {gain:.2f}" for name, gain in least)
+    mean = statistics.geometric_mean(gains.values())
+    return f"With all cores, calls are {mean:.2f} times as fast as with one; least so {told}."
+
+
+def main() -> int:
+    """Measure what is not there yet, network by network."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", default=[""], help="parts of networks' names")
+    parser.add_argument("--exports", type=Path, help="a folder that keeps the networks' files")
+    parser.add_argument("--again", action="store_true", help="also what is there already")
+    parser.add_argument("--output", type=Path, default=RESULTS / "zoo_kernels.json")
+    parser.add_argument("--module", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--time", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.module:
+        found = timed(options.module, options.time) if options.time else profiled(options.module)
+        print(json.dumps(found))
+        return 0
+    done = json.loads(options.output.read_text())["results"] if options.output.exists() else {}
+    for architecture in zoo.ARCHITECTURES:
+        name = architecture.name
+        if not any(part in name for part in options.only) or (name in done and not options.again):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            exports = options.exports or Path(folder)
+            exports.mkdir(parents=True, exist_ok=True)
+            try:
+                path = exported(architecture, "float", exports)
+                done[name] = {"cpu": machine()["cpu"], **measure(path, Path(folder))}
+            except Exception as error:  # noqa: BLE001 (PyTorch's exporter, or ours)
+                print(f"{name}: {str(error).splitlines()[0][:100]}", flush=True)
+                continue
+        print(f"{name}: {done[name].get('kernels_us')} µs, {done[name]['threads_ms']}", flush=True)
+        write_json(options.output, {"results": done})
+    done = {name: result for name, result in done.items() if "families" in result}
+    report("Families", FAMILY_COLUMNS, family_rows(done))
+    report("The kernels with most lost time", KERNEL_COLUMNS, list(kernel_rows(done)))
+    print(threads(done))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
