@@ -29,6 +29,8 @@ function contains one, and is stored part by part.
 for each buffer in the scope ``local``, once for every tile, and what comes back may be anybody's
 memory: sums that should be registers are stored at every step.  Small buffers stay what they are,
 which is the stack.
+
+*Small loops* are not given to other threads, which takes as long as some thousand instructions.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ import numpy as np
 import tvm_ffi
 from numpy.polynomial import Chebyshev, Polynomial
 from tvm import IRModule, tirx
-from tvm.ir import Call
+from tvm.ir import Call, PrimType
 
 from ..ir.expressions import nodes_in
 from ..ir.passes import node_pass, prim_func_pass
@@ -279,3 +281,40 @@ def KeepOnStack(statement: tirx.AllocBuffer) -> tirx.Stmt:
 def NameSubexpressions(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """TVM's pass; kernels in OpenCL C get it when nothing is left that writes names out again."""
     return tirx.transform.CommonSubexprElim()(IRModule({"main": function}))["main"]
+
+
+#: Handing out a loop and waiting for its parts takes 2 µs, half of so many instructions.
+_SMALL_LOOP = 16_000
+#: Instructions for a vector of a function such as ``exp``; bytes of a vector.
+_FUNCTION, _VECTOR_BYTES = 20, 32
+#: What becomes no instruction of its own.
+_FREE = (tirx.Var, tirx.IntImm, tirx.FloatImm, tirx.Ramp, tirx.Broadcast, tirx.Let)
+
+
+def _instructions(node: tirx.Expr | tirx.BufferStore) -> int:
+    """At most so many does a node take by itself."""
+    kind = (node.value if isinstance(node, tirx.BufferStore) else node).ty
+    if isinstance(node, _FREE) or not isinstance(kind, PrimType):
+        return 0
+    dtype = kind.dtype
+    vectors = -(-dtype.itemsize // _VECTOR_BYTES)
+    return vectors * (_FUNCTION if isinstance(node, Call) else 1)
+
+
+@node_pass(tirx.For, targets=("llvm",))
+def RunAlone(loop: tirx.For) -> tirx.For:
+    """Leave small parallel loops to the thread that calls; behind the unrolling of loops."""
+    loops = nodes_in(loop, tirx.For)
+    extents = [each.extent for each in loops]
+    known = all(isinstance(extent, tirx.IntImm) for extent in extents)
+    if loop.kind != tirx.ForKind.PARALLEL or not known or nodes_in(loop, tirx.While):
+        return loop
+    # At most: as if each of these loops were within the one before.
+    times = prod(map(int, extents))
+    if times >= _SMALL_LOOP:
+        return loop
+    parts = nodes_in(loop.body, tirx.Expr, tirx.BufferStore)
+    if times * sum(map(_instructions, parts)) >= _SMALL_LOOP:
+        return loop
+    kind, body = tirx.ForKind.SERIAL, loop.body
+    return tirx.For(loop.loop_var, loop.min, loop.extent, kind, body, None, loop.annotations)

@@ -28,6 +28,7 @@ from .kept_loops import KeepLoops
 from .llvm_passes import (
     KeepOnStack,
     NameSubexpressions,
+    RunAlone,
     StoreArguments,
     WriteExponentials,
     WriteHyperbolics,
@@ -98,6 +99,7 @@ HOST_AND_DEVICE: list[Pass] = [
     FoldChoices,
     tirx.transform.RemoveNoOp(),
     _transform.RewriteUnsafeSelect(),
+    RunAlone,
     NameSubexpressions,
     NameTexels,
     NameShuffles,
