@@ -10,14 +10,18 @@ Scores that are NaN are no candidates.  Boxes may have their corners in any orde
 one, of both together, or of what they share is not above zero, they do not overlap.  All is rounded
 as in ONNX Runtime (`non_max_suppression_helper.h` there), which the choice of boxes depends on.
 
-A thread of a CPU, or a work-group, has a class of an image.  Work-items keep lists of their own
-candidates, which get shorter as these are dropped, and find the best of all in local memory.
+A thread of a CPU, or a work-group, has a class of an image.  A thread takes candidates from a heap,
+and compares each with the boxes that are taken already, up to the first that it overlaps.
+Work-items keep lists of their own candidates, which get shorter as these are dropped, and find the
+best of all in local memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
 
 from tvm import s_tir, te, tirx
 from tvm.tirx import Buffer, Expr
@@ -57,7 +61,7 @@ def compute(
     def write(code: Statements, tensors: Sequence[Buffer]) -> None:
         what = _Boxes(*tensors, centered=centered, has_threshold=has_threshold)
         with code.loop("row", what.rows) as row:
-            _Class(code, what, row).write()
+            _ThreadOfClass(code, what, row).write()
 
     batch, classes, boxes = map(int, tensors[1].shape)
     rows = batch * classes
@@ -128,14 +132,15 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
         if workload.is_cpu:
             launches = workload.target.is_gpu_kernel
             with code.parts("nms", what.rows, launches) as row:
-                _Class(code, what, row).write()
+                _ThreadOfClass(code, what, row).write()
         else:
             shared = [
                 tirx.decl_buffer((size,), dtype, name, scope="shared")
                 for dtype, name in (("float32", "best_scores"), ("int32", "best_boxes"))
             ]
             with code.items("nms", what.rows, size, shared) as (row, item):
-                _GroupOfClass(code, what, row, item, size, *shared).write()
+                scores, boxes = shared
+                _GroupOfClass(code, what, row, item, size, scores=scores, boxes=boxes).write()
     return schedule_of(function, code.finish())
 
 
@@ -177,46 +182,96 @@ def _of(workload: Workload, anchor: s_tir.schedule.SBlockRV) -> _Boxes:
     return _Boxes(*workload.function.params, centered=flags[0], has_threshold=flags[1])
 
 
+class _Corners:
+    """A box of an image; what is read and computed of it is named where it is first asked for."""
+
+    def __init__(self, code: Statements, what: _Boxes, image: Expr, box: Expr, name: str):
+        self._code, self._name, self._centered = code, name, what.centered
+        self._numbers = [what.coordinates[image, box, corner] for corner in range(COORDINATES)]
+        self._sides: dict[int, tuple[Expr, Expr]] = {}
+
+    def side(self, axis: int) -> tuple[Expr, Expr]:
+        """The limits of the box along an axis."""
+        if axis not in self._sides:
+            a, b = (
+                self._code.name_stored(f"{self._name}_{corner}", self._numbers[corner])
+                for corner in (axis, axis + COORDINATES // 2)
+            )
+            if self._centered:
+                half = b * tirx.const(0.5, "float32")
+                low, high = a - half, a + half
+            else:
+                # What is NaN stays so, which `min` and `max` do not promise; in this form both are
+                # one instruction of x86.
+                low, high = tirx.Select(b < a, b, a), tirx.Select(b < a, a, b)
+            self._sides[axis] = (
+                self._code.name_stored(f"{self._name}_l{axis}", low),
+                self._code.name_stored(f"{self._name}_h{axis}", high),
+            )
+        return self._sides[axis]
+
+    @cached_property
+    def area(self) -> Expr:
+        """The product of both sides."""
+        lengths = [high - low for low, high in map(self.side, range(2))]
+        return self._code.name_stored(f"{self._name}_area", _product(*lengths))
+
+
 @dataclass
 class _Class:
-    """Suppression in a row, which is a class of an image, by one thread.
-
-    The list holds candidates in the order of boxes, so that the first of equal ones comes first.
-    """
+    """Suppression in a row, which is a class of an image."""
 
     code: Statements
     what: _Boxes
     row: Expr
+    #: Which candidates are this thread's: from one on every so manieth.
+    first: Expr = field(default_factory=lambda: number(0))
+    step: int = 1
 
     def __post_init__(self) -> None:
-        #: Which candidates are this thread's: from one on every so manieth.
-        self.first, self.step = number(0), 1
-        code = self.code
-        self.left = code.alloc("left", (1,), "int32")
-        self.taken = code.alloc("taken", (1,), "int32")
-        #: The best of its candidates, -1 without any.
-        self.best = code.alloc("best", (1,), "int32")
-        self.best_score = code.alloc("best_score", (1,), "float32")
+        #: Candidates in the list; boxes that are taken.
+        self.left = self.code.alloc("left", (1,), "int32")
+        self.taken = self.code.alloc("taken", (1,), "int32")
 
-    def write(self) -> None:
-        """Write the row's boxes and their number."""
+    def _limit(self) -> Expr:
+        """How many boxes are taken at most."""
+        asked = tirx.Min(self.what.limit[()], tirx.const(self.what.boxes, "int64"))
+        return self.code.name_stored("most", tirx.Max(asked.astype("int32"), number(0)))
+
+    def _score(self, box: Expr) -> Expr:
+        classes = number(self.what.classes)
+        image, kind = tirx.truncdiv(self.row, classes), tirx.truncmod(self.row, classes)
+        return self.what.scores[image, kind, box]
+
+    def _corners(self, box: Expr, name: str) -> _Corners:
+        image = tirx.truncdiv(self.row, number(self.what.classes))
+        return _Corners(self.code, self.what, image, box, name)
+
+    def _gather(self) -> None:
+        """List the candidates."""
         code, what = self.code, self.what
-        most = self._limit()
-        self._gather()
-        self._agree()
-        code.store(self.taken, number(0), 0)
-        with code.repeat(tirx.all(self.best[0] >= 0, self.taken[0] < most)):
-            winner = code.name_stored("winner", self.best[0])
-            self._leave(winner)
-            self._drop(winner)
-            code.store(self.taken, self.taken[0] + 1, 0)
-            self._agree()
-        self._finish(what.most)
+        code.store(self.left, number(0), 0)
+        turns = -(-what.boxes // self.step)
+        with code.loop("turn", turns) as turn:
+            box = code.name("box", turn * self.step + self.first)
+            with code.when(box < what.boxes):
+                score = code.name_stored("score", self._score(box))
+                lowest = tirx.const(float("-inf"), "float32")
+                # Neither is true of NaN.
+                candidate = score > what.threshold[()] if what.has_threshold else score >= lowest
+                with code.when(candidate):
+                    self._keep(self.left, box, score)
 
-    # -- what work-items do together ------------------------------------------------------
+    def _keep(self, kept: Buffer, box: Expr, score: Expr) -> None:
+        """Append a candidate to the list."""
+        self._place(kept[0], box)
+        self.code.store(kept, kept[0] + 1, 0)
 
-    def _agree(self) -> None:
-        """Make the best candidate of all everybody's."""
+    def _place(self, index: Expr, box: Expr) -> None:
+        self.code.store(self.what.lists, box, self.row, index * self.step + self.first)
+
+    def _listed(self, index: Expr) -> Expr:
+        return self.what.lists[self.row, index * self.step + self.first]
 
     def _leave(self, winner: Expr) -> None:
         """Store a box that is taken."""
@@ -230,102 +285,133 @@ class _Class:
             code.store(self.what.kept, number(0), self.row, self.taken[0] + j)
         code.store(self.what.counts, self.taken[0], self.row)
 
-    # -- what each does by itself ---------------------------------------------------------
+    def _overlap(self, taken: _Corners, box: _Corners, result: Buffer) -> None:
+        """Store 1 if a box overlaps one that is taken by more than the threshold.
 
-    def _limit(self) -> Expr:
-        """How many boxes are taken at most."""
-        asked = tirx.Min(self.what.limit[()], tirx.const(self.what.boxes, "int64"))
-        return self.code.name_stored("most", tirx.Max(asked.astype("int32"), number(0)))
-
-    def _score(self, box: Expr) -> Expr:
-        classes = number(self.what.classes)
-        image, kind = tirx.truncdiv(self.row, classes), tirx.truncmod(self.row, classes)
-        return self.what.scores[image, kind, box]
-
-    def _gather(self) -> None:
-        """List the candidates."""
-        code, what = self.code, self.what
-        code.store(self.left, number(0), 0)
-        self._forget()
-        turns = -(-what.boxes // self.step)
-        with code.loop("turn", turns) as turn:
-            box = code.name("box", turn * self.step + self.first)
-            with code.when(box < what.boxes):
-                score = code.name_stored("score", self._score(box))
-                lowest = tirx.const(float("-inf"), "float32")
-                # Neither is true of NaN.
-                candidate = score > what.threshold[()] if what.has_threshold else score >= lowest
-                with code.when(candidate):
-                    self._keep(self.left, box, score)
-
-    def _drop(self, winner: Expr) -> None:
-        """Drop the winner and what overlaps it from the list."""
-        code, what = self.code, self.what
-        winners = self._corners(winner, "winner")
-        kept = code.alloc("kept_here", (1,), "int32")
-        code.store(kept, number(0), 0)
-        self._forget()
-        with code.loop("turn", self.left[0]) as turn:
-            box = code.name_stored("box", what.lists[self.row, turn * self.step + self.first])
-            overlap = _overlap(code, winners, self._corners(box, "box"), what.overlap[()])
-            with code.when(tirx.all(box != winner, overlap == 0)):
-                self._keep(kept, box, code.name_stored("score", self._score(box)))
-        code.store(self.left, kept[0], 0)
-
-    def _forget(self) -> None:
-        self.code.store(self.best, number(-1), 0)
-        self.code.store(self.best_score, tirx.const(0, "float32"), 0)
-
-    def _keep(self, kept: Buffer, box: Expr, score: Expr) -> None:
-        """Append a candidate to the list, and remember it if it is the best one."""
-        code = self.code
-        code.store(self.what.lists, box, self.row, kept[0] * self.step + self.first)
-        code.store(kept, kept[0] + 1, 0)
-        with code.when(tirx.any(self.best[0] < 0, score > self.best_score[0])):
-            code.store(self.best, box, 0)
-            code.store(self.best_score, score, 0)
-
-    def _corners(self, box: Expr, name: str) -> list[Expr]:
-        """The limits of a box along both axes, and its area."""
-        code, what = self.code, self.what
-        image = tirx.truncdiv(self.row, number(what.classes))
-        numbers = [
-            code.name_stored(f"{name}_{corner}", what.coordinates[image, box, corner])
-            for corner in range(COORDINATES)
-        ]
-        limits: list[Expr] = []
-        for axis in range(2):
-            a, b = numbers[axis], numbers[axis + 2]
-            if what.centered:
-                half = b * tirx.const(0.5, "float32")
-                pair = a - half, a + half
-            else:
-                # What is NaN stays so, which `min` and `max` do not promise.
-                pair = tirx.Select(a >= b, b, a), tirx.Select(a >= b, a, b)
-            limits += [
-                code.name_stored(f"{name}_{side}{axis}", v)
-                for side, v in zip("lh", pair, strict=True)
+        Most boxes are beside it, so that an axis is looked at only where they share the one before,
+        and nothing is divided for them.  TVM would turn the opposite of a comparison into another
+        one, which NaN fails as well: so what is true is nested.
+        """
+        code, shared = self.code, []
+        with ExitStack() as conditions:
+            for axis in (1, 0):
+                (low_a, high_a), (low_b, high_b) = taken.side(axis), box.side(axis)
+                low = code.name_stored(f"low{axis}", tirx.Select(low_a < low_b, low_b, low_a))
+                high = code.name_stored(f"high{axis}", tirx.Select(high_b < high_a, high_b, high_a))
+                conditions.enter_context(code.when(high > low))
+                shared.append(high - low)
+            intersection = code.name_stored("intersection", _product(*shared))
+            union = code.name_stored("union", taken.area + box.area - intersection)
+            areas = [
+                each > tirx.const(0, "float32")
+                for each in (intersection, taken.area, box.area, union)
             ]
-        low0, high0, low1, high1 = limits
-        area = code.name_stored(f"{name}_area", _product(high0 - low0, high1 - low1))
-        return [*limits, area]
+            ratio = tirx.call_intrin("float32", "tirx.tvmflow_quotient", intersection, union)
+            with code.when(tirx.all(*areas, ratio > self.what.overlap[()])):
+                code.store(result, number(1), 0)
+
+
+class _ThreadOfClass(_Class):
+    """By a thread.
+
+    The list is a heap (J. W. J. Williams 1964) whose first candidate is the best one; boxes that
+    are taken, no more than have left it, are listed from its end.
+    """
+
+    def write(self) -> None:
+        """Write the row's boxes and their number."""
+        code, what = self.code, self.what
+        most = self._limit()
+        self._gather()
+        with code.loop("start", tirx.truncdiv(self.left[0], number(2))) as start:
+            self._sink(tirx.truncdiv(self.left[0], number(2)) - 1 - start)
+        code.store(self.taken, number(0), 0)
+        overlap = code.alloc("overlap", (1,), "int32")
+        other = code.alloc("other", (1,), "int32")
+        with code.repeat(tirx.all(self.left[0] > 0, self.taken[0] < most)):
+            candidate = code.name_stored("candidate", self._listed(number(0)))
+            code.store(self.left, self.left[0] - 1, 0)
+            self._place(number(0), self._listed(self.left[0]))
+            self._sink(number(0))
+            box = self._corners(candidate, "box")
+            _ = box.area
+            code.store(overlap, number(0), 0)
+            code.store(other, number(0), 0)
+            with code.repeat(tirx.all(overlap[0] == 0, other[0] < self.taken[0])):
+                index = code.name_stored("taken_box", self._listed(what.boxes - 1 - other[0]))
+                self._overlap(self._corners(index, "taken"), box, overlap)
+                code.store(other, other[0] + 1, 0)
+            with code.when(overlap[0] == 0):
+                self._leave(candidate)
+                self._place(what.boxes - 1 - self.taken[0], candidate)
+                code.store(self.taken, self.taken[0] + 1, 0)
+        self._finish(what.most)
+
+    def _sink(self, start: Expr) -> None:
+        """Exchange a candidate with the better one of the two below it, until it is better."""
+        code = self.code
+        place = code.alloc("place", (1,), "int32")
+        below = code.alloc("below", (1,), "int32")
+        code.store(place, start, 0)
+        code.store(below, 2 * place[0] + 1, 0)
+        with code.repeat(below[0] < self.left[0]):
+            with code.when(below[0] + 1 < self.left[0]):
+                left, right = self._pair(below[0], below[0] + 1)
+                with code.when(self._is_better(right, left)):
+                    code.store(below, below[0] + 1, 0)
+            above, found = self._pair(place[0], below[0])
+            sinks = tirx.Select(self._is_better(found, above), number(1), number(0))
+            sinks = code.name_stored("sinks", sinks)
+            with code.when(sinks == 1):
+                self._place(place[0], found)
+                self._place(below[0], above)
+                code.store(place, below[0], 0)
+            code.store(below, tirx.Select(sinks == 1, 2 * below[0] + 1, self.left[0]), 0)
+
+    def _pair(self, a: Expr, b: Expr) -> tuple[Expr, Expr]:
+        return tuple(self.code.name_stored("listed", self._listed(index)) for index in (a, b))
+
+    def _is_better(self, a: Expr, b: Expr) -> Expr:
+        """Tell whether a box is to be taken before another one."""
+        scores = [self.code.name_stored("score", self._score(box)) for box in (a, b)]
+        return tirx.any(scores[0] > scores[1], tirx.all(scores[0] == scores[1], a < b))
 
 
 @dataclass
 class _GroupOfClass(_Class):
-    """The same by a work-group; an item has every so manieth box."""
+    """By a work-group; an item has every so manieth box, in the order of boxes."""
 
-    item: Expr
-    items: int
+    _: KW_ONLY
     scores: Buffer
     boxes: Buffer
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.first, self.step = self.item, self.items
+        #: The best of its candidates, -1 without any.
+        self.best = self.code.alloc("best", (1,), "int32")
+        self.best_score = self.code.alloc("best_score", (1,), "float32")
+
+    def write(self) -> None:
+        """Write the row's boxes and their number."""
+        code, what = self.code, self.what
+        most = self._limit()
+        self._forget()
+        self._gather()
+        self._agree()
+        code.store(self.taken, number(0), 0)
+        with code.repeat(tirx.all(self.best[0] >= 0, self.taken[0] < most)):
+            winner = code.name_stored("winner", self.best[0])
+            with code.when(self.first == 0):
+                self._leave(winner)
+            self._drop(winner)
+            code.store(self.taken, self.taken[0] + 1, 0)
+            self._agree()
+        with code.when(self.first == 0):
+            self._finish(what.most)
 
     def _agree(self) -> None:
-        code, item, distance = self.code, self.item, self.items
+        """Make the best candidate of all everybody's."""
+        code, item, distance = self.code, self.first, self.step
         # Items exchange what they have with one at half the distance of the last, until all have
         # the same.
         while distance > 1:
@@ -343,33 +429,33 @@ class _GroupOfClass(_Class):
                 code.store(self.best, box, 0)
                 code.store(self.best_score, score, 0)
 
-    def _leave(self, winner: Expr) -> None:
-        with self.code.when(self.item == 0):
-            super()._leave(winner)
+    def _drop(self, winner: Expr) -> None:
+        """Drop the winner and what overlaps it from the list."""
+        code = self.code
+        corners = self._corners(winner, "winner")
+        _ = corners.area
+        kept = code.alloc("kept_here", (1,), "int32")
+        overlap = code.alloc("overlap", (1,), "int32")
+        code.store(kept, number(0), 0)
+        self._forget()
+        with code.loop("turn", self.left[0]) as turn:
+            box = code.name_stored("box", self._listed(turn))
+            code.store(overlap, number(0), 0)
+            self._overlap(corners, self._corners(box, "box"), overlap)
+            with code.when(tirx.all(box != winner, overlap[0] == 0)):
+                self._keep(kept, box, code.name_stored("score", self._score(box)))
+        code.store(self.left, kept[0], 0)
 
-    def _finish(self, most: int) -> None:
-        with self.code.when(self.item == 0):
-            super()._finish(most)
+    def _forget(self) -> None:
+        self.code.store(self.best, number(-1), 0)
+        self.code.store(self.best_score, tirx.const(0, "float32"), 0)
 
-
-def _overlap(code: Statements, a: Sequence[Expr], b: Sequence[Expr], threshold: Expr) -> Expr:
-    """1 if two boxes overlap by more than a threshold, else 0; each is as `_corners` gives it.
-
-    TVM would turn the opposite of a comparison into another one, which NaN fails as well.
-    """
-    sides, shared = [], []
-    for axis in (1, 0):
-        low_a, high_a, low_b, high_b = a[2 * axis], a[2 * axis + 1], b[2 * axis], b[2 * axis + 1]
-        low = code.name_stored(f"low{axis}", tirx.Select(low_a < low_b, low_b, low_a))
-        high = code.name_stored(f"high{axis}", tirx.Select(high_b < high_a, high_b, high_a))
-        shared.append(high > low)
-        sides.append(high - low)
-    intersection = code.name_stored("intersection", _product(*sides))
-    union = code.name_stored("union", a[4] + b[4] - intersection)
-    areas = [area > tirx.const(0, "float32") for area in (intersection, a[4], b[4], union)]
-    ratio = tirx.call_intrin("float32", "tirx.tvmflow_quotient", intersection, union)
-    overlap = tirx.Select(tirx.all(*shared, *areas, ratio > threshold), number(1), number(0))
-    return code.name_stored("overlap", overlap)
+    def _keep(self, kept: Buffer, box: Expr, score: Expr) -> None:
+        """Append a candidate to the list, and remember it if it is the best one."""
+        super()._keep(kept, box, score)
+        with self.code.when(tirx.any(self.best[0] < 0, score > self.best_score[0])):
+            self.code.store(self.best, box, 0)
+            self.code.store(self.best_score, score, 0)
 
 
 def _product(a: Expr, b: Expr) -> Expr:
