@@ -2,7 +2,7 @@
 
 A chain of 1×1 convolutions of 16 channels of 4×4, which are not fused, takes a time that grows with
 its length: the line through these times has the cost of a call, and of a kernel.  Each engine has
-processes of its own, which take turns; the least of the medians counts.
+processes of its own, which take turns; the least of the means of 300 calls counts.
 
     python benchmarks/host_cost.py
 
@@ -12,7 +12,6 @@ Writes results/host_cost.json.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 import onnx
 from common import in_process, report, write_json
 from onnx import TensorProto, helper, numpy_helper
-from zoo_speed import OURS
+from zoo_speed import OURS, driver
 
 #: Lengths of the chains; processes of each; threads.
 LENGTHS, ROUNDS, THREADS = (1, 16, 64, 128), 3, (1, 2)
@@ -47,9 +46,9 @@ def chain(length: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-#: What a process runs: medians of five times 300 calls, of each length.
+#: What a process runs: of each length the least of five means of 300 calls.
 MEASURE = """
-import json, statistics, sys, time
+import json, sys, time
 sys.path.insert(0, sys.argv[1])
 import numpy as np
 import host_cost
@@ -86,7 +85,7 @@ def measure(engine: str, threads: int) -> dict[str, float]:
     """Times of chains in µs by their length, in a process of its own."""
     environment = {"TVM_NUM_THREADS": str(threads)}
     if library := OURS.get(engine, ("", None))[1]:
-        environment |= {"TVMFLOW_OPENCL_LIBRARY": library, "TVMFLOW_OPENCL_DEVICE": ""}
+        environment |= driver(library)
     return in_process(MEASURE, os.path.dirname(__file__), engine, str(threads), env=environment)
 
 
@@ -107,7 +106,6 @@ def main() -> int:
         times |= {"call_us": round(start, 1), "kernel_us": round(slope, 2)}
         rows.append([name, f"{start:.1f}", f"{slope:.2f}"])
     report("Beside the kernels' work", ["engine", "a call, µs", "a kernel, µs"], rows)
-    print(json.dumps(results))
     write_json("host_cost", {"results": results})
     return 0
 

@@ -101,6 +101,11 @@ def time_engine(path: Path, engine: str, module: Path | None) -> dict[str, Any]:
     return {**result, "median_ms": times[engine], "onnxruntime_ms": times["ONNX Runtime"]}
 
 
+def driver(library: str) -> dict[str, str]:
+    """The environment of a process whose OpenCL driver is this library."""
+    return {"TVMFLOW_OPENCL_LIBRARY": library, "TVMFLOW_OPENCL_DEVICE": ""}
+
+
 def measure(path: Path, engines: list[str], folder: Path) -> dict[str, Any]:
     """Compile a network for each target, and time each engine in a process of its own."""
     result: dict[str, Any] = {}
@@ -127,7 +132,7 @@ def measure(path: Path, engines: list[str], folder: Path) -> dict[str, Any]:
                 if not library or ("/" in library and not Path(library).exists()):
                     result[engine] = {"missing": "its library is not installed"}
                     continue
-                environment |= {"TVMFLOW_OPENCL_LIBRARY": library, "TVMFLOW_OPENCL_DEVICE": ""}
+                environment |= driver(library)
             command += ["--module", str(modules[target])]
         result[engine] = zoo.in_process(command, environment)
     return result

@@ -304,10 +304,10 @@ def _instructions(node: tirx.Expr | tirx.BufferStore) -> int:
 @node_pass(tirx.For, targets=("llvm",))
 def RunAlone(loop: tirx.For) -> tirx.For:
     """Leave small parallel loops to the thread that calls; behind the unrolling of loops."""
-    loops = nodes_in(loop, tirx.For)
-    extents = [each.extent for each in loops]
-    known = all(isinstance(extent, tirx.IntImm) for extent in extents)
-    if loop.kind != tirx.ForKind.PARALLEL or not known or nodes_in(loop, tirx.While):
+    if loop.kind != tirx.ForKind.PARALLEL or nodes_in(loop, tirx.While):
+        return loop
+    extents = [each.extent for each in nodes_in(loop, tirx.For)]
+    if not all(isinstance(extent, tirx.IntImm) for extent in extents):
         return loop
     # At most: as if each of these loops were within the one before.
     times = prod(map(int, extents))
