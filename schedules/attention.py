@@ -49,7 +49,7 @@ from ..devices.target import Device
 from ..ir.expressions import OPAQUE
 from .boxes.builder import Statements, number, schedule_of, unravel
 from .common import FAMILY, Workload
-from .definitions import batch_index
+from .definitions import batch_index, exponential
 from .dense import ROW_TILE
 from .family import Declined, Value, knob
 from .sizes import tile_choices
@@ -419,7 +419,7 @@ class _Tile:
         self._find_peaks(keys)
         for row in self.rows:
             code.store(self.peaks, larger(self.peaks[row, 0], self.peak[row, 0]), row, 0)
-            factor = tirx.exp(self.peak[row, 0] - finite(self.peaks[row, 0]))
+            factor = exponential(self.peak[row, 0] - finite(self.peaks[row, 0]))
             code.store(self.factor, factor, row, 0)
             code.store(self.peak, self.peaks[row, 0], row, 0)
         self._exponentiate(keys)
@@ -484,7 +484,8 @@ class _Tile:
             for row in self.rows:
                 with self._vector() as lane:
                     at = (row, vector * self.lanes + lane)
-                    code.store(self.scores, tirx.exp(self.scores[at] - self.peaks[row, 0]), *at)
+                    weight = exponential(self.scores[at] - self.peaks[row, 0])
+                    code.store(self.scores, weight, *at)
                 with self._vector() as lane:
                     sum_ = self.sums[row, lane] + self.scores[row, vector * self.lanes + lane]
                     code.store(self.sums, sum_, row, lane)

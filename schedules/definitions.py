@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -20,6 +21,20 @@ Channel = Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tuple[tirx.Expr, ...]]
 #: products of halves that are added up in fp32: in chunks of halves, which code generation makes
 #: of them (:mod:`tvmflow.codegen.chunked_sums`).
 Sums: TypeAlias = str | None
+
+
+def exponential(x: tirx.Expr) -> tirx.Expr:
+    """``exp(x)`` of a number less the largest one of its row, as softmax adds them up.
+
+    In fp32 zero where it were below the least normal number, which the sum, at least 1, has no
+    digit for: a mask of -100 would make numbers of all others that a CPU takes 100 times as long to
+    multiply.
+    """
+    dtype = str(x.ty.dtype)
+    if dtype != "float32":
+        return tirx.exp(x)
+    least = math.log(np.finfo(np.float32).tiny)
+    return tirx.Select(x < tirx.const(least, dtype), tirx.const(0, dtype), tirx.exp(x))
 
 
 def pad_spatial(x: te.Tensor, padding: tuple[int, int, int, int], value: float = 0) -> te.Tensor:

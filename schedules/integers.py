@@ -36,7 +36,7 @@ EXACT_LIMIT = 1 << 24
 
 def sums_of(weight: np.ndarray, axes: tuple[int, ...], largest: int) -> str:
     """The dtype for sums over ``axes`` of weights times numbers of magnitude ``largest``."""
-    bound = np.abs(weight.astype(np.int64)).sum(axis=axes).max(initial=0) * largest
+    bound = np.abs(weight).sum(axis=axes, dtype=np.int64).max(initial=0) * largest
     return "float32" if bound <= EXACT_LIMIT else "int32"
 
 
@@ -87,11 +87,6 @@ WORD = 4
 def _word_of(byte: int) -> int:
     """An int32 of four times the same byte."""
     return int.from_bytes([byte] * WORD, "little", signed=True)
-
-
-def fits_dots(weight: np.ndarray) -> bool:
-    """True if weights without their zero point are int8."""
-    return bool(narrowest(weight).dtype == np.int8)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from tvm import te, tirx
 
 from . import rows
 from .common import FAMILY, ROLE
+from .definitions import exponential
 from .rows import AXES, CONSTRAINTS, ROW, Knobs, Shape, heuristic, space
 
 NAME = "softmax"
@@ -42,7 +43,7 @@ def compute(x: te.Tensor, axis: int, log: bool) -> te.Tensor:
 
     total = te.compute(
         extents or (1,),
-        lambda *r: te.sum(tirx.exp(shifted(r if extents else (), j)), axis=j),
+        lambda *r: te.sum(exponential(shifted(r if extents else (), j)), axis=j),
         name="total",
         attrs={ROLE: ROW},
     )
@@ -51,7 +52,7 @@ def compute(x: te.Tensor, axis: int, log: bool) -> te.Tensor:
         row = [i for a, i in enumerate(index) if a != axis]
         value = shifted(row, index[axis])
         denominator = total(*(row or (0,)))
-        return value - tirx.log(denominator) if log else tirx.exp(value) / denominator
+        return value - tirx.log(denominator) if log else exponential(value) / denominator
 
     return te.compute(x.shape, body, name="softmax", attrs={FAMILY: NAME, AXES: str(axis)})
 

@@ -118,6 +118,20 @@ def test_a_peak_in_a_late_block():
         check(model, feeds, target=target)
 
 
+@pytest.mark.parametrize("keys", [50, 3000])
+@pytest.mark.parametrize("target", ["llvm", "opencl"])
+def test_masks_leave_no_subnormal_numbers(target, keys):
+    """Values of 0, and others behind a mask of -100: 4e-44 of them would be left."""
+    hidden = np.where(np.arange(keys) % 5 == 1, 0, -100).astype(np.float32)
+    model = attention(**heads(7, keys, 9), masks=[hidden])
+    feeds = feeds_for(model)
+    feeds["v"][:, :, hidden == 0] = 0
+    assert any((array != 0).any() for array in references(model, feeds))
+    with tvmflow.compile(model, target=target) as module:
+        (got,) = module(feeds).values()
+    assert not got.any()
+
+
 @pytest.mark.parametrize("target", ["llvm", "opencl"])
 def test_the_definition_is_right_by_itself(target, monkeypatch):
     """The fallback's code, of loops as they are stated."""

@@ -26,7 +26,7 @@ from tvmflow.ir import blocked
 from tvmflow.schedules import FAMILIES
 from tvmflow.schedules.conv2d import Shape as ConvShape
 from tvmflow.schedules.family import drawn
-from tvmflow.schedules.integers import fits_dots, words
+from tvmflow.schedules.integers import narrowest, words
 
 TARGETS = [
     pytest.param("llvm", "cpu", id="llvm"),
@@ -111,7 +111,7 @@ def test_words_hold_four_neighbours():
 
 @pytest.mark.parametrize(("low", "high", "fits"), [(-128, 127, True), (-5, 250, False)])
 def test_weights_beyond_int8_are_multiplied_one_by_one(low, high, fits):
-    assert fits_dots(np.array([low, high], np.int32)) == fits
+    assert (narrowest(np.array([low, high], np.int32)).dtype == np.int8) == fits
 
 
 # -- networks with DequantizeLinear and QuantizeLinear around real operators ------------------

@@ -15,11 +15,11 @@ from ..ir.expressions import OPAQUE
 from ..ir.names import unique
 from ..ir.operator import FUNCTION_ATTRIBUTE
 from ..ir.operators import OPERATORS
-from ..ir.rewriter import identifier, shape_of
+from ..ir.rewriter import constant, identifier, shape_of
 from ..ir.tensors import TensorType
 from ..ops.onnx_form import attributes_of
 from .bounded import MAKERS
-from .converter import Converter, InvalidNode, NodeContext, Refusal, bind, constant, dtype_of
+from .converter import Converter, InvalidNode, NodeContext, Refusal, bind, dtype_of
 from .expansion import EXPANDERS
 from .graph import Graph, invalid, node_name
 from .ops import CONVERTERS

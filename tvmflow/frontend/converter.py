@@ -23,7 +23,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from ..ir.limits import excess
-from ..ir.rewriter import constant_array, identifier, shape_of
+from ..ir.rewriter import constant, constant_array, identifier, shape_of
 from ..ir.tensors import TensorType
 from .graph import Graph, node_attributes, node_name
 
@@ -172,7 +172,7 @@ class NodeContext:
 
     def constant(self, value: npt.ArrayLike, dtype: str | None = None) -> relax.Expr:
         """Return a constant of the given dtype, or of the first input's."""
-        return constant(np.asarray(value).astype(dtype or self.dtype()))
+        return constant(np.asarray(value).astype(dtype or self.dtype(), copy=False))
 
 
 #: Converts a node to one expression, or to one for each of its results.
@@ -210,11 +210,6 @@ def formulas(**converters: Converter) -> None:
     """Register converters that are one expression each, by operator."""
     for op_type, converter in converters.items():
         converts(op_type)(converter)
-
-
-def constant(array: np.ndarray | np.generic) -> relax.Expr:
-    """Return an array as a constant of exactly its dtype, which Relax would narrow else."""
-    return relax.const(array, str(array.dtype))
 
 
 def bind(

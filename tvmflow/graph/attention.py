@@ -34,7 +34,7 @@ from tvm.relax import op as R
 
 from ..devices.target import Device
 from ..ir.expressions import INJECTIVE, nodes_in
-from ..ir.rewriter import Rewriter, constant_array, op_name, shape_of
+from ..ir.rewriter import Rewriter, constant, constant_array, op_name, shape_of
 from ..ir.signatures import bindings_of
 from ..schedules.attention import NAME, Attention, Step, define
 from ..schedules.attention_groups import LANES, is_faster
@@ -237,7 +237,7 @@ class _Fusion(Rewriter):
             return operand
         if (array := constant_array(operand)) is not None:
             padded = np.pad(array.astype("float32"), [(0, 0)] * len(lead) + [(0, missing)])
-            return relax.const(padded)
+            return constant(padded)
 
         def compute(x: te.Tensor) -> te.Tensor:
             return te.compute(

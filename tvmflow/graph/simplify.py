@@ -22,7 +22,7 @@ from tvm.relax import op as R
 from tvm.relax import transform
 
 from ..ir.passes import module_pass
-from ..ir.rewriter import Rewriter, constant_array, ints, op_name, shape_of
+from ..ir.rewriter import Rewriter, constant, constant_array, ints, op_name, shape_of
 from ..ir.signatures import bindings_of
 
 #: Results of operators on constants: views or copies of the data, and arithmetic of two tensors
@@ -57,7 +57,7 @@ class _FoldConstants(Rewriter):
         with np.errstate(all="ignore"):
             # The result type stands at the old call: the new one is not yet normalised.
             found = evaluate(value, *arrays)
-        return relax.const(np.asarray(found, order="C"), str(value.ty.dtype))
+        return constant(np.asarray(found, str(value.ty.dtype)))
 
 
 def _constants(call: relax.Call) -> list[np.ndarray]:
@@ -108,7 +108,7 @@ def _with_axis(operand: relax.Expr) -> relax.Expr:
     array = constant_array(operand)
     if array is None or array.ndim or array.any() or array.dtype.kind != "f":
         return operand
-    return relax.const(array.reshape(1), str(array.dtype))
+    return constant(array.reshape(1))
 
 
 @module_pass("KeepZeros")

@@ -24,7 +24,7 @@ from tvm import IRModule, relax
 from tvm.ir import GenericConst
 
 from ..ir.expressions import nodes_in
-from ..ir.rewriter import shape_of, with_bindings, with_body, with_main
+from ..ir.rewriter import constant_array, shape_of, with_bindings, with_body, with_main
 from ..ir.signatures import bindings_of
 
 #: Constants smaller than this stay in the program, where they need no argument.
@@ -38,7 +38,8 @@ def lift_weights(mod: IRModule) -> tuple[IRModule, dict[str, np.ndarray]]:
 
     def lifted(value: relax.Expr, name: str) -> relax.Expr:
         def parameter(constant: GenericConst) -> relax.Expr:
-            array = constant.value.numpy()
+            array = constant_array(constant)
+            assert array is not None
             # TVM writes one without elements, but cannot read it again.
             if 0 < array.nbytes < INLINE_LIMIT_BYTES:
                 return constant

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+import tvm
 import tvm_ffi
 from tvm import IRModule, relax, tirx
 from tvm.ir import GenericConst, Op
@@ -141,9 +142,21 @@ def with_identifiers(function: relax.Function | tirx.PrimFunc) -> relax.Function
     return with_parameters(function, renamed) if renamed else function
 
 
+def constant(array: np.ndarray | np.generic) -> relax.Expr:
+    """An array as a constant of exactly its dtype, which Relax would narrow else.
+
+    It is copied once, `relax.const` copies an array twice.
+    """
+    return relax.const(tvm.runtime.tensor(np.asarray(array, order="C")))
+
+
 def constant_array(expr: relax.Expr) -> np.ndarray | None:
-    """The value of a constant as NumPy array, ``None`` for any other expression."""
-    return expr.value.numpy() if isinstance(expr, GenericConst) else None
+    """The value of a constant, not to be written to; ``None`` for any other expression."""
+    if not isinstance(expr, GenericConst):
+        return None
+    array = np.from_dlpack(expr.value)  # which `numpy()` copies
+    array.flags.writeable = False
+    return array
 
 
 def narrow_source(

@@ -10,7 +10,8 @@ from tvm import relax
 from tvm.relax import op as R
 
 from ...codegen import rounding
-from ..converter import NodeContext, Refusal, constant, converts, formulas
+from ...ir.rewriter import constant
+from ..converter import NodeContext, Refusal, converts, formulas
 
 
 @converts("Clip")

@@ -18,8 +18,8 @@ import onnx
 from tvm import relax
 from tvm.relax import op as R
 
-from ...ir.rewriter import shape_of
-from ..converter import InvalidNode, NodeContext, Refusal, constant, converts, dtype_of
+from ...ir.rewriter import constant, shape_of
+from ..converter import InvalidNode, NodeContext, Refusal, converts, dtype_of
 
 #: Precisions that a softmax may be asked for; it never has less than the operands have.
 _PRECISIONS = {

@@ -18,9 +18,9 @@ from tvm import relax, te, tirx
 from tvm.relax import op as R
 from tvm.tirx import floordiv, floormod
 
-from ...ir.rewriter import constant_array
+from ...ir.rewriter import constant, constant_array
 from ...ir.tensors import TensorType
-from ..converter import InvalidNode, NodeContext, Refusal, constant, converts, formulas
+from ..converter import InvalidNode, NodeContext, Refusal, converts, formulas
 from ..graph import Graph, node_attributes
 from .quantization import difference, integer_product, per_axis_shape, requantize
 

@@ -11,8 +11,8 @@ from tvm import relax, te, tirx
 from tvm.relax import op as R
 
 from ...codegen import rounding
-from ...ir.rewriter import op_name
-from ..converter import NodeContext, Refusal, constant, converts, dtype_of, formulas
+from ...ir.rewriter import constant, op_name
+from ..converter import NodeContext, Refusal, converts, dtype_of, formulas
 
 #: Operators that Relax has under another name; those of two inputs broadcast like NumPy's.
 _SAME: dict[str, Callable[..., relax.Expr]] = {

@@ -7,15 +7,8 @@ import numpy.typing as npt
 from tvm import relax, te, tirx
 from tvm.relax import op as R
 
-from ..converter import (
-    InvalidNode,
-    NodeContext,
-    Refusal,
-    constant,
-    converts,
-    formulas,
-    shape_along,
-)
+from ...ir.rewriter import constant
+from ..converter import InvalidNode, NodeContext, Refusal, converts, formulas, shape_along
 
 
 def _indices(c: NodeContext, extents: npt.ArrayLike) -> relax.Expr:

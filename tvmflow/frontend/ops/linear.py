@@ -9,8 +9,9 @@ import numpy as np
 from tvm import relax, topi
 from tvm.relax import op as R
 
+from ...ir.rewriter import constant
 from ...schedules import dense
-from ..converter import InvalidNode, NodeContext, Refusal, constant, converts, dtype_of, formulas
+from ..converter import InvalidNode, NodeContext, Refusal, converts, dtype_of, formulas
 from .quantization import difference, integer_product, requantize
 
 
@@ -52,10 +53,9 @@ def gemm(c: NodeContext) -> relax.Expr:
     alpha, transposed = c.attribute("alpha", 1.0), bool(c.attribute("transB", 0))
     turned = bool(c.attribute("transA", 0))
     plain = alpha == 1.0 and not turned
-    integers = integer_product(c, 0 if transposed else 1) if plain else None
+    integers = integer_product(c, 1, transposed=transposed) if plain else None
     if integers is not None:
-        weight = integers.weight.T if transposed else integers.weight
-        total = R.matmul(integers.x, constant(np.ascontiguousarray(weight)))
+        total = R.matmul(integers.x, constant(integers.weight))
         return _with_addend(c, integers.scaled(c, total, 1))
     depth, own_depth = c.shape(0)[0 if turned else 1], c.shape(1)[1 if transposed else 0]
     if depth != own_depth:
@@ -67,7 +67,7 @@ def gemm(c: NodeContext) -> relax.Expr:
         values = values.T if transposed else values
         if alpha != 1.0 and values.dtype.kind == "f":
             values, alpha = values.astype(np.float64) * alpha, 1.0
-        right = c.constant(np.ascontiguousarray(values))
+        right = c.constant(values)
     product = R.matmul(R.permute_dims(left) if turned else left, right)
     return _with_addend(c, product if alpha == 1.0 else product * c.constant(alpha))
 

@@ -11,7 +11,8 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op as R
 
-from ..converter import InvalidNode, NodeContext, constant, converts
+from ...ir.rewriter import constant
+from ..converter import InvalidNode, NodeContext, converts
 
 
 @converts("NegativeLogLikelihoodLoss")

@@ -11,9 +11,9 @@ import onnx
 from tvm import relax
 from tvm.relax import op as R
 
-from ...ir.rewriter import shape_of
+from ...ir.rewriter import constant, shape_of
 from ...ir.tensors import TensorType
-from ..converter import NodeContext, Refusal, constant, converts, dtype_of, shape_along
+from ..converter import NodeContext, Refusal, converts, dtype_of, shape_along
 from ..graph import Graph
 from ..rewrite import scale_and_shift
 from .reduction import first_extreme

@@ -12,8 +12,9 @@ from tvm import relax, te, tirx
 from tvm.relax import op as R
 
 from ...codegen.nan_propagation import lowest, reducer
+from ...ir.rewriter import constant
 from ...ir.tensors import TensorType
-from ..converter import InvalidNode, NodeContext, Refusal, constant, converts
+from ..converter import InvalidNode, NodeContext, Refusal, converts
 from ..graph import Graph, node_attributes
 from .convolution import Attributes, Extents, Windows, read_windows, windowed_type
 from .elementwise import whole_power

@@ -32,8 +32,8 @@ from tvm.relax import op as R
 
 from ...codegen import rounding
 from ...ir.limits import LARGE_WEIGHT_BYTES
-from ...ir.rewriter import constant_array, narrow_source, op_name, shape_of
-from ..converter import InvalidNode, NodeContext, Refusal, constant, converts, dtype_of, shape_along
+from ...ir.rewriter import constant, constant_array, narrow_source, op_name, shape_of
+from ..converter import InvalidNode, NodeContext, Refusal, converts, dtype_of, shape_along
 from ..graph import node_attributes
 
 _BYTES = ("int8", "uint8")
@@ -215,10 +215,13 @@ class IntegerProduct:
         return value * constant(self.scale.reshape(shape))
 
 
-def integer_product(c: NodeContext, axis: int) -> IntegerProduct | None:
+def integer_product(
+    c: NodeContext, axis: int, *, transposed: bool = False
+) -> IntegerProduct | None:
     """Return the product of the first two inputs, if that is one of bytes with constant weights.
 
-    ``axis`` is that of the weights' outputs, along which they may have scales and zero points.
+    ``axis`` is that of the weights' outputs, along which they may have scales and zero points;
+    ``transposed`` weights, matrices, are turned first.
     """
     left, right = _dequantized(c, 0), _dequantized(c, 1)
     if left is None or left.known is not None or right is None or right.known is None:
@@ -227,13 +230,15 @@ def integer_product(c: NodeContext, axis: int) -> IntegerProduct | None:
     if not narrow or right.known.nbytes >= LARGE_WEIGHT_BYTES:
         return None
     rank = right.known.ndim
-    along = right.axis % rank == axis % rank
+    along = right.axis % rank == (1 - axis if transposed else axis) % rank
     if left.scale.size > 1 or (right.scale.size > 1 and not along):
         return None
     x = R.astype(left.value, "int32")
     if left.zero.any():
         x = x - constant(left.zero.reshape(()))
-    weight = right.known.astype(np.int32) - right.zero.reshape(shape_along(axis, rank))
+    # Bytes are turned, not the integers that they become.
+    known = np.ascontiguousarray(right.known.T) if transposed else right.known
+    weight = np.subtract(known, right.zero.reshape(shape_along(axis, rank)), dtype=np.int32)
     scale = left.scale.reshape(-1) * right.scale.reshape(-1)
     return IntegerProduct(x, weight, scale.astype(np.float32))
 

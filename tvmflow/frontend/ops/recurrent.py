@@ -18,10 +18,10 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op as R
 
-from ...ir.rewriter import constant_array, shape_of
+from ...ir.rewriter import constant, constant_array, shape_of
 from ...schedules.cells import GATES, PEEPHOLES, USUAL, Activation, Cell, activations
 from ...schedules.recurrent import BLOCK, NAME, Layer, define
-from ..converter import InvalidNode, NodeContext, Refusal, constant, converts
+from ..converter import InvalidNode, NodeContext, Refusal, converts
 
 #: Inputs by number, as ONNX has them; the cells' own from 6 on.
 _W, _R, _B, _LENGTHS, _H, _C, _P = range(1, 8)

@@ -8,15 +8,8 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op as R
 
-from ..converter import (
-    NodeContext,
-    Refusal,
-    constant,
-    converts,
-    dtype_of,
-    normalized_axes,
-    normalized_axis,
-)
+from ...ir.rewriter import constant
+from ..converter import NodeContext, Refusal, converts, dtype_of, normalized_axes, normalized_axis
 
 _Operator = Callable[..., relax.Expr]
 

@@ -16,17 +16,10 @@ import onnx
 from tvm import relax
 from tvm.relax import op as R
 
+from ...ir.rewriter import constant
 from ...ir.tensors import TensorType
 from ...schedules.resize import linear_taps, relax_nearest, relax_positions
-from ..converter import (
-    InvalidNode,
-    NodeContext,
-    Refusal,
-    constant,
-    converts,
-    normalized_axes,
-    shape_along,
-)
+from ..converter import InvalidNode, NodeContext, Refusal, converts, normalized_axes, shape_along
 from ..graph import Graph, node_attributes
 from .shaping import take_places
 

@@ -10,9 +10,9 @@ import onnx
 from tvm import relax, te, tirx
 from tvm.relax import op as R
 
-from ...ir.rewriter import shape_of
+from ...ir.rewriter import constant, shape_of
 from ...ir.tensors import TensorType
-from ..converter import NodeContext, Refusal, constant, converts, formulas, normalized_axes
+from ..converter import NodeContext, Refusal, converts, formulas, normalized_axes
 from ..graph import Graph, node_attributes
 
 

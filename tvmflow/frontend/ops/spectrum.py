@@ -16,9 +16,9 @@ import onnx
 from tvm import relax
 from tvm.relax import op as R
 
-from ...ir.rewriter import shape_of
+from ...ir.rewriter import constant, shape_of
 from ...ir.tensors import TensorType
-from ..converter import InvalidNode, NodeContext, Refusal, constant, converts, normalized_axis
+from ..converter import InvalidNode, NodeContext, Refusal, converts, normalized_axis
 from ..graph import Graph, node_attributes
 
 #: Up to this length a transform is one product.

@@ -38,7 +38,7 @@ from ...devices.target import Device
 from ...ir import blocked
 from ...ir.expressions import PRODUCT
 from ...ir.names import resolve_names
-from ...ir.rewriter import Rewriter, constant_array, identifier, op_name, shape_of
+from ...ir.rewriter import Rewriter, constant, constant_array, identifier, op_name, shape_of
 from .algorithms import Choice, Convolution, Measured, choose, convolutions
 from .interface import BlockedInterface
 from .rules import RULES, Later, Result
@@ -192,7 +192,7 @@ class LayoutPass(Rewriter):
         """The blocked form of an old expression of rank 4, converted at its first use."""
         array = constant_array(expr)
         if array is not None:
-            return relax.const(blocked.block_constant(array, self.block), str(array.dtype))
+            return constant(blocked.block_constant(array, self.block))
         if expr not in self.blocked_forms:
             self.blocked_forms[expr] = self.pack(self.plain(expr), expr)
         return self.blocked_forms[expr]
@@ -266,5 +266,5 @@ class LayoutPass(Rewriter):
         return Result(self.emit(name, compute, *arguments, **options), True)
 
     def constant(self, array: np.ndarray | np.generic) -> relax.Expr:
-        """A new constant of the graph."""
-        return relax.const(np.ascontiguousarray(array), str(array.dtype))
+        """A new constant of the graph, with an axis, as numbers are parts of functions."""
+        return constant(np.atleast_1d(array))

@@ -10,7 +10,7 @@ from tvm import relax
 
 from ...ir import blocked
 from ...ir.rewriter import narrow_source
-from ...schedules.integers import Dots, Integers, fits_dots, narrowest, sums_of
+from ...schedules.integers import Dots, Integers, narrowest, sums_of
 
 if TYPE_CHECKING:
     from .layout import LayoutPass
@@ -48,11 +48,12 @@ def quantized(
         return None
     source, zero = found
     limits = np.iinfo(str(source.ty.dtype))
-    if dots and fits_dots(weight):
+    narrow = narrowest(weight)
+    if dots and narrow.dtype == np.int8:
         zero -= limits.min
         excess = zero * weight.sum(axis=axes)
-        narrow = blocked.words(weight.astype(np.int8), axes[0])
-        return Quantized(source, narrow, Dots(zero), excess.astype(np.int32))
+        words = blocked.words(narrow, axes[0])
+        return Quantized(source, words, Dots(zero), excess.astype(np.int32))
     largest = max(limits.max - zero, zero - limits.min)
     sums = sums_of(weight, axes, largest)
-    return Quantized(source, narrowest(weight), Integers(zero, sums, staged))
+    return Quantized(source, narrow, Integers(zero, sums, staged))

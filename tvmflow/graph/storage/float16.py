@@ -25,7 +25,7 @@ from tvm.ir.expr import TensorLoad, TensorRegion
 from ...codegen.half import is_half_buffer
 from ...ir.expressions import nodes_in
 from ...ir.passes import map_nodes, module_pass
-from ...ir.rewriter import constant_array, with_bindings, with_main
+from ...ir.rewriter import constant, constant_array, with_bindings, with_main
 from ...ir.signatures import called_function, with_parameters
 
 HALF_DTYPE = "float16"
@@ -68,7 +68,7 @@ def UseFloat16(mod: IRModule) -> IRModule:  # noqa: N802
 def _in_half(expr: relax.Expr) -> relax.Expr:
     """A constant in 16 bits; anything else as it is."""
     array = constant_array(expr)
-    return expr if array is None else relax.const(array.astype(HALF_DTYPE), HALF_DTYPE)
+    return expr if array is None else constant(array.astype(HALF_DTYPE))
 
 
 def with_types(function: tirx.PrimFunc) -> tirx.PrimFunc:
