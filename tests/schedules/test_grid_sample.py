@@ -97,6 +97,27 @@ def test_samples_are_right(case, mode):
         assert {choice["shape"]["lanes"] for choice in found.values()} == {1, block}
 
 
+@pytest.mark.parametrize("target", ["llvm", "opencl"])
+def test_samples_of_several_pictures_are_functions_of_their_own(target):
+    """Attention at sampled places (RT-DETR) reads pictures of several sizes, and joins samples."""
+    node = helper.make_node
+    nodes = [
+        node("Mul", ["g", "two"], ["places"]),
+        node("Slice", ["places", "zero", "three", "axis"], ["g0"]),
+        node("Slice", ["places", "three", "five", "axis"], ["g1"]),
+        node("GridSample", ["x", "g0"], ["s0"], mode="linear"),
+        node("GridSample", ["p", "g1"], ["s1"], mode="linear"),
+        node("Concat", ["s0", "s1"], ["y"], axis=3),
+    ]
+    constants = {"two": np.float32(2), "axis": np.array([2])}
+    constants |= {"zero": np.array([0]), "three": np.array([3]), "five": np.array([5])}
+    inputs = {"g": (2, 4, 5, 2), "x": (2, 3, 8, 7), "p": (2, 3, 4, 5)}
+    model = build(nodes, inputs, ["y"], constants, opset=20)
+    with tvmflow.compile(model, target=target, device="cpu") as module:
+        check_outputs(model, module, positions(model))
+        assert len(of_family(grid_sample, module.metadata["schedules"])) == 2
+
+
 @pytest.mark.parametrize(("case", "mode"), in_turn(DEFORMABLE, MODES, *TURNS))
 def test_deformable_convolutions_are_right(case, mode):
     target, device, storage, dtype = mode

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 
-from ....ir.expressions import INJECTIVE
+from ....ir.expressions import INJECTIVE, REDUCTION
 from ....ir.rewriter import shape_of
 from ....schedules import grid_sample
 from . import Result, rule
@@ -31,9 +31,12 @@ def grid_sample_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
             return None
     if len(shape_of(call)) != 4 or str(call.ty.dtype) != "float32":
         return None
-    # Positions are computed where they are used: in 16 bits they would lie beside their pixel.
+    # Positions are computed where they are used: in 16 bits they would lie beside their pixel.  A
+    # reduction takes in what is before it only: a concatenation would join several samples to one
+    # function, which no family schedules.
+    pattern = INJECTIVE if taps or layout.half else REDUCTION
     expr = layout.emit(
         "grid_sample", partial(grid_sample.compute, **options), layout.existing(x),
-        layout.substitute(grid), pattern=INJECTIVE,
+        layout.substitute(grid), pattern=pattern,
     )  # fmt: skip
     return Result(expr, layout.is_blocked(x))
