@@ -127,7 +127,15 @@ def wheel_tag_options() -> dict[str, object]:
 #: Folders at the top of the tree that are packages inside tvmflow.
 MAPPED = ("schedules", "models", "tuning_logs")
 #: Folders of C files that users' machines compile, for other machines.
-COMPILED_LATER = ("standalone", "bindings", "isa", "opencl", "bionic", "bionic/sys")
+COMPILED_LATER = (
+    "standalone",
+    "bindings",
+    "isa",
+    "opencl",
+    "bionic",
+    "bionic/linux",
+    "bionic/sys",
+)
 
 
 def packages_and_folders() -> tuple[list[str], dict[str, str]]:

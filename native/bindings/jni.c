@@ -94,9 +94,9 @@ static void tf_open(tf_opened* opened, const char* path, const tvmflow_options* 
 }
 
 // 0 without memory; else a handle that must be closed, also when opening failed.
-TF_NATIVE(int64_t, open)
+TF_NATIVE(int64_t, openOn)
 (tf_jni env, tf_object class, tf_object library, tf_object cache_folder, tf_object weights,
- tf_object opencl, int32_t device, int32_t flags) {
+ tf_object opencl, int32_t device, int32_t flags, int32_t backend, int32_t cpu_threads) {
   (void)class;
   tf_opened* opened = calloc(1, sizeof(*opened));
   if (opened == NULL) return 0;
@@ -109,10 +109,20 @@ TF_NATIVE(int64_t, open)
       .cache_folder = texts[1],
       .weights_path = texts[2],
       .opencl_library = texts[3],
+      .backend = (uint32_t)backend,
+      .cpu_threads = (uint32_t)cpu_threads,
   };
   tf_open(opened, texts[0], &options);
   for (int i = 0; i < 4; ++i) free(texts[i]);
   return (int64_t)(intptr_t)opened;
+}
+
+// For classes that are older than backends.
+TF_NATIVE(int64_t, open)
+(tf_jni env, tf_object class, tf_object library, tf_object cache_folder, tf_object weights,
+ tf_object opencl, int32_t device, int32_t flags) {
+  return Java_ai_tvmflow_Native_openOn(env, class, library, cache_folder, weights, opencl, device,
+                                       flags, TVMFLOW_AUTO, 0);
 }
 
 TF_NATIVE(void, close)(tf_jni env, tf_object class, int64_t handle) {

@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 // Grows when functions are added; what is here keeps its meaning.
-#define TVMFLOW_API_VERSION 2
+#define TVMFLOW_API_VERSION 3
 #define TVMFLOW_MAX_DIMENSIONS 8
 #define TVMFLOW_API __attribute__((visibility("default")))
 
@@ -62,7 +62,18 @@ enum {
   TVMFLOW_NO_COMMAND_BUFFER = 2,  // enqueue each kernel even where the driver can record them
   // Do not compare the weights with their checksum: of several gigabytes that takes a second.
   TVMFLOW_UNCHECKED_WEIGHTS = 4,
+  TVMFLOW_PIN_THREADS = 8,  // on the CPU: each thread stays on a core of its own
+  // TVMFLOW_AUTO takes the CPU where it is faster: both run a few times at the first start, and the
+  // cache folder remembers it.
+  TVMFLOW_CHOOSE_FASTER = 16,
 };
+
+// What kernels run on.  A library has those that it was compiled with (`--fallback cpu`).
+typedef enum tvmflow_backend {
+  TVMFLOW_AUTO = 0,  // OpenCL where it can be used and passes the self-test, else the CPU
+  TVMFLOW_OPENCL = 1,
+  TVMFLOW_CPU = 2,
+} tvmflow_backend;
 
 // All zero is the default; set `struct_size` to sizeof(tvmflow_options).
 typedef struct tvmflow_options {
@@ -74,6 +85,8 @@ typedef struct tvmflow_options {
   const char* weights_path;    // large weights; NULL: beside the library
   void* cl_context;            // the application's cl_context and cl_device_id, to share
   void* cl_device;             // memory with it; NULL: an own context
+  uint32_t backend;            // a tvmflow_backend
+  uint32_t cpu_threads;        // with the one that calls; 0: one for each fast core
 } tvmflow_options;
 
 typedef struct tvmflow_tensor {
@@ -113,6 +126,7 @@ TVMFLOW_API const char* tvmflow_message(const tvmflow_model* model);
 
 // JSON: the network, target and versions that it was compiled with, memory, device and driver.
 TVMFLOW_API const char* tvmflow_describe(const tvmflow_model* model);
+TVMFLOW_API tvmflow_backend tvmflow_backend_used(const tvmflow_model* model);
 TVMFLOW_API uint32_t tvmflow_input_count(const tvmflow_model* model);
 TVMFLOW_API uint32_t tvmflow_output_count(const tvmflow_model* model);
 TVMFLOW_API tvmflow_status tvmflow_input(tvmflow_model* model, uint32_t index,

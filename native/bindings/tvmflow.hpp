@@ -112,6 +112,7 @@ class Model {
   const std::string& message() const noexcept { return message_; }
 
   std::string Describe() const { return model_ ? library_->describe(model_) : ""; }
+  tvmflow_backend backend() const { return model_ ? library_->backend_used(model_) : TVMFLOW_AUTO; }
   uint32_t input_count() const { return model_ ? library_->input_count(model_) : 0; }
   uint32_t output_count() const { return model_ ? library_->output_count(model_) : 0; }
 

@@ -33,7 +33,9 @@
   X(use_input)                                                                                     \
   X(use_output)                                                                                    \
   X(run)                                                                                           \
-  X(start) X(wait) X(profile) X(self_test) X(shape_count) X(shape) X(choose_shape) X(set_shape)
+  X(start)                                                                                         \
+  X(wait)                                                                                          \
+  X(profile) X(self_test) X(shape_count) X(shape) X(choose_shape) X(set_shape) X(backend_used)
 
 // `create` is `tvmflow_create` of this library, and so on.
 typedef struct tvmflow_library {

@@ -11,6 +11,7 @@
 #define _SC_PAGESIZE 0x27
 #define _SC_PAGE_SIZE 0x28
 #define _SC_NPROCESSORS_ONLN 0x61
+#define _SC_PHYS_PAGES 0x62
 
 ssize_t read(int file, void* to, size_t size);
 ssize_t write(int file, const void* from, size_t size);
@@ -18,6 +19,7 @@ ssize_t pread(int file, void* to, size_t size, off_t offset);
 ssize_t pwrite(int file, const void* from, size_t size, off_t offset);
 off_t lseek(int file, off_t offset, int whence);
 int close(int file);
+long syscall(long number, ...);
 int fsync(int file);
 int ftruncate(int file, off_t size);
 int access(const char* path, int mode);

@@ -18,8 +18,8 @@ static inline void HostFeatures(uint32_t words[6]) {
 #endif
 }
 
-// Whether it has vpdpbusd on vectors of 512 bits, and the system saves such vectors.
-static inline int HostHasAvx512Vnni(void) {
+// Whether the system saves vectors: a mask of XCR0's bits.
+static inline int HostSaves(uint32_t vectors) {
 #if defined(__x86_64__)
   uint32_t words[6];
   HostFeatures(words);
@@ -28,9 +28,17 @@ static inline int HostHasAvx512Vnni(void) {
   uint32_t high = 0;
   __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
   (void)high;
-  const uint32_t vectors = 0xE6;  // of 128, 256 and 512 bits, and their masks
-  return (saved & vectors) == vectors && (words[3] >> 16 & 1) && (words[4] >> 11 & 1);
+  return (saved & vectors) == vectors;
 #else
-  return 0;
+  return vectors == 0;
 #endif
+}
+
+enum { HOST_VECTORS_256 = 0x06, HOST_VECTORS_512 = 0xE6 };  // with those of 128 bits, and masks
+
+// Whether it has vpdpbusd on vectors of 512 bits, and the system saves such vectors.
+static inline int HostHasAvx512Vnni(void) {
+  uint32_t words[6];
+  HostFeatures(words);
+  return HostSaves(HOST_VECTORS_512) && (words[3] >> 16 & 1) && (words[4] >> 11 & 1);
 }

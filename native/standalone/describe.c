@@ -15,7 +15,9 @@ static void append_text(char* json, size_t bytes, const char* key, const char* t
 }
 
 // Names may double when their quotes are escaped.
-static size_t room(const tvmflow_model* m) { return tf_count(&m->plan, TF_METADATA) + 4096; }
+static size_t room(const tvmflow_model* m) {
+  return tf_count(&m->plan, TF_METADATA) + 4096 + 2 * (m->rejected ? strlen(m->rejected) : 0);
+}
 
 tvmflow_status tf_describe_create(tvmflow_model* m) {
   m->description = calloc(room(m), 1);
@@ -42,6 +44,8 @@ const char* tvmflow_describe(const tvmflow_model* m) {
   append_text(json, bytes, "driver", d->driver);
   append_text(json, bytes, "library", d->library);
   tf_append(json, bytes, "\"type\":\"%s\"},", tf_device_type(d));
+  append_text(json, bytes, "backend", m->backend == TVMFLOW_CPU ? "cpu" : "opencl");
+  append_text(json, bytes, "opencl_rejected", m->rejected ? m->rejected : "");
   append_text(json, bytes, "recording", m->recording ? tf_recording_name(m->recording) : "");
   append_text(json, bytes, "cache", m->cache.note);
   tf_append(json, bytes, "\"memory\":{\"buffer_bytes\":%llu,\"image_bytes\":%llu,",

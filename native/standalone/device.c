@@ -17,7 +17,7 @@ static void query(const tf_device* d, cl_uint what, void* value, size_t bytes) {
   (void)d->api.clGetDeviceInfo(d->id, what, bytes, value, NULL);
 }
 
-static void describe(tf_device* d) {
+void tf_device_describe(tf_device* d) {
   // Of texts the last byte stays zero, whatever the driver writes.
   query(d, CL_DEVICE_NAME, d->name, sizeof(d->name) - 1);
   query(d, CL_DRIVER_VERSION, d->driver, sizeof(d->driver) - 1);
@@ -89,7 +89,7 @@ static unsigned find_devices(const tf_library* library, const char* name, tf_dev
       tf_device d = any;
       d.id = ids[i];
       d.device_index = i;
-      describe(&d);
+      tf_device_describe(&d);
       const char* const reason = unusable(&d);
       tf_append(tried, tried_bytes, "%sdevice '%s' of '%s' %s", p || i ? "; " : "", d.name,
                 d.platform_name, reason ? reason : "is usable");

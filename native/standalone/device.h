@@ -67,7 +67,11 @@ typedef struct tf_device {
   size_t largest_local[3];
   // The driver finishes compiling a kernel only when it is launched (PoCL).
   bool compiles_at_launch;
+  bool is_inside;  // the driver is the library's own (cpu.h)
 } tf_device;
+
+// Asks the driver of a device, whose functions and handles are known, for the rest.
+void tf_device_describe(tf_device* device);
 
 // The device that the options ask for.
 tvmflow_status tf_device_find(tf_device* device, const tvmflow_options* options,

@@ -126,9 +126,12 @@ tvmflow_status tvmflow_set_input(tvmflow_model* m, uint32_t index, tvmflow_dtype
     host = (uint8_t*)m->halves;
   }
   const cl_int code = transfer(m, t, host, true);
-  if (code == CL_SUCCESS) return TVMFLOW_OK;
-  return tf_fail_opencl(&m->message, code, "Copying input '%s' to device '%s'",
-                        m->plan.strings + t->name, m->device.name);
+  if (code == CL_SUCCESS) {
+    if (m->missing) m->missing[index] = false;
+    return TVMFLOW_OK;
+  }
+  return tf_backend_failed(m, tf_fail_opencl(&m->message, code, "Copying input '%s' to device '%s'",
+                                             m->plan.strings + t->name, m->device.name));
 }
 
 tvmflow_status tvmflow_get_output(tvmflow_model* m, uint32_t index, tvmflow_dtype dtype, void* data,
@@ -138,10 +141,16 @@ tvmflow_status tvmflow_get_output(tvmflow_model* m, uint32_t index, tvmflow_dtyp
   if (!status) status = tvmflow_wait(m);
   if (status) return status;
   const tf_interface* const t = &tf_outputs(m)[index];
+  if (m->half_done)
+    return tf_fail(&m->message, TVMFLOW_ERROR_DEVICE,
+                   "Reading output '%s': the last run failed, and there is no whole result. "
+                   "Remedy: set the inputs and run again.",
+                   m->plan.strings + t->name);
   const cl_int code = transfer(m, t, t->half ? (uint8_t*)m->halves : data, false);
   if (code != CL_SUCCESS)
-    return tf_fail_opencl(&m->message, code, "Copying output '%s' from device '%s'",
-                          m->plan.strings + t->name, m->device.name);
+    return tf_backend_failed(
+        m, tf_fail_opencl(&m->message, code, "Copying output '%s' from device '%s'",
+                          m->plan.strings + t->name, m->device.name));
   for (uint64_t i = 0; t->half && i < tf_elements(t); ++i) {
     const float value = FromHalf(m->halves[i]);
     memcpy((uint8_t*)data + i * sizeof(value), &value, sizeof(value));
@@ -198,19 +207,10 @@ static tvmflow_status check_memory(tvmflow_model* m, const tf_interface* t, cl_m
   return TVMFLOW_OK;
 }
 
-static tvmflow_status use(tvmflow_model* m, side (*side_of)(const tvmflow_model*), uint32_t index,
-                          void* cl_memory) {
-  tvmflow_status status = tf_check_idle(m, "Using the application's memory");
-  if (status) return status;
-  const side s = side_of(m);
-  status = check_index(m, s, index);
-  if (status) return status;
-  const tf_interface* const t = &s.tensors[index];
-  if (cl_memory) status = check_memory(m, t, cl_memory);
-  if (status) return status;
+// Kernels read and write other memory for a tensor, which is retained.
+static tvmflow_status bind(tvmflow_model* m, const tf_interface* t, cl_mem wanted) {
   const cl_mem before = m->bound[t->allocation];
-  const cl_mem wanted = cl_memory ? cl_memory : m->own[t->allocation];
-  status = tf_memory_hold(m, t->allocation, wanted);
+  tvmflow_status status = tf_memory_hold(m, t->allocation, wanted);
   if (status) return status;
   m->bound[t->allocation] = wanted;
   status = tf_programs_bind(m, t->allocation);
@@ -225,6 +225,33 @@ static tvmflow_status use(tvmflow_model* m, side (*side_of)(const tvmflow_model*
   tf_memory_let_go(m, t->allocation, wanted);
   m->message = message;
   return status;
+}
+
+// On the CPU the application's memory is what a pointer points to.
+static tvmflow_status use_pointer(tvmflow_model* m, side s, const tf_interface* t, void* data) {
+  const cl_mem memory = tf_cpu_wrap(data, tf_device_bytes(t));
+  if (!memory)
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "The memory for %s '%s': expected a pointer to a multiple of 64 bytes, got %p.",
+                   s.name, m->plan.strings + t->name, data);
+  const tvmflow_status status = bind(m, t, memory);
+  if (!status && m->missing && s.tensors == tf_inputs(m)) m->missing[t - s.tensors] = false;
+  // It is retained where it is bound.
+  (void)m->device.api.clReleaseMemObject(memory);
+  return status;
+}
+
+static tvmflow_status use(tvmflow_model* m, side (*side_of)(const tvmflow_model*), uint32_t index,
+                          void* cl_memory) {
+  tvmflow_status status = tf_check_idle(m, "Using the application's memory");
+  if (status) return status;
+  const side s = side_of(m);
+  status = check_index(m, s, index);
+  if (status) return status;
+  const tf_interface* const t = &s.tensors[index];
+  if (cl_memory && m->backend == TVMFLOW_CPU) return use_pointer(m, s, t, cl_memory);
+  if (cl_memory) status = check_memory(m, t, cl_memory);
+  return status ? status : bind(m, t, cl_memory ? cl_memory : m->own[t->allocation]);
 }
 
 tvmflow_status tvmflow_use_input(tvmflow_model* m, uint32_t index, void* cl_memory) {

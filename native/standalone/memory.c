@@ -1,4 +1,5 @@
 #include <stdlib.h>
+#include <string.h>
 
 #include "model.h"
 
@@ -57,9 +58,8 @@ static bool share(tvmflow_model* m, const tf_weight* w) {
   return true;
 }
 
-static tvmflow_status upload(tvmflow_model* m, const tf_weight* w) {
+static tvmflow_status upload(tvmflow_model* m, const tf_weight* w, void* data) {
   const tf_allocation* const a = &m->plan.allocations[w->allocation];
-  void* const data = (void*)(uintptr_t)(m->weights.data + w->offset);
   const tvmflow_status status = allocate(m, w->allocation, CL_MEM_READ_ONLY);
   if (status) return status;
   const tf_region all = {.size = {a->image_size[0], a->image_size[1], a->image_size[2]}};
@@ -68,8 +68,45 @@ static tvmflow_status upload(tvmflow_model* m, const tf_weight* w) {
   if (code != CL_SUCCESS)
     return tf_fail_opencl(&m->message, code, "Uploading weight '%s' to device '%s'",
                           m->plan.strings + w->name, m->device.name);
-  tf_forget(data, w->bytes);
   return TVMFLOW_OK;
+}
+
+static tvmflow_status upload_as_it_is(tvmflow_model* m, const tf_weight* w) {
+  void* const data = (void*)(uintptr_t)(m->weights.data + w->offset);
+  const tvmflow_status status = upload(m, w, data);
+  if (!status) tf_forget(data, w->bytes);
+  return status;
+}
+
+// The bytes of a weight in other blocks than the file has; to be freed.
+static uint8_t* reblock(const tvmflow_model* m, const tf_weight* w, const tf_reblocked* r) {
+  uint8_t* const data = calloc(1, w->bytes);
+  if (!data) return NULL;
+  const size_t element = r->element_bytes;
+  const uint64_t from_block = r->inner * r->from_lanes, to_block = r->inner * r->to_lanes;
+  const uint64_t there = r->from_bytes / (from_block * element) * r->from_lanes;
+  const uint64_t wanted = w->bytes / (to_block * element) * r->to_lanes;
+  const uint8_t* const source = m->weights.data + w->offset;
+  // Lanes beyond the last number are zeros in both.
+  for (uint64_t k = 0; k < there && k < wanted; ++k) {
+    const uint64_t from = k / r->from_lanes * from_block + k % r->from_lanes;
+    const uint64_t to = k / r->to_lanes * to_block + k % r->to_lanes;
+    for (uint64_t i = 0; i < r->inner; ++i)
+      memcpy(data + (to + i * r->to_lanes) * element, source + (from + i * r->from_lanes) * element,
+             element);
+  }
+  return data;
+}
+
+static tvmflow_status upload_reblocked(tvmflow_model* m, const tf_weight* w,
+                                       const tf_reblocked* r) {
+  uint8_t* const data = reblock(m, w, r);
+  const tvmflow_status status =
+      data ? upload(m, w, data)
+           : tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for weight '%s'.",
+                     m->plan.strings + w->name);
+  free(data);
+  return status;
 }
 
 tvmflow_status tf_memory_create(tvmflow_model* m) {
@@ -80,7 +117,10 @@ tvmflow_status tf_memory_create(tvmflow_model* m) {
     return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for %u allocations.", count);
   for (uint32_t i = 0; i < tf_count(&m->plan, TF_WEIGHTS); ++i) {
     const tf_weight* const w = &m->plan.weights[i];
-    const tvmflow_status status = share(m, w) ? TVMFLOW_OK : upload(m, w);
+    const tf_reblocked* const r = tf_reblocking(&m->plan, i);
+    const tvmflow_status status = r             ? upload_reblocked(m, w, r)
+                                  : share(m, w) ? TVMFLOW_OK
+                                                : upload_as_it_is(m, w);
     if (status) return status;
   }
   for (uint32_t i = 0; i < count; ++i) {

@@ -23,7 +23,8 @@ static tvmflow_status read_options(tvmflow_model* m, const tvmflow_options* give
       given->struct_size < sizeof(*options) ? given->struct_size : sizeof(*options);
   memcpy(options, given, known);
   if (options->flags &
-      ~(uint32_t)(TVMFLOW_PROFILE | TVMFLOW_NO_COMMAND_BUFFER | TVMFLOW_UNCHECKED_WEIGHTS))
+      ~(uint32_t)(TVMFLOW_PROFILE | TVMFLOW_NO_COMMAND_BUFFER | TVMFLOW_UNCHECKED_WEIGHTS |
+                  TVMFLOW_PIN_THREADS | TVMFLOW_CHOOSE_FASTER))
     return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
                    "The options' flags 0x%x hold one that this library does not know.",
                    options->flags);
@@ -81,21 +82,29 @@ static tvmflow_status make_room(tvmflow_model* m) {
   return TVMFLOW_OK;
 }
 
-static tvmflow_status create(tvmflow_model* m, const tvmflow_options* given) {
-  tvmflow_options options;
-  tvmflow_status status = read_options(m, given, &options);
+static tvmflow_status find_device(tvmflow_model* m, const tvmflow_options* options) {
+  if (m->backend != TVMFLOW_CPU) return tf_device_find(&m->device, options, &m->message);
+  const bool pinned = options->flags & TVMFLOW_PIN_THREADS;
+  if (!tf_cpu_begin(&m->device, options->cpu_threads, pinned))
+    return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for the CPU's device.");
+  tf_device_describe(&m->device);
+  return TVMFLOW_OK;
+}
+
+tvmflow_status tf_open(tvmflow_model* m, const tvmflow_options* options, tvmflow_backend backend) {
   size_t bytes = 0;
-  if (!status) status = tf_library_check(&m->message);
-  const void* const plan = tf_library_plan(&bytes);
-  if (!status) status = tf_plan_open(&m->plan, plan, bytes, &m->message);
-  const bool check = !(options.flags & TVMFLOW_UNCHECKED_WEIGHTS);
-  if (!status)
-    status = tf_weights_open(&m->weights, &m->plan, options.weights_path, check, &m->message);
-  if (!status) status = tf_device_find(&m->device, &options, &m->message);
+  const void* const plan = tf_library_plan(backend, &bytes);
+  m->backend = backend;
+  tvmflow_status status = tf_plan_open(&m->plan, plan, bytes, &m->message);
+  const bool check = !(options->flags & TVMFLOW_UNCHECKED_WEIGHTS);
+  if (!status && !m->weights.data)
+    status = tf_weights_open(&m->weights, &m->plan, options->weights_path, check, &m->message);
+  if (!status) status = find_device(m, options);
   if (!status) status = tf_device_check(&m->device, &m->plan, &m->message);
-  if (!status && !tf_cache_open(&m->cache, options.cache_folder, tf_device_code(&m->device)))
+  if (!status && !tf_cache_open(&m->cache, options->cache_folder, tf_device_code(&m->device)))
     status = tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for the cache's folder.");
-  if (!status) status = make_queue(m, &options);
+  if (!status) status = tf_backend_recall(m);
+  if (!status) status = make_queue(m, options);
   if (!status) status = tf_memory_create(m);
   if (!status) status = tf_programs_create(m);
   if (!status) status = make_room(m);
@@ -103,8 +112,7 @@ static tvmflow_status create(tvmflow_model* m, const tvmflow_options* given) {
   return status ? status : tf_describe_create(m);
 }
 
-// Gives everything back that there is.
-static void release(tvmflow_model* m) {
+void tf_close(tvmflow_model* m) {
   const tf_opencl* const api = &m->device.api;
   if (m->queue) (void)api->clFinish(m->queue);
   tf_recording_end(m->recording);
@@ -112,12 +120,27 @@ static void release(tvmflow_model* m) {
   tf_memory_destroy(m);
   if (m->queue) (void)api->clReleaseCommandQueue(m->queue);
   if (m->context) (void)api->clReleaseContext(m->context);
-  tf_weights_close(&m->weights);
+  tf_cpu_end(&m->device);
   free(m->halves);
   free(m->events);
   free(m->kernels);
   free(m->description);
   tf_cache_close(&m->cache);
+}
+
+static tvmflow_status create(tvmflow_model* m, const tvmflow_options* given) {
+  tvmflow_options options;
+  tvmflow_status status = read_options(m, given, &options);
+  if (!status) status = tf_library_check(&m->message);
+  return status ? status : tf_backend_open(m, &options);
+}
+
+// Gives everything back that there is.
+static void release(tvmflow_model* m) {
+  tf_close(m);
+  tf_weights_close(&m->weights);
+  free(m->rejected);
+  free(m->missing);
 }
 
 tvmflow_status tvmflow_create(const tvmflow_options* options, tvmflow_model** model) {
@@ -140,7 +163,8 @@ void tvmflow_destroy(tvmflow_model* m) {
 }
 
 tvmflow_status tf_check_idle(tvmflow_model* m, const char* attempt) {
-  const tvmflow_status status = tf_check(m);
+  tvmflow_status status = tf_check(m);
+  if (!status && m->broken) status = tf_backend_replace(m);
   if (status || !m->started) return status;
   return tf_fail(&m->message, TVMFLOW_ERROR_BUSY,
                  "%s: a run was started and not waited for. Remedy: call tvmflow_wait first.",
@@ -170,8 +194,13 @@ static bool enqueue_recording(tvmflow_model* m, cl_int* code) {
 tvmflow_status tf_enqueue(tvmflow_model* m, cl_event* events) {
   const tf_opencl* const api = &m->device.api;
   const tf_shape launches = tf_launches(m);
+  tvmflow_status ready = tf_backend_check_inputs(m);
+  // What an earlier run has left may still be running.
+  if (!ready && m->half_done) ready = tf_finish(m);
+  if (ready) return ready;
   cl_int code = CL_SUCCESS;
   uint32_t i = 0;
+  m->half_done = true;
   if (events || !enqueue_recording(m, &code)) {
     code = CL_SUCCESS;
     for (; code == CL_SUCCESS && i < launches.launches; ++i) {
@@ -182,15 +211,18 @@ tvmflow_status tf_enqueue(tvmflow_model* m, cl_event* events) {
   }
   if (code == CL_SUCCESS) return TVMFLOW_OK;
   (void)api->clFinish(m->queue);
-  return tf_fail_opencl(
+  const tvmflow_status status = tf_fail_opencl(
       &m->message, code, "Running kernel '%s'",
       i ? m->plan.strings + m->plan.launches[launches.first_launch + i - 1].kernel : "(all)");
+  return tf_backend_failed(m, status);
 }
 
 tvmflow_status tf_finish(tvmflow_model* m) {
   const cl_int code = m->device.api.clFinish(m->queue);
   if (code != CL_SUCCESS)
-    return tf_fail_opencl(&m->message, code, "Waiting for device '%s'", m->device.name);
+    return tf_backend_failed(
+        m, tf_fail_opencl(&m->message, code, "Waiting for device '%s'", m->device.name));
+  m->half_done = false;
   if (!m->stored) tf_programs_store(m);
   return TVMFLOW_OK;
 }
@@ -203,7 +235,9 @@ tvmflow_status tvmflow_start(tvmflow_model* m) {
   const cl_int code = m->device.api.clFlush(m->queue);
   if (code == CL_SUCCESS) return TVMFLOW_OK;
   (void)tvmflow_wait(m);
-  return tf_fail_opencl(&m->message, code, "Starting a run on device '%s'", m->device.name);
+  m->half_done = true;
+  return tf_backend_failed(
+      m, tf_fail_opencl(&m->message, code, "Starting a run on device '%s'", m->device.name));
 }
 
 tvmflow_status tvmflow_wait(tvmflow_model* m) {

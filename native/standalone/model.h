@@ -2,6 +2,7 @@
 #ifndef TVMFLOW_STANDALONE_MODEL_H
 #define TVMFLOW_STANDALONE_MODEL_H
 
+#include "cpu.h"
 #include "device.h"
 
 typedef struct tf_weights {
@@ -53,8 +54,16 @@ struct tvmflow_model {
   tf_message message;
   tvmflow_status failed;  // of the creation: nothing but the message can be used
   uint32_t flags;
-  uint32_t shape;  // the one that calls are about
+  tvmflow_backend backend;  // the one that is used
+  char* rejected;           // why OpenCL is not, where it could be; NULL otherwise
+  uint32_t cpu_threads;     // as the options have it
+  bool may_fall_back;       // the library has the CPU's kernels, and nobody insists on OpenCL
+  bool recalled;            // OpenCL was chosen at an earlier start
+  bool broken;              // the device has failed: the CPU takes its place at the next call
+  bool* missing;            // since it has, for each input whether it was not set; NULL: never
+  uint32_t shape;           // the one that calls are about
   bool started;
+  bool half_done;      // a run has begun that has not ended well
   bool stored;         // the programs' binaries are in the cache, or need not be
   bool shared_memory;  // weights are used where they are mapped
   uint32_t built;      // programs that the driver compiled
@@ -97,8 +106,9 @@ tvmflow_status tf_map_file(const char* path, size_t least, const uint8_t** data,
 // Path of the library with `suffix` behind it; false where it is not known.
 bool tf_library_path(char* path, size_t bytes, const char* suffix);
 
-// The plan in the library.
-const void* tf_library_plan(size_t* bytes);
+// The plan in the library for OpenCL, or for this machine's processors; of no bytes where there is
+// none.
+const void* tf_library_plan(tvmflow_backend backend, size_t* bytes);
 
 // cache.c: `folder` may be NULL; `driver_function` is one of the driver's.  False: no memory.
 bool tf_cache_open(tf_cache* cache, const char* folder, const void* driver_function);
@@ -142,7 +152,24 @@ void tf_programs_store(tvmflow_model* model);
 // Sets all arguments that are this allocation.
 tvmflow_status tf_programs_bind(tvmflow_model* model, uint32_t allocation);
 
-// model.c: enqueues all launches; with `events`, one by one with an event for each.
+// backend.c: opens what the options ask for, or what can be used.
+tvmflow_status tf_backend_open(tvmflow_model* model, const tvmflow_options* options);
+// Refuses an OpenCL that was not chosen at an earlier start.
+tvmflow_status tf_backend_recall(tvmflow_model* model);
+// The device has failed, with this status and the message: notes it, and returns the status.
+tvmflow_status tf_backend_failed(tvmflow_model* model, tvmflow_status status);
+// Replaces a device that has failed.
+tvmflow_status tf_backend_replace(tvmflow_model* model);
+// Whether all inputs were set since.
+tvmflow_status tf_backend_check_inputs(tvmflow_model* model);
+
+// model.c: everything but the weights, which are opened once, for one of the library's plans; gives
+// it back.
+tvmflow_status tf_open(tvmflow_model* model, const tvmflow_options* options,
+                       tvmflow_backend backend);
+void tf_close(tvmflow_model* model);
+
+// Enqueues all launches; with `events`, one by one with an event for each.
 tvmflow_status tf_enqueue(tvmflow_model* model, cl_event* events);
 // Waits for what was enqueued.
 tvmflow_status tf_finish(tvmflow_model* model);

@@ -88,8 +88,25 @@ static bool weight_is_right(const tf_plan* p, uint32_t index) {
     return false;
   for (uint32_t i = 0; i < index; ++i)
     if (p->weights[i].allocation == w->allocation) return false;
+  const tf_reblocked* const r = tf_reblocking(p, index);
   return w->offset >= sizeof(tf_weights_header) && w->offset % 128 == 0 &&
-         is_range(w->offset, w->bytes, p->header->weight_bytes);
+         is_range(w->offset, r ? r->from_bytes : w->bytes, p->header->weight_bytes);
+}
+
+const tf_reblocked* tf_reblocking(const tf_plan* plan, uint32_t weight) {
+  for (uint32_t i = 0; i < tf_count(plan, TF_REBLOCKED); ++i)
+    if (plan->reblocked[i].weight == weight) return &plan->reblocked[i];
+  return NULL;
+}
+
+static bool reblocked_is_right(const tf_plan* p, const tf_reblocked* r) {
+  if (r->weight >= tf_count(p, TF_WEIGHTS) || r->element_bytes == 0 || r->element_bytes > 8)
+    return false;
+  const uint64_t from = product(r->inner, r->from_lanes, r->element_bytes);
+  const uint64_t to = product(r->inner, r->to_lanes, r->element_bytes);
+  if (from == 0 || to == 0 || from == MAX_BYTES || to == MAX_BYTES) return false;
+  return r->from_bytes < MAX_BYTES && r->from_bytes % from == 0 &&
+         p->weights[r->weight].bytes % to == 0;
 }
 
 static bool program_is_right(const tf_plan* p, const tf_program* program) {
@@ -211,6 +228,7 @@ static const char* fault(tf_plan* plan) {
     return "the weights' size is wrong";
   if (!tf_count(plan, TF_LAUNCHES) || !tf_count(plan, TF_OUTPUTS)) return "it does nothing";
   ALL(TF_ALLOCATIONS, allocation_is_right(&plan->allocations[i]));
+  ALL(TF_REBLOCKED, reblocked_is_right(plan, &plan->reblocked[i]));
   ALL(TF_WEIGHTS, weight_is_right(plan, i));
   ALL(TF_PROGRAMS, program_is_right(plan, &plan->programs[i]));
   ALL(TF_ARGUMENTS, argument_is_right(plan, &plan->arguments[i]));

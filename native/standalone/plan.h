@@ -15,7 +15,7 @@
 
 #define TF_PLAN_MAGIC "TVMFPLAN"
 #define TF_WEIGHTS_MAGIC "TVMFWGTS"
-#define TF_FORMAT_VERSION 2u
+#define TF_FORMAT_VERSION 3u
 #define TF_WEIGHTS_VERSION 1u
 #define TF_NONE 0xFFFFFFFFu
 
@@ -36,7 +36,8 @@
   ROW(TF_TEST_INPUTS, tf_test_input, test_inputs) /* one for each input, or none */                \
   ROW(TF_TEST_OUTPUTS, tf_test_output, test_outputs)                                               \
   ROW(TF_TEST_VALUES, double, test_values)                                                         \
-  ROW(TF_SHAPES, tf_shape, shapes) /* none: one shape, with all launches */
+  ROW(TF_SHAPES, tf_shape, shapes) /* none: one shape, with all launches */                        \
+  ROW(TF_REBLOCKED, tf_reblocked, reblocked)
 
 typedef enum tf_section_name {
 #define TF_NAME(name, record, member) name,
@@ -92,6 +93,18 @@ typedef struct tf_weight {
   uint64_t offset;      // from the weights' begin
   uint64_t bytes;       // as in the allocation
 } tf_weight;
+
+// A weight that is made when the instance is: another plan's weight has the same numbers in other
+// blocks.  `offset` of the weight is where that one begins, `bytes` are those that are made.
+// Number k of an axis stands at block k / lanes, lane k % lanes: [blocks][inner][lanes].
+typedef struct tf_reblocked {
+  uint32_t weight;
+  uint32_t element_bytes;
+  uint32_t from_lanes;  // in the file
+  uint32_t to_lanes;
+  uint64_t inner;
+  uint64_t from_bytes;  // in the file
+} tf_reblocked;
 
 typedef struct tf_program {
   uint32_t offset;  // into the inflated sources
@@ -204,6 +217,9 @@ tvmflow_status tf_plan_open(tf_plan* plan, const void* data, size_t bytes, tf_me
 // Bytes of an element of a tvmflow_dtype, and of an image's texel; 0 for what there is not.
 uint32_t tf_dtype_bytes(uint32_t dtype);
 uint32_t tf_texel_bytes(uint32_t channel_type);
+
+// How a weight is made of another plan's; NULL where it is in the file as it is.
+const tf_reblocked* tf_reblocking(const tf_plan* plan, uint32_t weight);
 
 // Elements of an input's or output's host data, and bytes that the device keeps for it.
 uint64_t tf_elements(const tf_interface* tensor);

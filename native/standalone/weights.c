@@ -15,15 +15,19 @@
 #define TF_HIDDEN __attribute__((visibility("hidden")))
 extern const uint8_t tvmflow_plan_begin[] TF_HIDDEN;
 extern const uint8_t tvmflow_plan_end[] TF_HIDDEN;
+extern const uint8_t tvmflow_cpu_plan_begin[] TF_HIDDEN;
+extern const uint8_t tvmflow_cpu_plan_end[] TF_HIDDEN;
 extern const uint8_t tvmflow_weights_begin[] TF_HIDDEN;
 extern const uint8_t tvmflow_weights_end[] TF_HIDDEN;
 
 // Pieces in which weights are compared with their checksum.
 enum { MAX_PATH = 4096, PIECE_BYTES = 16 << 20 };
 
-const void* tf_library_plan(size_t* bytes) {
-  *bytes = (size_t)(tvmflow_plan_end - tvmflow_plan_begin);
-  return tvmflow_plan_begin;
+const void* tf_library_plan(tvmflow_backend backend, size_t* bytes) {
+  const bool cpu = backend == TVMFLOW_CPU;
+  *bytes = cpu ? (size_t)(tvmflow_cpu_plan_end - tvmflow_cpu_plan_begin)
+               : (size_t)(tvmflow_plan_end - tvmflow_plan_begin);
+  return cpu ? tvmflow_cpu_plan_begin : tvmflow_plan_begin;
 }
 
 bool tf_library_path(char* path, size_t bytes, const char* suffix) {

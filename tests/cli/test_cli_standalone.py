@@ -121,7 +121,9 @@ def test_what_a_standalone_module_does_not_carry(cli, library):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--target", "llvm", "--standalone"), "its runtime is for opencl"),
+        (("--target", "cuda", "--standalone"), "its runtime is for opencl and llvm"),
+        (("--fallback", "cpu"), "--target opencl with --standalone"),
+        (("--fallback", "gpu", "--standalone"), "expected one of cpu"),
         (("--format", "onnx"), "expected one of tvm, standalone"),
         (("--format", "tvm", "--standalone"), "contradict each other"),
         (("--standalone", "--host", "android-arm64"), "--device adreno"),

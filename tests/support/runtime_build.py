@@ -11,6 +11,8 @@ from pathlib import Path
 
 from kept_builds import kept
 
+from tvmflow.module.standalone.link import function_table
+
 NATIVE = Path(__file__).parents[2] / "native" / "standalone"
 BINDINGS = NATIVE.with_name("bindings")
 COMPILER = shlex.split(os.environ.get("CC", "cc"))
@@ -40,10 +42,19 @@ def objects(*flags: str) -> list[str]:
 
 
 def data_object(
-    output: Path, contents: dict[str, bytes], section: str = '.rodata.tvmflow, "a"'
+    output: Path,
+    contents: dict[str, bytes],
+    section: str = '.rodata.tvmflow, "a"',
+    functions: Sequence[str] = (),
 ) -> str:
-    """An object file with bytes between hidden symbols ``<name>_begin`` and ``<name>_end``."""
+    """An object file with bytes between hidden symbols ``<name>_begin`` and ``<name>_end``.
+
+    ``functions`` are those of the table of kernels for the CPU, without ``__tvm_ffi_``.
+    """
     lines = [f".section {section}"]
+    if "tvmflow_plan" in contents:
+        contents = {"tvmflow_cpu_plan": b"", **contents}
+        lines = [function_table(functions), *lines]
     for name, content in contents.items():
         binary = output.with_suffix(f".{name}.bin")
         binary.write_bytes(content)
@@ -59,14 +70,21 @@ def data_object(
 
 
 def link(
-    output: Path, plan: bytes, weights: bytes = b"", *flags: str, more: Sequence[str] = ()
+    output: Path,
+    plan: bytes,
+    weights: bytes = b"",
+    *flags: str,
+    more: Sequence[str] = (),
+    cpu_plan: bytes = b"",
+    functions: Sequence[str] = (),
 ) -> Path:
     """A library of the runtime with this plan; ``weights`` empty: beside it, or none.
 
-    The runtime is compiled with ``flags``; ``more`` are other object files.
+    The runtime is compiled with ``flags``; ``more`` are other object files, also of the
+    ``functions`` that ``cpu_plan`` calls.
     """
-    contents = {"tvmflow_plan": plan, "tvmflow_weights": weights}
-    data = data_object(output.with_suffix(".o"), contents)
+    contents = {"tvmflow_plan": plan, "tvmflow_cpu_plan": cpu_plan, "tvmflow_weights": weights}
+    data = data_object(output.with_suffix(".o"), contents, functions=functions)
     shared = ("-shared", "-Wl,--no-undefined")
     _run([*COMPILER, *shared, *flags, "-o", str(output), *objects(*flags), data, *more, *SYSTEM])
     return output

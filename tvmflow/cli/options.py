@@ -21,7 +21,15 @@ import typer
 from typer.models import ParameterInfo
 
 from ..compiler.options import CompileOptions
-from ..devices.choices import ACCUMULATIONS, FORMATS, PRECISIONS, STANDALONE, STORAGES, TARGETS
+from ..devices.choices import (
+    ACCUMULATIONS,
+    FALLBACKS,
+    FORMATS,
+    PRECISIONS,
+    STANDALONE,
+    STORAGES,
+    TARGETS,
+)
 from ..devices.presets import PRESETS
 from .output import state
 
@@ -208,6 +216,12 @@ SHARED: dict[str, Any] = {
         words(*FORMATS),
         "A module for TVM's runtime, or a library with a C interface (tvmflow.h) that needs "
         "nothing but the device's OpenCL.",
+    ],
+    "fallback": Annotated[
+        str | None,
+        words(*FALLBACKS),
+        "What a standalone library for opencl has besides, for machines without an OpenCL that "
+        "works: kernels for the host's processors.",
     ],
     "embed_limit": Annotated[
         int,

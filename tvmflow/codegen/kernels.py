@@ -13,8 +13,10 @@ express them.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import tvm
@@ -29,9 +31,10 @@ from ..devices.target import TargetSpec
 from ..errors import CompileError
 from ..ir.expressions import nodes_in, substitute_vars
 from ..ir.rewriter import op_name
+from .argument_checks import CHECKED
 from .half import PREFIX as HALF_PREFIX
 from .textures import STORE, image_of
-from .tir_pipeline import DEVICE, HOST_AND_DEVICE, STORE_NARROW
+from .tir_pipeline import DEVICE, HOST_AND_DEVICE, STORE_NARROW, TIR_PIPELINE
 
 #: TVM's code generator writes this line before each kernel.
 _DELIMITER = "// Function: "
@@ -44,6 +47,8 @@ class Kernels:
     hosts: dict[str, tirx.PrimFunc]  #: The host's side of each primary function, by its name.
     devices: dict[str, tirx.PrimFunc]  #: Each kernel before code generation, by its name.
     sources: dict[str, str]  #: OpenCL C of each kernel.
+    #: Where the host's functions are the kernels: their machine code, an object file.
+    code: bytes = b""
 
 
 def split_kernels(
@@ -67,6 +72,21 @@ def generate_kernels(mod: IRModule, target: TargetSpec) -> Kernels:
     """Lower the scheduled primary functions of a module and generate their source."""
     hosts, devices = split_kernels(mod, target)
     return Kernels(hosts, devices, split_source(device_source(devices)) if devices else {})
+
+
+def generate_machine_code(mod: IRModule, target: TargetSpec) -> Kernels:
+    """Generate the machine code of the scheduled primary functions of a module for the CPU."""
+    primary = {
+        gv: f.with_attr(CHECKED, True)
+        for gv, f in mod.functions.items()
+        if isinstance(f, tirx.PrimFunc)
+    }
+    named = relax.transform.AttachGlobalSymbol()(IRModule(primary))
+    built = tirx.build(named, target=target.tvm_target, pipeline=TIR_PIPELINE)
+    with tempfile.TemporaryDirectory(prefix="tvmflow-") as folder:
+        path = Path(folder, "kernels.o")
+        built.write_to_file(str(path), "o")
+        return Kernels({gv.name_hint: f for gv, f in primary.items()}, {}, {}, path.read_bytes())
 
 
 def device_source(devices: Mapping[str, tirx.PrimFunc]) -> str:
@@ -154,6 +174,22 @@ def kernel_calls(kernels: Kernels, name: str) -> list[KernelCall]:
 
     Raises a `CompileError` if its host does anything else than launching kernels of static sizes.
     """
+    if kernels.code:
+        function = kernels.hosts[name]
+        if any("call_packed" in (op_name(call) or "") for call in nodes_in(function.body, Call)):
+            raise refuse(name, "it calls a function of TVM's runtime")
+        # Who gets a pointer may do anything.
+        passed = {
+            pointer
+            for call in nodes_in(function.body, Call)
+            if op_name(call) != _POINTER
+            for pointer in map(image_of, call.args)
+        }
+        arguments = tuple(
+            Argument(i, read or param in passed, written or param in passed)
+            for i, (param, (read, written)) in enumerate(accesses_of(function).items())
+        )
+        return [KernelCall(name, arguments, (1,), (1,))]
     host = _Host(kernels, name)
     host.run(kernels.hosts[name].body)
     return [call for call in host.calls if 0 not in call.global_size]

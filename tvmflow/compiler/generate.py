@@ -12,7 +12,7 @@ from tvm import IRModule, relax, tirx
 
 from ..codegen import opencl_source  # noqa: F401 (registers its callback with TVM)
 from ..codegen.argument_checks import mark_checked
-from ..codegen.kernels import generate_kernels
+from ..codegen.kernels import generate_kernels, generate_machine_code
 from ..codegen.tir_pipeline import TIR_PIPELINE
 from ..devices.target import TargetSpec
 from ..errors import CompileError
@@ -39,7 +39,8 @@ def generate(job: Compilation) -> None:
     """
     with generating(job.target):
         if job.standalone:
-            job.kernels = generate_kernels(job.mod, job.target)
+            of_target = generate_machine_code if job.target.kind == "llvm" else generate_kernels
+            job.kernels = of_target(job.mod, job.target)
         else:
             target = job.target.tvm_target
             job.executable = relax.build(

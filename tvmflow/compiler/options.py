@@ -11,7 +11,15 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from ..devices import target as targets
-from ..devices.choices import ALGORITHMS, EMBED_LIMIT_BYTES, FORMATS, KEPT_FORMS, STANDALONE, TVM
+from ..devices.choices import (
+    ALGORITHMS,
+    EMBED_LIMIT_BYTES,
+    FALLBACKS,
+    FORMATS,
+    KEPT_FORMS,
+    STANDALONE,
+    TVM,
+)
 from ..devices.target import TargetSpec, check_choice, with_dtype, with_storage
 from ..errors import CompileError, TargetError
 from ..ir.extents import OPEN, THE_OPEN_INPUT, Extent
@@ -225,8 +233,12 @@ class CompileOptions:
     #: Launch all kernels at once, as a CUDA graph that the first run captures; for ``cuda``.
     cuda_graph: bool = False
     #: ``tvm``, a module for TVM's runtime, or ``standalone``, a library with a C interface
-    #: (`tvmflow.h`) that needs no other and opens the device's OpenCL; for ``opencl``.
+    #: (`tvmflow.h`) that needs no other and opens the device's OpenCL; for ``opencl``, and for
+    #: ``llvm``, where it runs on the host's processors.
     format: str = TVM
+    #: ``cpu``: a standalone library for ``opencl`` has kernels for the host's processors, too, and
+    #: takes them where there is no OpenCL that works.
+    fallback: str | None = None
     #: Weights of more than this total travel in a file beside the module.
     embed_limit_bytes: int = EMBED_LIMIT_BYTES
 
@@ -260,12 +272,22 @@ class CompileOptions:
         if self.cuda_graph:
             targets.check_cuda_graph(spec)
         check_choice("format", self.format, FORMATS)
-        if self.format == STANDALONE and spec.kind != "opencl":
+        if self.format == STANDALONE and spec.kind not in ("opencl", "llvm"):
             raise TargetError(
                 f"A standalone module was asked for the target {spec.kind}; its runtime is for "
-                "opencl.",
+                "opencl and llvm.",
                 remedy="Use `target=opencl`, or `format=tvm`.",
             )
+        if self.fallback is not None:
+            check_choice("fallback", self.fallback, FALLBACKS)
+            if self.format != STANDALONE or spec.kind != "opencl":
+                raise TargetError(
+                    f"A fallback was asked for the target {spec.kind} in the format "
+                    f"{self.format}; a standalone library for opencl can have one.",
+                    remedy="Use `target=opencl` with `format=standalone`, or leave `fallback` out.",
+                )
+        if self.format == STANDALONE and spec.kind == "llvm":
+            spec = targets.with_levels(spec)
         return with_dtype(spec, self.dtype)
 
     @property

@@ -74,7 +74,8 @@ def import_model(job: Compilation) -> None:
 def fuse(job: Compilation) -> list[Pass]:
     """Operators to primary functions, and these to larger ones."""
     return [
-        *([DecomposeCumsum, RankShortRows] if job.target.is_gpu_kernel else []),
+        # On the CPU TVM's runtime sorts, where there is one.
+        *([DecomposeCumsum, RankShortRows] if job.target.is_gpu_kernel or job.standalone else []),
         backend.DispatchSampling(),
         backend.DispatchSortScan(),
         transform.LegalizeOps(LEGALIZE),
@@ -97,7 +98,7 @@ def lower(job: Compilation) -> list[Pass]:
         transform.ToNonDataflow(),
         transform.RemovePurityChecking(),
         transform.CallTIRRewrite(),
-        *([HoistWorkspaces] if job.standalone or graph else []),
+        *([HoistWorkspaces] if (job.standalone and job.target.is_gpu_kernel) or graph else []),
         *([StageBoundary] if graph else []),
         plan(job),
         *([CaptureGraph] if graph else []),

@@ -21,6 +21,8 @@ ALGORITHMS = (DIRECT, GEMM, *WINOGRAD)
 #: Forms of a module: for TVM's runtime, or a library that needs none.
 TVM, STANDALONE = "tvm", "standalone"
 FORMATS = (TVM, STANDALONE)
+#: What a standalone library for OpenCL can have besides.
+FALLBACKS = ("cpu",)
 #: Weights above this many bytes travel beside the module: most file systems, app stores
 #: and version control systems are still at ease with a file of this size.
 EMBED_LIMIT_BYTES = 512 << 20

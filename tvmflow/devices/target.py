@@ -43,6 +43,9 @@ class TargetSpec:
     device: Device
     host: str | None  #: LLVM triple of the host code; ``None`` is this machine.
     arch: str | None = None  #: CUDA architecture such as ``sm_90``; ``None`` for other targets.
+    #: What a processor must have beyond the least of its architecture, where kernels are for
+    #: others than this machine's: a level of the x86-64 psABI, and features of LLVM's.
+    levels: tuple[str, ...] = ()
 
     @property
     def is_gpu_kernel(self) -> bool:
@@ -55,6 +58,8 @@ class TargetSpec:
 
         Only code that carries the kernels uses every instruction of this machine.
         """
+        if self.levels:
+            return self.levels[0]
         if self.kind != "llvm" or self.host is not None:
             return None
         from tvm.target.codegen import llvm_get_system_cpu
@@ -75,6 +80,8 @@ class TargetSpec:
                 host["mattr"] = ["+reserve-x18"]
         if self.cpu is not None:
             host["mcpu"] = self.cpu
+        if self.levels[1:]:
+            host["mattr"] = [f"+{feature}" for feature in self.levels[1:]]
         if (level := _llvm_opt_level()) is not None:
             host["opt-level"] = level
         if self.kind == "llvm":
@@ -186,6 +193,37 @@ def with_storage(
             remedy="Use `target=opencl`, or `storage=auto` without overrides or kept textures.",
         )
     return replace(spec, device=replace(spec.device, channel_block=4))
+
+
+#: Levels of processors that kernels in a library may be for, the least first, each with what a
+#: processor has beyond the one before (x86-64 psABI, section 3.1.1).
+X86_LEVELS = {
+    ("x86-64-v3",): {"avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"},
+    ("x86-64-v4",): {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"},
+    ("x86-64-v4", "avx512vnni"): {"avx512vnni"},
+}
+
+
+def with_levels(spec: TargetSpec) -> TargetSpec:
+    """The target ``llvm`` for a library that says which processors it runs on.
+
+    On this machine it is for the highest of `X86_LEVELS` that this machine has, on another one of
+    the architecture for the least of them; Arm's processors all have NEON.
+    """
+    host = Host.native() if spec.host is None else Host.parse(spec.host)
+    if host.architecture != "x86_64":
+        return spec
+    levels, *higher = X86_LEVELS
+    if spec.host is None:
+        from tvm.target import Target
+        from tvm.target.codegen import llvm_get_cpu_features, llvm_get_system_cpu
+
+        cpu = Target({"kind": "llvm", "mcpu": str(llvm_get_system_cpu())})
+        here = set(map(str, llvm_get_cpu_features(cpu)))
+        for each in higher:
+            if X86_LEVELS[each] <= here:
+                levels = each
+    return replace(spec, levels=levels)
 
 
 def with_dtype(spec: TargetSpec, dtype: str) -> TargetSpec:

@@ -173,11 +173,12 @@ memrchr memset qsort snprintf sscanf strcasestr strcat strchr strcmp strcpy strc
 strlen strncmp strncpy strndup strnlen strpbrk strrchr strspn strstr strtod strtok_r strtol
 strtoll strtoul strtoull tolower toupper vsnprintf
 
-__cxa_atexit __cxa_finalize __errno __stack_chk_fail clock_gettime getenv geteuid getpid gettid
-getuid nanosleep pthread_cond_broadcast pthread_cond_destroy pthread_cond_init pthread_cond_signal
-pthread_cond_wait pthread_create pthread_detach pthread_getspecific pthread_join pthread_key_create
-pthread_mutex_destroy pthread_mutex_init pthread_mutex_lock pthread_mutex_trylock
-pthread_mutex_unlock pthread_once pthread_self pthread_setspecific sched_yield time usleep
+__cxa_atexit __cxa_finalize __errno __stack_chk_fail clock_gettime getauxval getenv geteuid getpid
+gettid getuid nanosleep pthread_cond_broadcast pthread_cond_destroy pthread_cond_init
+pthread_cond_signal pthread_cond_wait pthread_create pthread_detach pthread_getspecific
+pthread_join pthread_key_create pthread_mutex_destroy pthread_mutex_init pthread_mutex_lock
+pthread_mutex_trylock pthread_mutex_unlock pthread_once pthread_self pthread_setspecific
+sched_getaffinity sched_setaffinity sched_yield syscall time usleep
 """
 _LIBDL = "dladdr dlclose dlerror dlopen dlsym"
 # Each for double, and with an f behind it for float.

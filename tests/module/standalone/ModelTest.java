@@ -43,10 +43,13 @@ public final class ModelTest {
 
     private static void describesItself(String path) {
         ModelOptions options = new ModelOptions().cacheFolder(new File("/tmp/ü𝄞")).device(3);
+        options.backend(ModelOptions.Backend.CPU).cpuThreads(5).pinThreads(true).chooseFaster(true);
         try (Model model = Model.open(path, options)) {
             check(model.describe().contains("\"name\": \"sum 1\""), model.describe());
             check(model.describe().contains("\"cache\": \"/tmp/ü𝄞\""), model.describe());
             check(model.describe().contains("\"index\": 3"), model.describe());
+            String chosen = "\"backend\": 2, \"threads\": 5, \"flags\": 24";
+            check(model.describe().contains(chosen), model.describe());
             check(model.inputs().size() == 2 && model.outputs().size() == 1, model.toString());
             Tensor second = model.inputs().get(1);
             check(second.name.equals("b/𝄞"), second.name);
@@ -155,6 +158,7 @@ public final class ModelTest {
             expect(wrong, "but 7 were given", () -> model.getOutput(0, new float[7]));
             expect(wrong, "read-only", () -> model.getOutput(0, direct(24).asReadOnlyBuffer()));
             expect(wrong, "no device -1", () -> new ModelOptions().device(-1));
+            expect(wrong, "be -1 threads", () -> new ModelOptions().cpuThreads(-1));
             Class<? extends Throwable> none = NullPointerException.class;
             expect(none, null, () -> model.setInput(0, (float[]) null));
             expect(none, null, () -> model.setInput(0, (ByteBuffer) null));
@@ -231,16 +235,17 @@ public final class ModelTest {
         check(((byte[]) call("Message", new Class<?>[] {long.class}, 0L)).length == 0, "message");
         check(((byte[]) call("Describe", new Class<?>[] {long.class}, 0L)).length == 0, "text");
         Class<?>[] open = {
-            byte[].class, byte[].class, byte[].class, byte[].class, int.class, int.class
+            byte[].class, byte[].class, byte[].class, byte[].class, int.class, int.class, int.class,
+            int.class
         };
-        long failed = (Long) call("Open", open, null, null, null, null, 0, 0);
+        long failed = (Long) call("OpenOn", open, null, null, null, null, 0, 0, 0, 0);
         check(failed != 0, "a handle of what failed");
         check(call("Status", new Class<?>[] {long.class}, failed).equals(6), "its status");
         check(call("Run", new Class<?>[] {long.class}, failed).equals(1), "running it");
         call("Close", new Class<?>[] {long.class}, failed);
 
         byte[] name = (System.mapLibraryName("mock") + "").getBytes();
-        long handle = (Long) call("Open", open, name, null, null, null, 0, 0);
+        long handle = (Long) call("OpenOn", open, name, null, null, null, 0, 0, 0, 0);
         check(call("Status", new Class<?>[] {long.class}, handle).equals(0), "opened");
         Class<?>[] copy = {
             long.class, int.class, int.class, ByteBuffer.class, int.class, int.class

@@ -51,6 +51,7 @@ static bool fail_memory, fail_files;
 WRAP(void*, malloc, (size_t n), (n), true, NULL)
 WRAP(void*, calloc, (size_t n, size_t m), (n, m), true, NULL)
 WRAP(void*, realloc, (void* p, size_t n), (p, n), true, NULL)
+WRAP(int, posix_memalign, (void** p, size_t a, size_t n), (p, a, n), true, ENOMEM)
 WRAP(int, pthread_create, (pthread_t * t, const pthread_attr_t* a, void* (*f)(void*), void* p),
      (t, a, f, p), true, EAGAIN)
 WRAP(ssize_t, read, (int f, void* p, size_t n), (f, p, n), false, -1)
@@ -112,7 +113,8 @@ static bool check(const tvmflow_model* model, const char* call, tvmflow_status s
   const char* message = tvmflow_message(model);
   if (strlen(message) < 20) complain("no sentence", message);
   // What the driver answered, but where it was only asked about its devices.
-  if (fake.failed()[0] && strncmp(fake.failed(), "clGet", 5) && !strstr(message, "CL_"))
+  if (fake.failed()[0] && strncmp(fake.failed(), "clGet", 5) && !strstr(message, "CL_") &&
+      !strstr(message, "the last run failed"))
     complain("it does not name the error", message);
   return false;
 }
@@ -133,6 +135,13 @@ static uint64_t preparations(void) {
   return sum;
 }
 
+// On the CPU a run that is started has one.
+#ifdef ON_CPU
+static const bool has_thread = true;
+#else
+static const bool has_thread = false;
+#endif
+
 // Everything that can be done with an instance; whether all of it was good.
 static bool use(tvmflow_model* model, bool profiled) {
   bool good = true;
@@ -149,7 +158,7 @@ static bool use(tvmflow_model* model, bool profiled) {
   const uint64_t before = preparations();
   good &= check(model, "start", tvmflow_start(model));
   good &= check(model, "wait", tvmflow_wait(model));
-  if (good && preparations() != before) complain("a run does more than enqueue", "");
+  if (good && !has_thread && preparations() != before) complain("a run does more than enqueue", "");
   const tvmflow_kernel* kernels = NULL;
   uint32_t count = 0;
   if (profiled) {

@@ -56,9 +56,11 @@ tvmflow_status tvmflow_create(const tvmflow_options* options, tvmflow_model** mo
   int status = 0;
   made->profiled = options && (options->flags & TVMFLOW_PROFILE);
   snprintf(made->description, sizeof(made->description),
-           "{\"name\": \"sum %d\", \"device\": {\"name\": \"mock\", \"index\": %u}, "
+           "{\"name\": \"sum %d\", \"device\": {\"name\": \"mock\", \"index\": %u, \"backend\": "
+           "%u, \"threads\": %u, \"flags\": %u}, "
            "\"cache\": \"%s\", \"plan\": %d}",
-           SCALE, options ? options->device_index : 0, cache, plan[0]);
+           SCALE, options ? options->device_index : 0, options ? options->backend : 0,
+           options ? options->cpu_threads : 0, options ? options->flags : 0, cache, plan[0]);
   if (library && sscanf(library, "fail create %d", &status) == 1)
     return fail(made, status, "Creating the model");
   if (library) sscanf(library, "fail run %d", &made->fails_to_run);
@@ -93,6 +95,10 @@ tvmflow_status tvmflow_input(tvmflow_model* model, uint32_t index, tvmflow_tenso
 tvmflow_status tvmflow_output(tvmflow_model* model, uint32_t index, tvmflow_tensor* info) {
   if (index > 0) return fail(model, TVMFLOW_ERROR_ARGUMENT, "Describing an output");
   return tensor(model, "sum", info);
+}
+
+tvmflow_backend tvmflow_backend_used(const tvmflow_model* model) {
+  return model ? TVMFLOW_CPU : TVMFLOW_AUTO;
 }
 
 // Two shapes that are alike, the second of which only has a number.

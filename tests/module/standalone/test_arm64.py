@@ -175,6 +175,31 @@ def test_the_whole_interface_on_arm(host, embed, program, driver, android, netwo
 
 
 @HOSTS
+def test_a_network_on_the_cpu_of_arm(host, program, android, tmp_path):
+    """Also as what takes the place of an OpenCL that is not there."""
+    graph = Graph(1, 3, 18, 13)
+    a = graph.conv("x", 13, 3, stride=2)
+    b = graph.node("Relu", [a], 13)
+    c = graph.conv(graph.conv(b, 13, 3, groups=13), 6)
+    model = tmp_path / "net.onnx"
+    y = graph.node("Add", [c, graph.conv(b, 6)], 6)
+    onnx.save(graph.model(y), model)
+    x = np.random.default_rng(6).normal(size=(1, 3, 18, 13)).astype(np.float32)
+    x.tofile(tmp_path / "input.bin")
+    run_reference(model, {"x": x}, [y])[0][y].tofile(tmp_path / "expected.bin")
+    emulator = EMULATOR + (android if host == "android-arm64" else [])
+    beside = {"target": "opencl", "device": "adreno", "fallback": "cpu"}
+    for number, options in enumerate(({"target": "llvm"}, beside)):
+        module = tvmflow.compile(model, host=host, format="standalone", **options)
+        with closing(module):
+            path = module.save(tmp_path / f"lib{number}.so")
+        found = use(emulator, program, path, tmp_path / "none.so")
+        assert '"backend":"cpu"' in found["describe"][0]
+        assert len(found["kernel"]) >= 4
+        assert int(found["self-test"][0]) > 100
+
+
+@HOSTS
 def test_errors_on_arm(host, program, driver, android, network, tmp_path):
     emulator = EMULATOR + (android if host == "android-arm64" else [])
     library = network(host)

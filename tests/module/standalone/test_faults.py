@@ -14,7 +14,7 @@ from small_plans import Plan
 pytestmark = pytest.mark.slow
 
 WRAPPED = (
-    *("malloc", "calloc", "realloc", "pthread_create"),
+    *("malloc", "calloc", "realloc", "posix_memalign", "pthread_create"),
     *("read", "write", "open", "rename", "mkdir", "stat", "fstat", "mmap"),
 )
 #: A failure takes a leak check of a few milliseconds.
@@ -88,7 +88,18 @@ def half_images(w: np.ndarray) -> Plan:
     return images(w, "float16")
 
 
-PLANS = {plan.__name__: plan for plan in (buffers, halves, images, half_images)}
+def cpu(w: np.ndarray) -> Plan:
+    """``y = 2 * x + w`` by a function of cpu_kernels.c."""
+    plan = Plan(" ")
+    x, weight, y = (plan.buffer(4 * COUNT) for _ in range(3))
+    plan.weight(weight, w)
+    plan.launch("add", [x, weight, y], (1,))
+    plan.input("x", (COUNT,), x)
+    plan.output("y", (COUNT,), y)
+    return plan
+
+
+PLANS = {plan.__name__: plan for plan in (buffers, halves, images, half_images, cpu)}
 
 
 def uniform(seed: int, low: float, high: float, count: int) -> np.ndarray:
@@ -115,16 +126,22 @@ def prepare(folder: Path, name: str, beside: bool = False) -> list[str]:
     w = rng.normal(size=COUNT).astype(np.float16).astype(np.float32)
     plan = PLANS[name](w)
     x = rng.normal(size=COUNT).astype(np.float16).astype(np.float32)
-    tested = uniform(3, -1, 1, COUNT)
-    plan.test([(3, -1.0, 1.0)], {0: SCALE * tested + w}, rtol=2e-3, atol=2e-3)
+    tested, scale = uniform(3, -1, 1, COUNT), np.float32(2 if name == "cpu" else SCALE)
+    plan.test([(3, -1.0, 1.0)], {0: scale * tested + w}, rtol=2e-3, atol=2e-3)
     x.tofile(folder / "input.bin")
-    (SCALE * x + w).tofile(folder / "expected.bin")
+    (scale * x + w).tofile(folder / "expected.bin")
     (folder / "weights.bin").write_bytes(plan.weights())
     weights = b"" if beside else plan.weights()
     contents = {"tvmflow_plan": plan.encode(), "tvmflow_weights": weights}
+    if name == "cpu":
+        contents |= {"tvmflow_plan": b"", "tvmflow_cpu_plan": plan.encode()}
     bindings = runtime_build.BINDINGS
     headers = [f"-I{path}" for path in (SOURCES, bindings, bindings.with_name("opencl"))]
-    data = runtime_build.data_object(folder / "data.o", contents)
+    data = runtime_build.data_object(
+        folder / "data.o", contents, functions=["add"] if name == "cpu" else []
+    )
+    if name == "cpu":
+        headers += ["-DON_CPU", str(Path(__file__).with_name("cpu_kernels.c"))]
     return ["-D_GNU_SOURCE", *headers, data, "-ldl", "-lm", "-pthread"]
 
 
@@ -161,6 +178,7 @@ def programs(tmp_path_factory):
         ("half_images", "opencl"),
         ("buffers", "memory cache recording"),
         ("half_images", "memory"),
+        ("cpu", "memory"),
         ("buffers", "files cache"),
         ("buffers", "files beside"),
     ],

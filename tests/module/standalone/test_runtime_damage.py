@@ -35,6 +35,8 @@ def rich_plan() -> Plan:
     plan.rows[Section.EXTENSIONS].append("cl_khr_byte_addressable_store")
     plan.test([(1, 0, 1), (2, 0, 1), (3, 0, 1)], {0: np.arange(SIZE)}, stride=2)
     plan.rows[Section.SHAPES].append({"first_launch": 0, "launches": 2})
+    row = {"weight": 0, "element_bytes": 4, "from_lanes": 4, "to_lanes": 8, "inner": 1}
+    plan.rows[Section.REBLOCKED].append({**row, "from_bytes": 4 * SIZE})
     return plan
 
 
@@ -191,6 +193,15 @@ WRONG = [
     (Section.SHAPES, 0, {"launches": 0}),
     (Section.SHAPES, 0, {"launches": 1}),
     (Section.SHAPES, 0, {"launches": 2**32 - 1}),
+    (Section.REBLOCKED, 0, {"weight": 2}),
+    (Section.REBLOCKED, 0, {"element_bytes": 0}),
+    (Section.REBLOCKED, 0, {"element_bytes": 9}),
+    (Section.REBLOCKED, 0, {"from_lanes": 0}),
+    (Section.REBLOCKED, 0, {"to_lanes": 0}),
+    (Section.REBLOCKED, 0, {"to_lanes": 7}),
+    (Section.REBLOCKED, 0, {"inner": 2**63}),
+    (Section.REBLOCKED, 0, {"from_bytes": 2**40}),
+    (Section.REBLOCKED, 0, {"from_bytes": 100}),
 ]
 
 
@@ -225,7 +236,8 @@ def test_a_plan_with_records_of_all_kinds_is_right(open_plan):
 def test_what_is_wrong_in_a_record_is_named(open_plan, section, index, fields):
     status, message = open_plan(set_field(rich_plan(), section, index, **fields).encode())
     assert status == api.DAMAGED
-    named = "self-test" if section >= Section.TEST_INPUTS else "record of section TF_"
+    tests = (Section.TEST_INPUTS, Section.TEST_OUTPUTS)
+    named = "self-test" if section in tests else "record of section TF_"
     named = "its shapes" if section == Section.SHAPES else named
     assert named in message
 

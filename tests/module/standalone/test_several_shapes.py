@@ -93,16 +93,17 @@ def test_one_set_of_weights_and_memory_of_the_largest(library, network):
     assert plan.metadata["memory_bytes"] <= 1.5 * own.metadata["memory_bytes"]
 
 
-def test_a_plan_of_the_version_before_is_read(library, network):
-    """It had no section of shapes; the libraries that have it bring their own runtime."""
+@pytest.mark.parametrize(("version", "sections_less"), [(1, 2), (2, 1)])
+def test_a_plan_of_a_version_before_is_read(version, sections_less, library, network):
+    """They lack the last sections; the libraries that have them bring their own runtime."""
     with closing(tvmflow.compile(network, **STANDALONE, shapes={"x": SHAPES[0]})) as module:
         plan = find_plan(module.path)
     assert plan is not None
     header = np.frombuffer(plan.content, HEADER, 1).copy()
-    old = HEADER_BYTES[1]
+    old = HEADER_BYTES[version]
     sections = header[0]["section"]
     sections["offset"] -= HEADER.itemsize - old
-    header[0]["version"], header[0]["sections"] = 1, len(Section) - 1
+    header[0]["version"], header[0]["sections"] = version, len(Section) - sections_less
     body = plan.content[HEADER.itemsize :]
     header[0]["bytes"] = old + len(body)
     read = read_plan(header.tobytes()[:old] + body)

@@ -2,6 +2,7 @@
 //
 //   threads LIBRARY FOLDER
 //
+// With ON_CPU the plan is for the CPU, and there is no LIBRARY.
 // FOLDER has input.bin and expected.bin, and is given a cache, which all of them use.
 #include <dlfcn.h>
 #include <math.h>
@@ -11,6 +12,12 @@
 #include <string.h>
 
 #include "tvmflow.h"
+
+#ifdef ON_CPU
+#define DEVICE "\"backend\":\"cpu\""
+#else
+#define DEVICE "Fake GPU"
+#endif
 
 enum { THREADS = 6, ROUNDS = 5, FLOATS = 1024 };
 static const char* library;
@@ -28,6 +35,7 @@ static void* live(void* argument) {
         .flags = round % 2 ? TVMFLOW_PROFILE : 0,
         .opencl_library = library,
         .cache_folder = cache,
+        .cpu_threads = (uint32_t)round,
     };
     const tvmflow_kernel* kernels;
     uint32_t count;
@@ -36,7 +44,7 @@ static void* live(void* argument) {
         tvmflow_start(model) || tvmflow_wait(model) ||
         (round % 2 && tvmflow_profile(model, &kernels, &count)) ||
         tvmflow_get_output(model, 0, TVMFLOW_FLOAT32, found, bytes) ||
-        !strstr(tvmflow_describe(model), "Fake GPU") || tvmflow_self_test(model, NULL)) {
+        !strstr(tvmflow_describe(model), DEVICE) || tvmflow_self_test(model, NULL)) {
       printf("%s\n", model ? tvmflow_message(model) : "no instance");
       *failure = "a call failed";
     }
@@ -66,7 +74,7 @@ int main(int count, char** arguments) {
   read_file(arguments[2], "expected.bin", expected);
   // The sanitizer does not know the loader's lock: the driver's constructors, which run in the
   // thread that is first, would race with the other threads.
-  if (!dlopen(library, RTLD_LAZY | RTLD_LOCAL)) return 3;
+  if (*library && !dlopen(library, RTLD_LAZY | RTLD_LOCAL)) return 3;
   pthread_t threads[THREADS];
   const char* failures[THREADS] = {NULL};
   for (int i = 0; i < THREADS; ++i) pthread_create(&threads[i], NULL, live, &failures[i]);

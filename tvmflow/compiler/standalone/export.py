@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from ... import _versions
 from ...devices.choices import STANDALONE
@@ -14,9 +18,10 @@ from ...ir.rewriter import op_name
 from ...ir.signatures import bindings_of
 from ...ir.units import bytes_text
 from ...module.standalone.format import write_weights
-from ...module.standalone.link import link_library
+from ...module.standalone.link import Functions, link_library
 from ...module.standalone.plan import Plan, encode
 from ...module.storage_summary import counts, storage_summary
+from ...module.weights import content_digest
 from ...runtime.json_types import JsonObject
 from ...verify.tolerance import table_for
 from ..compilation import Compilation
@@ -49,7 +54,7 @@ def _plan_of_shapes(job: Compilation) -> Plan:
         plans.append(_plan_of_shape(each))
         _add_self_test(each, plans[-1])
     merged = merge_plans(plans)
-    merged.extensions = extensions(merged.sources.values())
+    merged.extensions = plans[0].extensions if merged.code else extensions(merged.sources.values())
     first = plans[0].metadata
     merged.metadata = {
         **first,
@@ -75,7 +80,7 @@ def _plan_of_shape(job: Compilation) -> Plan:
     extractor = PlanExtractor(job.mod, job.kernels, model.inputs, model.outputs, job.weights)
     plan = extractor.run()
     check_plan(plan)
-    plan.extensions = extensions(plan.sources.values())
+    plan.extensions = extensions(plan.sources.values()) or list(job.target.levels)
     plan.metadata = _metadata(job, plan)
     return plan
 
@@ -155,10 +160,77 @@ def _host(job: Compilation) -> Host:
 def write_library(job: Compilation) -> None:
     """Write the library, and the weights beside it when they are large."""
     plan = make_plan(job)
+    fallback = None if job.options.fallback is None else make_plan(_on_cpu(job))
     with tempfile.TemporaryDirectory(prefix="weights-", dir=job.output.parent) as folder:
         file = Path(folder) / "weights"
+        arrays, names = _shared(plan, fallback)
         # There is a file only where there are weights.
-        content = encode(plan, write_weights(file, plan.weights))
+        written = write_weights(file, arrays)
+        content = encode(plan, written)
+        kernels = None
+        if fallback is not None:
+            offsets = {name: written.offsets[stored] for name, stored in names.items()}
+            kernels = Functions(encode(fallback, replace(written, offsets=offsets)), fallback)
+        elif plan.code:
+            content, kernels = b"", Functions(content, plan)
         weights = file if file.exists() else None
         embed = weights is None or weights.stat().st_size <= job.options.embed_limit_bytes
-        link_library(content, weights, _host(job), job.output, embed=embed)
+        link_library(content, weights, _host(job), job.output, embed=embed, functions=kernels)
+
+
+def _on_cpu(job: Compilation) -> Compilation:
+    """The same network for the host's processors, with its code."""
+    from ..pipeline import run_stages
+
+    options = replace(
+        job.options, target="llvm", device="auto", fallback=None, storage="auto", dtype="fp32",
+        accumulate="auto", storage_overrides={}, algorithms={}, knobs={}, journals=(),
+    )  # fmt: skip
+    other = Compilation(job.source, options, job.output)
+    run_stages(other, until="build")
+    return other
+
+
+def _shared(plan: Plan, fallback: Plan | None) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The weights of both plans, and the names there of the fallback's.
+
+    Those of equal content are there once, and so are those that only have other blocks.
+    """
+    arrays = dict(plan.weights)
+    if fallback is None:
+        return arrays, {}
+    stored = {content_digest(array): name for name, array in arrays.items()}
+    alike = defaultdict(list)
+    for name, array in arrays.items():
+        alike[_but_blocks(array)].append(name)
+    names = {}
+    for name, array in fallback.weights.items():
+        digest = content_digest(array)
+        found = stored.get(digest)
+        if found is None:
+            found = next((n for n in alike[_but_blocks(array)] if _same(arrays[n], array)), None)
+            if found is not None:
+                fallback.reblocked[name] = arrays[found]
+        if found is None:
+            found = stored[digest] = f"cpu:{name}"
+            arrays[found] = array
+        names[name] = found
+    return arrays, names
+
+
+def _but_blocks(array: np.ndarray) -> tuple[object, ...]:
+    """What two tensors ``[N', ..., c]`` have in common that differ in their blocks only."""
+    return array.dtype.str, array.ndim, *array.shape[1:-1]
+
+
+def _same(source: np.ndarray, wanted: np.ndarray) -> bool:
+    """True if two such tensors have the same numbers, and zeros beyond the last."""
+    if min(source.ndim, wanted.ndim) < 2:
+        return False
+    rows = [np.moveaxis(a, -1, 1).reshape(-1, *a.shape[1:-1]) for a in (source, wanted)]
+    common = min(map(len, rows))
+    return (
+        np.array_equal(rows[0][0], rows[1][0])
+        and np.array_equal(rows[0][:common], rows[1][:common])
+        and not any(each[common:].any() for each in rows)
+    )

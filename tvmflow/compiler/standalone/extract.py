@@ -15,7 +15,7 @@ give any input and output memory of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd, prod
 from typing import Any
 
@@ -85,6 +85,7 @@ class PlanExtractor:
         self._results(results if isinstance(results, tuple) else (results,))
         used = {launch.kernel for launch in self.plan.launches}
         self.plan.sources |= {k: v for k, v in self.kernels.sources.items() if k in used}
+        self.plan.code = self.kernels.code
         return self.plan
 
     # -- parameters ------------------------------------------------------------------------------
@@ -180,8 +181,11 @@ class PlanExtractor:
                 copy = self.plan.allocate(self.plan.allocations[tensor.allocation])
                 target = PlanTensor(info.name, copy, tensor.scope)
                 launch, source = copy_launch(tensor, target, self.plan.allocations[copy])
+                if self.kernels.code:
+                    launch = replace(launch, kernel=COPY, global_size=(1,), local_size=(1,))
+                else:
+                    self.plan.sources[launch.kernel] = source
                 self.plan.launches.append(launch)
-                self.plan.sources[launch.kernel] = source
                 tensor = target
             taken.add(tensor.allocation)
             self.plan.outputs.append(Interface(info, tensor))
@@ -193,6 +197,9 @@ def _scope(param: tirx.Var) -> str | None:
         return None
     return str(param.scope())
 
+
+#: The function of the C runtime (native/standalone/cpu.c) that copies a buffer.
+COPY = "tvmflow_copy"
 
 #: OpenCL's types by their size: the widest that divides a buffer is copied by each work-item.
 _UNITS = {16: "uint4", 8: "uint2", 4: "uint", 2: "ushort", 1: "uchar"}
@@ -230,4 +237,4 @@ def copy_launch(
         size = (allocation.bytes // unit,)
         local = (gcd(size[0], _GROUP),)
     arguments = Operand(source, True, False), Operand(target, False, True)
-    return Launch(name, "tvmflow_copy", arguments, size, local), text
+    return Launch(name, COPY, arguments, size, local), text

@@ -45,7 +45,8 @@ def merge_plans(plans: Sequence[Plan]) -> Plan:
     merged = Plan(
         allocations=[
             Allocation(room.bytes, room.extent, channels[n]) for n, room in enumerate(rooms)
-        ]
+        ],
+        code=plans[0].code,  # of all shapes
     )
     taken: set[str] = set()
     weights: dict[int, str] = {}

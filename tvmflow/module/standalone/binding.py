@@ -25,8 +25,8 @@ from ...errors import (
 from ...runtime.caches import program_cache
 from ...runtime.plugin import NO_DEVICE_REMEDIES, search_folders, split_message
 
-#: Of the interface, and the oldest that does for a library of one shape.
-API_VERSION, OLDEST_API_VERSION = 2, 1
+#: Of the interface, and the oldest that does for a library of one shape, and of several.
+API_VERSION, OLDEST_API_VERSION, OLDEST_OF_SHAPES = 3, 1, 2
 NO_OPENCL = 2
 PROFILE = 1
 UNCHECKED_WEIGHTS = 4
@@ -52,6 +52,8 @@ class Options(ctypes.Structure):
         ("weights_path", ctypes.c_char_p),
         ("cl_context", ctypes.c_void_p),
         ("cl_device", ctypes.c_void_p),
+        ("backend", ctypes.c_uint32),
+        ("cpu_threads", ctypes.c_uint32),
     )
 
 
@@ -121,7 +123,7 @@ class Library:
                 remedy="Compile the model again with `format=standalone`, for this machine's host.",
             ) from error
         found = self["api_version"]()
-        needed = API_VERSION if several else OLDEST_API_VERSION
+        needed = OLDEST_OF_SHAPES if several else OLDEST_API_VERSION
         if found < needed:
             raise ArtifactError(
                 f"Loading {path} failed: it has version {found} of the C interface, but this "

@@ -23,8 +23,9 @@ from ..weights import WeightStream
 
 PLAN_MAGIC = b"TVMFPLAN"
 WEIGHTS_MAGIC = b"TVMFWGTS"
-#: Of plans; one of version 1 lacks `Section.SHAPES`, and has one shape.
-VERSION = 2
+#: Of plans; one of version 1 lacks `Section.SHAPES`, and has one shape; one of version 2
+#: `Section.REBLOCKED`.
+VERSION = 3
 WEIGHTS_VERSION = 1
 #: Each weight begins at a multiple of this: drivers take such memory without a copy.
 WEIGHT_ALIGNMENT = 128
@@ -51,6 +52,7 @@ class Section(IntEnum):
     TEST_OUTPUTS = 13
     TEST_VALUES = 14
     SHAPES = 15
+    REBLOCKED = 16
 
 
 class Kind(IntEnum):
@@ -109,6 +111,9 @@ RECORDS: dict[Section, np.dtype] = {
     ),
     Section.TEST_VALUES: np.dtype(_F8),
     Section.SHAPES: _record(first_launch=_U4, launches=_U4),
+    Section.REBLOCKED: _record(
+        weight=_U4, element_bytes=_U4, from_lanes=_U4, to_lanes=_U4, inner=_U8, from_bytes=_U8
+    ),
 }  # fmt: skip
 
 HEADER = _record(
@@ -117,7 +122,7 @@ HEADER = _record(
     section=(np.dtype([("offset", _U4), ("count", _U4)]), len(Section)),
 )  # fmt: skip
 #: Bytes of a plan's header by version: sections have been added at its end.
-HEADER_BYTES = {VERSION: HEADER.itemsize, 1: HEADER.itemsize - 8}
+HEADER_BYTES = {version: HEADER.itemsize - 8 * (VERSION - version) for version in (1, 2, 3)}
 WEIGHTS_HEADER = _record(
     magic="S8", version=_U4, reserved=_U4, bytes=_U8, id=("u1", 32), checksum=_U8,
     padding=("u1", 64),

@@ -10,9 +10,10 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...devices.host import Host
@@ -22,6 +23,7 @@ from ..artifact import SIDECAR_SUFFIX, remove_stale_sidecar
 from ..files import place_copy, publish, staging
 from ..link import Tool, first_success, native_folder, tools
 from .format import WEIGHT_ALIGNMENT
+from .plan import Plan
 
 #: What the runtime is compiled with on every host.
 FLAGS = (
@@ -113,8 +115,31 @@ _LIBRARIES = ("m", "dl", "pthread")
 _ANDROID_LIBRARIES = ("m", "dl")
 
 
+#: Nothing of the code of kernels is visible beside the interface.
+_EXPORTED = "{ global: tvmflow_*; Java_*; JNI_*; local: *; };\n"
+
+
+@dataclass(frozen=True)
+class Functions:
+    """Kernels that are functions of the host: their execution plan, as bytes, and what it is of."""
+
+    encoded: bytes
+    plan: Plan
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the functions that are called."""
+        return sorted({launch.kernel for launch in self.plan.launches} - {"tvmflow_copy"})
+
+
 def link_library(
-    plan: bytes, weights: Path | None, host: Host, output: Path, *, embed: bool
+    plan: bytes,
+    weights: Path | None,
+    host: Host,
+    output: Path,
+    *,
+    embed: bool,
+    functions: Functions | None = None,
 ) -> None:
     """Write a library that runs a network: runtime, execution plan and weights.
 
@@ -133,6 +158,8 @@ def link_library(
         The machine that loads the library; the file, whose name becomes the library's own name.
     embed
         Whether the weights are put into the library, or written to ``OUTPUT.weights``.
+    functions
+        Kernels for the host's processors; ``plan`` is then empty, or that of OpenCL.
     """
     embedded = weights if embed else None
     if embedded is not None and embedded.stat().st_size + len(plan) > LARGEST_BYTES:
@@ -150,15 +177,23 @@ def link_library(
             (stage / "weights").touch()
         else:
             (stage / "weights").symlink_to(embedded.absolute())
-        (stage / "data.s").write_text(_data())
+        names = [] if functions is None else functions.names
+        (stage / "cpu_plan").write_bytes(b"" if functions is None else functions.encoded)
+        (stage / "data.s").write_text(_data() + function_table(names))
         (stage / "script.ld").write_text(_SCRIPT)
+        (stage / "exported.map").write_text(_EXPORTED)
+        code = []
+        if functions is not None:
+            code.append(stage / "kernels.o")
+            code[0].write_bytes(functions.plan.code)
         libraries = _ANDROID_LIBRARIES if host.is_android else _LIBRARIES
-        options = ("-soname", output.name, "-T", str(stage / "script.ld"), *_OPTIONS)
+        scripts = ("-T", str(stage / "script.ld"), "--version-script", str(stage / "exported.map"))
+        options = ("-soname", output.name, *scripts, *_OPTIONS)
 
         def link(tool: Tool) -> None:
             objects = runtime_objects(tool, stage)
             tool.compile(stage / "data.s", stage / "data.o", stage)
-            tool.link([*objects, stage / "data.o"], library, stage, options, libraries)
+            tool.link([*objects, *code, stage / "data.o"], library, stage, options, libraries)
 
         attempt = f"Linking {output.name} for the host {host.triple}"
         # First those whose result runs on older systems too.
@@ -178,6 +213,7 @@ def _data() -> str:
     text = ""
     for name, section, alignment in (
         ("plan", ".rodata.tvmflow_plan", 64),
+        ("cpu_plan", ".rodata.tvmflow_cpu_plan", 64),
         ("weights", _WEIGHTS, WEIGHT_ALIGNMENT),
     ):
         text += f'.section {section},"a",%progbits\n'
@@ -187,3 +223,15 @@ def _data() -> str:
     # The section that the weights stand behind exists only if something is in it.
     text += '.section .bss.tvmflow_anchor,"awR",%nobits\n.zero 1\n'
     return text + '.section .note.GNU-stack,"",%progbits\n'
+
+
+def function_table(names: Sequence[str]) -> str:
+    """Assembler text: the table of functions (native/standalone/cpu.h), by their names."""
+    rows = "".join(f".quad name{i}, __tvm_ffi_{name}\n" for i, name in enumerate(names))
+    texts = "".join(f'name{i}: .asciz "{name}"\n' for i, name in enumerate(names))
+    begin, end = (
+        f".globl {symbol}\n.hidden {symbol}\n{symbol}:\n"
+        for symbol in ("tvmflow_functions_begin", "tvmflow_functions_end")
+    )
+    table = f'.section .data.rel.ro.tvmflow_functions,"aw",%progbits\n.balign 8\n{begin}{rows}{end}'
+    return f'{table}.section .rodata.tvmflow_names,"a",%progbits\n{texts}'

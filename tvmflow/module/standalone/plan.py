@@ -134,9 +134,14 @@ class Plan:
     #: Weights that are read, with their tensors, in the order of the file.
     weights: dict[str, np.ndarray] = field(default_factory=dict)
     weight_tensors: dict[str, PlanTensor] = field(default_factory=dict)
+    #: Those that another plan's file has in other blocks: made of that one's.
+    reblocked: dict[str, np.ndarray] = field(default_factory=dict)
     #: OpenCL C of each kernel.
     sources: dict[str, str] = field(default_factory=dict)
+    #: Of OpenCL; of kernels that are functions, what the processor must have.
     extensions: list[str] = field(default_factory=list)
+    #: Where kernels are functions of the host: their machine code, an object file.
+    code: bytes = b""
     test_inputs: list[SeededInput] = field(default_factory=list)
     test_outputs: list[ExpectedOutput] = field(default_factory=list)
     metadata: JsonObject = field(default_factory=dict)
@@ -158,7 +163,13 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
     """Pack a plan whose weights were written to a file."""
     strings = Strings()
     rows: defaultdict[Section, list[JsonObject]] = defaultdict(list)
-    rows[Section.PROGRAMS], program_of, source = _programs(plan, strings)
+    if plan.code:
+        # Nothing that is built: the library has the functions by their names.
+        program: JsonObject = {"offset": 0, "bytes": 1, "options": strings("")}
+        rows[Section.PROGRAMS], source = [program], b"\n"
+        program_of = dict.fromkeys((launch.kernel for launch in plan.launches), 0)
+    else:
+        rows[Section.PROGRAMS], program_of, source = _programs(plan, strings)
     for allocation in plan.allocations:
         row: JsonObject = {"kind": Kind.BUFFER, "bytes": allocation.bytes}
         if extent := allocation.extent:
@@ -170,6 +181,13 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
         row = {"name": strings(name), "allocation": tensor.allocation}
         row |= {"offset": weights.offsets[name], "bytes": plan.weights[name].nbytes}
         rows[Section.WEIGHTS].append(row)
+    for number, (name, array) in enumerate(plan.weights.items()):
+        if name in plan.reblocked:
+            stored = plan.reblocked[name]
+            row = {"weight": number, "element_bytes": array.itemsize}
+            row |= {"from_lanes": stored.shape[-1], "to_lanes": array.shape[-1]}
+            row |= {"inner": prod(array.shape[1:-1]), "from_bytes": stored.nbytes}
+            rows[Section.REBLOCKED].append(row)
     for launch in plan.launches:
         rows[Section.LAUNCHES].append(
             {

@@ -133,7 +133,7 @@ def read_plan(content: bytes) -> EncodedPlan | None:
     if begin < HEADER.itemsize:
         # What lies there in an older plan is its first section.
         header = header.copy()
-        header["section"][Section.SHAPES] = (size, 0)
+        header["section"][int(header["sections"]) :] = (size, 0)
     return EncodedPlan(bytes(content[:size]), header)
 
 

@@ -9,9 +9,10 @@ int* __errno(void);
 int* __errno(void) { return &errno; }
 
 long sysconf(int name) {
-  enum { ANDROID_PAGE_SIZE = 0x27, ANDROID_PROCESSORS = 0x61 };
+  enum { ANDROID_PAGE_SIZE = 0x27, ANDROID_PROCESSORS = 0x61, ANDROID_PAGES = 0x62 };
   static long (*real)(int);
   if (!real) real = (long (*)(int))dlsym(RTLD_NEXT, "sysconf");
   if (name == ANDROID_PAGE_SIZE) return real(_SC_PAGESIZE);
+  if (name == ANDROID_PAGES) return real(_SC_PHYS_PAGES);
   return real(name == ANDROID_PROCESSORS ? _SC_NPROCESSORS_ONLN : name);
 }

@@ -11,12 +11,16 @@
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <sys/auxv.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -42,6 +46,11 @@ SAME(offsetof(Elf64_Phdr, p_filesz), 32);
 SAME(sizeof(off_t), 8);
 SAME(sizeof(mode_t), 4);
 SAME(sizeof(pid_t), 4);
+SAME(sizeof(cpu_set_t), 128);
+SAME(SYS_futex, 98);
+SAME(FUTEX_WAIT_PRIVATE, 128);
+SAME(FUTEX_WAKE_PRIVATE, 129);
+SAME(AT_HWCAP, 16);
 SAME(sizeof(pthread_once_t), 4);
 SAME(sizeof(pthread_key_t), 4);
 SAME(sizeof(pthread_t), 8);
@@ -80,3 +89,4 @@ SAME(RTLD_LOCAL, 0);
 SAME(SEEK_END, 2);
 DIFFERENT(_SC_PAGESIZE, 0x27, 30);
 DIFFERENT(_SC_NPROCESSORS_ONLN, 0x61, 84);
+DIFFERENT(_SC_PHYS_PAGES, 0x62, 85);

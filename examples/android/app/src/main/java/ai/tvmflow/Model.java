@@ -66,13 +66,15 @@ public final class Model implements Closeable {
                 System.loadLibrary(library);
             }
             handle =
-                    Native.open(
+                    Native.openOn(
                             Native.utf8(file),
                             Native.utf8(options.cacheFolder()),
                             Native.utf8(options.weights()),
                             Native.utf8(options.openclLibrary()),
                             options.device(),
-                            options.flags());
+                            options.flags(),
+                            options.backend().ordinal(),
+                            options.cpuThreads());
         } catch (UnsatisfiedLinkError error) {
             throw new ModelException(
                     ModelException.Status.DAMAGED,

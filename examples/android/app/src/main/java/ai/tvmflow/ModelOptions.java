@@ -7,12 +7,24 @@ public final class ModelOptions {
     private static final int PROFILE = 1;
     private static final int NO_COMMAND_BUFFER = 2;
     private static final int UNCHECKED_WEIGHTS = 4;
+    private static final int PIN_THREADS = 8;
+    private static final int CHOOSE_FASTER = 16;
+
+    /** What kernels run on, of those that the library has. */
+    public enum Backend {
+        /** OpenCL where it can be used and passes the self-test, else the CPU. */
+        AUTO,
+        OPENCL,
+        CPU
+    }
 
     private File cacheFolder;
     private File weights;
     private String openclLibrary;
     private int device;
     private int flags;
+    private Backend backend = Backend.AUTO;
+    private int cpuThreads;
 
     /**
      * Where built kernels are kept, so that the next start need not build them. On Android {@code
@@ -59,6 +71,34 @@ public final class ModelOptions {
         return flag(UNCHECKED_WEIGHTS, !wanted);
     }
 
+    /** What runs the model; {@link Backend#AUTO} where it is not set. */
+    public ModelOptions backend(Backend wanted) {
+        backend = wanted;
+        return this;
+    }
+
+    /** Threads on the CPU, with the one that calls; 0 is one for each fast core. */
+    public ModelOptions cpuThreads(int count) {
+        if (count < 0) {
+            throw new IllegalArgumentException("There cannot be " + count + " threads.");
+        }
+        cpuThreads = count;
+        return this;
+    }
+
+    /** Whether each thread on the CPU stays on a core of its own; it need not. */
+    public ModelOptions pinThreads(boolean wanted) {
+        return flag(PIN_THREADS, wanted);
+    }
+
+    /**
+     * Whether {@link Backend#AUTO} takes the CPU where it is faster: both run a few times at the
+     * first start, and the cache folder remembers it.
+     */
+    public ModelOptions chooseFaster(boolean wanted) {
+        return flag(CHOOSE_FASTER, wanted);
+    }
+
     private ModelOptions flag(int flag, boolean set) {
         flags = set ? flags | flag : flags & ~flag;
         return this;
@@ -82,5 +122,13 @@ public final class ModelOptions {
 
     int flags() {
         return flags;
+    }
+
+    Backend backend() {
+        return backend;
+    }
+
+    int cpuThreads() {
+        return cpuThreads;
     }
 }

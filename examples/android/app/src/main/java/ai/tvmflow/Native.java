@@ -29,13 +29,15 @@ final class Native {
         return new String(utf8, StandardCharsets.UTF_8);
     }
 
-    static native long open(
+    static native long openOn(
             byte[] library,
             byte[] cacheFolder,
             byte[] weights,
             byte[] opencl,
             int device,
-            int flags);
+            int flags,
+            int backend,
+            int cpuThreads);
 
     static native void close(long handle);
 

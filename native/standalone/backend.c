@@ -1,0 +1,177 @@
+// Which of a library's backends an instance runs on: OpenCL, or this machine's processors.
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "../opencl/sha256_state.h"
+#include "model.h"
+
+// Runs of each backend where the faster one is chosen, after one that is not counted.
+enum { RUNS = 5 };
+// What is remembered in the cache.
+static const uint8_t chosen_opencl[] = "opencl";
+static const uint8_t chosen_cpu[] = "cpu";
+
+static bool has(tvmflow_backend backend) {
+  size_t bytes = 0;
+  (void)tf_library_plan(backend, &bytes);
+  return bytes != 0;
+}
+
+// The library, the device with its driver, and what was asked.
+static void make_key(const tvmflow_model* m, uint8_t key[32]) {
+  Sha256State hash;
+  Sha256Begin(&hash);
+  for (unsigned backend = TVMFLOW_OPENCL; backend <= TVMFLOW_CPU; ++backend) {
+    size_t bytes = 0;
+    const tf_header* const plan = tf_library_plan((tvmflow_backend)backend, &bytes);
+    Sha256Add(&hash, plan->checksum, sizeof(plan->checksum));
+  }
+  const tf_device* const d = &m->device;
+  const char* const texts[] = {"tvmflow backend 1", d->name, d->driver, d->platform_name,
+                               d->platform_version};
+  for (unsigned i = 0; i < sizeof(texts) / sizeof(texts[0]); ++i)
+    Sha256Add(&hash, texts[i], strlen(texts[i]) + 1);
+  const uint8_t faster = (m->flags & TVMFLOW_CHOOSE_FASTER) != 0;
+  Sha256Add(&hash, &faster, sizeof(faster));
+  Sha256End(&hash, key);
+}
+
+tvmflow_status tf_backend_recall(tvmflow_model* m) {
+  if (!m->may_fall_back) return TVMFLOW_OK;
+  uint8_t key[32];
+  size_t bytes = 0;
+  bool shipped;
+  make_key(m, key);
+  uint8_t* const found = tf_cache_load(&m->cache, key, &bytes, &shipped);
+  const bool cpu = found && bytes == sizeof(chosen_cpu) && !memcmp(found, chosen_cpu, bytes);
+  m->recalled = found != NULL;
+  free(found);
+  if (!cpu) return TVMFLOW_OK;
+  return tf_fail(&m->message, TVMFLOW_ERROR_UNSUPPORTED,
+                 "Device '%s' was slower than the CPU at an earlier start, or its results were "
+                 "wrong. Remedy: empty the cache folder to try it again.",
+                 m->device.name);
+}
+
+static void remember(tvmflow_model* m, bool cpu) {
+  uint8_t key[32];
+  make_key(m, key);
+  tf_cache_store(&m->cache, key, cpu ? chosen_cpu : chosen_opencl,
+                 cpu ? sizeof(chosen_cpu) : sizeof(chosen_opencl));
+}
+
+// The CPU in place of an OpenCL that cannot be used; the message says why.
+static tvmflow_status fall_back(tvmflow_model* m, const tvmflow_options* options) {
+  char* const reason = strdup(m->message.text);
+  free(m->rejected);
+  tf_close(m);
+  *m = (tvmflow_model){.weights = m->weights,
+                       .flags = m->flags,
+                       .rejected = reason,
+                       .cpu_threads = m->cpu_threads,
+                       .missing = m->missing};
+  return tf_open(m, options, TVMFLOW_CPU);
+}
+
+static double seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+// The least time of a run; the inputs are what they are.
+static tvmflow_status measure(tvmflow_model* m, double* least) {
+  tvmflow_status status = tvmflow_run(m);
+  for (unsigned i = 0; !status && i < RUNS; ++i) {
+    const double begin = seconds();
+    status = tvmflow_run(m);
+    const double taken = seconds() - begin;
+    if (!i || taken < *least) *least = taken;
+  }
+  return status;
+}
+
+// Whether the CPU takes less time than the instance, which uses OpenCL.
+static bool cpu_is_faster(tvmflow_model* m) {
+  const tvmflow_options options = {.struct_size = sizeof(options),
+                                   .backend = TVMFLOW_CPU,
+                                   .flags = m->flags,
+                                   .cpu_threads = m->cpu_threads};
+  tvmflow_model* other = NULL;
+  double of_opencl = 0, of_cpu = 0;
+  const bool faster = !measure(m, &of_opencl) && !tvmflow_create(&options, &other) &&
+                      !measure(other, &of_cpu) && of_cpu < of_opencl;
+  tvmflow_destroy(other);
+  if (faster)
+    (void)tf_fail(&m->message, TVMFLOW_ERROR_UNSUPPORTED,
+                  "Device '%s' takes %.3g ms a run, the CPU %.3g ms.", m->device.name,
+                  of_opencl * 1e3, of_cpu * 1e3);
+  return faster;
+}
+
+tvmflow_status tf_backend_open(tvmflow_model* m, const tvmflow_options* options) {
+  const tvmflow_backend asked = (tvmflow_backend)options->backend;
+  const bool opencl = has(TVMFLOW_OPENCL), cpu = has(TVMFLOW_CPU);
+  if (options->backend > TVMFLOW_CPU)
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "The options' backend is %u, expected one of tvmflow_backend.",
+                   options->backend);
+  if ((asked == TVMFLOW_OPENCL && !opencl) || (asked == TVMFLOW_CPU && !cpu))
+    return tf_fail(&m->message, TVMFLOW_ERROR_UNSUPPORTED,
+                   "The options' backend is %s, but the library has kernels for %s only. Remedy: "
+                   "compile it with %s.",
+                   cpu ? "opencl" : "cpu", cpu ? "the CPU" : "OpenCL",
+                   cpu ? "--target opencl" : "--fallback cpu");
+  m->cpu_threads = options->cpu_threads;
+  m->may_fall_back = asked == TVMFLOW_AUTO && opencl && cpu;
+  const bool on_cpu = asked == TVMFLOW_CPU || !opencl;
+  tvmflow_status status = tf_open(m, options, on_cpu ? TVMFLOW_CPU : TVMFLOW_OPENCL);
+  if (!m->may_fall_back || status == TVMFLOW_ERROR_ARGUMENT || status == TVMFLOW_ERROR_DAMAGED)
+    return status;
+  if (!status && !m->recalled) {
+    if (tf_count(&m->plan, TF_TEST_OUTPUTS)) status = tvmflow_self_test(m, NULL);
+    if (!status && m->flags & TVMFLOW_CHOOSE_FASTER && cpu_is_faster(m))
+      status = TVMFLOW_ERROR_UNSUPPORTED;
+    if (m->broken) status = TVMFLOW_ERROR_DEVICE;
+    // Another failure may have a cause that passes.
+    if (!status || status == TVMFLOW_ERROR_WRONG || status == TVMFLOW_ERROR_UNSUPPORTED)
+      remember(m, status != TVMFLOW_OK);
+  }
+  return status ? fall_back(m, options) : TVMFLOW_OK;
+}
+
+tvmflow_status tf_backend_replace(tvmflow_model* m) {
+  const uint32_t shape = m->shape, inputs = tf_count_each(&m->plan, TF_INPUTS);
+  const tvmflow_options options = {.flags = m->flags, .cpu_threads = m->cpu_threads};
+  // What the inputs were is lost with the device.
+  m->missing = calloc(inputs + 1u, sizeof(bool));
+  if (!m->missing)
+    return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory to replace the device.");
+  memset(m->missing, 1, inputs);
+  const tvmflow_status status = fall_back(m, &options);
+  if (status) return m->failed = status;
+  return shape ? tvmflow_choose_shape(m, shape) : TVMFLOW_OK;
+}
+
+tvmflow_status tf_backend_failed(tvmflow_model* m, tvmflow_status status) {
+  m->broken = m->may_fall_back && m->backend == TVMFLOW_OPENCL;
+  if (m->broken)
+    tf_append(m->message.text, sizeof(m->message.text),
+              " Remedy: set the inputs and run again: the next call takes the CPU.");
+  return status;
+}
+
+tvmflow_status tf_backend_check_inputs(tvmflow_model* m) {
+  for (uint32_t i = 0; m->missing && i < tf_count_each(&m->plan, TF_INPUTS); ++i)
+    if (m->missing[i])
+      return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                     "Running: the device failed and the CPU has taken its place, where input "
+                     "'%s' has not been set. Remedy: set it.",
+                     m->plan.strings + tf_inputs(m)[i].name);
+  return TVMFLOW_OK;
+}
+
+tvmflow_backend tvmflow_backend_used(const tvmflow_model* m) {
+  return tf_check(m) ? TVMFLOW_AUTO : m->backend;
+}

@@ -1,0 +1,27 @@
+// This machine's processors as an OpenCL device: a driver inside the library, whose kernels are
+// functions that were compiled with it.  All other code has one kind of device.
+#ifndef TVMFLOW_STANDALONE_CPU_H
+#define TVMFLOW_STANDALONE_CPU_H
+
+#include "device.h"
+
+// A kernel, as TVM's code generator writes it: arguments are tensors, see cpu.c.
+struct tf_any;
+typedef int (*tf_function)(void* self, const struct tf_any* arguments, int32_t count,
+                           struct tf_any* result);
+
+// What the link step puts beside the runtime: the kernels of the plan for processors.
+typedef struct tf_named_function {
+  const char* name;
+  tf_function run;
+} tf_named_function;
+
+// The device, with so many threads (`tf_threads_begin`); false: no memory.
+bool tf_cpu_begin(tf_device* device, unsigned threads, bool pinned);
+void tf_cpu_end(tf_device* device);  // nothing happens for other devices
+
+// Memory of the application as memory of the device, without a copy; NULL where it is not aligned
+// to 64 bytes, or no memory is left.
+cl_mem tf_cpu_wrap(void* data, size_t bytes);
+
+#endif

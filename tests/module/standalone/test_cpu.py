@@ -1,0 +1,418 @@
+"""Kernels for this machine's processors in a standalone library: alone, and beside OpenCL's."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import runtime_build
+import standalone_api as api
+from fake_opencl import Fake, build_fake, compile_c
+from onnx import helper
+from operators import build, feeds_for, random, references
+from planned import parsed
+from small_plans import Plan, add_plan, values
+
+import tvmflow
+from tvmflow.compiler.options import CompileOptions
+from tvmflow.devices.target import X86_LEVELS
+from tvmflow.module.standalone.format import Section
+from tvmflow.module.standalone.read import find_plan
+from tvmflow.verify.tolerance import NETWORK, assert_close
+
+OPENCL, CPU = 1, 2
+KERNELS = ("add", "add_apart", "fail", "count")
+X = values(64)
+
+
+def cpu_plan(kernel: str = "add", w: np.ndarray | None = None, needs: str = "") -> Plan:
+    """``y = 2 * x + w`` by a function of cpu_kernels.c."""
+    _, weight = add_plan()
+    plan = Plan(" ")
+    x, at, y = (plan.buffer(256) for _ in range(3))
+    plan.weight(at, weight if w is None else w)
+    plan.launch(kernel, [x, at, y], (1,))
+    plan.input("x", (64,), x)
+    plan.output("y", (64,), y)
+    if needs:
+        plan.rows[Section.EXTENSIONS].append(needs)
+    return plan
+
+
+def with_test(plan: Plan, w: np.ndarray) -> Plan:
+    """With a self-test, whose inputs are all 0.5."""
+    plan.test([(3, 0.5, 0.5)], {0: 1 + w})
+    return plan
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory) -> str:
+    source = Path(__file__).with_name("cpu_kernels.c")
+    return str(compile_c(tmp_path_factory.mktemp("kernels") / "kernels.o", "-c", source))
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory, kernels):
+    """A function that links a library with a plan for the CPU, and maybe one for OpenCL."""
+    folder = tmp_path_factory.mktemp("cpu")
+    numbers = iter(range(1000))
+
+    def run(plan: Plan, opencl: Plan | None = None) -> Path:
+        path = folder / f"lib{next(numbers)}.so"
+        content = b"" if opencl is None else opencl.encode()
+        return runtime_build.link(
+            path, content, plan.weights(),
+            cpu_plan=plan.encode(), functions=KERNELS, more=[kernels],
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def both(make):
+    """A library for both, with a self-test, and its weight."""
+    opencl, w = add_plan()
+    return make(with_test(cpu_plan(), w), with_test(opencl, w)), w
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory) -> Path:
+    return build_fake(tmp_path_factory.mktemp("driver"))
+
+
+# -- the CPU alone ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2, 5])
+@pytest.mark.parametrize("kernel", ["add", "add_apart"])
+def test_a_plan_runs(make, kernel, threads):
+    _, w = add_plan()
+    with api.Model(make(cpu_plan(kernel)), cpu_threads=threads, flags=api.PROFILE) as model:
+        assert model.library.tvmflow_backend_used(model.handle) == CPU
+        for factor in (1, 3):
+            (y,) = model(factor * X)
+            np.testing.assert_allclose(y, 2 * factor * X + w, rtol=1e-6)
+        model.set_input(0, X)
+        model.call("start")
+        model.call("wait")
+        np.testing.assert_allclose(model.get_output(0), 2 * X + w, rtol=1e-6)
+        (measured,) = model.profile()
+        assert measured.name == kernel.encode()
+        assert 0 <= measured.end_ns - measured.start_ns < 1e9
+        told = model.describe()
+    assert (told["backend"], told["device"]["library"]) == ("cpu", "(inside)")
+    assert threads in (0, int(told["device"]["driver"].split()[0]))
+    assert told["memory"]["weights_shared"]
+
+
+def test_tasks_are_done_once_each(make):
+    expected = sum(n * (n + 1) // 2 for n in (1 + i % 37 for i in range(100)))
+    with api.Model(make(cpu_plan("count")), cpu_threads=4) as model:
+        for _ in range(20):
+            (y,) = model(X)
+            assert y[0] == expected
+
+
+def test_memory_of_the_application(make):
+    _, w = add_plan()
+    room = np.zeros(64 + 32, np.float32)
+    begin = -room.ctypes.data % 64 // 4
+    x, y = room[begin : begin + 64], np.zeros(80, np.float32)
+    y = y[-y.ctypes.data % 64 // 4 :][:64]
+    with api.Model(make(cpu_plan())) as model:
+        model.call("use_input", 0, x.ctypes.data_as(ctypes.c_void_p))
+        model.call("use_output", 0, y.ctypes.data_as(ctypes.c_void_p))
+        x[:] = X
+        model.call("run")
+        np.testing.assert_allclose(y, 2 * X + w, rtol=1e-6)
+        with pytest.raises(api.CallError, match="multiple of 64 bytes"):
+            model.call("use_input", 0, ctypes.c_void_p(x.ctypes.data + 4))
+        model.call("use_input", 0, None)
+        np.testing.assert_allclose(model(3 * X), [6 * X + w], rtol=1e-6)
+
+
+def test_a_kernel_that_fails_leaves_no_result(make):
+    with api.Model(make(cpu_plan("fail"))) as model:
+        model.set_input(0, X)
+        with pytest.raises(api.CallError, match="CL_OUT_OF_RESOURCES"):
+            model.call("run")
+        with pytest.raises(api.CallError, match="no whole result"):
+            model.get_output(0)
+
+
+@pytest.mark.parametrize(
+    ("plan", "status", "text"),
+    [
+        (cpu_plan("missing"), api.DEVICE, "'missing'"),
+        (cpu_plan(needs="x86-64-v9"), api.UNSUPPORTED, "x86-64-v9"),
+    ],
+)
+def test_what_the_library_or_the_processor_lacks(make, plan, status, text):
+    with pytest.raises(api.CallError, match=text) as caught:
+        api.Model(make(plan))
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "text"),
+    [
+        ({"backend": OPENCL}, api.UNSUPPORTED, "for the CPU only.*--target opencl"),
+        ({"backend": 3}, api.ARGUMENT, "backend is 3"),
+    ],
+)
+def test_backends_that_are_not_there(make, options, status, text):
+    with pytest.raises(api.CallError, match=text) as caught:
+        api.Model(make(cpu_plan()), **options)
+    assert caught.value.status == status
+
+
+@pytest.mark.slow
+def test_eight_threads_in_one_pool(tmp_path, kernels):
+    """Under the thread sanitizer: instances side by side, and a pool that comes and goes."""
+    _, w = add_plan()
+    sanitizer = ("-fsanitize=thread", "-g")
+    code = compile_c(
+        tmp_path / "kernels.o", "-c", *sanitizer, Path(__file__).with_name("cpu_kernels.c")
+    )
+    data = runtime_build.data_object(
+        tmp_path / "data.o",
+        {
+            "tvmflow_plan": b"",
+            "tvmflow_cpu_plan": with_test(cpu_plan(), w).encode(),
+            "tvmflow_weights": cpu_plan().weights(),
+        },
+        functions=KERNELS,
+    )
+    X.tofile(tmp_path / "input.bin")
+    (2 * X + w).astype(np.float32).tofile(tmp_path / "expected.bin")
+    program = compile_c(
+        tmp_path / "threads", *sanitizer, "-DON_CPU",
+        Path(__file__).with_name("threads.c"), f"-I{runtime_build.BINDINGS}",
+        *runtime_build.objects(*sanitizer), data, code, "-ldl", "-lm", "-pthread",
+    )  # fmt: skip
+    done = subprocess.run(
+        [program, "", tmp_path], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+# -- beside OpenCL ---------------------------------------------------------------------------
+
+
+def test_opencl_is_taken_where_it_works(both, driver):
+    library, w = both
+    with api.Model(library, opencl_library=driver) as model:
+        assert model.describe()["backend"] == "opencl"
+        np.testing.assert_allclose(model(X), [2 * X + w], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        (None, "No OpenCL device"),
+        (("BUILD", "fail"), "Building program 0"),
+        (("BUFFER_BYTES", "100"), "allocates at most 100"),
+        (("STUB", "1"), "Self-test"),
+    ],
+)
+def test_the_cpu_is_taken_where_opencl_cannot_be_used(both, driver, setting, reason):
+    library, w = both
+    options = {"opencl_library": driver if setting else "/nowhere/libOpenCL.so"}
+    fake = Fake(driver)
+    if setting:
+        fake.set(*setting)
+    try:
+        with api.Model(library, **options) as model:
+            told = model.describe()
+            assert told["backend"] == "cpu"
+            assert reason in told["opencl_rejected"]
+            np.testing.assert_allclose(model(X), [2 * X + w], rtol=1e-6)
+        if reason != "Self-test":
+            with pytest.raises(api.CallError, match=reason):
+                api.Model(library, **options, backend=OPENCL)
+    finally:
+        if setting:
+            fake.set(setting[0], None)
+    assert fake.live == ""
+
+
+def test_a_device_that_computes_wrong_is_not_taken_and_that_is_remembered(make, driver, tmp_path):
+    opencl, w = add_plan(scale=3)
+    library = make(with_test(cpu_plan(), w), with_test(opencl, w))
+    options = {"opencl_library": driver, "cache_folder": tmp_path}
+    for reason in ("Self-test", "at an earlier start"):
+        with api.Model(library, **options) as model:
+            told = model.describe()
+            assert told["backend"] == "cpu"
+            assert reason in told["opencl_rejected"]
+            np.testing.assert_allclose(model(X), [2 * X + w], rtol=1e-6)
+
+
+def test_the_faster_one_is_chosen_once(both, driver, tmp_path):
+    library, w = both
+    chosen = set()
+    options = {"opencl_library": driver, "cache_folder": tmp_path, "flags": 16}
+    for _ in range(3):
+        with api.Model(library, **options) as model:
+            chosen.add(model.describe()["backend"])
+            np.testing.assert_allclose(model(X), [2 * X + w], rtol=1e-6)
+    assert len(chosen) == 1
+
+
+@pytest.mark.parametrize("call", ["clEnqueueNDRangeKernel", "clFinish", "clEnqueueWriteBuffer"])
+def test_a_driver_that_fails_in_the_middle_is_replaced_at_the_next_call(both, driver, call):
+    library, w = both
+    fake = Fake(driver)
+    with api.Model(library, opencl_library=driver) as model:
+        model.set_input(0, X)
+        fake.fake_fail(call.encode(), ctypes.c_uint64(1), -5, True)
+        with pytest.raises(api.CallError, match="the next call takes the CPU"):
+            model(X)
+        fake.fake_fail(None, ctypes.c_uint64(0), 0, False)
+        with pytest.raises(api.CallError, match="'x' has not been set"):
+            model.call("run")
+        np.testing.assert_allclose(model(X), [2 * X + w], rtol=1e-6)
+        assert model.describe()["backend"] == "cpu"
+    assert fake.live == ""
+
+
+# -- networks --------------------------------------------------------------------------------
+
+
+def conv_net() -> onnx.ModelProto:
+    """Convolutions of odd channels, a branch, pooling, a dense layer and a softmax."""
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w0", "b0"], ["a"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        node("Relu", ["a"], ["r"]),
+        node("Conv", ["r", "w1"], ["d"], group=7, pads=[1, 1, 1, 1]),
+        node("Add", ["r", "d"], ["s"]),
+        node("GlobalAveragePool", ["s"], ["p"]),
+        node("Flatten", ["p"], ["f"]),
+        node("Gemm", ["f", "w2"], ["g"]),
+        node("Softmax", ["g"], ["y"], axis=1),
+    ]
+    constants = {
+        "w0": random((7, 3, 3, 3), 0.3), "b0": random((7,)), "w1": random((7, 1, 3, 3), 0.3),
+        "w2": random((7, 11)),
+    }  # fmt: skip
+    return build(nodes, {"x": (1, 3, 17, 19)}, ["y"], constants)
+
+
+NETWORKS = {
+    "conv": conv_net,
+    "results that are inputs, constants and each other": lambda: parsed(
+        "float[2,3] x", "float[2,3] a, float[2,3] b, float[2,3] c, float[2,3] k",
+        "a = Identity(x) b = Relu(x) c = Identity(b) k = Identity(w)",
+        "float[2,3] w = {1,2,3,4,5,6}",
+    ),
+    "integers": lambda: parsed(
+        "int64[5] x", "int64[5] y, bool[5] z", "y = Mul(x, x) z = Less(x, y)"
+    ),
+    "sorted": lambda: build(
+        [helper.make_node("TopK", ["x", "k"], ["v", "i"], axis=1)],
+        {"x": (3, 40)}, ["v"], {"k": np.array([7], np.int64)},
+    ),
+    "recurrent": lambda: build(
+        [helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=5)],
+        {"x": (6, 2, 4)}, ["y"], {"w": random((1, 20, 4)), "r": random((1, 20, 5))},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks(name):
+    model = NETWORKS[name]()
+    with tvmflow.compile(model, target="llvm", format="standalone") as module:
+        feeds = {
+            i.name: random(i.shape, 3).astype(i.dtype) if i.dtype == "float32"
+            else np.arange(-2, i.shape[0] - 2, dtype=i.dtype)
+            for i in module.inputs
+        }  # fmt: skip
+        got = module(feeds)
+        for info, reference in zip(module.outputs, references(model, feeds), strict=True):
+            assert_close(got[info.name], reference, NETWORK)
+        module.self_test()
+
+
+@pytest.mark.onnxruntime
+def test_several_shapes():
+    model = parsed("float[n,3,8,8] x", "float[n,5,6,6] y", "y = Conv(x, w)", "")
+    weight = helper.make_tensor("w", 1, (5, 3, 3, 3), random((5, 3, 3, 3)).ravel())
+    model.graph.initializer.append(weight)
+    with tvmflow.compile(
+        model, target="llvm", format="standalone", shapes={"x": ("1..3", 3, 8, 8)}
+    ) as module:
+        for batch in (1, 2, 3, 5):
+            x = random((batch, 3, 8, 8), seed=batch)
+            (y,) = module(x=x).values()
+            assert_close(y, references(model, {"x": x})[0], NETWORK)
+        module.self_test()
+
+
+@pytest.mark.opencl
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("device", ["cpu", "adreno"])
+def test_a_fallback_shares_what_is_equal(device, tmp_path, monkeypatch):
+    model = conv_net()
+    feeds = feeds_for(model)
+    (reference,) = references(model, feeds)
+    stored = []
+    for fallback in (None, "cpu"):
+        path = tmp_path / f"lib{fallback}.so"
+        with tvmflow.compile(
+            model, target="opencl", device=device, format="standalone", fallback=fallback
+        ) as module:
+            module.save(path)
+        plan = find_plan(path)
+        assert plan is not None
+        stored.append(int(plan.header["weight_bytes"]))
+    # All but biases are there in one kind of blocks only: others are made where they are needed.
+    assert stored[1] - stored[0] < 256 < stored[0]
+    for library in ("", "/nowhere/libOpenCL.so"):
+        if library:
+            monkeypatch.setenv("TVMFLOW_OPENCL_LIBRARY", library)
+        with tvmflow.load(path) as module:
+            assert module.describe()["backend"] == ("cpu" if library else "opencl")
+            (got,) = module(feeds).values()
+        assert_close(got, reference, NETWORK)
+
+
+# -- choices ---------------------------------------------------------------------------------
+
+
+def test_other_machines_get_the_least_level():
+    options = CompileOptions(target="llvm", format="standalone", host="linux-x64")
+    assert options.resolve().levels == next(iter(X86_LEVELS))
+    arm = CompileOptions(target="llvm", format="standalone", host="android-arm64")
+    assert arm.resolve().levels == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"target": "cuda", "format": "standalone"}, "opencl and llvm"),
+        ({"target": "llvm", "format": "standalone", "fallback": "cpu"}, "fallback was asked for"),
+        ({"target": "opencl", "device": "cpu", "fallback": "cpu"}, "fallback was asked for"),
+        (
+            {"target": "opencl", "device": "cpu", "format": "standalone", "fallback": "gpu"},
+            "fallback 'gpu' is not known",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together(options, text):
+    with pytest.raises(tvmflow.TvmflowError, match=text):
+        CompileOptions(**options).resolve()
+
+
+@pytest.mark.onnxruntime
+def test_what_only_tvm_s_runtime_can_is_refused():
+    nodes = [helper.make_node("TopK", ["x", "k"], ["v", "i"], axis=1)]
+    model = build(nodes, {"x": (2, 3000)}, ["v"], {"k": np.array([7], np.int64)})
+    with pytest.raises(tvmflow.TvmflowError, match="calls a function of TVM's runtime"):
+        tvmflow.compile(model, target="llvm", format="standalone")
