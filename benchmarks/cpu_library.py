@@ -1,4 +1,4 @@
-"""Standalone libraries on the CPU, beside TVM's virtual machine: latency, start, and what they add.
+"""Standalone libraries on the CPU beside TVM's virtual machine: latency, start, what they add.
 
 Networks are compiled for ``llvm`` in both forms, and for OpenCL with and without a fallback.  Each
 form is timed in processes of its own that take turns; a start is from opening the file to the first
@@ -87,7 +87,9 @@ def main() -> None:
     """Measure the networks, print tables, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--networks", nargs="+", default=["mobilenet_v2", "resnet50", "facebox_net"])
+    parser.add_argument(
+        "--networks", nargs="+", default=["mobilenet_v2", "resnet50", "facebox_net"]
+    )
     options = parser.parse_args()
     results = {}
     with tempfile.TemporaryDirectory() as folder:
