@@ -62,13 +62,15 @@ static void remember(tvmflow_model* m, bool cpu) {
 }
 
 // The CPU in place of an OpenCL that cannot be used; the message says why.
-static tvmflow_status fall_back(tvmflow_model* m, const tvmflow_options* options) {
+static tvmflow_status fall_back(tvmflow_model* m, const tvmflow_options* options,
+                                tvmflow_status status) {
   char* const reason = strdup(m->message.text);
   free(m->rejected);
   tf_close(m);
   *m = (tvmflow_model){.weights = m->weights,
                        .flags = m->flags,
                        .rejected = reason,
+                       .rejected_status = status,
                        .cpu_threads = m->cpu_threads,
                        .missing = m->missing};
   return tf_open(m, options, TVMFLOW_CPU);
@@ -138,7 +140,7 @@ tvmflow_status tf_backend_open(tvmflow_model* m, const tvmflow_options* options)
     if (!status || status == TVMFLOW_ERROR_WRONG || status == TVMFLOW_ERROR_UNSUPPORTED)
       remember(m, status != TVMFLOW_OK);
   }
-  return status ? fall_back(m, options) : TVMFLOW_OK;
+  return status ? fall_back(m, options, status) : TVMFLOW_OK;
 }
 
 tvmflow_status tf_backend_replace(tvmflow_model* m) {
@@ -149,7 +151,7 @@ tvmflow_status tf_backend_replace(tvmflow_model* m) {
   if (!m->missing)
     return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory to replace the device.");
   memset(m->missing, 1, inputs);
-  const tvmflow_status status = fall_back(m, &options);
+  const tvmflow_status status = fall_back(m, &options, TVMFLOW_ERROR_DEVICE);
   if (status) return m->failed = status;
   return shape ? tvmflow_choose_shape(m, shape) : TVMFLOW_OK;
 }

@@ -45,6 +45,7 @@ const char* tvmflow_describe(const tvmflow_model* m) {
   append_text(json, bytes, "library", d->library);
   tf_append(json, bytes, "\"type\":\"%s\"},", tf_device_type(d));
   append_text(json, bytes, "backend", m->backend == TVMFLOW_CPU ? "cpu" : "opencl");
+  tf_append(json, bytes, "\"opencl_status\":%d,", (int)m->rejected_status);
   append_text(json, bytes, "opencl_rejected", m->rejected ? m->rejected : "");
   append_text(json, bytes, "recording", m->recording ? tf_recording_name(m->recording) : "");
   append_text(json, bytes, "cache", m->cache.note);

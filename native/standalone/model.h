@@ -55,13 +55,14 @@ struct tvmflow_model {
   tvmflow_status failed;  // of the creation: nothing but the message can be used
   uint32_t flags;
   tvmflow_backend backend;  // the one that is used
-  char* rejected;           // why OpenCL is not, where it could be; NULL otherwise
-  uint32_t cpu_threads;     // as the options have it
-  bool may_fall_back;       // the library has the CPU's kernels, and nobody insists on OpenCL
-  bool recalled;            // OpenCL was chosen at an earlier start
-  bool broken;              // the device has failed: the CPU takes its place at the next call
-  bool* missing;            // since it has, for each input whether it was not set; NULL: never
-  uint32_t shape;           // the one that calls are about
+  tvmflow_status rejected_status;
+  char* rejected;        // why OpenCL is not, where it could be; NULL otherwise
+  uint32_t cpu_threads;  // as the options have it
+  bool may_fall_back;    // the library has the CPU's kernels, and nobody insists on OpenCL
+  bool recalled;         // OpenCL was chosen at an earlier start
+  bool broken;           // the device has failed: the CPU takes its place at the next call
+  bool* missing;         // since it has, for each input whether it was not set; NULL: never
+  uint32_t shape;        // the one that calls are about
   bool started;
   bool half_done;      // a run has begun that has not ended well
   bool stored;         // the programs' binaries are in the cache, or need not be

@@ -41,6 +41,20 @@ def test_compile_writes_a_library_that_runs(cli, model, tmp_path, inputs):
         assert_close(got[info.name], reference, name=info.name)
 
 
+def test_a_library_for_the_cpu_alone_or_beside_opencl(cli, model, tmp_path, inputs, monkeypatch):
+    both, cpu = tmp_path / "libboth.so", tmp_path / "libcpu.so"
+    shape = ("--shape", "x/in=1,3,8,8", "--standalone")
+    assert cli("compile", model, *OPTIONS, "--fallback", "cpu", "-o", both).status == 0
+    assert cli("compile", model, "--target", "llvm", *shape, "-o", cpu).status == 0
+    told = cli("inspect", both).stdout
+    assert "calls of functions for the CPU, which needs" in told
+    assert "fallback" not in cli("inspect", cpu).stdout
+    assert cli("inspect", both, "--json").json["fallback"]["target"] == "llvm"
+    monkeypatch.setenv("TVMFLOW_OPENCL_LIBRARY", "/nowhere/libOpenCL.so")
+    for library in (both, cpu):
+        assert cli("verify", model, library).status == 0
+
+
 def test_weights_go_beside_the_library(cli, model, tmp_path, inputs):
     output = tmp_path / "libnet.so"
     about = cli("compile", model, *OPTIONS, "--embed-limit", "0", "-o", output, "--json").json

@@ -68,16 +68,16 @@ def inspect_module(
         _inspect_host_abi(module, host)
         return
     from ..module.artifact import read_artifact
-    from ..module.standalone.read import describe, find_plan, find_weights
+    from ..module.standalone.read import describe, find_plans, find_weights
 
-    encoded = find_plan(module) if module.is_file() else None
-    if encoded is not None:
+    encoded = find_plans(module) if module.is_file() else None
+    if encoded:
         if placements or schedules or memory_svg:
             raise typer.BadParameter(
                 f"{module} is a standalone library, which carries no placements, schedules or "
                 "pictures of its memory; compile -v prints the first two, --memory lists the last."
             )
-        found = find_weights(module, encoded)
+        found = find_weights(module, encoded[0])
         if check:
             found.check()
         about = {"path": str(module), **describe(module, encoded, found), "checked": check}
@@ -172,7 +172,10 @@ def _print_summary(about: JsonMapping, **told: Cell) -> None:
         ("target", f"{about['target']} ({about['device']})"),
         ("host", about["host"]),
         ("size", f"{bytes_text(sizes['file'])}, {part} {bytes_text(sizes[part])}"),
-        *((name, told.get(name)) for name in ("weights", "kernels", "precompiled", "storage")),
+        *(
+            (name, told.get(name))
+            for name in ("weights", "kernels", "fallback", "precompiled", "storage")
+        ),
         ("chosen by", about.get("settled_storage") or None),
         ("memory", told.get("memory")),
         ("loops", ", ".join(about.get("loops", ())) or None),
@@ -337,7 +340,10 @@ def _print_standalone(
         about,
         form="standalone library",
         weights=f"{len(weights)} {where}, {bytes_text(sizes['weights'])}",
-        kernels=f"{len(launches)} launches, {programs} of source",
+        kernels=f"{len(launches)} launches, {programs} of source"
+        if about["target"] == "opencl"
+        else f"{len(launches)} calls of functions",
+        fallback=_fallback_text(about["fallback"]),
         precompiled=_precompiled_text(about["precompiled"]),
         storage=about["storage_summary"],
         memory=f"{bytes_text(about['memory_bytes'])} on the device, besides the weights",
@@ -354,6 +360,13 @@ def _print_standalone(
     if with_memory:
         facts = "number", "role", "storage", "bytes"
         _print_records("Memory objects", about["allocations"], facts)
+
+
+def _fallback_text(about: JsonMapping | None) -> str | None:
+    if about is None:
+        return None
+    needs = " ".join(about["extensions"]) or "any processor of the host"
+    return f"{about['launches']} calls of functions for the CPU, which needs {needs}"
 
 
 def _precompiled_text(about: JsonMapping | None) -> str | None:

@@ -380,6 +380,7 @@ def test_a_fallback_shares_what_is_equal(device, tmp_path, monkeypatch):
         with tvmflow.load(path) as module:
             assert module.describe()["backend"] == ("cpu" if library else "opencl")
             (got,) = module(feeds).values()
+            assert module.profile(feeds, runs=2)
         assert_close(got, reference, NETWORK)
 
 

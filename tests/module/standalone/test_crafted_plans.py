@@ -44,7 +44,7 @@ def look(content: bytes, folder: Path, weights: bytes = b"") -> dict[str, Any]:
     path.write_bytes(b"\0" * 128 + content + b"\0" * 64 + weights)
     plan = find_plan(path)
     assert plan is not None
-    found = describe(path, plan, find_weights(path, plan))
+    found = describe(path, [plan], find_weights(path, plan))
     plan.source  # noqa: B018
     return found
 

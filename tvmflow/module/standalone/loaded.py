@@ -42,7 +42,7 @@ from .binding import (
     opencl_libraries,
 )
 from .format import DTYPES, Section
-from .read import INTERFACES, EncodedPlan, find_plan, interfaces
+from .read import INTERFACES, EncodedPlan, find_plans, interfaces
 
 
 @dataclass(frozen=True)
@@ -70,16 +70,18 @@ class StandaloneModule(Module):
         whole: tuple[StandaloneModule, int] | None = None,
     ):
         file = Path(path)
-        plan = find_plan(file) if whole is None else whole[0]._plan
-        if plan is None:
+        plans = find_plans(file) if whole is None else whole[0]._plans
+        if not plans:
             reason = "it has no plan that this tvmflow reads"
             raise unreadable(file, reason, "Compile the model again with this tvmflow.")
+        plan = plans[0]
         beside = file.with_name(file.name + SIDECAR_SUFFIX)
         weights = beside if beside.is_file() else None
         inputs, outputs = _interfaces(plan, whole[1] if whole else 0)
         about = {n: v for n, v in plan.metadata.items() if whole is None or n != "batch"}
         super().__init__(file, about, inputs, outputs, device_index, weights, whole)
-        self._plan: EncodedPlan = plan
+        self._plans: list[EncodedPlan] = plans
+        self._plan = plan
         self._flags = 0 if check_weights else UNCHECKED_WEIGHTS
 
     @property
@@ -117,9 +119,7 @@ class StandaloneModule(Module):
     def describe(self) -> JsonObject:
         """Ask the library for its device, memory, recording, and where its programs came from."""
         with self._lock:
-            running = self._instance()
-            found: JsonObject = json.loads(running._library["describe"](running._model))
-            return found
+            return self._instance()._describe()
 
     def _instance(self) -> Instance:
         running = self._opened()
@@ -135,7 +135,7 @@ class StandaloneModule(Module):
                 f"Running {self.path} failed: there is no opencl device {index} on this machine.",
                 remedy="`tvmflow devices` lists the devices and their numbers.",
             )
-        return Instance(self.path, self._plan, index, self._flags)
+        return Instance(self.path, self._plans, index, self._flags)
 
     def _open_variant(self, first: Running, number: int) -> Running:
         assert isinstance(first, Instance)
@@ -147,8 +147,9 @@ class Instance:
 
     upload_ms: float | None = None  #: It is part of creating a model.
 
-    def __init__(self, path: Path, plan: EncodedPlan, device_index: int, flags: int):
-        self._path, self._plan, self._device_index = path, plan, device_index
+    def __init__(self, path: Path, plans: list[EncodedPlan], device_index: int, flags: int):
+        self._path, self._plans, self._device_index = path, plans, device_index
+        plan = self._plan = plans[0]
         self._shape = 0
         self._whole: Instance | None = None
         self._inputs, self._outputs = _interfaces(plan, 0)
@@ -185,11 +186,12 @@ class Instance:
         runs = max(1, runs)
         # The first one has checked the weights, if they are to be checked.
         flags = PROFILE | UNCHECKED_WEIGHTS
-        instance = Instance(self._path, self._plan, self._device_index, flags)
+        instance = Instance(self._path, self._plans, self._device_index, flags)
         instance = instance.of_shape(self._shape)
         instance._set_inputs(values)
         measured = [instance._profile_once() for _ in range(runs + 1)][1:]
-        launches = self._plan.of_shape(Section.LAUNCHES, self._shape)
+        plan = self._plans[-1 if instance._describe().get("backend") == "cpu" else 0]
+        launches = plan.of_shape(Section.LAUNCHES, self._shape)
         if any(len(run) != len(launches) for run in measured):
             raise DeviceError(
                 f"Measuring kernels failed: the library reported {len(measured[0])} launches, but "
@@ -209,17 +211,24 @@ class Instance:
         for library in opencl_libraries():
             options.opencl_library = None if library is None else os.fsencode(library)
             status = self._library["create"](ctypes.byref(options), ctypes.byref(self._model))
-            if status == 0:
+            # Where the CPU has taken OpenCL's place, another library may have a device.
+            if status == 0 and self._describe().get("opencl_status") != NO_OPENCL:
                 return
             failure = self._library.error(status, self._model, f"Opening {self._path}")
             self._library["destroy"](self._model)
             self._model.value = None
-            if status != NO_OPENCL:
+            if status not in (0, NO_OPENCL):
                 raise failure
             # What the usual places lack is the better message: pip's drivers are an extra.
             error = error or failure
-        assert error is not None
-        raise error
+        # None has: the CPU it is, in a library that can.
+        if self._library["create"](ctypes.byref(options), ctypes.byref(self._model)) != 0:
+            assert error is not None
+            raise error
+
+    def _describe(self) -> JsonObject:
+        found: JsonObject = json.loads(self._library["describe"](self._model))
+        return found
 
     def _set_inputs(self, values: Sequence[object]) -> None:
         if self._plan.shapes > 1:

@@ -11,7 +11,7 @@ import hashlib
 import mmap
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -155,7 +155,15 @@ def _padded(content: bytes, header: np.dtype) -> np.void:
 
 
 def find_plan(path: str | os.PathLike[str]) -> EncodedPlan | None:
-    """Return the plan inside a standalone library; ``None`` if the file has none.
+    """Return the plan inside a standalone library, the first of two; ``None`` without any.
+
+    Errors are those of `find_plans`.
+    """
+    return next(iter(find_plans(path)), None)
+
+
+def find_plans(path: str | os.PathLike[str]) -> list[EncodedPlan]:
+    """Return the plans inside a standalone library: OpenCL's, the CPU's, or both in this order.
 
     An `ArtifactError` says that the file is unreadable, or has the begin of a plan and not all.
     """
@@ -178,8 +186,8 @@ def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
             yield content
 
 
-def _search(path: Path, content: mmap.mmap | bytes) -> EncodedPlan | None:
-    begins = False
+def _search(path: Path, content: mmap.mmap | bytes) -> list[EncodedPlan]:
+    begins, plans = False, []
     for position, header in _headers(content, PLAN_MAGIC, HEADER):
         # The runtime has the magic word, too, as text.
         if _header_bytes(header) is not None:
@@ -190,10 +198,10 @@ def _search(path: Path, content: mmap.mmap | bytes) -> EncodedPlan | None:
                     check_plan(found)
                 except SchemaError as error:
                     raise unreadable(path, f"its plan is damaged ({error})") from error
-                return found
-    if begins:
+                plans.append(found)
+    if begins and not plans:
         raise unreadable(path, "the file is cut short or damaged")
-    return None
+    return plans
 
 
 def _headers(
@@ -350,8 +358,19 @@ def find_weights(path: Path, plan: EncodedPlan) -> FoundWeights:
 # -- the description --------------------------------------------------------------------------
 
 
-def describe(path: Path, plan: EncodedPlan, weights: FoundWeights) -> JsonObject:
-    """Return all that a library says of itself."""
+def _fallback(plan: EncodedPlan) -> JsonObject:
+    """Return what a plan for the CPU, beside OpenCL's, says of itself."""
+    return {
+        "target": plan.metadata["target"],
+        "launches": len(plan[Section.LAUNCHES]),
+        "extensions": [plan.text(int(offset)) for offset in plan[Section.EXTENSIONS]],
+        "bytes": len(plan.content),
+    }
+
+
+def describe(path: Path, plans: Sequence[EncodedPlan], weights: FoundWeights) -> JsonObject:
+    """Return all that a library says of itself; of a second plan, what is different."""
+    plan, *others = plans
     compared = int(np.isfinite(plan[Section.TEST_VALUES]).sum())
     self_test = f"{compared} values by {plan.metadata.get('reference', '')}"
     sections = {Section.WEIGHTS: "weight", Section.INPUTS: "input", Section.OUTPUTS: "output"}
@@ -362,6 +381,7 @@ def describe(path: Path, plan: EncodedPlan, weights: FoundWeights) -> JsonObject
         **_interfaces_of(plan, 0),
         **_variants_of(plan),
         "extensions": [plan.text(int(offset)) for offset in plan[Section.EXTENSIONS]],
+        "fallback": _fallback(others[0]) if others else None,
         "programs": len(plan[Section.PROGRAMS]),
         "launches": [
             {
