@@ -59,7 +59,7 @@ TIMED_FORMS = list(FORMS)[:-1]
 def measure(name: str, folder: Path, rounds: int) -> dict[str, Any]:
     """All of one network."""
     model = folder / f"{name}.onnx"
-    build_model(name, model)
+    build_model(name, model, **({"size": 64} if name == "facebox_net" else {}))
     paths = {}
     for number, (form, options) in enumerate(FORMS.items()):
         paths[form] = folder / f"lib{name}{number}.so"

@@ -20,6 +20,7 @@ from small_plans import Plan, add_plan, values
 import tvmflow
 from tvmflow.compiler.options import CompileOptions
 from tvmflow.devices.target import X86_LEVELS
+from tvmflow.ir.limits import LARGE_WEIGHT_BYTES
 from tvmflow.module.standalone.format import Section
 from tvmflow.module.standalone.read import find_plan
 from tvmflow.verify.tolerance import NETWORK, assert_close
@@ -338,6 +339,19 @@ def test_networks(name):
         for info, reference in zip(module.outputs, references(model, feeds), strict=True):
             assert_close(got[info.name], reference, NETWORK)
         module.self_test()
+
+
+@pytest.mark.onnxruntime
+def test_a_large_weight_whose_name_is_no_identifier():
+    """It never is a constant of the program, but a parameter from the beginning."""
+    weight = random((8400, 4000), 0.02)
+    assert weight.nbytes >= LARGE_WEIGHT_BYTES
+    node = helper.make_node("Gemm", ["x", "fc.weight"], ["y"], transB=1)
+    model = build([node], {"x": (1, 4000)}, ["y"], {"fc.weight": weight})
+    x = random((1, 4000))
+    with tvmflow.compile(model, target="llvm", format="standalone") as module:
+        (y,) = module(x=x).values()
+    assert_close(y, references(model, {"x": x})[0], NETWORK)
 
 
 @pytest.mark.onnxruntime

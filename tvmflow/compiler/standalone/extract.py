@@ -40,7 +40,7 @@ class PlanExtractor:
 
     mod: IRModule
     kernels: Kernels
-    #: The interface, in order, and weights by the names of the other parameters of ``main``.
+    #: The interface, and the weights, in the order of the parameters of ``main``.
     inputs: Sequence[TensorInfo]
     outputs: Sequence[TensorInfo]
     given: Mapping[str, np.ndarray]
@@ -49,6 +49,8 @@ class PlanExtractor:
     env: dict[relax.Var, Any] = field(default_factory=dict)
     constants: dict[int, PlanTensor] = field(default_factory=dict)
     calls: dict[str, list[KernelCall]] = field(default_factory=dict)
+    #: Names in `given` of the parameters of ``main``, whose own are identifiers.
+    names: dict[relax.Var, str] = field(default_factory=dict)
 
     def run(self) -> Plan:
         """Follow ``main``.
@@ -72,13 +74,12 @@ class PlanExtractor:
             for param, argument in zip(self.mod[call.op].params, call.args, strict=True)
             if argument in params
         }
-        infos = iter(self.inputs)
-        for param in main.params:
-            if param.name not in self.given:
-                info = next(infos)
-                scope = self.scopes.get(param, info.scope)
-                self.env[param] = self._tensor(info.name, info.shape, info.dtype, scope)
-                self.plan.inputs.append(Interface(info, self.env[param]))
+        inputs = main.params[: len(self.inputs)]
+        self.names = dict(zip(main.params[len(inputs) :], self.given, strict=True))
+        for param, info in zip(inputs, self.inputs, strict=True):
+            scope = self.scopes.get(param, info.scope)
+            self.env[param] = self._tensor(info.name, info.shape, info.dtype, scope)
+            self.plan.inputs.append(Interface(info, self.env[param]))
         for binding in bindings_of(main):
             self.env[binding.var] = self._value(binding.var, binding.value)
         results = self._operand(main.body.body)
@@ -101,9 +102,8 @@ class PlanExtractor:
         """Find what an argument or a result stands for."""
         if isinstance(expr, relax.Var):
             if expr not in self.env:
-                self.env[expr] = self._weight(
-                    expr.name, self.given[expr.name], self.scopes.get(expr)
-                )
+                name = self.names[expr]
+                self.env[expr] = self._weight(name, self.given[name], self.scopes.get(expr))
             return self.env[expr]
         if isinstance(expr, GenericConst):
             key = hash(expr.value)
