@@ -1,10 +1,10 @@
 // Which of a library's backends an instance runs on: OpenCL, or this machine's processors.
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "../opencl/sha256_state.h"
 #include "model.h"
+#include "threads.h"
 
 // Runs of each backend where the faster one is chosen, after one that is not counted.
 enum { RUNS = 5 };
@@ -76,19 +76,13 @@ static tvmflow_status fall_back(tvmflow_model* m, const tvmflow_options* options
   return tf_open(m, options, TVMFLOW_CPU);
 }
 
-static double seconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 // The least time of a run; the inputs are what they are.
-static tvmflow_status measure(tvmflow_model* m, double* least) {
+static tvmflow_status measure(tvmflow_model* m, uint64_t* least) {
   tvmflow_status status = tvmflow_run(m);
   for (unsigned i = 0; !status && i < RUNS; ++i) {
-    const double begin = seconds();
+    const uint64_t begin = tf_nanoseconds();
     status = tvmflow_run(m);
-    const double taken = seconds() - begin;
+    const uint64_t taken = tf_nanoseconds() - begin;
     if (!i || taken < *least) *least = taken;
   }
   return status;
@@ -101,14 +95,14 @@ static bool cpu_is_faster(tvmflow_model* m) {
                                    .flags = m->flags,
                                    .cpu_threads = m->cpu_threads};
   tvmflow_model* other = NULL;
-  double of_opencl = 0, of_cpu = 0;
+  uint64_t of_opencl = 0, of_cpu = 0;
   const bool faster = !measure(m, &of_opencl) && !tvmflow_create(&options, &other) &&
                       !measure(other, &of_cpu) && of_cpu < of_opencl;
   tvmflow_destroy(other);
   if (faster)
     (void)tf_fail(&m->message, TVMFLOW_ERROR_UNSUPPORTED,
                   "Device '%s' takes %.3g ms a run, the CPU %.3g ms.", m->device.name,
-                  of_opencl * 1e3, of_cpu * 1e3);
+                  (double)of_opencl * 1e-6, (double)of_cpu * 1e-6);
   return faster;
 }
 

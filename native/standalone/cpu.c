@@ -8,7 +8,6 @@
 #if defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
-#include <time.h>
 #include <unistd.h>
 
 #include "../opencl/host_features.h"
@@ -398,21 +397,15 @@ static cl_command_queue create_queue(cl_context in, cl_device_id on, cl_bitfield
   return &q->object;
 }
 
-static cl_ulong nanoseconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (cl_ulong)now.tv_sec * 1000000000u + (cl_ulong)now.tv_nsec;
-}
-
 static void run_steps(queue* q) {
   tf_threads_take(q->threads);
   for (size_t i = 0; i < q->count && q->code == CL_SUCCESS; ++i) {
     kernel* const k = q->steps[i].kernel;
     event* const e = q->steps[i].event;
     tf_any result = {0};
-    if (e) e->begin = nanoseconds();
+    if (e) e->begin = tf_nanoseconds();
     if (k->run(NULL, k->arguments, (int32_t)k->count, &result)) q->code = CL_OUT_OF_RESOURCES;
-    if (e) e->end = nanoseconds();
+    if (e) e->end = tf_nanoseconds();
   }
   q->count = 0;
   tf_threads_give();

@@ -82,19 +82,25 @@ static tvmflow_status upload_as_it_is(tvmflow_model* m, const tf_weight* w) {
 static uint8_t* reblock(const tvmflow_model* m, const tf_weight* w, const tf_reblocked* r) {
   uint8_t* const data = calloc(1, w->bytes);
   if (!data) return NULL;
-  const size_t element = r->element_bytes;
-  const uint64_t from_block = r->inner * r->from_lanes, to_block = r->inner * r->to_lanes;
-  const uint64_t there = r->from_bytes / (from_block * element) * r->from_lanes;
-  const uint64_t wanted = w->bytes / (to_block * element) * r->to_lanes;
-  const uint8_t* const source = m->weights.data + w->offset;
-  // Lanes beyond the last number are zeros in both.
-  for (uint64_t k = 0; k < there && k < wanted; ++k) {
-    const uint64_t from = k / r->from_lanes * from_block + k % r->from_lanes;
-    const uint64_t to = k / r->to_lanes * to_block + k % r->to_lanes;
-    for (uint64_t i = 0; i < r->inner; ++i)
-      memcpy(data + (to + i * r->to_lanes) * element, source + (from + i * r->from_lanes) * element,
-             element);
+  const uint64_t from_lanes = r->from_lanes, to_lanes = r->to_lanes;
+  uint64_t together = to_lanes;  // numbers that lie side by side in both: the greatest divisor
+  for (uint64_t rest = from_lanes; rest;) {
+    const uint64_t next = together % rest;
+    together = rest;
+    rest = next;
   }
+  const size_t element = r->element_bytes, run = (size_t)together * element;
+  const uint64_t there = r->from_bytes / (r->inner * element);
+  const uint8_t* const source = m->weights.data + w->offset;
+  uint8_t* to = data;
+  // Lanes beyond the last number are zeros in both.
+  for (uint64_t first = 0; to != data + w->bytes; first += to_lanes)
+    for (uint64_t i = 0; i < r->inner; ++i)
+      for (uint64_t k = first; k < first + to_lanes; k += together, to += run)
+        if (k < there)
+          memcpy(to,
+                 source + ((k / from_lanes * r->inner + i) * from_lanes + k % from_lanes) * element,
+                 run);
   return data;
 }
 

@@ -7,7 +7,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { MAX_THREADS = 64, MAX_CORES = 256 };
@@ -47,12 +46,6 @@ static void wait_a_little(void) {
 #endif
 }
 
-static uint64_t nanoseconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static bool has_task(uint64_t ticket) { return (ticket & 0xFFFF) < (ticket >> 16 & 0xFFFF); }
 
 // Does one task; false where there is none.
@@ -69,13 +62,13 @@ static bool help(void) {
 
 // Looks for a task during some time.
 static bool find(void) {
-  const uint64_t begin = nanoseconds();
+  const uint64_t begin = tf_nanoseconds();
   do {
     for (int i = 0; i < SPINS_BEFORE_A_LOOK; ++i) {
       if (has_task(atomic_load(&pool.ticket)) || atomic_load(&pool.ending)) return true;
       wait_a_little();
     }
-  } while (nanoseconds() - begin < SPIN_NANOSECONDS);
+  } while (tf_nanoseconds() - begin < SPIN_NANOSECONDS);
   return false;
 }
 

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <time.h>
 
 // As TVM's generated code has them (tvm/runtime/c_backend_api.h).
 typedef struct tf_task_group {
@@ -27,5 +28,12 @@ void tf_threads_give(void);
 // Runs tasks 0 to `count` - 1; 0: as many as there are threads.  Returns 0, or what one of them
 // returned.
 int tf_threads_run(tf_task task, void* data, int count);
+
+// Of the clock that only goes forward.
+static inline uint64_t tf_nanoseconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
 
 #endif

@@ -174,19 +174,25 @@ def test_the_whole_interface_on_arm(host, embed, program, driver, android, netwo
         assert "Fake GPU" in found["describe"][0]
 
 
-@HOSTS
-def test_a_network_on_the_cpu_of_arm(host, program, android, tmp_path):
-    """Also as what takes the place of an OpenCL that is not there."""
+def convolutions(folder: Path) -> Path:
+    """Write a small network, with an input of it and what ONNX Runtime gives for that."""
     graph = Graph(1, 3, 18, 13)
     a = graph.conv("x", 13, 3, stride=2)
     b = graph.node("Relu", [a], 13)
     c = graph.conv(graph.conv(b, 13, 3, groups=13), 6)
-    model = tmp_path / "net.onnx"
+    model = folder / "net.onnx"
     y = graph.node("Add", [c, graph.conv(b, 6)], 6)
     onnx.save(graph.model(y), model)
     x = np.random.default_rng(6).normal(size=(1, 3, 18, 13)).astype(np.float32)
-    x.tofile(tmp_path / "input.bin")
-    run_reference(model, {"x": x}, [y])[0][y].tofile(tmp_path / "expected.bin")
+    x.tofile(folder / "input.bin")
+    run_reference(model, {"x": x}, [y])[0][y].tofile(folder / "expected.bin")
+    return model
+
+
+@HOSTS
+def test_a_network_on_the_cpu_of_arm(host, program, android, tmp_path):
+    """Also as what takes the place of an OpenCL that is not there."""
+    model = convolutions(tmp_path)
     emulator = EMULATOR + (android if host == "android-arm64" else [])
     beside = {"target": "opencl", "device": "adreno", "fallback": "cpu"}
     for number, options in enumerate(({"target": "llvm"}, beside)):
@@ -300,13 +306,7 @@ def test_pocl_on_arm(host, pocl, program, android, network):
 @HOSTS
 def test_a_network_on_arm(host, pocl, program, android, tmp_path):
     """Compiled here for an Adreno, with the numbers of ONNX Runtime."""
-    graph = Graph(1, 3, 18, 13)
-    a = graph.conv("x", 13, 3, stride=2)
-    b = graph.node("Relu", [a], 13)
-    c = graph.conv(graph.conv(b, 13, 3, groups=13), 6)
-    model = tmp_path / "net.onnx"
-    y = graph.node("Add", [c, graph.conv(b, 6)], 6)
-    onnx.save(graph.model(y), model)
+    model = convolutions(tmp_path)
     module = tvmflow.compile(
         model,
         target="opencl",
@@ -319,9 +319,6 @@ def test_a_network_on_arm(host, pocl, program, android, tmp_path):
     )
     with closing(module):
         path = module.save(tmp_path / "libnet.so")
-    x = np.random.default_rng(6).normal(size=(1, 3, 18, 13)).astype(np.float32)
-    x.tofile(tmp_path / "input.bin")
-    run_reference(model, {"x": x}, [y])[0][y].tofile(tmp_path / "expected.bin")
     emulator, library = on_host(host, pocl, android)
     found = use(emulator, program, path, library)
     assert len(found["kernel"]) >= 4

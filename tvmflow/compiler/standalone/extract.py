@@ -29,7 +29,7 @@ from ...ir.rewriter import op_name, shape_of
 from ...ir.signatures import bindings_of
 from ...ir.tensors import TensorInfo
 from ...module.standalone.format import MAX_DIMENSIONS
-from ...module.standalone.plan import Allocation, Interface, Launch, Operand, Plan, PlanTensor
+from ...module.standalone.plan import COPY, Allocation, Interface, Launch, Operand, Plan, PlanTensor
 
 _ALLOC_TENSOR = "vm.builtin.alloc_tensor"
 
@@ -197,9 +197,6 @@ def _scope(param: tirx.Var) -> str | None:
         return None
     return str(param.scope())
 
-
-#: The function of the C runtime (native/standalone/cpu.c) that copies a buffer.
-COPY = "tvmflow_copy"
 
 #: OpenCL's types by their size: the widest that divides a buffer is copied by each work-item.
 _UNITS = {16: "uint4", 8: "uint2", 4: "uint", 2: "ushort", 1: "uchar"}

@@ -23,7 +23,7 @@ from ..artifact import SIDECAR_SUFFIX, remove_stale_sidecar
 from ..files import place_copy, publish, staging
 from ..link import Tool, first_success, native_folder, tools
 from .format import WEIGHT_ALIGNMENT
-from .plan import Plan
+from .plan import COPY, Plan
 
 #: What the runtime is compiled with on every host.
 FLAGS = (
@@ -129,7 +129,7 @@ class Functions:
     @property
     def names(self) -> list[str]:
         """Names of the functions that are called."""
-        return sorted({launch.kernel for launch in self.plan.launches} - {"tvmflow_copy"})
+        return sorted({launch.kernel for launch in self.plan.launches} - {COPY})
 
 
 def link_library(

@@ -208,23 +208,27 @@ class Instance:
         if folder := cache_folder():
             options.cache_folder = os.fsencode(folder)
         error: TvmflowError | None = None
+        on_cpu = False
         for library in opencl_libraries():
             options.opencl_library = None if library is None else os.fsencode(library)
             status = self._library["create"](ctypes.byref(options), ctypes.byref(self._model))
-            # Where the CPU has taken OpenCL's place, another library may have a device.
-            if status == 0 and self._describe().get("opencl_status") != NO_OPENCL:
-                return
-            failure = self._library.error(status, self._model, f"Opening {self._path}")
+            if status == 0:
+                # Where the CPU has taken OpenCL's place, another library may have a device.
+                on_cpu = self._describe().get("opencl_status") == NO_OPENCL
+                if not on_cpu:
+                    return
+            else:
+                failure = self._library.error(status, self._model, f"Opening {self._path}")
+                # What the usual places lack is the better message: pip's drivers are an extra.
+                error = error or failure
             self._library["destroy"](self._model)
             self._model.value = None
             if status not in (0, NO_OPENCL):
                 raise failure
-            # What the usual places lack is the better message: pip's drivers are an extra.
-            error = error or failure
-        # None has: the CPU it is, in a library that can.
-        if self._library["create"](ctypes.byref(options), ctypes.byref(self._model)) != 0:
+        if not on_cpu:
             assert error is not None
             raise error
+        self._library["create"](ctypes.byref(options), ctypes.byref(self._model))
 
     def _describe(self) -> JsonObject:
         found: JsonObject = json.loads(self._library["describe"](self._model))

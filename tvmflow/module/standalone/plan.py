@@ -155,6 +155,8 @@ class Plan:
         return len(self.allocations) - 1
 
 
+#: The function of the C runtime (native/standalone/cpu.c) that copies a buffer.
+COPY = "tvmflow_copy"
 #: As for modules that run in Python (native/opencl/program.cc).
 BUILD_OPTIONS = "-cl-mad-enable"
 
