@@ -267,6 +267,62 @@ TF_NATIVE(int32_t, getOutput)
                                                      (tvmflow_dtype)dtype, memory, (size_t)bytes);
 }
 
+// Android's buffer of a java object, where there is Android.
+static void* tf_hardware_buffer(tf_jni env, tf_object object) {
+  void* (*convert)(tf_jni, tf_object) = NULL;
+  void* const android = object ? dlopen("libandroid.so", RTLD_NOW) : NULL;
+  void* const symbol = android ? dlsym(android, "AHardwareBuffer_fromHardwareBuffer") : NULL;
+  memcpy(&convert, &symbol, sizeof(symbol));
+  return convert ? convert(env, object) : NULL;
+}
+
+// `numbers`: width, height, rotation, and of each plane stride, offset in its buffer and bytes
+// from there on.
+TF_NATIVE(int32_t, setImage)
+(tf_jni env, tf_object class, int64_t handle, int32_t index, tf_object numbers, tf_object first,
+ tf_object second, tf_object hardware_buffer) {
+  (void)class;
+  tf_opened* opened = tf_from_handle(handle);
+  if (opened == NULL || opened->model == NULL || numbers == NULL) return TVMFLOW_ERROR_ARGUMENT;
+  int64_t n[9] = {0};
+  if (TF_CALL(env, tf_get_array_length, TF_GET_ARRAY_LENGTH)(env, numbers) < 9)
+    return TVMFLOW_ERROR_ARGUMENT;
+  TF_CALL(env, tf_get_long_region, TF_GET_LONG_ARRAY_REGION)(env, numbers, 0, 9, n);
+  tvmflow_image image;
+  memset(&image, 0, sizeof(image));
+  image.struct_size = sizeof(image);
+  image.width = (uint32_t)n[0];
+  image.height = (uint32_t)n[1];
+  image.rotation = (uint32_t)n[2];
+  for (int i = 0; i < 2; ++i) {
+    const int64_t stride = n[3 + 3 * i], offset = n[4 + 3 * i], bytes = n[5 + 3 * i];
+    tf_object const buffer = i ? second : first;
+    image.strides[i] = (uint32_t)stride;
+    if (buffer == NULL) continue;
+    // No bytes are none, not an unknown number.
+    if (bytes < 1) return opened->status = TVMFLOW_ERROR_ARGUMENT;
+    image.planes[i] = tf_buffer_memory(env, buffer, (int32_t)offset, (int32_t)bytes);
+    if (image.planes[i] == NULL) return opened->status = TVMFLOW_ERROR_ARGUMENT;
+    image.bytes[i] = (size_t)bytes;
+  }
+  image.hardware_buffer = tf_hardware_buffer(env, hardware_buffer);
+  return opened->status = opened->library.set_image(opened->model, (uint32_t)index, &image);
+}
+
+// `place` gets the scale of columns and rows, then their offsets.
+TF_NATIVE(int32_t, imagePlace)
+(tf_jni env, tf_object class, int64_t handle, int32_t index, tf_object place) {
+  (void)class;
+  tf_opened* opened = tf_from_handle(handle);
+  if (opened == NULL || opened->model == NULL || place == NULL) return TVMFLOW_ERROR_ARGUMENT;
+  if (TF_CALL(env, tf_get_array_length, TF_GET_ARRAY_LENGTH)(env, place) < 4)
+    return TVMFLOW_ERROR_ARGUMENT;
+  double found[4] = {1, 1, 0, 0};
+  opened->status = opened->library.image_place(opened->model, (uint32_t)index, found, found + 2);
+  TF_CALL(env, tf_set_double_region, TF_SET_DOUBLE_ARRAY_REGION)(env, place, 0, 4, found);
+  return opened->status;
+}
+
 #define TF_STEP(name, function)                                                                    \
   TF_NATIVE(int32_t, name)(tf_jni env, tf_object class, int64_t handle) {                          \
     (void)env, (void)class;                                                                        \

@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 // Grows when functions are added; what is here keeps its meaning.
-#define TVMFLOW_API_VERSION 3
+#define TVMFLOW_API_VERSION 4
 #define TVMFLOW_MAX_DIMENSIONS 8
 #define TVMFLOW_API __attribute__((visibility("default")))
 
@@ -112,6 +112,40 @@ typedef struct tvmflow_test {
   uint64_t compared;      // elements
 } tvmflow_test;
 
+// Pictures have 8 bits a channel.  NV12 has a plane of luma, and one of pairs (U, V) at half the
+// width and height; NV21 has pairs (V, U).
+typedef enum tvmflow_image_format {
+  TVMFLOW_RGBA8 = 0,
+  TVMFLOW_BGRA8 = 1,
+  TVMFLOW_RGB8 = 2,
+  TVMFLOW_GREY8 = 3,
+  TVMFLOW_NV12 = 4,
+  TVMFLOW_NV21 = 5,
+} tvmflow_image_format;
+
+// What an input takes that was compiled with `--image-input`.
+typedef struct tvmflow_image_info {
+  size_t struct_size;  // set it before the call
+  uint32_t format;     // a tvmflow_image_format
+  uint32_t width;      // of pictures, as they lie in memory; 0: any
+  uint32_t height;
+} tvmflow_image_info;
+
+// A picture: in memory of this process, of OpenCL or of Android.  Zeros are the default; set
+// `struct_size` to sizeof(tvmflow_image).
+typedef struct tvmflow_image {
+  size_t struct_size;
+  uint32_t width;  // in pixels, as it lies in memory
+  uint32_t height;
+  uint32_t rotation;      // degrees clockwise until it is upright: 0, 90, 180 or 270
+  uint32_t strides[2];    // bytes from one row to the next, of each plane; 0: there is no gap
+  const void* planes[2];  // the second one of NV12 and NV21 may be NULL: it follows the first
+  size_t bytes[2];        // that there are of each plane, to be checked; 0: not told
+  void* cl_memory;        // a cl_mem: a buffer, or of RGBA8 and BGRA8 an image2d of CL_UNORM_INT8
+  size_t offsets[2];      // bytes before each plane of a buffer; second 0: it follows the first
+  void* hardware_buffer;  // an AHardwareBuffer*, where the device's driver can import one
+} tvmflow_image;
+
 TVMFLOW_API uint32_t tvmflow_api_version(void);
 
 // Opens OpenCL, builds the kernels or takes them from the cache, and uploads the weights.
@@ -151,6 +185,17 @@ TVMFLOW_API tvmflow_status tvmflow_set_input(tvmflow_model* model, uint32_t inde
                                              tvmflow_dtype dtype, const void* data, size_t bytes);
 TVMFLOW_API tvmflow_status tvmflow_get_output(tvmflow_model* model, uint32_t index,
                                               tvmflow_dtype dtype, void* data, size_t bytes);
+
+// For inputs that were compiled with `--image-input`, in place of `tvmflow_set_input`.  Pixels in
+// this process's memory may be changed when this returns; other memory when the run is done.
+TVMFLOW_API tvmflow_status tvmflow_image_input(tvmflow_model* model, uint32_t index,
+                                               tvmflow_image_info* info);
+TVMFLOW_API tvmflow_status tvmflow_set_image(tvmflow_model* model, uint32_t index,
+                                             const tvmflow_image* image);
+// Where the last picture is: point (x, y) of the network's input, in pixels from its upper left
+// corner, is (x * scale[0] + offset[0], y * scale[1] + offset[1]) of the upright picture.
+TVMFLOW_API tvmflow_status tvmflow_image_place(tvmflow_model* model, uint32_t index,
+                                               double scale[2], double offset[2]);
 
 // No copy: the network reads or writes the application's cl_mem, a buffer of at least `bytes`
 // or an image array of `image_size`, of the context given to `tvmflow_create`.  The model retains

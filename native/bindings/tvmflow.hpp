@@ -145,6 +145,24 @@ class Model {
     return SetInput(index, std::data(values), std::size(values));
   }
 
+  // Pictures, for inputs that were compiled with `--image-input`; the size in the structure is
+  // filled in here.
+  tvmflow_status SetImage(uint32_t index, tvmflow_image image) {
+    image.struct_size = sizeof(image);
+    return Call(&tvmflow_library::set_image, index, &image);
+  }
+  tvmflow_image_info ImageInfo(uint32_t index) {
+    tvmflow_image_info info{};
+    info.struct_size = sizeof(info);
+    Call(&tvmflow_library::image_input, index, &info);
+    return info;
+  }
+  // Point (x, y) of the input is (x * scale[0] + offset[0], y * scale[1] + offset[1]) of the last
+  // picture.
+  tvmflow_status ImagePlace(uint32_t index, double scale[2], double offset[2]) {
+    return Call(&tvmflow_library::image_place, index, scale, offset);
+  }
+
   tvmflow_status GetOutputBytes(uint32_t index, tvmflow_dtype dtype, void* data, size_t bytes) {
     return Call(&tvmflow_library::get_output, index, dtype, data, bytes);
   }

@@ -141,9 +141,6 @@ tvmflow_status tf_backend_replace(tvmflow_model* m) {
   const uint32_t shape = m->shape, inputs = tf_count_each(&m->plan, TF_INPUTS);
   const tvmflow_options options = {.flags = m->flags, .cpu_threads = m->cpu_threads};
   // What the inputs were is lost with the device.
-  m->missing = calloc(inputs + 1u, sizeof(bool));
-  if (!m->missing)
-    return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory to replace the device.");
   memset(m->missing, 1, inputs);
   const tvmflow_status status = fall_back(m, &options, TVMFLOW_ERROR_DEVICE);
   if (status) return m->failed = status;
@@ -159,11 +156,11 @@ tvmflow_status tf_backend_failed(tvmflow_model* m, tvmflow_status status) {
 }
 
 tvmflow_status tf_backend_check_inputs(tvmflow_model* m) {
-  for (uint32_t i = 0; m->missing && i < tf_count_each(&m->plan, TF_INPUTS); ++i)
+  for (uint32_t i = 0; i < tf_count_each(&m->plan, TF_INPUTS); ++i)
     if (m->missing[i])
       return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
-                     "Running: the device failed and the CPU has taken its place, where input "
-                     "'%s' has not been set. Remedy: set it.",
+                     "Running: input '%s' has not been set since the device failed. Remedy: set "
+                     "it.",
                      m->plan.strings + tf_inputs(m)[i].name);
   return TVMFLOW_OK;
 }

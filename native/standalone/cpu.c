@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "../opencl/host_features.h"
+#include "picture.h"
 #include "threads.h"
 
 // Vectors are read and written at multiples of this, and up to its end.
@@ -73,9 +74,18 @@ static int copy(void* self, const tf_any* arguments, int32_t count, tf_any* resu
   return 0;
 }
 
+// A picture to the network's input.
+static int picture(void* self, const tf_any* arguments, int32_t count, tf_any* result) {
+  (void)self, (void)count, (void)result;
+  const tensor* const input = arguments[0].value;
+  const tensor* const job = arguments[1].value;
+  return tf_picture_convert(job->data, input->data);
+}
+
 static tf_function find_function(const char* name) {
   for (const tf_named_function* f = tvmflow_functions_begin; f != tvmflow_functions_end; ++f)
     if (!strcmp(f->name, name)) return f->run;
+  if (!strcmp(name, "tvmflow_picture")) return picture;
   return strcmp(name, "tvmflow_copy") ? NULL : copy;
 }
 

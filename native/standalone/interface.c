@@ -127,7 +127,8 @@ tvmflow_status tvmflow_set_input(tvmflow_model* m, uint32_t index, tvmflow_dtype
   }
   const cl_int code = transfer(m, t, host, true);
   if (code == CL_SUCCESS) {
-    if (m->missing) m->missing[index] = false;
+    m->missing[index] = false;
+    tf_picture_replaced(m, index);
     return TVMFLOW_OK;
   }
   return tf_backend_failed(m, tf_fail_opencl(&m->message, code, "Copying input '%s' to device '%s'",
@@ -155,6 +156,7 @@ tvmflow_status tvmflow_get_output(tvmflow_model* m, uint32_t index, tvmflow_dtyp
     const float value = FromHalf(m->halves[i]);
     memcpy((uint8_t*)data + i * sizeof(value), &value, sizeof(value));
   }
+  tf_picture_boxes(m, index, data);
   return TVMFLOW_OK;
 }
 
@@ -235,7 +237,6 @@ static tvmflow_status use_pointer(tvmflow_model* m, side s, const tf_interface* 
                    "The memory for %s '%s': expected a pointer to a multiple of 64 bytes, got %p.",
                    s.name, m->plan.strings + t->name, data);
   const tvmflow_status status = bind(m, t, memory);
-  if (!status && m->missing && s.tensors == tf_inputs(m)) m->missing[t - s.tensors] = false;
   // It is retained where it is bound.
   (void)m->device.api.clReleaseMemObject(memory);
   return status;
@@ -249,9 +250,14 @@ static tvmflow_status use(tvmflow_model* m, side (*side_of)(const tvmflow_model*
   status = check_index(m, s, index);
   if (status) return status;
   const tf_interface* const t = &s.tensors[index];
-  if (cl_memory && m->backend == TVMFLOW_CPU) return use_pointer(m, s, t, cl_memory);
-  if (cl_memory) status = check_memory(m, t, cl_memory);
-  return status ? status : bind(m, t, cl_memory ? cl_memory : m->own[t->allocation]);
+  if (cl_memory && m->backend == TVMFLOW_CPU)
+    status = use_pointer(m, s, t, cl_memory);
+  else if (!cl_memory || !(status = check_memory(m, t, cl_memory)))
+    status = bind(m, t, cl_memory ? cl_memory : m->own[t->allocation]);
+  if (status || s.tensors != tf_inputs(m)) return status;
+  if (cl_memory) m->missing[index] = false;
+  tf_picture_replaced(m, index);
+  return TVMFLOW_OK;
 }
 
 tvmflow_status tvmflow_use_input(tvmflow_model* m, uint32_t index, void* cl_memory) {

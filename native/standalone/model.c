@@ -71,13 +71,15 @@ static tvmflow_status make_room(tvmflow_model* m) {
     if (t->half && tf_elements(t) > halves) halves = tf_elements(t);
   }
   const uint32_t launches = tf_count(&m->plan, TF_LAUNCHES);
+  // As many in both plans: where the CPU replaces a device, it is there.
+  if (!m->missing) m->missing = calloc(tf_count(&m->plan, TF_INPUTS) + 1u, sizeof(bool));
   const bool profile = m->flags & TVMFLOW_PROFILE;
   if (halves) m->halves = malloc(halves * sizeof(uint16_t));
   if (profile) {
     m->events = calloc(launches, sizeof(cl_event));
     m->kernels = calloc(launches, sizeof(tvmflow_kernel));
   }
-  if ((halves && !m->halves) || (profile && (!m->events || !m->kernels)))
+  if (!m->missing || (halves && !m->halves) || (profile && (!m->events || !m->kernels)))
     return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for inputs and outputs.");
   return TVMFLOW_OK;
 }
@@ -107,6 +109,7 @@ tvmflow_status tf_open(tvmflow_model* m, const tvmflow_options* options, tvmflow
   if (!status) status = make_queue(m, options);
   if (!status) status = tf_memory_create(m);
   if (!status) status = tf_programs_create(m);
+  if (!status) status = tf_pictures_create(m);
   if (!status) status = make_room(m);
   m->recording_is_old = true;
   return status ? status : tf_describe_create(m);
@@ -116,6 +119,7 @@ void tf_close(tvmflow_model* m) {
   const tf_opencl* const api = &m->device.api;
   if (m->queue) (void)api->clFinish(m->queue);
   tf_recording_end(m->recording);
+  tf_pictures_destroy(m);
   tf_programs_destroy(m);
   tf_memory_destroy(m);
   if (m->queue) (void)api->clReleaseCommandQueue(m->queue);

@@ -49,6 +49,7 @@ typedef struct tf_build {
 } tf_build;
 
 typedef struct tf_recording tf_recording;
+typedef struct tf_picture_state tf_picture_state;
 
 struct tvmflow_model {
   tf_message message;
@@ -61,7 +62,7 @@ struct tvmflow_model {
   bool may_fall_back;    // the library has the CPU's kernels, and nobody insists on OpenCL
   bool recalled;         // OpenCL was chosen at an earlier start
   bool broken;           // the device has failed: the CPU takes its place at the next call
-  bool* missing;         // since it has, for each input whether it was not set; NULL: never
+  bool* missing;         // of each input: it was not set since it or the device failed
   uint32_t shape;        // the one that calls are about
   bool started;
   bool half_done;      // a run has begun that has not ended well
@@ -79,7 +80,8 @@ struct tvmflow_model {
   cl_mem* bound;     // what the kernels use: `own`, or the application's, which is retained
   tf_build* builds;  // one for each program
   tf_step* steps;
-  uint16_t* halves;  // room for the largest input or output that is converted
+  tf_picture_state* pictures;  // one for each of the plan's
+  uint16_t* halves;            // room for the largest input or output that is converted
   tf_recording* recording;
   bool recording_is_old;    // arguments have changed since
   cl_event* events;         // of the steps, for profiling
@@ -150,8 +152,19 @@ tvmflow_status tf_programs_create(tvmflow_model* model);
 void tf_programs_destroy(tvmflow_model* model);
 // Puts the binaries into the cache, once they are complete.
 void tf_programs_store(tvmflow_model* model);
+// A kernel of a program; the caller releases it.
+tvmflow_status tf_kernel_create(tvmflow_model* model, uint32_t program, const char* name,
+                                cl_kernel* kernel);
 // Sets all arguments that are this allocation.
 tvmflow_status tf_programs_bind(tvmflow_model* model, uint32_t allocation);
+
+// picture.c: the kernels that take pictures.
+tvmflow_status tf_pictures_create(tvmflow_model* model);
+void tf_pictures_destroy(tvmflow_model* model);
+// The input has other data than a picture now.
+void tf_picture_replaced(tvmflow_model* model, uint32_t input);
+// Brings an output's boxes, which may lie at any address, to where the picture has them.
+void tf_picture_boxes(const tvmflow_model* model, uint32_t output, float* data);
 
 // backend.c: opens what the options ask for, or what can be used.
 tvmflow_status tf_backend_open(tvmflow_model* model, const tvmflow_options* options);

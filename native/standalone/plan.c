@@ -210,6 +210,39 @@ static bool test_is_right(const tf_plan* p) {
   return true;
 }
 
+static bool picture_is_right(const tf_plan* p, const tf_picture* t) {
+  if (t->input >= tf_count_each(p, TF_INPUTS) || t->format > TVMFLOW_NV21 ||
+      t->fit > TF_LETTERBOX || t->rotation > 270 || t->rotation % 90 ||
+      t->program >= tf_count(p, TF_PROGRAMS) || !is_string(p, t->kernel) ||
+      !is_string(p, t->image_kernel) || (t->channels != 1 && t->channels != 3) || t->swapped > 1 ||
+      t->video > 1 || !t->width != !t->height)
+    return false;
+  // Where the picture's columns are among the input's axes.
+  static const uint32_t dimensions[] = {4, 4, 5}, channels[] = {1, 3, 4};
+  if (t->arrangement > TF_NCHW4C) return false;
+  for (uint32_t i = t->input; i < tf_count(p, TF_INPUTS); i += tf_count_each(p, TF_INPUTS)) {
+    const tf_interface* const in = &p->inputs[i];
+    const int64_t lanes = t->arrangement == TF_NCHW4C ? 4 : t->channels;
+    if (in->dimensions != dimensions[t->arrangement] || in->shape[0] != 1 ||
+        in->shape[channels[t->arrangement]] != lanes ||
+        (in->dtype != TVMFLOW_FLOAT32 && in->dtype != TVMFLOW_FLOAT16 &&
+         in->dtype != TVMFLOW_UINT8) ||
+        (t->arrangement == TF_NCHW4C && in->shape[1] != 1) ||
+        tf_picture_extent(t, in, 0) > TF_LARGEST_PICTURE ||
+        tf_picture_extent(t, in, 1) > TF_LARGEST_PICTURE)
+      return false;
+  }
+  return true;
+}
+
+static bool boxes_are_right(const tf_plan* p, const tf_boxes* b) {
+  if (b->output >= tf_count_each(p, TF_OUTPUTS) || b->picture >= tf_count(p, TF_PICTURES) ||
+      b->form > TF_CENTER_AND_SIZE || b->unit > 1)
+    return false;
+  const tf_interface* const t = &p->outputs[b->output];
+  return t->dtype == TVMFLOW_FLOAT32 && t->dimensions && t->shape[t->dimensions - 1] == 4;
+}
+
 #define ALL(section, condition)                                                                    \
   do {                                                                                             \
     for (uint32_t i = 0; i < tf_count(plan, section); ++i)                                         \
@@ -236,6 +269,8 @@ static const char* fault(tf_plan* plan) {
   ALL(TF_INPUTS, interface_is_right(plan, &plan->inputs[i]));
   ALL(TF_OUTPUTS, interface_is_right(plan, &plan->outputs[i]));
   if (!shapes_are_right(plan)) return "its shapes are wrong";
+  ALL(TF_PICTURES, picture_is_right(plan, &plan->pictures[i]));
+  ALL(TF_BOXES, boxes_are_right(plan, &plan->boxes[i]));
   return test_is_right(plan) ? NULL : "its self-test is wrong";
 }
 

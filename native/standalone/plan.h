@@ -15,7 +15,7 @@
 
 #define TF_PLAN_MAGIC "TVMFPLAN"
 #define TF_WEIGHTS_MAGIC "TVMFWGTS"
-#define TF_FORMAT_VERSION 3u
+#define TF_FORMAT_VERSION 4u
 #define TF_WEIGHTS_VERSION 1u
 #define TF_NONE 0xFFFFFFFFu
 
@@ -37,7 +37,9 @@
   ROW(TF_TEST_OUTPUTS, tf_test_output, test_outputs)                                               \
   ROW(TF_TEST_VALUES, double, test_values)                                                         \
   ROW(TF_SHAPES, tf_shape, shapes) /* none: one shape, with all launches */                        \
-  ROW(TF_REBLOCKED, tf_reblocked, reblocked)
+  ROW(TF_REBLOCKED, tf_reblocked, reblocked)                                                       \
+  ROW(TF_PICTURES, tf_picture, pictures)                                                           \
+  ROW(TF_BOXES, tf_boxes, boxes)
 
 typedef enum tf_section_name {
 #define TF_NAME(name, record, member) name,
@@ -183,6 +185,46 @@ typedef struct tf_shape {
   uint32_t launches;
 } tf_shape;
 
+// How a picture fills the network's input: by another scale in each direction, by one that leaves
+// parts of it out, or by one that leaves parts of the input empty.
+typedef enum tf_fit { TF_STRETCH = 0, TF_CROP = 1, TF_LETTERBOX = 2 } tf_fit;
+// Where the channels of an input with one picture are.
+typedef enum tf_arrangement { TF_NCHW = 0, TF_NHWC = 1, TF_NCHW4C = 2 } tf_arrangement;
+
+// An input that takes pictures, in all shapes: kernels convert, resize and normalise them.
+typedef struct tf_picture {
+  uint32_t input;
+  uint32_t format;    // tvmflow_image_format
+  uint32_t fit;       // tf_fit
+  uint32_t rotation;  // degrees clockwise, on top of the picture's own
+  uint32_t width;     // of all pictures, as they lie in memory; 0: any
+  uint32_t height;
+  uint32_t program;       // of both kernels
+  uint32_t kernel;        // string: of the one that reads a buffer
+  uint32_t image_kernel;  // string: of the one that reads an image; "": there is none
+  uint32_t arrangement;   // tf_arrangement
+  uint32_t channels;      // of the network: 1 or 3
+  uint32_t swapped;       // 1: blue before red
+  uint32_t video;         // 1: luma from 16 to 235
+  float padding;          // level around a picture that does not fill the input
+  float scale[3];         // a number of the network is level * scale + shift, of levels up to 255
+  float shift[3];
+} tf_picture;
+
+// An output of boxes in pixels of the input of a picture, given back in pixels of the picture.
+typedef struct tf_boxes {
+  uint32_t output;
+  uint32_t picture;  // whose
+  uint32_t form;     // tf_box_form
+  uint32_t unit;     // 1: 1 is the input's width or height
+} tf_boxes;
+typedef enum tf_box_form {
+  TF_CORNERS = 0,          // x, y of two corners
+  TF_CORNERS_OF_ROWS = 1,  // y, x of two corners
+  TF_CORNER_AND_SIZE = 2,  // x, y, width, height
+  TF_CENTER_AND_SIZE = 3,
+} tf_box_form;
+
 // A plan that has been checked.
 typedef struct tf_plan {
   const tf_header* header;
@@ -220,6 +262,14 @@ uint32_t tf_texel_bytes(uint32_t channel_type);
 
 // How a weight is made of another plan's; NULL where it is in the file as it is.
 const tf_reblocked* tf_reblocking(const tf_plan* plan, uint32_t weight);
+
+// Pixels of a side of pictures and inputs, at most: offsets in them have 32 bits.
+#define TF_LARGEST_PICTURE 32767
+// Width (0) or height (1) of an input that takes pictures.
+static inline int64_t tf_picture_extent(const tf_picture* picture, const tf_interface* input,
+                                        unsigned axis) {
+  return input->shape[(picture->arrangement == TF_NHWC ? 2 : 3) - axis];
+}
 
 // Elements of an input's or output's host data, and bytes that the device keeps for it.
 uint64_t tf_elements(const tf_interface* tensor);

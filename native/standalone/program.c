@@ -84,24 +84,30 @@ static tvmflow_status set_argument(tvmflow_model* m, uint32_t step, uint32_t ind
                         m->plan.strings + l->kernel);
 }
 
+tvmflow_status tf_kernel_create(tvmflow_model* m, uint32_t program, const char* name,
+                                cl_kernel* kernel) {
+  const tf_opencl* const api = &m->device.api;
+  tf_build* const b = &m->builds[program];
+  cl_int code = CL_SUCCESS;
+  *kernel = api->clCreateKernel(b->program, name, &code);
+  if (code != CL_SUCCESS && b->cached) {
+    // What the driver took for a program need not have this kernel.
+    tf_build_again(b);
+    if (b->code != CL_SUCCESS) return describe_failure(m, b, program);
+    *kernel = api->clCreateKernel(b->program, name, &code);
+  }
+  if (code == CL_SUCCESS) return TVMFLOW_OK;
+  *kernel = NULL;
+  return tf_fail_opencl(&m->message, code, "Creating kernel '%s'", name);
+}
+
 static tvmflow_status make_step(tvmflow_model* m, uint32_t index) {
   const tf_opencl* const api = &m->device.api;
   const tf_launch* const l = &m->plan.launches[index];
   const char* const name = m->plan.strings + l->kernel;
   tf_step* const s = &m->steps[index];
-  tf_build* const b = &m->builds[l->program];
-  cl_int code = CL_SUCCESS;
-  s->kernel = api->clCreateKernel(b->program, name, &code);
-  if (code != CL_SUCCESS && b->cached) {
-    // What the driver took for a program need not have this kernel.
-    tf_build_again(b);
-    if (b->code != CL_SUCCESS) return describe_failure(m, b, l->program);
-    s->kernel = api->clCreateKernel(b->program, name, &code);
-  }
-  if (code != CL_SUCCESS) {
-    s->kernel = NULL;
-    return tf_fail_opencl(&m->message, code, "Creating kernel '%s'", name);
-  }
+  tvmflow_status status = tf_kernel_create(m, l->program, name, &s->kernel);
+  if (status) return status;
   s->dimensions = l->dimensions;
   size_t group = 1;
   for (uint32_t i = 0; i < l->dimensions; ++i) {
@@ -110,18 +116,15 @@ static tvmflow_status make_step(tvmflow_model* m, uint32_t index) {
     group *= l->local[i];
   }
   size_t largest = 0;
-  code = api->clGetKernelWorkGroupInfo(s->kernel, m->device.id, CL_KERNEL_WORK_GROUP_SIZE,
-                                       sizeof(largest), &largest, NULL);
+  cl_int code = api->clGetKernelWorkGroupInfo(s->kernel, m->device.id, CL_KERNEL_WORK_GROUP_SIZE,
+                                              sizeof(largest), &largest, NULL);
   if (code == CL_SUCCESS && group > largest)
     return tf_fail(&m->message, TVMFLOW_ERROR_UNSUPPORTED,
                    "Kernel '%s' needs work-groups of %zu, but device '%s' runs it with at most "
                    "%zu work-items. Remedy: compile the network for this device.",
                    name, group, m->device.name, largest);
-  for (uint32_t i = 0; i < l->arguments; ++i) {
-    const tvmflow_status status = set_argument(m, index, i);
-    if (status) return status;
-  }
-  return TVMFLOW_OK;
+  for (uint32_t i = 0; !status && i < l->arguments; ++i) status = set_argument(m, index, i);
+  return status;
 }
 
 static tvmflow_status make_all(tvmflow_model* m, char* sources) {

@@ -141,6 +141,12 @@ class Plan:
             regions=len(regions),
         )
 
+    def picture(self, kernel: str, image_kernel: str = "", **changes: Any) -> int:
+        """Pictures for the first input, as they are; fields of `tf_picture` may be others."""
+        row = {"kernel": self.strings(kernel), "image_kernel": self.strings(image_kernel)}
+        row |= {"channels": 3, "scale": (1, 1, 1)}
+        return self._add(Section.PICTURES, **row | changes)
+
     def input(self, *arguments: Any, **options: Any) -> int:
         """An input."""
         return self.interface(Section.INPUTS, *arguments, **options)

@@ -31,6 +31,7 @@ from ..devices.choices import (
     TARGETS,
 )
 from ..devices.presets import PRESETS
+from ..module.standalone.pictures import IMAGE_FORMATS
 from .output import state
 
 if TYPE_CHECKING:
@@ -198,6 +199,15 @@ SHARED: dict[str, Any] = {
         "NAME=nchw4c|texture",
         "An input or output that the application has in blocks of four channels, in a buffer or "
         "an image; repeatable. The others have the layout of the ONNX model.",
+    ],
+    "image_input": Annotated[
+        list[str] | None,
+        "NAME=FORMAT,KEY=VALUE,...",
+        "An input of a standalone library that takes pictures; repeatable. FORMAT: rgba8, bgra8, "
+        "rgb8, grey8, nv12 or nv21. Keys: size=any or 640x480; fit=stretch, crop or letterbox; "
+        "mean=, std=: one number or three, of levels up to 1 (range=255) or 255 (range=1); "
+        "order=rgb or bgr of the network's channels; rotate=0, 90, 180 or 270 degrees clockwise; "
+        "pad=114, the level around a letterbox; luma=full or video.",
     ],
     "algorithms": Annotated[
         Path | None,
@@ -396,8 +406,29 @@ def parse_keep_layout(texts: list[str] | None) -> dict[str, str]:
     return layouts
 
 
+def parse_image_inputs(texts: list[str] | None) -> dict[str, str]:
+    """Read ``NAME=rgba8,fit=crop`` options; what follows the name is checked with the others.
+
+    Raises `typer.BadParameter` if one has no name, or a name comes twice.
+    """
+    form = "NAME=FORMAT,KEY=VALUE,..."
+    found: dict[str, str] = {}
+    for text in texts or []:
+        # A name may have an equals sign, and what follows has some.
+        ends = [text.find(f"={known}") for known in IMAGE_FORMATS]
+        end = min((at for at in ends if at > 0), default=text.find("="))
+        name, value = text[:end], text[end + 1 :]
+        if end < 1:
+            raise typer.BadParameter(f"{text!r} is not of the form {form}.")
+        if name in found:
+            raise typer.BadParameter(f"the pictures of {name!r} are given twice.")
+        found[name] = value
+    return found
+
+
 #: Options where they are not spelt like the field.
 _SPELT = {
+    "image_inputs": "image_input",
     "shapes": "shape",
     "bounds": "bound",
     "journals": "journal",
@@ -411,6 +442,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "at": parse_at,
     "bounds": parse_bounds,
     "keep_layout": parse_keep_layout,
+    "image_inputs": parse_image_inputs,
     "embed_limit_bytes": lambda megabytes: megabytes * 10**6,
 }
 #: What is shown, where it is not the field's default, or the field has none but an empty table.

@@ -23,6 +23,7 @@ from ..devices.choices import (
 from ..devices.target import TargetSpec, check_choice, with_dtype, with_storage
 from ..errors import CompileError, TargetError
 from ..ir.extents import OPEN, THE_OPEN_INPUT, Extent
+from ..module.standalone.pictures import ImageInput
 from ..runtime.json_types import JsonMapping, JsonObject
 from ..tuning_logs import find_journal
 
@@ -230,6 +231,10 @@ class CompileOptions:
     #: ``nchw4c`` or ``texture`` for inputs and outputs, by the ONNX model's names, that the
     #: application has in the blocked layout ``[N, C', H, W, 4]``: in a buffer or an image.
     keep_layout: JsonMapping = field(default_factory=dict)
+    #: Inputs of a standalone library that take pictures of 8 bits a channel, by the ONNX model's
+    #: names: ``FORMAT,KEY=VALUE,...`` with a format of `IMAGE_FORMATS` and the fields of
+    #: `ImageInput` (:mod:`tvmflow.module.standalone.pictures`).
+    image_inputs: Mapping[str, str] = field(default_factory=dict)
     #: Launch all kernels at once, as a CUDA graph that the first run captures; for ``cuda``.
     cuda_graph: bool = False
     #: ``tvm``, a module for TVM's runtime, or ``standalone``, a library with a C interface
@@ -254,10 +259,13 @@ class CompileOptions:
             "algorithms": CONVOLUTION_ALGORITHMS.checked(self.algorithms),
             "knobs": KNOBS.checked(self.knobs),
             "keep_layout": KEPT_LAYOUTS.checked(self.keep_layout),
+            "image_inputs": dict(self.image_inputs or {}),
             "journals": tuple(find_journal(Path(path)) for path in self.journals or ()),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        for name, text in self.image_inputs.items():
+            ImageInput.parse(name, text)
 
     def resolve(self) -> TargetSpec:
         """The target to compile for: ``auto`` asks the devices of this machine.
@@ -277,6 +285,12 @@ class CompileOptions:
                 f"A standalone module was asked for the target {spec.kind}; its runtime is for "
                 "opencl and llvm.",
                 remedy="Use `target=opencl`, or `format=tvm`.",
+            )
+        if self.image_inputs and self.format != STANDALONE:
+            raise TargetError(
+                f"Inputs that take pictures were asked for in the format {self.format}; standalone "
+                "libraries have them.",
+                remedy="Use `format=standalone` (--standalone), or leave `image_inputs` out.",
             )
         if self.fallback is not None:
             check_choice("fallback", self.fallback, FALLBACKS)

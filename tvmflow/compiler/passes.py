@@ -42,10 +42,11 @@ from ..graph.weights import initializers_of, lift_weights
 from ..ir.names import ShortenFunctions, inner_names, nodes_of, nodes_of_functions, restore_names
 from ..ir.passes import module_pass, original_errors
 from ..ir.rewriter import identifier, ints, shape_of
-from ..ir.scope import is_half
+from ..ir.scope import CHANNELS, is_half
 from ..ir.signatures import parameter_scopes
 from ..ir.tensors import TensorInfo
 from ..journal.journal import Journal
+from ..module.standalone.pictures import arrangement, check_image_inputs
 from .compilation import Compilation
 from .generate import export, generate
 from .lookup import measured_algorithms, use_measured_storage
@@ -204,12 +205,33 @@ def attend(job: Compilation, mod: IRModule) -> IRModule:
     return fuse_attention(mod, job.target.device, half=job.half)
 
 
+def picture_layouts(job: Compilation) -> dict[str, str]:
+    """Layouts to keep of inputs that take pictures: their kernels write what the network reads."""
+    check_image_inputs(job.options.image_inputs, job.model.inputs)
+    device = job.target.device
+    if job.target.kind != "opencl" or device.channel_block != CHANNELS:
+        return {}
+    infos = {i.name: i for i in job.model.inputs if i.name in job.options.image_inputs}
+    wants_texture = job.options.storage == "texture" or (
+        job.options.storage == "auto" and device.texture.cached > 1
+    )
+    return {
+        name: "texture" if wants_texture and max(info.shape) <= device.image_extent else "nchw4c"
+        for name, info in infos.items()
+        if info.dtype == "float32" and arrangement(info) in (("NCHW", 1), ("NCHW", 3))
+    }
+
+
 @job_pass("ChangeLayouts")
 def change_layouts(job: Compilation, mod: IRModule) -> IRModule:
     """Rewrite ``main``; says which algorithm each convolution got."""
     options, model = job.options, job.model
     job.interface, inputs, outputs = block_interface(
-        options.keep_layout, model.inputs, model.outputs, job.target.device, job.half
+        {**picture_layouts(job), **options.keep_layout},
+        model.inputs,
+        model.outputs,
+        job.target.device,
+        job.half,
     )
     job.model = replace(model, inputs=inputs, outputs=outputs)
     with journals_of(job) as journals:

@@ -1,3 +1,4 @@
+import ai.tvmflow.Image;
 import ai.tvmflow.Kernel;
 import ai.tvmflow.Model;
 import ai.tvmflow.ModelException;
@@ -27,6 +28,7 @@ public final class ModelTest {
         String foreign = arguments[2];
         String module = arguments[3];
         describesItself(path);
+        takesPictures(path);
         runsOnArraysAndBuffers(path);
         startsAndWaits(path);
         isOpenedByItsBareName();
@@ -39,6 +41,48 @@ public final class ModelTest {
         measuresAndTests(path);
         runsInManyThreads(path, tenfold);
         System.out.println("passed");
+    }
+
+    private static void takesPictures(String path) {
+        ByteBuffer levels = ByteBuffer.allocateDirect(8);
+        for (int i = 0; i < 8; ++i) {
+            levels.put(i, (byte) (10 * i));
+        }
+        // From the second level on; a copy where the buffer is not direct.
+        levels.position(1);
+        ByteBuffer copied = ByteBuffer.allocate(7);
+        copied.put(levels.duplicate()).flip();
+        try (Model model = Model.open(path)) {
+            model.setInput(1, new float[6]);
+            for (ByteBuffer pixels : new ByteBuffer[] {levels, copied}) {
+                Image image = Image.of(pixels, 6, 1).rotation(180).strides(64);
+                model.setImage(0, image);
+                model.run();
+                check(model.output(0)[0] == 60 && model.output(0)[5] == 10, "picture");
+            }
+            double[] place = model.imagePlace(0);
+            check(Arrays.equals(place, new double[] {2, 3, -4, 5}), Arrays.toString(place));
+            expect(
+                    ModelException.class,
+                    "Setting a picture failed",
+                    () -> model.setImage(0, Image.of(levels, 6, 1)));
+            // The buffer must have the pixels.
+            levels.position(6);
+            expect(
+                    ModelException.class,
+                    "Setting a picture failed",
+                    () -> model.setImage(0, Image.of(levels, 6, 1).rotation(180).strides(64)));
+            levels.position(8);
+            expect(
+                    IllegalArgumentException.class,
+                    "has no bytes",
+                    () -> model.setImage(0, Image.of(levels, 6, 1)));
+            Object buffer = new Object();
+            expect(
+                    ModelException.class,
+                    "Setting a picture failed",
+                    () -> model.setImage(0, Image.ofHardwareBuffer(buffer, 6, 1)));
+        }
     }
 
     private static void describesItself(String path) {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 from itertools import count
 from pathlib import Path
 
+import drivers
 import pytest
 import runtime_build
 from mock_library import C_COMPILER, build_mock
@@ -50,3 +52,15 @@ def link(tmp_path_factory):
         return runtime_build.link(folder / next(names), plan.encode(), content, *flags)
 
     return run
+
+
+@pytest.fixture(params=["loader", "intel"])
+def application_library(request):
+    """An OpenCL library whose functions an application can call."""
+    path = drivers.system_loader() if request.param == "loader" else drivers.DRIVERS[2].path
+    if path is None:
+        pytest.skip(f"no OpenCL library: {request.param}")
+    count = ctypes.c_uint32()
+    if ctypes.CDLL(path).clGetPlatformIDs(0, None, ctypes.byref(count)) or not count.value:
+        pytest.skip(f"{path} has no platform")
+    return path

@@ -108,9 +108,11 @@ static bool check(const tvmflow_model* model, const char* call, tvmflow_status s
   snprintf(where, sizeof(where), "%s, %s", call, fake.failed());
   if (status < TVMFLOW_OK || status > TVMFLOW_ERROR_WRONG) complain("no such status", call);
   if (status == TVMFLOW_OK) return true;
-  if (status == TVMFLOW_ERROR_ARGUMENT || status == TVMFLOW_ERROR_BUSY)
-    complain("it is not the application's fault", tvmflow_message(model));
   const char* message = tvmflow_message(model);
+  // A picture that failed leaves an input that is not used.
+  if (strstr(message, "has not been set since the device failed")) return false;
+  if (status == TVMFLOW_ERROR_ARGUMENT || status == TVMFLOW_ERROR_BUSY)
+    complain("it is not the application's fault", message);
   if (strlen(message) < 20) complain("no sentence", message);
   // What the driver answered, but where it was only asked about its devices.
   if (fake.failed()[0] && strncmp(fake.failed(), "clGet", 5) && !strstr(message, "CL_") &&
@@ -142,12 +144,24 @@ static const bool has_thread = true;
 static const bool has_thread = false;
 #endif
 
+// The input: with PICTURE four rows of four pixels, of which it has the levels.
+static tvmflow_status set(tvmflow_model* model) {
+#ifdef PICTURE
+  static uint8_t pixels[4][4][4];
+  for (unsigned i = 0; i < 48; ++i) pixels[i / 4 % 4][i % 4][i / 16] = (uint8_t)input[i];
+  const tvmflow_image image = {
+      .struct_size = sizeof(image), .width = 4, .height = 4, .planes = {pixels}};
+  return tvmflow_set_image(model, 0, &image);
+#else
+  return tvmflow_set_input(model, 0, TVMFLOW_FLOAT32, input, input_bytes);
+#endif
+}
+
 // Everything that can be done with an instance; whether all of it was good.
 static bool use(tvmflow_model* model, bool profiled) {
   bool good = true;
   memset(found, 0xFF, output_bytes);
-  good &=
-      check(model, "set_input", tvmflow_set_input(model, 0, TVMFLOW_FLOAT32, input, input_bytes));
+  good &= check(model, "set", set(model));
   if (good) good &= check(model, "run", tvmflow_run(model));
   // Wrong results are only to be expected after an error.
   const bool ran = good;

@@ -140,6 +140,32 @@ tvmflow_status tvmflow_get_output(tvmflow_model* model, uint32_t index, tvmflow_
   return TVMFLOW_OK;
 }
 
+// A picture of one row of grey levels, which are the first input's values.
+tvmflow_status tvmflow_image_input(tvmflow_model* model, uint32_t index, tvmflow_image_info* info) {
+  if (index > 0) return fail(model, TVMFLOW_ERROR_ARGUMENT, "Asking for pictures");
+  info->format = TVMFLOW_GREY8;
+  info->width = ELEMENTS;
+  info->height = 1;
+  return TVMFLOW_OK;
+}
+
+tvmflow_status tvmflow_set_image(tvmflow_model* model, uint32_t index, const tvmflow_image* image) {
+  if (index > 0 || image->struct_size != sizeof(*image) || image->width != ELEMENTS ||
+      image->height != 1 || image->rotation != 180 || image->strides[0] != 64 ||
+      !image->planes[0] || (image->bytes[0] && image->bytes[0] < ELEMENTS))
+    return fail(model, TVMFLOW_ERROR_ARGUMENT, "Setting a picture");
+  for (int i = 0; i < ELEMENTS; ++i)
+    model->values[0][i] = ((const unsigned char*)image->planes[0])[ELEMENTS - 1 - i];
+  return TVMFLOW_OK;
+}
+
+tvmflow_status tvmflow_image_place(tvmflow_model* model, uint32_t index, double scale[2],
+                                   double offset[2]) {
+  if (index > 0) return fail(model, TVMFLOW_ERROR_ARGUMENT, "Asking for a place");
+  scale[0] = 2, scale[1] = 3, offset[0] = -4, offset[1] = 5;
+  return TVMFLOW_OK;
+}
+
 tvmflow_status tvmflow_use_input(tvmflow_model* model, uint32_t index, void* cl_memory) {
   return index < 2 && !cl_memory ? TVMFLOW_OK : fail(model, TVMFLOW_ERROR_ARGUMENT, "Sharing");
 }

@@ -11,6 +11,8 @@ import runtime_build
 from fake_opencl import SOURCES, build_fake, compile_c
 from small_plans import Plan
 
+from tvmflow.module.standalone.format import Section
+
 pytestmark = pytest.mark.slow
 
 WRAPPED = (
@@ -39,6 +41,10 @@ __kernel void add_i(__read_only image2d_array_t x, __read_only image2d_array_t w
   int4 at = (int4)(get_global_id(0), get_global_id(1), get_global_id(2), 0);
   write_imagef(y, at, k * read_imagef(x, at) + read_imagef(w, at));
 }
+"""
+PICTURE = """
+__kernel void picture(__global float* x, __constant int* g, __global const uchar* p) {}
+__kernel void picture_image(__global float* x, __constant int* g, __read_only image2d_t p) {}
 """
 COPY = """
 __kernel void copy(__global const float* x, __global float* y) {
@@ -99,7 +105,31 @@ def cpu(w: np.ndarray) -> Plan:
     return plan
 
 
-PLANS = {plan.__name__: plan for plan in (buffers, halves, images, half_images, cpu)}
+def picture(w: np.ndarray) -> Plan:
+    """The same, of a picture."""
+    plan = Plan(BUFFERS + PICTURE)
+    x, weight, y = (plan.buffer(4 * COUNT) for _ in range(3))
+    plan.weight(weight, w)
+    plan.launch("add", [x, weight, y, np.float32(SCALE)], (COUNT,), (16,))
+    plan.input("x", (1, 3, 4, 4), x)
+    plan.output("y", (COUNT,), y)
+    plan.picture("picture", "picture_image")
+    return plan
+
+
+def cpu_picture(w: np.ndarray) -> Plan:
+    """A picture, and a function."""
+    plan = cpu(w)
+    plan.rows[Section.INPUTS].clear()
+    plan.input("x", (1, 3, 4, 4), 0)
+    plan.picture("tvmflow_picture")
+    return plan
+
+
+PLANS = {
+    plan.__name__: plan
+    for plan in (buffers, halves, images, half_images, cpu, picture, cpu_picture)
+}
 
 
 def uniform(seed: int, low: float, high: float, count: int) -> np.ndarray:
@@ -126,22 +156,26 @@ def prepare(folder: Path, name: str, beside: bool = False) -> list[str]:
     w = rng.normal(size=COUNT).astype(np.float16).astype(np.float32)
     plan = PLANS[name](w)
     x = rng.normal(size=COUNT).astype(np.float16).astype(np.float32)
-    tested, scale = uniform(3, -1, 1, COUNT), np.float32(2 if name == "cpu" else SCALE)
+    if "picture" in name:
+        x = rng.integers(0, 256, COUNT).astype(np.float32)
+    on_cpu = name.startswith("cpu")
+    tested, scale = uniform(3, -1, 1, COUNT), np.float32(2 if on_cpu else SCALE)
     plan.test([(3, -1.0, 1.0)], {0: scale * tested + w}, rtol=2e-3, atol=2e-3)
     x.tofile(folder / "input.bin")
     (scale * x + w).tofile(folder / "expected.bin")
     (folder / "weights.bin").write_bytes(plan.weights())
     weights = b"" if beside else plan.weights()
     contents = {"tvmflow_plan": plan.encode(), "tvmflow_weights": weights}
-    if name == "cpu":
+    if on_cpu:
         contents |= {"tvmflow_plan": b"", "tvmflow_cpu_plan": plan.encode()}
     bindings = runtime_build.BINDINGS
     headers = [f"-I{path}" for path in (SOURCES, bindings, bindings.with_name("opencl"))]
     data = runtime_build.data_object(
-        folder / "data.o", contents, functions=["add"] if name == "cpu" else []
+        folder / "data.o", contents, functions=["add"] if on_cpu else []
     )
-    if name == "cpu":
+    if on_cpu:
         headers += ["-DON_CPU", str(Path(__file__).with_name("cpu_kernels.c"))]
+    headers += ["-DPICTURE"] if "picture" in name else []
     return ["-D_GNU_SOURCE", *headers, data, "-ldl", "-lm", "-pthread"]
 
 
@@ -179,6 +213,9 @@ def programs(tmp_path_factory):
         ("buffers", "memory cache recording"),
         ("half_images", "memory"),
         ("cpu", "memory"),
+        ("picture", "opencl"),
+        ("picture", "memory"),
+        ("cpu_picture", "memory"),
         ("buffers", "files cache"),
         ("buffers", "files beside"),
     ],

@@ -28,12 +28,18 @@ def rich_plan() -> Plan:
     """A plan with records of all kinds."""
     plan, _ = add_plan(SIZE)
     image = plan.image(3, 2, 2)
-    other = plan.program("__kernel void other(read_only image2d_array_t x) {}", "-DA=1")
+    kernels = "__kernel void other(read_only image2d_array_t x) {}\n"
+    kernels += "__kernel void picture(global float* x, constant int* g, global uchar* p) {}\n"
+    other = plan.program(kernels, "-DA=1")
     plan.launch("other", [image], (6, 4, 2), (3, 2, 1), program=other)
     plan.input("image", (2, 2, 3, 4), image, regions=[(0, (0, 0, 0), (3, 2, 2))])
     plan.input("half", (2, 5), plan.buffer(20), half=True)
     plan.rows[Section.EXTENSIONS].append("cl_khr_byte_addressable_store")
-    plan.test([(1, 0, 1), (2, 0, 1), (3, 0, 1)], {0: np.arange(SIZE)}, stride=2)
+    plan.input("photo", (1, 3, 4, 5), plan.buffer(240))
+    plan.output("boxes", (2, 4), plan.buffer(32))
+    plan.picture("picture", input=3, program=other)
+    plan.rows[Section.BOXES].append({"output": 1})
+    plan.test([(1, 0, 1), (2, 0, 1), (3, 0, 1), (4, 0, 1)], {0: np.arange(SIZE)}, stride=2)
     plan.rows[Section.SHAPES].append({"first_launch": 0, "launches": 2})
     row = {"weight": 0, "element_bytes": 4, "from_lanes": 4, "to_lanes": 8, "inner": 1}
     plan.rows[Section.REBLOCKED].append({**row, "from_bytes": 4 * SIZE})
@@ -155,7 +161,7 @@ WRONG = [
     (Section.LAUNCHES, 0, {"global": (0, 1, 1)}),
     (Section.LAUNCHES, 0, {"local": (0, 1, 1)}),
     (Section.ARGUMENTS, 0, {"kind": 2}),
-    (Section.ARGUMENTS, 0, {"allocation": 5}),
+    (Section.ARGUMENTS, 0, {"allocation": 7}),
     (Section.ARGUMENTS, 3, {"bytes": 9}),
     (Section.ARGUMENTS, 3, {"bytes": 0}),
     (Section.INPUTS, 0, {"dtype": 13}),
@@ -202,6 +208,28 @@ WRONG = [
     (Section.REBLOCKED, 0, {"inner": 2**63}),
     (Section.REBLOCKED, 0, {"from_bytes": 2**40}),
     (Section.REBLOCKED, 0, {"from_bytes": 100}),
+    (Section.PICTURES, 0, {"input": 4}),
+    (Section.PICTURES, 0, {"input": 1}),
+    (Section.PICTURES, 0, {"format": 6}),
+    (Section.PICTURES, 0, {"fit": 3}),
+    (Section.PICTURES, 0, {"rotation": 45}),
+    (Section.PICTURES, 0, {"rotation": 360}),
+    (Section.PICTURES, 0, {"width": 5}),
+    (Section.PICTURES, 0, {"program": 2}),
+    (Section.PICTURES, 0, {"kernel": 2**31}),
+    (Section.PICTURES, 0, {"image_kernel": 2**31}),
+    (Section.PICTURES, 0, {"arrangement": 1}),
+    (Section.PICTURES, 0, {"arrangement": 2}),
+    (Section.PICTURES, 0, {"arrangement": 3}),
+    (Section.PICTURES, 0, {"channels": 1}),
+    (Section.PICTURES, 0, {"channels": 2}),
+    (Section.PICTURES, 0, {"swapped": 2}),
+    (Section.PICTURES, 0, {"video": 2}),
+    (Section.BOXES, 0, {"output": 0}),
+    (Section.BOXES, 0, {"output": 2}),
+    (Section.BOXES, 0, {"picture": 1}),
+    (Section.BOXES, 0, {"form": 4}),
+    (Section.BOXES, 0, {"unit": 2}),
 ]
 
 

@@ -94,6 +94,24 @@ int main(int argc, char** argv) {
   CHECK(failure.first == TVMFLOW_ERROR_ARGUMENT);
   CHECK(model.UseOutput(0, nullptr) == TVMFLOW_OK && model.status() == TVMFLOW_OK);
 
+  // Pictures.
+  CHECK(model.ImageInfo(0).format == TVMFLOW_GREY8 && model.ImageInfo(0).width == 6);
+  const std::array<unsigned char, 6> levels{60, 50, 40, 30, 20, 10};
+  tvmflow_image image{};
+  image.width = 6;
+  image.height = 1;
+  image.rotation = 180;
+  image.strides[0] = 64;
+  image.planes[0] = levels.data();
+  CHECK(model.SetImage(0, image) == TVMFLOW_OK && model.Run() == TVMFLOW_OK);
+  CHECK(model.Output<float>(0)[1] == 18);
+  failure = Failure(&model, [&] { return model.SetImage(1, image); });
+  CHECK(failure.second.find("Setting a picture failed") == 0);
+  double scale[2];
+  double offset[2];
+  CHECK(model.ImagePlace(0, scale, offset) == TVMFLOW_OK && scale[1] == 3 && offset[0] == -4);
+  CHECK(model.SetInput(0, a) == TVMFLOW_OK);
+
   // Asynchronous.
   CHECK(model.Start() == TVMFLOW_OK);
   failure = Failure(&model, [&] { return model.Start(); });

@@ -19,6 +19,7 @@ from ...ir.signatures import bindings_of
 from ...ir.units import bytes_text
 from ...module.standalone.format import write_weights
 from ...module.standalone.link import Functions, link_library
+from ...module.standalone.pictures import CPU_PICTURE, make_picture
 from ...module.standalone.plan import Plan, encode
 from ...module.storage_summary import counts, storage_summary
 from ...module.weights import content_digest
@@ -54,6 +55,13 @@ def _plan_of_shapes(job: Compilation) -> Plan:
         plans.append(_plan_of_shape(each))
         _add_self_test(each, plans[-1])
     merged = merge_plans(plans)
+    if any(plan.pictures != plans[0].pictures for plan in plans):
+        raise UnsupportedModelError(
+            "The inputs that take pictures are textures in some of the shapes, and buffers in "
+            "others, where they are larger than an image of the device.",
+            remedy="Use --storage buffer, or leave out the largest shapes.",
+        )
+    merged.pictures, merged.boxes = plans[0].pictures, plans[0].boxes
     merged.extensions = plans[0].extensions if merged.code else extensions(merged.sources.values())
     first = plans[0].metadata
     merged.metadata = {
@@ -80,9 +88,27 @@ def _plan_of_shape(job: Compilation) -> Plan:
     extractor = PlanExtractor(job.mod, job.kernels, model.inputs, model.outputs, job.weights)
     plan = extractor.run()
     check_plan(plan)
+    _add_pictures(job, plan)
     plan.extensions = extensions(plan.sources.values()) or list(job.target.levels)
     plan.metadata = _metadata(job, plan)
     return plan
+
+
+def _add_pictures(job: Compilation, plan: Plan) -> None:
+    """Add the kernels that put pictures into inputs."""
+    device = job.target.device
+    for number, interface in enumerate(plan.inputs):
+        text = job.options.image_inputs.get(interface.info.name)
+        if text is None:
+            continue
+        scope = interface.tensor.scope
+        images = job.target.kind == "opencl" and device.image_extent > 0
+        picture, sources = make_picture(number, interface.info, scope, text, images=images)
+        if plan.code:
+            picture = replace(picture, kernel=CPU_PICTURE, image_kernel="")
+        else:
+            plan.sources |= sources
+        plan.pictures.append(picture)
 
 
 def _add_self_test(job: Compilation, plan: Plan) -> None:

@@ -26,7 +26,7 @@ from ...runtime.caches import program_cache
 from ...runtime.plugin import NO_DEVICE_REMEDIES, search_folders, split_message
 
 #: Of the interface, and the oldest that does for a library of one shape, and of several.
-API_VERSION, OLDEST_API_VERSION, OLDEST_OF_SHAPES = 3, 1, 2
+API_VERSION, OLDEST_API_VERSION, OLDEST_OF_SHAPES = 4, 1, 2
 NO_OPENCL = 2
 PROFILE = 1
 UNCHECKED_WEIGHTS = 4
@@ -54,6 +54,23 @@ class Options(ctypes.Structure):
         ("cl_device", ctypes.c_void_p),
         ("backend", ctypes.c_uint32),
         ("cpu_threads", ctypes.c_uint32),
+    )
+
+
+class Image(ctypes.Structure):
+    """`tvmflow_image`."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("width", ctypes.c_uint32),
+        ("height", ctypes.c_uint32),
+        ("rotation", ctypes.c_uint32),
+        ("strides", ctypes.c_uint32 * 2),
+        ("planes", ctypes.c_void_p * 2),
+        ("bytes", ctypes.c_size_t * 2),
+        ("cl_memory", ctypes.c_void_p),
+        ("offsets", ctypes.c_size_t * 2),
+        ("hardware_buffer", ctypes.c_void_p),
     )
 
 
@@ -95,6 +112,10 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     ),
     "self_test": (ctypes.c_int, (_MODEL, ctypes.POINTER(Test))),
 }
+#: Those of version 4, for libraries with inputs that take pictures.
+_FUNCTIONS_OF_PICTURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
+    "set_image": (ctypes.c_int, (_MODEL, _INDEX, ctypes.POINTER(Image))),
+}
 #: Those of version 2, which a library of one shape can do without.
 _FUNCTIONS_OF_SHAPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "choose_shape": (ctypes.c_int, (_MODEL, _INDEX)),
@@ -105,16 +126,20 @@ class Library:
     """A loaded library's functions, by their names without ``tvmflow_``.
 
     An `ArtifactError` says that the system's loader refuses it, or a function is missing; with
-    ``several``, also those that choose among shapes.
+    ``several``, also those that choose among shapes, and with ``pictures`` those that take these.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, several: bool = False):
+    def __init__(
+        self, path: str | os.PathLike[str], *, several: bool = False, pictures: bool = False
+    ):
         self.path = os.path.realpath(path)
         try:
             self._loaded = ctypes.CDLL(self.path)
             functions = dict(_FUNCTIONS)
             if several:
                 functions |= _FUNCTIONS_OF_SHAPES
+            if pictures:
+                functions |= _FUNCTIONS_OF_PICTURES
             for name, (result, parameters) in functions.items():
                 self[name].restype, self[name].argtypes = result, parameters
         except (OSError, AttributeError) as error:

@@ -24,8 +24,8 @@ from ..weights import WeightStream
 PLAN_MAGIC = b"TVMFPLAN"
 WEIGHTS_MAGIC = b"TVMFWGTS"
 #: Of plans; one of version 1 lacks `Section.SHAPES`, and has one shape; one of version 2
-#: `Section.REBLOCKED`.
-VERSION = 3
+#: `Section.REBLOCKED`; one of version 3 `Section.PICTURES` and `Section.BOXES`.
+VERSION = 4
 WEIGHTS_VERSION = 1
 #: Each weight begins at a multiple of this: drivers take such memory without a copy.
 WEIGHT_ALIGNMENT = 128
@@ -53,6 +53,8 @@ class Section(IntEnum):
     TEST_VALUES = 14
     SHAPES = 15
     REBLOCKED = 16
+    PICTURES = 17
+    BOXES = 18
 
 
 class Kind(IntEnum):
@@ -82,7 +84,7 @@ def _record(**fields: str | tuple[str | np.dtype, int]) -> np.dtype:
     return np.dtype(pairs, align=True)
 
 
-_U4, _I8, _U8, _F8 = "<u4", "<i8", "<u8", "<f8"
+_U4, _I8, _U8, _F4, _F8 = "<u4", "<i8", "<u8", "<f4", "<f8"
 _THREE = (_U4, 3)
 _INTERFACE = _record(
     name=_U4, layout=_U4, dtype=_U4, dimensions=_U4, shape=(_I8, MAX_DIMENSIONS), bytes=_U8,
@@ -114,6 +116,12 @@ RECORDS: dict[Section, np.dtype] = {
     Section.REBLOCKED: _record(
         weight=_U4, element_bytes=_U4, from_lanes=_U4, to_lanes=_U4, inner=_U8, from_bytes=_U8
     ),
+    Section.PICTURES: _record(
+        input=_U4, format=_U4, fit=_U4, rotation=_U4, width=_U4, height=_U4, program=_U4,
+        kernel=_U4, image_kernel=_U4, arrangement=_U4, channels=_U4, swapped=_U4, video=_U4,
+        padding=_F4, scale=(_F4, 3), shift=(_F4, 3),
+    ),
+    Section.BOXES: _record(output=_U4, picture=_U4, form=_U4, unit=_U4),
 }  # fmt: skip
 
 HEADER = _record(
@@ -122,7 +130,10 @@ HEADER = _record(
     section=(np.dtype([("offset", _U4), ("count", _U4)]), len(Section)),
 )  # fmt: skip
 #: Bytes of a plan's header by version: sections have been added at its end.
-HEADER_BYTES = {version: HEADER.itemsize - 8 * (VERSION - version) for version in (1, 2, 3)}
+HEADER_BYTES = {
+    version: HEADER.itemsize - 8 * (len(Section) - sections)
+    for version, sections in ((1, 15), (2, 16), (3, 17), (VERSION, len(Section)))
+}
 WEIGHTS_HEADER = _record(
     magic="S8", version=_U4, reserved=_U4, bytes=_U8, id=("u1", 32), checksum=_U8,
     padding=("u1", 64),

@@ -34,6 +34,7 @@ from .binding import (
     NO_OPENCL,
     PROFILE,
     UNCHECKED_WEIGHTS,
+    Image,
     Library,
     MeasuredKernel,
     Options,
@@ -42,6 +43,7 @@ from .binding import (
     opencl_libraries,
 )
 from .format import DTYPES, Section
+from .pictures import IMAGE_FORMATS
 from .read import INTERFACES, EncodedPlan, find_plans, interfaces
 
 
@@ -153,7 +155,11 @@ class Instance:
         self._shape = 0
         self._whole: Instance | None = None
         self._inputs, self._outputs = _interfaces(plan, 0)
-        self._library = Library(path, several=plan.shapes > 1)
+        #: Formats of pictures, by the number of the input.
+        self._pictures = {
+            int(row["input"]): IMAGE_FORMATS[row["format"]] for row in plan[Section.PICTURES]
+        }
+        self._library = Library(path, several=plan.shapes > 1, pictures=bool(self._pictures))
         self._model = ctypes.c_void_p()
         # The model goes before its code.
         self._finalizer = weakref.finalize(self, _end, self._library, self._model)
@@ -238,6 +244,10 @@ class Instance:
         if self._plan.shapes > 1:
             self._call("choose_shape", self._shape)
         for index, (info, value) in enumerate(zip(self._inputs, values, strict=True)):
+            if index in self._pictures and np.ndim(value) in (2, 3):  # type: ignore[arg-type]
+                image, _kept = image_of(info.name, value, self._pictures[index])
+                self._call("set_image", index, ctypes.byref(image))
+                continue
             array = np.ascontiguousarray(as_array(info, to_blocked(info, _on_host(info, value))))
             self._call("set_input", index, *_memory(array))
 
@@ -267,6 +277,30 @@ class Instance:
 
 def _interfaces(plan: EncodedPlan, shape: int) -> Iterator[tuple[TensorInfo, ...]]:
     return (tensor_infos(interfaces(plan, side, shape)) for side in INTERFACES)
+
+
+def image_of(name: str, value: object, format: str) -> tuple[Image, np.ndarray]:
+    """The structure for a picture in an array, and the array that it points to.
+
+    The array is ``[height, width, channels]``, of ``grey8`` also ``[height, width]``, and of
+    ``nv12`` and ``nv21`` ``[height * 3 / 2, width]``, both planes one after the other.
+    """
+    array = np.ascontiguousarray(value)
+    lanes = {"rgba8": 4, "bgra8": 4, "rgb8": 3, "grey8": 1}.get(format)
+    if lanes == 1 and array.ndim == 2:
+        array = array[..., None]
+    planes = lanes is None and array.ndim == 2 and array.shape[0] % 3 == array.shape[1] % 2 == 0
+    if array.dtype != np.uint8 or not (planes or array.shape[2:] == (lanes,)):
+        wanted = "[height * 3 / 2, width]" if lanes is None else f"[height, width, {lanes}]"
+        raise InputError(
+            f"The picture for input {name!r}: expected an array {wanted} of uint8, as {format} has "
+            f"it, got {list(array.shape)} of {array.dtype}.",
+            remedy="Convert it, or compile the network with `image_inputs` for another format.",
+        )
+    height = array.shape[0] * 2 // 3 if lanes is None else array.shape[0]
+    image = Image(struct_size=ctypes.sizeof(Image), width=array.shape[1], height=height)
+    image.planes[0] = array.ctypes.data
+    return image, array
 
 
 def _memory(array: np.ndarray) -> tuple[int, int, int]:

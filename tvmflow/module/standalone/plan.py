@@ -31,6 +31,7 @@ from .format import (
     encode_plan,
     records,
 )
+from .pictures import BOX_FORMS, Picture
 
 _STORED = ("int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32")
 #: Channel types of OpenCL's images from `CL_SIGNED_INT8` to `CL_FLOAT`, by the elements' dtype.
@@ -123,6 +124,16 @@ class ExpectedOutput:
     values: np.ndarray
 
 
+@dataclass(frozen=True)
+class Boxes:
+    """An output of boxes in pixels of a picture's input, and the picture."""
+
+    output: int
+    picture: int
+    form: str  #: One of `BOX_FORMS`.
+    unit: bool = False  #: Whether 1 is the input's width or height.
+
+
 @dataclass
 class Plan:
     """All that a library needs besides the weights' bytes."""
@@ -145,6 +156,9 @@ class Plan:
     test_inputs: list[SeededInput] = field(default_factory=list)
     test_outputs: list[ExpectedOutput] = field(default_factory=list)
     metadata: JsonObject = field(default_factory=dict)
+    #: Inputs that take pictures, and outputs of boxes: in all shapes.
+    pictures: list[Picture] = field(default_factory=list)
+    boxes: list[Boxes] = field(default_factory=list)
     #: Of several shapes the number of launches of each; inputs, outputs and their tests are then
     #: those of the first, of the second, and so on.
     shapes: list[int] = field(default_factory=list)
@@ -169,7 +183,8 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
         # Nothing that is built: the library has the functions by their names.
         program: JsonObject = {"offset": 0, "bytes": 1, "options": strings("")}
         rows[Section.PROGRAMS], source = [program], b"\n"
-        program_of = dict.fromkeys((launch.kernel for launch in plan.launches), 0)
+        called = [launch.kernel for launch in plan.launches]
+        program_of = dict.fromkeys((*called, *(picture.kernel for picture in plan.pictures)), 0)
     else:
         rows[Section.PROGRAMS], program_of, source = _programs(plan, strings)
     for allocation in plan.allocations:
@@ -213,6 +228,13 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
     for section, interfaces in ((Section.INPUTS, plan.inputs), (Section.OUTPUTS, plan.outputs)):
         for interface in interfaces:
             rows[section].append(_interface(interface, strings, rows[Section.REGIONS]))
+    for picture in plan.pictures:
+        kernels = {key: strings(getattr(picture, key)) for key in ("kernel", "image_kernel")}
+        row = {**picture.record(), **kernels, "program": program_of[picture.kernel]}
+        rows[Section.PICTURES].append(row)
+    for boxes in plan.boxes:
+        row = {**asdict(boxes), "form": BOX_FORMS.index(boxes.form), "unit": int(boxes.unit)}
+        rows[Section.BOXES].append(row)
     ends = list(itertools.accumulate(plan.shapes, initial=0))
     rows[Section.SHAPES] = [
         {"first_launch": first, "launches": count}
@@ -252,10 +274,13 @@ def _programs(plan: Plan, strings: Strings) -> tuple[list[JsonObject], dict[str,
     """
     total = sum(map(len, plan.sources.values()))
     texts = [""] * min(max(1, min(_PROGRAMS, total // _PROGRAM_BYTES)), len(plan.sources))
-    program_of = {}
+    program_of: dict[str, int] = {}
+    together = {p.image_kernel: p.kernel for p in plan.pictures if p.image_kernel}
     # The largest first, each to the least that there is.
     for name, text in sorted(plan.sources.items(), key=lambda item: -len(item[1])):
-        program_of[name] = number = texts.index(min(texts, key=len))
+        beside = together.get(name, name)
+        number = program_of.get(beside, texts.index(min(texts, key=len)))
+        program_of[name] = program_of[beside] = number
         texts[number] += text
     source, rows = b"", []
     for text in texts:

@@ -38,6 +38,7 @@ from .format import (
     Kind,
     Section,
 )
+from .pictures import IMAGE_FORMATS
 
 #: A function that every standalone library exports, and no other library.
 _EXPORTED = b"\0tvmflow_create\0"
@@ -231,6 +232,7 @@ _TEXTS = (
 _INDICES = (
     *((s, "allocation", Section.ALLOCATIONS) for s in (Section.WEIGHTS, *INTERFACES)),
     (Section.TEST_OUTPUTS, "output", Section.OUTPUTS),
+    (Section.PICTURES, "input", Section.INPUTS),
 )
 #: Fields that are a first record of another section and how many there are.
 _RANGES = (
@@ -300,6 +302,8 @@ def _wrong_references(plan: EncodedPlan) -> Iterator[str]:
             yield f"{section.name.lower()} has no dtype or shape"
         if (records["dimensions"] > MAX_DIMENSIONS).any():
             yield f"{section.name.lower()} has too many dimensions"
+    if (plan[Section.PICTURES]["format"] >= len(IMAGE_FORMATS)).any():
+        yield "pictures has no format"
     dimensions = plan[Section.LAUNCHES]["dimensions"]
     if ((dimensions < 1) | (dimensions > 3)).any():
         yield "launches has no dimensions"

@@ -109,6 +109,7 @@ typedef struct fake_queue {
 typedef struct fake_memory_object {
   fake_object object;
   bool is_image;
+  bool layered;  // an array of images
   cl_image_format format;
   size_t texel;    // bytes of an image's texel, otherwise 1
   size_t size[3];  // texels; of a buffer {bytes, 1, 1}
@@ -117,6 +118,16 @@ typedef struct fake_memory_object {
   unsigned char* data;
   bool owns_data;
 } fake_memory_object;
+
+// What stands for Android's AHardwareBuffer: an image of RGBA8, or bytes without a format.
+#define FAKE_HARDWARE_BUFFER 0x48415244u
+typedef struct fake_hardware_buffer {
+  uint32_t magic;
+  uint32_t is_image;
+  uint32_t width, height;
+  size_t bytes;
+  unsigned char* pixels;
+} fake_hardware_buffer;
 
 typedef enum fake_argument_kind {
   FAKE_ARGUMENT_BUFFER,

@@ -188,6 +188,8 @@ FAKE_API cl_int clEnqueueRecordingQCOM(cl_command_queue handle, void* recording,
 
 // ---- How extensions are found ---------------------------------------------------------------
 
+FAKE_API cl_mem clImportMemoryARM(cl_context, cl_bitfield, const intptr_t*, void*, size_t, cl_int*);
+
 static void* find_extension(const char* name) {
   static const struct {
     const char* name;
@@ -202,12 +204,14 @@ static void* find_extension(const char* name) {
       {"clEndRecordingQCOM", clEndRecordingQCOM},
       {"clEnqueueRecordingQCOM", clEnqueueRecordingQCOM},
       {"clReleaseRecordingQCOM", clReleaseRecordingQCOM},
+      {"clImportMemoryARM", clImportMemoryARM},
   };
   if (strcmp(name, "clIcdGetPlatformIDsKHR") == 0) return clGetPlatformIDs;
   const size_t length = strlen(name);
   const char* extension = length > 4 && strcmp(name + length - 4, "QCOM") == 0
                               ? "cl_qcom_recordable_queues"
-                              : "cl_khr_command_buffer";
+                          : strcmp(name, "clImportMemoryARM") == 0 ? "cl_arm_import_memory"
+                                                                   : "cl_khr_command_buffer";
   if (!fake_has_extension(extension)) return NULL;
   for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); ++i)
     if (strcmp(all[i].name, name) == 0) return all[i].function;

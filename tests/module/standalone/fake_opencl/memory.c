@@ -13,10 +13,12 @@ static void destroy_memory(fake_object* object) {
 static size_t channel_bytes(cl_uint type) {
   if (type == CL_FLOAT || type == CL_SIGNED_INT32 || type == CL_UNSIGNED_INT32) return 4;
   if (type == CL_HALF_FLOAT || type == CL_SIGNED_INT16 || type == CL_UNSIGNED_INT16) return 2;
-  if (type == CL_SIGNED_INT8 || type == CL_UNSIGNED_INT8) return 1;
+  if (type == CL_SIGNED_INT8 || type == CL_UNSIGNED_INT8 || type == CL_UNORM_INT8) return 1;
   return 0;
 }
 
+// Where an extension says that the host's memory is something else.
+enum { kExtendedHostQcom = 1 << 29 };
 enum { kUseHostMemory = 1 << 3, kAllocateHostMemory = 1 << 4, kCopyHostMemory = 1 << 5 };
 
 // What buffers and images have in common; the sizes of `made` are given.
@@ -62,9 +64,47 @@ static cl_mem create(const char* function, cl_context context, cl_bitfield flags
   return (cl_mem)memory;
 }
 
+// Qualcomm's structure in place of the host's memory: the pixels of Android's buffer, NULL: wrong.
+static void* imported_qcom(cl_bitfield* flags, const void* host, bool is_image) {
+  const struct {
+    cl_uint type, cache_policy;
+    const fake_hardware_buffer* buffer;
+  }* const given = host;
+  *flags &= ~(cl_bitfield)kExtendedHostQcom;
+  if (!fake_has_extension("cl_qcom_android_ahardwarebuffer_host_ptr") || !given ||
+      given->type != 0x4119 || given->cache_policy != 0x40A5 ||
+      given->buffer->magic != FAKE_HARDWARE_BUFFER || given->buffer->is_image != is_image)
+    return NULL;
+  return given->buffer->pixels;
+}
+
+FAKE_API cl_mem clImportMemoryARM(cl_context context, cl_bitfield flags, const intptr_t* properties,
+                                  void* memory, size_t bytes, cl_int* code) {
+  FAKE_ENTER_CREATE(code);
+  const fake_hardware_buffer* const from = memory;
+  FAKE_REQUIRE_CREATE(properties && properties[0] == 0x40B2 && properties[1] == 0x41E2 &&
+                          !properties[2] && from && from->magic == FAKE_HARDWARE_BUFFER &&
+                          bytes == SIZE_MAX && flags == CL_MEM_READ_ONLY,
+                      code, CL_INVALID_VALUE, "what is imported is no AHardwareBuffer");
+  const size_t row = from->is_image ? 4 * (size_t)from->width : from->bytes;
+  const size_t rows = from->is_image ? from->height : 1;
+  const fake_memory_object made = {
+      .is_image = from->is_image,
+      .format = {CL_RGBA, CL_UNORM_INT8},
+      .texel = from->is_image ? 4 : 1,
+      .size = {from->is_image ? from->width : from->bytes, rows, 1},
+      .bytes = row * rows};
+  return create(__func__, context, flags | kUseHostMemory, from->pixels, row, row * rows, made,
+                code);
+}
+
 FAKE_API cl_mem clCreateBuffer(cl_context context, cl_bitfield flags, size_t bytes, void* host,
                                cl_int* code) {
   FAKE_ENTER_CREATE(code);
+  if (flags & kExtendedHostQcom) {
+    host = imported_qcom(&flags, host, false);
+    FAKE_REQUIRE_CREATE(host, code, CL_INVALID_HOST_PTR, "no AHardwareBuffer");
+  }
   FAKE_REQUIRE_CREATE(bytes > 0, code, CL_INVALID_BUFFER_SIZE, "no bytes");
   if (bytes > fake_number("BUFFER_BYTES")) {
     if (code) *code = CL_INVALID_BUFFER_SIZE;
@@ -79,7 +119,13 @@ FAKE_API cl_mem clCreateImage(cl_context context, cl_bitfield flags, const cl_im
                               const cl_image_desc* description, void* host, cl_int* code) {
   FAKE_ENTER_CREATE(code);
   FAKE_REQUIRE_CREATE(fake_number("IMAGES"), code, CL_INVALID_OPERATION, "no images here");
-  FAKE_REQUIRE_CREATE(format && format->image_channel_order == CL_RGBA &&
+  if (flags & kExtendedHostQcom) {
+    host = imported_qcom(&flags, host, true);
+    FAKE_REQUIRE_CREATE(host, code, CL_INVALID_HOST_PTR, "no AHardwareBuffer");
+  }
+  FAKE_REQUIRE_CREATE(format &&
+                          (format->image_channel_order == CL_RGBA ||
+                           format->image_channel_order == CL_BGRA) &&
                           channel_bytes(format->image_channel_data_type),
                       code, CL_INVALID_IMAGE_FORMAT_DESCRIPTOR, "not RGBA of known channels");
   const bool layered = description && description->image_type == CL_MEM_OBJECT_IMAGE2D_ARRAY;
@@ -110,6 +156,7 @@ FAKE_API cl_mem clCreateImage(cl_context context, cl_bitfield flags, const cl_im
       code, -65, "pitches %zu and %zu of rows of %zu bytes", host_row, host_slice, row);
   const fake_memory_object made = {
       .is_image = true,
+      .layered = layered,
       .format = *format,
       .texel = texel,
       .size = {description->image_width, description->image_height, layers},
@@ -138,7 +185,9 @@ FAKE_API cl_int clGetMemObjectInfo(cl_mem handle, cl_uint what, size_t room, voi
   FAKE_ENTER();
   FAKE_REQUIRE(fake_alive(handle, FAKE_MEMORY), CL_INVALID_MEM_OBJECT, "no memory object");
   const fake_memory_object* memory = (const fake_memory_object*)handle;
-  const cl_uint type = memory->is_image ? CL_MEM_OBJECT_IMAGE2D_ARRAY : CL_MEM_OBJECT_BUFFER;
+  const cl_uint type = !memory->is_image ? CL_MEM_OBJECT_BUFFER
+                       : memory->layered ? CL_MEM_OBJECT_IMAGE2D_ARRAY
+                                         : CL_MEM_OBJECT_IMAGE2D;
   if (what == CL_MEM_TYPE)
     return fake_give(__func__, &type, sizeof(type), room, destination, needed);
   if (what == CL_MEM_SIZE)

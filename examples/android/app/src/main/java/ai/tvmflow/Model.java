@@ -166,6 +166,21 @@ public final class Model implements Closeable {
         setInput(index, tensor, direct);
     }
 
+    /** Puts a picture into an input that was compiled with {@code --image-input}. */
+    public synchronized void setImage(int index, Image image) {
+        Native.check(opened(), image.setOn(handle, index));
+    }
+
+    /**
+     * Where the last picture is: point (x, y) of the network's input, in pixels, is {@code (x *
+     * place[0] + place[2], y * place[1] + place[3])} of the upright picture.
+     */
+    public synchronized double[] imagePlace(int index) {
+        double[] place = new double[4];
+        Native.check(opened(), Native.imagePlace(handle, index, place));
+        return place;
+    }
+
     /** Runs the network and waits for it. */
     public synchronized void run() {
         Native.check(opened(), Native.run(handle));

@@ -62,6 +62,16 @@ final class Native {
     static native int setInput(
             long handle, int index, int dtype, ByteBuffer data, int offset, int bytes);
 
+    static native int setImage(
+            long handle,
+            int index,
+            long[] numbers,
+            ByteBuffer first,
+            ByteBuffer second,
+            Object hardwareBuffer);
+
+    static native int imagePlace(long handle, int index, double[] place);
+
     static native int getOutput(
             long handle, int index, int dtype, ByteBuffer data, int offset, int bytes);
 

@@ -1,0 +1,35 @@
+// Pictures as inputs: what their kernels are told, and the kernel of this machine's processors.
+#ifndef TVMFLOW_STANDALONE_PICTURE_H
+#define TVMFLOW_STANDALONE_PICTURE_H
+
+#include "plan.h"
+
+// How a picture is put into the network's input; pairs are of columns and rows.  Kernels have the
+// same structure (tvmflow/module/standalone/pictures.py).
+typedef struct tf_geometry {
+  int32_t size[2];  // of the input
+  int32_t from[2];  // the part of it that the picture covers
+  int32_t to[2];
+  int32_t upright[2];  // width and height of the upright picture
+  // Its pixel (x, y) is first + x * column + y * row of the picture in memory.
+  int32_t first[2];
+  int32_t column[2];
+  int32_t row[2];
+  int32_t offset[2];  // bytes, of each plane
+  int32_t stride[2];
+  float origin[2];  // of the upright picture, where `from` is
+  float step[2];    // pixels of it for one of the input
+} tf_geometry;
+
+// All that the processors' kernel needs; OpenCL's have the rest in their text.
+typedef struct tf_picture_job {
+  tf_geometry geometry;
+  tf_picture how;
+  uint32_t dtype;  // of the network's input
+  const uint8_t* planes[2];
+} tf_picture_job;
+
+// picture_cpu.c: writes the network's input.  Returns 0, or 1 where no memory is left.
+int tf_picture_convert(const tf_picture_job* job, void* input);
+
+#endif

@@ -1,0 +1,546 @@
+"""Inputs that take pictures: what reaches the network, and what is refused."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import runtime_build
+import standalone_api as api
+from fake_opencl import Fake, build_fake
+from onnx import helper
+from opencl_application import OpenCL
+from pictures import Picture, expected, image_info, place, placed, set_image
+from PIL import Image as PillowImage
+from small_plans import Plan
+
+import tvmflow
+from tvmflow.errors import CompileError, InputError, TvmflowError
+from tvmflow.module.standalone.binding import Image
+from tvmflow.module.standalone.pictures import FITS, IMAGE_FORMATS, ImageInput
+
+OPENCL, CPU = 1, 2
+WIDTH, HEIGHT = 53, 37
+#: Of a level, of which there are 255: what single precision adds up to.
+LEVEL = 0.01
+NORMALISED = "mean=0.485,0.456,0.406,std=0.229,0.224,0.225"
+
+
+def network(shape: tuple[int, ...], dtype: str = "float32") -> onnx.ModelProto:
+    """A network that gives its input back."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    x = helper.make_tensor_value_info("x", kind, shape)
+    y = helper.make_tensor_value_info("y", kind, shape)
+    zero = helper.make_tensor("zero", kind, [1], np.zeros(1, dtype).tobytes(), raw=True)
+    add = helper.make_node("Add", ["x", "zero"], ["y"])
+    graph = helper.make_graph([add], "same", [x], [y], [zero])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """A function that compiles such a network, once for all tests with the same options."""
+    folder, made = tmp_path_factory.mktemp("pictures"), {}
+
+    def make(text: str, shape=(1, 3, HEIGHT, WIDTH), element="float32", **options) -> Path:
+        key = text, shape, element, *sorted(options.items())
+        if key not in made:
+            module = tvmflow.compile(
+                network(shape, element), format="standalone", image_inputs={"x": text}, **options
+            )
+            made[key] = module.save(folder / f"lib{len(made)}.so")
+            module.close()
+        return made[key]
+
+    return make
+
+
+def error(model: api.Model, picture: Picture, spec: ImageInput, rotation: int = 0) -> float:
+    """How far the input is from what it should be, in levels; it has three channels or one."""
+    set_image(model, 0, picture.image(rotation=rotation))
+    model.call("run")
+    (got,) = model.get_output(0)
+    wanted = expected(picture, spec, (got.shape[-1], got.shape[-2]), len(got), rotation)
+    std = np.array(spec.std * len(got))[: len(got), None, None] * spec.range
+    return float(np.abs((got - wanted) * std).max())
+
+
+ON_CPU = {"target": "llvm"}
+ADRENO, MALI, HOST = ({"target": "opencl", "device": d} for d in ("adreno", "mali", "cpu"))
+opencl = pytest.mark.opencl
+BACKENDS = [
+    pytest.param(ON_CPU, id="cpu"),
+    *(
+        pytest.param(options, marks=opencl, id=options["device"])
+        for options in (ADRENO, MALI, HOST)
+    ),
+]
+#: Larger in both directions, in one, the same, smaller, and as small as can be.
+SIZES = [(131, 90), (37, 999), (WIDTH, HEIGHT), (20, 11), (7, 1), (1, 1)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("format", "fit"), list(zip(IMAGE_FORMATS, 2 * FITS, strict=True)))
+def test_sizes_and_rotations(compiled, backend, format, fit):
+    text = f"{format},fit={fit},{NORMALISED}"
+    spec = ImageInput.parse("x", text)
+    with api.Model(compiled(text, **backend)) as model:
+        assert image_info(model, 0) == (format, 0, 0)
+        for (width, height), rotation in itertools.product(SIZES, (0, 90, 180, 270)):
+            picture = Picture(format, width, height, gaps=(5, 3), seed=width)
+            assert error(model, picture, spec, rotation) < LEVEL, (width, height, rotation)
+
+
+@pytest.mark.parametrize("backend", [pytest.param(ON_CPU, id="cpu"), *BACKENDS[1:2]])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rgb8,fit=crop,order=bgr,range=1,mean=104,117,123",
+        "nv12,luma=video,std=0.5,rotate=90",
+        "bgra8,fit=letterbox,pad=0,mean=0.5",
+        "nv21,luma=video,fit=letterbox,rotate=270,pad=255",
+    ],
+)
+def test_options(compiled, backend, text):
+    spec = ImageInput.parse("x", text)
+    with api.Model(compiled(text, **backend)) as model:
+        for rotation in (0, 90):
+            picture = Picture(spec.format, 61, 83, seed=3)
+            assert error(model, picture, spec, rotation) < LEVEL
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:2])
+@pytest.mark.parametrize("format", ["rgba8", "grey8", "nv12"])
+def test_networks_of_one_channel(compiled, backend, format):
+    text = f"{format},mean=0.5,std=0.25"
+    with api.Model(compiled(text, (1, 1, 28, 30), **backend)) as model:
+        picture = Picture(format, 101, 45)
+        assert error(model, picture, ImageInput.parse("x", text)) < LEVEL
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:2])
+def test_channels_last(compiled, backend):
+    text = f"rgb8,{NORMALISED}"
+    picture = Picture("rgb8", 90, 61)
+    with api.Model(compiled(text, (1, 21, 30, 3), **backend)) as model:
+        set_image(model, 0, picture.image())
+        model.call("run")
+        got = model.get_output(0)[0].transpose(2, 0, 1)
+    wanted = expected(picture, ImageInput.parse("x", text), (30, 21), 3)
+    np.testing.assert_allclose(got, wanted, atol=LEVEL / 50)
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:2])
+def test_levels_as_bytes(compiled, backend):
+    text = "rgba8,range=1"
+    picture = Picture("rgba8", 90, 61)
+    with api.Model(compiled(text, (1, 3, 21, 30), "uint8", **backend)) as model:
+        set_image(model, 0, picture.image())
+        model.call("run")
+        (got,) = model.get_output(0)
+    wanted = expected(picture, ImageInput.parse("x", text), (30, 21), 3)
+    # To the nearest, of two as near to the even one.
+    assert np.abs(got - wanted).max() <= 0.5 + LEVEL
+
+
+@opencl
+@pytest.mark.parametrize("device", ["adreno", "mali", "cpu"])
+def test_half_precision(compiled, device):
+    text = f"rgba8,{NORMALISED}"
+    path = compiled(text, target="opencl", device=device, dtype="fp16")
+    with api.Model(path) as model:
+        # Of numbers up to 2.7.
+        assert error(model, Picture("rgba8", 90, 61), ImageInput.parse("x", text)) < 0.2
+
+
+@opencl
+def test_the_kernel_writes_what_the_network_reads(compiled):
+    for backend, layout, image in (
+        (ADRENO, b"NCHW4c", WIDTH),
+        (MALI, b"NCHW4c", 0),
+        (HOST, b"", 0),
+    ):
+        with api.Model(compiled(f"rgba8,fit=stretch,{NORMALISED}", **backend)) as model:
+            info = model.tensor("input", 0)
+            assert (info.layout, info.image_size[0]) == (layout, image)
+
+
+def test_pillow_gives_the_same(compiled):
+    picture = Picture("rgb8", 640, 400)
+    with api.Model(compiled("rgb8", **ON_CPU)) as model:
+        set_image(model, 0, picture.image())
+        model.call("run")
+        (got,) = model.get_output(0)
+    for channel in range(3):
+        plane = np.ascontiguousarray(picture.red_green_blue()[..., channel], np.float32)
+        resized = PillowImage.fromarray(plane).resize(
+            (WIDTH, HEIGHT), PillowImage.Resampling.BILINEAR
+        )
+        assert np.abs(255 * got[channel] - np.asarray(resized)).max() < LEVEL
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_threads_share_the_rows(compiled, threads):
+    text = f"nv12,fit=crop,{NORMALISED}"
+    with api.Model(compiled(text, **ON_CPU), cpu_threads=threads) as model:
+        assert error(model, Picture("nv12", 640, 400), ImageInput.parse("x", text)) < LEVEL
+
+
+@pytest.mark.parametrize("fit", FITS)
+@pytest.mark.parametrize("rotation", [0, 90])
+def test_where_a_picture_is(compiled, fit, rotation):
+    picture = Picture("rgba8", 100, 40)
+    with api.Model(compiled(f"rgba8,fit={fit}", **ON_CPU)) as model:
+        with pytest.raises(api.CallError, match="none has been set"):
+            place(model, 0)
+        set_image(model, 0, picture.image(rotation=rotation))
+        scale, offset = place(model, 0)
+    upright = (40, 100) if rotation else (100, 40)
+    wanted = placed(upright, (WIDTH, HEIGHT), fit)
+    for axis in (0, 1):
+        # The corners of what is covered are those of the picture, or of the part that is shown.
+        corner = wanted.begin[axis] * scale[axis] + offset[axis]
+        assert corner == pytest.approx(wanted.origin[axis], abs=1e-4)
+        assert scale[axis] == pytest.approx(wanted.step[axis])
+
+
+def test_an_input_may_be_set_as_before(compiled):
+    with api.Model(compiled("rgba8", **ON_CPU)) as model:
+        x = np.random.default_rng(0).normal(size=(1, 3, HEIGHT, WIDTH)).astype(np.float32)
+        set_image(model, 0, Picture("rgba8", 5, 5).image())
+        np.testing.assert_array_equal(model(x)[0], x)
+        with pytest.raises(api.CallError, match="none has been set"):
+            place(model, 0)
+
+
+def test_an_older_application_has_a_smaller_structure(compiled):
+    with api.Model(compiled("rgba8", **ON_CPU)) as model:
+        picture = Picture("rgba8", 8, 8)
+        size = Image.cl_memory.offset
+        set_image(model, 0, picture.image(struct_size=size, cl_memory=1, hardware_buffer=1))
+
+
+# -- memory of OpenCL and Android ------------------------------------------------------------
+
+
+@opencl
+@pytest.mark.parametrize("format", ["rgba8", "nv12"])
+def test_a_buffer_of_the_application(compiled, application_library, format):
+    text = f"{format},{NORMALISED}"
+    path = compiled(text, **ADRENO)
+    application = OpenCL(application_library)
+    picture = Picture(format, 90, 61, gaps=(7, 5))
+    data = np.concatenate([np.zeros(12, np.uint8), *(plane.ravel() for plane in picture.planes)])
+    buffer = application.buffer(data)
+    options = {"cl_context": application.context, "cl_device": application.device}
+    with api.Model(path, opencl_library=application_library, **options) as model:
+        image = picture.image(cl_memory=buffer)
+        image.planes[0] = image.planes[1] = None
+        image.offsets[0] = 12
+        set_image(model, 0, image)
+        model.call("run")
+        (got,) = model.get_output(0)
+        wanted = expected(picture, ImageInput.parse("x", text), (WIDTH, HEIGHT), 3)
+        np.testing.assert_allclose(got, wanted, atol=LEVEL / 50)
+        image.offsets[0] += 8  # the gap behind the last row is not needed
+        with pytest.raises(api.CallError, match="a buffer of at least"):
+            set_image(model, 0, image)
+
+
+@opencl
+@pytest.mark.parametrize(("format", "order"), [("rgba8", 0x10B5), ("bgra8", 0x10B6)])
+def test_an_image_of_the_application(compiled, application_library, format, order):
+    text = f"{format},{NORMALISED}"
+    application = OpenCL(application_library)
+    picture = Picture(format, 90, 61)
+    pixels = picture.planes[0].reshape(61, 90, 4)
+    memory = application.picture(pixels, order)
+    options = {"cl_context": application.context, "cl_device": application.device}
+    with api.Model(
+        compiled(text, **ADRENO), opencl_library=application_library, **options
+    ) as model:
+        image = Image(struct_size=ctypes.sizeof(Image), width=90, height=61, cl_memory=memory)
+        set_image(model, 0, image)
+        model.call("run")
+        (got,) = model.get_output(0)
+        wanted = expected(picture, ImageInput.parse("x", text), (WIDTH, HEIGHT), 3)
+        np.testing.assert_allclose(got, wanted, atol=LEVEL / 50)
+        image.width = 91
+        with pytest.raises(api.CallError, match="or an image2d of CL_RGBA or CL_BGRA"):
+            set_image(model, 0, image)
+
+
+KERNELS = """
+__kernel void copy(__global const float* x, __global float* y) {}
+__kernel void picture(__global float* x, __constant int* g, __global const uchar* p) {}
+__kernel void picture_image(__global float* x, __constant int* g, __read_only image2d_t p) {}
+"""
+
+
+class HardwareBuffer(ctypes.Structure):
+    """`fake_hardware_buffer`: what stands for Android's."""
+
+    _fields_ = (
+        ("magic", ctypes.c_uint32),
+        ("is_image", ctypes.c_uint32),
+        ("width", ctypes.c_uint32),
+        ("height", ctypes.c_uint32),
+        ("bytes", ctypes.c_size_t),
+        ("pixels", ctypes.c_void_p),
+    )
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory) -> Path:
+    return build_fake(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="module")
+def fake_plan(tmp_path_factory) -> Path:
+    """A library for the fake driver, whose output is the picture."""
+    plan = Plan(KERNELS)
+    x, y = plan.buffer(4 * 3 * 12 * 8), plan.buffer(4 * 3 * 12 * 8)
+    plan.launch("copy", [x, y], (3 * 12 * 8,))
+    plan.input("x", (1, 3, 8, 12), x)
+    plan.output("y", (1, 3, 8, 12), y)
+    plan.picture("picture", "picture_image")
+    path = tmp_path_factory.mktemp("fake") / "libnet.so"
+    return runtime_build.link(path, plan.encode())
+
+
+ARM, QCOM = "cl_arm_import_memory", "cl_qcom_android_ahardwarebuffer_host_ptr"
+
+
+@pytest.mark.parametrize(
+    ("extension", "is_image"), [(ARM, True), (ARM, False), (QCOM, True), (None, True)]
+)
+def test_a_buffer_of_android(driver, fake_plan, extension, is_image):
+    fake = Fake(driver)
+    fake.set("EXTENSIONS", extension or "cl_khr_fp16")
+    picture = Picture("rgba8", 12, 8)
+    pixels = picture.planes[0]
+    buffer = HardwareBuffer(0x48415244, is_image, 12, 8, pixels.nbytes, pixels.ctypes.data)
+    image = Image(struct_size=ctypes.sizeof(Image), width=12, height=8)
+    image.hardware_buffer = ctypes.addressof(buffer)
+    try:
+        with api.Model(fake_plan, opencl_library=driver) as model:
+            if extension is None:
+                with pytest.raises(api.CallError, match="AHardwareBuffer_lock") as caught:
+                    set_image(model, 0, image)
+                assert caught.value.status == api.UNSUPPORTED
+                return
+            set_image(model, 0, image)
+            model.call("run")
+            (got,) = model.get_output(0)
+            wanted = pixels.reshape(8, 12, 4)[..., :3].transpose(2, 0, 1)
+            np.testing.assert_array_equal(got, wanted)
+            call = b"clImportMemoryARM" if extension == ARM else b"clCreateImage"
+            fake.fake_reset()
+            fake.fake_fail(call, ctypes.c_uint64(1), -6, False)
+            with pytest.raises(api.CallError, match="Importing the AHardwareBuffer"):
+                set_image(model, 0, image)
+        assert not fake.violations
+        assert not fake.live
+    finally:
+        fake.fake_fail(None, ctypes.c_uint64(0), 0, False)
+        fake.set("EXTENSIONS", None)
+
+
+def test_a_driver_that_fails_is_replaced(driver, tmp_path):
+    picture = Picture("rgba8", 4, 4)
+    plans = []
+    for kernels, names in (
+        (KERNELS, ("copy", "picture")),
+        (" ", ("tvmflow_copy", "tvmflow_picture")),
+    ):
+        plans.append(Plan(kernels))
+        x, y = plans[-1].buffer(4 * 48), plans[-1].buffer(4 * 48)
+        plans[-1].launch(names[0], [x, y], (48,) if plans[-1].source == KERNELS else (1,))
+        plans[-1].input("x", (1, 3, 4, 4), x)
+        plans[-1].output("y", (1, 3, 4, 4), y)
+        plans[-1].picture(names[1])
+    library = runtime_build.link(
+        tmp_path / "libnet.so", plans[0].encode(), cpu_plan=plans[1].encode()
+    )
+    fake = Fake(driver)
+    wanted = picture.red_green_blue().transpose(2, 0, 1)[None]
+    with api.Model(library, opencl_library=driver) as model:
+        set_image(model, 0, picture.image())
+        fake.fake_reset()
+        fake.fake_fail(b"clEnqueueNDRangeKernel", ctypes.c_uint64(1), -5, True)
+        with pytest.raises(api.CallError, match="the next call takes the CPU"):
+            set_image(model, 0, picture.image())
+        fake.fake_fail(None, ctypes.c_uint64(0), 0, False)
+        with pytest.raises(api.CallError, match="'x' has not been set"):
+            model.call("run")
+        set_image(model, 0, picture.image())
+        model.call("run")
+        assert model.library.tvmflow_backend_used(model.handle) == CPU
+        np.testing.assert_array_equal(model.get_output(0), wanted)
+
+
+@pytest.mark.oclgrind
+def test_oclgrind_finds_nothing(compiled, tmp_path):
+    paths = [
+        str(compiled(f"{format},fit={fit},{NORMALISED}", **backend))
+        for format, fit, backend in (
+            ("rgba8", "stretch", ADRENO),
+            ("nv12", "crop", MALI),
+            ("rgb8", "letterbox", HOST),
+        )
+    ]
+    log = tmp_path / "log"
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        "import standalone_api as api\n"
+        "from pictures import Picture, image_info, set_image\n"
+        "for path in sys.argv[1:]:\n"
+        "    with api.Model(path, opencl_library=None) as model:\n"
+        "        picture = Picture(image_info(model, 0)[0], 71, 23, gaps=(3, 1))\n"
+        "        for rotation in (0, 90, 180, 270):\n"
+        "            set_image(model, 0, picture.image(rotation=rotation))\n"
+        "            model.call('run')\n"
+        "        print('ran')\n"
+    )
+    command = ["oclgrind", "--data-races", "--check-api", "--log", log, sys.executable, script]
+    support = Path(api.__file__).parent
+    environment = {**os.environ, "PYTHONPATH": str(support), "TVMFLOW_OPENCL_LIBRARY": ""}
+    done = subprocess.run(
+        [*command, *paths], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["ran"] * 3, done.stderr
+    assert not log.exists() or not log.read_text()
+
+
+# -- Python ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["rgba8", "grey8", "nv21"])
+def test_arrays_are_pictures(compiled, format):
+    picture = Picture(format, 90, 62)
+    array = np.concatenate(picture.planes)
+    if format == "rgba8":
+        array = array.reshape(62, 90, 4)
+    with tvmflow.load(compiled(format, **ON_CPU)) as module:
+        got = module.run({"x": array})["y"][0]
+        wanted = expected(picture, ImageInput.parse("x", format), (WIDTH, HEIGHT), 3)
+        np.testing.assert_allclose(got, wanted, atol=LEVEL / 255)
+        x = np.random.default_rng(0).normal(size=(1, 3, HEIGHT, WIDTH)).astype(np.float32)
+        np.testing.assert_array_equal(module.run({"x": x})["y"], x)
+        with pytest.raises(InputError, match=f"of uint8, as {format} has it, got"):
+            module.run({"x": array[..., None].astype(np.int32)[..., :1].reshape(62, -1)})
+
+
+# -- what is refused -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"struct_size": 8}, "struct_size is sizeof"),
+        ({"width": 0}, "1 to 32767 pixels a side, got 0x61"),
+        ({"height": 40000}, "1 to 32767 pixels a side"),
+        ({"rotation": 45}, "0, 90, 180 or 270 degrees, got 45"),
+        ({"rotation": 360}, "0, 90, 180 or 270 degrees, got 360"),
+        ({"strides": (359, 0)}, "a stride of at least 360 bytes for rows of 90 pixels of rgba8"),
+        ({"bytes": (360 * 61 - 1, 0)}, "21960 bytes of plane 0 for 90x61 pixels.*got 21959"),
+        ({"strides": (2**31, 0)}, "reach beyond 2 GiB"),
+        ({"planes": (None, None)}, "got none"),
+        ({"cl_memory": 64}, "got more"),
+        ({"planes": (None, None), "cl_memory": 64}, "the network runs on the CPU"),
+        ({"planes": (None, None), "hardware_buffer": 64}, "the network runs on the CPU"),
+    ],
+)
+def test_pictures_that_are_refused(compiled, changes, text):
+    picture = Picture("rgba8", 90, 61)
+    image = picture.image()
+    for name, value in changes.items():
+        field = getattr(image, name)
+        setattr(image, name, type(field)(*value) if isinstance(value, tuple) else value)
+    with api.Model(compiled("rgba8", **ON_CPU)) as model:
+        set_image(model, 0, picture.image())
+        model.call("run")
+        before = model.get_output(0)
+        with pytest.raises(api.CallError, match=text):
+            set_image(model, 0, image)
+        # What was there is there still.
+        model.call("run")
+        np.testing.assert_array_equal(model.get_output(0), before)
+
+
+def test_calls_that_are_refused(compiled):
+    picture = Picture("rgba8", 90, 61)
+    with api.Model(compiled("rgba8,size=640x480", **ON_CPU)) as model:
+        assert image_info(model, 0) == ("rgba8", 640, 480)
+        with pytest.raises(api.CallError, match="640x480 pixels, as the library was compiled"):
+            set_image(model, 0, picture.image())
+        with pytest.raises(api.CallError, match="there is no input 1"):
+            set_image(model, 1, picture.image())
+        with pytest.raises(api.CallError, match="got NULL"):
+            set_image(model, 0, None)
+        with pytest.raises(api.CallError, match="struct_size is sizeof"):
+            model.call("image_input", 0, None)
+        model.call("start")
+        with pytest.raises(api.CallError, match="call tvmflow_wait first"):
+            set_image(model, 0, picture.image())
+
+
+def test_an_input_that_takes_none(tmp_path):
+    module = tvmflow.compile(network((1, 3, 8, 8)), format="standalone", target="llvm")
+    with api.Model(module.save(tmp_path / "libnet.so")) as model:
+        for call in (lambda: set_image(model, 0, Picture("rgba8", 8, 8).image()),
+                     lambda: image_info(model, 0), lambda: place(model, 0)):  # fmt: skip
+            with pytest.raises(api.CallError, match=r"takes no pictures.*--image-input x=rgba8"):
+                call()
+    module.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rgb", "the format is 'rgb'; expected one of rgba8"),
+        ("rgba8,fill=crop", "there is no key 'fill', only size, fit"),
+        ("rgba8,crop", "'crop' has no key"),
+        ("rgba8,fit=crop,fit=crop", "fit is there twice"),
+        ("rgba8,fit=cut", "fit is 'cut'; expected one of stretch, crop, letterbox"),
+        ("rgba8,size=640", "size is '640'; expected any, or width and height"),
+        ("rgba8,size=0x5", "size is '0x5'"),
+        ("rgba8,size=40000x5", "each up to 32767"),
+        ("rgba8,mean=1,2", "mean is '1,2'; expected one number, or three"),
+        ("rgba8,mean=nan", "mean is 'nan'"),
+        ("rgba8,std=0", "std is '0'; zero divides nothing"),
+        ("rgba8,rotate=45", "rotate is '45'"),
+        ("rgba8,pad=256", "pad is '256'; expected a level from 0 to 255"),
+        ("rgba8,pad=1,2,3", "pad is '1,2,3'"),
+        ("rgba8,range=2", "range is '2'"),
+        ("rgba8,luma=jpeg", "luma is 'jpeg'"),
+    ],
+)
+def test_texts_that_are_refused(text, message):
+    with pytest.raises(CompileError, match=message):
+        ImageInput.parse("x", text)
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "message"),
+    [
+        ((1, 3, 8, 8), {"image_inputs": {"y": "rgba8"}}, "has no input 'y' for pictures; it has x"),
+        ((2, 3, 8, 8), {}, "cannot take pictures: expected one picture of 1 or 3 channels"),
+        ((1, 4, 8, 8), {}, "cannot take pictures"),
+        ((1, 3, 8), {}, "cannot take pictures"),
+        ((1, 1, 8, 8), {"image_inputs": {"x": "rgba8,mean=1,2,3"}}, "the network one channel"),
+        ((1, 3, 8, 8), {"format": "tvm"}, "asked for in the format tvm"),
+    ],
+)
+def test_networks_that_are_refused(shape, options, message):
+    options = {"format": "standalone", "target": "llvm", "image_inputs": {"x": "rgba8"}, **options}
+    with pytest.raises(TvmflowError, match=message):
+        tvmflow.compile(network(shape), **options)

@@ -1,0 +1,376 @@
+"""Pictures as inputs: how they are asked for, and the kernel that puts one into the network.
+
+A picture is converted, turned upright, resized and normalised by one kernel, which writes what the
+network's first kernel reads: a buffer, or a texture.  `native/standalone/picture.c` tells the
+kernel where the picture goes (`_GEOMETRY`), `native/standalone/picture_cpu.c` is the same for
+a CPU.  The filter is Pillow's ``BILINEAR``: a triangle, which widens where a picture shrinks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...errors import CompileError
+from ...ir.tensors import TensorInfo
+
+#: Formats of pictures, in the order of `tvmflow_image_format`.
+IMAGE_FORMATS = ("rgba8", "bgra8", "rgb8", "grey8", "nv12", "nv21")
+#: How a picture fills the network's input, in the order of `tf_fit`.
+FITS = ("stretch", "crop", "letterbox")
+#: Forms of boxes, in the order of `tf_box_form`.
+BOX_FORMS = ("xyxy", "yxyx", "xywh", "cxcywh")
+_ARRANGEMENTS = ("NCHW", "NHWC", "NCHW4c")
+#: As in `native/standalone/plan.h`.
+LARGEST_PICTURE = 32767
+_EXAMPLE = (
+    "Write a format with what differs from the defaults behind it, such as "
+    "rgba8,fit=letterbox,mean=0.485,0.456,0.406,std=0.229,0.224,0.225."
+)
+
+
+@dataclass(frozen=True)
+class ImageInput:
+    """What pictures of an input are, and what becomes of their levels.
+
+    A number of the network is ``(level / range - mean) / std``.
+    """
+
+    format: str
+    size: tuple[int, int] | None = None  #: Width and height in memory; ``None``: any.
+    fit: str = "stretch"
+    rotate: int = 0  #: Degrees clockwise, besides the picture's own rotation.
+    mean: tuple[float, ...] = (0.0,)  #: Of all channels, or of each in the network's order.
+    std: tuple[float, ...] = (1.0,)
+    range: float = 255.0  #: 255: levels are divided by it; 1: they are from 0 to 255.
+    order: str = "rgb"  #: Or ``bgr``: of the network's channels.
+    pad: float = 114.0  #: Level around a picture with ``fit=letterbox``.
+    luma: str = "full"  #: Or ``video``: nv12's and nv21's levels begin at 16.
+
+    @classmethod
+    def parse(cls, name: str, text: str) -> ImageInput:
+        """Read ``FORMAT,KEY=VALUE,...``; values with commas are lists.
+
+        Raises `CompileError` for a key or value that there is not.
+        """
+        pieces = [piece.strip() for piece in text.split(",")]
+        given: dict[str, list[str]] = {}
+        last = ""
+        for piece in pieces[1:]:
+            key, equals, value = piece.partition("=")
+            if equals and key in given:
+                raise _refuse(name, f"{key} is there twice")
+            if equals:
+                last, given[key] = key, [value]
+            elif last:
+                given[last].append(piece)
+            else:
+                raise _refuse(name, f"{piece!r} has no key")
+        values: dict[str, Any] = {"format": _choice(name, "the format", pieces[0], IMAGE_FORMATS)}
+        for key, texts in given.items():
+            if key not in _KEYS:
+                raise _refuse(name, f"there is no key {key!r}, only {', '.join(_KEYS)}")
+            values[key] = _KEYS[key](name, key, texts)
+        return cls(**values)
+
+    def levels(self, channels: int) -> tuple[list[float], list[float]]:
+        """``scale`` and ``shift`` of each channel: a number is ``level * scale + shift``."""
+        pairs = [(v * channels)[:channels] for v in (self.mean, self.std)]
+        scale = [1 / (self.range * std) for std in pairs[1]]
+        return scale, [-mean / std for mean, std in zip(*pairs, strict=True)]
+
+
+def _refuse(name: str, why: str) -> CompileError:
+    return CompileError(f"The pictures of input {name!r}: {why}.", remedy=_EXAMPLE)
+
+
+def _choice(name: str, what: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise _refuse(name, f"{what} is {value!r}; expected one of {', '.join(known)}")
+    return value
+
+
+def _chosen(*known: str) -> Callable[[str, str, list[str]], str]:
+    return lambda name, key, texts: _choice(name, key, ",".join(texts), known)
+
+
+def _numbers(name: str, key: str, texts: list[str]) -> tuple[float, ...]:
+    try:
+        values = tuple(map(float, texts))
+    except ValueError:
+        values = ()
+    # Beyond the fifth part of what single precision has, sums of it overflow.
+    if len(values) not in (1, 3) or not all(abs(v) < 1e37 for v in values):
+        raise _refuse(name, f"{key} is {','.join(texts)!r}; expected one number, or three")
+    if key == "std" and not all(abs(v) > 1e-30 for v in values):
+        raise _refuse(name, f"{key} is {','.join(texts)!r}; zero divides nothing")
+    return values
+
+
+def _level(name: str, key: str, texts: list[str]) -> float:
+    (value,) = _numbers(name, key, texts)[:1] if len(texts) == 1 else (-1.0,)
+    if not 0 <= value <= 255:
+        raise _refuse(name, f"{key} is {','.join(texts)!r}; expected a level from 0 to 255")
+    return value
+
+
+def _size(name: str, key: str, texts: list[str]) -> tuple[int, int] | None:
+    text = ",".join(texts)
+    if text == "any":
+        return None
+    width, x, height = text.partition("x")
+    if x and width.isdecimal() and height.isdecimal():
+        size = int(width), int(height)
+        if all(0 < extent <= LARGEST_PICTURE for extent in size):
+            return size
+    raise _refuse(
+        name, f"{key} is {text!r}; expected any, or width and height as in 640x480, "
+        f"each up to {LARGEST_PICTURE}",
+    )  # fmt: skip
+
+
+_KEYS: dict[str, Callable[[str, str, list[str]], object]] = {
+    "size": _size,
+    "fit": _chosen(*FITS),
+    "rotate": lambda *given: int(_chosen("0", "90", "180", "270")(*given)),
+    "mean": _numbers,
+    "std": _numbers,
+    "range": lambda *given: float(_chosen("1", "255")(*given)),
+    "order": _chosen("rgb", "bgr"),
+    "pad": _level,
+    "luma": _chosen("full", "video"),
+}
+
+
+def arrangement(info: TensorInfo) -> tuple[str, int] | None:
+    """Where an input's channels are, and how many; ``None``: it is no picture."""
+    shape = info.logical_shape or info.shape
+    if len(shape) != 4 or shape[0] != 1 or info.dtype not in ("float32", "float16", "uint8"):
+        return None
+    if max(shape) > LARGEST_PICTURE:
+        return None
+    if shape[1] in (1, 3):
+        return "NCHW" if info.logical_shape is None else "NCHW4c", shape[1]
+    return ("NHWC", shape[3]) if shape[3] in (1, 3) and info.logical_shape is None else None
+
+
+def check_image_inputs(asked: Mapping[str, str], inputs: tuple[TensorInfo, ...]) -> None:
+    """Raise a `CompileError` for an input that does not exist, or cannot be a picture."""
+    known = {info.name: info for info in inputs}
+    for name, text in asked.items():
+        if name not in known:
+            raise CompileError(
+                f"The model has no input {name!r} for pictures; it has {', '.join(known)}.",
+                remedy="Give the name of an input of the ONNX model.",
+            )
+        found = arrangement(known[name])
+        if found is None:
+            raise CompileError(
+                f"The input {known[name]} cannot take pictures: expected one picture of 1 or 3 "
+                "channels, NCHW or NHWC, of float32, float16 or uint8.",
+                remedy="Set open extents with `shapes`, or leave it out of `image_inputs`.",
+            )
+        spec = ImageInput.parse(name, text)
+        for key in ("mean", "std"):
+            if len(getattr(spec, key)) not in (1, found[1]):
+                raise _refuse(name, f"{key} has three numbers, and the network one channel")
+
+
+# -- the kernels of OpenCL -------------------------------------------------------------------
+
+#: `tf_geometry` of native/standalone/picture.h.
+_GEOMETRY = """\
+#ifndef TVMFLOW_GEOMETRY
+#define TVMFLOW_GEOMETRY
+typedef struct {
+  int2 size, from, to, upright, first, column, row, offset, stride;
+  float2 origin, step;
+} tvmflow_geometry;
+#endif
+"""
+_KERNEL = """\
+__kernel void {name}({output}, __constant const tvmflow_geometry* restrict g, {picture}) {{
+  const int2 at = (int2)(get_global_id(0), get_global_id(1));
+  if (at.x >= g->size.x || at.y >= g->size.y) return;
+  float4 level = (float4)({pad});
+  if (all(at >= g->from) && all(at < g->to)) {{
+    const float2 center = g->origin + (convert_float2(at - g->from) + 0.5f) * g->step;
+    const float2 reach = fmax(g->step, 1.0f);
+    const int2 begin = max(convert_int2(center - reach + 0.5f), 0);
+    const int2 end = min(convert_int2(center + reach + 0.5f), g->upright);
+    float4 sum = 0.0f;
+    float weights = 0.0f;
+    for (int y = begin.y; y < end.y; ++y) {{
+      float4 line = 0.0f;
+      float line_weights = 0.0f;
+      for (int x = begin.x; x < end.x; ++x) {{
+        const float weight = fmax(1.0f - fabs(x - center.x + 0.5f) / reach.x, 0.0f);
+        const int2 p = g->first + x * g->column + y * g->row;
+{pixel}
+        line += weight * pixel;
+        line_weights += weight;
+      }}
+      const float weight = fmax(1.0f - fabs(y - center.y + 0.5f) / reach.y, 0.0f);
+      sum += weight * line;
+      weights += weight * line_weights;
+    }}
+    level = sum / weights;
+  }}
+{store}
+}}
+"""
+_PLANE = "picture + g->offset.{c} + p.y{half} * g->stride.{c} + p.x{half} * {bytes}"
+_LUMA = {
+    "full": """\
+        const float luma = *({y}), u = ({uv})[{u}] - 128.0f, v = ({uv})[{v}] - 128.0f;""",
+    "video": """\
+        const float luma = (*({y}) - 16.0f) * (255.0f / 219.0f);
+        const float u = (({uv})[{u}] - 128.0f) * (255.0f / 224.0f);
+        const float v = (({uv})[{v}] - 128.0f) * (255.0f / 224.0f);""",
+}
+_FROM_LUMA = """
+        const float4 pixel = clamp(
+            (float4)(luma + 1.402f * v, luma - 0.344136f * u - 0.714136f * v, luma + 1.772f * u,
+                     0.0f), 0.0f, 255.0f);"""
+_IMAGE_PIXEL = """\
+        const float4 pixel = 255.0f * read_imagef(picture, p);"""
+
+
+def _pixel(spec: ImageInput) -> str:
+    """Statements that define ``pixel``: red, green, blue."""
+    if spec.format in ("nv12", "nv21"):
+        u = int(spec.format == "nv21")
+        planes = {
+            "y": _PLANE.format(c="x", half="", bytes=1),
+            "uv": _PLANE.format(c="y", half=" / 2", bytes=2),
+        }
+        return _LUMA[spec.luma].format(**planes, u=u, v=1 - u) + _FROM_LUMA
+    size, lanes = {"rgba8": (4, "xyzw"), "bgra8": (4, "zyxw"), "rgb8": (3, ""), "grey8": (1, "")}[
+        spec.format
+    ]
+    plane = _PLANE.format(c="x", half="", bytes=size)
+    begin = f"        __global const uchar* const from = {plane};\n"
+    if size == 4:
+        return begin + f"        const float4 pixel = convert_float4(vload4(0, from).{lanes});"
+    value = "(float4)(from[0], from[1], from[2], 0.0f)" if size == 3 else "(float4)(*from)"
+    return begin + f"        const float4 pixel = {value};"
+
+
+def _store(spec: ImageInput, info: TensorInfo, scope: str | None) -> tuple[str, str]:
+    """The parameter of the output, and the statements that write ``level`` to it."""
+    # It knows TVM, which those who only run a library do without.
+    from ...ir.scope import is_half, is_texture
+
+    found = arrangement(info)
+    assert found is not None
+    order, channels = found
+    scale, shift = spec.levels(channels)
+    if channels == 1:
+        grey = "level.x" if spec.format == "grey8" else (
+            "0.299f * level.x + 0.587f * level.y + 0.114f * level.z"
+        )  # fmt: skip
+        lines = [f"  const float value = ({grey}) * {_f(scale[0])} + {_f(shift[0])};"]
+        values = ["value"]
+    else:
+        lanes = "xyzw" if spec.order == "rgb" else "zyxw"
+        factors, terms = (", ".join(map(_f, (*v, 0.0))) for v in (scale, shift))
+        lines = [f"  const float4 value = level.{lanes} * (float4)({factors}) + (float4)({terms});"]
+        values = ["value.x", "value.y", "value.z"]
+    stored = "float16" if scope is not None and is_half(scope) else info.dtype
+    if order == "NCHW4c":
+        four = "value" if channels == 3 else "(float4)(value, 0.0f, 0.0f, 0.0f)"
+        if scope is not None and is_texture(scope):
+            lines.append(f"  write_imagef(to, (int4)(at, 0, 0), {four});")
+            return "__write_only image2d_array_t to", "\n".join(lines)
+        store = "vstore_half4" if stored == "float16" else "vstore4"
+        lines.append(f"  {store}({four}, at.y * g->size.x + at.x, to);")
+    else:
+        lines.append("  const int place = at.y * g->size.x + at.x;")
+        for channel, value in enumerate(values):
+            place = f"place * {channels} + {channel}"
+            if order == "NCHW":
+                place = f"{channel} * g->size.x * g->size.y + place"
+            if stored == "float16":
+                lines.append(f"  vstore_half({value}, {place}, to);")
+            else:
+                kept = f"convert_uchar_sat_rte({value})" if stored == "uint8" else value
+                lines.append(f"  to[{place}] = {kept};")
+    kind = {"float32": "float", "float16": "half", "uint8": "uchar"}[stored]
+    return f"__global {kind}* restrict to", "\n".join(lines)
+
+
+def _f(value: float) -> str:
+    return f"{float(value)!r}f"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of a plan: the input it becomes, and the kernels that do it."""
+
+    input: int
+    spec: ImageInput
+    arrangement: str
+    channels: int
+    kernel: str
+    image_kernel: str = ""  #: Reads an image of OpenCL; "" where there is none.
+
+    def record(self) -> dict[str, object]:
+        """The fields of `tf_picture` that need no strings and no program."""
+        scale, shift = (v + [0.0] * (3 - len(v)) for v in self.spec.levels(self.channels))
+        width, height = self.spec.size or (0, 0)
+        return {
+            "input": self.input,
+            "format": IMAGE_FORMATS.index(self.spec.format),
+            "fit": FITS.index(self.spec.fit),
+            "rotation": self.spec.rotate,
+            "width": width,
+            "height": height,
+            "arrangement": _ARRANGEMENTS.index(self.arrangement),
+            "channels": self.channels,
+            "swapped": int(self.spec.order == "bgr"),
+            "video": int(self.spec.luma == "video"),
+            "padding": self.spec.pad,
+            "scale": scale,
+            "shift": shift,
+        }
+
+
+#: The function of the C runtime (native/standalone/cpu.c) that does the same.
+CPU_PICTURE = "tvmflow_picture"
+
+
+def make_picture(
+    number: int, info: TensorInfo, scope: str | None, text: str, *, images: bool
+) -> tuple[Picture, dict[str, str]]:
+    """The picture of an input, and OpenCL C of its kernels by their names.
+
+    ``images``: the device has them, so that a picture may be one.
+    """
+    spec = ImageInput.parse(info.name, text)
+    found = arrangement(info)
+    assert found is not None, info
+    picture = Picture(number, spec, *found, kernel=f"tvmflow_picture{number}_kernel")
+    output, store = _store(spec, info, scope)
+    sources = {
+        picture.kernel: _GEOMETRY
+        + _KERNEL.format(
+            name=picture.kernel,
+            output=output,
+            picture="__global const uchar* restrict picture",
+            pad=_f(spec.pad),
+            pixel=_pixel(spec),
+            store=store,
+        )
+    }
+    if images and spec.format in ("rgba8", "bgra8"):
+        picture = replace(picture, image_kernel=f"tvmflow_picture{number}_image_kernel")
+        sources[picture.image_kernel] = _GEOMETRY + _KERNEL.format(
+            name=picture.image_kernel,
+            output=output,
+            picture="__read_only image2d_t picture",
+            pad=_f(spec.pad),
+            pixel=_IMAGE_PIXEL,
+            store=store,
+        )
+    return picture, sources
