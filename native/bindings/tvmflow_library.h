@@ -36,8 +36,9 @@
   X(start)                                                                                         \
   X(wait)                                                                                          \
   X(profile)                                                                                       \
-  X(self_test) X(shape_count) X(shape) X(choose_shape) X(set_shape) X(backend_used) X(image_input) \
-      X(set_image) X(image_place)
+  X(self_test)                                                                                     \
+  X(shape_count) X(shape) X(choose_shape) X(set_shape) X(backend_used) X(image_input) X(set_image) \
+      X(image_place)
 
 // `create` is `tvmflow_create` of this library, and so on.
 typedef struct tvmflow_library {
