@@ -27,6 +27,7 @@ FULL = CompileOptions(
     knobs={"pool": {"tile_h": 2}},
     journals=("mine.journal",),
     keep_layout={"x": "nchw4c"},
+    results={"y": "softmax+topk:5@-1"},
     format="standalone",
     embed_limit_bytes=1000,
 )

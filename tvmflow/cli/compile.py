@@ -43,6 +43,8 @@ COMPILE_EXAMPLES = """
       one library for an Android app: network, kernels and runtime with a C interface
   tvmflow compile detector.onnx --ops my_ops.py
       with nodes of the domain ai.tvmflow that my_ops.py defines
+  tvmflow compile net.onnx --result scores=softmax+topk:5
+      the five largest probabilities, with their indices as an output scores_indices
   tvmflow compile net.onnx --target llvm --dump-ir ir/
       for the CPU, with the program after each stage in the folder ir
 """

@@ -154,6 +154,14 @@ SHARED: dict[str, Any] = {
         "Bound of a size that is known only at run time, by the name of the node that makes it, or "
         "of its result, where the worst case is larger than needed; repeatable.",
     ],
+    "result": Annotated[
+        list[str] | None,
+        "NAME=WHAT",
+        "What an output is instead: softmax, argmax (the index of the largest element), topk:K "
+        "(the K largest, falling, and their indices as an output NAME_indices), softmax+argmax or "
+        "softmax+topk:K; indices are int32. It is along axis 1 of four and the last of others, or "
+        "along the axis behind @, as in argmax@2; repeatable.",
+    ],
     "storage": Annotated[
         str,
         words(*STORAGES),
@@ -394,6 +402,14 @@ def parse_at(texts: list[str] | None) -> dict[str, list[tuple[int, ...]]]:
     return found
 
 
+def parse_results(texts: list[str] | None) -> dict[str, str]:
+    """Read ``NAME=softmax`` options.
+
+    Raises `typer.BadParameter` if one is not of that form, or a name comes twice.
+    """
+    return _read_named(texts, "NAME=WHAT, such as scores=softmax", "result")
+
+
 def parse_keep_layout(texts: list[str] | None) -> dict[str, str]:
     """Read ``NAME=nchw4c`` options.
 
@@ -431,6 +447,7 @@ _SPELT = {
     "image_inputs": "image_input",
     "shapes": "shape",
     "bounds": "bound",
+    "results": "result",
     "journals": "journal",
     "embed_limit_bytes": "embed_limit",
 }
@@ -441,6 +458,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "shapes": parse_open_shapes,
     "at": parse_at,
     "bounds": parse_bounds,
+    "results": parse_results,
     "keep_layout": parse_keep_layout,
     "image_inputs": parse_image_inputs,
     "embed_limit_bytes": lambda megabytes: megabytes * 10**6,

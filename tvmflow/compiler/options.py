@@ -24,6 +24,7 @@ from ..devices.target import TargetSpec, check_choice, with_dtype, with_storage
 from ..errors import CompileError, TargetError
 from ..ir.extents import OPEN, THE_OPEN_INPUT, Extent
 from ..module.standalone.pictures import ImageInput
+from ..ir.results import parse_result
 from ..runtime.json_types import JsonMapping, JsonObject
 from ..tuning_logs import find_journal
 
@@ -202,6 +203,12 @@ class CompileOptions:
     #: by the names of the nodes whose results have such a size, or of these results.  A run that
     #: needs more raises an error.
     bounds: Mapping[str, int] = field(default_factory=dict)
+    #: What outputs are instead, by name: ``softmax``; ``argmax``, the int32 index of the largest
+    #: element; ``topk:5``, the five largest in falling order, with their int32 indices in a further
+    #: output ``NAME_indices``; or a softmax and one of these, ``softmax+topk:5``.  They are along
+    #: the axis of classes, which is the second of four and the last of others; ``argmax@2`` names
+    #: another.
+    results: Mapping[str, str] = field(default_factory=dict)
     #: Where tensors between primary functions are kept: ``texture`` or ``buffer``, or ``auto``,
     #: which decides for each tensor by what the device gains.
     storage: str = "auto"
@@ -255,6 +262,7 @@ class CompileOptions:
             },
             "at": _listed(self.at),
             "bounds": _checked_bounds(self.bounds),
+            "results": dict(self.results or {}),
             "storage_overrides": STORAGE_OVERRIDES.checked(self.storage_overrides),
             "algorithms": CONVOLUTION_ALGORITHMS.checked(self.algorithms),
             "knobs": KNOBS.checked(self.knobs),
@@ -266,6 +274,8 @@ class CompileOptions:
             object.__setattr__(self, name, value)
         for name, text in self.image_inputs.items():
             ImageInput.parse(name, text)
+        for name, what in self.results.items():
+            parse_result(name, what)
 
     def resolve(self) -> TargetSpec:
         """The target to compile for: ``auto`` asks the devices of this machine.

@@ -26,6 +26,8 @@ from ..codegen.tir_pipeline import stages as tir_stages
 from ..devices.target import TargetSpec
 from ..errors import CompileError, TvmflowError
 from ..frontend import ImportedModel, load_model
+from ..frontend.results import with_results
+from ..frontend.source import open_model
 from ..graph.attention import fuse_attention
 from ..graph.cuda_graph import CaptureGraph, StageBoundary
 from ..graph.gates import KeepGatesApart
@@ -64,7 +66,8 @@ WEIGHTS = "tvmflow.weights"
 
 def import_model(job: Compilation) -> None:
     """ONNX to Relax, with static shapes and constant weights."""
-    source, options = job.parsed or job.source, job.options
+    options = job.options
+    source = job.parsed or with_results(open_model(job.source), options.results)
     job.model = load_model(
         source, options.static_shapes or None, bounds=options.bounds,
         has_machine=not (job.standalone or options.cuda_graph),

@@ -22,6 +22,7 @@ from ..devices.target import TargetSpec
 from ..errors import CompileError, ShapeError
 from ..frontend.batch import BatchProof, prove_independence
 from ..frontend.load import expand_shapes
+from ..frontend.results import with_results
 from ..frontend.source import Source, open_model
 from ..frontend.variants import Expansion, is_open
 from ..graph.memory import shared_rooms
@@ -54,7 +55,7 @@ def expand_variants(job: Compilation) -> list[Compilation]:
     options = job.options
     if not is_open(options.shapes, options.at):
         return []
-    source = open_model(job.source)
+    source = with_results(open_model(job.source), options.results)
     expansion = expand_shapes(source, options.shapes, options.extents_by_input)
     if len(expansion.variants) == 1:
         job.options = replace(options, shapes=dict(expansion.variants[0]), at={})

@@ -35,7 +35,7 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     inputs do not become static.
     """
     model = source.model
-    opset = _check_versions(model)
+    opset = check_versions(model)
     _check_content(model.graph)
     if opset < OLDEST_OPSET:
         model, opset = upgraded(model, opset), OLDEST_OPSET
@@ -118,7 +118,7 @@ def _check_packed(graph: onnx.GraphProto) -> None:
             )
 
 
-def _check_versions(model: onnx.ModelProto) -> int:
+def check_versions(model: onnx.ModelProto) -> int:
     """Return the version of the operator set, if it and the file format are supported."""
     newest_opset, newest_ir = onnx.defs.onnx_opset_version(), onnx.IR_VERSION
     convert = "onnx.version_converter converts a model to another operator set"

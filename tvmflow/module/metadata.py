@@ -91,7 +91,7 @@ FUSION = record(
 #: What both forms of modules say.
 _COMMON = {
     **dict.fromkeys(("name", "target", "device", "host", "tvmflow", "tvm"), text),
-    "options": named(anything),
+    "options": record({}, {"results": named(text)}),
     "stage_ms": named(number),
 }
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     import onnxruntime
     from onnx.reference import ReferenceEvaluator
 
+    from ..frontend.source import Source
+
     Arrays = Mapping[str, np.ndarray]
 
 T = TypeVar("T")
@@ -126,7 +128,8 @@ def verify(
     values = dict(inputs) if inputs is not None else random_inputs(module, seed)
     logical = all_to_logical(module.inputs, values)
     names = [info.name for info in module.outputs]
-    reference, name = run_reference(model, logical, names)
+    wanted = module.metadata.get("options", {}).get("results")
+    reference, name = run_reference(model, logical, names, wanted)
     results = {
         key: np.asarray(result)
         for key, result in all_to_logical(module.outputs, dict(module(values).items())).items()
@@ -137,7 +140,7 @@ def verify(
     outputs = _compare_all(results, reference, allowed)
     differs: dict[str, float] = {}
     if not all(output.passed for output in outputs):
-        allowed, differs = _with_noise(Path(model), logical, reference, allowed, half)
+        allowed, differs = _with_noise(Path(model), logical, reference, allowed, half, wanted)
         outputs = _compare_all(results, reference, allowed)
     undecided = tuple(
         output.name
@@ -146,7 +149,7 @@ def verify(
     )
     found = [disagreement(key, result, reference[key]) for key, result in results.items()]
     if any(found):
-        found.append(origin(model, logical, half=half))
+        found.append(origin(model, logical, half=half, results=wanted))
     return Report(outputs, name, tuple(filter(None, found)), undecided)
 
 
@@ -164,21 +167,42 @@ def _compare_all(
     return tuple(compare(k, result, reference[k], allowed[k]) for k, result in results.items())
 
 
+def _opened(model: Path | onnx.ModelProto, results: Mapping[str, str] | None) -> Source:
+    """Open a model whose outputs are what `results` of the options says of them."""
+    from ..frontend.results import with_results
+    from ..frontend.source import open_model
+
+    return with_results(open_model(model), results)
+
+
+def _read(
+    path: Path, results: Mapping[str, str] | None, *, external: bool = False
+) -> onnx.ModelProto:
+    """Read such a model with its large weights, and those in files of their own if asked for."""
+    import onnx
+
+    return _opened(onnx.load(path, load_external_data=external), results).model
+
+
 def run_reference(
-    model: str | os.PathLike[str], inputs: Arrays, outputs: list[str]
+    model: str | os.PathLike[str],
+    inputs: Arrays,
+    outputs: list[str],
+    results: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, np.ndarray], str]:
     """Run an ONNX file with ONNX Runtime on the CPU, or with ONNX's evaluator.
 
-    Inputs are arrays by name, outputs the names of those wanted.  Returns these by name, and name
-    and version of the reference.  Raises what `verify` raises.
+    Inputs are arrays by name, outputs the names of those wanted, which are what ``results`` of the
+    options says of them.  Returns these by name, and name and version of the reference.  Raises
+    what `verify` raises.
     """
     path = Path(model)
     if not path.is_file():
         found = "it is a folder" if path.is_dir() else "there is no such file"
         raise ModelError(f"Reading the model {path} failed: {found}.", remedy="Check the name.")
-    from ..frontend.source import check_external_files, open_model
+    from ..frontend.source import check_external_files
 
-    source = open_model(path)
+    source = _opened(path, results)
     check_external_files(source)
     if has_custom_operators(source.model):
         import onnx
@@ -186,11 +210,12 @@ def run_reference(
 
         name = f"ONNX {onnx.__version__}'s reference evaluator"
         session = _attempt(
-            f"Loading {path} in {name}", lambda: _evaluator(inline_local_functions(onnx.load(path)))
+            f"Loading {path} in {name}",
+            lambda: _evaluator(inline_local_functions(_read(path, results, external=True))),
         )
         known: Sequence[list[str]] = session.input_names, session.output_names
     else:
-        session = _open_session(path)
+        session = _open_session(path, _read(path, results) if results else None)
         import onnxruntime
 
         name = f"ONNX Runtime {onnxruntime.__version__}"
@@ -315,7 +340,13 @@ def disagreement(name: str, got: np.ndarray, reference: np.ndarray) -> str | Non
     )
 
 
-def origin(model: str | os.PathLike[str], inputs: Arrays, *, half: bool) -> str | None:
+def origin(
+    model: str | os.PathLike[str],
+    inputs: Arrays,
+    *,
+    half: bool,
+    results: Mapping[str, str] | None = None,
+) -> str | None:
     """Say which node of an ONNX file yields NaN or an infinity first, in the reference.
 
     With `half` the module stores tensors in 16 bits: the first number that is infinite there
@@ -325,10 +356,10 @@ def origin(model: str | os.PathLike[str], inputs: Arrays, *, half: bool) -> str 
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             return f"Input {name!r} has NaN or infinity."
     try:
-        results = _every_result(Path(model), inputs)
+        found = _every_result(Path(model), inputs, results)
     except Exception:  # noqa: BLE001 (another comparison stands already; this only explains it)
         return None
-    for node, name, array in results:
+    for node, name, array in found:
         where = f"the result {name!r} of the node {node.name or name!r} ({node.op_type})"
         if not np.isfinite(array).all():
             kind = "NaN" if np.isnan(array).any() else "infinity"
@@ -342,14 +373,17 @@ def origin(model: str | os.PathLike[str], inputs: Arrays, *, half: bool) -> str 
     return "No tensor in the reference has NaN or infinity."
 
 
-def _every_result(path: Path, inputs: Arrays) -> list[tuple[onnx.NodeProto, str, np.ndarray]]:
+def _every_result(
+    path: Path, inputs: Arrays, results: Mapping[str, str] | None
+) -> list[tuple[onnx.NodeProto, str, np.ndarray]]:
     """Run a model with the reference; return all nodes' floats in the order of the nodes."""
     import onnx
 
-    loaded = onnx.load(path, load_external_data=False)
+    loaded = _read(path, results)
     if has_custom_operators(loaded):
+        evaluator = _evaluator(_read(path, results, external=True))
         with np.errstate(all="ignore"):
-            arrays = _evaluator(onnx.load(path)).run(None, dict(inputs), intermediate=True)
+            arrays = evaluator.run(None, dict(inputs), intermediate=True)
     else:
         known = {output.name for output in loaded.graph.output}
         names = [name for node in loaded.graph.node for name in node.output if name]
@@ -366,7 +400,12 @@ def _every_result(path: Path, inputs: Arrays) -> list[tuple[onnx.NodeProto, str,
 
 
 def _with_noise(
-    path: Path, inputs: Arrays, reference: Arrays, allowed: dict[str, Tolerance], half: bool
+    path: Path,
+    inputs: Arrays,
+    reference: Arrays,
+    allowed: dict[str, Tolerance],
+    half: bool,
+    results: Mapping[str, str] | None,
 ) -> tuple[dict[str, Tolerance], dict[str, float]]:
     """Return the tolerances of outputs, wider by what ONNX Runtime's own results differ, and that.
 
@@ -381,15 +420,14 @@ def _with_noise(
     integers must be equal.
     """
     from ..frontend.nested import all_nodes
-    from ..frontend.source import open_model
 
-    source = open_model(path).model
+    source = _opened(path, results).model
     if has_custom_operators(source):
         return allowed, {}
     names = {node.op_type for node in all_nodes(source.graph.node)}
     # Quantized networks round to integers inside.
     rounds = any(n in ("QuantizeLinear", "DynamicQuantizeLinear") or "QLinear" in n for n in names)
-    differs = _noise(path, inputs, list(reference), half and not rounds)
+    differs = _noise(path, inputs, list(reference), half and not rounds, results)
     if rounds:
         steps = {key: step_of(source, key) for key in allowed}
         wider = {k: widened(t, reference[k], differs[k], steps[k]) for k, t in allowed.items()}
@@ -414,7 +452,13 @@ def _neighbour(array: np.ndarray, rng: np.random.Generator, half: bool) -> np.nd
     return np.where((toward == 0) | ~np.isfinite(array), array, there)
 
 
-def _noise(path: Path, inputs: Arrays, outputs: Sequence[str], half: bool) -> dict[str, float]:
+def _noise(
+    path: Path,
+    inputs: Arrays,
+    outputs: Sequence[str],
+    half: bool,
+    results: Mapping[str, str] | None,
+) -> dict[str, float]:
     """Return the largest difference between ONNX Runtime's results, by output."""
     import onnx
     from onnx.numpy_helper import from_array, to_array
@@ -422,7 +466,7 @@ def _noise(path: Path, inputs: Arrays, outputs: Sequence[str], half: bool) -> di
     from ..frontend.nested import all_nodes
 
     rng = np.random.default_rng(0)
-    model = onnx.load(path, load_external_data=False)
+    model = _read(path, results)
     shaping = (n for n in all_nodes(model.graph.node) if n.op_type in _SHAPING)
     fixed = {name for node in shaping for name in node.input} | _of_integers(model)
     moving = [

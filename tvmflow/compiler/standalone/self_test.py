@@ -116,12 +116,12 @@ def reference_outputs(
                 if not isinstance(path, (str, os.PathLike)):
                     path = Path(folder, "model.onnx")
                     onnx.save(job.source, path)
-                found, source = run_reference(path, logical, names)
+                found, source = run_reference(path, logical, names, job.options.results)
                 return sizes.whole(found), source
         except (TvmflowError, ValueError) as error:
             logger.info("ONNX Runtime gives no reference for the self-test: %s", error)
     from ..pipeline import compile as compile_network
 
-    shapes, bounds = job.options.shapes, job.options.bounds
-    with compile_network(job.source, target="llvm", shapes=shapes, bounds=bounds) as module:
+    kept = {name: getattr(job.options, name) for name in ("shapes", "bounds", "results")}
+    with compile_network(job.source, target="llvm", **kept) as module:
         return sizes.whole(dict(module(logical).items())), "tvmflow's llvm target"
