@@ -23,8 +23,8 @@ from ..devices.choices import (
 from ..devices.target import TargetSpec, check_choice, with_dtype, with_storage
 from ..errors import CompileError, TargetError
 from ..ir.extents import OPEN, THE_OPEN_INPUT, Extent
+from ..ir.results import parse_boxes, parse_result
 from ..module.standalone.pictures import ImageInput
-from ..ir.results import parse_result
 from ..runtime.json_types import JsonMapping, JsonObject
 from ..tuning_logs import find_journal
 
@@ -207,7 +207,9 @@ class CompileOptions:
     #: element; ``topk:5``, the five largest in falling order, with their int32 indices in a further
     #: output ``NAME_indices``; or a softmax and one of these, ``softmax+topk:5``.  They are along
     #: the axis of classes, which is the second of four and the last of others; ``argmax@2`` names
-    #: another.
+    #: another.  Or boxes, of a network that takes a picture, in pixels of the picture: ``boxes:``
+    #: with the form in which the network gives them, ``xyxy``, ``yxyx``, ``xywh`` or ``cxcywh``,
+    #: and ``:unit`` behind it where 1 is the input's width or height, not a pixel.
     results: Mapping[str, str] = field(default_factory=dict)
     #: Where tensors between primary functions are kept: ``texture`` or ``buffer``, or ``auto``,
     #: which decides for each tensor by what the device gains.
@@ -295,6 +297,13 @@ class CompileOptions:
                 f"A standalone module was asked for the target {spec.kind}; its runtime is for "
                 "opencl and llvm.",
                 remedy="Use `target=opencl`, or `format=tvm`.",
+            )
+        boxes = [name for name, what in self.results.items() if parse_boxes(what)]
+        if boxes and len(self.image_inputs) != 1:
+            raise TargetError(
+                f"Boxes in pixels of the picture were asked for of the output {boxes[0]!r}, but the "
+                f"network takes {len(self.image_inputs)} pictures.",
+                remedy="Give `image_inputs` for the one input that is the picture.",
             )
         if self.image_inputs and self.format != STANDALONE:
             raise TargetError(

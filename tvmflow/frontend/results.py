@@ -42,9 +42,11 @@ def with_results(source: Source, results: Mapping[str, str] | None) -> Source:
     model.CopyFrom(source.model)
     opset = check_versions(model)
     for name, what in results.items():
-        output = _output(source, model, name)
+        output, steps = _output(source, model, name), parse_result(name, what)
+        if not steps:
+            continue
         values = set().union(*map(own_names, _graphs(model.graph)))
-        _Tail(model.graph, opset, output, values).append(parse_result(name, what))
+        _Tail(model.graph, opset, output, values).append(steps)
     return replace(source, model=model)
 
 

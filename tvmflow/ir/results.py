@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from ..errors import CompileError
 
 _STEP = re.compile(r"(softmax|argmax|topk:(-?\d{1,9}))(?:@(-?\d{1,9}))?")
+#: Forms of boxes, in the order of `tf_box_form` (native/standalone/plan.h).
+BOX_FORMS = ("xyxy", "yxyx", "xywh", "cxcywh")
+_BOXES = re.compile(rf"boxes:({'|'.join(BOX_FORMS)})(:unit)?")
 _CHAINS = ("softmax", "argmax", "topk", "softmax+argmax", "softmax+topk")
 
 
@@ -34,16 +37,28 @@ def indices_name(output: str) -> str:
 
 def outputs_of_indices(results: Mapping[str, str]) -> set[str]:
     """The outputs that are indices."""
-    last = {name: parse_result(name, what)[-1].kind for name, what in results.items()}
+    steps = {name: parse_result(name, what) for name, what in results.items()}
+    last = {name: found[-1].kind for name, found in steps.items() if found}
     names = {name for name, kind in last.items() if kind == "argmax"}
     return names | {indices_name(name) for name, kind in last.items() if kind == "topk"}
 
 
+def parse_boxes(what: str) -> tuple[str, bool] | None:
+    """The form of boxes, and whether 1 is a side of the input; ``None``: something else is wanted.
+
+    They are brought back to the picture when an application gets them, not by nodes.
+    """
+    match = _BOXES.fullmatch(what)
+    return (match[1], match[2] is not None) if match else None
+
+
 def parse_result(name: str, what: str) -> tuple[Step, ...]:
-    """Read what is wanted of the output ``name``, such as ``softmax+topk:5@-1``.
+    """Read what is wanted of the output ``name``, such as ``softmax+topk:5@-1``; of boxes nothing.
 
     Raises `CompileError` if it is not of that form.
     """
+    if parse_boxes(what):
+        return ()
     matches = [_STEP.fullmatch(part) for part in str(what).split("+")]
     steps = tuple(
         Step(match[1].partition(":")[0], int(match[2] or 0), int(match[3]) if match[3] else None)
@@ -54,7 +69,8 @@ def parse_result(name: str, what: str) -> tuple[Step, ...]:
         raise CompileError(
             f"The result {what!r} was asked for of the output {name!r}; expected softmax, argmax, "
             "topk:K, softmax+argmax or softmax+topk:K, each with @AXIS behind it where that is not "
-            "the axis of the classes.",
+            f"the axis of the classes, or boxes:FORM or boxes:FORM:unit, where FORM is one of "
+            f"{', '.join(BOX_FORMS)}.",
             remedy="Ask with `results` for softmax+topk:5, for example.",
         )
     if steps[-1].kind == "topk" and steps[-1].k < 1:

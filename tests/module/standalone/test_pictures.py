@@ -15,7 +15,7 @@ import pytest
 import runtime_build
 import standalone_api as api
 from fake_opencl import Fake, build_fake
-from onnx import helper
+from onnx import TensorProto, helper
 from opencl_application import OpenCL
 from pictures import Picture, expected, image_info, place, placed, set_image
 from PIL import Image as PillowImage
@@ -225,6 +225,55 @@ def test_an_older_application_has_a_smaller_structure(compiled):
         picture = Picture("rgba8", 8, 8)
         size = Image.cl_memory.offset
         set_image(model, 0, picture.image(struct_size=size, cl_memory=1, hardware_buffer=1))
+
+
+# -- boxes -----------------------------------------------------------------------------------
+
+
+def boxes_network() -> onnx.ModelProto:
+    """A network with an input that is a picture, and one whose rows it gives back as boxes."""
+    model = network((1, 3, HEIGHT, WIDTH))
+    given = helper.make_tensor_value_info("given", TensorProto.FLOAT, (1, 5, 4))
+    boxes = helper.make_tensor_value_info("boxes", TensorProto.FLOAT, (1, 5, 4))
+    model.graph.input.append(given)
+    model.graph.output.append(boxes)
+    model.graph.node.append(helper.make_node("Add", ["given", "zero"], ["boxes"]))
+    return model
+
+
+#: From the corners x0, y0, x1, y1 to each form.
+FORMS = {
+    "xyxy": lambda x0, y0, x1, y1: (x0, y0, x1, y1),
+    "yxyx": lambda x0, y0, x1, y1: (y0, x0, y1, x1),
+    "xywh": lambda x0, y0, x1, y1: (x0, y0, x1 - x0, y1 - y0),
+    "cxcywh": lambda x0, y0, x1, y1: ((x0 + x1) / 2, (y0 + y1) / 2, x1 - x0, y1 - y0),
+}
+
+
+@pytest.mark.parametrize("unit", ["", ":unit"])
+@pytest.mark.parametrize("form", FORMS)
+def test_boxes_are_brought_back_to_the_picture(tmp_path, form, unit):
+    with tvmflow.compile(
+        boxes_network(), format="standalone", image_inputs={"x": "rgba8,fit=letterbox"},
+        results={"boxes": f"boxes:{form}{unit}"}, **ON_CPU,
+    ) as module:  # fmt: skip
+        path = module.save(tmp_path / "libnet.so")
+    corners = np.random.default_rng(0).uniform(0, 30, (5, 4))
+    sides = np.tile([WIDTH, HEIGHT] if unit else [1, 1], 2)
+    given = np.stack(FORMS[form](*(corners / sides).T), -1)[None].astype(np.float32)
+    picture = Picture("rgba8", 200, 99)
+    where = placed((99, 200), (WIDTH, HEIGHT), "letterbox")
+    begin, step = np.tile(where.begin, 2), np.tile(where.step, 2)
+    wanted = np.stack(FORMS[form](*((corners - begin) * step).T), -1)[None]
+    with api.Model(path) as model:
+        model.self_test()
+        set_image(model, 0, picture.image(rotation=90))
+        model.set_input(1, given)
+        model.call("run")
+        np.testing.assert_allclose(model.get_output(1), wanted, rtol=1e-4, atol=1e-2)
+        # Without a picture they are the network's.
+        x = np.zeros((1, 3, HEIGHT, WIDTH), np.float32)
+        np.testing.assert_array_equal(model(x, given)[1], given)
 
 
 # -- memory of OpenCL and Android ------------------------------------------------------------
@@ -537,6 +586,13 @@ def test_texts_that_are_refused(text, message):
         ((1, 4, 8, 8), {}, "cannot take pictures"),
         ((1, 3, 8), {}, "cannot take pictures"),
         ((1, 1, 8, 8), {"image_inputs": {"x": "rgba8,mean=1,2,3"}}, "the network one channel"),
+        ((1, 3, 8, 8), {"results": {"y": "boxes:xyxy"}}, "cannot be boxes: expected float32"),
+        ((1, 3, 8, 8), {"results": {"y": "boxes:xxyy"}}, "or boxes:FORM or boxes:FORM:unit"),
+        (
+            (1, 3, 8, 8),
+            {"results": {"y": "boxes:xyxy"}, "image_inputs": {}},
+            "but the network takes 0 pictures",
+        ),
         ((1, 3, 8, 8), {"format": "tvm"}, "asked for in the format tvm"),
     ],
 )

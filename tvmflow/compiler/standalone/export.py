@@ -14,14 +14,14 @@ from ... import _versions
 from ...devices.choices import STANDALONE
 from ...devices.host import Host
 from ...errors import TvmflowError, UnsupportedModelError
-from ...ir.results import outputs_of_indices
+from ...ir.results import outputs_of_indices, parse_boxes
 from ...ir.rewriter import op_name
 from ...ir.signatures import bindings_of
 from ...ir.units import bytes_text
 from ...module.standalone.format import write_weights
 from ...module.standalone.link import Functions, link_library
 from ...module.standalone.pictures import CPU_PICTURE, make_picture
-from ...module.standalone.plan import Plan, encode
+from ...module.standalone.plan import Boxes, Plan, encode
 from ...module.storage_summary import counts, storage_summary
 from ...module.weights import content_digest
 from ...runtime.json_types import JsonObject
@@ -96,7 +96,7 @@ def _plan_of_shape(job: Compilation) -> Plan:
 
 
 def _add_pictures(job: Compilation, plan: Plan) -> None:
-    """Add the kernels that put pictures into inputs."""
+    """Add the kernels that put pictures into inputs, and the boxes in pixels of a picture."""
     device = job.target.device
     for number, interface in enumerate(plan.inputs):
         text = job.options.image_inputs.get(interface.info.name)
@@ -110,6 +110,19 @@ def _add_pictures(job: Compilation, plan: Plan) -> None:
         else:
             plan.sources |= sources
         plan.pictures.append(picture)
+    for number, interface in enumerate(plan.outputs):
+        info = interface.info
+        boxes = parse_boxes(job.options.results.get(info.name, ""))
+        if boxes is None:
+            continue
+        if info.dtype != "float32" or info.shape[-1:] != (4,) or info.logical_shape:
+            raise UnsupportedModelError(
+                f"The output {info} cannot be boxes: expected float32 with four numbers along the "
+                "last axis.",
+                remedy="Leave it out of `results`, and bring the boxes back by the places that "
+                "tvmflow_image_place gives.",
+            )
+        plan.boxes.append(Boxes(number, 0, *boxes))
 
 
 def _add_self_test(job: Compilation, plan: Plan) -> None:

@@ -19,8 +19,6 @@ from ...ir.tensors import TensorInfo
 IMAGE_FORMATS = ("rgba8", "bgra8", "rgb8", "grey8", "nv12", "nv21")
 #: How a picture fills the network's input, in the order of `tf_fit`.
 FITS = ("stretch", "crop", "letterbox")
-#: Forms of boxes, in the order of `tf_box_form`.
-BOX_FORMS = ("xyxy", "yxyx", "xywh", "cxcywh")
 _ARRANGEMENTS = ("NCHW", "NHWC", "NCHW4c")
 #: As in `native/standalone/plan.h`.
 LARGEST_PICTURE = 32767

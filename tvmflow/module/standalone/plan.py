@@ -15,6 +15,7 @@ from math import prod
 
 import numpy as np
 
+from ...ir.results import BOX_FORMS
 from ...ir.scope import CHANNELS, Extent, extent_of, is_half, is_texture
 from ...ir.tensors import TensorInfo
 from ...runtime.json_types import JsonObject
@@ -31,7 +32,7 @@ from .format import (
     encode_plan,
     records,
 )
-from .pictures import BOX_FORMS, Picture
+from .pictures import Picture
 
 _STORED = ("int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32")
 #: Channel types of OpenCL's images from `CL_SIGNED_INT8` to `CL_FLOAT`, by the elements' dtype.
