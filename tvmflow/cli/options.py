@@ -160,8 +160,8 @@ SHARED: dict[str, Any] = {
         "What an output is instead: softmax, argmax (the index of the largest element), topk:K "
         "(the K largest, falling, and their indices as an output NAME_indices), softmax+argmax or "
         "softmax+topk:K; indices are int32. It is along axis 1 of four and the last of others, or "
-        "along the axis behind @, as in argmax@2; repeatable. Boxes of a picture (--image-input) in "
-        "its pixels: boxes:xyxy, yxyx, xywh or cxcywh, with :unit where 1 is the input's side.",
+        "along the axis behind @, as in argmax@2; repeatable. Boxes of a picture (--image-input), "
+        "in its pixels: boxes:xyxy, yxyx, xywh or cxcywh, with :unit where 1 is the input's side.",
     ],
     "storage": Annotated[
         str,

@@ -301,8 +301,8 @@ class CompileOptions:
         boxes = [name for name, what in self.results.items() if parse_boxes(what)]
         if boxes and len(self.image_inputs) != 1:
             raise TargetError(
-                f"Boxes in pixels of the picture were asked for of the output {boxes[0]!r}, but the "
-                f"network takes {len(self.image_inputs)} pictures.",
+                f"Boxes in pixels of the picture were asked for of the output {boxes[0]!r}, but "
+                f"the network takes {len(self.image_inputs)} pictures.",
                 remedy="Give `image_inputs` for the one input that is the picture.",
             )
         if self.image_inputs and self.format != STANDALONE:
