@@ -109,12 +109,15 @@ typedef struct kernel {
 
 typedef struct event {
   ClObject object;
+  atomic_uint references;                     // the application's and the queue's
+  void (*complete)(cl_event, cl_int, void*);  // NULL: nobody is told
+  void* data;
   cl_ulong begin;
   cl_ulong end;
 } event;
 
 typedef struct step {
-  kernel* kernel;
+  kernel* kernel;  // NULL: only the event
   event* event;
 } step;
 
@@ -127,6 +130,7 @@ typedef struct queue {
   pthread_t runner;
   bool running;  // `runner` does the steps
   cl_int code;   // of the steps that were done
+  const tf_stop* stop;
 } queue;
 
 // There is one of each.
@@ -403,19 +407,32 @@ static cl_command_queue create_queue(cl_context in, cl_device_id on, cl_bitfield
   queue* const q = calloc(1, sizeof(queue));
   *code = q ? CL_SUCCESS : CL_OUT_OF_HOST_MEMORY;
   if (!q) return NULL;
+  static const tf_stop never;
+  q->stop = &never;
   q->threads = ((const processor*)on)->threads;
   return &q->object;
 }
 
+static cl_int release_event(cl_event object) {
+  event* const e = (event*)object;
+  if (atomic_fetch_sub(&e->references, 1) == 1) free(e);
+  return CL_SUCCESS;
+}
+
 static void run_steps(queue* q) {
   tf_threads_take(q->threads);
-  for (size_t i = 0; i < q->count && q->code == CL_SUCCESS; ++i) {
+  for (size_t i = 0; i < q->count; ++i) {
     kernel* const k = q->steps[i].kernel;
     event* const e = q->steps[i].event;
     tf_any result = {0};
     if (e) e->begin = tf_nanoseconds();
-    if (k->run(NULL, k->arguments, (int32_t)k->count, &result)) q->code = CL_OUT_OF_RESOURCES;
-    if (e) e->end = tf_nanoseconds();
+    if (k && q->code == CL_SUCCESS && !tf_is_stopped(q->stop) &&
+        k->run(NULL, k->arguments, (int32_t)k->count, &result))
+      q->code = CL_OUT_OF_RESOURCES;
+    if (!e) continue;
+    e->end = tf_nanoseconds();
+    if (e->complete) e->complete(&e->object, q->code, e->data);
+    (void)release_event(&e->object);
   }
   q->count = 0;
   tf_threads_give();
@@ -452,11 +469,7 @@ static cl_int release_queue(cl_command_queue object) {
   return CL_SUCCESS;
 }
 
-static cl_int enqueue_kernel(cl_command_queue object, cl_kernel of, cl_uint dimensions,
-                             const size_t* offset, const size_t* global, const size_t* local,
-                             cl_uint waits, const cl_event* events, cl_event* made) {
-  (void)dimensions, (void)offset, (void)global, (void)local, (void)waits, (void)events;
-  queue* const q = (queue*)object;
+static cl_int enqueue(queue* q, kernel* k, cl_event* made) {
   if (q->count == q->room) {
     const size_t room = q->room ? 2 * q->room : 64;
     step* const steps = realloc(q->steps, room * sizeof(step));
@@ -466,13 +479,32 @@ static cl_int enqueue_kernel(cl_command_queue object, cl_kernel of, cl_uint dime
   }
   event* const e = made ? calloc(1, sizeof(event)) : NULL;
   if (made && !e) return CL_OUT_OF_HOST_MEMORY;
+  if (e) atomic_store(&e->references, 2);
   if (made) *made = &e->object;
-  q->steps[q->count++] = (step){(kernel*)of, e};
+  q->steps[q->count++] = (step){k, e};
   return CL_SUCCESS;
 }
 
-static cl_int release_event(cl_event object) {
-  free(object);
+static cl_int enqueue_kernel(cl_command_queue object, cl_kernel of, cl_uint dimensions,
+                             const size_t* offset, const size_t* global, const size_t* local,
+                             cl_uint waits, const cl_event* events, cl_event* made) {
+  (void)dimensions, (void)offset, (void)global, (void)local, (void)waits, (void)events;
+  return enqueue((queue*)object, (kernel*)of, made);
+}
+
+static cl_int enqueue_marker(cl_command_queue object, cl_uint waits, const cl_event* events,
+                             cl_event* made) {
+  (void)waits, (void)events;
+  return enqueue((queue*)object, NULL, made);
+}
+
+// Before the queue is flushed.
+static cl_int set_event_callback(cl_event object, cl_int when,
+                                 void (*complete)(cl_event, cl_int, void*), void* data) {
+  (void)when;
+  event* const e = (event*)object;
+  e->data = data;
+  e->complete = complete;
   return CL_SUCCESS;
 }
 
@@ -535,6 +567,8 @@ static const tf_opencl functions = {
     .clSetKernelArg = set_argument,
     .clGetKernelWorkGroupInfo = get_group_info,
     .clEnqueueNDRangeKernel = enqueue_kernel,
+    .clEnqueueMarkerWithWaitList = enqueue_marker,
+    .clSetEventCallback = set_event_callback,
     .clReleaseEvent = release_event,
     .clGetEventProfilingInfo = get_profiling_info,
     .clFlush = flush,
@@ -553,6 +587,10 @@ bool tf_cpu_begin(tf_device* d, unsigned threads, bool pinned) {
                    .library = "(inside)",
                    .is_inside = true};
   return true;
+}
+
+void tf_cpu_watch(const tf_device* d, cl_command_queue object, const tf_stop* stop) {
+  if (d->is_inside) ((queue*)object)->stop = stop;
 }
 
 void tf_cpu_end(tf_device* d) {

@@ -13,8 +13,14 @@
   ROW(clGetMemObjectInfo, 20, cl_int, (cl_mem, cl_uint, size_t, void*, size_t*))                   \
   ROW(clGetImageInfo, 21, cl_int, (cl_mem, cl_uint, size_t, void*, size_t*))
 
-// For extensions; NULL where the library has none.
+// For extensions and events; NULL where the library has none.
 #define TF_OPTIONAL_ENTRY_POINTS(ROW)                                                              \
+  ROW(clSetEventCallback, 81, cl_int,                                                              \
+      (cl_event, cl_int, void (*)(cl_event, cl_int, void*), void*))                                \
+  ROW(clEnqueueMarkerWithWaitList, 105, cl_int,                                                    \
+      (cl_command_queue, cl_uint, const cl_event*, cl_event*))                                     \
+  ROW(clEnqueueBarrierWithWaitList, 106, cl_int,                                                   \
+      (cl_command_queue, cl_uint, const cl_event*, cl_event*))                                     \
   ROW(clGetExtensionFunctionAddress, 65, void*, (const char*))                                     \
   ROW(clGetExtensionFunctionAddressForPlatform, 107, void*, (cl_platform_id, const char*))
 

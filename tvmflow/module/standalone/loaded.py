@@ -37,6 +37,7 @@ from .binding import (
     Image,
     Library,
     MeasuredKernel,
+    MemoryInfo,
     Options,
     Test,
     cache_folder,
@@ -123,6 +124,27 @@ class StandaloneModule(Module):
         with self._lock:
             return self._instance()._describe()
 
+    def memory(self) -> dict[str, int]:
+        """Bytes that the model holds: ``weights``, ``tensors``, ``pictures`` and ``host``.
+
+        ``weights_shared`` is 1 where weights are used where they are mapped.
+
+        Raises
+        ------
+        DeviceError
+            If there is no device, or it refuses.
+        """
+        with self._lock:
+            info = MemoryInfo(ctypes.sizeof(MemoryInfo))
+            self._instance()._call("memory", ctypes.byref(info), attempt="Asking for memory of")
+        return {name: getattr(info, name) for name, _ in MemoryInfo._fields_[1:]}
+
+    def cancel(self) -> None:
+        """End the run that another thread is in, which raises a `DeviceError`; or do nothing."""
+        # Without the lock, which that thread holds.
+        if isinstance(self._running, Instance):
+            self._running.cancel()
+
     def _instance(self) -> Instance:
         running = self._opened()
         assert isinstance(running, Instance)
@@ -159,7 +181,7 @@ class Instance:
         self._pictures = {
             int(row["input"]): IMAGE_FORMATS[row["format"]] for row in plan[Section.PICTURES]
         }
-        self._library = Library(path, several=plan.shapes > 1, pictures=bool(self._pictures))
+        self._library = Library(path, several=plan.shapes > 1)
         self._model = ctypes.c_void_p()
         # The model goes before its code.
         self._finalizer = weakref.finalize(self, _end, self._library, self._model)
@@ -208,6 +230,10 @@ class Instance:
             for key in ("global", "local"):
                 found[key] = tuple(map(int, launch[key][: int(launch["dimensions"])]))
         return kernel_times(measured, "device")
+
+    def cancel(self) -> None:
+        """End the run that another thread is in."""
+        self._library["cancel"](self._model)
 
     def _create(self, flags: int) -> None:
         options = Options(ctypes.sizeof(Options), self._device_index, flags)
