@@ -19,6 +19,10 @@ android {
         }
     }
 
+    sourceSets {
+        getByName("main").java.srcDir("../../../native/bindings/java")
+    }
+
     compileOptions {
         sourceCompatibility = JavaVersion.VERSION_1_8
         targetCompatibility = JavaVersion.VERSION_1_8

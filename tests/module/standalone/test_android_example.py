@@ -7,7 +7,7 @@ import subprocess
 from xml.etree import ElementTree
 
 import pytest
-from mock_library import ROOT
+from mock_library import JAVA, ROOT
 
 PROJECT = ROOT / "examples" / "android"
 MAIN = PROJECT / "app" / "src" / "main"
@@ -58,11 +58,11 @@ def test_activity_packages_and_folders_agree(manifest):
 
 
 def test_every_source_lies_in_the_folder_of_its_package():
-    sources = [*(MAIN / "java").rglob("*.java"), *(MAIN / "java").rglob("*.kt")]
+    sources = [*JAVA.rglob("*.java"), *(MAIN / "java").rglob("*.kt")]
     assert len(sources) >= 8
     for source in sources:
         package = one(r"^package ([\w.]+);?$", source)
-        folder = source.parent.relative_to(MAIN / "java")
+        folder = source.parent.relative_to(JAVA if JAVA in source.parents else MAIN / "java")
         assert package == ".".join(folder.parts), source
 
 
@@ -81,7 +81,7 @@ def test_the_library_that_the_readme_makes_is_the_one_that_the_activity_opens():
 
 
 def test_kotlin_uses_what_the_java_classes_have():
-    java = "".join(text(path) for path in (MAIN / "java" / "ai" / "tvmflow").glob("*.java"))
+    java = "".join(text(path) for path in JAVA.rglob("*.java"))
     methods = set(re.findall(r"public (?:static )?(?:synchronized )?[\w.<>\[\]]+ (\w+)\(", java))
     activity = text(MAIN / "java/ai/tvmflow/example/MainActivity.kt")
     called = set(re.findall(r"\b(?:model|error)\.(\w+)\(", activity))
@@ -140,9 +140,9 @@ def test_kotlin_compiles_with_the_few_classes_of_android_that_it_uses(tmp_path):
         sources[-1].parent.mkdir(parents=True, exist_ok=True)
         package = name.rpartition("/")[0].replace("/", ".")
         sources[-1].write_text(f"package {package};\n{body}\n")
-    sources += (MAIN / "java" / "ai" / "tvmflow").glob("*.java")
+    sources += JAVA.rglob("*.java")
     classes = tmp_path / "classes"
     subprocess.run(["javac", "-encoding", "UTF-8", "-d", classes, *sources], check=True)
-    command = ["kotlinc", "-jvm-target", "1.8", "-cp", classes, MAIN / "java", "-d", classes]
+    command = ["kotlinc", "-jvm-target", "1.8", "-cp", classes, MAIN / "java", JAVA, "-d", classes]
     subprocess.run(command, check=True)
     assert (classes / "ai" / "tvmflow" / "example" / "MainActivity.class").is_file()
