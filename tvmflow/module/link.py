@@ -158,8 +158,8 @@ LINK_OPTIONS = (
     *("--hash-style=both", "--build-id=sha1", "--eh-frame-hdr"),
 )
 
-# Functions of Android's libraries on 64-bit Arm since API 24: of its C library what POSIX has of
-# files, memory, text, time and threads, of the mathematical one what C99 has.
+# Functions of Android's libraries on 64-bit processors since API 24: of its C library what POSIX
+# has of files, memory, text, time and threads, of the mathematical one what C99 has.
 _LIBC = """
 access chmod close closedir dirfd fclose fcntl fdopen feof ferror fflush fgets fileno flock fopen
 fprintf fread fseek fseeko fstat fstatat fsync ftell ftello ftruncate futimens fwrite lseek lstat

@@ -1,5 +1,5 @@
 // Stands for Android's C library on Linux with glibc: what differs between the two.  Numbers of
-// `sysconf` as Android has them become glibc's; all else has the same layout on 64-bit Arm.
+// `sysconf` as Android has them become glibc's; all else has the same layout on 64-bit processors.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

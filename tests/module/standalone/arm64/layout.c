@@ -1,4 +1,4 @@
-// What code for Android and the system must agree about, on 64-bit Arm: compiled with our own
+// What code for Android and the system must agree about, on 64-bit processors: compiled with our own
 // declarations for Android and with Linux's, which have the same numbers but where it says so.
 #ifdef __ANDROID__
 #define ON_ANDROID 1
@@ -27,9 +27,17 @@
 #define SAME(value, number) _Static_assert((value) == (number), #value)
 #define DIFFERENT(value, android, linux) SAME(value, ON_ANDROID ? (android) : (linux))
 
-SAME(sizeof(struct stat), 128);
-SAME(offsetof(struct stat, st_mode), 16);
-SAME(offsetof(struct stat, st_uid), 24);
+#ifdef __x86_64__
+#define ON_X64 1
+#else
+#define ON_X64 0
+#endif
+
+SAME(sizeof(struct stat), ON_X64 ? 144 : 128);
+SAME(offsetof(struct stat, st_mode), ON_X64 ? 24 : 16);
+SAME(offsetof(struct stat, st_nlink), ON_X64 ? 16 : 20);
+SAME(offsetof(struct stat, st_uid), ON_X64 ? 28 : 24);
+SAME(sizeof(((struct stat*)0)->st_nlink), ON_X64 ? 8 : 4);
 SAME(offsetof(struct stat, st_size), 48);
 SAME(offsetof(struct stat, st_mtime), 88);
 SAME(sizeof(struct timespec), 16);
@@ -47,7 +55,7 @@ SAME(sizeof(off_t), 8);
 SAME(sizeof(mode_t), 4);
 SAME(sizeof(pid_t), 4);
 SAME(sizeof(cpu_set_t), 128);
-SAME(SYS_futex, 98);
+SAME(SYS_futex, ON_X64 ? 202 : 98);
 SAME(FUTEX_WAIT_PRIVATE, 128);
 SAME(FUTEX_WAKE_PRIVATE, 129);
 SAME(AT_HWCAP, 16);
@@ -69,8 +77,8 @@ SAME(ENOSPC, 28);
 SAME(ENOTEMPTY, 39);
 SAME(EOVERFLOW, 75);
 SAME(O_CREAT | O_EXCL | O_TRUNC | O_APPEND, 03300);
-SAME(O_DIRECTORY, 040000);
-SAME(O_NOFOLLOW, 0100000);
+SAME(O_DIRECTORY, ON_X64 ? 0200000 : 040000);
+SAME(O_NOFOLLOW, ON_X64 ? 0400000 : 0100000);
 SAME(O_CLOEXEC, 02000000);
 SAME(AT_SYMLINK_NOFOLLOW, 0x100);
 SAME(AT_FDCWD, -100);
