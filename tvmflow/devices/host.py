@@ -14,10 +14,11 @@ HOSTS = {
     "linux-x64": "x86_64-linux-gnu",
     "linux-arm64": "aarch64-linux-gnu",
     "android-arm64": "aarch64-linux-android24",
+    "android-armv7": "armv7a-linux-androideabi24",
     "android-x64": "x86_64-linux-android24",
 }
 #: Android's names of architectures.
-_ANDROID_ABIS = {"aarch64": "arm64-v8a", "x86_64": "x86_64"}
+_ANDROID_ABIS = {"aarch64": "arm64-v8a", "armv7a": "armeabi-v7a", "x86_64": "x86_64"}
 _ARCHITECTURES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 
 
@@ -68,6 +69,11 @@ class Host:
     def is_android(self) -> bool:
         """True if the C library is Android's."""
         return self.abi.startswith("android")
+
+    @property
+    def is_32_bit(self) -> bool:
+        """True if its addresses have 32 bits."""
+        return self.architecture.startswith(("armv", "i")) or self.architecture == "arm"
 
     @property
     def android_abi(self) -> str | None:

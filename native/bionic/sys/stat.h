@@ -21,6 +21,24 @@ struct stat {
   struct timespec st_ctim;
   int64_t padding_2[3];
 };
+#elif defined(__arm__)
+struct stat {
+  uint64_t st_dev;
+  uint32_t padding_1[2];
+  mode_t st_mode;
+  nlink_t st_nlink;
+  uid_t st_uid;
+  gid_t st_gid;
+  uint64_t st_rdev;
+  uint32_t padding_2;
+  int64_t st_size;
+  unsigned long st_blksize;
+  uint64_t st_blocks;
+  struct timespec st_atim;
+  struct timespec st_mtim;
+  struct timespec st_ctim;
+  uint64_t st_ino;
+};
 #else
 struct stat {
   dev_t st_dev;

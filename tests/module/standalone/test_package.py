@@ -24,6 +24,12 @@ from tvmflow.module.standalone.link import link_library
 from tvmflow.module.standalone.package.aar import OPENCL_LIBRARIES, write_aar
 from tvmflow.module.standalone.package.tar import write_linux_tar
 
+#: Hosts with the ABIs of their libraries.
+ABIS = {
+    "android-arm64": "arm64-v8a",
+    "android-armv7": "armeabi-v7a",
+    "android-x64": "x86_64",
+}
 ANDROID = "{http://schemas.android.com/apk/res/android}"
 HEADERS = {"tvmflow.h", "tvmflow.hpp", "tvmflow_library.h"}
 
@@ -43,9 +49,9 @@ def network(folder: Path, host: str, name: str = "libface.so", seed: int = 1, em
 
 @pytest.fixture(scope="module")
 def android(tmp_path_factory):
-    """A network for both ABIs."""
+    """A network for each ABI."""
     folder = tmp_path_factory.mktemp("android")
-    return [network(folder, host) for host in ("android-arm64", "android-x64")]
+    return [network(folder, host) for host in ABIS]
 
 
 def unpacked(archive: Path, folder: Path) -> Path:
@@ -66,9 +72,9 @@ def unpacked(archive: Path, folder: Path) -> Path:
 class TestAar:
     def test_it_holds_classes_libraries_and_what_android_is_asked_for(self, android, tmp_path):
         found = write_aar(android, tmp_path / "face.aar")
-        assert [library.abi for library in found] == ["arm64-v8a", "x86_64"]
+        assert [library.abi for library in found] == list(ABIS.values())
         folder = unpacked(tmp_path / "face.aar", tmp_path / "files")
-        for path, abi in zip(android, ("arm64-v8a", "x86_64"), strict=True):
+        for path, abi in zip(android, ABIS.values(), strict=True):
             assert (folder / "jni" / abi / "libface.so").read_bytes() == path.read_bytes()
         manifest = ElementTree.parse(folder / "AndroidManifest.xml").getroot()
         assert manifest.get("package") == "ai.tvmflow.face"
@@ -119,7 +125,7 @@ class TestAar:
         module = prefab / "modules" / "face"
         assert json.loads((module / "module.json").read_text()) == {"export_libraries": ["-ldl"]}
         assert {path.name for path in (module / "include").iterdir()} == HEADERS
-        for abi in ("arm64-v8a", "x86_64"):
+        for abi in ABIS.values():
             folder = module / "libs" / f"android.{abi}"
             told = json.loads((folder / "abi.json").read_text())
             assert (told["abi"], told["api"], told["stl"]) == (abi, 24, "none")
@@ -141,9 +147,10 @@ class TestAar:
 
     def test_several_networks_each_for_all_abis(self, android, tmp_path):
         other = network(tmp_path, "android-arm64", "libpose.so")
+        paths = [android[0], android[2], other]
         with pytest.raises(ArtifactError, match=r"there is no libpose\.so for x86_64"):
-            write_aar([*android, other], tmp_path / "both.aar")
-        paths = [*android, other, network(tmp_path, "android-x64", "libpose.so")]
+            write_aar(paths, tmp_path / "both.aar")
+        paths.append(network(tmp_path, "android-x64", "libpose.so"))
         found = write_aar(paths, tmp_path / "2 both.aar")
         assert [(library.abi, library.name) for library in found] == [
             (abi, name) for abi in ("arm64-v8a", "x86_64") for name in ("face", "pose")
