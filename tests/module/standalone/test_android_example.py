@@ -151,12 +151,12 @@ def platform(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def aar(tmp_path_factory):
-    """A package of a small network for both ABIs."""
+    """A package of a small network for all ABIs."""
     folder = tmp_path_factory.mktemp("aar")
     plan, _ = add_plan()
     (folder / "weights").write_bytes(plan.weights())
     libraries = []
-    for name in ("android-arm64", "android-x64"):
+    for name in ("android-arm64", "android-armv7", "android-x64"):
         host, path = Host.parse(name), folder / name / "libmobilenet.so"
         path.parent.mkdir()
         link_library(plan.encode(host), folder / "weights", host, path, embed=True)
@@ -192,7 +192,7 @@ def test_the_app_is_built_and_android_s_tools_read_it_back(aar, platform, tmp_pa
     assert "package: name='ai.tvmflow.example' versionCode='1' versionName='1.0'" in badging
     assert "launchable-activity: name='ai.tvmflow.example.MainActivity'" in badging
     assert "sdkVersion:'24'\ntargetSdkVersion:'36'\n" in badging
-    assert "native-code: 'arm64-v8a' 'x86_64'" in badging
+    assert "native-code: 'arm64-v8a' 'armeabi-v7a' 'x86_64'" in badging
     tree = run("aapt", "dump", "xmltree", apk, "AndroidManifest.xml")
     assert re.findall(r'E: uses-native-library.*\n.*name\S*="(\S+?)"', tree) == list(
         OPENCL_LIBRARIES
@@ -204,7 +204,7 @@ def test_the_app_is_built_and_android_s_tools_read_it_back(aar, platform, tmp_pa
     with ZipFile(apk) as archive, ZipFile(aar) as package:
         assert archive.testzip() is None
         found = [info for info in archive.infolist() if info.filename.endswith(".so")]
-        assert len(found) == 2
+        assert len(found) == 3
         for info in found:
             own = package.read(info.filename.replace("lib/", "jni/", 1))
             assert archive.read(info) == own
