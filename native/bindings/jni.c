@@ -1,4 +1,4 @@
-// What `ai.tvmflow.Native` calls (examples/android has the class).
+// What `ai.tvmflow.Native` calls (java/ has the class).
 //
 // The virtual machine takes these functions from the first library that it loads, and every
 // library has them: they use the library that they are given, never their own model.  Texts are

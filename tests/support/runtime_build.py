@@ -36,7 +36,7 @@ def objects(*flags: str) -> list[str]:
         for source in [*NATIVE.glob("*.c"), *BINDINGS.glob("*.c")]:
             _run([*command, str(source), "-o", str(folder / f"{source.stem}.o")])
 
-    headers = [*NATIVE.with_name("opencl").glob("*.h"), *BINDINGS.glob("*")]
+    headers = [*NATIVE.with_name("opencl").glob("*.h"), *BINDINGS.glob("*.[ch]*")]
     folder = kept("runtime", command, [*NATIVE.glob("*"), *headers], build)
     return sorted(map(str, folder.glob("*.o")))
 

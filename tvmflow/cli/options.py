@@ -30,6 +30,7 @@ from ..devices.choices import (
     STORAGES,
     TARGETS,
 )
+from ..devices.host import HOSTS
 from ..devices.presets import PRESETS
 from ..module.standalone.pictures import IMAGE_FORMATS
 from .output import state
@@ -121,8 +122,7 @@ SHARED: dict[str, Any] = {
     "host": Annotated[
         str | None,
         "HOST",
-        "The machine that loads the module: linux-x64, linux-arm64, android-arm64, or a triple. "
-        "Default: this one.",
+        f"The machine that loads the module: {', '.join(HOSTS)}, or a triple. Default: this one.",
     ],
     "shape": Annotated[
         list[str] | None,

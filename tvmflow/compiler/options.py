@@ -20,6 +20,7 @@ from ..devices.choices import (
     STANDALONE,
     TVM,
 )
+from ..devices.host import Host
 from ..devices.target import TargetSpec, check_choice, with_dtype, with_storage
 from ..errors import CompileError, TargetError
 from ..ir.extents import OPEN, THE_OPEN_INPUT, Extent
@@ -319,6 +320,13 @@ class CompileOptions:
                     f"{self.format}; a standalone library for opencl can have one.",
                     remedy="Use `target=opencl` with `format=standalone`, or leave `fallback` out.",
                 )
+        on_cpu = self.format == STANDALONE and (spec.kind == "llvm" or self.fallback is not None)
+        if on_cpu and spec.host is not None and Host.parse(spec.host).is_32_bit:
+            raise TargetError(
+                f"A library with machine code was asked for the host {spec.host}; they are for "
+                "processors of 64 bits.",
+                remedy="Use `target=opencl` without `fallback`, or another host.",
+            )
         if self.format == STANDALONE and spec.kind == "llvm":
             spec = targets.with_levels(spec)
         return with_dtype(spec, self.dtype)

@@ -231,7 +231,7 @@ def test_android_finds_the_driver_by_its_name(program, driver, android, network)
     assert "Fake GPU" in found["describe"][0]
 
 
-@pytest.mark.parametrize("host", ["linux-arm64", "android-arm64"])
+@HOSTS
 def test_declarations_have_the_layout_of_the_system(host, tmp_path):
     tool(host).compile(HERE / "layout.c", tmp_path / "layout.o", tmp_path)
 

@@ -415,6 +415,14 @@ def test_other_machines_get_the_least_level():
         ({"target": "llvm", "format": "standalone", "fallback": "cpu"}, "fallback was asked for"),
         ({"target": "opencl", "device": "cpu", "fallback": "cpu"}, "fallback was asked for"),
         (
+            {"target": "llvm", "format": "standalone", "host": "android-armv7"},
+            "machine code was asked for the host android-armv7",
+        ),
+        (
+            {"device": "mali", "format": "standalone", "fallback": "cpu", "host": "android-armv7"},
+            "machine code was asked for the host android-armv7",
+        ),
+        (
             {"target": "opencl", "device": "cpu", "format": "standalone", "fallback": "gpu"},
             "fallback 'gpu' is not known",
         ),
