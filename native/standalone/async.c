@@ -115,10 +115,12 @@ tvmflow_status tf_do_run_async(tvmflow_model* m, const tvmflow_run_options* give
       atomic_store(&n->model, m);
     }
     if (n || options.event) code = mark_end(m, &options, n);
+    // The driver has it, and the model.
+    if (m->notice) n = NULL;
     if (code == CL_SUCCESS) code = api->clFlush(m->queue);
   }
   if (code == CL_SUCCESS && !status) return TVMFLOW_OK;
-  if (n && n != m->notice) free(n);
+  free(n);
   if (status) return status;
   (void)tf_do_wait(m);
   m->half_done = true;
