@@ -18,6 +18,40 @@
 enum { ALIGNMENT = 64 };
 enum { INVALID_OPERATION = -59, INVALID_KERNEL_NAME = -46, INVALID_HOST_POINTER = -37 };
 
+// -- features --------------------------------------------------------------------------------
+
+// What kernels may need besides the least processor of the architecture; the levels are those of
+// the x86-64 psABI.
+static char features[64];
+
+static void find_features(void) {
+#if defined(__x86_64__)
+  const uint32_t level_2 = 1u << 9 | 1u << 13 | 1u << 19 | 1u << 20 | 1u << 23;
+  const uint32_t level_3[2] = {1u << 12 | 1u << 22 | 1u << 29, 1u << 3 | 1u << 5 | 1u << 8};
+  const uint32_t level_4 = 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31;
+  uint32_t words[6], unused = 0, extended = 0;
+  HostFeatures(words);
+  __get_cpuid(0x80000001, &unused, &unused, &extended, &unused);
+  if ((words[1] & level_2) != level_2 || !(extended & 1)) return;
+  tf_append(features, sizeof(features), "x86-64-v2");
+  if ((words[1] & level_3[0]) != level_3[0] || (words[3] & level_3[1]) != level_3[1] ||
+      !(extended >> 5 & 1) || !HostSaves(HOST_VECTORS_256))
+    return;
+  tf_append(features, sizeof(features), " x86-64-v3");
+  if ((words[3] & level_4) != level_4 || !HostSaves(HOST_VECTORS_512)) return;
+  tf_append(features, sizeof(features), " x86-64-v4%s", HostHasAvx512Vnni() ? " avx512vnni" : "");
+#elif defined(__aarch64__)
+  const unsigned long dot_products = 1ul << 20;  // HWCAP_ASIMDDP
+  if (getauxval(AT_HWCAP) & dot_products) tf_append(features, sizeof(features), "dotprod");
+#endif
+}
+
+static const char* list_features(void) {
+  static pthread_once_t found = PTHREAD_ONCE_INIT;
+  pthread_once(&found, find_features);
+  return features;
+}
+
 // -- kernels ---------------------------------------------------------------------------------
 
 // DLPack's tensor, and an argument of a function of TVM's (tvm/ffi/c_api.h).
@@ -84,7 +118,8 @@ static int picture(void* self, const tf_any* arguments, int32_t count, tf_any* r
 
 static tf_function find_function(const char* name) {
   for (const tf_named_function* f = tvmflow_functions_begin; f != tvmflow_functions_end; ++f)
-    if (!strcmp(f->name, name)) return f->run;
+    if (!strcmp(f->name, name) && (!*f->feature || tf_has_word(list_features(), f->feature)))
+      return f->run;
   if (!strcmp(name, "tvmflow_picture")) return picture;
   return strcmp(name, "tvmflow_copy") ? NULL : copy;
 }
@@ -179,28 +214,6 @@ static void name_processor(char* name, size_t bytes) {
   fclose(file);
 }
 
-// What kernels may need besides the least processor of the architecture; the levels are those of
-// the x86-64 psABI.
-static void list_features(char* text, size_t bytes) {
-  *text = 0;
-#if defined(__x86_64__)
-  const uint32_t level_3[2] = {1u << 12 | 1u << 22 | 1u << 29, 1u << 3 | 1u << 5 | 1u << 8};
-  const uint32_t level_4 = 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31;
-  uint32_t words[6], unused = 0, extended = 0;
-  HostFeatures(words);
-  __get_cpuid(0x80000001, &unused, &unused, &extended, &unused);
-  if ((words[1] & level_3[0]) != level_3[0] || (words[3] & level_3[1]) != level_3[1] ||
-      !(extended >> 5 & 1) || !HostSaves(HOST_VECTORS_256))
-    return;
-  tf_append(text, bytes, "x86-64-v3");
-  if ((words[3] & level_4) != level_4 || !HostSaves(HOST_VECTORS_512)) return;
-  tf_append(text, bytes, " x86-64-v4%s", HostHasAvx512Vnni() ? " avx512vnni" : "");
-#elif defined(__aarch64__)
-  const unsigned long dot_products = 1ul << 20;  // HWCAP_ASIMDDP
-  if (getauxval(AT_HWCAP) & dot_products) tf_append(text, bytes, "dotprod");
-#endif
-}
-
 static cl_int get_device_info(cl_device_id of, cl_uint what, size_t room, void* to,
                               size_t* needed) {
   const cl_ulong bytes = (cl_ulong)sysconf(_SC_PHYS_PAGES) * (cl_ulong)sysconf(_SC_PAGESIZE);
@@ -215,8 +228,7 @@ static cl_int get_device_info(cl_device_id of, cl_uint what, size_t room, void* 
     case CL_DEVICE_VERSION:
       return answer_text("OpenCL 1.2", room, to, needed);
     case CL_DEVICE_EXTENSIONS:
-      list_features(name, sizeof(name));
-      return answer_text(name, room, to, needed);
+      return answer_text(list_features(), room, to, needed);
     case CL_DEVICE_TYPE:
       ANSWER(cl_bitfield, CL_DEVICE_TYPE_CPU);
     case CL_DEVICE_GLOBAL_MEM_SIZE:

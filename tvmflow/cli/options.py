@@ -31,6 +31,7 @@ from ..devices.choices import (
     TARGETS,
 )
 from ..devices.presets import PRESETS
+from ..devices.target import LEVELS
 from ..module.standalone.pictures import IMAGE_FORMATS
 from .output import state
 
@@ -241,6 +242,14 @@ SHARED: dict[str, Any] = {
         words(*FALLBACKS),
         "What a standalone library for opencl has besides, for machines without an OpenCL that "
         "works: kernels for the host's processors.",
+    ],
+    "cpu": Annotated[
+        str | None,
+        words(*(level for levels in LEVELS.values() for level in levels)),
+        "LEVEL",
+        "The least processor that kernels for llvm, or for --fallback cpu, are for: "
+        f"{', '.join(LEVELS['x86_64'])}; on Arm {', '.join(LEVELS['aarch64'])}. Default: this "
+        "machine's, and x86-64-v3 or armv8-a of another --host.",
     ],
     "embed_limit": Annotated[
         int,

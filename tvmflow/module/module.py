@@ -436,15 +436,14 @@ def _check_cpu(artifact: Artifact) -> None:
     cpu = artifact.metadata.get("cpu")
     if not cpu:
         return
-    from tvm.target import Target
-    from tvm.target.codegen import llvm_get_cpu_features, llvm_get_system_cpu
+    from tvm.target.codegen import llvm_get_system_cpu
+
+    from ..devices.target import features_of
 
     here = str(llvm_get_system_cpu())
     if cpu == here:
         return
-    needed, present = (
-        set(llvm_get_cpu_features(Target({"kind": "llvm", "mcpu": name}))) for name in (cpu, here)
-    )
+    needed, present = features_of(cpu), features_of(here)
     if needed <= present:
         return
     raise ArtifactError(
