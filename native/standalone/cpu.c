@@ -159,9 +159,14 @@ typedef struct queue {
   size_t count;
   size_t room;
   unsigned threads;
-  pthread_t runner;
-  bool running;  // `runner` does the steps
   cl_int code;   // of the steps that were done
+  bool running;  // the runner has the steps
+  // Does the steps after `flush`: begun at the first one, and asleep in between.
+  bool has_runner;
+  pthread_t runner;
+  pthread_mutex_t lock;  // of its task, held while it works
+  pthread_cond_t changed;
+  enum { NOTHING, STEPS, END } task;
 } queue;
 
 // There is one of each.
@@ -416,6 +421,8 @@ static cl_command_queue create_queue(cl_context in, cl_device_id on, cl_bitfield
   *code = q ? CL_SUCCESS : CL_OUT_OF_HOST_MEMORY;
   if (!q) return NULL;
   q->threads = ((const processor*)on)->threads;
+  pthread_mutex_init(&q->lock, NULL);
+  pthread_cond_init(&q->changed, NULL);
   return &q->object;
 }
 
@@ -434,13 +441,36 @@ static void run_steps(queue* q) {
 }
 
 static void* run_apart(void* argument) {
-  run_steps(argument);
+  queue* const q = argument;
+  pthread_mutex_lock(&q->lock);
+  while (q->task != END) {
+    if (q->task == NOTHING) {
+      pthread_cond_wait(&q->changed, &q->lock);
+      continue;
+    }
+    run_steps(q);
+    q->task = NOTHING;
+    pthread_cond_signal(&q->changed);
+  }
+  pthread_mutex_unlock(&q->lock);
   return NULL;
+}
+
+// Either of the two sleeps at a time.
+static void tell_runner(queue* q, int task) {
+  pthread_mutex_lock(&q->lock);
+  q->task = task;
+  pthread_cond_signal(&q->changed);
+  pthread_mutex_unlock(&q->lock);
 }
 
 static cl_int finish(cl_command_queue object) {
   queue* const q = (queue*)object;
-  if (q->running) pthread_join(q->runner, NULL);
+  if (q->running) {
+    pthread_mutex_lock(&q->lock);
+    while (q->task != NOTHING) pthread_cond_wait(&q->changed, &q->lock);
+    pthread_mutex_unlock(&q->lock);
+  }
   q->running = false;
   run_steps(q);
   const cl_int code = q->code;
@@ -451,14 +481,22 @@ static cl_int finish(cl_command_queue object) {
 static cl_int flush(cl_command_queue object) {
   queue* const q = (queue*)object;
   if (q->running || !q->count) return CL_SUCCESS;
-  q->running = !pthread_create(&q->runner, NULL, run_apart, q);
+  if (!q->has_runner) q->has_runner = !pthread_create(&q->runner, NULL, run_apart, q);
   // Without a thread it is done when it is waited for.
+  q->running = q->has_runner;
+  if (q->running) tell_runner(q, STEPS);
   return CL_SUCCESS;
 }
 
 static cl_int release_queue(cl_command_queue object) {
   queue* const q = (queue*)object;
   (void)finish(object);
+  if (q->has_runner) {
+    tell_runner(q, END);
+    pthread_join(q->runner, NULL);
+  }
+  pthread_cond_destroy(&q->changed);
+  pthread_mutex_destroy(&q->lock);
   free(q->steps);
   free(q);
   return CL_SUCCESS;

@@ -100,10 +100,11 @@ def test_a_plan_runs(make, kernel, threads):
         for factor in (1, 3):
             (y,) = model(factor * X)
             np.testing.assert_allclose(y, 2 * factor * X + w, rtol=1e-6)
-        model.set_input(0, X)
-        model.call("start")
-        model.call("wait")
-        np.testing.assert_allclose(model.get_output(0), 2 * X + w, rtol=1e-6)
+        for factor in (1, 3):
+            model.set_input(0, factor * X)
+            model.call("start")
+            model.call("wait")
+            np.testing.assert_allclose(model.get_output(0), 2 * factor * X + w, rtol=1e-6)
         (measured,) = model.profile()
         assert measured.name == kernel.encode()
         assert 0 <= measured.end_ns - measured.start_ns < 1e9
@@ -111,6 +112,23 @@ def test_a_plan_runs(make, kernel, threads):
     assert (told["backend"], told["device"]["library"]) == ("cpu", "(inside)")
     assert threads in (0, int(told["device"]["driver"].split()[0]))
     assert told["memory"]["weights_shared"]
+
+
+def test_starts_have_one_thread_which_ends_with_the_instance(make):
+    def threads() -> int:
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    before = threads()
+    with api.Model(make(cpu_plan()), cpu_threads=1) as model:
+        assert threads() == before
+        model.set_input(0, X)
+        for _ in range(3):
+            model.call("start")
+            model.call("wait")
+            assert threads() == before + 1
+        # It ends with steps that nobody has waited for.
+        model.call("start")
+    assert threads() == before
 
 
 def test_tasks_are_done_once_each(make):
