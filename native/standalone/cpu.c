@@ -18,6 +18,40 @@
 enum { ALIGNMENT = 64 };
 enum { INVALID_OPERATION = -59, INVALID_KERNEL_NAME = -46, INVALID_HOST_POINTER = -37 };
 
+// -- features --------------------------------------------------------------------------------
+
+// What kernels may need besides the least processor of the architecture; the levels are those of
+// the x86-64 psABI.
+static char features[64];
+
+static void find_features(void) {
+#if defined(__x86_64__)
+  const uint32_t level_2 = 1u << 9 | 1u << 13 | 1u << 19 | 1u << 20 | 1u << 23;
+  const uint32_t level_3[2] = {1u << 12 | 1u << 22 | 1u << 29, 1u << 3 | 1u << 5 | 1u << 8};
+  const uint32_t level_4 = 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31;
+  uint32_t words[6], unused = 0, extended = 0;
+  HostFeatures(words);
+  __get_cpuid(0x80000001, &unused, &unused, &extended, &unused);
+  if ((words[1] & level_2) != level_2 || !(extended & 1)) return;
+  tf_append(features, sizeof(features), "x86-64-v2");
+  if ((words[1] & level_3[0]) != level_3[0] || (words[3] & level_3[1]) != level_3[1] ||
+      !(extended >> 5 & 1) || !HostSaves(HOST_VECTORS_256))
+    return;
+  tf_append(features, sizeof(features), " x86-64-v3");
+  if ((words[3] & level_4) != level_4 || !HostSaves(HOST_VECTORS_512)) return;
+  tf_append(features, sizeof(features), " x86-64-v4%s", HostHasAvx512Vnni() ? " avx512vnni" : "");
+#elif defined(__aarch64__)
+  const unsigned long dot_products = 1ul << 20;  // HWCAP_ASIMDDP
+  if (getauxval(AT_HWCAP) & dot_products) tf_append(features, sizeof(features), "dotprod");
+#endif
+}
+
+static const char* list_features(void) {
+  static pthread_once_t found = PTHREAD_ONCE_INIT;
+  pthread_once(&found, find_features);
+  return features;
+}
+
 // -- kernels ---------------------------------------------------------------------------------
 
 // DLPack's tensor, and an argument of a function of TVM's (tvm/ffi/c_api.h).
@@ -84,7 +118,8 @@ static int picture(void* self, const tf_any* arguments, int32_t count, tf_any* r
 
 static tf_function find_function(const char* name) {
   for (const tf_named_function* f = tvmflow_functions_begin; f != tvmflow_functions_end; ++f)
-    if (!strcmp(f->name, name)) return f->run;
+    if (!strcmp(f->name, name) && (!*f->feature || tf_has_word(list_features(), f->feature)))
+      return f->run;
   if (!strcmp(name, "tvmflow_picture")) return picture;
   return strcmp(name, "tvmflow_copy") ? NULL : copy;
 }
@@ -127,10 +162,15 @@ typedef struct queue {
   size_t count;
   size_t room;
   unsigned threads;
-  pthread_t runner;
-  bool running;  // `runner` does the steps
   cl_int code;   // of the steps that were done
   const tf_stop* stop;
+  bool running;  // the runner has the steps
+  // Does the steps after `flush`: begun at the first one, and asleep in between.
+  bool has_runner;
+  pthread_t runner;
+  pthread_mutex_t lock;  // of its task, held while it works
+  pthread_cond_t changed;
+  enum { NOTHING, STEPS, END } task;
 } queue;
 
 // There is one of each.
@@ -183,28 +223,6 @@ static void name_processor(char* name, size_t bytes) {
   fclose(file);
 }
 
-// What kernels may need besides the least processor of the architecture; the levels are those of
-// the x86-64 psABI.
-static void list_features(char* text, size_t bytes) {
-  *text = 0;
-#if defined(__x86_64__)
-  const uint32_t level_3[2] = {1u << 12 | 1u << 22 | 1u << 29, 1u << 3 | 1u << 5 | 1u << 8};
-  const uint32_t level_4 = 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31;
-  uint32_t words[6], unused = 0, extended = 0;
-  HostFeatures(words);
-  __get_cpuid(0x80000001, &unused, &unused, &extended, &unused);
-  if ((words[1] & level_3[0]) != level_3[0] || (words[3] & level_3[1]) != level_3[1] ||
-      !(extended >> 5 & 1) || !HostSaves(HOST_VECTORS_256))
-    return;
-  tf_append(text, bytes, "x86-64-v3");
-  if ((words[3] & level_4) != level_4 || !HostSaves(HOST_VECTORS_512)) return;
-  tf_append(text, bytes, " x86-64-v4%s", HostHasAvx512Vnni() ? " avx512vnni" : "");
-#elif defined(__aarch64__)
-  const unsigned long dot_products = 1ul << 20;  // HWCAP_ASIMDDP
-  if (getauxval(AT_HWCAP) & dot_products) tf_append(text, bytes, "dotprod");
-#endif
-}
-
 static cl_int get_device_info(cl_device_id of, cl_uint what, size_t room, void* to,
                               size_t* needed) {
   const cl_ulong bytes = (cl_ulong)sysconf(_SC_PHYS_PAGES) * (cl_ulong)sysconf(_SC_PAGESIZE);
@@ -219,8 +237,7 @@ static cl_int get_device_info(cl_device_id of, cl_uint what, size_t room, void* 
     case CL_DEVICE_VERSION:
       return answer_text("OpenCL 1.2", room, to, needed);
     case CL_DEVICE_EXTENSIONS:
-      list_features(name, sizeof(name));
-      return answer_text(name, room, to, needed);
+      return answer_text(list_features(), room, to, needed);
     case CL_DEVICE_TYPE:
       ANSWER(cl_bitfield, CL_DEVICE_TYPE_CPU);
     case CL_DEVICE_GLOBAL_MEM_SIZE:
@@ -410,6 +427,8 @@ static cl_command_queue create_queue(cl_context in, cl_device_id on, cl_bitfield
   static const tf_stop never;
   q->stop = &never;
   q->threads = ((const processor*)on)->threads;
+  pthread_mutex_init(&q->lock, NULL);
+  pthread_cond_init(&q->changed, NULL);
   return &q->object;
 }
 
@@ -439,13 +458,36 @@ static void run_steps(queue* q) {
 }
 
 static void* run_apart(void* argument) {
-  run_steps(argument);
+  queue* const q = argument;
+  pthread_mutex_lock(&q->lock);
+  while (q->task != END) {
+    if (q->task == NOTHING) {
+      pthread_cond_wait(&q->changed, &q->lock);
+      continue;
+    }
+    run_steps(q);
+    q->task = NOTHING;
+    pthread_cond_signal(&q->changed);
+  }
+  pthread_mutex_unlock(&q->lock);
   return NULL;
+}
+
+// Either of the two sleeps at a time.
+static void tell_runner(queue* q, int task) {
+  pthread_mutex_lock(&q->lock);
+  q->task = task;
+  pthread_cond_signal(&q->changed);
+  pthread_mutex_unlock(&q->lock);
 }
 
 static cl_int finish(cl_command_queue object) {
   queue* const q = (queue*)object;
-  if (q->running) pthread_join(q->runner, NULL);
+  if (q->running) {
+    pthread_mutex_lock(&q->lock);
+    while (q->task != NOTHING) pthread_cond_wait(&q->changed, &q->lock);
+    pthread_mutex_unlock(&q->lock);
+  }
   q->running = false;
   run_steps(q);
   const cl_int code = q->code;
@@ -456,14 +498,22 @@ static cl_int finish(cl_command_queue object) {
 static cl_int flush(cl_command_queue object) {
   queue* const q = (queue*)object;
   if (q->running || !q->count) return CL_SUCCESS;
-  q->running = !pthread_create(&q->runner, NULL, run_apart, q);
+  if (!q->has_runner) q->has_runner = !pthread_create(&q->runner, NULL, run_apart, q);
   // Without a thread it is done when it is waited for.
+  q->running = q->has_runner;
+  if (q->running) tell_runner(q, STEPS);
   return CL_SUCCESS;
 }
 
 static cl_int release_queue(cl_command_queue object) {
   queue* const q = (queue*)object;
   (void)finish(object);
+  if (q->has_runner) {
+    tell_runner(q, END);
+    pthread_join(q->runner, NULL);
+  }
+  pthread_cond_destroy(&q->changed);
+  pthread_mutex_destroy(&q->lock);
   free(q->steps);
   free(q);
   return CL_SUCCESS;

@@ -12,9 +12,11 @@ struct tf_any;
 typedef int (*tf_function)(void* self, const struct tf_any* arguments, int32_t count,
                            struct tf_any* result);
 
-// What the link step puts beside the runtime: the kernels of the plan for processors.
+// What the link step puts beside the runtime: the kernels of the plan for processors.  Of those of
+// one name the first is taken whose feature the processor has.
 typedef struct tf_named_function {
   const char* name;
+  const char* feature;  // empty: none beyond what the plan needs
   tf_function run;
 } tf_named_function;
 

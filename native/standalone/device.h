@@ -94,6 +94,8 @@ const void* tf_device_code(const tf_device* device);
 
 // True where the device lists the extension; the driver's answer is asked for each time.
 bool tf_device_has(const tf_device* device, const char* extension);
+// Whether a list that spaces separate has a word.
+bool tf_has_word(const char* list, const char* word);
 
 static inline bool tf_is_cpu(const tf_device* device) {
   return (device->type & CL_DEVICE_TYPE_CPU) != 0;

@@ -23,6 +23,7 @@ from typer.models import ParameterInfo
 from ..compiler.options import CompileOptions
 from ..devices.choices import (
     ACCUMULATIONS,
+    BACKENDS,
     FALLBACKS,
     FORMATS,
     PRECISIONS,
@@ -32,6 +33,7 @@ from ..devices.choices import (
 )
 from ..devices.host import HOSTS
 from ..devices.presets import PRESETS
+from ..devices.target import LEVELS
 from ..module.standalone.pictures import IMAGE_FORMATS
 from .output import state
 
@@ -241,6 +243,20 @@ SHARED: dict[str, Any] = {
         words(*FALLBACKS),
         "What a standalone library for opencl has besides, for machines without an OpenCL that "
         "works: kernels for the host's processors.",
+    ],
+    "cpu": Annotated[
+        str | None,
+        words(*(level for levels in LEVELS.values() for level in levels)),
+        "LEVEL",
+        "The least processor that kernels for llvm, or for --fallback cpu, are for: "
+        f"{', '.join(LEVELS['x86_64'])}; on Arm {', '.join(LEVELS['aarch64'])}. Default: this "
+        "machine's, and x86-64-v3 or armv8-a of another --host.",
+    ],
+    "backend": Annotated[
+        str,
+        words(*BACKENDS),
+        "What runs a standalone library that has kernels for both; auto: the CPU where no device's "
+        "OpenCL can be used.",
     ],
     "embed_limit": Annotated[
         int,
@@ -500,8 +516,8 @@ def with_compile_flags(*names: str) -> Callable[[Callable[..., R]], Callable[...
 _OPTION = re.compile(r"`(\w+)(?:=([^`]+))?`")
 #: Those that commands have beside `CompileOptions`, and are not spelled like it there.
 _OPTIONS = frozenset({
-    "advertise", "bind", "devices", "dump_ir", "fresh_ceilings", "kernels", "ops", "port", "search",
-    "secret_file", "size", "steps", "threads",
+    "advertise", "backend", "bind", "devices", "dump_ir", "fresh_ceilings", "kernels", "ops",
+    "port", "search", "secret_file", "size", "steps", "threads",
 })  # fmt: skip
 
 

@@ -254,6 +254,10 @@ class CompileOptions:
     #: ``cpu``: a standalone library for ``opencl`` has kernels for the host's processors, too, and
     #: takes them where there is no OpenCL that works.
     fallback: str | None = None
+    #: The least processor that kernels for ``llvm``, or for the fallback, are for: a level of the
+    #: host's architecture, of `tvmflow.devices.target.LEVELS`.  By default this machine's, and
+    #: x86-64-v3 or armv8-a of another host.
+    cpu: str | None = None
     #: Weights of more than this total travel in a file beside the module.
     embed_limit_bytes: int = EMBED_LIMIT_BYTES
 
@@ -329,6 +333,15 @@ class CompileOptions:
             )
         if self.format == STANDALONE and spec.kind == "llvm":
             spec = targets.with_levels(spec)
+        if self.cpu is not None and spec.kind != "llvm" and self.fallback is None:
+            raise TargetError(
+                f"The processor {self.cpu!r} was named for the target {spec.kind}, which has no "
+                "kernels for processors.",
+                remedy="Use `target=llvm` or a fallback, or leave `cpu` out.",
+            )
+        if self.cpu is not None or (self.format == STANDALONE and spec.kind == "llvm"):
+            for_cpu = targets.with_level(spec, self.cpu)
+            spec = for_cpu if spec.kind == "llvm" else spec
         return with_dtype(spec, self.dtype)
 
     @property
