@@ -331,8 +331,6 @@ class CompileOptions:
                 "processors of 64 bits.",
                 remedy="Use `target=opencl` without `fallback`, or another host.",
             )
-        if self.format == STANDALONE and spec.kind == "llvm":
-            spec = targets.with_levels(spec)
         if self.cpu is not None and spec.kind != "llvm" and self.fallback is None:
             raise TargetError(
                 f"The processor {self.cpu!r} was named for the target {spec.kind}, which has no "
