@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import ArtifactError
+from ...ir.pictures import IMAGE_FORMATS
 from ...runtime.json_types import JsonObject
 from .. import elf
 from ..artifact import COPY_AGAIN, SIDECAR_SUFFIX, sha256_of, unreadable
@@ -38,7 +39,6 @@ from .format import (
     Kind,
     Section,
 )
-from .pictures import IMAGE_FORMATS
 
 #: A function that every standalone library exports, and no other library.
 _EXPORTED = b"\0tvmflow_create\0"
