@@ -109,6 +109,22 @@ static bool reblocked_is_right(const tf_plan* p, const tf_reblocked* r) {
          p->weights[r->weight].bytes % to == 0;
 }
 
+const tf_transformed* tf_transforming(const tf_plan* plan, const tf_reblocked* reblocked) {
+  for (uint32_t i = 0; i < tf_count(plan, TF_TRANSFORMED); ++i)
+    if (plan->transformed[i].reblocked == reblocked - plan->reblocked) return &plan->transformed[i];
+  return NULL;
+}
+
+static bool transformed_is_right(const tf_plan* p, const tf_transformed* t) {
+  if (t->reblocked >= tf_count(p, TF_REBLOCKED) || t->side == 0 || t->side > TF_MOST_ROWS)
+    return false;
+  const tf_reblocked* const r = &p->reblocked[t->reblocked];
+  const uint64_t from = product(r->inner, r->from_lanes, 9 * sizeof(float));
+  const uint64_t to = product(r->inner, r->to_lanes, t->side * t->side * sizeof(float));
+  return r->element_bytes == sizeof(float) && r->from_bytes % from == 0 &&
+         p->weights[r->weight].bytes % to == 0;
+}
+
 static bool program_is_right(const tf_plan* p, const tf_program* program) {
   return is_string(p, program->options) && program->bytes > 0 &&
          is_range(program->offset, program->bytes, p->header->source_bytes);
@@ -262,6 +278,7 @@ static const char* fault(tf_plan* plan) {
   if (!tf_count(plan, TF_LAUNCHES) || !tf_count(plan, TF_OUTPUTS)) return "it does nothing";
   ALL(TF_ALLOCATIONS, allocation_is_right(&plan->allocations[i]));
   ALL(TF_REBLOCKED, reblocked_is_right(plan, &plan->reblocked[i]));
+  ALL(TF_TRANSFORMED, transformed_is_right(plan, &plan->transformed[i]));
   ALL(TF_WEIGHTS, weight_is_right(plan, i));
   ALL(TF_PROGRAMS, program_is_right(plan, &plan->programs[i]));
   ALL(TF_ARGUMENTS, argument_is_right(plan, &plan->arguments[i]));

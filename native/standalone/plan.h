@@ -15,7 +15,7 @@
 
 #define TF_PLAN_MAGIC "TVMFPLAN"
 #define TF_WEIGHTS_MAGIC "TVMFWGTS"
-#define TF_FORMAT_VERSION 4u
+#define TF_FORMAT_VERSION 5u
 #define TF_WEIGHTS_VERSION 1u
 #define TF_NONE 0xFFFFFFFFu
 
@@ -39,7 +39,8 @@
   ROW(TF_SHAPES, tf_shape, shapes) /* none: one shape, with all launches */                        \
   ROW(TF_REBLOCKED, tf_reblocked, reblocked)                                                       \
   ROW(TF_PICTURES, tf_picture, pictures)                                                           \
-  ROW(TF_BOXES, tf_boxes, boxes)
+  ROW(TF_BOXES, tf_boxes, boxes)                                                                   \
+  ROW(TF_TRANSFORMED, tf_transformed, transformed)
 
 typedef enum tf_section_name {
 #define TF_NAME(name, record, member) name,
@@ -107,6 +108,16 @@ typedef struct tf_reblocked {
   uint64_t inner;
   uint64_t from_bytes;  // in the file
 } tf_reblocked;
+
+// A re-blocked weight that has planes of the transforms of another one's windows of 3 x 3, in
+// Winograd's algorithm: [blocks][inner][3][3][lanes] becomes [side][side][blocks][inner][lanes], of
+// float.  Plane p, q has the sum of rows[p][y] * rows[q][x] * window[y][x] over y and x.
+enum { TF_MOST_ROWS = 6 };
+typedef struct tf_transformed {
+  uint32_t reblocked;
+  uint32_t side;  // rows
+  double rows[TF_MOST_ROWS][3];
+} tf_transformed;
 
 typedef struct tf_program {
   uint32_t offset;  // into the inflated sources
@@ -262,6 +273,7 @@ uint32_t tf_texel_bytes(uint32_t channel_type);
 
 // How a weight is made of another plan's; NULL where it is in the file as it is.
 const tf_reblocked* tf_reblocking(const tf_plan* plan, uint32_t weight);
+const tf_transformed* tf_transforming(const tf_plan* plan, const tf_reblocked* reblocked);
 
 // Pixels of a side of pictures and inputs, at most: offsets in them have 32 bits.
 #define TF_LARGEST_PICTURE 32767

@@ -42,7 +42,8 @@ def rich_plan() -> Plan:
     plan.test([(1, 0, 1), (2, 0, 1), (3, 0, 1), (4, 0, 1)], {0: np.arange(SIZE)}, stride=2)
     plan.rows[Section.SHAPES].append({"first_launch": 0, "launches": 2})
     row = {"weight": 0, "element_bytes": 4, "from_lanes": 4, "to_lanes": 8, "inner": 1}
-    plan.rows[Section.REBLOCKED].append({**row, "from_bytes": 4 * SIZE})
+    plan.rows[Section.REBLOCKED].append({**row, "from_bytes": 4 * 4 * 9})
+    plan.rows[Section.TRANSFORMED].append({"reblocked": 0, "side": 2, "rows": np.ones(18)})
     return plan
 
 
@@ -208,6 +209,11 @@ WRONG = [
     (Section.REBLOCKED, 0, {"inner": 2**63}),
     (Section.REBLOCKED, 0, {"from_bytes": 2**40}),
     (Section.REBLOCKED, 0, {"from_bytes": 100}),
+    (Section.REBLOCKED, 0, {"from_bytes": 160}),
+    (Section.TRANSFORMED, 0, {"reblocked": 1}),
+    (Section.TRANSFORMED, 0, {"side": 0}),
+    (Section.TRANSFORMED, 0, {"side": 3}),
+    (Section.TRANSFORMED, 0, {"side": 7}),
     (Section.PICTURES, 0, {"input": 4}),
     (Section.PICTURES, 0, {"input": 1}),
     (Section.PICTURES, 0, {"format": 6}),

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from ... import _versions
-from ...devices.choices import STANDALONE
+from ...devices.choices import STANDALONE, WINOGRAD
 from ...devices.host import Host
 from ...errors import TvmflowError, UnsupportedModelError
+from ...ir import blocked
 from ...ir.results import outputs_of_indices, parse_boxes
 from ...ir.rewriter import op_name
 from ...ir.signatures import bindings_of
@@ -25,6 +28,7 @@ from ...module.standalone.plan import Boxes, Plan, encode
 from ...module.storage_summary import counts, storage_summary
 from ...module.weights import content_digest
 from ...runtime.json_types import JsonObject
+from ...schedules.winograd import TAPS, matrix_of_weights, transformed_weight
 from ...verify.tolerance import table_for
 from ..compilation import Compilation
 from ..generate import common_metadata, extensions
@@ -238,28 +242,65 @@ def _on_cpu(job: Compilation) -> Compilation:
 def _shared(plan: Plan, fallback: Plan | None) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """The weights of both plans, and the names there of the fallback's.
 
-    Those of equal content are there once, and so are those that only have other blocks.
+    Those of equal content are there once, and so are those that only have other blocks, or that
+    only the fallback has in the form of Winograd's algorithm.
     """
     arrays = dict(plan.weights)
     if fallback is None:
         return arrays, {}
     stored = {content_digest(array): name for name, array in arrays.items()}
-    alike = defaultdict(list)
+    alike, windows = defaultdict(list), defaultdict(list)
     for name, array in arrays.items():
-        alike[_but_blocks(array)].append(name)
+        for view in _views(array):
+            alike[_but_blocks(view)].append((name, view))
+        if array.ndim == 5 and array.shape[2:4] == (TAPS, TAPS):
+            windows[array.dtype, array.shape[1]].append(name)
     names = {}
     for name, array in fallback.weights.items():
         digest = content_digest(array)
         found = stored.get(digest)
         if found is None:
-            found = next((n for n in alike[_but_blocks(array)] if _same(arrays[n], array)), None)
+            pairs = ((n, v, view) for view in _views(array) for n, v in alike[_but_blocks(view)])
+            same = next(((n, v) for n, v, view in pairs if _same(v, view)), None)
+            if same is not None:
+                found, fallback.reblocked[name] = same
+        if found is None and array.ndim == 4 and (outputs := _TILES.get(array.shape[0])):
+            of_windows = windows[array.dtype, array.shape[2]]
+            found = next((n for n in of_windows if _is_transform(arrays[n], array, outputs)), None)
             if found is not None:
                 fallback.reblocked[name] = arrays[found]
+                fallback.transformed[name] = matrix_of_weights(outputs)
         if found is None:
             found = stored[digest] = f"cpu:{name}"
             arrays[found] = array
         names[name] = found
     return arrays, names
+
+
+#: Outputs of a tile of Winograd's algorithm, by the planes of its weights.
+_TILES = {(outputs + TAPS - 1) ** 2: outputs for outputs in WINOGRAD.values()}
+
+
+def _views(array: np.ndarray) -> Iterator[np.ndarray]:
+    """A tensor as ``[N', ..., c]``: Winograd's ``[a * a, O', I, c]`` has its planes there, too."""
+    yield array
+    if array.ndim == 4:
+        yield array.reshape(-1, *array.shape[2:])
+
+
+def _is_transform(windows: np.ndarray, wanted: np.ndarray, outputs: int) -> bool:
+    """True if ``wanted[a * a, O', I, c]`` is what Winograd's algorithm has of ``OIHWo``."""
+    lanes = wanted.shape[-1]
+    plain = np.moveaxis(windows, -1, 1).reshape(-1, *windows.shape[1:-1])
+    rows = min(len(plain), wanted.shape[1] * lanes)
+    close = partial(np.allclose, rtol=1e-6, atol=1e-7 * np.abs(wanted).max())
+    # One row tells most of those apart that are others.
+    first = transformed_weight(plain[:1], outputs).reshape(len(wanted), -1)
+    if not close(first, wanted[:, 0, :, 0]):
+        return False
+    made = blocked.winograd_weight(transformed_weight(plain[:rows], outputs), lanes)
+    blocks = made.shape[1]
+    return close(made, wanted[:, :blocks]) and not (plain[rows:].any() or wanted[:, blocks:].any())
 
 
 def _but_blocks(array: np.ndarray) -> tuple[object, ...]:

@@ -24,8 +24,9 @@ from ..weights import WeightStream
 PLAN_MAGIC = b"TVMFPLAN"
 WEIGHTS_MAGIC = b"TVMFWGTS"
 #: Of plans; one of version 1 lacks `Section.SHAPES`, and has one shape; one of version 2
-#: `Section.REBLOCKED`; one of version 3 `Section.PICTURES` and `Section.BOXES`.
-VERSION = 4
+#: `Section.REBLOCKED`; one of version 3 `Section.PICTURES` and `Section.BOXES`; one of
+#: version 4 `Section.TRANSFORMED`.
+VERSION = 5
 WEIGHTS_VERSION = 1
 #: Each weight begins at a multiple of this: drivers take such memory without a copy.
 WEIGHT_ALIGNMENT = 128
@@ -55,6 +56,7 @@ class Section(IntEnum):
     REBLOCKED = 16
     PICTURES = 17
     BOXES = 18
+    TRANSFORMED = 19
 
 
 class Kind(IntEnum):
@@ -122,6 +124,7 @@ RECORDS: dict[Section, np.dtype] = {
         padding=_F4, scale=(_F4, 3), shift=(_F4, 3),
     ),
     Section.BOXES: _record(output=_U4, picture=_U4, form=_U4, unit=_U4),
+    Section.TRANSFORMED: _record(reblocked=_U4, side=_U4, rows=(_F8, 18)),
 }  # fmt: skip
 
 HEADER = _record(
@@ -132,7 +135,7 @@ HEADER = _record(
 #: Bytes of a plan's header by version: sections have been added at its end.
 HEADER_BYTES = {
     version: HEADER.itemsize - 8 * (len(Section) - sections)
-    for version, sections in ((1, 15), (2, 16), (3, 17), (VERSION, len(Section)))
+    for version, sections in ((1, 15), (2, 16), (3, 17), (4, 19), (VERSION, len(Section)))
 }
 WEIGHTS_HEADER = _record(
     magic="S8", version=_U4, reserved=_U4, bytes=_U8, id=("u1", 32), checksum=_U8,

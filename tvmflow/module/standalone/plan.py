@@ -158,8 +158,10 @@ class Plan:
     #: Weights that are read, with their tensors, in the order of the file.
     weights: dict[str, np.ndarray] = field(default_factory=dict)
     weight_tensors: dict[str, PlanTensor] = field(default_factory=dict)
-    #: Those that another plan's file has in other blocks: made of that one's.
+    #: Those that another plan's file has in other blocks: made of that one's.  And of these the
+    #: ones whose windows are transformed, with the matrix `[a, 3]` that both axes meet.
     reblocked: dict[str, np.ndarray] = field(default_factory=dict)
+    transformed: dict[str, np.ndarray] = field(default_factory=dict)
     #: OpenCL C of each kernel.
     sources: dict[str, str] = field(default_factory=dict)
     #: Of OpenCL; of kernels that are functions, what the processor must have.
@@ -217,7 +219,12 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
             stored = plan.reblocked[name]
             row = {"weight": number, "element_bytes": array.itemsize}
             row |= {"from_lanes": stored.shape[-1], "to_lanes": array.shape[-1]}
-            row |= {"inner": prod(array.shape[1:-1]), "from_bytes": stored.nbytes}
+            rows_there = prod(stored.shape[1:-1]) // (9 if name in plan.transformed else 1)
+            row |= {"inner": rows_there, "from_bytes": stored.nbytes}
+            if (matrix := plan.transformed.get(name)) is not None:
+                how: JsonObject = {"reblocked": len(rows[Section.REBLOCKED]), "side": len(matrix)}
+                how["rows"] = np.resize(matrix.ravel(), 18)
+                rows[Section.TRANSFORMED].append(how)
             rows[Section.REBLOCKED].append(row)
     for launch in plan.launches:
         rows[Section.LAUNCHES].append(
