@@ -110,6 +110,7 @@ tvmflow_status tf_open(tvmflow_model* m, const tvmflow_options* options, tvmflow
   if (!status) status = tf_memory_create(m);
   if (!status) status = tf_programs_create(m);
   if (!status) status = tf_pictures_create(m);
+  tf_sources_forget(m);
   if (!status) status = make_room(m);
   m->recording_is_old = true;
   return status ? status : tf_describe_create(m);
