@@ -126,10 +126,11 @@ def wheel_tag_options() -> dict[str, object]:
 
 #: Folders at the top of the tree that are packages inside tvmflow.
 MAPPED = ("schedules", "models", "tuning_logs")
-#: Folders of C files that users' machines compile, for other machines.
+#: Folders of C and Java files that users' machines compile, for other machines.
 COMPILED_LATER = (
     "standalone",
     "bindings",
+    "bindings/java/ai/tvmflow",
     "isa",
     "opencl",
     "bionic",
@@ -168,7 +169,7 @@ setup(
         "tvmflow": ["py.typed"],
         "tvmflow.tuning_logs": ["**/*"],
         "tvmflow.explain.profiling.page": ["*.html", "*.css", "*.js"],
-        "": ["*.c", "*.h", "*.hpp"],
+        "": ["*.c", "*.h", "*.hpp", "*.java"],
     },
     # MANIFEST.in has them for the source distribution.
     exclude_package_data={"": ["*.cc"]},

@@ -4,7 +4,8 @@
 multiplied at once (:mod:`tvmflow.codegen.dot_products`): an element of ``x`` and of ``w`` holds
 four of them.  The zero point of ``x`` leaves the sums, ``sum((x - z) w) = sum(x w) - z sum(w)``;
 the last term is a constant of each output channel.  Padding has the value ``z``, and int8 becomes
-uint8 by 128 more, also in ``z``.  Input channels are padded to fours, their weights with zeros.
+uint8 by 128 more, also in ``z``; where both factors are signed (`Device.signed_dots`), uint8
+becomes int8.  Input channels are padded to fours, their weights with zeros.
 
     x[..]: uint8 or int8    words of four: int32    w[..]: int32, four of int8    y[..]: int32
 
@@ -86,15 +87,16 @@ WORD = 4
 
 def _word_of(byte: int) -> int:
     """An int32 of four times the same byte."""
-    return int.from_bytes([byte] * WORD, "little", signed=True)
+    return int.from_bytes([byte & 255] * WORD, "little", signed=True)
 
 
 @dataclass(frozen=True)
 class Dots:
     """A computation of floats as one of dot products."""
 
-    #: Zero point of the left operand as unsigned bytes.
+    #: Zero point of the left operand as bytes that are unsigned, or ``signed``.
     zero: int
+    signed: bool = False
 
     def around(self, compute: Callable[..., te.Tensor]) -> Callable[..., te.Tensor]:
         """``compute`` of words; the zero point is still in the result, of int32."""
@@ -107,13 +109,14 @@ class Dots:
             **options: Any,
         ) -> te.Tensor:
             if padding is None:
-                left = words(x, len(x.shape) - 1)
+                left = words(x, len(x.shape) - 1, signed=self.signed)
             else:
                 # Copied to private memory first where a window reads words again and again: by the
                 # block that pads, where there is one.
                 pointwise = int(w.shape[2]) == int(w.shape[3]) == 1
                 copied = not pointwise and not any(padding)
-                left = words(x, 4 if len(x.shape) == 5 else 1, copied=copied)
+                axis = 4 if len(x.shape) == 5 else 1
+                left = words(x, axis, signed=self.signed, copied=copied)
                 left = pad_spatial(left, padding, _word_of(self.zero))
                 options["padding"] = (0, 0, 0, 0)
             return compute(left, w, *args, multiply=product_of_words, **options)
@@ -126,8 +129,8 @@ def product_of_words(x: tirx.Expr, w: tirx.Expr) -> tirx.Expr:
     return dot(tirx.const(0, "int32"), x, w)
 
 
-def words(x: te.Tensor, axis: int, *, copied: bool = False) -> te.Tensor:
-    """Four neighbours along an axis as the bytes of an int32, unsigned, the first one lowest."""
+def words(x: te.Tensor, axis: int, *, signed: bool = False, copied: bool = False) -> te.Tensor:
+    """Four neighbours along an axis as the bytes of an int32, the first one lowest."""
     extent = int(x.shape[axis])
     shape = [*x.shape[:axis], -(-extent // WORD), *x.shape[axis + 1 :]]
 
@@ -139,7 +142,8 @@ def words(x: te.Tensor, axis: int, *, copied: bool = False) -> te.Tensor:
             if extent > WORD and byte >= (extent % WORD or WORD):
                 value = tirx.if_then_else(position < extent, value, tirx.const(0, "uint8"))
             total = total | (tirx.Cast("uint32", value) << tirx.const(8 * byte, "uint32"))
-        signed = tirx.Cast("int32", total)
-        return signed if x.dtype == "uint8" else signed ^ tirx.const(_word_of(128), "int32")
+        found = tirx.Cast("int32", total)
+        as_is = x.dtype == ("int8" if signed else "uint8")
+        return found if as_is else found ^ tirx.const(_word_of(128), "int32")
 
     return te.compute(shape, word, name="words", attrs={ROLE: PAD} if copied else {})

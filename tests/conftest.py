@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import tiers
+from android_tools import no_android, no_kotlin
 from browser import no_browser
 from cuda_host import missing as no_cuda_host
 from drivers import ONLY_PIP
@@ -207,7 +208,8 @@ NEEDS: dict[str, Reason] = {
     "onnxruntime": _no_module("onnxruntime"),
     "cross": _no_module("ziglang"),
     "java": _no_command("javac"),
-    "kotlin": _no_command("kotlinc"),
+    "kotlin": no_kotlin,
+    "android": no_android,
     "browser": no_browser,
     "arm64": _no_arm64,
     "mesa": _no_mesa,
@@ -218,7 +220,7 @@ NEEDS: dict[str, Reason] = {
 #: What `make test` installs itself: without it, CI fails instead of testing nothing.
 INSTALLED = ("opencl", "onnxruntime", "cross")
 #: What the system's packages have, and a newcomer's machine need not.
-FROM_SYSTEM = ("oclgrind", "java", "kotlin", "browser", "arm64")
+FROM_SYSTEM = ("oclgrind", "java", "kotlin", "android", "browser", "arm64")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,4 +1,4 @@
-// What `ai.tvmflow.Native` calls (examples/android has the class).
+// What `ai.tvmflow.Native` calls (java/ has the class).
 //
 // The virtual machine takes these functions from the first library that it loads, and every
 // library has them: they use the library that they are given, never their own model.  Texts are
@@ -94,30 +94,50 @@ static void tf_open(tf_opened* opened, const char* path, const tvmflow_options* 
 }
 
 // 0 without memory; else a handle that must be closed, also when opening failed.
+static int64_t tf_new_opened(tf_jni env, const tf_object texts[4], tvmflow_options* options) {
+  tf_opened* opened = calloc(1, sizeof(*opened));
+  if (opened == NULL) return 0;
+  char* copies[4];
+  for (int i = 0; i < 4; ++i) copies[i] = tf_copy_text(env, texts[i]);
+  options->struct_size = sizeof(*options);
+  options->cache_folder = copies[1];
+  options->weights_path = copies[2];
+  options->opencl_library = copies[3];
+  tf_open(opened, copies[0], options);
+  for (int i = 0; i < 4; ++i) free(copies[i]);
+  return (int64_t)(intptr_t)opened;
+}
+
+// `numbers`: device, flags, backend, threads, priority, of which an older class has fewer.
+TF_NATIVE(int64_t, openWith)
+(tf_jni env, tf_object class, tf_object library, tf_object cache_folder, tf_object weights,
+ tf_object opencl, tf_object numbers) {
+  (void)class;
+  int64_t n[5] = {0};
+  int32_t count =
+      numbers ? TF_CALL(env, tf_get_array_length, TF_GET_ARRAY_LENGTH)(env, numbers) : 0;
+  if (count > 5) count = 5;
+  if (count) TF_CALL(env, tf_get_long_region, TF_GET_LONG_ARRAY_REGION)(env, numbers, 0, count, n);
+  tvmflow_options options = {.device_index = (uint32_t)n[0],
+                             .flags = (uint32_t)n[1],
+                             .backend = (uint32_t)n[2],
+                             .cpu_threads = (uint32_t)n[3],
+                             .priority = (uint32_t)n[4]};
+  return tf_new_opened(env, (const tf_object[]){library, cache_folder, weights, opencl}, &options);
+}
+
+// For classes that are older than `openWith`, and than backends.
 TF_NATIVE(int64_t, openOn)
 (tf_jni env, tf_object class, tf_object library, tf_object cache_folder, tf_object weights,
  tf_object opencl, int32_t device, int32_t flags, int32_t backend, int32_t cpu_threads) {
   (void)class;
-  tf_opened* opened = calloc(1, sizeof(*opened));
-  if (opened == NULL) return 0;
-  char* texts[4] = {tf_copy_text(env, library), tf_copy_text(env, cache_folder),
-                    tf_copy_text(env, weights), tf_copy_text(env, opencl)};
-  const tvmflow_options options = {
-      .struct_size = sizeof(options),
-      .device_index = (uint32_t)device,
-      .flags = (uint32_t)flags,
-      .cache_folder = texts[1],
-      .weights_path = texts[2],
-      .opencl_library = texts[3],
-      .backend = (uint32_t)backend,
-      .cpu_threads = (uint32_t)cpu_threads,
-  };
-  tf_open(opened, texts[0], &options);
-  for (int i = 0; i < 4; ++i) free(texts[i]);
-  return (int64_t)(intptr_t)opened;
+  tvmflow_options options = {.device_index = (uint32_t)device,
+                             .flags = (uint32_t)flags,
+                             .backend = (uint32_t)backend,
+                             .cpu_threads = (uint32_t)cpu_threads};
+  return tf_new_opened(env, (const tf_object[]){library, cache_folder, weights, opencl}, &options);
 }
 
-// For classes that are older than backends.
 TF_NATIVE(int64_t, open)
 (tf_jni env, tf_object class, tf_object library, tf_object cache_folder, tf_object weights,
  tf_object opencl, int32_t device, int32_t flags) {
@@ -333,6 +353,32 @@ TF_NATIVE(int32_t, imagePlace)
 TF_STEP(run, run)
 TF_STEP(start, start)
 TF_STEP(await, wait)
+
+// From any thread.
+TF_NATIVE(void, cancel)(tf_jni env, tf_object class, int64_t handle) {
+  (void)env, (void)class;
+  tf_opened* opened = tf_from_handle(handle);
+  if (opened != NULL && opened->model != NULL) opened->library.cancel(opened->model);
+}
+
+// `numbers` gets bytes of weights, tensors, pictures and the process, and whether weights are
+// shared.
+TF_NATIVE(int32_t, memory)
+(tf_jni env, tf_object class, int64_t handle, tf_object numbers) {
+  (void)class;
+  tf_opened* opened = tf_from_handle(handle);
+  if (opened == NULL || opened->model == NULL || numbers == NULL) return TVMFLOW_ERROR_ARGUMENT;
+  if (TF_CALL(env, tf_get_array_length, TF_GET_ARRAY_LENGTH)(env, numbers) < 5)
+    return TVMFLOW_ERROR_ARGUMENT;
+  tvmflow_memory_info info;
+  memset(&info, 0, sizeof(info));
+  info.struct_size = sizeof(info);
+  opened->status = opened->library.memory(opened->model, &info);
+  const int64_t values[5] = {(int64_t)info.weights, (int64_t)info.tensors, (int64_t)info.pictures,
+                             (int64_t)info.host, (int64_t)info.weights_shared};
+  TF_CALL(env, tf_set_long_region, TF_SET_LONG_ARRAY_REGION)(env, numbers, 0, 5, values);
+  return opened->status;
+}
 
 // Lines of kernel, function, start and end, with tabs between them; NULL on failure.  Names are
 // identifiers of OpenCL C: they have no tabs.

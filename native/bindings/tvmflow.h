@@ -3,7 +3,12 @@
 // opened at run time.
 //
 // Instances are independent of each other and may be used from different threads at the same
-// time; one instance from one thread at a time.  No function ends the process or throws.
+// time.  One instance is used by one thread at a time: a call that comes while another one is under
+// way returns TVMFLOW_ERROR_BUSY and changes nothing.  No function ends the process or throws.
+//
+// Structures grow at their end only, and those with a `struct_size` do: the application sets it to
+// the size that it knows, so that programs and libraries of different versions fit.  What else is
+// here keeps its name, layout and meaning.
 //
 //   tvmflow_model* model;
 //   if (tvmflow_create(NULL, &model)) puts(tvmflow_message(model));
@@ -21,7 +26,7 @@
 extern "C" {
 #endif
 
-// Grows when functions are added; what is here keeps its meaning.
+// Grows when functions are added.
 #define TVMFLOW_API_VERSION 4
 #define TVMFLOW_MAX_DIMENSIONS 8
 #define TVMFLOW_API __attribute__((visibility("default")))
@@ -37,8 +42,9 @@ typedef enum tvmflow_status {
   TVMFLOW_ERROR_MEMORY = 5,       // out of memory, of the host or the device
   TVMFLOW_ERROR_DAMAGED = 6,      // the library or its weights are damaged or cut short
   TVMFLOW_ERROR_DEVICE = 7,       // the driver failed in another way
-  TVMFLOW_ERROR_BUSY = 8,         // a run that was started has not been waited for
+  TVMFLOW_ERROR_BUSY = 8,         // a run was not waited for, or another thread is in a call
   TVMFLOW_ERROR_WRONG = 9,        // the self-test's results are outside the tolerance
+  TVMFLOW_ERROR_CANCELLED = 10,   // by tvmflow_cancel: there is no result
 } tvmflow_status;
 
 typedef enum tvmflow_dtype {
@@ -75,6 +81,20 @@ typedef enum tvmflow_backend {
   TVMFLOW_CPU = 2,
 } tvmflow_backend;
 
+// How the device shares its time between queues: hints, where the driver takes some.
+typedef enum tvmflow_priority {
+  TVMFLOW_PRIORITY_DEFAULT = 0,
+  TVMFLOW_PRIORITY_LOW = 1,  // frames that are drawn come first
+  TVMFLOW_PRIORITY_HIGH = 2,
+} tvmflow_priority;
+
+typedef enum tvmflow_log_level {
+  TVMFLOW_LOG_INFO = 0,     // what was chosen, built, taken from the cache
+  TVMFLOW_LOG_WARNING = 1,  // what could not be used, and what is used instead
+} tvmflow_log_level;
+// Gets a sentence, valid during the call; from any thread that is in a call of the model.
+typedef void (*tvmflow_log)(void* user, tvmflow_log_level level, const char* text);
+
 // All zero is the default; set `struct_size` to sizeof(tvmflow_options).
 typedef struct tvmflow_options {
   size_t struct_size;
@@ -87,6 +107,9 @@ typedef struct tvmflow_options {
   void* cl_device;             // memory with it; NULL: an own context
   uint32_t backend;            // a tvmflow_backend
   uint32_t cpu_threads;        // with the one that calls; 0: one for each fast core
+  uint32_t priority;           // a tvmflow_priority
+  tvmflow_log log;             // NULL: nothing is told
+  void* log_user;              // its first argument
 } tvmflow_options;
 
 typedef struct tvmflow_tensor {
@@ -111,6 +134,38 @@ typedef struct tvmflow_test {
   double tolerance_used;  // of an element's tolerance, at most; above 1 is wrong
   uint64_t compared;      // elements
 } tvmflow_test;
+
+// OpenCL's objects of an instance; NULL on the CPU.  Another model, of this or another library,
+// that gets context, device and library in its options shares memory with it.
+typedef struct tvmflow_opencl_info {
+  size_t struct_size;  // set it before the call
+  void* context;       // cl_context and so on: valid until the model is destroyed, or retained
+  void* device;
+  void* queue;
+  const char* library;  // for tvmflow_options.opencl_library
+} tvmflow_opencl_info;
+
+// Bytes that an instance holds.
+typedef struct tvmflow_memory_info {
+  size_t struct_size;       // set it before the call
+  uint64_t weights;         // on the device, or where they are mapped
+  uint64_t tensors;         // on the device: inputs, outputs and what is between kernels
+  uint64_t pictures;        // on the device: copies of the application's
+  uint64_t host;            // of the process, besides the weights that are mapped
+  uint32_t weights_shared;  // 1: they are used where they are mapped
+} tvmflow_memory_info;
+
+// How a run is started; all zero is tvmflow_start.
+typedef struct tvmflow_run_options {
+  size_t struct_size;
+  uint32_t wait_count;  // cl_events that the run waits for
+  void* const* wait_events;
+  void** event;  // gets a cl_event of the end of the run, to be released
+  // Called once, from a thread of the driver or of the library, when the run has ended; it must not
+  // call functions of this model.
+  void (*done)(void* user, tvmflow_status status);
+  void* user;
+} tvmflow_run_options;
 
 // Pictures have 8 bits a channel.  NV12 has a plane of luma, and one of pairs (U, V) at half the
 // width and height; NV21 has pairs (V, U).
@@ -168,6 +223,14 @@ TVMFLOW_API tvmflow_status tvmflow_input(tvmflow_model* model, uint32_t index,
 TVMFLOW_API tvmflow_status tvmflow_output(tvmflow_model* model, uint32_t index,
                                           tvmflow_tensor* info);
 
+// Their numbers by the ONNX model's names.
+TVMFLOW_API tvmflow_status tvmflow_find_input(tvmflow_model* model, const char* name,
+                                              uint32_t* index);
+TVMFLOW_API tvmflow_status tvmflow_find_output(tvmflow_model* model, const char* name,
+                                               uint32_t* index);
+TVMFLOW_API tvmflow_status tvmflow_opencl(tvmflow_model* model, tvmflow_opencl_info* info);
+TVMFLOW_API tvmflow_status tvmflow_memory(tvmflow_model* model, tvmflow_memory_info* info);
+
 // A library that was compiled for several shapes of its inputs has them in the order of the
 // compilation, and begins with the first one.  All calls are about the one that is chosen:
 // `tvmflow_input` and `tvmflow_output` tell its tensors.  Another one has the same memory: inputs
@@ -209,6 +272,13 @@ TVMFLOW_API tvmflow_status tvmflow_use_output(tvmflow_model* model, uint32_t ind
 TVMFLOW_API tvmflow_status tvmflow_run(tvmflow_model* model);    // and waits
 TVMFLOW_API tvmflow_status tvmflow_start(tvmflow_model* model);  // returns at once
 TVMFLOW_API tvmflow_status tvmflow_wait(tvmflow_model* model);   // for what was started
+// As tvmflow_start.  On the CPU there are no cl_events to wait for or to get.
+TVMFLOW_API tvmflow_status tvmflow_run_async(tvmflow_model* model,
+                                             const tvmflow_run_options* options);
+// From any thread: the run that is under way ends before its next kernel on the CPU; what OpenCL's
+// queue has already runs to its end.  Whoever waits for it gets TVMFLOW_ERROR_CANCELLED, and its
+// outputs cannot be read; the inputs are what they were.  Without a run nothing happens.
+TVMFLOW_API void tvmflow_cancel(tvmflow_model* model);
 
 // Runs once and gives the times of all kernels, in order; valid until the next call.
 TVMFLOW_API tvmflow_status tvmflow_profile(tvmflow_model* model, const tvmflow_kernel** kernels,

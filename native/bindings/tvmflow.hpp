@@ -120,6 +120,14 @@ class Model {
   tvmflow_tensor InputInfo(uint32_t index) { return Info(&tvmflow_library::input, index); }
   tvmflow_tensor OutputInfo(uint32_t index) { return Info(&tvmflow_library::output, index); }
 
+  // The number of an input or output by the ONNX model's name; 0 where there is none.
+  uint32_t FindInput(const std::string& name) { return Find(&tvmflow_library::find_input, name); }
+  uint32_t FindOutput(const std::string& name) { return Find(&tvmflow_library::find_output, name); }
+
+  tvmflow_memory_info Memory() { return Sized<tvmflow_memory_info>(&tvmflow_library::memory); }
+  // OpenCL's objects, for another model's options; NULL on the CPU.
+  tvmflow_opencl_info OpenCL() { return Sized<tvmflow_opencl_info>(&tvmflow_library::opencl); }
+
   // Of several shapes, all calls are about the one that is chosen; another one's inputs must be set
   // again.
   uint32_t shape_count() const { return model_ ? library_->shape_count(model_) : 0; }
@@ -194,6 +202,15 @@ class Model {
   tvmflow_status Run() { return Call(&tvmflow_library::run); }
   tvmflow_status Start() { return Call(&tvmflow_library::start); }
   tvmflow_status Wait() { return Call(&tvmflow_library::wait); }
+  // The size in the structure is filled in here.
+  tvmflow_status RunAsync(tvmflow_run_options options) {
+    options.struct_size = sizeof(options);
+    return Call(&tvmflow_library::run_async, &options);
+  }
+  // From any thread.
+  void Cancel() noexcept {
+    if (model_ != nullptr) library_->cancel(model_);
+  }
 
   // Names are the library's: valid until the next call.
   std::vector<tvmflow_kernel> Profile() {
@@ -240,6 +257,21 @@ class Model {
     const tvmflow_status status = (library_.get()->*function)(model_, arguments...);
     if (status != TVMFLOW_OK) return Report(status, library_->message(model_));
     return status_ = TVMFLOW_OK;
+  }
+
+  template <typename Structure, typename Member>
+  Structure Sized(Member function) {
+    Structure info{};
+    info.struct_size = sizeof(info);
+    Call(function, &info);
+    return info;
+  }
+
+  template <typename Member>
+  uint32_t Find(Member function, const std::string& name) {
+    uint32_t index = 0;
+    Call(function, name.c_str(), &index);
+    return index;
   }
 
   template <typename Member>

@@ -37,8 +37,20 @@
   X(wait)                                                                                          \
   X(profile)                                                                                       \
   X(self_test)                                                                                     \
-  X(shape_count) X(shape) X(choose_shape) X(set_shape) X(backend_used) X(image_input) X(set_image) \
-      X(image_place)
+  X(shape_count)                                                                                   \
+  X(shape)                                                                                         \
+  X(choose_shape)                                                                                  \
+  X(set_shape)                                                                                     \
+  X(backend_used)                                                                                  \
+  X(image_input)                                                                                   \
+  X(set_image)                                                                                     \
+  X(image_place)                                                                                   \
+  X(find_input)                                                                                    \
+  X(find_output)                                                                                   \
+  X(opencl)                                                                                        \
+  X(memory)                                                                                        \
+  X(run_async)                                                                                     \
+  X(cancel)
 
 // `create` is `tvmflow_create` of this library, and so on.
 typedef struct tvmflow_library {

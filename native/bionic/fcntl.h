@@ -8,9 +8,14 @@
 #define O_EXCL 0200
 #define O_TRUNC 01000
 #define O_APPEND 02000
-// 64-bit Arm has numbers of its own for the next two.
+// Arm has numbers of its own for the next two.
+#if defined(__x86_64__)
+#define O_DIRECTORY 0200000
+#define O_NOFOLLOW 0400000
+#else
 #define O_DIRECTORY 040000
 #define O_NOFOLLOW 0100000
+#endif
 #define O_CLOEXEC 02000000
 
 #define AT_FDCWD (-100)

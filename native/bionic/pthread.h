@@ -12,11 +12,11 @@ typedef struct {
 typedef struct {
   int64_t value[7];
 } __attribute__((aligned(16))) pthread_attr_t;
-typedef int64_t pthread_mutexattr_t;
-typedef int64_t pthread_condattr_t;
+typedef long pthread_mutexattr_t;
+typedef long pthread_condattr_t;
 typedef int32_t pthread_once_t;
 typedef int32_t pthread_key_t;
-typedef int64_t pthread_t;
+typedef long pthread_t;
 
 #define PTHREAD_MUTEX_INITIALIZER {{0}}
 #define PTHREAD_COND_INITIALIZER {{0}}

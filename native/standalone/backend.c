@@ -65,23 +65,30 @@ static void remember(tvmflow_model* m, bool cpu) {
 static tvmflow_status fall_back(tvmflow_model* m, const tvmflow_options* options,
                                 tvmflow_status status) {
   char* const reason = strdup(m->message.text);
+  tf_log(m, TVMFLOW_LOG_WARNING, "OpenCL is not used: %s", m->message.text);
   free(m->rejected);
   tf_close(m);
-  *m = (tvmflow_model){.weights = m->weights,
-                       .flags = m->flags,
-                       .rejected = reason,
-                       .rejected_status = status,
-                       .cpu_threads = m->cpu_threads,
-                       .missing = m->missing};
+  const tvmflow_model kept = {.weights = m->weights,
+                              .log = m->log,
+                              .log_user = m->log_user,
+                              .priority = m->priority,
+                              .flags = m->flags,
+                              .rejected = reason,
+                              .rejected_status = status,
+                              .cpu_threads = m->cpu_threads,
+                              .missing = m->missing};
+  // Other threads may look at what lies before.
+  const size_t begin = offsetof(tvmflow_model, message);
+  memcpy((char*)m + begin, (const char*)&kept + begin, sizeof(*m) - begin);
   return tf_open(m, options, TVMFLOW_CPU);
 }
 
 // The least time of a run; the inputs are what they are.
 static tvmflow_status measure(tvmflow_model* m, uint64_t* least) {
-  tvmflow_status status = tvmflow_run(m);
+  tvmflow_status status = tf_do_run(m);
   for (unsigned i = 0; !status && i < RUNS; ++i) {
     const uint64_t begin = tf_nanoseconds();
-    status = tvmflow_run(m);
+    status = tf_do_run(m);
     const uint64_t taken = tf_nanoseconds() - begin;
     if (!i || taken < *least) *least = taken;
   }
@@ -126,7 +133,7 @@ tvmflow_status tf_backend_open(tvmflow_model* m, const tvmflow_options* options)
   if (!m->may_fall_back || status == TVMFLOW_ERROR_ARGUMENT || status == TVMFLOW_ERROR_DAMAGED)
     return status;
   if (!status && !m->recalled) {
-    if (tf_count(&m->plan, TF_TEST_OUTPUTS)) status = tvmflow_self_test(m, NULL);
+    if (tf_count(&m->plan, TF_TEST_OUTPUTS)) status = tf_do_self_test(m, NULL);
     if (!status && m->flags & TVMFLOW_CHOOSE_FASTER && cpu_is_faster(m))
       status = TVMFLOW_ERROR_UNSUPPORTED;
     if (m->broken) status = TVMFLOW_ERROR_DEVICE;
@@ -144,7 +151,7 @@ tvmflow_status tf_backend_replace(tvmflow_model* m) {
   memset(m->missing, 1, inputs);
   const tvmflow_status status = fall_back(m, &options, TVMFLOW_ERROR_DEVICE);
   if (status) return m->failed = status;
-  return shape ? tvmflow_choose_shape(m, shape) : TVMFLOW_OK;
+  return shape ? tf_do_choose_shape(m, shape) : TVMFLOW_OK;
 }
 
 tvmflow_status tf_backend_failed(tvmflow_model* m, tvmflow_status status) {

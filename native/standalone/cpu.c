@@ -18,6 +18,40 @@
 enum { ALIGNMENT = 64 };
 enum { INVALID_OPERATION = -59, INVALID_KERNEL_NAME = -46, INVALID_HOST_POINTER = -37 };
 
+// -- features --------------------------------------------------------------------------------
+
+// What kernels may need besides the least processor of the architecture; the levels are those of
+// the x86-64 psABI.
+static char features[64];
+
+static void find_features(void) {
+#if defined(__x86_64__)
+  const uint32_t level_2 = 1u << 9 | 1u << 13 | 1u << 19 | 1u << 20 | 1u << 23;
+  const uint32_t level_3[2] = {1u << 12 | 1u << 22 | 1u << 29, 1u << 3 | 1u << 5 | 1u << 8};
+  const uint32_t level_4 = 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31;
+  uint32_t words[6], unused = 0, extended = 0;
+  HostFeatures(words);
+  __get_cpuid(0x80000001, &unused, &unused, &extended, &unused);
+  if ((words[1] & level_2) != level_2 || !(extended & 1)) return;
+  tf_append(features, sizeof(features), "x86-64-v2");
+  if ((words[1] & level_3[0]) != level_3[0] || (words[3] & level_3[1]) != level_3[1] ||
+      !(extended >> 5 & 1) || !HostSaves(HOST_VECTORS_256))
+    return;
+  tf_append(features, sizeof(features), " x86-64-v3");
+  if ((words[3] & level_4) != level_4 || !HostSaves(HOST_VECTORS_512)) return;
+  tf_append(features, sizeof(features), " x86-64-v4%s", HostHasAvx512Vnni() ? " avx512vnni" : "");
+#elif defined(__aarch64__)
+  const unsigned long dot_products = 1ul << 20;  // HWCAP_ASIMDDP
+  if (getauxval(AT_HWCAP) & dot_products) tf_append(features, sizeof(features), "dotprod");
+#endif
+}
+
+static const char* list_features(void) {
+  static pthread_once_t found = PTHREAD_ONCE_INIT;
+  pthread_once(&found, find_features);
+  return features;
+}
+
 // -- kernels ---------------------------------------------------------------------------------
 
 // DLPack's tensor, and an argument of a function of TVM's (tvm/ffi/c_api.h).
@@ -84,7 +118,8 @@ static int picture(void* self, const tf_any* arguments, int32_t count, tf_any* r
 
 static tf_function find_function(const char* name) {
   for (const tf_named_function* f = tvmflow_functions_begin; f != tvmflow_functions_end; ++f)
-    if (!strcmp(f->name, name)) return f->run;
+    if (!strcmp(f->name, name) && (!*f->feature || tf_has_word(list_features(), f->feature)))
+      return f->run;
   if (!strcmp(name, "tvmflow_picture")) return picture;
   return strcmp(name, "tvmflow_copy") ? NULL : copy;
 }
@@ -109,12 +144,15 @@ typedef struct kernel {
 
 typedef struct event {
   ClObject object;
+  atomic_uint references;                     // the application's and the queue's
+  void (*complete)(cl_event, cl_int, void*);  // NULL: nobody is told
+  void* data;
   cl_ulong begin;
   cl_ulong end;
 } event;
 
 typedef struct step {
-  kernel* kernel;
+  kernel* kernel;  // NULL: only the event
   event* event;
 } step;
 
@@ -124,9 +162,15 @@ typedef struct queue {
   size_t count;
   size_t room;
   unsigned threads;
-  pthread_t runner;
-  bool running;  // `runner` does the steps
   cl_int code;   // of the steps that were done
+  const tf_stop* stop;
+  bool running;  // the runner has the steps
+  // Does the steps after `flush`: begun at the first one, and asleep in between.
+  bool has_runner;
+  pthread_t runner;
+  pthread_mutex_t lock;  // of its task, held while it works
+  pthread_cond_t changed;
+  enum { NOTHING, STEPS, END } task;
 } queue;
 
 // There is one of each.
@@ -179,28 +223,6 @@ static void name_processor(char* name, size_t bytes) {
   fclose(file);
 }
 
-// What kernels may need besides the least processor of the architecture; the levels are those of
-// the x86-64 psABI.
-static void list_features(char* text, size_t bytes) {
-  *text = 0;
-#if defined(__x86_64__)
-  const uint32_t level_3[2] = {1u << 12 | 1u << 22 | 1u << 29, 1u << 3 | 1u << 5 | 1u << 8};
-  const uint32_t level_4 = 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31;
-  uint32_t words[6], unused = 0, extended = 0;
-  HostFeatures(words);
-  __get_cpuid(0x80000001, &unused, &unused, &extended, &unused);
-  if ((words[1] & level_3[0]) != level_3[0] || (words[3] & level_3[1]) != level_3[1] ||
-      !(extended >> 5 & 1) || !HostSaves(HOST_VECTORS_256))
-    return;
-  tf_append(text, bytes, "x86-64-v3");
-  if ((words[3] & level_4) != level_4 || !HostSaves(HOST_VECTORS_512)) return;
-  tf_append(text, bytes, " x86-64-v4%s", HostHasAvx512Vnni() ? " avx512vnni" : "");
-#elif defined(__aarch64__)
-  const unsigned long dot_products = 1ul << 20;  // HWCAP_ASIMDDP
-  if (getauxval(AT_HWCAP) & dot_products) tf_append(text, bytes, "dotprod");
-#endif
-}
-
 static cl_int get_device_info(cl_device_id of, cl_uint what, size_t room, void* to,
                               size_t* needed) {
   const cl_ulong bytes = (cl_ulong)sysconf(_SC_PHYS_PAGES) * (cl_ulong)sysconf(_SC_PAGESIZE);
@@ -215,8 +237,7 @@ static cl_int get_device_info(cl_device_id of, cl_uint what, size_t room, void* 
     case CL_DEVICE_VERSION:
       return answer_text("OpenCL 1.2", room, to, needed);
     case CL_DEVICE_EXTENSIONS:
-      list_features(name, sizeof(name));
-      return answer_text(name, room, to, needed);
+      return answer_text(list_features(), room, to, needed);
     case CL_DEVICE_TYPE:
       ANSWER(cl_bitfield, CL_DEVICE_TYPE_CPU);
     case CL_DEVICE_GLOBAL_MEM_SIZE:
@@ -403,32 +424,70 @@ static cl_command_queue create_queue(cl_context in, cl_device_id on, cl_bitfield
   queue* const q = calloc(1, sizeof(queue));
   *code = q ? CL_SUCCESS : CL_OUT_OF_HOST_MEMORY;
   if (!q) return NULL;
+  static const tf_stop never;
+  q->stop = &never;
   q->threads = ((const processor*)on)->threads;
+  pthread_mutex_init(&q->lock, NULL);
+  pthread_cond_init(&q->changed, NULL);
   return &q->object;
+}
+
+static cl_int release_event(cl_event object) {
+  event* const e = (event*)object;
+  if (atomic_fetch_sub(&e->references, 1) == 1) free(e);
+  return CL_SUCCESS;
 }
 
 static void run_steps(queue* q) {
   tf_threads_take(q->threads);
-  for (size_t i = 0; i < q->count && q->code == CL_SUCCESS; ++i) {
+  for (size_t i = 0; i < q->count; ++i) {
     kernel* const k = q->steps[i].kernel;
     event* const e = q->steps[i].event;
     tf_any result = {0};
     if (e) e->begin = tf_nanoseconds();
-    if (k->run(NULL, k->arguments, (int32_t)k->count, &result)) q->code = CL_OUT_OF_RESOURCES;
-    if (e) e->end = tf_nanoseconds();
+    if (k && q->code == CL_SUCCESS && !tf_is_stopped(q->stop) &&
+        k->run(NULL, k->arguments, (int32_t)k->count, &result))
+      q->code = CL_OUT_OF_RESOURCES;
+    if (!e) continue;
+    e->end = tf_nanoseconds();
+    if (e->complete) e->complete(&e->object, q->code, e->data);
+    (void)release_event(&e->object);
   }
   q->count = 0;
   tf_threads_give();
 }
 
 static void* run_apart(void* argument) {
-  run_steps(argument);
+  queue* const q = argument;
+  pthread_mutex_lock(&q->lock);
+  while (q->task != END) {
+    if (q->task == NOTHING) {
+      pthread_cond_wait(&q->changed, &q->lock);
+      continue;
+    }
+    run_steps(q);
+    q->task = NOTHING;
+    pthread_cond_signal(&q->changed);
+  }
+  pthread_mutex_unlock(&q->lock);
   return NULL;
+}
+
+// Either of the two sleeps at a time.
+static void tell_runner(queue* q, int task) {
+  pthread_mutex_lock(&q->lock);
+  q->task = task;
+  pthread_cond_signal(&q->changed);
+  pthread_mutex_unlock(&q->lock);
 }
 
 static cl_int finish(cl_command_queue object) {
   queue* const q = (queue*)object;
-  if (q->running) pthread_join(q->runner, NULL);
+  if (q->running) {
+    pthread_mutex_lock(&q->lock);
+    while (q->task != NOTHING) pthread_cond_wait(&q->changed, &q->lock);
+    pthread_mutex_unlock(&q->lock);
+  }
   q->running = false;
   run_steps(q);
   const cl_int code = q->code;
@@ -439,24 +498,28 @@ static cl_int finish(cl_command_queue object) {
 static cl_int flush(cl_command_queue object) {
   queue* const q = (queue*)object;
   if (q->running || !q->count) return CL_SUCCESS;
-  q->running = !pthread_create(&q->runner, NULL, run_apart, q);
+  if (!q->has_runner) q->has_runner = !pthread_create(&q->runner, NULL, run_apart, q);
   // Without a thread it is done when it is waited for.
+  q->running = q->has_runner;
+  if (q->running) tell_runner(q, STEPS);
   return CL_SUCCESS;
 }
 
 static cl_int release_queue(cl_command_queue object) {
   queue* const q = (queue*)object;
   (void)finish(object);
+  if (q->has_runner) {
+    tell_runner(q, END);
+    pthread_join(q->runner, NULL);
+  }
+  pthread_cond_destroy(&q->changed);
+  pthread_mutex_destroy(&q->lock);
   free(q->steps);
   free(q);
   return CL_SUCCESS;
 }
 
-static cl_int enqueue_kernel(cl_command_queue object, cl_kernel of, cl_uint dimensions,
-                             const size_t* offset, const size_t* global, const size_t* local,
-                             cl_uint waits, const cl_event* events, cl_event* made) {
-  (void)dimensions, (void)offset, (void)global, (void)local, (void)waits, (void)events;
-  queue* const q = (queue*)object;
+static cl_int enqueue(queue* q, kernel* k, cl_event* made) {
   if (q->count == q->room) {
     const size_t room = q->room ? 2 * q->room : 64;
     step* const steps = realloc(q->steps, room * sizeof(step));
@@ -466,13 +529,32 @@ static cl_int enqueue_kernel(cl_command_queue object, cl_kernel of, cl_uint dime
   }
   event* const e = made ? calloc(1, sizeof(event)) : NULL;
   if (made && !e) return CL_OUT_OF_HOST_MEMORY;
+  if (e) atomic_store(&e->references, 2);
   if (made) *made = &e->object;
-  q->steps[q->count++] = (step){(kernel*)of, e};
+  q->steps[q->count++] = (step){k, e};
   return CL_SUCCESS;
 }
 
-static cl_int release_event(cl_event object) {
-  free(object);
+static cl_int enqueue_kernel(cl_command_queue object, cl_kernel of, cl_uint dimensions,
+                             const size_t* offset, const size_t* global, const size_t* local,
+                             cl_uint waits, const cl_event* events, cl_event* made) {
+  (void)dimensions, (void)offset, (void)global, (void)local, (void)waits, (void)events;
+  return enqueue((queue*)object, (kernel*)of, made);
+}
+
+static cl_int enqueue_marker(cl_command_queue object, cl_uint waits, const cl_event* events,
+                             cl_event* made) {
+  (void)waits, (void)events;
+  return enqueue((queue*)object, NULL, made);
+}
+
+// Before the queue is flushed.
+static cl_int set_event_callback(cl_event object, cl_int when,
+                                 void (*complete)(cl_event, cl_int, void*), void* data) {
+  (void)when;
+  event* const e = (event*)object;
+  e->data = data;
+  e->complete = complete;
   return CL_SUCCESS;
 }
 
@@ -535,6 +617,8 @@ static const tf_opencl functions = {
     .clSetKernelArg = set_argument,
     .clGetKernelWorkGroupInfo = get_group_info,
     .clEnqueueNDRangeKernel = enqueue_kernel,
+    .clEnqueueMarkerWithWaitList = enqueue_marker,
+    .clSetEventCallback = set_event_callback,
     .clReleaseEvent = release_event,
     .clGetEventProfilingInfo = get_profiling_info,
     .clFlush = flush,
@@ -553,6 +637,10 @@ bool tf_cpu_begin(tf_device* d, unsigned threads, bool pinned) {
                    .library = "(inside)",
                    .is_inside = true};
   return true;
+}
+
+void tf_cpu_watch(const tf_device* d, cl_command_queue object, const tf_stop* stop) {
+  if (d->is_inside) ((queue*)object)->stop = stop;
 }
 
 void tf_cpu_end(tf_device* d) {

@@ -59,3 +59,41 @@ const char* tvmflow_describe(const tvmflow_model* m) {
   tf_append(json, bytes, "\"programs_built\":%u,\"programs_shipped\":%u}", m->built, m->shipped);
   return json;
 }
+
+tvmflow_status tf_do_opencl(tvmflow_model* m, tvmflow_opencl_info* info) {
+  const tvmflow_status status = tf_check(m);
+  if (status) return status;
+  if (!info || info->struct_size < sizeof(*info))
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "Asking for OpenCL's objects: expected a structure whose struct_size is "
+                   "sizeof(tvmflow_opencl_info).");
+  const bool opencl = m->backend == TVMFLOW_OPENCL;
+  info->context = opencl ? m->context : NULL;
+  info->device = opencl ? m->device.id : NULL;
+  info->queue = opencl ? m->queue : NULL;
+  // One that was in the process before has no name to be opened by.
+  info->library = opencl && m->device.library[0] != '(' ? m->device.library : NULL;
+  return TVMFLOW_OK;
+}
+
+tvmflow_status tf_do_memory(tvmflow_model* m, tvmflow_memory_info* info) {
+  const tvmflow_status status = tf_check(m);
+  if (status) return status;
+  if (!info || info->struct_size < sizeof(*info))
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "Asking for memory: expected a structure whose struct_size is "
+                   "sizeof(tvmflow_memory_info).");
+  uint64_t all = 0, weights = 0;
+  for (uint32_t i = 0; i < tf_count(&m->plan, TF_ALLOCATIONS); ++i)
+    all += m->plan.allocations[i].bytes;
+  for (uint32_t i = 0; i < tf_count(&m->plan, TF_WEIGHTS); ++i)
+    weights += m->plan.allocations[m->plan.weights[i].allocation].bytes;
+  const size_t launches = tf_count(&m->plan, TF_LAUNCHES);
+  info->weights = weights;
+  info->tensors = all - weights;
+  info->pictures = tf_picture_bytes(m);
+  info->host = sizeof(*m) + launches * sizeof(tf_step) + m->halves_bytes + room(m) +
+               tf_count(&m->plan, TF_PROGRAMS) * sizeof(tf_build);
+  info->weights_shared = m->shared_memory;
+  return TVMFLOW_OK;
+}

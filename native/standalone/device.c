@@ -195,6 +195,13 @@ const void* tf_device_code(const tf_device* d) {
   return in_table ? in_table : d->api.clGetDeviceInfo;
 }
 
+bool tf_has_word(const char* list, const char* word) {
+  const size_t length = strlen(word);
+  for (const char* at = list; (at = strstr(at, word)); at += length)
+    if ((at == list || at[-1] == ' ') && (at[length] == ' ' || at[length] == 0)) return true;
+  return false;
+}
+
 bool tf_device_has(const tf_device* device, const char* extension) {
   size_t bytes = 0;
   if (device->api.clGetDeviceInfo(device->id, CL_DEVICE_EXTENSIONS, 0, NULL, &bytes) != CL_SUCCESS)
@@ -202,10 +209,7 @@ bool tf_device_has(const tf_device* device, const char* extension) {
   char* const list = calloc(bytes + 1, 1);
   if (!list) return false;
   query(device, CL_DEVICE_EXTENSIONS, list, bytes);
-  const size_t length = strlen(extension);
-  bool has = false;
-  for (const char* at = list; !has && (at = strstr(at, extension)); at += length)
-    has = (at == list || at[-1] == ' ') && (at[length] == ' ' || at[length] == 0);
+  const bool has = tf_has_word(list, extension);
   free(list);
   return has;
 }
@@ -240,8 +244,8 @@ tvmflow_status tf_device_check(const tf_device* d, const tf_plan* plan, tf_messa
     const char* const extension = plan->strings + plan->extensions[i];
     if (!tf_device_has(d, extension))
       return tf_fail(message, TVMFLOW_ERROR_UNSUPPORTED,
-                     "The network needs OpenCL's extension %s, which device '%s' lacks. Remedy: "
-                     "compile the network for this device.",
+                     "The network needs %s, which device '%s' lacks. Remedy: compile the network "
+                     "for this device.",
                      extension, d->name);
   }
   cl_ulong bytes = 0;

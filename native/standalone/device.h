@@ -13,8 +13,14 @@
   ROW(clGetMemObjectInfo, 20, cl_int, (cl_mem, cl_uint, size_t, void*, size_t*))                   \
   ROW(clGetImageInfo, 21, cl_int, (cl_mem, cl_uint, size_t, void*, size_t*))
 
-// For extensions; NULL where the library has none.
+// For extensions and events; NULL where the library has none.
 #define TF_OPTIONAL_ENTRY_POINTS(ROW)                                                              \
+  ROW(clSetEventCallback, 81, cl_int,                                                              \
+      (cl_event, cl_int, void (*)(cl_event, cl_int, void*), void*))                                \
+  ROW(clEnqueueMarkerWithWaitList, 105, cl_int,                                                    \
+      (cl_command_queue, cl_uint, const cl_event*, cl_event*))                                     \
+  ROW(clEnqueueBarrierWithWaitList, 106, cl_int,                                                   \
+      (cl_command_queue, cl_uint, const cl_event*, cl_event*))                                     \
   ROW(clGetExtensionFunctionAddress, 65, void*, (const char*))                                     \
   ROW(clGetExtensionFunctionAddressForPlatform, 107, void*, (cl_platform_id, const char*))
 
@@ -88,6 +94,8 @@ const void* tf_device_code(const tf_device* device);
 
 // True where the device lists the extension; the driver's answer is asked for each time.
 bool tf_device_has(const tf_device* device, const char* extension);
+// Whether a list that spaces separate has a word.
+bool tf_has_word(const char* list, const char* word);
 
 static inline bool tf_is_cpu(const tf_device* device) {
   return (device->type & CL_DEVICE_TYPE_CPU) != 0;

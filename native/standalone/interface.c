@@ -60,12 +60,36 @@ static tvmflow_status tell(tvmflow_model* m, side (*side_of)(const tvmflow_model
   return TVMFLOW_OK;
 }
 
-tvmflow_status tvmflow_input(tvmflow_model* m, uint32_t index, tvmflow_tensor* info) {
+tvmflow_status tf_do_input(tvmflow_model* m, uint32_t index, tvmflow_tensor* info) {
   return tell(m, inputs_of, index, info);
 }
 
-tvmflow_status tvmflow_output(tvmflow_model* m, uint32_t index, tvmflow_tensor* info) {
+tvmflow_status tf_do_output(tvmflow_model* m, uint32_t index, tvmflow_tensor* info) {
   return tell(m, outputs_of, index, info);
+}
+
+static tvmflow_status find(tvmflow_model* m, side s, const char* name, uint32_t* index) {
+  tvmflow_status status = tf_check(m);
+  if (status) return status;
+  for (uint32_t i = 0; name && index && i < s.count; ++i)
+    if (!strcmp(m->plan.strings + s.tensors[i].name, name)) {
+      *index = i;
+      return TVMFLOW_OK;
+    }
+  status = tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT, "Looking for %s '%s': expected one of",
+                   s.name, name ? name : "(NULL)");
+  for (uint32_t i = 0; i < s.count; ++i)
+    tf_append(m->message.text, sizeof(m->message.text), "%s '%s'", i ? "," : "",
+              m->plan.strings + s.tensors[i].name);
+  return status;
+}
+
+tvmflow_status tf_do_find_input(tvmflow_model* m, const char* name, uint32_t* index) {
+  return find(m, tf_check(m) ? (side){0} : inputs_of(m), name, index);
+}
+
+tvmflow_status tf_do_find_output(tvmflow_model* m, const char* name, uint32_t* index) {
+  return find(m, tf_check(m) ? (side){0} : outputs_of(m), name, index);
 }
 
 // Copies between the host, in the device's type, and the buffer or the regions of the image.
@@ -108,8 +132,8 @@ static tvmflow_status check_data(tvmflow_model* m, side s, uint32_t index, tvmfl
   return TVMFLOW_OK;
 }
 
-tvmflow_status tvmflow_set_input(tvmflow_model* m, uint32_t index, tvmflow_dtype dtype,
-                                 const void* data, size_t bytes) {
+tvmflow_status tf_do_set_input(tvmflow_model* m, uint32_t index, tvmflow_dtype dtype,
+                               const void* data, size_t bytes) {
   tvmflow_status status = tf_check_idle(m, "Setting an input");
   if (!status) status = check_data(m, inputs_of(m), index, dtype, data, bytes);
   if (status) return status;
@@ -135,11 +159,11 @@ tvmflow_status tvmflow_set_input(tvmflow_model* m, uint32_t index, tvmflow_dtype
                                              m->plan.strings + t->name, m->device.name));
 }
 
-tvmflow_status tvmflow_get_output(tvmflow_model* m, uint32_t index, tvmflow_dtype dtype, void* data,
-                                  size_t bytes) {
+tvmflow_status tf_do_get_output(tvmflow_model* m, uint32_t index, tvmflow_dtype dtype, void* data,
+                                size_t bytes) {
   tvmflow_status status = tf_check(m);
   if (!status) status = check_data(m, outputs_of(m), index, dtype, data, bytes);
-  if (!status) status = tvmflow_wait(m);
+  if (!status) status = tf_do_wait(m);
   if (status) return status;
   const tf_interface* const t = &tf_outputs(m)[index];
   if (m->half_done)
@@ -260,11 +284,11 @@ static tvmflow_status use(tvmflow_model* m, side (*side_of)(const tvmflow_model*
   return TVMFLOW_OK;
 }
 
-tvmflow_status tvmflow_use_input(tvmflow_model* m, uint32_t index, void* cl_memory) {
+tvmflow_status tf_do_use_input(tvmflow_model* m, uint32_t index, void* cl_memory) {
   return use(m, inputs_of, index, cl_memory);
 }
 
-tvmflow_status tvmflow_use_output(tvmflow_model* m, uint32_t index, void* cl_memory) {
+tvmflow_status tf_do_use_output(tvmflow_model* m, uint32_t index, void* cl_memory) {
   return use(m, outputs_of, index, cl_memory);
 }
 

@@ -1,13 +1,11 @@
 #include "model.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 uint32_t tvmflow_api_version(void) { return TVMFLOW_API_VERSION; }
-
-const char* tvmflow_message(const tvmflow_model* m) {
-  return m ? m->message.text : "There is no instance: no memory was left for it.";
-}
 
 static tvmflow_status read_options(tvmflow_model* m, const tvmflow_options* given,
                                    tvmflow_options* options) {
@@ -31,18 +29,53 @@ static tvmflow_status read_options(tvmflow_model* m, const tvmflow_options* give
   if (options->cl_context && !options->cl_device)
     return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
                    "The options have a cl_context without its cl_device. Remedy: set both.");
+  if (options->priority > TVMFLOW_PRIORITY_HIGH)
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "The options' priority is %u, expected one of tvmflow_priority.",
+                   options->priority);
   m->flags = options->flags;
+  m->log = options->log;
+  m->log_user = options->log_user;
+  m->priority = options->priority;
   return TVMFLOW_OK;
+}
+
+// From the texts of cl_khr_priority_hints and cl_qcom_priority_hint.
+enum {
+  QUEUE_PROPERTIES = 0x1093,
+  QUEUE_PRIORITY_KHR = 0x1096,
+  CONTEXT_PRIORITY_HINT_QCOM = 0x40C9
+};
+static const cl_ulong priorities_khr[] = {0, 1u << 2, 1u << 0};
+static const intptr_t priorities_qcom[] = {0, 0x40CC, 0x40CA};
+
+typedef cl_command_queue (*create_queue_with_properties)(cl_context, cl_device_id, const cl_ulong*,
+                                                         cl_int*);
+
+// A queue with the priority; NULL: the driver has none for queues, or refuses.
+static cl_command_queue make_urgent_queue(tvmflow_model* m, cl_bitfield flags) {
+  const cl_ulong properties[] = {QUEUE_PROPERTIES, flags, QUEUE_PRIORITY_KHR,
+                                 priorities_khr[m->priority], 0};
+  if (!m->priority || !tf_device_has(&m->device, "cl_khr_priority_hints")) return NULL;
+  const create_queue_with_properties create = (create_queue_with_properties)tf_opencl_extension(
+      &m->device.api, m->device.platform, "clCreateCommandQueueWithProperties");
+  cl_int code = CL_SUCCESS;
+  const cl_command_queue queue =
+      create ? create(m->context, m->device.id, properties, &code) : NULL;
+  return code == CL_SUCCESS ? queue : NULL;
 }
 
 static tvmflow_status make_queue(tvmflow_model* m, const tvmflow_options* options) {
   const tf_opencl* const api = &m->device.api;
   cl_int code = CL_SUCCESS;
+  const bool qcom = m->priority && tf_device_has(&m->device, "cl_qcom_priority_hint");
   if (options->cl_context) {
     code = api->clRetainContext(options->cl_context);
     if (code == CL_SUCCESS) m->context = options->cl_context;
   } else {
-    const intptr_t properties[] = {CL_CONTEXT_PLATFORM, (intptr_t)m->device.platform, 0};
+    const intptr_t properties[] = {CL_CONTEXT_PLATFORM, (intptr_t)m->device.platform,
+                                   qcom ? CONTEXT_PRIORITY_HINT_QCOM : 0,
+                                   priorities_qcom[m->priority], 0};
     m->context = api->clCreateContext(properties, 1, &m->device.id, NULL, NULL, &code);
   }
   if (code != CL_SUCCESS) {
@@ -50,8 +83,14 @@ static tvmflow_status make_queue(tvmflow_model* m, const tvmflow_options* option
     return tf_fail_opencl(&m->message, code, "Creating a context on device '%s'", m->device.name);
   }
   const cl_bitfield properties = m->flags & TVMFLOW_PROFILE ? CL_QUEUE_PROFILING_ENABLE : 0;
-  m->queue = api->clCreateCommandQueue(m->context, m->device.id, properties, &code);
-  if (code == CL_SUCCESS) return TVMFLOW_OK;
+  m->queue = make_urgent_queue(m, properties);
+  if (m->priority && !m->queue && (!qcom || options->cl_context))
+    tf_log(m, TVMFLOW_LOG_WARNING, "Device '%s' takes no priority.", m->device.name);
+  if (!m->queue) m->queue = api->clCreateCommandQueue(m->context, m->device.id, properties, &code);
+  if (code == CL_SUCCESS) {
+    tf_cpu_watch(&m->device, m->queue, &m->stop);
+    return TVMFLOW_OK;
+  }
   m->queue = NULL;
   if (!properties)
     return tf_fail_opencl(&m->message, code, "Creating a queue on device '%s'", m->device.name);
@@ -74,7 +113,8 @@ static tvmflow_status make_room(tvmflow_model* m) {
   // As many in both plans: where the CPU replaces a device, it is there.
   if (!m->missing) m->missing = calloc(tf_count(&m->plan, TF_INPUTS) + 1u, sizeof(bool));
   const bool profile = m->flags & TVMFLOW_PROFILE;
-  if (halves) m->halves = malloc(halves * sizeof(uint16_t));
+  m->halves_bytes = halves * sizeof(uint16_t);
+  if (halves) m->halves = malloc(m->halves_bytes);
   if (profile) {
     m->events = calloc(launches, sizeof(cl_event));
     m->kernels = calloc(launches, sizeof(tvmflow_kernel));
@@ -105,10 +145,18 @@ tvmflow_status tf_open(tvmflow_model* m, const tvmflow_options* options, tvmflow
   if (!status) status = tf_device_check(&m->device, &m->plan, &m->message);
   if (!status && !tf_cache_open(&m->cache, options->cache_folder, tf_device_code(&m->device)))
     status = tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for the cache's folder.");
+  if (!status)
+    tf_log(m, TVMFLOW_LOG_INFO, "The network runs on '%s' of '%s' (%s, driver %s).", m->device.name,
+           m->device.platform_name, m->device.library, m->device.driver);
   if (!status) status = tf_backend_recall(m);
   if (!status) status = make_queue(m, options);
   if (!status) status = tf_memory_create(m);
   if (!status) status = tf_programs_create(m);
+  if (!status)
+    tf_log(m, TVMFLOW_LOG_INFO, "%u of %u programs were built, %u came with the library.", m->built,
+           tf_count(&m->plan, TF_PROGRAMS), m->shipped);
+  if (!status && *m->cache.note)
+    tf_log(m, TVMFLOW_LOG_WARNING, "Programs are not kept: %s.", m->cache.note);
   if (!status) status = tf_pictures_create(m);
   tf_sources_forget(m);
   if (!status) status = make_room(m);
@@ -119,6 +167,7 @@ tvmflow_status tf_open(tvmflow_model* m, const tvmflow_options* options, tvmflow
 void tf_close(tvmflow_model* m) {
   const tf_opencl* const api = &m->device.api;
   if (m->queue) (void)api->clFinish(m->queue);
+  tf_notice_end(m);
   tf_recording_end(m->recording);
   tf_pictures_destroy(m);
   tf_programs_destroy(m);
@@ -196,19 +245,28 @@ static bool enqueue_recording(tvmflow_model* m, cl_int* code) {
   return begun;
 }
 
+static tvmflow_status drain(tvmflow_model* m) {
+  const cl_int code = m->device.api.clFinish(m->queue);
+  if (code == CL_SUCCESS) return TVMFLOW_OK;
+  return tf_backend_failed(
+      m, tf_fail_opencl(&m->message, code, "Waiting for device '%s'", m->device.name));
+}
+
 tvmflow_status tf_enqueue(tvmflow_model* m, cl_event* events) {
   const tf_opencl* const api = &m->device.api;
   const tf_shape launches = tf_launches(m);
   tvmflow_status ready = tf_backend_check_inputs(m);
   // What an earlier run has left may still be running.
-  if (!ready && m->half_done) ready = tf_finish(m);
+  if (!ready && m->half_done) ready = drain(m);
   if (ready) return ready;
+  atomic_store(&m->stop.cancelled, false);
+  atomic_store(&m->stop.running, true);
   cl_int code = CL_SUCCESS;
   uint32_t i = 0;
   m->half_done = true;
   if (events || !enqueue_recording(m, &code)) {
     code = CL_SUCCESS;
-    for (; code == CL_SUCCESS && i < launches.launches; ++i) {
+    for (; code == CL_SUCCESS && i < launches.launches && !tf_is_stopped(&m->stop); ++i) {
       const tf_step* const s = &m->steps[launches.first_launch + i];
       code = api->clEnqueueNDRangeKernel(m->queue, s->kernel, s->dimensions, NULL, s->global,
                                          s->local, 0, NULL, events ? &events[i] : NULL);
@@ -216,6 +274,7 @@ tvmflow_status tf_enqueue(tvmflow_model* m, cl_event* events) {
   }
   if (code == CL_SUCCESS) return TVMFLOW_OK;
   (void)api->clFinish(m->queue);
+  atomic_store(&m->stop.running, false);
   const tvmflow_status status = tf_fail_opencl(
       &m->message, code, "Running kernel '%s'",
       i ? m->plan.strings + m->plan.launches[launches.first_launch + i - 1].kernel : "(all)");
@@ -223,37 +282,31 @@ tvmflow_status tf_enqueue(tvmflow_model* m, cl_event* events) {
 }
 
 tvmflow_status tf_finish(tvmflow_model* m) {
-  const cl_int code = m->device.api.clFinish(m->queue);
-  if (code != CL_SUCCESS)
-    return tf_backend_failed(
-        m, tf_fail_opencl(&m->message, code, "Waiting for device '%s'", m->device.name));
+  const tvmflow_status status = drain(m);
+  const bool cancelled = tf_is_stopped(&m->stop);
+  tf_notice_end(m);
+  atomic_store(&m->stop.running, false);
+  if (status) return status;
+  if (cancelled)
+    return tf_fail(&m->message, TVMFLOW_ERROR_CANCELLED,
+                   "The run was cancelled: there is no result.");
   m->half_done = false;
   if (!m->stored) tf_programs_store(m);
   return TVMFLOW_OK;
 }
 
-tvmflow_status tvmflow_start(tvmflow_model* m) {
-  tvmflow_status status = tf_check_idle(m, "Starting a run");
-  if (!status) status = tf_enqueue(m, NULL);
-  if (status) return status;
-  m->started = true;
-  const cl_int code = m->device.api.clFlush(m->queue);
-  if (code == CL_SUCCESS) return TVMFLOW_OK;
-  (void)tvmflow_wait(m);
-  m->half_done = true;
-  return tf_backend_failed(
-      m, tf_fail_opencl(&m->message, code, "Starting a run on device '%s'", m->device.name));
-}
-
-tvmflow_status tvmflow_wait(tvmflow_model* m) {
-  const tvmflow_status status = tf_check(m);
-  if (status || !m->started) return status;
-  m->started = false;
-  return tf_finish(m);
-}
-
-tvmflow_status tvmflow_run(tvmflow_model* m) {
+tvmflow_status tf_do_run(tvmflow_model* m) {
   tvmflow_status status = tf_check_idle(m, "Running");
   if (!status) status = tf_enqueue(m, NULL);
   return status ? status : tf_finish(m);
+}
+
+void tf_log(const tvmflow_model* m, tvmflow_log_level level, const char* format, ...) {
+  if (!m->log) return;
+  char text[1024];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof(text), format, arguments);
+  va_end(arguments);
+  m->log(m->log_user, level, text);
 }

@@ -2,8 +2,11 @@
 #ifndef TVMFLOW_STANDALONE_MODEL_H
 #define TVMFLOW_STANDALONE_MODEL_H
 
+#include <stdatomic.h>
+
 #include "cpu.h"
 #include "device.h"
+#include "threads.h"
 
 typedef struct tf_weights {
   const uint8_t* data;  // with their header
@@ -50,9 +53,18 @@ typedef struct tf_build {
 
 typedef struct tf_recording tf_recording;
 typedef struct tf_picture_state tf_picture_state;
+typedef struct tf_notice tf_notice;
 
 struct tvmflow_model {
+  // Other threads may look at these.
+  atomic_bool entered;  // a thread is in a call
+  atomic_bool refused;  // and another one was told so
+  tf_stop stop;
+  // What lives as long as the instance; the rest is made anew where the CPU replaces a device.
   tf_message message;
+  tvmflow_log log;
+  void* log_user;
+  uint32_t priority;
   tvmflow_status failed;  // of the creation: nothing but the message can be used
   uint32_t flags;
   tvmflow_backend backend;  // the one that is used
@@ -82,8 +94,10 @@ struct tvmflow_model {
   tf_build* builds;  // one for each program
   tf_step* steps;
   tf_picture_state* pictures;  // one for each of the plan's
-  uint16_t* halves;            // room for the largest input or output that is converted
+  size_t halves_bytes;
+  uint16_t* halves;  // room for the largest input or output that is converted
   tf_recording* recording;
+  tf_notice* notice;        // of the run that is under way
   bool recording_is_old;    // arguments have changed since
   cl_event* events;         // of the steps, for profiling
   tvmflow_kernel* kernels;  // their times
@@ -165,6 +179,7 @@ tvmflow_status tf_programs_bind(tvmflow_model* model, uint32_t allocation);
 // picture.c: the kernels that take pictures.
 tvmflow_status tf_pictures_create(tvmflow_model* model);
 void tf_pictures_destroy(tvmflow_model* model);
+uint64_t tf_picture_bytes(const tvmflow_model* model);
 // The input has other data than a picture now.
 void tf_picture_replaced(tvmflow_model* model, uint32_t input);
 // Brings an output's boxes, which may lie at any address, to where the picture has them.
@@ -186,6 +201,49 @@ tvmflow_status tf_backend_check_inputs(tvmflow_model* model);
 tvmflow_status tf_open(tvmflow_model* model, const tvmflow_options* options,
                        tvmflow_backend backend);
 void tf_close(tvmflow_model* model);
+
+// Tells the application, where it listens.
+void tf_log(const tvmflow_model* model, tvmflow_log_level level, const char* format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+// entry.c: what applications call is each of these for one thread at a time.
+#define TF_ENTRIES(ROW)                                                                            \
+  ROW(input, (tvmflow_model * m, uint32_t index, tvmflow_tensor* info), (m, index, info))          \
+  ROW(output, (tvmflow_model * m, uint32_t index, tvmflow_tensor* info), (m, index, info))         \
+  ROW(find_input, (tvmflow_model * m, const char* name, uint32_t* index), (m, name, index))        \
+  ROW(find_output, (tvmflow_model * m, const char* name, uint32_t* index), (m, name, index))       \
+  ROW(opencl, (tvmflow_model * m, tvmflow_opencl_info * info), (m, info))                          \
+  ROW(memory, (tvmflow_model * m, tvmflow_memory_info * info), (m, info))                          \
+  ROW(set_input,                                                                                   \
+      (tvmflow_model * m, uint32_t index, tvmflow_dtype dtype, const void* data, size_t bytes),    \
+      (m, index, dtype, data, bytes))                                                              \
+  ROW(get_output,                                                                                  \
+      (tvmflow_model * m, uint32_t index, tvmflow_dtype dtype, void* data, size_t bytes),          \
+      (m, index, dtype, data, bytes))                                                              \
+  ROW(use_input, (tvmflow_model * m, uint32_t index, void* memory), (m, index, memory))            \
+  ROW(use_output, (tvmflow_model * m, uint32_t index, void* memory), (m, index, memory))           \
+  ROW(image_input, (tvmflow_model * m, uint32_t index, tvmflow_image_info* info),                  \
+      (m, index, info))                                                                            \
+  ROW(set_image, (tvmflow_model * m, uint32_t index, const tvmflow_image* image),                  \
+      (m, index, image))                                                                           \
+  ROW(image_place, (tvmflow_model * m, uint32_t index, double scale[2], double offset[2]),         \
+      (m, index, scale, offset))                                                                   \
+  ROW(choose_shape, (tvmflow_model * m, uint32_t index), (m, index))                               \
+  ROW(set_shape, (tvmflow_model * m, uint32_t input, const int64_t* dims, uint32_t count),         \
+      (m, input, dims, count))                                                                     \
+  ROW(run, (tvmflow_model * m), (m))                                                               \
+  ROW(start, (tvmflow_model * m), (m))                                                             \
+  ROW(run_async, (tvmflow_model * m, const tvmflow_run_options* options), (m, options))            \
+  ROW(wait, (tvmflow_model * m), (m))                                                              \
+  ROW(profile, (tvmflow_model * m, const tvmflow_kernel** kernels, uint32_t* count),               \
+      (m, kernels, count))                                                                         \
+  ROW(self_test, (tvmflow_model * m, tvmflow_test * result), (m, result))
+#define TF_DECLARE(name, parameters, arguments) tvmflow_status tf_do_##name parameters;
+TF_ENTRIES(TF_DECLARE)
+#undef TF_DECLARE
+
+// async.c: the application has been told of the end of the run, or will be without the model.
+void tf_notice_end(tvmflow_model* model);
 
 // Enqueues all launches; with `events`, one by one with an event for each.
 tvmflow_status tf_enqueue(tvmflow_model* model, cl_event* events);

@@ -405,7 +405,7 @@ static cl_int enqueue(tvmflow_model* m, tf_picture_state* s, const tf_picture_jo
   return code == CL_SUCCESS && inside ? api->clFinish(m->queue) : code;
 }
 
-tvmflow_status tvmflow_set_image(tvmflow_model* m, uint32_t index, const tvmflow_image* given) {
+tvmflow_status tf_do_set_image(tvmflow_model* m, uint32_t index, const tvmflow_image* given) {
   tvmflow_status status = tf_check_idle(m, "Setting a picture");
   uint32_t number = 0;
   if (!status) status = find(m, index, "Setting a picture", &number);
@@ -455,7 +455,7 @@ tvmflow_status tvmflow_set_image(tvmflow_model* m, uint32_t index, const tvmflow
                         m->device.name));
 }
 
-tvmflow_status tvmflow_image_input(tvmflow_model* m, uint32_t index, tvmflow_image_info* info) {
+tvmflow_status tf_do_image_input(tvmflow_model* m, uint32_t index, tvmflow_image_info* info) {
   uint32_t number = 0;
   tvmflow_status status = tf_check(m);
   if (!status) status = find(m, index, "Asking for an input's pictures", &number);
@@ -469,6 +469,13 @@ tvmflow_status tvmflow_image_input(tvmflow_model* m, uint32_t index, tvmflow_ima
   info->width = how->width;
   info->height = how->height;
   return TVMFLOW_OK;
+}
+
+uint64_t tf_picture_bytes(const tvmflow_model* m) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < tf_count(&m->plan, TF_PICTURES); ++i)
+    sum += m->pictures[i].bytes + sizeof(tf_picture_job);
+  return sum;
 }
 
 void tf_picture_replaced(tvmflow_model* m, uint32_t index) {
@@ -488,8 +495,8 @@ static bool place_of(const tf_picture_state* s, double scale[2], double offset[2
   return s->set;
 }
 
-tvmflow_status tvmflow_image_place(tvmflow_model* m, uint32_t index, double scale[2],
-                                   double offset[2]) {
+tvmflow_status tf_do_image_place(tvmflow_model* m, uint32_t index, double scale[2],
+                                 double offset[2]) {
   uint32_t number = 0;
   tvmflow_status status = tf_check(m);
   if (!status) status = find(m, index, "Asking for a picture's place", &number);

@@ -19,7 +19,7 @@ static tvmflow_status read_times(tvmflow_model* m) {
   return TVMFLOW_OK;
 }
 
-tvmflow_status tvmflow_profile(tvmflow_model* m, const tvmflow_kernel** kernels, uint32_t* count) {
+tvmflow_status tf_do_profile(tvmflow_model* m, const tvmflow_kernel** kernels, uint32_t* count) {
   tvmflow_status status = tf_check_idle(m, "Profiling");
   if (status) return status;
   if (!kernels || !count)

@@ -64,8 +64,7 @@ static tvmflow_status set(tvmflow_model* m, uint32_t index) {
   for (uint64_t i = 0; i < tf_elements(t); ++i)
     store(t->dtype, data + i * tf_dtype_bytes(t->dtype),
           test->low + (test->high - test->low) * uniform(test->seed, i));
-  const tvmflow_status status =
-      tvmflow_set_input(m, index, (tvmflow_dtype)t->dtype, data, t->bytes);
+  const tvmflow_status status = tf_do_set_input(m, index, (tvmflow_dtype)t->dtype, data, t->bytes);
   free(data);
   return status;
 }
@@ -75,8 +74,7 @@ static tvmflow_status compare(tvmflow_model* m, const tf_test_output* test, tvmf
   const uint32_t index = test->output % tf_count_each(&m->plan, TF_OUTPUTS);
   uint8_t* const data = malloc(t->bytes);
   if (!data) return no_memory(m, t->bytes);
-  const tvmflow_status status =
-      tvmflow_get_output(m, index, (tvmflow_dtype)t->dtype, data, t->bytes);
+  const tvmflow_status status = tf_do_get_output(m, index, (tvmflow_dtype)t->dtype, data, t->bytes);
   for (uint32_t i = 0; !status && i < test->count; ++i) {
     const double expected = m->plan.test_values[test->first_value + i];
     // An element that may be anything.
@@ -101,7 +99,7 @@ static tvmflow_status test_shape(tvmflow_model* m, tvmflow_test* result) {
   tvmflow_status status = TVMFLOW_OK;
   const uint32_t inputs = tf_count_each(&m->plan, TF_TEST_INPUTS);
   for (uint32_t i = 0; !status && i < inputs; ++i) status = set(m, i);
-  if (!status) status = tvmflow_run(m);
+  if (!status) status = tf_do_run(m);
   for (uint32_t i = 0; !status && i < tf_count(&m->plan, TF_TEST_OUTPUTS); ++i) {
     const tf_test_output* const test = &m->plan.test_outputs[i];
     if (test->output / tf_count_each(&m->plan, TF_OUTPUTS) == m->shape)
@@ -110,7 +108,7 @@ static tvmflow_status test_shape(tvmflow_model* m, tvmflow_test* result) {
   return status;
 }
 
-tvmflow_status tvmflow_self_test(tvmflow_model* m, tvmflow_test* result) {
+tvmflow_status tf_do_self_test(tvmflow_model* m, tvmflow_test* result) {
   tvmflow_status status = tf_check_idle(m, "Self-test");
   if (status) return status;
   if (!tf_count(&m->plan, TF_TEST_OUTPUTS))
@@ -120,7 +118,7 @@ tvmflow_status tvmflow_self_test(tvmflow_model* m, tvmflow_test* result) {
   const uint32_t chosen = m->shape;
   for (uint32_t i = 1; !status && i <= tf_shape_count(&m->plan); ++i) {
     // The shape that is chosen comes last: its inputs stay.
-    status = tvmflow_choose_shape(m, (chosen + i) % tf_shape_count(&m->plan));
+    status = tf_do_choose_shape(m, (chosen + i) % tf_shape_count(&m->plan));
     if (!status) status = test_shape(m, &found);
   }
   if (status) return status;

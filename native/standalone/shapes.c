@@ -9,7 +9,7 @@ uint32_t tvmflow_shape_count(const tvmflow_model* m) {
 
 uint32_t tvmflow_shape(const tvmflow_model* m) { return tf_check(m) ? 0 : m->shape; }
 
-tvmflow_status tvmflow_choose_shape(tvmflow_model* m, uint32_t index) {
+tvmflow_status tf_do_choose_shape(tvmflow_model* m, uint32_t index) {
   tvmflow_status status = tf_check_idle(m, "Choosing a shape");
   if (status) return status;
   if (index >= tf_shape_count(&m->plan))
@@ -76,8 +76,8 @@ static tvmflow_status refuse(tvmflow_model* m, uint32_t input, const int64_t* di
                  m->plan.strings + t->name, tf_shape_count(&m->plan), asked, there);
 }
 
-tvmflow_status tvmflow_set_shape(tvmflow_model* m, uint32_t input, const int64_t* dims,
-                                 uint32_t count) {
+tvmflow_status tf_do_set_shape(tvmflow_model* m, uint32_t input, const int64_t* dims,
+                               uint32_t count) {
   const tvmflow_status status = tf_check_idle(m, "Setting a shape");
   if (status) return status;
   const uint32_t inputs = tf_count_each(&m->plan, TF_INPUTS);
@@ -93,5 +93,5 @@ tvmflow_status tvmflow_set_shape(tvmflow_model* m, uint32_t input, const int64_t
     if (is_equal(input_of(m, i, input), dims, count) &&
         (best == TF_NONE || kept(m, i) > kept(m, best)))
       best = i;
-  return best == TF_NONE ? refuse(m, input, dims, count) : tvmflow_choose_shape(m, best);
+  return best == TF_NONE ? refuse(m, input, dims, count) : tf_do_choose_shape(m, best);
 }

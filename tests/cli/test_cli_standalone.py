@@ -53,6 +53,28 @@ def test_a_library_for_the_cpu_alone_or_beside_opencl(cli, model, tmp_path, inpu
     monkeypatch.setenv("TVMFLOW_OPENCL_LIBRARY", "/nowhere/libOpenCL.so")
     for library in (both, cpu):
         assert cli("verify", model, library).status == 0
+    monkeypatch.undo()
+    for library, backend, used in (
+        (both, "auto", "opencl"),
+        (both, "cpu", "cpu"),
+        (cpu, "cpu", "cpu"),
+    ):
+        options = ("--backend", backend, "--random-seed", "0")
+        assert cli("bench", library, *options, "--runs", "2", "--json").json["backend"] == used
+        assert cli("run", library, *options).status == 0
+    assert "backend" in cli("bench", both, "--backend", "opencl", "--runs", "2").stdout
+
+
+def test_backends_that_a_file_has_not(cli, library, model, tmp_path):
+    cli("run", library, "--random-seed", "0", "--backend", "cpu").refused(
+        "has kernels for opencl only", "--fallback cpu"
+    )
+    cli("bench", library, "--backend", "gpu").refused("expected one of auto, opencl, cpu")
+    cli("bench", library, "--scaling", "--backend", "cpu").refused("do not go with --scaling")
+    other = tmp_path / "net.so"
+    shape = ("--shape", "x/in=1,3,8,8")
+    assert cli("compile", model, "--target", "llvm", *shape, "-o", other).status == 0
+    cli("bench", other, "--backend", "cpu").refused("no standalone library", "--standalone")
 
 
 def test_weights_go_beside_the_library(cli, model, tmp_path, inputs):

@@ -41,7 +41,7 @@ LEFT_OUT = {
     "tvmflow isa --setup": "fetches packages from the network",
 }
 #: Commands that need more than a newcomer has been told to install: run where that is there.
-NEEDS = {"tvmflow isa": "mesa"}
+NEEDS = {"tvmflow isa": "mesa", "tvmflow package arm64/libmobilenet.so --aar": "java"}
 
 #: Hides the modules that are named, in this process and those that it starts.
 SITE = """

@@ -140,13 +140,15 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path):
 
 
 def test_the_wheel_holds_what_is_compiled_for_other_machines(wheel: Path):
-    packed = {name for name in ZipFile(wheel).namelist() if name.endswith((".c", ".h", ".hpp"))}
+    packed = {
+        name for name in ZipFile(wheel).namelist() if name.endswith((".c", ".h", ".hpp", ".java"))
+    }
     native = ROOT / "native"
     there = {
         path
         for folder, ends in {
             "standalone": (".c", ".h"),
-            "bindings": (".c", ".h", ".hpp"),
+            "bindings": (".c", ".h", ".hpp", ".java"),
             "isa": ".c",
             "opencl": ".h",
             "bionic": ".h",

@@ -51,8 +51,8 @@ def product(depth, lanes):
     return sch.mod
 
 
-def built(depth, lanes, cpu, triple=None):
-    machine = {"mcpu": cpu} if triple is None else {"mtriple": triple}
+def built(depth, lanes, cpu, triple=None, features=()):
+    machine = {"mcpu": cpu} if triple is None else {"mtriple": triple, "mattr": [*features]}
     target = tvm.target.Target({"kind": "llvm", **machine})
     with target:
         return tvm.tirx.build(product(depth, lanes), target, pipeline=TIR_PIPELINE)
@@ -89,6 +89,15 @@ def test_the_instruction_is_one_of_the_targets_cpu(cpu, is_there):
 def test_other_processors_get_arithmetic():
     assembly = built(8, 16, None, "aarch64-linux-android").inspect_source("asm")
     assert re.search(r"\tml[as]\t|\tmla\s|\tmul\s", assembly)
+    assert "sdot" not in assembly
+
+
+def test_arm_s_instruction_takes_four_lanes():
+    assembly = built(8, 16, None, "aarch64-linux-android", ["+dotprod"]).inspect_source("asm")
+    assert assembly.count("sdot\t") == 4
+    # Accumulating in the instruction, of vectors that stay where they are.
+    loop = assembly[assembly.index("ld1r") : assembly.rindex("sdot")]
+    assert not re.search(r"\t(mla|mov|ext|ins|add)\tv", loop)
 
 
 def test_functions_stand_before_kernels_that_call_them():

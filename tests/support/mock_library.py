@@ -18,8 +18,8 @@ SOURCE = ROOT / "tests" / "module" / "standalone" / "mock_model.c"
 C_COMPILER = shlex.split(os.environ.get("CC", "cc"))
 CPP_COMPILER = shlex.split(os.environ.get("CXX", "c++"))
 
-#: The Java and Kotlin sources of the Android example.
-JAVA = ROOT / "examples" / "android" / "app" / "src" / "main" / "java"
+#: The Java classes.
+JAVA = BINDINGS / "java"
 
 
 def java_classes(folder: Path, program: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ def objects(*flags: str) -> list[str]:
         for source in [*NATIVE.glob("*.c"), *BINDINGS.glob("*.c")]:
             _run([*command, str(source), "-o", str(folder / f"{source.stem}.o")])
 
-    headers = [*NATIVE.with_name("opencl").glob("*.h"), *BINDINGS.glob("*")]
+    headers = [*NATIVE.with_name("opencl").glob("*.h"), *BINDINGS.glob("*.[ch]*")]
     folder = kept("runtime", command, [*NATIVE.glob("*"), *headers], build)
     return sorted(map(str, folder.glob("*.o")))
 
@@ -49,12 +50,15 @@ def data_object(
 ) -> str:
     """An object file with bytes between hidden symbols ``<name>_begin`` and ``<name>_end``.
 
-    ``functions`` are those of the table of kernels for the CPU, without ``__tvm_ffi_``.
+    ``functions`` are those of the table of kernels for the CPU, without ``__tvm_ffi_``; one may
+    stand for another, as ``NAME=FUNCTION:FEATURE``.
     """
     lines = [f".section {section}"]
     if "tvmflow_plan" in contents:
         contents = {"tvmflow_cpu_plan": b"", **contents}
-        lines = [function_table(functions), *lines]
+        rows = [re.fullmatch(r"(\w+)(?:=(\w+):(.*))?", row) for row in functions]
+        table = function_table([(r[1], r[2] or r[1], r[3] or "") for r in rows if r])
+        lines = [table, *lines]
     for name, content in contents.items():
         binary = output.with_suffix(f".{name}.bin")
         binary.write_bytes(content)

@@ -186,8 +186,8 @@ class Plan:
         digest, checksum = hashlib.sha256(content).digest(), xxhash.xxh64_intdigest(content)
         return weights_header(digest, len(content), checksum) + content
 
-    def encode(self) -> bytes:
-        """The bytes of the plan."""
+    def encode(self, host: Host | None = None) -> bytes:
+        """The bytes of the plan, for a library of this machine or another one."""
         sections: dict[Section, bytes | np.ndarray] = {
             section: records(section, rows)
             for section, rows in self.rows.items()
@@ -196,8 +196,9 @@ class Plan:
         extensions = [self.strings(name) for name in self.rows[Section.EXTENSIONS]]
         sections[Section.EXTENSIONS] = np.array(extensions, "<u4")
         sections[Section.STRINGS] = self.strings.content
+        triple = (host or Host.native()).triple
         metadata = {
-            "name": "small", "target": "opencl", "device": "any", "host": Host.native().triple,
+            "name": "small", "target": "opencl", "device": "any", "host": triple,
             "tvmflow": "0", "tvm": "0", "options": {}, "stage_ms": {}, "memory_bytes": 0,
             "storage_summary": "by hand", "model": "small",
         }  # fmt: skip

@@ -6,7 +6,21 @@ from typing import Annotated
 
 import typer
 
-from . import bench, compile, devices, farm, inspect, isa, journal, lab, models, profile, run, tune
+from . import (
+    bench,
+    compile,
+    devices,
+    farm,
+    inspect,
+    isa,
+    journal,
+    lab,
+    models,
+    package,
+    profile,
+    run,
+    tune,
+)
 from .options import with_common_options
 
 _EXAMPLES = """
@@ -66,6 +80,7 @@ app.command("lab", epilog=lab.LAB_EXAMPLES)(lab.run_lab)
 app.command("tasks", epilog=tune.TASKS_EXAMPLES)(tune.list_tasks)
 app.command("tune", epilog=tune.TUNE_EXAMPLES)(tune.tune_model)
 app.command("precompile", epilog=compile.PRECOMPILE_EXAMPLES)(compile.precompile_library)
+app.command("package", epilog=package.EXAMPLES)(package.package_libraries)
 app.command("devices", epilog=devices.EXAMPLES)(devices.list_all)
 app.add_typer(models.app, name="models")
 app.add_typer(journal.app, name="journal")

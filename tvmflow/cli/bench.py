@@ -121,6 +121,7 @@ def bench_module(
     inputs: Path | None = None,
     random_seed: int = 0,
     device_index: int = 0,
+    backend: str = "auto",
     check_weights: bool = True,
 ) -> None:
     """Measure a compiled network: load, first call, and the spread of many calls.
@@ -147,9 +148,11 @@ def bench_module(
         plot=plot,
     )
     if scaling:
-        if kernels or any(option is not None for option in (runs, warmup, inputs, of_extents)):
+        given = any(option is not None for option in (runs, warmup, inputs, of_extents))
+        if kernels or given or backend != "auto":
             raise typer.BadParameter(
-                "--runs, --warmup, --kernels, --at and --inputs do not go with --scaling."
+                "--runs, --warmup, --kernels, --at, --inputs and --backend do not go with "
+                "--scaling."
             )
         if link is None and (plot, microbatches, latency_us) != (None, None, None):
             raise typer.BadParameter("--latency-us, --microbatches and --plot go with --link.")
@@ -176,12 +179,14 @@ def bench_module(
         raise typer.BadParameter(f"{len(files)} modules are measured with --scaling only.")
     from .. import load
     from ..module.bench import benchmark
+    from ..module.standalone.loaded import StandaloneModule
     from .arrays import choose_inputs
     from .variants import chosen
 
     (module,) = files
     # Not opened here: how long that takes is measured, too.
-    with closing(load(module, device=device_index, check_weights=check_weights)) as whole:
+    opened = load(module, device=device_index, check_weights=check_weights, backend=backend)
+    with closing(opened) as whole:
         network = chosen(whole.variants, whole.metadata, shape, of_extents) or whole.variants[0]
         values = choose_inputs(inputs, random_seed, network)
         console = err_console()
@@ -190,15 +195,19 @@ def bench_module(
             before = _WARMUP if warmup is None else warmup
             timing = benchmark(network, values, runs=runs, seconds=seconds, warmup=before)
             times = network.profile(values, runs=min(timing.runs, 20)) if kernels else None
+        used = network.describe()["backend"] if isinstance(network, StandaloneModule) else None
     measured = asdict(timing)
     by_kernel = {} if times is None else {"kernels": times}
-    if print_json({"module": str(module), **measured, **by_kernel}):
+    ran = {} if used is None else {"backend": used}
+    if print_json({"module": str(module), **ran, **measured, **by_kernel}):
         return
     title = f"{counted(timing.runs, 'run')} after {timing.warmup} that are not counted"
     names = {"load": "load", "first": "first call", "median": "median"}
     names |= {each: each for each in ("min", "p10", "p90", "p99", "max")}
     facts = [(name, ms_text(measured[f"{of}_ms"])) for of, name in names.items()]
-    print_facts(title, [*facts, ("throughput", f"{_rate_text(timing.runs_per_s)} runs/s")])
+    print_facts(
+        title, [*ran.items(), *facts, ("throughput", f"{_rate_text(timing.runs_per_s)} runs/s")]
+    )
     if times is not None:
         _print_kernels(times)
 

@@ -23,6 +23,7 @@ from typer.models import ParameterInfo
 from ..compiler.options import CompileOptions
 from ..devices.choices import (
     ACCUMULATIONS,
+    BACKENDS,
     FALLBACKS,
     FORMATS,
     PRECISIONS,
@@ -30,7 +31,9 @@ from ..devices.choices import (
     STORAGES,
     TARGETS,
 )
+from ..devices.host import HOSTS
 from ..devices.presets import PRESETS
+from ..devices.target import LEVELS
 from ..module.standalone.pictures import IMAGE_FORMATS
 from .output import state
 
@@ -121,8 +124,7 @@ SHARED: dict[str, Any] = {
     "host": Annotated[
         str | None,
         "HOST",
-        "The machine that loads the module: linux-x64, linux-arm64, android-arm64, or a triple. "
-        "Default: this one.",
+        f"The machine that loads the module: {', '.join(HOSTS)}, or a triple. Default: this one.",
     ],
     "shape": Annotated[
         list[str] | None,
@@ -160,8 +162,8 @@ SHARED: dict[str, Any] = {
         "What an output is instead: softmax, argmax (the index of the largest element), topk:K "
         "(the K largest, falling, and their indices as an output NAME_indices), softmax+argmax or "
         "softmax+topk:K; indices are int32. It is along axis 1 of four and the last of others, or "
-        "along the axis behind @, as in argmax@2; repeatable. Boxes of a picture (--image-input) in "
-        "its pixels: boxes:xyxy, yxyx, xywh or cxcywh, with :unit where 1 is the input's side.",
+        "along the axis behind @, as in argmax@2; repeatable. Boxes of a picture (--image-input), "
+        "in its pixels: boxes:xyxy, yxyx, xywh or cxcywh, with :unit where 1 is the input's side.",
     ],
     "storage": Annotated[
         str,
@@ -241,6 +243,20 @@ SHARED: dict[str, Any] = {
         words(*FALLBACKS),
         "What a standalone library for opencl has besides, for machines without an OpenCL that "
         "works: kernels for the host's processors.",
+    ],
+    "cpu": Annotated[
+        str | None,
+        words(*(level for levels in LEVELS.values() for level in levels)),
+        "LEVEL",
+        "The least processor that kernels for llvm, or for --fallback cpu, are for: "
+        f"{', '.join(LEVELS['x86_64'])}; on Arm {', '.join(LEVELS['aarch64'])}. Default: this "
+        "machine's, and x86-64-v3 or armv8-a of another --host.",
+    ],
+    "backend": Annotated[
+        str,
+        words(*BACKENDS),
+        "What runs a standalone library that has kernels for both; auto: the CPU where no device's "
+        "OpenCL can be used.",
     ],
     "embed_limit": Annotated[
         int,
@@ -500,8 +516,8 @@ def with_compile_flags(*names: str) -> Callable[[Callable[..., R]], Callable[...
 _OPTION = re.compile(r"`(\w+)(?:=([^`]+))?`")
 #: Those that commands have beside `CompileOptions`, and are not spelled like it there.
 _OPTIONS = frozenset({
-    "advertise", "bind", "devices", "dump_ir", "fresh_ceilings", "kernels", "ops", "port", "search",
-    "secret_file", "size", "steps", "threads",
+    "advertise", "backend", "bind", "devices", "dump_ir", "fresh_ceilings", "kernels", "ops",
+    "port", "search", "secret_file", "size", "steps", "threads",
 })  # fmt: skip
 
 

@@ -54,6 +54,7 @@ def run_module(
         bool, "Pad a batch that the module does not have to the next larger one, where it may."
     ] = False,
     device_index: int = 0,
+    backend: str = "auto",
     check_weights: bool = True,
 ) -> None:
     """Run a compiled network once.
@@ -71,7 +72,7 @@ def run_module(
 
     if outputs is not None:
         check_writable(outputs)
-    with load(module, device=device_index, check_weights=check_weights) as network:
+    with load(module, device=device_index, check_weights=check_weights, backend=backend) as network:
         one = chosen(network.variants, network.metadata, of_shape, of_extents) or network
         values = choose_inputs(inputs, random_seed, one)
         given = one.run(values, pad_batch=pad_batch)

@@ -1,14 +1,15 @@
 """Dot products of four 8-bit numbers, summed up in int32: ``s + x0*w0 + x1*w1 + x2*w2 + x3*w3``.
 
 CPUs and GPUs have an instruction for it.  Here it is one operator of TIR, on 32-bit numbers that
-hold four bytes each, the lowest first: those of ``x`` are unsigned, those of ``w`` signed.  TVM
-vectorises it lane by lane.  A sum over dot products, in TE ``sum(dot(0, x, w))``, becomes a
-chain of them (`ChainDots`)::
+hold four bytes each, the lowest first: those of ``x`` are unsigned, those of ``w`` signed, and on
+Arm's processors both signed (`Device.signed_dots`).  TVM vectorises it lane by lane.  A sum over
+dot products, in TE ``sum(dot(0, x, w))``, becomes a chain of them (`ChainDots`)::
 
     acc[0:16] = acc[0:16] + dot(0, x, w[0:16])      acc[0:16] = dot(acc[0:16], x, w[0:16])
 
-Each target has it in its own words: an instruction of AVX-512 VNNI for LLVM, functions that are
-put before the kernels for OpenCL C and CUDA C++, and plain arithmetic for any other CPU.
+Each target has it in its own words: an instruction of AVX-512 VNNI or Arm's dot products for LLVM,
+functions that are put before the kernels for OpenCL C and CUDA C++, and plain arithmetic for any
+other CPU.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ register_intrinsic(NAME, "A sum plus the dot product of four 8-bit numbers.")
 
 
 def dot(total: tirx.Expr, x: tirx.Expr, w: tirx.Expr) -> tirx.Expr:
-    """``total`` plus the products of the four bytes of ``x`` (unsigned) and ``w`` (signed)."""
+    """``total`` plus the products of the four bytes of ``x`` and ``w``."""
     return tirx.call_intrin("int32", NAME, total, x, w)
 
 
@@ -52,16 +53,46 @@ def ChainDots(add: tirx.Add) -> tirx.Expr:
 def _for_llvm(call: Call) -> tirx.Expr:
     total, x, w = call.args
     target = tvm.target.Target.current(allow_none=True)
-    has_dots = target is not None and codegen.target_has_features("avx512vnni", target)
-    if has_dots and call.ty.dtype.lanes == 16:
+    lanes = call.ty.dtype.lanes
+
+    def has(feature: str) -> bool:
+        return target is not None and bool(codegen.target_has_features(feature, target))
+
+    if lanes == 16 and has("avx512vnni"):
         bytes_ = [tirx.reinterpret("int8x64", factor) for factor in (x, w)]
         return tirx.call_llvm_pure_intrin(call.ty, "llvm.x86.avx512.vpdpbusd.512", total, *bytes_)
+    if lanes % 4 == 0 and has("dotprod"):
+        return _by_fours(total, x, w)
     constant = partial(tirx.const, dtype=call.ty.dtype)
+    arm = has("neon")
     for byte in range(4):
-        unsigned = (x >> constant(8 * byte)) & constant(255)
         signed = (w << constant(24 - 8 * byte)) >> constant(24)
-        total = total + unsigned * signed
+        left = (
+            (x << constant(24 - 8 * byte)) >> constant(24)
+            if arm
+            else (x >> constant(8 * byte)) & constant(255)
+        )
+        total = total + left * signed
     return total
+
+
+def _by_fours(*operands: tirx.Expr) -> tirx.Expr:
+    """Arm's instruction for every four lanes."""
+    lanes = operands[0].ty.dtype.lanes
+    if lanes == 4:
+        total, *factors = operands
+        bytes_ = [tirx.reinterpret("int8x16", factor) for factor in factors]
+        name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
+        return tirx.call_llvm_pure_intrin("int32x4", name, total, *bytes_)
+    # Named, as each is read twice.
+    named = [tirx.Var("operand", operand.ty) for operand in operands]
+    half = f"int32x{lanes // 2}"
+    low = _by_fours(*(tirx.vectorlow(half, v) for v in named))
+    high = _by_fours(*(tirx.vectorhigh(half, v) for v in named))
+    result: tirx.Expr = tirx.vectorcombine(operands[0].ty.dtype, low, high)
+    for var, operand in zip(named, operands, strict=True):
+        result = tirx.Let(var, operand, result)
+    return result
 
 
 register_intrin_lowering(NAME, target="llvm", f=_for_llvm)

@@ -31,7 +31,9 @@ from ..devices.target import TargetSpec
 from ..errors import CompileError
 from ..ir.expressions import nodes_in, substitute_vars
 from ..ir.rewriter import op_name
+from ..module.standalone.plan import MachineCode
 from .argument_checks import CHECKED
+from .dot_products import NAME as DOT
 from .half import PREFIX as HALF_PREFIX
 from .textures import STORE, image_of
 from .tir_pipeline import DEVICE, HOST_AND_DEVICE, STORE_NARROW, TIR_PIPELINE
@@ -47,8 +49,9 @@ class Kernels:
     hosts: dict[str, tirx.PrimFunc]  #: The host's side of each primary function, by its name.
     devices: dict[str, tirx.PrimFunc]  #: Each kernel before code generation, by its name.
     sources: dict[str, str]  #: OpenCL C of each kernel.
-    #: Where the host's functions are the kernels: their machine code, an object file.
-    code: bytes = b""
+    #: Where the host's functions are the kernels: their machine code, first that of all of them,
+    #: then of some for better processors.
+    code: Sequence[MachineCode] = ()
 
 
 def split_kernels(
@@ -75,18 +78,37 @@ def generate_kernels(mod: IRModule, target: TargetSpec) -> Kernels:
 
 
 def generate_machine_code(mod: IRModule, target: TargetSpec) -> Kernels:
-    """Generate the machine code of the scheduled primary functions of a module for the CPU."""
+    """Generate the machine code of the scheduled primary functions of a module for the CPU.
+
+    Those with dot products have it twice where the target's processors need no instruction for
+    these, but others have one: only that would make a difference.
+    """
     primary = {
         gv: f.with_attr(CHECKED, True)
         for gv, f in mod.functions.items()
         if isinstance(f, tirx.PrimFunc)
     }
-    named = relax.transform.AttachGlobalSymbol()(IRModule(primary))
-    built = tirx.build(named, target=target.tvm_target, pipeline=TIR_PIPELINE)
+    hosts = {gv.name_hint: f for gv, f in primary.items()}
+    code = [_machine_code(hosts, target)]
+    dots = {name: f for name, f in hosts.items() if DOT in map(op_name, nodes_in(f.body, Call))}
+    if dots and (better := target.with_dots) is not None:
+        code.append(_machine_code(dots, better, better.needs[-1]))
+    return Kernels(hosts, {}, {}, code)
+
+
+def _machine_code(
+    functions: Mapping[str, tirx.PrimFunc], target: TargetSpec, feature: str = ""
+) -> MachineCode:
+    symbols = {name: name + (f"__{feature}" if feature else "") for name in functions}
+    named = {
+        tvm.ir.GlobalVar(symbols[name]): f.with_attr("global_symbol", symbols[name])
+        for name, f in functions.items()
+    }
+    built = tirx.build(IRModule(named), target=target.tvm_target, pipeline=TIR_PIPELINE)
     with tempfile.TemporaryDirectory(prefix="tvmflow-") as folder:
         path = Path(folder, "kernels.o")
         built.write_to_file(str(path), "o")
-        return Kernels({gv.name_hint: f for gv, f in primary.items()}, {}, {}, path.read_bytes())
+        return MachineCode(path.read_bytes(), symbols, feature)
 
 
 def device_source(devices: Mapping[str, tirx.PrimFunc]) -> str:

@@ -20,6 +20,7 @@ from ..devices.choices import (
     STANDALONE,
     TVM,
 )
+from ..devices.host import Host
 from ..devices.target import TargetSpec, check_choice, with_dtype, with_storage
 from ..errors import CompileError, TargetError
 from ..ir.extents import OPEN, THE_OPEN_INPUT, Extent
@@ -253,6 +254,10 @@ class CompileOptions:
     #: ``cpu``: a standalone library for ``opencl`` has kernels for the host's processors, too, and
     #: takes them where there is no OpenCL that works.
     fallback: str | None = None
+    #: The least processor that kernels for ``llvm``, or for the fallback, are for: a level of the
+    #: host's architecture, of `tvmflow.devices.target.LEVELS`.  By default this machine's, and
+    #: x86-64-v3 or armv8-a of another host.
+    cpu: str | None = None
     #: Weights of more than this total travel in a file beside the module.
     embed_limit_bytes: int = EMBED_LIMIT_BYTES
 
@@ -301,8 +306,8 @@ class CompileOptions:
         boxes = [name for name, what in self.results.items() if parse_boxes(what)]
         if boxes and len(self.image_inputs) != 1:
             raise TargetError(
-                f"Boxes in pixels of the picture were asked for of the output {boxes[0]!r}, but the "
-                f"network takes {len(self.image_inputs)} pictures.",
+                f"Boxes in pixels of the picture were asked for of the output {boxes[0]!r}, but "
+                f"the network takes {len(self.image_inputs)} pictures.",
                 remedy="Give `image_inputs` for the one input that is the picture.",
             )
         if self.image_inputs and self.format != STANDALONE:
@@ -319,8 +324,22 @@ class CompileOptions:
                     f"{self.format}; a standalone library for opencl can have one.",
                     remedy="Use `target=opencl` with `format=standalone`, or leave `fallback` out.",
                 )
-        if self.format == STANDALONE and spec.kind == "llvm":
-            spec = targets.with_levels(spec)
+        on_cpu = self.format == STANDALONE and (spec.kind == "llvm" or self.fallback is not None)
+        if on_cpu and spec.host is not None and Host.parse(spec.host).is_32_bit:
+            raise TargetError(
+                f"A library with machine code was asked for the host {spec.host}; they are for "
+                "processors of 64 bits.",
+                remedy="Use `target=opencl` without `fallback`, or another host.",
+            )
+        if self.cpu is not None and spec.kind != "llvm" and self.fallback is None:
+            raise TargetError(
+                f"The processor {self.cpu!r} was named for the target {spec.kind}, which has no "
+                "kernels for processors.",
+                remedy="Use `target=llvm` or a fallback, or leave `cpu` out.",
+            )
+        if self.cpu is not None or (self.format == STANDALONE and spec.kind == "llvm"):
+            for_cpu = targets.with_level(spec, self.cpu)
+            spec = for_cpu if spec.kind == "llvm" else spec
         return with_dtype(spec, self.dtype)
 
     @property

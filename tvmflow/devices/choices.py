@@ -23,6 +23,8 @@ TVM, STANDALONE = "tvm", "standalone"
 FORMATS = (TVM, STANDALONE)
 #: What a standalone library for OpenCL can have besides.
 FALLBACKS = ("cpu",)
+#: What runs a standalone library, by the codes of `tvmflow_backend`.
+BACKENDS = ("auto", "opencl", "cpu")
 #: Weights above this many bytes travel beside the module: most file systems, app stores
 #: and version control systems are still at ease with a file of this size.
 EMBED_LIMIT_BYTES = 512 << 20

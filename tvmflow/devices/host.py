@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,11 @@ HOSTS = {
     "linux-x64": "x86_64-linux-gnu",
     "linux-arm64": "aarch64-linux-gnu",
     "android-arm64": "aarch64-linux-android24",
+    "android-armv7": "armv7a-linux-androideabi24",
+    "android-x64": "x86_64-linux-android24",
 }
+#: Android's names of architectures.
+_ANDROID_ABIS = {"aarch64": "arm64-v8a", "armv7a": "armeabi-v7a", "x86_64": "x86_64"}
 _ARCHITECTURES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 
 
@@ -64,6 +69,21 @@ class Host:
     def is_android(self) -> bool:
         """True if the C library is Android's."""
         return self.abi.startswith("android")
+
+    @property
+    def is_32_bit(self) -> bool:
+        """True if its addresses have 32 bits."""
+        return self.architecture.startswith(("armv", "i")) or self.architecture == "arm"
+
+    @property
+    def android_abi(self) -> str | None:
+        """Android's name of what code is for, such as arm64-v8a; ``None`` if it has none."""
+        return _ANDROID_ABIS.get(self.architecture) if self.is_android else None
+
+    @property
+    def android_level(self) -> int:
+        """The oldest level of Android's interface that code runs on."""
+        return int(re.sub(r"\D", "", self.abi) or 1)
 
     @property
     def is_native(self) -> bool:

@@ -88,6 +88,8 @@ class Device:
     convolution: Tiling
     depthwise: Tiling
     multiprocessors: Multiprocessors | None = None  #: Known for the target ``cuda`` only.
+    #: True where the instruction for dot products of bytes takes both factors signed.
+    signed_dots: bool | None = None
 
     @property
     def is_cpu(self) -> bool:

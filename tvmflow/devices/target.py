@@ -36,6 +36,42 @@ _LLVM_OPTIONS = ("-vectorize-loops:bool=false",)
 
 
 @dataclass(frozen=True)
+class Level:
+    """A level of processors that kernels may be for, and all above have."""
+
+    #: LLVM's name, and features behind it.
+    cpu: str
+    #: What a processor has beyond the level before, by LLVM's names.
+    adds: frozenset[str] = frozenset()
+
+    @property
+    def needs(self) -> list[str]:
+        """What the C runtime looks for (`list_features` in native/standalone/cpu.c)."""
+        return [word for word in self.cpu.split("+") if word not in ("x86-64", "generic")]
+
+
+def _level(cpu: str, adds: str = "") -> Level:
+    return Level(cpu, frozenset(adds.split()))
+
+
+#: Levels by the host's architecture, the least first: those of x86-64's psABI (section 3.1.1).  Of
+#: each, the last has an instruction for dot products of bytes.
+LEVELS: dict[str, dict[str, Level]] = {
+    "x86_64": {
+        "x86-64": _level("x86-64"),
+        "x86-64-v2": _level("x86-64-v2", "cx16 popcnt sahf sse4.2 ssse3"),
+        "x86-64-v3": _level("x86-64-v3", "avx2 bmi bmi2 f16c fma lzcnt movbe"),
+        "x86-64-v4": _level("x86-64-v4", "avx512bw avx512cd avx512dq avx512f avx512vl"),
+        "avx512vnni": _level("x86-64-v4+avx512vnni", "avx512vnni"),
+    },
+    "aarch64": {
+        "armv8-a": _level("generic"),
+        "armv8.2-a+dotprod": _level("generic+dotprod", "dotprod"),
+    },
+}
+
+
+@dataclass(frozen=True)
 class TargetSpec:
     """A target, its device and its host, resolved and checked."""
 
@@ -43,9 +79,9 @@ class TargetSpec:
     device: Device
     host: str | None  #: LLVM triple of the host code; ``None`` is this machine.
     arch: str | None = None  #: CUDA architecture such as ``sm_90``; ``None`` for other targets.
-    #: What a processor must have beyond the least of its architecture, where kernels are for
-    #: others than this machine's: a level of the x86-64 psABI, and features of LLVM's.
-    levels: tuple[str, ...] = ()
+    #: The least processor that kernels are for, of `LEVELS`; ``None``: this machine's, or any of
+    #: another host.
+    level: str | None = None
 
     @property
     def is_gpu_kernel(self) -> bool:
@@ -54,17 +90,34 @@ class TargetSpec:
 
     @cached_property
     def cpu(self) -> str | None:
-        """LLVM's name of the CPU that host code needs; ``None`` for any of its architecture.
+        """LLVM's name of the CPU that host code needs, and features: ``x86-64-v4+avx512vnni``.
 
-        Only code that carries the kernels uses every instruction of this machine.
+        ``None`` stands for any of its architecture.  Only code that carries the kernels uses every
+        instruction of this machine.
         """
-        if self.levels:
-            return self.levels[0]
+        if self.level is not None:
+            return self._levels[self.level].cpu
         if self.kind != "llvm" or self.host is not None:
             return None
         from tvm.target.codegen import llvm_get_system_cpu
 
         return str(llvm_get_system_cpu())
+
+    @property
+    def _levels(self) -> Mapping[str, Level]:
+        host = Host.native() if self.host is None else Host.parse(self.host)
+        return LEVELS.get(host.architecture, {})
+
+    @property
+    def needs(self) -> list[str]:
+        """What a processor must have beyond the least of its architecture, for kernels."""
+        return [] if self.level is None else self._levels[self.level].needs
+
+    @cached_property
+    def with_dots(self) -> TargetSpec | None:
+        """The same for processors with an instruction for dot products, if these have none."""
+        best = next(reversed(tuple(self._levels)), None)
+        return None if self.level in (None, best) else replace(self, level=best)
 
     @cached_property
     def tvm_target(self) -> tvm.target.Target:
@@ -72,16 +125,18 @@ class TargetSpec:
         from tvm.target import Target
 
         host: dict[str, object] = {"kind": "llvm", "cl-opt": list(_LLVM_OPTIONS)}
+        features: list[str] = []
         if self.host is not None:
             machine = Host.parse(self.host)
             host["mtriple"] = machine.llvm_triple
             if machine.is_android and machine.architecture == "aarch64":
                 # Android keeps a register for itself.
-                host["mattr"] = ["+reserve-x18"]
+                features.append("reserve-x18")
         if self.cpu is not None:
-            host["mcpu"] = self.cpu
-        if self.levels[1:]:
-            host["mattr"] = [f"+{feature}" for feature in self.levels[1:]]
+            host["mcpu"], *more = self.cpu.split("+")
+            features += more
+        if features:
+            host["mattr"] = [f"+{feature}" for feature in features]
         if (level := _llvm_opt_level()) is not None:
             host["opt-level"] = level
         if self.kind == "llvm":
@@ -138,7 +193,8 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
                 f"The target llvm compiles for CPUs, but the device {device!r} was asked for.",
                 remedy="Use `target=opencl` (or cuda) for a GPU, or `device=cpu`.",
             )
-        cpu = replace(PRESETS["cpu"], image_extent=0, image_layers=0)
+        arm = (machine or Host.native()).architecture == "aarch64"
+        cpu = replace(PRESETS["cpu"], image_extent=0, image_layers=0, signed_dots=arm or None)
         return TargetSpec("llvm", cpu, host)
     if target == "cuda":
         if device not in ("auto", "nvidia"):
@@ -195,35 +251,46 @@ def with_storage(
     return replace(spec, device=replace(spec.device, channel_block=4))
 
 
-#: Levels of processors that kernels in a library may be for, the least first, each with what a
-#: processor has beyond the one before (x86-64 psABI, section 3.1.1).
-X86_LEVELS = {
-    ("x86-64-v3",): {"avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"},
-    ("x86-64-v4",): {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"},
-    ("x86-64-v4", "avx512vnni"): {"avx512vnni"},
-}
+def with_level(spec: TargetSpec, level: str | None = None) -> TargetSpec:
+    """The target ``llvm`` for processors from a level on.
 
-
-def with_levels(spec: TargetSpec) -> TargetSpec:
-    """The target ``llvm`` for a library that says which processors it runs on.
-
-    On this machine it is for the highest of `X86_LEVELS` that this machine has, on another one of
-    the architecture for the least of them; Arm's processors all have NEON.
+    By default that is on this machine the highest that it has, and for another one of x86-64 the
+    third.  Raises a `TargetError` if the host's architecture has no such level.
     """
     host = Host.native() if spec.host is None else Host.parse(spec.host)
-    if host.architecture != "x86_64":
-        return spec
-    levels, *higher = X86_LEVELS
-    if spec.host is None:
-        from tvm.target import Target
-        from tvm.target.codegen import llvm_get_cpu_features, llvm_get_system_cpu
+    levels = LEVELS.get(host.architecture, {})
+    if level is None:
+        level = _default_level(spec.host is None, levels)
+    elif level not in levels:
+        raise TargetError(
+            f"The processor {level!r} is not known for the host {host.triple}; expected one of "
+            f"{', '.join(levels) or 'none'}.",
+            remedy="Choose one of them, leave `cpu` out, or name another `host`.",
+        )
+    return replace(spec, level=level)
 
-        cpu = Target({"kind": "llvm", "mcpu": str(llvm_get_system_cpu())})
-        here = set(map(str, llvm_get_cpu_features(cpu)))
-        for each in higher:
-            if X86_LEVELS[each] <= here:
-                levels = each
-    return replace(spec, levels=levels)
+
+def _default_level(here: bool, levels: Mapping[str, Level]) -> str | None:
+    if not here:
+        return "x86-64-v3" if "x86-64-v3" in levels else next(iter(levels), None)
+    from tvm.target.codegen import llvm_get_system_cpu
+
+    features = features_of(str(llvm_get_system_cpu()))
+    there = (name for name, level in levels.items() if features_of(level.cpu) <= features)
+    return max(there, key=[*levels].index, default=None)
+
+
+def features_of(cpu: str) -> set[str]:
+    """What a processor has, by LLVM's names: one of LLVM's, or a level's."""
+    for levels in LEVELS.values():
+        names = [level.cpu for level in levels.values()]
+        if cpu in names:
+            below = [*levels.values()][: names.index(cpu) + 1]
+            return set().union(*(level.adds for level in below))
+    from tvm.target import Target
+    from tvm.target.codegen import llvm_get_cpu_features
+
+    return set(map(str, llvm_get_cpu_features(Target({"kind": "llvm", "mcpu": cpu}))))
 
 
 def with_dtype(spec: TargetSpec, dtype: str) -> TargetSpec:

@@ -31,7 +31,7 @@ from ..devices.host import Host
 from ..errors import TargetError
 
 #: Names of formats in LLVM's linker, by architecture.
-_LLD_EMULATIONS = {"aarch64": "aarch64linux", "x86_64": "elf_x86_64"}
+_LLD_EMULATIONS = {"aarch64": "aarch64linux", "armv7a": "armelf_linux_eabi", "x86_64": "elf_x86_64"}
 #: A disk with less free space is full to a linker, which may die of it without a word.
 FULL_BYTES = 64 << 10
 _HARDENING = ("-z", "now", "-z", "relro", "-z", "noexecstack")
@@ -50,6 +50,8 @@ class Tool:
     is_driver: bool = True
     #: Libraries of the host that the tool lacks, with the symbols that they have.
     stubs: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
+    #: Compiles what the compiler's code calls and no library of the host has; the name follows.
+    builtins: tuple[str, ...] = ()
     #: Whether the result is for the oldest supported C library and not for this machine's.
     is_portable: bool = False
 
@@ -71,6 +73,9 @@ class Tool:
             options = ("-fPIC", *(word for one in options for word in ("-Xlinker", one)))
         stubs = [self._stub(name, symbols, work) for name, symbols in self.stubs.items()]
         found = stubs or [f"-l{name}" for name in libraries]
+        if self.builtins:
+            found.append(str(work / "builtins.o"))
+            self.run([*self.builtins, f"-femit-bin={found[-1]}"], work)
         self.run([*self.linker, "-shared", *options, "-o", output, *objects, *found], work)
 
     def compile(self, source: Path, target: Path, work: Path, flags: Sequence[str] = ()) -> None:
@@ -158,8 +163,8 @@ LINK_OPTIONS = (
     *("--hash-style=both", "--build-id=sha1", "--eh-frame-hdr"),
 )
 
-# Functions of Android's libraries on 64-bit Arm since API 24: of its C library what POSIX has of
-# files, memory, text, time and threads, of the mathematical one what C99 has.
+# Functions of Android's libraries since API 24: of its C library what POSIX has of files, memory,
+# text, time and threads, of the mathematical one what C99 has.
 _LIBC = """
 access chmod close closedir dirfd fclose fcntl fdopen feof ferror fflush fgets fileno flock fopen
 fprintf fread fseek fseeko fstat fstatat fsync ftell ftello ftruncate futimens fwrite lseek lstat
@@ -197,6 +202,13 @@ SYMBOLS: Mapping[str, frozenset[str]] = {
 }
 
 
+#: How zig compiles its functions for the least of the processors of `armeabi-v7a`.
+_BUILTINS = (
+    *("-mcpu=generic+v7a+vfp3d16", "-fPIC", "-O", "ReleaseSmall"),
+    *("-fstrip", "-fno-unwind-tables", "-ffunction-sections"),
+)
+
+
 def android_tools(host: Host) -> Iterator[Tool]:
     """Yield the compilers for Android: the NDK's, ziglang's, the system's clang."""
     target = f"--target={host.llvm_triple}"
@@ -209,21 +221,27 @@ def android_tools(host: Host) -> Iterator[Tool]:
     if emulation is None:
         return
     headers = ("-isystem", str(native_folder("bionic")))
-    found: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
+    found: list[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = []
     if (zig := ziglang()) is not None:
         # zig's own driver refuses Android, and its clang does not find its own headers.
-        include = str(importlib.resources.files("ziglang") / "lib" / "include")
-        options = ("-nostdinc", "-isystem", include)
-        found.append(("ziglang ld.lld", (*zig, "clang", *options), (*zig, "ld.lld")))
+        library = importlib.resources.files("ziglang") / "lib"
+        options = ("-nostdinc", "-isystem", str(library / "include"))
+        builtins: tuple[str, ...] = ()
+        if host.architecture == "armv7a":
+            # Divisions, among others.
+            source, target_cpu = str(library / "compiler_rt.zig"), "arm-linux-androideabi"
+            builtins = (*zig, "build-obj", source, "-target", target_cpu, *_BUILTINS)
+        found.append(("ziglang ld.lld", (*zig, "clang", *options), (*zig, "ld.lld"), builtins))
     if (clang := shutil.which("clang")) and (lld := shutil.which("ld.lld")):
-        found.append(("ld.lld", (clang, "-nostdlibinc"), (lld,)))
-    for name, compiler, linker in found:
+        found.append(("ld.lld", (clang, "-nostdlibinc"), (lld,), ()))
+    for name, compiler, linker, builtins in found:
         yield Tool(
             name,
             (*compiler, target, *headers, *flags),
             (*linker, "-m", emulation, *LINK_OPTIONS),
             is_driver=False,
             stubs=SYMBOLS,
+            builtins=builtins,
         )
 
 

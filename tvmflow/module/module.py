@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, SupportsIndex
 
 from .. import _versions
 from ..devices.host import Host
-from ..errors import ArtifactError, InputError
+from ..errors import ArtifactError, InputError, TargetError
 from ..ir.tensors import TensorInfo
 from ..ir.units import counted
 from ..runtime.json_types import JsonObject
@@ -436,15 +436,14 @@ def _check_cpu(artifact: Artifact) -> None:
     cpu = artifact.metadata.get("cpu")
     if not cpu:
         return
-    from tvm.target import Target
-    from tvm.target.codegen import llvm_get_cpu_features, llvm_get_system_cpu
+    from tvm.target.codegen import llvm_get_system_cpu
+
+    from ..devices.target import features_of
 
     here = str(llvm_get_system_cpu())
     if cpu == here:
         return
-    needed, present = (
-        set(llvm_get_cpu_features(Target({"kind": "llvm", "mcpu": name}))) for name in (cpu, here)
-    )
+    needed, present = features_of(cpu), features_of(here)
     if needed <= present:
         return
     raise ArtifactError(
@@ -454,7 +453,13 @@ def _check_cpu(artifact: Artifact) -> None:
     )
 
 
-def load(path: str | os.PathLike[str], *, device: int = 0, check_weights: bool = True) -> Module:
+def load(
+    path: str | os.PathLike[str],
+    *,
+    device: int = 0,
+    check_weights: bool = True,
+    backend: str = "auto",
+) -> Module:
     """Open a module file that `Module.save` or ``tvmflow compile`` wrote.
 
     A library of ``tvmflow compile --standalone`` runs without TVM, which is not imported then.
@@ -470,16 +475,28 @@ def load(path: str | os.PathLike[str], *, device: int = 0, check_weights: bool =
     check_weights
         Whether opening the module compares its weights with their checksum; code is always
         compared.  That reads all of them: several gigabytes take about as long as a first run.
+    backend
+        What runs a standalone library that has kernels for both: ``opencl`` or ``cpu``; ``auto``
+        is the CPU where no device's OpenCL can be used.
 
     Raises
     ------
     ArtifactError
         If there is no such file, it is damaged, or it was compiled with another
         version of TVM.
+    TargetError
+        If the file has no kernels for the backend.
     """
     if is_standalone(path):
         # Not at the top: it derives from the class above.
         from .standalone.loaded import StandaloneModule
 
-        return StandaloneModule(path, device_index=device, check_weights=check_weights)
+        return StandaloneModule(
+            path, device_index=device, check_weights=check_weights, backend=backend
+        )
+    if backend != "auto":
+        raise TargetError(
+            f"The backend {backend} was asked for of {path}, which is no standalone library.",
+            remedy="Compile it with `format=standalone`, or leave `backend` out.",
+        )
     return RelaxModule(read_artifact(path), device_index=device, check_weights=check_weights)

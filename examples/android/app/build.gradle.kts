@@ -14,9 +14,6 @@ android {
         targetSdk = 36
         versionCode = 1
         versionName = "1.0"
-        ndk {
-            abiFilters += "arm64-v8a"
-        }
     }
 
     compileOptions {
@@ -26,11 +23,17 @@ android {
 
     buildTypes {
         release {
+            // The AAR has rules of its own.
             isMinifyEnabled = true
-            // Its rules keep the names of native methods, by which the library finds them.
             proguardFiles(getDefaultProguardFile("proguard-android-optimize.txt"))
         }
     }
+}
+
+dependencies {
+    // What `tvmflow package` wrote: the model's libraries and the Java classes.
+    implementation(files("libs/mobilenet.aar"))
+    implementation("org.jetbrains.kotlinx:kotlinx-coroutines-core:1.10.2")
 }
 
 kotlin {

@@ -2,7 +2,44 @@
 #include <sys/types.h>
 #include <time.h>
 
-// The kernel's structure of 64-bit Arm.
+// The kernel's structure.
+#if defined(__x86_64__)
+struct stat {
+  dev_t st_dev;
+  ino_t st_ino;
+  nlink_t st_nlink;
+  mode_t st_mode;
+  uid_t st_uid;
+  gid_t st_gid;
+  uint32_t padding_1;
+  dev_t st_rdev;
+  off_t st_size;
+  blksize_t st_blksize;
+  blkcnt_t st_blocks;
+  struct timespec st_atim;
+  struct timespec st_mtim;
+  struct timespec st_ctim;
+  int64_t padding_2[3];
+};
+#elif defined(__arm__)
+struct stat {
+  uint64_t st_dev;
+  uint32_t padding_1[2];
+  mode_t st_mode;
+  nlink_t st_nlink;
+  uid_t st_uid;
+  gid_t st_gid;
+  uint64_t st_rdev;
+  uint32_t padding_2;
+  int64_t st_size;
+  unsigned long st_blksize;
+  uint64_t st_blocks;
+  struct timespec st_atim;
+  struct timespec st_mtim;
+  struct timespec st_ctim;
+  uint64_t st_ino;
+};
+#else
 struct stat {
   dev_t st_dev;
   ino_t st_ino;
@@ -21,6 +58,7 @@ struct stat {
   struct timespec st_ctim;
   uint32_t padding_3[2];
 };
+#endif
 #define st_atime st_atim.tv_sec
 #define st_mtime st_mtim.tv_sec
 

@@ -1,5 +1,6 @@
 import ai.tvmflow.Image;
 import ai.tvmflow.Kernel;
+import ai.tvmflow.Memory;
 import ai.tvmflow.Model;
 import ai.tvmflow.ModelException;
 import ai.tvmflow.ModelOptions;
@@ -29,6 +30,7 @@ public final class ModelTest {
         String module = arguments[3];
         describesItself(path);
         takesPictures(path);
+        tellsAndCancels(path);
         runsOnArraysAndBuffers(path);
         startsAndWaits(path);
         isOpenedByItsBareName();
@@ -41,6 +43,30 @@ public final class ModelTest {
         measuresAndTests(path);
         runsInManyThreads(path, tenfold);
         System.out.println("passed");
+    }
+
+    private static void tellsAndCancels(String path) {
+        ModelOptions options = new ModelOptions().priority(ModelOptions.Priority.LOW);
+        try (Model model = Model.open(path, options)) {
+            check(model.inputIndex("b/𝄞") == 1 && model.outputIndex("sum") == 0, "index");
+            expect(
+                    IllegalArgumentException.class,
+                    "There is no input 'c'",
+                    () -> model.inputIndex("c"));
+            Memory memory = model.memory();
+            check(memory.weights == 1000 && memory.tensors == 200, "memory");
+            check(memory.pictures == 30 && memory.host == 4 && memory.weightsShared, "memory");
+            model.cancel();
+            try {
+                model.run();
+                throw new AssertionError("it was cancelled");
+            } catch (ModelException error) {
+                check(error.status() == ModelException.Status.CANCELLED, error.toString());
+            }
+        }
+        Model closed = Model.open(path, options);
+        closed.close();
+        closed.cancel();
     }
 
     private static void takesPictures(String path) {
@@ -278,18 +304,15 @@ public final class ModelTest {
         check(call("Shape", new Class<?>[] {long.class}, 0L).equals(0), "shape");
         check(((byte[]) call("Message", new Class<?>[] {long.class}, 0L)).length == 0, "message");
         check(((byte[]) call("Describe", new Class<?>[] {long.class}, 0L)).length == 0, "text");
-        Class<?>[] open = {
-            byte[].class, byte[].class, byte[].class, byte[].class, int.class, int.class, int.class,
-            int.class
-        };
-        long failed = (Long) call("OpenOn", open, null, null, null, null, 0, 0, 0, 0);
+        Class<?>[] open = {byte[].class, byte[].class, byte[].class, byte[].class, long[].class};
+        long failed = (Long) call("OpenWith", open, null, null, null, null, null);
         check(failed != 0, "a handle of what failed");
         check(call("Status", new Class<?>[] {long.class}, failed).equals(6), "its status");
         check(call("Run", new Class<?>[] {long.class}, failed).equals(1), "running it");
         call("Close", new Class<?>[] {long.class}, failed);
 
         byte[] name = (System.mapLibraryName("mock") + "").getBytes();
-        long handle = (Long) call("OpenOn", open, name, null, null, null, 0, 0, 0, 0);
+        long handle = (Long) call("OpenWith", open, name, null, null, null, new long[2]);
         check(call("Status", new Class<?>[] {long.class}, handle).equals(0), "opened");
         Class<?>[] copy = {
             long.class, int.class, int.class, ByteBuffer.class, int.class, int.class
@@ -311,6 +334,24 @@ public final class ModelTest {
         Class<?>[] test = {long.class, double[].class};
         check(call("SelfTest", test, handle, null).equals(1), "no array");
         check(call("SelfTest", test, handle, new double[2]).equals(1), "short array");
+        Class<?>[] picture = {
+            long.class, int.class, long[].class, ByteBuffer.class, ByteBuffer.class, Object.class
+        };
+        long[] numbers = {6, 1, 180, 64, 0, 6, 0, 0, 0};
+        check(call("SetImage", picture, handle, 0, numbers, direct(6), null, null).equals(0), "it");
+        check(call("SetImage", picture, handle, 0, null, direct(6), null, null).equals(1), "null");
+        long[] few = {6, 1};
+        check(call("SetImage", picture, handle, 0, few, direct(6), null, null).equals(1), "few");
+        check(call("SetImage", picture, handle, 0, numbers, direct(5), null, null).equals(1), "end");
+        check(call("SetImage", picture, handle, 0, numbers, null, null, null).equals(1), "no plane");
+        check(call("SetImage", picture, 0L, 0, numbers, direct(6), null, null).equals(1), "no model");
+        Class<?>[] place = {long.class, int.class, double[].class};
+        check(call("ImagePlace", place, handle, 0, null).equals(1), "no place");
+        check(call("ImagePlace", place, handle, 0, new double[3]).equals(1), "short place");
+        Class<?>[] memory = {long.class, long[].class};
+        check(call("Memory", memory, handle, null).equals(1), "no numbers");
+        check(call("Memory", memory, handle, new long[4]).equals(1), "few numbers");
+        call("Cancel", new Class<?>[] {long.class}, 0L);
         call("Close", new Class<?>[] {long.class}, handle);
     }
 

@@ -157,6 +157,14 @@ static tvmflow_status set(tvmflow_model* model) {
 #endif
 }
 
+#ifdef ON_CPU
+static atomic_int notes;
+static void note(void* model, tvmflow_status status) {
+  (void)model, (void)status;
+  ++notes;
+}
+#endif
+
 // Everything that can be done with an instance; whether all of it was good.
 static bool use(tvmflow_model* model, bool profiled) {
   bool good = true;
@@ -173,6 +181,15 @@ static bool use(tvmflow_model* model, bool profiled) {
   good &= check(model, "start", tvmflow_start(model));
   good &= check(model, "wait", tvmflow_wait(model));
   if (good && !has_thread && preparations() != before) complain("a run does more than enqueue", "");
+#ifdef ON_CPU
+  // Told once of each run that was started, and of no other.
+  const tvmflow_run_options told = {sizeof(told), .done = note, .user = model};
+  notes = 0;
+  const bool begun = check(model, "run_async", tvmflow_run_async(model, &told));
+  const bool ended = check(model, "wait", tvmflow_wait(model));
+  if (notes != begun) complain("told of another run", "");
+  good &= begun && ended;
+#endif
   const tvmflow_kernel* kernels = NULL;
   uint32_t count = 0;
   if (profiled) {

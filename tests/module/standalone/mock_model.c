@@ -174,6 +174,38 @@ tvmflow_status tvmflow_use_output(tvmflow_model* model, uint32_t index, void* cl
   return index < 1 && !cl_memory ? TVMFLOW_OK : fail(model, TVMFLOW_ERROR_ARGUMENT, "Sharing");
 }
 
+tvmflow_status tvmflow_find_input(tvmflow_model* model, const char* name, uint32_t* index) {
+  *index = strcmp(name, "a") ? 1 : 0;
+  return *index && strcmp(name, "b/𝄞") ? fail(model, TVMFLOW_ERROR_ARGUMENT, "Looking") : 0;
+}
+
+tvmflow_status tvmflow_find_output(tvmflow_model* model, const char* name, uint32_t* index) {
+  *index = 0;
+  return strcmp(name, "sum") ? fail(model, TVMFLOW_ERROR_ARGUMENT, "Looking") : TVMFLOW_OK;
+}
+
+tvmflow_status tvmflow_opencl(tvmflow_model* model, tvmflow_opencl_info* info) {
+  info->context = info->device = info->queue = NULL;
+  info->library = NULL;
+  return model ? TVMFLOW_OK : TVMFLOW_ERROR_ARGUMENT;
+}
+
+tvmflow_status tvmflow_memory(tvmflow_model* model, tvmflow_memory_info* info) {
+  if (info->struct_size != sizeof(*info)) return fail(model, TVMFLOW_ERROR_ARGUMENT, "Memory");
+  info->weights = 1000, info->tensors = 200, info->pictures = 30, info->host = 4;
+  info->weights_shared = 1;
+  return TVMFLOW_OK;
+}
+
+// What is cancelled is the next run.
+void tvmflow_cancel(tvmflow_model* model) { model->fails_to_run = TVMFLOW_ERROR_CANCELLED; }
+
+tvmflow_status tvmflow_run_async(tvmflow_model* model, const tvmflow_run_options* options) {
+  const tvmflow_status status = tvmflow_start(model);
+  if (options && options->done) options->done(options->user, status);
+  return status;
+}
+
 tvmflow_status tvmflow_start(tvmflow_model* model) {
   if (model->busy) return fail(model, TVMFLOW_ERROR_BUSY, "Starting");
   if (model->fails_to_run) return fail(model, model->fails_to_run, "Running");

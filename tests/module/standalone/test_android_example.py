@@ -1,13 +1,24 @@
-"""The Android project: what can be checked of it without an SDK."""
+"""The Android project: its files agree, and an app is built without an SDK."""
 
 from __future__ import annotations
 
 import re
+import shlex
+import shutil
 import subprocess
+import sys
+from pathlib import Path
 from xml.etree import ElementTree
+from zipfile import ZIP_STORED, ZipFile
 
 import pytest
-from mock_library import ROOT
+from android_tools import FRAMEWORK, kotlin_jars, kotlinc, r8
+from mock_library import JAVA, ROOT
+from small_plans import add_plan
+
+from tvmflow.devices.host import Host
+from tvmflow.module.standalone.link import link_library
+from tvmflow.module.standalone.package.aar import OPENCL_LIBRARIES, write_aar
 
 PROJECT = ROOT / "examples" / "android"
 MAIN = PROJECT / "app" / "src" / "main"
@@ -29,19 +40,12 @@ def manifest():
     return ElementTree.parse(MAIN / "AndroidManifest.xml").getroot()
 
 
-def test_the_manifest_asks_for_opencl_and_can_do_without(manifest):
-    libraries = {
-        e.get(f"{ANDROID}name"): e.get(f"{ANDROID}required")
-        for e in manifest.findall("application/uses-native-library")
-    }
-    # All names that the runtime tries without a path: Android gives an application no others.
-    names = re.findall(
-        r'^    "(libOpenCL\S*\.so)"', text(ROOT / "native/standalone/opencl.c"), re.MULTILINE
-    )
-    assert len(names) == 3
-    assert libraries == dict.fromkeys(names, "false")
+def test_packages_ask_for_the_opencl_that_the_runtime_opens():
+    # All names that it tries without a path: Android gives an application no others.
+    runtime = text(ROOT / "native/standalone/opencl.c")
+    assert re.findall(r'^    "(libOpenCL\S*\.so)"', runtime, re.MULTILINE) == list(OPENCL_LIBRARIES)
     guide = text(ROOT / "docs" / "deploying.md")
-    assert re.findall(r'<uses-native-library android:name="(\S+)"', guide) == names
+    assert re.findall(r'<uses-native-library android:name="(\S+)"', guide) == list(OPENCL_LIBRARIES)
 
 
 def test_activity_packages_and_folders_agree(manifest):
@@ -58,11 +62,11 @@ def test_activity_packages_and_folders_agree(manifest):
 
 
 def test_every_source_lies_in_the_folder_of_its_package():
-    sources = [*(MAIN / "java").rglob("*.java"), *(MAIN / "java").rglob("*.kt")]
+    sources = [*JAVA.rglob("*.java"), *(MAIN / "java").rglob("*.kt")]
     assert len(sources) >= 8
     for source in sources:
         package = one(r"^package ([\w.]+);?$", source)
-        folder = source.parent.relative_to(MAIN / "java")
+        folder = source.parent.relative_to(JAVA if JAVA in source.parents else MAIN / "java")
         assert package == ".".join(folder.parts), source
 
 
@@ -74,24 +78,20 @@ def test_strings_of_the_manifest_exist(manifest):
 
 def test_the_library_that_the_readme_makes_is_the_one_that_the_activity_opens():
     name = one(r'const val MODEL = "(.*)"', MAIN / "java/ai/tvmflow/example/MainActivity.kt")
-    output = one(r"--standalone -o (\S+)", PROJECT / "README.md")
-    abi = one(r'abiFilters \+= "(.*)"', PROJECT / "app" / "build.gradle.kts")
-    assert output == f"examples/android/app/src/main/jniLibs/{abi}/lib{name}.so"
-    assert f"--host-abi {output}" in text(PROJECT / "README.md")
+    readme = text(PROJECT / "README.md")
+    libraries = re.findall(r"--standalone -o (\S+)", readme)
+    assert {path.rpartition("/")[2] for path in libraries} == {f"lib{name}.so"}
+    command = re.search(r"tvmflow package ((?:\S+\.so )+).*--aar (\S+)", readme, re.DOTALL)
+    assert command[1].split() == libraries
+    used = one(r'files\("(.*?)"\)', PROJECT / "app" / "build.gradle.kts")
+    assert command[2] == f"examples/android/app/{used}"
 
 
-def test_kotlin_uses_what_the_java_classes_have():
-    java = "".join(text(path) for path in (MAIN / "java" / "ai" / "tvmflow").glob("*.java"))
-    methods = set(re.findall(r"public (?:static )?(?:synchronized )?[\w.<>\[\]]+ (\w+)\(", java))
-    activity = text(MAIN / "java/ai/tvmflow/example/MainActivity.kt")
-    called = set(re.findall(r"\b(?:model|error)\.(\w+)\(", activity))
-    assert called == {"describe", "inputs", "run", "selfTest", "setInput", "status"}
-    assert called <= methods
-    extension = text(MAIN / "java" / "ai" / "tvmflow" / "Models.kt")
-    assert "Model.open(library, ModelOptions().cacheFolder(codeCacheDir)" in extension
-    assert {"open", "cacheFolder"} <= methods
-    fields = set(re.findall(r"public final \w+ (\w+);", java))
-    assert set(re.findall(r"\b(?:tensor|test)\.(\w+)", activity)) <= fields
+def test_the_wrapper_s_gradle_is_the_one_that_the_readme_names():
+    properties = text(PROJECT / "gradle" / "wrapper" / "gradle-wrapper.properties")
+    (version,) = re.findall(r"gradle-([\d.]+)-bin\.zip", properties)
+    assert f"Gradle {version}" in text(PROJECT / "README.md")
+    assert f"Gradle {version}" in text(PROJECT / "build.gradle.kts")
 
 
 def test_gradle_has_the_plugins_that_the_application_applies():
@@ -104,7 +104,7 @@ def test_gradle_has_the_plugins_that_the_application_applies():
 
 
 def test_models_are_not_kept_in_the_repository():
-    libraries = "examples/android/app/src/main/jniLibs/arm64-v8a/libmobilenet.so"
+    libraries = "examples/android/app/libs/mobilenet.aar"
     process = subprocess.run(["git", "check-ignore", "-q", libraries], cwd=ROOT, check=False)
     assert process.returncode in (0, 128)  # 128: not a working tree of git
 
@@ -112,8 +112,10 @@ def test_models_are_not_kept_in_the_repository():
 #: The few classes of Android that the example uses, as Java.
 ANDROID_CLASSES = {
     "android/os/Bundle": "public final class Bundle {}",
+    "android/content/res/AssetManager": "public final class AssetManager { "
+    "public java.io.InputStream open(String n) throws java.io.IOException { return null; } }",
     "android/content/Context": "public class Context { public java.io.File getCodeCacheDir() "
-    "{ return null; } }",
+    "{ return null; } public android.content.res.AssetManager getAssets() { return null; } }",
     "android/view/View": "public class View { public View(android.content.Context c) {} "
     "public void setPadding(int a, int b, int c, int d) {} public void addView(View v) {} }",
     "android/widget/ScrollView": "public class ScrollView extends android.view.View { "
@@ -123,7 +125,7 @@ ANDROID_CLASSES = {
     "public float getTextSize() { return 0; } public void setTextIsSelectable(boolean b) {} "
     "public final void append(CharSequence s) {} }",
     "android/app/Activity": "public class Activity extends android.content.Context { "
-    "protected void onCreate(android.os.Bundle b) {} "
+    "protected void onCreate(android.os.Bundle b) {} protected void onDestroy() {} "
     "public void setContentView(android.view.View v) {} "
     "public final void runOnUiThread(Runnable r) {} }",
     "org/json/JSONObject": "public class JSONObject { public JSONObject(String s) {} "
@@ -131,18 +133,143 @@ ANDROID_CLASSES = {
 }
 
 
-@pytest.mark.java
-@pytest.mark.kotlin
-def test_kotlin_compiles_with_the_few_classes_of_android_that_it_uses(tmp_path):
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory):
+    """An ``android.jar`` of these classes."""
+    folder = tmp_path_factory.mktemp("platform")
     sources = []
     for name, body in ANDROID_CLASSES.items():
-        sources.append(tmp_path / f"{name}.java")
+        sources.append(folder / f"{name}.java")
         sources[-1].parent.mkdir(parents=True, exist_ok=True)
         package = name.rpartition("/")[0].replace("/", ".")
         sources[-1].write_text(f"package {package};\n{body}\n")
-    sources += (MAIN / "java" / "ai" / "tvmflow").glob("*.java")
-    classes = tmp_path / "classes"
-    subprocess.run(["javac", "-encoding", "UTF-8", "-d", classes, *sources], check=True)
-    command = ["kotlinc", "-jvm-target", "1.8", "-cp", classes, MAIN / "java", "-d", classes]
-    subprocess.run(command, check=True)
-    assert (classes / "ai" / "tvmflow" / "example" / "MainActivity.class").is_file()
+    options = ("--release", "8", "-Xlint:-options", "-d", folder / "classes")
+    run("javac", *options, *sources)
+    run("jar", "cf", folder / "android.jar", "-C", folder / "classes", ".")
+    return folder / "android.jar"
+
+
+@pytest.fixture(scope="module")
+def aar(tmp_path_factory):
+    """A package of a small network for all ABIs."""
+    folder = tmp_path_factory.mktemp("aar")
+    plan, _ = add_plan()
+    (folder / "weights").write_bytes(plan.weights())
+    libraries = []
+    for name in ("android-arm64", "android-armv7", "android-x64"):
+        host, path = Host.parse(name), folder / name / "libmobilenet.so"
+        path.parent.mkdir()
+        link_library(plan.encode(host), folder / "weights", host, path, embed=True)
+        libraries.append(path)
+    write_aar(libraries, folder / "mobilenet.aar")
+    return folder / "mobilenet.aar"
+
+
+def run(*command):
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.cross
+@pytest.mark.java
+@pytest.mark.kotlin
+@pytest.mark.android
+def test_the_app_is_built_and_android_s_tools_read_it_back(aar, platform, tmp_path):
+    project = shutil.copytree(PROJECT, tmp_path / "android", ignore=shutil.ignore_patterns("libs"))
+    (project / "app" / "libs").mkdir()
+    shutil.copyfile(aar, project / "app" / "libs" / aar.name)
+    apk = tmp_path / "app.apk"
+    tools = ("--kotlinc", shlex.join(kotlinc()), "--d8", shlex.join(r8("D8")))
+    jars = [word for jar in kotlin_jars() for word in ("--jar", jar)]
+    framework = ("--android-jar", platform, "--framework", FRAMEWORK)
+    run(sys.executable, project / "build_apk.py", *framework, *jars, *tools, "-o", apk)
+
+    badging = run("aapt", "dump", "badging", apk)
+    assert "package: name='ai.tvmflow.example' versionCode='1' versionName='1.0'" in badging
+    assert "launchable-activity: name='ai.tvmflow.example.MainActivity'" in badging
+    assert "sdkVersion:'24'\ntargetSdkVersion:'36'\n" in badging
+    assert "native-code: 'arm64-v8a' 'armeabi-v7a' 'x86_64'" in badging
+    tree = run("aapt", "dump", "xmltree", apk, "AndroidManifest.xml")
+    assert re.findall(r'E: uses-native-library.*\n.*name\S*="(\S+?)"', tree) == list(
+        OPENCL_LIBRARIES
+    )
+    assert re.search(r"extractNativeLibs\S+\(type 0x12\)0x0", tree)
+
+    told = run("apksigner", "verify", "--verbose", "--min-sdk-version", "24", apk)
+    assert "Verified using v2 scheme (APK Signature Scheme v2): true" in told
+    with ZipFile(apk) as archive, ZipFile(aar) as package:
+        assert archive.testzip() is None
+        found = [info for info in archive.infolist() if info.filename.endswith(".so")]
+        assert len(found) == 3
+        for info in found:
+            own = package.read(info.filename.replace("lib/", "jni/", 1))
+            assert archive.read(info) == own
+            # From there a device with pages of 16 KiB maps it.
+            assert info.compress_type == ZIP_STORED
+            assert apk.read_bytes().index(own) % 16384 == 0
+    classes = set(re.findall(r"Class descriptor\s+: '(\S+)'", run("dexdump", apk)))
+    names = ("Model", "Native", "FlowsKt", "ModelsKt", "example/MainActivity")
+    assert {f"Lai/tvmflow/{name};" for name in names} <= classes
+    assert "Lkotlinx/coroutines/flow/FlowKt;" in classes
+
+
+def classes_of_java_8(jar):
+    """Write what a JDK knows of Java 8; this R8 does not read the classes of newer ones."""
+    home = Path(shutil.which("javac")).resolve().parents[1]
+    with ZipFile(home / "lib" / "ct.sym") as known, ZipFile(jar, "w") as target:
+        for name in known.namelist():
+            versions, _, path = name.partition("/")
+            if "8" in versions and path.endswith(".sig"):
+                module, _, rest = path.partition("/")
+                path = rest if "." in module else path
+                target.writestr(path.removesuffix(".sig") + ".class", known.read(name))
+    return jar
+
+
+@pytest.mark.slow
+@pytest.mark.cross
+@pytest.mark.java
+@pytest.mark.android
+def test_the_rules_keep_what_the_library_calls_and_no_more(aar, platform, tmp_path):
+    with ZipFile(aar) as package:
+        for name in ("classes.jar", "proguard.txt"):
+            package.extract(name, tmp_path)
+    classes = tmp_path / "classes.jar"
+    program = Path(__file__).with_name("RunModel.java")
+    options = ("--release", "8", "-Xlint:-options", "-cp", classes, "-d", tmp_path / "program")
+    run("javac", *options, program)
+    (tmp_path / "app.txt").write_text("-keep class RunModel { void main(java.lang.String[]); }\n")
+    java_8 = classes_of_java_8(tmp_path / "java8.jar")
+    own = sorted((tmp_path / "program").glob("*.class"))
+
+    def shrunk(*rules):
+        """Native methods by class, of what R8 leaves."""
+        options = [word for file in ("app.txt", *rules) for word in ("--pg-conf", tmp_path / file)]
+        options += ["--lib", platform, "--lib", java_8, "--min-api", "24", "--release"]
+        run(*r8("R8"), *options, "--output", tmp_path / "app.zip", classes, *own)
+        _, *parts = run("dexdump", tmp_path / "app.zip").split("Class descriptor  : '")
+        method = r"name +: '(\w+)'\n.*\n +access +: \w+ \(STATIC NATIVE\)"
+        return {part.partition("'")[0]: re.findall(method, part) for part in parts}
+
+    found = shrunk("proguard.txt")
+    declared = re.findall(r"native [\w\[\]]+ (\w+)\(", text(JAVA / "ai/tvmflow/Native.java"))
+    assert {"openWith", "run", "close"} <= set(found["Lai/tvmflow/Native;"]) < set(declared)
+    # Other classes lose their names, and this one would.
+    assert "Lai/tvmflow/ModelOptions;" not in found
+    assert "Lai/tvmflow/Native;" not in shrunk()
+
+
+@pytest.mark.slow
+@pytest.mark.java
+@pytest.mark.kotlin
+def test_coroutines_on_a_model(mock, tmp_path):
+    classes, jars = tmp_path / "classes", ":".join(map(str, kotlin_jars()))
+    run("javac", "-encoding", "UTF-8", "-d", classes, *JAVA.rglob("*.java"))
+    sources = (MAIN / "java/ai/tvmflow/Flows.kt", Path(__file__).with_name("FlowsTest.kt"))
+    classpath = f"{classes}:{jars}"
+    run(*kotlinc(), "-no-stdlib", "-no-reflect", "-cp", classpath, "-d", classes, *sources)
+    assert run("java", "-cp", classpath, "FlowsTestKt", mock) == "passed\n"

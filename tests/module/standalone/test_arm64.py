@@ -20,6 +20,7 @@ import onnx
 import pytest
 from fake_opencl import SOURCES
 from networks import Graph
+from quantized_networks import picture, quantized
 from small_plans import add_plan
 
 import tvmflow
@@ -206,6 +207,37 @@ def test_a_network_on_the_cpu_of_arm(host, program, android, tmp_path):
 
 
 @HOSTS
+def test_dot_products_on_arm(host, program, android, tmp_path):
+    """By the processor's instruction, and where it has none."""
+    model, path = quantized("mobilenet_v2", "QDQ"), tmp_path / "libnet.so"
+    (x,) = picture(model).values()
+    x.tofile(tmp_path / "input.bin")
+    source = tmp_path / "net.onnx"
+    onnx.save(model, source)
+    name = model.graph.output[0].name
+    run_reference(source, picture(model), [name])[0][name].tofile(tmp_path / "expected.bin")
+    with closing(tvmflow.compile(model, target="llvm", host=host, format="standalone")) as module:
+        module.save(path)
+    assert b"\0dotprod\0" in path.read_bytes()
+    results = []
+    for processor in ("cortex-a53", "cortex-a76"):
+        emulator = [*EMULATOR, "-cpu", processor, *(android if host == "android-arm64" else [])]
+        use(emulator, program, path, tmp_path / "none.so")
+        results.append((tmp_path / "output.bin").read_bytes())
+    assert results[0] == results[1]
+
+
+def test_a_lesser_processor_is_refused_on_arm(program, tmp_path):
+    model = convolutions(tmp_path)
+    options = {"target": "llvm", "host": "linux-arm64", "cpu": "armv8.2-a+dotprod"}
+    with closing(tvmflow.compile(model, format="standalone", **options)) as module:
+        path = module.save(tmp_path / "libnet.so")
+    emulator = [*EMULATOR, "-cpu", "cortex-a53"]
+    status, text = run(emulator, program, path, tmp_path / "none.so")
+    assert (status, "failed: create: 3 The network needs dotprod, " in text) == (1, True), text
+
+
+@HOSTS
 def test_errors_on_arm(host, program, driver, android, network, tmp_path):
     emulator = EMULATOR + (android if host == "android-arm64" else [])
     library = network(host)
@@ -231,7 +263,7 @@ def test_android_finds_the_driver_by_its_name(program, driver, android, network)
     assert "Fake GPU" in found["describe"][0]
 
 
-@pytest.mark.parametrize("host", ["linux-arm64", "android-arm64"])
+@HOSTS
 def test_declarations_have_the_layout_of_the_system(host, tmp_path):
     tool(host).compile(HERE / "layout.c", tmp_path / "layout.o", tmp_path)
 

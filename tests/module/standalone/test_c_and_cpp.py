@@ -149,6 +149,7 @@ def test_what_the_guide_shows_compiles(language, tmp_path):
     for line in "".join(blocks).splitlines():
         (includes if line.startswith("#include") else lines).append(line)
     given = "const char* folder = 0; static float image[6], scores[6];"
+    given += " static unsigned char pixels[6]; unsigned row_bytes = 6;"
     options = ""
     if language == "cpp":
         given, options = "const std::vector<float> image(6);", "tvmflow_options options{};"

@@ -15,11 +15,13 @@ from fake_opencl import Fake, build_fake, compile_c
 from onnx import helper
 from operators import build, feeds_for, random, references
 from planned import parsed
+from quantized_networks import picture, quantized
 from small_plans import Plan, add_plan, values
 
 import tvmflow
 from tvmflow.compiler.options import CompileOptions
-from tvmflow.devices.target import X86_LEVELS
+from tvmflow.devices.host import Host
+from tvmflow.devices.target import LEVELS
 from tvmflow.ir.limits import LARGE_WEIGHT_BYTES
 from tvmflow.module.standalone.format import Section
 from tvmflow.module.standalone.read import find_plan
@@ -28,6 +30,7 @@ from tvmflow.verify.tolerance import NETWORK, assert_close
 OPENCL, CPU = 1, 2
 KERNELS = ("add", "add_apart", "fail", "count")
 X = values(64)
+ON_X86 = pytest.mark.skipif(Host.native().architecture != "x86_64", reason="levels of x86-64")
 
 
 def cpu_plan(kernel: str = "add", w: np.ndarray | None = None, needs: str = "") -> Plan:
@@ -62,12 +65,12 @@ def make(tmp_path_factory, kernels):
     folder = tmp_path_factory.mktemp("cpu")
     numbers = iter(range(1000))
 
-    def run(plan: Plan, opencl: Plan | None = None) -> Path:
+    def run(plan: Plan, opencl: Plan | None = None, functions=KERNELS) -> Path:
         path = folder / f"lib{next(numbers)}.so"
         content = b"" if opencl is None else opencl.encode()
         return runtime_build.link(
             path, content, plan.weights(),
-            cpu_plan=plan.encode(), functions=KERNELS, more=[kernels],
+            cpu_plan=plan.encode(), functions=functions, more=[kernels],
         )  # fmt: skip
 
     return run
@@ -97,10 +100,11 @@ def test_a_plan_runs(make, kernel, threads):
         for factor in (1, 3):
             (y,) = model(factor * X)
             np.testing.assert_allclose(y, 2 * factor * X + w, rtol=1e-6)
-        model.set_input(0, X)
-        model.call("start")
-        model.call("wait")
-        np.testing.assert_allclose(model.get_output(0), 2 * X + w, rtol=1e-6)
+        for factor in (1, 3):
+            model.set_input(0, factor * X)
+            model.call("start")
+            model.call("wait")
+            np.testing.assert_allclose(model.get_output(0), 2 * factor * X + w, rtol=1e-6)
         (measured,) = model.profile()
         assert measured.name == kernel.encode()
         assert 0 <= measured.end_ns - measured.start_ns < 1e9
@@ -108,6 +112,23 @@ def test_a_plan_runs(make, kernel, threads):
     assert (told["backend"], told["device"]["library"]) == ("cpu", "(inside)")
     assert threads in (0, int(told["device"]["driver"].split()[0]))
     assert told["memory"]["weights_shared"]
+
+
+def test_starts_have_one_thread_which_ends_with_the_instance(make):
+    def threads() -> int:
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    before = threads()
+    with api.Model(make(cpu_plan()), cpu_threads=1) as model:
+        assert threads() == before
+        model.set_input(0, X)
+        for _ in range(3):
+            model.call("start")
+            model.call("wait")
+            assert threads() == before + 1
+        # It ends with steps that nobody has waited for.
+        model.call("start")
+    assert threads() == before
 
 
 def test_tasks_are_done_once_each(make):
@@ -143,6 +164,21 @@ def test_a_kernel_that_fails_leaves_no_result(make):
             model.call("run")
         with pytest.raises(api.CallError, match="no whole result"):
             model.get_output(0)
+
+
+@pytest.mark.parametrize(
+    ("functions", "taken"),
+    [
+        (("add=fail:none", "add"), "add"),
+        pytest.param(
+            ("add=fail:x86-64", "add=add_apart:x86-64-v2", "add=fail:"), "add_apart", marks=ON_X86
+        ),
+    ],
+)
+def test_the_first_function_is_taken_that_the_processor_can_run(make, functions, taken):
+    _, w = add_plan()
+    with api.Model(make(cpu_plan(), functions=functions)) as model:
+        np.testing.assert_allclose(model(X), [2 * X + w], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -401,19 +437,65 @@ def test_a_fallback_shares_what_is_equal(device, tmp_path, monkeypatch):
 # -- choices ---------------------------------------------------------------------------------
 
 
-def test_other_machines_get_the_least_level():
-    options = CompileOptions(target="llvm", format="standalone", host="linux-x64")
-    assert options.resolve().levels == next(iter(X86_LEVELS))
-    arm = CompileOptions(target="llvm", format="standalone", host="android-arm64")
-    assert arm.resolve().levels == ()
+@pytest.mark.parametrize(
+    ("host", "cpu", "needs"),
+    [
+        ("linux-x64", None, ["x86-64-v3"]),
+        ("linux-x64", "x86-64", []),
+        ("linux-x64", "avx512vnni", ["x86-64-v4", "avx512vnni"]),
+        ("android-arm64", None, []),
+        ("android-arm64", "armv8.2-a+dotprod", ["dotprod"]),
+    ],
+)
+def test_processors_of_other_machines(host, cpu, needs):
+    spec = CompileOptions(target="llvm", format="standalone", host=host, cpu=cpu).resolve()
+    assert spec.needs == needs
+    best = list(LEVELS[Host.parse(host).architecture])[-1]
+    assert (spec.with_dots.level if spec.with_dots else spec.level) == best
+    assert ("+reserve-x18" in spec.tvm_target.attrs.get("mattr", [])) == spec.host.startswith("a")
+
+
+@ON_X86
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("format", ["standalone", "tvm"])
+@pytest.mark.parametrize("cpu", ["x86-64", "x86-64-v3"])
+def test_a_network_for_older_processors(cpu, format):
+    model = conv_net()
+    feeds = feeds_for(model)
+    with tvmflow.compile(model, target="llvm", format=format, cpu=cpu) as module:
+        assert_close(module(feeds)[0], references(model, feeds)[0], NETWORK)
+
+
+@ON_X86
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(("cpu", "twice"), [("x86-64", True), ("x86-64-v3", True), (None, None)])
+def test_dot_products_are_there_twice(cpu, twice, tmp_path):
+    """For the level that was asked for, and for processors with the instruction."""
+    model = quantized("mobilenet_v2", "QOperator")
+    feeds = picture(model)
+    with tvmflow.compile(model, target="llvm", format="standalone", cpu=cpu) as module:
+        stored = module.save(tmp_path / "libnet.so").read_bytes()
+        np.testing.assert_array_equal(module(feeds)[0], references(model, feeds)[0])
+    assert twice in (None, b"\0avx512vnni\0" in stored)
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         ({"target": "cuda", "format": "standalone"}, "opencl and llvm"),
+        ({"target": "llvm", "host": "linux-x64", "cpu": "x86-64-v9"}, "expected one of x86-64, "),
+        ({"target": "llvm", "host": "linux-arm64", "cpu": "x86-64-v3"}, "of armv8-a, armv8.2-a"),
+        ({"target": "opencl", "device": "cpu", "cpu": "x86-64-v3"}, "no kernels for processors"),
         ({"target": "llvm", "format": "standalone", "fallback": "cpu"}, "fallback was asked for"),
         ({"target": "opencl", "device": "cpu", "fallback": "cpu"}, "fallback was asked for"),
+        (
+            {"target": "llvm", "format": "standalone", "host": "android-armv7"},
+            "machine code was asked for the host android-armv7",
+        ),
+        (
+            {"device": "mali", "format": "standalone", "fallback": "cpu", "host": "android-armv7"},
+            "machine code was asked for the host android-armv7",
+        ),
         (
             {"target": "opencl", "device": "cpu", "format": "standalone", "fallback": "gpu"},
             "fallback 'gpu' is not known",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -258,3 +259,23 @@ def test_instances_in_several_threads_do_not_race(tmp_path):
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("plan", ["buffers", "cpu"])
+def test_calls_of_one_model_do_not_race(tmp_path, plan):
+    sanitizer = ("-fsanitize=thread", "-g")
+    program = compile_c(
+        tmp_path / "race",
+        *sanitizer,
+        Path(__file__).with_name("race.c"),
+        *runtime_build.objects(*sanitizer),
+        *prepare(tmp_path, plan),
+    )
+    driver = "" if plan == "cpu" else build_fake(tmp_path, *sanitizer)
+    done = subprocess.run(
+        [program, driver, tmp_path], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    refused, cancelled, _ = map(int, re.findall(r"\d+", done.stdout))
+    assert refused > 100
+    assert cancelled > 0

@@ -112,6 +112,21 @@ int main(int argc, char** argv) {
   CHECK(model.ImagePlace(0, scale, offset) == TVMFLOW_OK && scale[1] == 3 && offset[0] == -4);
   CHECK(model.SetInput(0, a) == TVMFLOW_OK);
 
+  // By name, and what there is.
+  CHECK(model.FindInput("b/𝄞") == 1 && model.FindOutput("sum") == 0);
+  failure = Failure(&model, [&] { return model.FindInput("c") ? model.status() : model.status(); });
+  CHECK(failure.second.find("Looking failed") == 0);
+  CHECK(model.Memory().tensors == 200 && model.Memory().weights_shared == 1);
+  CHECK(model.OpenCL().context == nullptr);
+
+  // Told of the end.
+  int told = -1;
+  tvmflow_run_options run{};
+  run.user = &told;
+  run.done = [](void* user, tvmflow_status status) { *static_cast<int*>(user) = status; };
+  CHECK(model.RunAsync(run) == TVMFLOW_OK && told == TVMFLOW_OK);
+  CHECK(model.Wait() == TVMFLOW_OK);
+
   // Asynchronous.
   CHECK(model.Start() == TVMFLOW_OK);
   failure = Failure(&model, [&] { return model.Start(); });

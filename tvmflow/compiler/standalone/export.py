@@ -90,7 +90,7 @@ def _plan_of_shape(job: Compilation) -> Plan:
     plan = extractor.run()
     check_plan(plan)
     _add_pictures(job, plan)
-    plan.extensions = extensions(plan.sources.values()) or list(job.target.levels)
+    plan.extensions = extensions(plan.sources.values()) or job.target.needs
     plan.metadata = _metadata(job, plan)
     return plan
 

@@ -50,10 +50,11 @@ def quantized(
     limits = np.iinfo(str(source.ty.dtype))
     narrow = narrowest(weight)
     if dots and narrow.dtype == np.int8:
-        zero -= limits.min
+        signed = bool(layout.device.signed_dots)
+        zero -= limits.min + 128 * signed
         excess = zero * weight.sum(axis=axes)
         words = blocked.words(narrow, axes[0])
-        return Quantized(source, words, Dots(zero), excess.astype(np.int32))
+        return Quantized(source, words, Dots(zero, signed), excess.astype(np.int32))
     largest = max(limits.max - zero, zero - limits.min)
     sums = sums_of(weight, axes, largest)
     return Quantized(source, narrow, Integers(zero, sums, staged))

@@ -40,6 +40,10 @@ _ERRORS: dict[int, type[TvmflowError]] = {
 }
 
 
+#: `tvmflow_log`.
+LOG = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+
+
 class Options(ctypes.Structure):
     """`tvmflow_options`."""
 
@@ -54,6 +58,9 @@ class Options(ctypes.Structure):
         ("cl_device", ctypes.c_void_p),
         ("backend", ctypes.c_uint32),
         ("cpu_threads", ctypes.c_uint32),
+        ("priority", ctypes.c_uint32),
+        ("log", LOG),
+        ("log_user", ctypes.c_void_p),
     )
 
 
@@ -71,6 +78,19 @@ class Image(ctypes.Structure):
         ("cl_memory", ctypes.c_void_p),
         ("offsets", ctypes.c_size_t * 2),
         ("hardware_buffer", ctypes.c_void_p),
+    )
+
+
+class MemoryInfo(ctypes.Structure):
+    """`tvmflow_memory_info`."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("weights", ctypes.c_uint64),
+        ("tensors", ctypes.c_uint64),
+        ("pictures", ctypes.c_uint64),
+        ("host", ctypes.c_uint64),
+        ("weights_shared", ctypes.c_uint32),
     )
 
 
@@ -112,8 +132,10 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     ),
     "self_test": (ctypes.c_int, (_MODEL, ctypes.POINTER(Test))),
 }
-#: Those of version 4, for libraries with inputs that take pictures.
-_FUNCTIONS_OF_PICTURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
+#: Those of version 4: for inputs that take pictures, memory and threads.
+_FUNCTIONS_OF_VERSION_4: dict[str, tuple[type | None, tuple[type, ...]]] = {
+    "memory": (ctypes.c_int, (_MODEL, ctypes.POINTER(MemoryInfo))),
+    "cancel": (None, (_MODEL,)),
     "set_image": (ctypes.c_int, (_MODEL, _INDEX, ctypes.POINTER(Image))),
 }
 #: Those of version 2, which a library of one shape can do without.
@@ -126,20 +148,18 @@ class Library:
     """A loaded library's functions, by their names without ``tvmflow_``.
 
     An `ArtifactError` says that the system's loader refuses it, or a function is missing; with
-    ``several``, also those that choose among shapes, and with ``pictures`` those that take these.
+    ``several``, also those that choose among shapes.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], *, several: bool = False, pictures: bool = False
-    ):
+    def __init__(self, path: str | os.PathLike[str], *, several: bool = False):
         self.path = os.path.realpath(path)
         try:
             self._loaded = ctypes.CDLL(self.path)
             functions = dict(_FUNCTIONS)
             if several:
                 functions |= _FUNCTIONS_OF_SHAPES
-            if pictures:
-                functions |= _FUNCTIONS_OF_PICTURES
+            if self["api_version"]() >= 4:
+                functions |= _FUNCTIONS_OF_VERSION_4
             for name, (result, parameters) in functions.items():
                 self[name].restype, self[name].argtypes = result, parameters
         except (OSError, AttributeError) as error:

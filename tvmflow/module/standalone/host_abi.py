@@ -57,7 +57,8 @@ def check_host_abi(path: str | os.PathLike[str], host: Host | None = None) -> Re
     An `ArtifactError` says that the file cannot be read, or is no ELF shared library.
     """
     facts = read_facts(path)
-    android = Host(facts.architecture, "android24")
+    arm = facts.architecture == "arm"
+    android = Host.parse("android-armv7") if arm else Host(facts.architecture, "android24")
     if host is None:
         for_android = _ANDROID_NOTE in facts.sections or SYMBOLS.keys() & set(facts.needed)
         host = android if for_android else Host(facts.architecture, "gnu")
@@ -82,7 +83,9 @@ def _verdicts(facts: ElfFacts, host: Host, file_name: str) -> Iterator[Verdict]:
         kept=facts.soname == file_name or (facts.soname is None and may_lack),
         fatal=android,
     )
-    found, expected = f"{facts.architecture}, {facts.bits} bits", host.architecture
+    found = f"{facts.architecture}, {facts.bits} bits"
+    # ELF does not tell versions of it.
+    expected = "arm" if host.architecture.startswith("armv") else host.architecture
     yield Verdict("architecture", expected, found, facts.architecture == expected, fatal=True)
     yield _needed(facts, host)
     yield _versions(facts, host)

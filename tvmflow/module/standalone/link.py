@@ -127,9 +127,18 @@ class Functions:
     plan: Plan
 
     @property
-    def names(self) -> list[str]:
-        """Names of the functions that are called."""
-        return sorted({launch.kernel for launch in self.plan.launches} - {COPY})
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Kernels that are called, each with a function of the code and what this needs.
+
+        Those that need something come first.
+        """
+        called = sorted({launch.kernel for launch in self.plan.launches} - {COPY})
+        return [
+            (name, code.symbols[name], code.feature)
+            for code in reversed(self.plan.code)
+            for name in called
+            if name in code.symbols
+        ]
 
 
 def link_library(
@@ -177,15 +186,15 @@ def link_library(
             (stage / "weights").touch()
         else:
             (stage / "weights").symlink_to(embedded.absolute())
-        names = [] if functions is None else functions.names
+        rows = [] if functions is None else functions.rows
         (stage / "cpu_plan").write_bytes(b"" if functions is None else functions.encoded)
-        (stage / "data.s").write_text(_data() + function_table(names))
+        (stage / "data.s").write_text(_data() + function_table(rows))
         (stage / "script.ld").write_text(_SCRIPT)
         (stage / "exported.map").write_text(_EXPORTED)
-        code = []
-        if functions is not None:
-            code.append(stage / "kernels.o")
-            code[0].write_bytes(functions.plan.code)
+        code: list[Path] = []
+        for each in [] if functions is None else functions.plan.code:
+            code.append(stage / f"kernels{len(code)}.o")
+            code[-1].write_bytes(each.content)
         libraries = _ANDROID_LIBRARIES if host.is_android else _LIBRARIES
         scripts = ("-T", str(stage / "script.ld"), "--version-script", str(stage / "exported.map"))
         options = ("-soname", output.name, *scripts, *_OPTIONS)
@@ -225,10 +234,15 @@ def _data() -> str:
     return text + '.section .note.GNU-stack,"",%progbits\n'
 
 
-def function_table(names: Sequence[str]) -> str:
-    """Assembler text: the table of functions (native/standalone/cpu.h), by their names."""
-    rows = "".join(f".quad name{i}, __tvm_ffi_{name}\n" for i, name in enumerate(names))
-    texts = "".join(f'name{i}: .asciz "{name}"\n' for i, name in enumerate(names))
+def function_table(functions: Sequence[tuple[str, str, str]]) -> str:
+    """Assembler text: the table of functions (native/standalone/cpu.h).
+
+    Each has the kernel's name, its own, and what a processor must have.
+    """
+    rows = texts = ""
+    for i, (name, symbol, feature) in enumerate(functions):
+        rows += f".quad name{i}, feature{i}, __tvm_ffi_{symbol}\n"
+        texts += f'name{i}: .asciz "{name}"\nfeature{i}: .asciz "{feature}"\n'
     begin, end = (
         f".globl {symbol}\n.hidden {symbol}\n{symbol}:\n"
         for symbol in ("tvmflow_functions_begin", "tvmflow_functions_end")

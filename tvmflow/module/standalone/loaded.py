@@ -19,7 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import DeviceError, InputError, TvmflowError
+from ...devices.choices import BACKENDS
+from ...devices.target import check_choice
+from ...errors import DeviceError, InputError, TargetError, TvmflowError
 from ...ir.tensors import TensorInfo
 from ...runtime.json_types import JsonObject
 from .. import elf
@@ -37,6 +39,7 @@ from .binding import (
     Image,
     Library,
     MeasuredKernel,
+    MemoryInfo,
     Options,
     Test,
     cache_folder,
@@ -60,7 +63,7 @@ class StandaloneModule(Module):
     """A network in a library of ``tvmflow compile --standalone``.
 
     ``device_index`` counts OpenCL devices, GPUs first.  An `ArtifactError` says that its plan is
-    damaged or of another format.
+    damaged or of another format, a `TargetError` that it has none for ``backend``.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class StandaloneModule(Module):
         *,
         device_index: int = 0,
         check_weights: bool = True,
+        backend: str = "auto",
         whole: tuple[StandaloneModule, int] | None = None,
     ):
         file = Path(path)
@@ -76,6 +80,14 @@ class StandaloneModule(Module):
         if not plans:
             reason = "it has no plan that this tvmflow reads"
             raise unreadable(file, reason, "Compile the model again with this tvmflow.")
+        check_choice("backend", backend, BACKENDS)
+        there = ["cpu" if p.metadata.get("target") == "llvm" else "opencl" for p in plans]
+        if backend not in ("auto", *there):
+            raise TargetError(
+                f"The backend {backend} was asked for of {file}, which has kernels for "
+                f"{there[0]} only.",
+                remedy="Compile it with `fallback=cpu`, or leave `backend` out.",
+            )
         plan = plans[0]
         beside = file.with_name(file.name + SIDECAR_SUFFIX)
         weights = beside if beside.is_file() else None
@@ -84,6 +96,7 @@ class StandaloneModule(Module):
         super().__init__(file, about, inputs, outputs, device_index, weights, whole)
         self._plans: list[EncodedPlan] = plans
         self._plan = plan
+        self._backend = backend
         self._flags = 0 if check_weights else UNCHECKED_WEIGHTS
 
     @property
@@ -93,7 +106,9 @@ class StandaloneModule(Module):
             return (self,)
         index = self.device_index
         return tuple(
-            StandaloneModule(self.path, device_index=index, whole=(self, number))
+            StandaloneModule(
+                self.path, device_index=index, backend=self._backend, whole=(self, number)
+            )
             for number in range(self._plan.shapes)
         )
 
@@ -123,6 +138,27 @@ class StandaloneModule(Module):
         with self._lock:
             return self._instance()._describe()
 
+    def memory(self) -> dict[str, int]:
+        """Bytes that the model holds: ``weights``, ``tensors``, ``pictures`` and ``host``.
+
+        ``weights_shared`` is 1 where weights are used where they are mapped.
+
+        Raises
+        ------
+        DeviceError
+            If there is no device, or it refuses.
+        """
+        with self._lock:
+            info = MemoryInfo(ctypes.sizeof(MemoryInfo))
+            self._instance()._call("memory", ctypes.byref(info), attempt="Asking for memory of")
+        return {name: getattr(info, name) for name, _ in MemoryInfo._fields_[1:]}
+
+    def cancel(self) -> None:
+        """End the run that another thread is in, which raises a `DeviceError`; or do nothing."""
+        # Without the lock, which that thread holds.
+        if isinstance(self._running, Instance):
+            self._running.cancel()
+
     def _instance(self) -> Instance:
         running = self._opened()
         assert isinstance(running, Instance)
@@ -137,7 +173,8 @@ class StandaloneModule(Module):
                 f"Running {self.path} failed: there is no opencl device {index} on this machine.",
                 remedy="`tvmflow devices` lists the devices and their numbers.",
             )
-        return Instance(self.path, self._plans, index, self._flags)
+        options = Options(device_index=index, backend=BACKENDS.index(self._backend))
+        return Instance(self.path, self._plans, options, self._flags)
 
     def _open_variant(self, first: Running, number: int) -> Running:
         assert isinstance(first, Instance)
@@ -149,8 +186,8 @@ class Instance:
 
     upload_ms: float | None = None  #: It is part of creating a model.
 
-    def __init__(self, path: Path, plans: list[EncodedPlan], device_index: int, flags: int):
-        self._path, self._plans, self._device_index = path, plans, device_index
+    def __init__(self, path: Path, plans: list[EncodedPlan], options: Options, flags: int):
+        self._path, self._plans, self._options = path, plans, options
         plan = self._plan = plans[0]
         self._shape = 0
         self._whole: Instance | None = None
@@ -159,7 +196,7 @@ class Instance:
         self._pictures = {
             int(row["input"]): IMAGE_FORMATS[row["format"]] for row in plan[Section.PICTURES]
         }
-        self._library = Library(path, several=plan.shapes > 1, pictures=bool(self._pictures))
+        self._library = Library(path, several=plan.shapes > 1)
         self._model = ctypes.c_void_p()
         # The model goes before its code.
         self._finalizer = weakref.finalize(self, _end, self._library, self._model)
@@ -192,7 +229,7 @@ class Instance:
         runs = max(1, runs)
         # The first one has checked the weights, if they are to be checked.
         flags = PROFILE | UNCHECKED_WEIGHTS
-        instance = Instance(self._path, self._plans, self._device_index, flags)
+        instance = Instance(self._path, self._plans, self._options, flags)
         instance = instance.of_shape(self._shape)
         instance._set_inputs(values)
         measured = [instance._profile_once() for _ in range(runs + 1)][1:]
@@ -209,8 +246,13 @@ class Instance:
                 found[key] = tuple(map(int, launch[key][: int(launch["dimensions"])]))
         return kernel_times(measured, "device")
 
+    def cancel(self) -> None:
+        """End the run that another thread is in."""
+        self._library["cancel"](self._model)
+
     def _create(self, flags: int) -> None:
-        options = Options(ctypes.sizeof(Options), self._device_index, flags)
+        options = self._options
+        options.struct_size, options.flags = ctypes.sizeof(Options), flags
         if folder := cache_folder():
             options.cache_folder = os.fsencode(folder)
         error: TvmflowError | None = None

@@ -194,26 +194,25 @@ __kernel void {name}({output}, __constant const tvmflow_geometry* restrict g, {p
   float4 level = (float4)({pad});
   if (all(at >= g->from) && all(at < g->to)) {{
     const float2 center = g->origin + (convert_float2(at - g->from) + 0.5f) * g->step;
-    const float2 reach = fmax(g->step, 1.0f);
+    const float2 reach = fmax(g->step, 1.0f), slope = 1.0f / reach;
     const int2 begin = max(convert_int2(center - reach + 0.5f), 0);
     const int2 end = min(convert_int2(center + reach + 0.5f), g->upright);
+    const float2 nearest = convert_float2(begin) + 0.5f - center;
     float4 sum = 0.0f;
-    float weights = 0.0f;
-    for (int y = begin.y; y < end.y; ++y) {{
+    float2 weights = 0.0f;
+    for (int x = 0; x < end.x - begin.x; ++x) weights.x += 1.0f - fabs(nearest.x + x) * slope.x;
+    for (int y = 0; y < end.y - begin.y; ++y) {{
       float4 line = 0.0f;
-      float line_weights = 0.0f;
-      for (int x = begin.x; x < end.x; ++x) {{
-        const float weight = fmax(1.0f - fabs(x - center.x + 0.5f) / reach.x, 0.0f);
-        const int2 p = g->first + x * g->column + y * g->row;
+      int2 p = g->first + begin.x * g->column + (begin.y + y) * g->row;
+      for (int x = 0; x < end.x - begin.x; ++x, p += g->column) {{
 {pixel}
-        line += weight * pixel;
-        line_weights += weight;
+        line += (1.0f - fabs(nearest.x + x) * slope.x) * pixel;
       }}
-      const float weight = fmax(1.0f - fabs(y - center.y + 0.5f) / reach.y, 0.0f);
+      const float weight = 1.0f - fabs(nearest.y + y) * slope.y;
       sum += weight * line;
-      weights += weight * line_weights;
+      weights.y += weight;
     }}
-    level = sum / weights;
+    level = sum / (weights.x * weights.y);
   }}
 {store}
 }}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import prod
 
@@ -136,6 +137,17 @@ class Boxes:
     unit: bool = False  #: Whether 1 is the input's width or height.
 
 
+@dataclass(frozen=True)
+class MachineCode:
+    """Kernels that are functions of the host, in an object file."""
+
+    content: bytes
+    #: Their names in the file, by the kernels' names.
+    symbols: Mapping[str, str]
+    #: What a processor must have for them beyond what the plan needs.
+    feature: str = ""
+
+
 @dataclass
 class Plan:
     """All that a library needs besides the weights' bytes."""
@@ -153,8 +165,9 @@ class Plan:
     sources: dict[str, str] = field(default_factory=dict)
     #: Of OpenCL; of kernels that are functions, what the processor must have.
     extensions: list[str] = field(default_factory=list)
-    #: Where kernels are functions of the host: their machine code, an object file.
-    code: bytes = b""
+    #: Where kernels are functions of the host: their machine code, first that of all of them, then
+    #: of some for better processors.
+    code: Sequence[MachineCode] = ()
     test_inputs: list[SeededInput] = field(default_factory=list)
     test_outputs: list[ExpectedOutput] = field(default_factory=list)
     metadata: JsonObject = field(default_factory=dict)

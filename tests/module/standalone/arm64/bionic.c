@@ -1,8 +1,11 @@
 // Stands for Android's C library on Linux with glibc: what differs between the two.  Numbers of
-// `sysconf` as Android has them become glibc's; all else has the same layout on 64-bit Arm.
+// `sysconf` as Android has them become glibc's; all else has the same layout on 64-bit processors.
+// On 32-bit ones, Android's structures of files are those that glibc has under other names.
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 int* __errno(void);
@@ -16,3 +19,19 @@ long sysconf(int name) {
   if (name == ANDROID_PAGES) return real(_SC_PHYS_PAGES);
   return real(name == ANDROID_PROCESSORS ? _SC_NPROCESSORS_ONLN : name);
 }
+
+#ifdef __arm__
+int android_stat(const char* path, struct stat64* info) __asm__("stat");
+int android_stat(const char* path, struct stat64* info) { return stat64(path, info); }
+int android_lstat(const char* path, struct stat64* info) __asm__("lstat");
+int android_lstat(const char* path, struct stat64* info) { return lstat64(path, info); }
+int android_fstat(int file, struct stat64* info) __asm__("fstat");
+int android_fstat(int file, struct stat64* info) { return fstat64(file, info); }
+int android_fstatat(int folder, const char* path, struct stat64* info, int flags)
+    __asm__("fstatat");
+int android_fstatat(int folder, const char* path, struct stat64* info, int flags) {
+  return fstatat64(folder, path, info, flags);
+}
+struct dirent64* android_readdir(DIR* folder) __asm__("readdir");
+struct dirent64* android_readdir(DIR* folder) { return readdir64(folder); }
+#endif

@@ -72,6 +72,8 @@ enum {
 };
 // Qualcomm's property of queues whose launches are recorded.
 #define FAKE_QUEUE_RECORDABLE (1u << 30)
+#define FAKE_CONTEXT_PRIORITY_QCOM 0x40C9
+extern const char* fake_asked_priority;  // of a context or queue: "low" or "high"
 
 typedef enum fake_kind {
   FAKE_PLATFORM = 0x51A7F0,

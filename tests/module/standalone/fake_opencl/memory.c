@@ -88,12 +88,11 @@ FAKE_API cl_mem clImportMemoryARM(cl_context context, cl_bitfield flags, const i
                       code, CL_INVALID_VALUE, "what is imported is no AHardwareBuffer");
   const size_t row = from->is_image ? 4 * (size_t)from->width : from->bytes;
   const size_t rows = from->is_image ? from->height : 1;
-  const fake_memory_object made = {
-      .is_image = from->is_image,
-      .format = {CL_RGBA, CL_UNORM_INT8},
-      .texel = from->is_image ? 4 : 1,
-      .size = {from->is_image ? from->width : from->bytes, rows, 1},
-      .bytes = row * rows};
+  const fake_memory_object made = {.is_image = from->is_image,
+                                   .format = {CL_RGBA, CL_UNORM_INT8},
+                                   .texel = from->is_image ? 4 : 1,
+                                   .size = {from->is_image ? from->width : from->bytes, rows, 1},
+                                   .bytes = row * rows};
   return create(__func__, context, flags | kUseHostMemory, from->pixels, row, row * rows, made,
                 code);
 }
@@ -123,11 +122,11 @@ FAKE_API cl_mem clCreateImage(cl_context context, cl_bitfield flags, const cl_im
     host = imported_qcom(&flags, host, true);
     FAKE_REQUIRE_CREATE(host, code, CL_INVALID_HOST_PTR, "no AHardwareBuffer");
   }
-  FAKE_REQUIRE_CREATE(format &&
-                          (format->image_channel_order == CL_RGBA ||
-                           format->image_channel_order == CL_BGRA) &&
-                          channel_bytes(format->image_channel_data_type),
-                      code, CL_INVALID_IMAGE_FORMAT_DESCRIPTOR, "not RGBA of known channels");
+  FAKE_REQUIRE_CREATE(
+      format &&
+          (format->image_channel_order == CL_RGBA || format->image_channel_order == CL_BGRA) &&
+          channel_bytes(format->image_channel_data_type),
+      code, CL_INVALID_IMAGE_FORMAT_DESCRIPTOR, "not RGBA of known channels");
   const bool layered = description && description->image_type == CL_MEM_OBJECT_IMAGE2D_ARRAY;
   FAKE_REQUIRE_CREATE(layered || (description && description->image_type == 0x10F1), code, -65,
                       "neither a 2D image nor an array of them");

@@ -136,8 +136,11 @@ FAKE_API cl_context clCreateContext(const intptr_t* properties, cl_uint count,
   for (cl_uint i = 0; i < count; ++i)
     FAKE_REQUIRE_CREATE(fake_alive(ids[i], FAKE_DEVICE), code, CL_INVALID_DEVICE, "no device");
   for (const intptr_t* p = properties; p && *p; p += 2)
-    FAKE_REQUIRE_CREATE(p[0] == CL_CONTEXT_PLATFORM && p[1] == (intptr_t)&platform, code,
-                        CL_INVALID_PLATFORM, "property 0x%zx", (size_t)p[0]);
+    if (p[0] == FAKE_CONTEXT_PRIORITY_QCOM && fake_has_extension("cl_qcom_priority_hint"))
+      fake_asked_priority = p[1] == 0x40CC ? "low" : p[1] == 0x40CA ? "high" : "wrong";
+    else
+      FAKE_REQUIRE_CREATE(p[0] == CL_CONTEXT_PLATFORM && p[1] == (intptr_t)&platform, code,
+                          CL_INVALID_PLATFORM, "property 0x%zx", (size_t)p[0]);
   return fake_new(sizeof(fake_object), FAKE_CONTEXT, NULL, NULL);
 }
 

@@ -74,6 +74,23 @@ FAKE_API cl_command_queue clCreateCommandQueue(cl_context context, cl_device_id 
   return (cl_command_queue)queue;
 }
 
+const char* fake_asked_priority = "";
+FAKE_API const char* fake_priority(void) {
+  const char* const asked = fake_asked_priority;
+  fake_asked_priority = "";
+  return asked;
+}
+
+FAKE_API cl_command_queue clCreateCommandQueueWithProperties(cl_context context,
+                                                             cl_device_id device,
+                                                             const cl_ulong* properties,
+                                                             cl_int* code) {
+  if (properties && properties[0] == 0x1093 && properties[2] == 0x1096 && !properties[4] &&
+      fake_has_extension("cl_khr_priority_hints"))
+    fake_asked_priority = properties[3] == 4 ? "low" : properties[3] == 1 ? "high" : "wrong";
+  return clCreateCommandQueue(context, device, properties[1], code);
+}
+
 static void destroy_event(fake_object* object) {
   fake_unuse(&((fake_event*)object)->queue->object);
 }

@@ -2,7 +2,9 @@ package ai.tvmflow.example
 
 import ai.tvmflow.Model
 import ai.tvmflow.ModelException
+import ai.tvmflow.ModelThread
 import ai.tvmflow.openModel
+import ai.tvmflow.through
 import android.app.Activity
 import android.os.Bundle
 import android.widget.ScrollView
@@ -10,12 +12,23 @@ import android.widget.TextView
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
 import java.util.Locale
-import kotlin.concurrent.thread
+import kotlinx.coroutines.CoroutineScope
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.cancel
+import kotlinx.coroutines.delay
+import kotlinx.coroutines.flow.Flow
+import kotlinx.coroutines.flow.count
+import kotlinx.coroutines.flow.flow
+import kotlinx.coroutines.flow.flowOn
+import kotlinx.coroutines.launch
 import org.json.JSONObject
 
 /** Checks the phone's driver with the model's self-test, then measures the model. */
 class MainActivity : Activity() {
     private lateinit var view: TextView
+
+    // Opening builds kernels the first time: seconds, and not on the thread that draws.
+    private val scope = CoroutineScope(ModelThread)
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
@@ -25,11 +38,15 @@ class MainActivity : Activity() {
             setTextIsSelectable(true)
         }
         setContentView(ScrollView(this).apply { addView(view) })
-        // Opening builds kernels the first time: seconds, and not on the thread that draws.
-        thread(name = "model") { measure() }
+        scope.launch { measure() }
     }
 
-    private fun measure() {
+    override fun onDestroy() {
+        scope.cancel()
+        super.onDestroy()
+    }
+
+    private suspend fun measure() {
         try {
             val begin = System.nanoTime()
             openModel(MODEL).use { model ->
@@ -37,7 +54,10 @@ class MainActivity : Activity() {
                 show(describe(model))
                 val test = model.selfTest()
                 show("self-test $test")
-                if (test.passed) show(latency(model))
+                if (!test.passed) return
+                show(latency(model))
+                val results = camera(model).through(model) { frame -> setInput(0, frame) }.count()
+                show("$results results of $FRAMES frames, $FRAME_MS ms each")
             }
         } catch (error: ModelException) {
             show("${error.status()}: ${error.message}")
@@ -59,6 +79,17 @@ class MainActivity : Activity() {
         return "median of $RUNS runs: ${milliseconds(times[RUNS / 2])}"
     }
 
+    /** Frames as a camera gives them, however long a run takes. */
+    private fun camera(model: Model): Flow<ByteBuffer> {
+        val bytes = model.inputs()[0].bytes
+        return flow {
+            repeat(FRAMES) {
+                emit(ByteBuffer.allocateDirect(bytes).order(ByteOrder.nativeOrder()))
+                delay(FRAME_MS)
+            }
+        }.flowOn(Dispatchers.Default)
+    }
+
     private fun describe(model: Model): String {
         val facts = JSONObject(model.describe())
         return "$model\n${facts.toString(2)}"
@@ -70,9 +101,11 @@ class MainActivity : Activity() {
     private fun show(line: String) = runOnUiThread { view.append("$line\n\n") }
 
     private companion object {
-        /** `libmobilenet.so` in src/main/jniLibs/arm64-v8a. */
+        /** `libmobilenet.so` of the AAR in app/libs. */
         const val MODEL = "mobilenet"
         const val WARM_UP = 5
         const val RUNS = 50
+        const val FRAMES = 90
+        const val FRAME_MS = 33L
     }
 }

@@ -29,15 +29,8 @@ final class Native {
         return new String(utf8, StandardCharsets.UTF_8);
     }
 
-    static native long openOn(
-            byte[] library,
-            byte[] cacheFolder,
-            byte[] weights,
-            byte[] opencl,
-            int device,
-            int flags,
-            int backend,
-            int cpuThreads);
+    static native long openWith(
+            byte[] library, byte[] cacheFolder, byte[] weights, byte[] opencl, long[] numbers);
 
     static native void close(long handle);
 
@@ -80,6 +73,10 @@ final class Native {
     static native int start(long handle);
 
     static native int await(long handle);
+
+    static native void cancel(long handle);
+
+    static native int memory(long handle, long[] numbers);
 
     static native byte[] profile(long handle);
 

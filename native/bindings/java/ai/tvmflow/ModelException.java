@@ -15,7 +15,9 @@ public final class ModelException extends RuntimeException {
         DAMAGED(6),
         DEVICE(7),
         BUSY(8),
-        WRONG(9);
+        WRONG(9),
+        /** Another thread ended the run. */
+        CANCELLED(10);
 
         final int code;
 

@@ -30,6 +30,9 @@ public final class Model implements Closeable {
     private List<Tensor> outputs;
     // Memory that the library can reach, for data that arrives in arrays; made when needed.
     private ByteBuffer[] staging;
+    /** Held while a model ends, so that no other thread cancels what is gone. */
+    private final Object ending = new Object();
+
     private long handle;
 
     private Model(long handle) {
@@ -66,15 +69,12 @@ public final class Model implements Closeable {
                 System.loadLibrary(library);
             }
             handle =
-                    Native.openOn(
+                    Native.openWith(
                             Native.utf8(file),
                             Native.utf8(options.cacheFolder()),
                             Native.utf8(options.weights()),
                             Native.utf8(options.openclLibrary()),
-                            options.device(),
-                            options.flags(),
-                            options.backend().ordinal(),
-                            options.cpuThreads());
+                            options.numbers());
         } catch (UnsatisfiedLinkError error) {
             throw new ModelException(
                     ModelException.Status.DAMAGED,
@@ -106,6 +106,16 @@ public final class Model implements Closeable {
     /** The network's inputs, in order, of the shape that is chosen. */
     public synchronized List<Tensor> inputs() {
         return inputs;
+    }
+
+    /** The number of an input by the ONNX model's name. */
+    public synchronized int inputIndex(String name) {
+        return index(inputs, "input", name);
+    }
+
+    /** The number of an output by the ONNX model's name. */
+    public synchronized int outputIndex(String name) {
+        return index(outputs, "output", name);
     }
 
     /** The network's outputs, in order. */
@@ -196,6 +206,25 @@ public final class Model implements Closeable {
         Native.check(opened(), Native.await(handle));
     }
 
+    /**
+     * Ends the run that another thread is in or waits for, which then fails with {@link
+     * ModelException.Status#CANCELLED}; without one nothing happens.
+     */
+    public void cancel() {
+        synchronized (ending) {
+            if (handle != 0) {
+                Native.cancel(handle);
+            }
+        }
+    }
+
+    /** What the model holds. */
+    public synchronized Memory memory() {
+        long[] numbers = new long[Memory.NUMBERS];
+        Native.check(opened(), Native.memory(handle, numbers));
+        return new Memory(numbers);
+    }
+
     /** Copies an output into the buffer, from its position on; the position stays. */
     public synchronized void getOutput(int index, ByteBuffer data) {
         Tensor tensor = tensor(outputs, "output", index);
@@ -264,9 +293,11 @@ public final class Model implements Closeable {
     /** Frees the device's memory; a second call does nothing. */
     @Override
     public synchronized void close() {
-        if (handle != 0) {
-            Native.close(handle);
-            handle = 0;
+        synchronized (ending) {
+            if (handle != 0) {
+                Native.close(handle);
+                handle = 0;
+            }
         }
     }
 
@@ -301,6 +332,16 @@ public final class Model implements Closeable {
                     "There is no " + kind + " " + index + "; the network has " + tensors + ".");
         }
         return tensors.get(index);
+    }
+
+    private static int index(List<Tensor> tensors, String kind, String name) {
+        for (int i = 0; i < tensors.size(); ++i) {
+            if (tensors.get(i).name.equals(name)) {
+                return i;
+            }
+        }
+        throw new IllegalArgumentException(
+                "There is no " + kind + " '" + name + "'; the network has " + tensors + ".");
     }
 
     private static void checkSize(Tensor tensor, long found, String unit, long expected) {

@@ -10,6 +10,14 @@ public final class ModelOptions {
     private static final int PIN_THREADS = 8;
     private static final int CHOOSE_FASTER = 16;
 
+    /** Of a model's runs among what else the device does. */
+    public enum Priority {
+        DEFAULT,
+        /** Frames that are drawn come first. */
+        LOW,
+        HIGH
+    }
+
     /** What kernels run on, of those that the library has. */
     public enum Backend {
         /** OpenCL where it can be used and passes the self-test, else the CPU. */
@@ -24,6 +32,7 @@ public final class ModelOptions {
     private int device;
     private int flags;
     private Backend backend = Backend.AUTO;
+    private Priority priority = Priority.DEFAULT;
     private int cpuThreads;
 
     /**
@@ -99,6 +108,12 @@ public final class ModelOptions {
         return flag(CHOOSE_FASTER, wanted);
     }
 
+    /** How the device shares its time, where its driver takes such hints. */
+    public ModelOptions priority(Priority wanted) {
+        priority = wanted;
+        return this;
+    }
+
     private ModelOptions flag(int flag, boolean set) {
         flags = set ? flags | flag : flags & ~flag;
         return this;
@@ -116,19 +131,8 @@ public final class ModelOptions {
         return openclLibrary;
     }
 
-    int device() {
-        return device;
-    }
-
-    int flags() {
-        return flags;
-    }
-
-    Backend backend() {
-        return backend;
-    }
-
-    int cpuThreads() {
-        return cpuThreads;
+    /** In the order of {@code Native.openWith}. */
+    long[] numbers() {
+        return new long[] {device, flags, backend.ordinal(), cpuThreads, priority.ordinal()};
     }
 }

@@ -1,0 +1,40 @@
+package ai.tvmflow
+
+import java.util.concurrent.Executors
+import kotlinx.coroutines.CoroutineDispatcher
+import kotlinx.coroutines.asCoroutineDispatcher
+import kotlinx.coroutines.flow.Flow
+import kotlinx.coroutines.flow.conflate
+import kotlinx.coroutines.flow.map
+import kotlinx.coroutines.withContext
+
+/** Where models run: one at a time, and never on a thread that other coroutines wait for. */
+val ModelThread: CoroutineDispatcher =
+    Executors.newSingleThreadExecutor { work ->
+        Thread(work, "model").apply { isDaemon = true }
+    }.asCoroutineDispatcher()
+
+/**
+ * Sets the inputs, runs the network and returns its outputs, of 32-bit floats. Nothing of another
+ * call comes in between; a coroutine that is cancelled meanwhile gets no result.
+ */
+suspend fun Model.infer(set: Model.() -> Unit): List<FloatArray> =
+    withContext(ModelThread) {
+        set()
+        run()
+        List(outputs().size) { index -> output(index) }
+    }
+
+/** [infer] with an array for each input. */
+suspend fun Model.infer(vararg inputs: FloatArray): List<FloatArray> = infer {
+    inputs.forEachIndexed { index, values -> setInput(index, values) }
+}
+
+/**
+ * The outputs for frames of a camera, in order. While a run goes on only the newest frame waits;
+ * older ones are left out, and the camera never waits.
+ */
+fun <Frame> Flow<Frame>.through(
+    model: Model,
+    set: Model.(Frame) -> Unit,
+): Flow<List<FloatArray>> = conflate().map { frame -> model.infer { set(frame) } }

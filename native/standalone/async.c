@@ -1,0 +1,138 @@
+// Runs that are started, told of when they end, and ended before their time.
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model.h"
+
+// Whom to tell that a run has ended.  The driver may be late, when the model is gone.
+struct tf_notice {
+  void (*done)(void*, tvmflow_status);
+  void* user;
+  _Atomic(tvmflow_model*) model;  // NULL: gone
+  atomic_bool begun;              // being told, or told; nothing of the model is needed any more
+  atomic_uint references;         // the model's and the driver's
+};
+
+static void release(tf_notice* n) {
+  if (atomic_fetch_sub(&n->references, 1) == 1) free(n);
+}
+
+static void tell(cl_event event, cl_int code, void* data) {
+  (void)event;
+  tf_notice* const n = data;
+  const tvmflow_model* const m = atomic_load(&n->model);
+  const bool cancelled = m && tf_is_stopped(&m->stop);
+  atomic_store(&n->begun, true);
+  n->done(n->user, cancelled           ? TVMFLOW_ERROR_CANCELLED
+                   : code < CL_SUCCESS ? TVMFLOW_ERROR_DEVICE
+                                       : TVMFLOW_OK);
+  release(n);
+}
+
+void tf_notice_end(tvmflow_model* m) {
+  tf_notice* const n = m->notice;
+  if (!n) return;
+  // Drivers call a little after the end; one that does not is not waited for.
+  const uint64_t begin = tf_nanoseconds();
+  while (!atomic_load(&n->begun) && tf_nanoseconds() - begin < 1000000000u) sched_yield();
+  atomic_store(&n->model, NULL);
+  m->notice = NULL;
+  release(n);
+}
+
+static tvmflow_status read_options(tvmflow_model* m, const tvmflow_run_options* given,
+                                   tvmflow_run_options* options) {
+  memset(options, 0, sizeof(*options));
+  if (!given) return TVMFLOW_OK;
+  if (given->struct_size < offsetof(tvmflow_run_options, user) + sizeof(given->user))
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "Starting a run: the options' struct_size is %zu, expected "
+                   "sizeof(tvmflow_run_options). Remedy: set it.",
+                   given->struct_size);
+  memcpy(options, given,
+         given->struct_size < sizeof(*options) ? given->struct_size : sizeof(*options));
+  if (options->wait_count && !options->wait_events)
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "Starting a run: wait_events is NULL, and wait_count is %u.",
+                   options->wait_count);
+  const bool events = options->wait_count || options->event;
+  if (events && m->backend == TVMFLOW_CPU)
+    return tf_fail(&m->message, TVMFLOW_ERROR_UNSUPPORTED,
+                   "Starting a run: the network runs on the CPU, where there are no cl_events. "
+                   "Remedy: use done, or tvmflow_wait.");
+  const tf_opencl* const api = &m->device.api;
+  if ((options->wait_count && !api->clEnqueueBarrierWithWaitList) ||
+      ((options->event || options->done) && !api->clEnqueueMarkerWithWaitList) ||
+      (options->done && !api->clSetEventCallback))
+    return tf_fail(&m->message, TVMFLOW_ERROR_UNSUPPORTED,
+                   "Starting a run: the driver of device '%s' lacks OpenCL's functions for events. "
+                   "Remedy: use tvmflow_start.",
+                   m->device.name);
+  return TVMFLOW_OK;
+}
+
+// The event of the end of what was enqueued, and whom it tells.
+static cl_int mark_end(tvmflow_model* m, const tvmflow_run_options* options, tf_notice* n) {
+  const tf_opencl* const api = &m->device.api;
+  cl_event end = NULL;
+  cl_int code = api->clEnqueueMarkerWithWaitList(m->queue, 0, NULL, &end);
+  if (code != CL_SUCCESS) return code;
+  if (n) {
+    atomic_store(&n->references, 2);
+    code = api->clSetEventCallback(end, CL_COMPLETE, tell, n);
+    if (code == CL_SUCCESS)
+      m->notice = n;
+    else
+      atomic_store(&n->references, 1);
+  }
+  if (code == CL_SUCCESS && options->event)
+    *options->event = end;
+  else
+    (void)api->clReleaseEvent(end);
+  return code;
+}
+
+tvmflow_status tf_do_run_async(tvmflow_model* m, const tvmflow_run_options* given) {
+  tvmflow_run_options options;
+  tvmflow_status status = tf_check_idle(m, "Starting a run");
+  if (!status) status = read_options(m, given, &options);
+  if (status) return status;
+  const tf_opencl* const api = &m->device.api;
+  tf_notice* n = options.done ? calloc(1, sizeof(*n)) : NULL;
+  if (options.done && !n)
+    return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "Starting a run: no memory is left.");
+  cl_int code = CL_SUCCESS;
+  if (options.wait_count)
+    code = api->clEnqueueBarrierWithWaitList(
+        m->queue, options.wait_count, (const cl_event*)(const void*)options.wait_events, NULL);
+  if (code == CL_SUCCESS) status = tf_enqueue(m, NULL);
+  if (code == CL_SUCCESS && !status) {
+    m->started = true;
+    if (n) {
+      n->done = options.done;
+      n->user = options.user;
+      atomic_store(&n->model, m);
+    }
+    if (n || options.event) code = mark_end(m, &options, n);
+    // The driver has it, and the model.
+    if (m->notice) n = NULL;
+    if (code == CL_SUCCESS) code = api->clFlush(m->queue);
+  }
+  if (code == CL_SUCCESS && !status) return TVMFLOW_OK;
+  free(n);
+  if (status) return status;
+  (void)tf_do_wait(m);
+  m->half_done = true;
+  return tf_backend_failed(
+      m, tf_fail_opencl(&m->message, code, "Starting a run on device '%s'", m->device.name));
+}
+
+tvmflow_status tf_do_start(tvmflow_model* m) { return tf_do_run_async(m, NULL); }
+
+tvmflow_status tf_do_wait(tvmflow_model* m) {
+  const tvmflow_status status = tf_check(m);
+  if (status || !m->started) return status;
+  m->started = false;
+  return tf_finish(m);
+}

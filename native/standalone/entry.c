@@ -1,0 +1,34 @@
+// What applications call of an instance: one thread at a time.
+#include "model.h"
+
+// False: another thread is in a call.
+static bool enter(tvmflow_model* m) {
+  const bool alone = !atomic_exchange(&m->entered, true);
+  atomic_store(&m->refused, !alone);
+  return alone;
+}
+
+#define TF_DEFINE(name, parameters, arguments)                                                     \
+  tvmflow_status tvmflow_##name parameters {                                                       \
+    if (!m) return TVMFLOW_ERROR_ARGUMENT;                                                         \
+    if (!enter(m)) return TVMFLOW_ERROR_BUSY;                                                      \
+    const tvmflow_status status = tf_do_##name arguments;                                          \
+    atomic_store(&m->entered, false);                                                              \
+    return status;                                                                                 \
+  }
+TF_ENTRIES(TF_DEFINE)
+#undef TF_DEFINE
+
+const char* tvmflow_message(const tvmflow_model* m) {
+  if (!m) return "There is no instance: no memory was left for it.";
+  // The other thread may be writing to the message.
+  if (atomic_load(&m->refused))
+    return "Another thread is in a call of this model. Remedy: use a model from one thread at a "
+           "time, or create one for each thread.";
+  return m->message.text;
+}
+
+void tvmflow_cancel(tvmflow_model* m) {
+  if (!m || m->failed) return;
+  if (atomic_load(&m->stop.running)) atomic_store(&m->stop.cancelled, true);
+}

@@ -1,0 +1,185 @@
+"""The libraries of a package: what each is for, and whether they fit together."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ....devices.host import Host
+from ....errors import ArtifactError
+from ...artifact import SIDECAR_SUFFIX
+from ...link import native_folder
+from ..host_abi import Report, check_host_abi
+from ..programs import beside
+from ..read import EncodedPlan, find_plans, find_weights, is_standalone
+
+#: Of the C and C++ interfaces.
+_HEADERS = ("tvmflow.h", "tvmflow_library.h", "tvmflow.hpp")
+#: Names that a loader, CMake, pkg-config and Java take alike.
+_FILE_NAME = re.compile(r"lib([A-Za-z0-9_][A-Za-z0-9_.+-]*)\.so")
+
+
+@dataclass(frozen=True)
+class Library:
+    """A standalone library that was read but not loaded."""
+
+    path: Path
+    host: Host
+    plans: tuple[EncodedPlan, ...]
+    weights: Path | None  #: The file beside it with its weights, if they are not inside.
+    programs: Path | None  #: The file beside it with binaries of its kernels, if there is one.
+
+    @property
+    def name(self) -> str:
+        """``face`` of ``libface.so``."""
+        return self.path.name.removeprefix("lib").removesuffix(".so")
+
+    @property
+    def abi(self) -> str:
+        """Android's name of what it is for, or the triple of another host."""
+        return self.host.android_abi or self.host.triple
+
+    @property
+    def uses_opencl(self) -> bool:
+        """Whether a plan of it is for OpenCL."""
+        return any(plan.metadata["target"] == "opencl" for plan in self.plans)
+
+    @property
+    def weights_id(self) -> bytes:
+        """Digest of its weights."""
+        return bytes(self.plans[0].header["weights_id"])
+
+    @cached_property
+    def report(self) -> Report:
+        """How its file fits the host that its plan names."""
+        return check_host_abi(self.path, self.host)
+
+
+def read_libraries(paths: Sequence[Path], attempt: str) -> list[Library]:
+    """Read the libraries of a package.
+
+    An `ArtifactError` says that one is no whole standalone library, or has a name of which no
+    package can be made.  `attempt` begins the sentences of such errors.
+    """
+    return [_read(path, attempt) for path in paths]
+
+
+def _read(path: Path, attempt: str) -> Library:
+    # First: it says why a file cannot be read.
+    plans = find_plans(path)
+    if not plans or not is_standalone(path):
+        raise ArtifactError(
+            f"{attempt} failed: standalone libraries were expected, but {path} is none that this "
+            "tvmflow reads.",
+            remedy="Name what `tvmflow compile --standalone` wrote.",
+        )
+    if not _FILE_NAME.fullmatch(path.name):
+        raise ArtifactError(
+            f"{attempt} failed: a name such as libface.so was expected, but the library is "
+            f"{path.name}.",
+            remedy="Compile it to such a name: it is written into the library.",
+        )
+    weights, programs = find_weights(path, plans[0]).path, beside(path)
+    library = Library(
+        path,
+        Host.parse(plans[0].metadata["host"]),
+        tuple(plans),
+        weights if weights != path else None,
+        programs if programs.is_file() else None,
+    )
+    found = library.report.facts.soname
+    if found != path.name:
+        raise ArtifactError(
+            f"{attempt} failed: programs that are linked to {path} look for the name that is "
+            f"written into it, {found}.",
+            remedy=f"Compile it to {path.name}, or name it {found} again.",
+        )
+    return library
+
+
+def for_android(libraries: Sequence[Library], attempt: str) -> dict[str, list[Library]]:
+    """Return libraries for Android by ABI, each with one of every network, in order of names.
+
+    An `ArtifactError` says that Android would not load one, or that an ABI has a network twice or
+    lacks one.
+    """
+    by_abi: defaultdict[str, dict[str, Library]] = defaultdict(dict)
+    for library in libraries:
+        _check_android(library, attempt)
+        other = by_abi[library.abi].setdefault(library.name, library)
+        if other is not library:
+            raise ArtifactError(
+                f"{attempt} failed: one {library.path.name} for each ABI was expected, but "
+                f"{other.path} and {library.path} are both for {library.abi}.",
+                remedy="Leave one out, or compile a second network to another name.",
+            )
+    names = {library.name for library in libraries}
+    for abi, found in by_abi.items():
+        for name in sorted(names - found.keys()):
+            raise ArtifactError(
+                f"{attempt} failed: the same libraries were expected for each ABI, but there is "
+                f"no lib{name}.so for {abi}.",
+                remedy="Compile each network for each ABI, always to the same file name.",
+            )
+    for name in sorted(names):
+        if len({found[name].weights_id for found in by_abi.values() if found[name].weights}) > 1:
+            raise ArtifactError(
+                f"{attempt} failed: a package has one file of weights for all ABIs, but those "
+                f"beside lib{name}.so differ.",
+                remedy="Compile for all with the same options, or with --embed-limit 2G: weights "
+                "are then in the library.",
+            )
+    return {abi: [found[name] for name in sorted(found)] for abi, found in sorted(by_abi.items())}
+
+
+def _check_android(library: Library, attempt: str) -> None:
+    if not library.host.is_android:
+        raise ArtifactError(
+            f"{attempt} failed: libraries for Android were expected, but {library.path} is for "
+            f"{library.host.triple}.",
+            remedy="Compile it with --host android-arm64, or package it with --tar.",
+        )
+    if library.host.android_abi is None or library.report.android_refuses:
+        raise ArtifactError(
+            f"{attempt} failed: Android would not load {library.path}.",
+            remedy="Compile it again with this tvmflow.",
+            details="\n".join(library.report.android_refuses) or library.host.triple,
+        )
+    if library.programs is not None:
+        raise ArtifactError(
+            f"{attempt} failed: an app's libraries have no folder in which {library.programs.name} "
+            "would be found.",
+            remedy="Move that file away: with a cache folder, kernels are compiled once.",
+        )
+
+
+def for_linux(libraries: Sequence[Library], attempt: str) -> Library:
+    """Return the only library, which is for Linux; an `ArtifactError` says that it is not so."""
+    if len(libraries) != 1:
+        raise ArtifactError(
+            f"{attempt} failed: one library was expected, but there are {len(libraries)}.",
+            remedy="Make an archive of each: all export the same functions.",
+        )
+    (library,) = libraries
+    if library.host.is_android:
+        raise ArtifactError(
+            f"{attempt} failed: a library for Linux was expected, but {library.path} is for "
+            f"{library.host.triple}.",
+            remedy="Compile it with --host linux-arm64 or linux-x64, or package it with --aar.",
+        )
+    return library
+
+
+def weights_of(library: Library) -> str:
+    """The name of the file beside a library that has its weights."""
+    return library.path.name + SIDECAR_SUFFIX
+
+
+def headers(folder: str) -> dict[str, bytes | Path]:
+    """Return the headers of the C and C++ interfaces, as files of a folder of a package."""
+    bindings = native_folder("bindings")
+    return {f"{folder}/{name}": bindings / name for name in _HEADERS}

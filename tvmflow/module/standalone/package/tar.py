@@ -1,0 +1,81 @@
+"""A tar archive for C and C++ on Linux: library, headers, files for CMake and pkg-config.
+
+All of them find each other from where they lie: the archive is unpacked anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...files import publish, staging
+from ..programs import beside
+from .archive import with_sums, write_tar
+from .libraries import Library, for_linux, headers, read_libraries, weights_of
+
+_CONFIG = """\
+# find_package({name}) gives the target {name}::{name}.
+if(NOT TARGET {name}::{name})
+  get_filename_component(_root "${{CMAKE_CURRENT_LIST_DIR}}/../../.." ABSOLUTE)
+  add_library({name}::{name} SHARED IMPORTED)
+  set_target_properties({name}::{name} PROPERTIES
+    IMPORTED_LOCATION "${{_root}}/lib/lib{name}.so"
+    IMPORTED_SONAME "lib{name}.so"
+    INTERFACE_INCLUDE_DIRECTORIES "${{_root}}/include"
+    INTERFACE_LINK_LIBRARIES "${{CMAKE_DL_LIBS}}")
+  unset(_root)
+endif()
+"""
+_CONFIG_VERSION = """\
+set(PACKAGE_VERSION "{version}")
+if(PACKAGE_VERSION VERSION_LESS PACKAGE_FIND_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE FALSE)
+else()
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()
+if(PACKAGE_VERSION VERSION_EQUAL PACKAGE_FIND_VERSION)
+  set(PACKAGE_VERSION_EXACT TRUE)
+endif()
+"""
+_PKG_CONFIG = """\
+prefix=${{pcfiledir}}/../..
+
+Name: {name}
+Description: A neural network with its runtime ({host})
+Version: {version}
+Cflags: -I${{prefix}}/include
+Libs: -L${{prefix}}/lib -l{name}
+Libs.private: -ldl
+"""
+
+
+def write_linux_tar(
+    paths: Sequence[Path], output: Path, *, version: str = "1.0.0"
+) -> list[Library]:
+    """Write an archive of a library for Linux, and return the library.
+
+    Its files are in the folder ``NAME-VERSION``.  An `ArtifactError` says that there is another
+    number of libraries, that it is for Android, or that the archive cannot be written.
+    """
+    attempt = f"Packaging {output.name}"
+    library = for_linux(read_libraries(paths, attempt), attempt)
+    name = library.name
+    values = {"name": name, "version": version, "host": library.host.triple}
+    contents: dict[str, bytes | Path] = {
+        f"lib/{library.path.name}": library.path,
+        **headers("include"),
+        f"lib/cmake/{name}/{name}-config.cmake": _CONFIG.format(**values).encode(),
+        f"lib/cmake/{name}/{name}-config-version.cmake": _CONFIG_VERSION.format(**values).encode(),
+        f"lib/pkgconfig/{name}.pc": _PKG_CONFIG.format(**values).encode(),
+    }
+    # The library looks for them beside itself.
+    if library.weights is not None:
+        contents[f"lib/{weights_of(library)}"] = library.weights
+    if library.programs is not None:
+        contents[f"lib/{beside(library.path).name}"] = library.programs
+    top = f"{name}-{version}"
+    with staging(output) as stage:
+        summed = with_sums(contents)
+        write_tar({f"{top}/{key}": content for key, content in summed.items()}, stage / output.name)
+        publish({stage / output.name: output})
+    return [library]
