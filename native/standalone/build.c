@@ -51,10 +51,14 @@ static void* work(void* argument) {
   return NULL;
 }
 
-void tf_build_all(tf_build* builds, uint32_t count) {
+tvmflow_status tf_build_all(tvmflow_model* m) {
+  tf_build* const builds = m->builds;
+  const uint32_t count = tf_count(&m->plan, TF_PROGRAMS);
   uint32_t missing = 0;
   // One after the other: that takes no time, and threads have memory of their own.
   for (uint32_t i = 0; i < count; ++i) missing += !load(&builds[i]);
+  const tvmflow_status status = missing ? tf_sources_unpack(m) : TVMFLOW_OK;
+  if (status) return status;
   const uint32_t threads = missing < MAX_THREADS ? missing : MAX_THREADS;
   share_of_work shares[MAX_THREADS];
   pthread_t ids[MAX_THREADS];
@@ -64,4 +68,5 @@ void tf_build_all(tf_build* builds, uint32_t count) {
   // This thread has a share too, and those of threads that could not be made.
   for (uint32_t i = made; i < threads; ++i) work(&shares[i]);
   for (uint32_t i = 0; i < made; ++i) pthread_join(ids[i], NULL);
+  return TVMFLOW_OK;
 }

@@ -158,6 +158,7 @@ tvmflow_status tf_open(tvmflow_model* m, const tvmflow_options* options, tvmflow
   if (!status && *m->cache.note)
     tf_log(m, TVMFLOW_LOG_WARNING, "Programs are not kept: %s.", m->cache.note);
   if (!status) status = tf_pictures_create(m);
+  tf_sources_forget(m);
   if (!status) status = make_room(m);
   m->recording_is_old = true;
   return status ? status : tf_describe_create(m);

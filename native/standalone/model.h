@@ -40,8 +40,8 @@ typedef struct tf_step {
 
 // One program, taken from the cache or built by the driver.
 typedef struct tf_build {
-  const tvmflow_model* model;
-  const char* source;  // while the instance is created
+  tvmflow_model* model;
+  const char* source;  // from where it was needed until the instance is created
   size_t source_bytes;
   char options[1024];
   uint8_t key[32];  // in the cache
@@ -90,6 +90,7 @@ struct tvmflow_model {
   cl_command_queue queue;
   cl_mem* own;       // one for each allocation
   cl_mem* bound;     // what the kernels use: `own`, or the application's, which is retained
+  char* sources;     // all programs' text; NULL where nobody has needed it
   tf_build* builds;  // one for each program
   tf_step* steps;
   tf_picture_state* pictures;  // one for each of the plan's
@@ -156,8 +157,8 @@ void tf_memory_let_go(tvmflow_model* model, uint32_t allocation, cl_mem memory);
 cl_int tf_transfer(const tvmflow_model* model, cl_mem memory, const tf_region* part, void* host,
                    size_t bytes, bool to_device);
 
-// build.c: builds all programs, several at a time.
-void tf_build_all(tf_build* builds, uint32_t count);
+// build.c: loads or builds all programs, several at a time; fails only where their text is damaged.
+tvmflow_status tf_build_all(tvmflow_model* model);
 // Builds one whose binary was of no use from its source.
 void tf_build_again(tf_build* build);
 
@@ -166,6 +167,9 @@ tvmflow_status tf_programs_create(tvmflow_model* model);
 void tf_programs_destroy(tvmflow_model* model);
 // Puts the binaries into the cache, once they are complete.
 void tf_programs_store(tvmflow_model* model);
+// Unpacks the text of all programs, unless it is there; and forgets it.
+tvmflow_status tf_sources_unpack(tvmflow_model* model);
+void tf_sources_forget(tvmflow_model* model);
 // A kernel of a program; the caller releases it.
 tvmflow_status tf_kernel_create(tvmflow_model* model, uint32_t program, const char* name,
                                 cl_kernel* kernel);

@@ -125,9 +125,15 @@ static bool transformed_is_right(const tf_plan* p, const tf_transformed* t) {
          p->weights[r->weight].bytes % to == 0;
 }
 
-static bool program_is_right(const tf_plan* p, const tf_program* program) {
-  return is_string(p, program->options) && program->bytes > 0 &&
-         is_range(program->offset, program->bytes, p->header->source_bytes);
+// Each begins where the one before ends, and the last one ends with the sources.
+static bool programs_are_right(const tf_plan* p) {
+  uint64_t end = 0;
+  for (uint32_t i = 0; i < tf_count(p, TF_PROGRAMS); ++i) {
+    const tf_program* const program = &p->programs[i];
+    if (!is_string(p, program->options) || !program->bytes || program->offset != end) return false;
+    end += program->bytes;
+  }
+  return end == p->header->source_bytes && tf_count(p, TF_DIGESTS) == tf_count(p, TF_PROGRAMS);
 }
 
 static bool argument_is_right(const tf_plan* p, const tf_argument* a) {
@@ -270,7 +276,7 @@ static const char* fault(tf_plan* plan) {
   const tf_header* header = plan->header;
   if (!texts_are_right(plan)) return "texts do not end";
   if (header->source_bytes >= MAX_BYTES ||
-      header->source_bytes > (uint64_t)tf_count(plan, TF_SOURCES) * TF_INFLATE_RATIO)
+      header->source_bytes > (uint64_t)tf_count(plan, TF_SOURCES) * TF_TEXT_RATIO)
     return "the sources' size is wrong";
   if (header->weight_bytes >= MAX_BYTES ||
       (tf_count(plan, TF_WEIGHTS) && header->weight_bytes < sizeof(tf_weights_header)))
@@ -280,7 +286,7 @@ static const char* fault(tf_plan* plan) {
   ALL(TF_REBLOCKED, reblocked_is_right(plan, &plan->reblocked[i]));
   ALL(TF_TRANSFORMED, transformed_is_right(plan, &plan->transformed[i]));
   ALL(TF_WEIGHTS, weight_is_right(plan, i));
-  ALL(TF_PROGRAMS, program_is_right(plan, &plan->programs[i]));
+  if (!programs_are_right(plan)) return "a record of section TF_PROGRAMS is wrong";
   ALL(TF_ARGUMENTS, argument_is_right(plan, &plan->arguments[i]));
   ALL(TF_LAUNCHES, launch_is_right(plan, &plan->launches[i]));
   ALL(TF_INPUTS, interface_is_right(plan, &plan->inputs[i]));

@@ -15,7 +15,7 @@
 
 #define TF_PLAN_MAGIC "TVMFPLAN"
 #define TF_WEIGHTS_MAGIC "TVMFWGTS"
-#define TF_FORMAT_VERSION 5u
+#define TF_FORMAT_VERSION 4u
 #define TF_WEIGHTS_VERSION 1u
 #define TF_NONE 0xFFFFFFFFu
 
@@ -26,7 +26,7 @@
   ROW(TF_EXTENSIONS, uint32_t, extensions) /* strings: OpenCL's, which the kernels need */         \
   ROW(TF_ALLOCATIONS, tf_allocation, allocations)                                                  \
   ROW(TF_WEIGHTS, tf_weight, weights)                                                              \
-  ROW(TF_SOURCES, uint8_t, sources) /* all programs', one DEFLATE stream (RFC 1951) */             \
+  ROW(TF_SOURCES, uint8_t, sources) /* all programs', packed as ../opencl/text_model.h has it */   \
   ROW(TF_PROGRAMS, tf_program, programs)                                                           \
   ROW(TF_LAUNCHES, tf_launch, launches) /* in order */                                             \
   ROW(TF_ARGUMENTS, tf_argument, arguments)                                                        \
@@ -40,7 +40,8 @@
   ROW(TF_REBLOCKED, tf_reblocked, reblocked)                                                       \
   ROW(TF_PICTURES, tf_picture, pictures)                                                           \
   ROW(TF_BOXES, tf_boxes, boxes)                                                                   \
-  ROW(TF_TRANSFORMED, tf_transformed, transformed)
+  ROW(TF_TRANSFORMED, tf_transformed, transformed)                                                 \
+  ROW(TF_DIGESTS, tf_digest, digests) /* of each program's text */
 
 typedef enum tf_section_name {
 #define TF_NAME(name, record, member) name,
@@ -59,7 +60,7 @@ typedef struct tf_header {
   uint32_t version;
   uint32_t sections;       // TF_SECTION_COUNT
   uint64_t bytes;          // of the whole plan
-  uint64_t source_bytes;   // of TF_SOURCES when inflated
+  uint64_t source_bytes;   // of TF_SOURCES when unpacked
   uint64_t weight_bytes;   // of the weights, with their header
   uint8_t weights_id[32];  // repeated in the weights' header: which weights belong to it
   uint8_t checksum[32];    // SHA-256 of what follows the header
@@ -120,11 +121,16 @@ typedef struct tf_transformed {
 } tf_transformed;
 
 typedef struct tf_program {
-  uint32_t offset;  // into the inflated sources
+  uint32_t offset;  // into the unpacked sources
   uint32_t bytes;
   uint32_t options;  // string: for the driver's compiler
   uint32_t reserved;
 } tf_program;
+
+// SHA-256: caches find a program by it, without unpacking its text.
+typedef struct tf_digest {
+  uint8_t bytes[32];
+} tf_digest;
 
 typedef struct tf_launch {
   uint32_t program;
@@ -297,11 +303,7 @@ tf_checksum tf_checksum_begin(void);
 void tf_checksum_stripes(tf_checksum* sum, const uint8_t* data, size_t bytes);
 uint64_t tf_checksum_end(const tf_checksum* sum, const uint8_t* rest, size_t bytes);
 
-// What a byte of a DEFLATE stream (RFC 1951) can become at most: 258 bytes for two codes of one
-// bit each.
-#define TF_INFLATE_RATIO 1032
-
-// True when the stream is sound and gives exactly `out_bytes`; no more is ever written.
-bool tf_inflate(const uint8_t* in, size_t in_bytes, uint8_t* out, size_t out_bytes);
+// What a byte of packed text becomes at most.
+#define TF_TEXT_RATIO 1024
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "../opencl/host_features.h"
 #include "../opencl/sha256_state.h"
+#include "../opencl/text_model.h"
 #include "model.h"
 
 // With its zero byte, so that two texts cannot run into each other.
@@ -11,15 +12,41 @@ static void add_text(Sha256State* hash, const char* text) {
   Sha256Add(hash, text, strlen(text) + 1);
 }
 
-static tvmflow_status make_keys(tvmflow_model* m, const char* sources) {
+tvmflow_status tf_sources_unpack(tvmflow_model* m) {
+  // Of functions there is no text.
+  if (m->sources || m->backend == TVMFLOW_CPU) return TVMFLOW_OK;
+  const size_t bytes = m->plan.header->source_bytes;
+  m->sources = malloc(bytes + 1);
+  if (!m->sources ||
+      !TextUnpack(m->plan.sources, tf_count(&m->plan, TF_SOURCES), m->sources, bytes))
+    return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for the kernels' text.");
+  for (uint32_t i = 0; i < tf_count(&m->plan, TF_PROGRAMS); ++i) {
+    tf_build* const b = &m->builds[i];
+    uint8_t digest[sizeof(tf_digest)];
+    b->source = m->sources + m->plan.programs[i].offset;
+    b->source_bytes = m->plan.programs[i].bytes;
+    Sha256Digest((const uint8_t*)b->source, b->source_bytes, digest);
+    if (memcmp(digest, m->plan.digests[i].bytes, sizeof(digest)))
+      return tf_fail(&m->message, TVMFLOW_ERROR_DAMAGED,
+                     "Reading the kernels in the library: they are damaged. Remedy: copy the "
+                     "library again, or compile it again.");
+  }
+  return TVMFLOW_OK;
+}
+
+void tf_sources_forget(tvmflow_model* m) {
+  free(m->sources);
+  m->sources = NULL;
+}
+
+static tvmflow_status make_keys(tvmflow_model* m) {
   const char* const given = getenv("TVMFLOW_OPENCL_OPTIONS");
   const char* const more = given ? given : "";
   for (uint32_t i = 0; i < tf_count(&m->plan, TF_PROGRAMS); ++i) {
     const tf_program* const p = &m->plan.programs[i];
     tf_build* const b = &m->builds[i];
     b->model = m;
-    b->source = sources + p->offset;
-    b->source_bytes = p->bytes;
+    b->source = "";
     const bool dots = tf_is_cpu(&m->device) && HostHasAvx512Vnni();
     const int length =
         snprintf(b->options, sizeof(b->options), "%s%s%s%s", m->plan.strings + p->options,
@@ -33,7 +60,7 @@ static tvmflow_status make_keys(tvmflow_model* m, const char* sources) {
     if (tf_is_cpu(&m->device)) HostFeatures(features);
     Sha256State hash;
     Sha256Begin(&hash);
-    add_text(&hash, "tvmflow program 1");
+    add_text(&hash, "tvmflow program 2");
     add_text(&hash, m->device.name);
     add_text(&hash, m->device.driver);
     add_text(&hash, m->device.platform_name);
@@ -44,7 +71,7 @@ static tvmflow_status make_keys(tvmflow_model* m, const char* sources) {
     const char* const variants = getenv("POCL_WORK_GROUP_SPECIALIZATION");
     if (m->device.compiles_at_launch) add_text(&hash, variants ? variants : "");
     add_text(&hash, b->options);
-    Sha256Add(&hash, b->source, b->source_bytes);
+    Sha256Add(&hash, m->plan.digests[i].bytes, sizeof(tf_digest));
     Sha256End(&hash, b->key);
   }
   return TVMFLOW_OK;
@@ -92,6 +119,8 @@ tvmflow_status tf_kernel_create(tvmflow_model* m, uint32_t program, const char* 
   *kernel = api->clCreateKernel(b->program, name, &code);
   if (code != CL_SUCCESS && b->cached) {
     // What the driver took for a program need not have this kernel.
+    const tvmflow_status damaged = tf_sources_unpack(m);
+    if (damaged) return damaged;
     tf_build_again(b);
     if (b->code != CL_SUCCESS) return describe_failure(m, b, program);
     *kernel = api->clCreateKernel(b->program, name, &code);
@@ -127,16 +156,11 @@ static tvmflow_status make_step(tvmflow_model* m, uint32_t index) {
   return status;
 }
 
-static tvmflow_status make_all(tvmflow_model* m, char* sources) {
+static tvmflow_status make_all(tvmflow_model* m) {
   const uint32_t count = tf_count(&m->plan, TF_PROGRAMS);
-  const size_t bytes = m->plan.header->source_bytes;
-  if (!tf_inflate(m->plan.sources, tf_count(&m->plan, TF_SOURCES), (uint8_t*)sources, bytes))
-    return tf_fail(&m->message, TVMFLOW_ERROR_DAMAGED,
-                   "Reading the kernels in the library: they are damaged. Remedy: copy the "
-                   "library again, or compile it again.");
-  tvmflow_status status = make_keys(m, sources);
+  tvmflow_status status = make_keys(m);
+  if (!status) status = tf_build_all(m);
   if (status) return status;
-  tf_build_all(m->builds, count);
   for (uint32_t i = 0; i < count; ++i)
     if (m->builds[i].code != CL_SUCCESS) return describe_failure(m, &m->builds[i], i);
   for (uint32_t i = 0; i < tf_count(&m->plan, TF_LAUNCHES); ++i) {
@@ -154,13 +178,9 @@ tvmflow_status tf_programs_create(tvmflow_model* m) {
   const uint32_t count = tf_count(&m->plan, TF_PROGRAMS);
   m->builds = calloc(count + 1u, sizeof(tf_build));
   m->steps = calloc(tf_count(&m->plan, TF_LAUNCHES) + 1u, sizeof(tf_step));
-  char* const sources = malloc(m->plan.header->source_bytes + 1);
-  tvmflow_status status;
-  if (m->builds && m->steps && sources)
-    status = make_all(m, sources);
-  else
-    status = tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for %u programs.", count);
-  free(sources);
+  if (!m->builds || !m->steps)
+    return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for %u programs.", count);
+  const tvmflow_status status = make_all(m);
   if (status) return status;
   m->stored = m->built == 0 || !m->cache.folder;
   if (!m->device.compiles_at_launch) tf_programs_store(m);
@@ -207,4 +227,5 @@ void tf_programs_destroy(tvmflow_model* m) {
     if (m->builds[i].program) (void)api->clReleaseProgram(m->builds[i].program);
   free(m->steps);
   free(m->builds);
+  tf_sources_forget(m);
 }

@@ -17,6 +17,7 @@
 #include "device_api.h"
 #include "guard.h"
 #include "module.h"
+#include "packed_text.h"
 #include "timer.h"
 
 namespace tvmflow::tvm_plugin {
@@ -215,6 +216,12 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("tvmflow.opencl.describe",
            [] { return Guard([] { return String(opencl::DescribeDevices()); }); })
       .def("tvmflow.opencl.join", JoinModules)
+      .def("tvmflow.pack_text",
+           [](const Bytes& text) { return Bytes(PackText({text.data(), text.size()})); })
+      .def("tvmflow.unpack_text",
+           [](const Bytes& packed, size_t bytes) {
+             return Bytes(UnpackText({packed.data(), packed.size()}, bytes));
+           })
       .def("tvmflow.opencl.prebuild",
            [](const Module& module, int device_id) {
              return Guard([&] { return Prebuild(module, Devices::Global().Get(device_id)); });

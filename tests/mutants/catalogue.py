@@ -433,12 +433,12 @@ MUTANTS = (
         _UNITS,
     ),
     Mutant(
-        "inflate-distance",
-        "native/standalone/inflate.c",
-        "const unsigned far_bits = far < 4 ? 0 : far / 2 - 1;",
-        "const unsigned far_bits = far <= 4 ? 0 : far / 2 - 1;",
-        "a limit of the distances' codes is off by one",
-        (f"{_DAMAGE}::test_streams_of_zlib_are_inflated",),
+        "text-range",
+        "native/opencl/text_model.h",
+        "range->low = middle + 1;",
+        "range->low = middle;",
+        "ranges of packed text overlap",
+        ("tests/module/standalone/test_packed_text.py",),
     ),
     Mutant(
         "unchecked-region",

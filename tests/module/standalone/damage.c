@@ -5,12 +5,13 @@
 //                               what is taken all the same must give the right results
 //   damage many SIZE COUNT      so many instances, one after the other; nothing is left of them
 //   damage records              the same with the right checksum: nothing but sanitizers judge
-//   damage inflate STREAM SIZE  each bit of a DEFLATE stream
+//   damage unpack STREAM SIZE   each byte of a packed text; the text of the undamaged one
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../opencl/sha256_state.h"
+#include "../opencl/text_model.h"
 #include "plan.h"
 #include "tvmflow.h"
 
@@ -99,12 +100,7 @@ static void open_plan(const uint8_t* data, size_t bytes, size_t* taken) {
   Sha256Add(&hash, copy + sizeof(tf_header), bytes - sizeof(tf_header));
   Sha256End(&hash, ((tf_header*)(void*)copy)->checksum);
   tf_plan plan;
-  if (tf_plan_open(&plan, copy, bytes, &message) == TVMFLOW_OK) {
-    ++*taken;
-    uint8_t* const out = malloc(plan.header->source_bytes + 1);
-    tf_inflate(plan.sources, tf_count(&plan, TF_SOURCES), out, plan.header->source_bytes);
-    free(out);
-  }
+  if (tf_plan_open(&plan, copy, bytes, &message) == TVMFLOW_OK) ++*taken;
   free(copy);
 }
 
@@ -127,36 +123,29 @@ static int records(void) {
   return 0;
 }
 
-static int inflate(const char* path, size_t size) {
+// In memory of the exact sizes: any stream gives a text.
+static int unpack(const char* path, size_t size) {
   static uint8_t stream[1 << 20];
   FILE* const file = fopen(path, "rb");
   const size_t bytes = file ? fread(stream, 1, sizeof(stream), file) : 0;
   if (file) fclose(file);
-  uint8_t* const out = malloc(size);
-  size_t taken = 0;
-  for (size_t bit = 0; bit < 8 * bytes; ++bit) {
-    stream[bit / 8] ^= (uint8_t)(1 << bit % 8);
+  char* const out = malloc(size);
+  for (size_t i = 0; i < bytes; ++i) {
+    stream[i] ^= (uint8_t)(1 + i % 255);
     uint8_t* const copy = malloc(bytes);
     memcpy(copy, stream, bytes);
-    taken += tf_inflate(copy, bytes, out, size);
+    if (!TextUnpack(copy, bytes, out, size)) return 1;
     free(copy);
-    stream[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    stream[i] ^= (uint8_t)(1 + i % 255);
+    uint8_t* const begin = malloc(i + 1);
+    memcpy(begin, stream, i);
+    if (!TextUnpack(begin, i, out, size)) return 1;
+    free(begin);
   }
-  for (size_t length = 0; length < bytes; ++length) {
-    uint8_t* const copy = malloc(length + 1);
-    memcpy(copy, stream, length);
-    if (tf_inflate(copy, length, out, size)) return 1;
-    free(copy);
-  }
-  const bool right = tf_inflate(stream, bytes, out, size);
-  // One byte more or less than there is.
-  uint8_t* const more = malloc(size + 1);
-  const bool wrong = tf_inflate(stream, bytes, more, size + 1) ||
-                     (size && tf_inflate(stream, bytes, more, size - 1));
-  free(more);
+  if (!TextUnpack(stream, bytes, out, size)) return 1;
+  fwrite(out, 1, size, stdout);
   free(out);
-  printf("%zu taken\n", taken);
-  return !right || wrong;
+  return 0;
 }
 
 int main(int count, char** arguments) {
@@ -164,7 +153,7 @@ int main(int count, char** arguments) {
   if (count > 3 && !strcmp(arguments[1], "many"))
     return many(strtoul(arguments[2], NULL, 10), strtoul(arguments[3], NULL, 10));
   if (count > 1 && !strcmp(arguments[1], "records")) return records();
-  if (count > 3 && !strcmp(arguments[1], "inflate"))
-    return inflate(arguments[2], strtoul(arguments[3], NULL, 10));
+  if (count > 3 && !strcmp(arguments[1], "unpack"))
+    return unpack(arguments[2], strtoul(arguments[3], NULL, 10));
   return 2;
 }

@@ -93,7 +93,7 @@ def test_one_set_of_weights_and_memory_of_the_largest(library, network):
     assert plan.metadata["memory_bytes"] <= 1.5 * own.metadata["memory_bytes"]
 
 
-@pytest.mark.parametrize(("version", "sections_less"), [(1, 5), (2, 4), (3, 3), (4, 1)])
+@pytest.mark.parametrize(("version", "sections_less"), [(1, 6), (2, 5), (3, 4)])
 def test_a_plan_of_a_version_before_is_read(version, sections_less, library, network):
     """They lack the last sections; the libraries that have them bring their own runtime."""
     with closing(tvmflow.compile(network, **STANDALONE, shapes={"x": SHAPES[0]})) as module:
@@ -110,7 +110,7 @@ def test_a_plan_of_a_version_before_is_read(version, sections_less, library, net
     assert read is not None
     assert read.shapes == 1
     assert read.metadata == plan.metadata
-    for section in Section:
+    for section in list(Section)[:-sections_less]:
         np.testing.assert_array_equal(read[section], plan[section])
 
 

@@ -11,7 +11,6 @@ offsets and sizes with what a C compiler says.
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -19,15 +18,18 @@ from pathlib import Path
 
 import numpy as np
 
+from ...runtime.plugin import pack_text
 from ..weights import WeightStream
 
 PLAN_MAGIC = b"TVMFPLAN"
 WEIGHTS_MAGIC = b"TVMFWGTS"
 #: Of plans; one of version 1 lacks `Section.SHAPES`, and has one shape; one of version 2
-#: `Section.REBLOCKED`; one of version 3 `Section.PICTURES` and `Section.BOXES`; one of
-#: version 4 `Section.TRANSFORMED`.
-VERSION = 5
+#: `Section.REBLOCKED`; one of version 3 `Section.PICTURES` and those behind it, and has its sources
+#: as one DEFLATE stream.
+VERSION = 4
 WEIGHTS_VERSION = 1
+#: What a byte of packed text becomes at most (native/standalone/plan.h).
+TEXT_RATIO = 1024
 #: Each weight begins at a multiple of this: drivers take such memory without a copy.
 WEIGHT_ALIGNMENT = 128
 #: Of an input or output, as in `native/bindings/tvmflow.h`.
@@ -57,6 +59,7 @@ class Section(IntEnum):
     PICTURES = 17
     BOXES = 18
     TRANSFORMED = 19
+    DIGESTS = 20
 
 
 class Kind(IntEnum):
@@ -125,6 +128,7 @@ RECORDS: dict[Section, np.dtype] = {
     ),
     Section.BOXES: _record(output=_U4, picture=_U4, form=_U4, unit=_U4),
     Section.TRANSFORMED: _record(reblocked=_U4, side=_U4, rows=(_F8, 18)),
+    Section.DIGESTS: np.dtype("V32"),
 }  # fmt: skip
 
 HEADER = _record(
@@ -135,7 +139,7 @@ HEADER = _record(
 #: Bytes of a plan's header by version: sections have been added at its end.
 HEADER_BYTES = {
     version: HEADER.itemsize - 8 * (len(Section) - sections)
-    for version, sections in ((1, 15), (2, 16), (3, 17), (4, 19), (VERSION, len(Section)))
+    for version, sections in ((1, 15), (2, 16), (3, 17), (VERSION, len(Section)))
 }
 WEIGHTS_HEADER = _record(
     magic="S8", version=_U4, reserved=_U4, bytes=_U8, id=("u1", 32), checksum=_U8,
@@ -179,13 +183,15 @@ def encode_plan(
     weights_id: bytes = bytes(32),
     weight_bytes: int = 0,
 ) -> bytes:
-    """Pack a plan: its sections but `Section.SOURCES`, of which those left out are empty.
+    """Pack a plan: its sections but sources and digests, of which those left out are empty.
 
     ``source`` is OpenCL C of all programs, one after the other; ``weights_id`` and
     ``weight_bytes`` are SHA-256 and size of the weights that belong to it.
     """
-    deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
-    content = {**sections, Section.SOURCES: deflate.compress(source) + deflate.flush()}
+    programs = np.asarray(sections.get(Section.PROGRAMS, np.zeros(0, RECORDS[Section.PROGRAMS])))
+    digests = np.frombuffer(digests_of(programs, source), RECORDS[Section.DIGESTS])
+    packed = pack_text(source).ljust(-(-len(source) // TEXT_RATIO), b"\0")
+    content = {**sections, Section.SOURCES: packed, Section.DIGESTS: digests}
     header = np.zeros((), HEADER)
     body = bytearray()
     for section in Section:
@@ -200,6 +206,12 @@ def encode_plan(
     header["weights_id"] = np.frombuffer(weights_id, np.uint8)
     header["checksum"] = np.frombuffer(hashlib.sha256(body).digest(), np.uint8)
     return header.tobytes() + bytes(body)
+
+
+def digests_of(programs: np.ndarray, source: bytes) -> bytes:
+    """SHA-256 of each program's text."""
+    places = zip(programs["offset"].tolist(), programs["bytes"].tolist(), strict=True)
+    return b"".join(hashlib.sha256(source[at : at + size]).digest() for at, size in places)
 
 
 def weights_header(content_id: bytes, content_bytes: int, checksum: int) -> bytes:

@@ -34,6 +34,7 @@ from .format import (
     records,
 )
 from .pictures import Picture
+from .shorter import shorter
 
 _STORED = ("int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32")
 #: Channel types of OpenCL's images from `CL_SIGNED_INT8` to `CL_FLOAT`, by the elements' dtype.
@@ -294,6 +295,7 @@ def _programs(plan: Plan, strings: Strings) -> tuple[list[JsonObject], dict[str,
     an entry for each.
     """
     total = sum(map(len, plan.sources.values()))
+    defined: defaultdict[int, set[str]] = defaultdict(set)
     texts = [""] * min(max(1, min(_PROGRAMS, total // _PROGRAM_BYTES)), len(plan.sources))
     program_of: dict[str, int] = {}
     together = {p.image_kernel: p.kernel for p in plan.pictures if p.image_kernel}
@@ -302,7 +304,7 @@ def _programs(plan: Plan, strings: Strings) -> tuple[list[JsonObject], dict[str,
         beside = together.get(name, name)
         number = program_of.get(beside, texts.index(min(texts, key=len)))
         program_of[name] = program_of[beside] = number
-        texts[number] += text
+        texts[number] += shorter(text, defined[number])
     source, rows = b"", []
     for text in texts:
         options, size = strings(BUILD_OPTIONS), len(text.encode())

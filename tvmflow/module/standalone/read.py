@@ -22,6 +22,7 @@ import numpy as np
 from ...errors import ArtifactError
 from ...ir.pictures import IMAGE_FORMATS
 from ...runtime.json_types import JsonObject
+from ...runtime.plugin import unpack_text
 from .. import elf
 from ..artifact import COPY_AGAIN, SIDECAR_SUFFIX, sha256_of, unreadable
 from ..metadata import STANDALONE, check_interface
@@ -34,10 +35,13 @@ from .format import (
     MAX_DIMENSIONS,
     PLAN_MAGIC,
     RECORDS,
+    TEXT_RATIO,
+    VERSION,
     WEIGHTS_HEADER,
     WEIGHTS_MAGIC,
     Kind,
     Section,
+    digests_of,
 )
 
 #: A function that every standalone library exports, and no other library.
@@ -94,10 +98,17 @@ class EncodedPlan:
     def source(self) -> str:
         """OpenCL C of all programs; `ArtifactError` if it is not what the header says."""
         size = int(self.header["source_bytes"])
-        stream = zlib.decompressobj(-15)
+        packed = self[Section.SOURCES].tobytes()
         try:
+            if self.header["version"] >= VERSION:
+                content = unpack_text(packed, size)
+                digests = self[Section.DIGESTS].tobytes()
+                if digests_of(self[Section.PROGRAMS], content) != digests:
+                    raise ValueError("another text")
+                return content.decode()
+            stream = zlib.decompressobj(-15)
             # No more than the header says: a few bytes can become gigabytes.
-            content = stream.decompress(self[Section.SOURCES].tobytes(), size + 1)
+            content = stream.decompress(packed, size + 1)
             if len(content) != size or not stream.eof:
                 raise ValueError("another size")
             return content.decode()
@@ -109,7 +120,9 @@ class EncodedPlan:
 
     @property
     def source_digest(self) -> str:
-        """SHA-256 of that source."""
+        """SHA-256 that tells that source from others."""
+        if self.header["version"] >= VERSION:
+            return hashlib.sha256(self[Section.DIGESTS].tobytes()).hexdigest()
         return hashlib.sha256(self.source.encode()).hexdigest()
 
     @cached_property
@@ -252,7 +265,8 @@ def check_plan(plan: EncodedPlan) -> None:
             raise SchemaError(f"the section {section.name.lower()} lies outside the plan")
     for wrong in _wrong_references(plan):
         raise SchemaError(f"a record of the section {wrong}")
-    if int(plan.header["source_bytes"]) > _INFLATE_RATIO * (len(plan[Section.SOURCES]) + 1):
+    ratio = TEXT_RATIO if plan.header["version"] >= VERSION else _INFLATE_RATIO
+    if int(plan.header["source_bytes"]) > ratio * (len(plan[Section.SOURCES]) + 1):
         raise SchemaError("its source is said to be larger than it can be")
     STANDALONE(plan.metadata, "")
     _check_shapes(plan)

@@ -1,0 +1,43 @@
+#include "packed_text.h"
+
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include "../opencl/text_model.h"
+
+namespace tvmflow::tvm_plugin {
+namespace {
+
+struct Free {
+  void operator()(TextModel* model) const { std::free(model); }
+};
+
+}  // namespace
+
+std::string PackText(std::string_view text) {
+  const std::unique_ptr<TextModel, Free> model(TextBegin(text.size()));
+  if (!model) throw std::bad_alloc();
+  std::string packed;
+  TextRange range = {0, UINT32_MAX};
+  for (const char byte : text) {
+    for (int bit = 7; bit >= 0; --bit) {
+      TextNarrow(model.get(), &range, TextMiddle(model.get(), &range), byte >> bit & 1);
+      for (uint32_t first = range.high >> 24; TextShift(&range); first = range.high >> 24)
+        packed.push_back(static_cast<char>(first));
+    }
+  }
+  // A number of the range whose last bytes are zeros, which are read behind the end: the first
+  // bytes of all in it differ.
+  if (range.low) packed.push_back(static_cast<char>(range.high >> 24));
+  return packed;
+}
+
+std::string UnpackText(std::string_view packed, size_t bytes) {
+  std::string text(bytes, '\0');
+  const auto* const data = reinterpret_cast<const uint8_t*>(packed.data());
+  if (!TextUnpack(data, packed.size(), text.data(), bytes)) throw std::bad_alloc();
+  return text;
+}
+
+}  // namespace tvmflow::tvm_plugin
