@@ -43,7 +43,7 @@ def rich_plan() -> Plan:
     plan.test([(1, 0, 1), (2, 0, 1), (3, 0, 1), (4, 0, 1)], {0: np.arange(SIZE)}, stride=2)
     plan.rows[Section.SHAPES].append({"first_launch": 0, "launches": 2})
     row = {"weight": 0, "element_bytes": 4, "from_lanes": 4, "to_lanes": 8, "inner": 1}
-    plan.rows[Section.REBLOCKED].append({**row, "from_bytes": 4 * SIZE})
+    plan.rows[Section.MADE].append({**row, "from_bytes": 4 * SIZE})
     return plan
 
 
@@ -185,15 +185,23 @@ WRONG = [
     (Section.SHAPES, 0, {"launches": 0}),
     (Section.SHAPES, 0, {"launches": 1}),
     (Section.SHAPES, 0, {"launches": 2**32 - 1}),
-    (Section.REBLOCKED, 0, {"weight": 2}),
-    (Section.REBLOCKED, 0, {"element_bytes": 0}),
-    (Section.REBLOCKED, 0, {"element_bytes": 9}),
-    (Section.REBLOCKED, 0, {"from_lanes": 0}),
-    (Section.REBLOCKED, 0, {"to_lanes": 0}),
-    (Section.REBLOCKED, 0, {"to_lanes": 7}),
-    (Section.REBLOCKED, 0, {"inner": 2**63}),
-    (Section.REBLOCKED, 0, {"from_bytes": 2**40}),
-    (Section.REBLOCKED, 0, {"from_bytes": 100}),
+    (Section.MADE, 0, {"weight": 2}),
+    (Section.MADE, 0, {"element_bytes": 0}),
+    (Section.MADE, 0, {"element_bytes": 9}),
+    (Section.MADE, 0, {"from_lanes": 0}),
+    (Section.MADE, 0, {"to_lanes": 0}),
+    (Section.MADE, 0, {"to_lanes": 7}),
+    (Section.MADE, 0, {"inner": 2**63}),
+    (Section.MADE, 0, {"from_bytes": 2**40}),
+    (Section.MADE, 0, {"from_bytes": 100}),
+    (Section.MADE, 0, {"form": 3}),
+    (Section.MADE, 0, {"form": 1, "element_bytes": 8}),
+    (Section.MADE, 0, {"form": 1, "from_bytes": 4 * SIZE + 4}),
+    (Section.MADE, 0, {"form": 2, "axes": 0, "steps": 128}),
+    (Section.MADE, 0, {"form": 2, "axes": 4, "steps": 128}),
+    (Section.MADE, 0, {"form": 2, "axes": 3, "steps": 0}),
+    (Section.MADE, 0, {"form": 2, "axes": 3, "steps": 132}),
+    (Section.MADE, 0, {"form": 2, "axes": 3, "steps": 2**40}),
     (Section.PICTURES, 0, {"input": 4}),
     (Section.PICTURES, 0, {"input": 1}),
     (Section.PICTURES, 0, {"format": 6}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +19,11 @@ from ...ir.results import outputs_of_indices, parse_boxes
 from ...ir.rewriter import op_name
 from ...ir.signatures import bindings_of
 from ...ir.units import bytes_text
-from ...module.standalone.format import write_weights
+from ...module.standalone.format import WrittenWeights, write_weights
 from ...module.standalone.link import Functions, link_library
 from ...module.standalone.pictures import CPU_PICTURE, make_picture
-from ...module.standalone.plan import Boxes, Plan, encode
+from ...module.standalone.plan import Boxes, Made, Plan, encode
+from ...module.standalone.small_weights import smaller
 from ...module.storage_summary import counts, storage_summary
 from ...module.weights import content_digest
 from ...runtime.json_types import JsonObject
@@ -209,7 +211,7 @@ def write_library(job: Compilation) -> None:
         file = Path(folder) / "weights"
         arrays, names = _shared(plan, fallback)
         # There is a file only where there are weights.
-        written = write_weights(file, arrays)
+        written = _write_weights(file, arrays, names, [plan, fallback], job.options.weights)
         content = encode(plan, written)
         kernels = None
         if fallback is not None:
@@ -220,6 +222,32 @@ def write_library(job: Compilation) -> None:
         weights = file if file.exists() else None
         embed = weights is None or weights.stat().st_size <= job.options.embed_limit_bytes
         link_library(content, weights, _host(job), job.output, embed=embed, functions=kernels)
+
+
+def _write_weights(
+    file: Path,
+    arrays: dict[str, np.ndarray],
+    names: dict[str, str],
+    plans: Sequence[Plan | None],
+    kind: str | None,
+) -> WrittenWeights:
+    """Write weights as ``kind`` where they can be, and tell the plans how theirs are made."""
+    small = {n: found for n, array in arrays.items() if (found := smaller(array, kind))}
+    content: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        content[name] = small[name].stored if name in small else array
+        if name in small and (steps := small[name].steps) is not None:
+            content[f"{name}:steps"] = steps
+    written = write_weights(file, content)
+    for plan in filter(None, plans):
+        for name, array in plan.weights.items():
+            stored = names.get(name, name) if plan is plans[-1] else name
+            if stored in small:
+                found, at = small[stored], written.offsets.get(f"{stored}:steps", 0)
+                plan.made[name] = Made(found.stored, found.form, found.axes, at)
+            elif arrays[stored].shape != array.shape:
+                plan.made[name] = Made(arrays[stored])
+    return written
 
 
 def _on_cpu(job: Compilation) -> Compilation:
@@ -253,8 +281,6 @@ def _shared(plan: Plan, fallback: Plan | None) -> tuple[dict[str, np.ndarray], d
         found = stored.get(digest)
         if found is None:
             found = next((n for n in alike[_but_blocks(array)] if _same(arrays[n], array)), None)
-            if found is not None:
-                fallback.reblocked[name] = arrays[found]
         if found is None:
             found = stored[digest] = f"cpu:{name}"
             arrays[found] = array

@@ -35,6 +35,7 @@ from .format import (
 )
 from .pictures import Picture
 from .shorter import shorter
+from .small_weights import Form
 
 _STORED = ("int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32")
 #: Channel types of OpenCL's images from `CL_SIGNED_INT8` to `CL_FLOAT`, by the elements' dtype.
@@ -148,6 +149,16 @@ class MachineCode:
     feature: str = ""
 
 
+@dataclass(frozen=True)
+class Made:
+    """What the file has of a weight: the same numbers in other blocks, or in fewer bits."""
+
+    stored: np.ndarray
+    form: Form = Form.AS_THEY_ARE
+    axes: int = 0  #: `Axes`, with steps.
+    steps: int = 0  #: Where they are, from the weights' begin.
+
+
 @dataclass
 class Plan:
     """All that a library needs besides the weights' bytes."""
@@ -159,8 +170,8 @@ class Plan:
     #: Weights that are read, with their tensors, in the order of the file.
     weights: dict[str, np.ndarray] = field(default_factory=dict)
     weight_tensors: dict[str, PlanTensor] = field(default_factory=dict)
-    #: Those that another plan's file has in other blocks: made of that one's.
-    reblocked: dict[str, np.ndarray] = field(default_factory=dict)
+    #: Those that the file has otherwise: made when an instance is.
+    made: dict[str, Made] = field(default_factory=dict)
     #: OpenCL C of each kernel.
     sources: dict[str, str] = field(default_factory=dict)
     #: Of OpenCL; of kernels that are functions, what the processor must have.
@@ -214,12 +225,11 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
         row |= {"offset": weights.offsets[name], "bytes": plan.weights[name].nbytes}
         rows[Section.WEIGHTS].append(row)
     for number, (name, array) in enumerate(plan.weights.items()):
-        if name in plan.reblocked:
-            stored = plan.reblocked[name]
-            row = {"weight": number, "element_bytes": array.itemsize}
-            row |= {"from_lanes": stored.shape[-1], "to_lanes": array.shape[-1]}
-            row |= {"inner": prod(array.shape[1:-1]), "from_bytes": stored.nbytes}
-            rows[Section.REBLOCKED].append(row)
+        if (made := plan.made.get(name)) is not None:
+            row = {"weight": number, "element_bytes": array.itemsize, "steps": made.steps}
+            row |= {"from_lanes": made.stored.shape[-1], "to_lanes": array.shape[-1]}
+            row |= {"inner": prod(array.shape[1:-1]), "from_bytes": made.stored.nbytes}
+            rows[Section.MADE].append(row | {"form": made.form, "axes": made.axes})
     for launch in plan.launches:
         rows[Section.LAUNCHES].append(
             {
