@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../opencl/half.h"
 #include "model.h"
 
 // Leaves NULL where the driver fails.
@@ -78,8 +79,38 @@ static tvmflow_status upload_as_it_is(tvmflow_model* m, const tf_weight* w) {
   return status;
 }
 
-// The bytes of a weight in other blocks than the file has; to be freed.
-static uint8_t* reblock(const tvmflow_model* m, const tf_weight* w, const tf_reblocked* r) {
+// Numbers that lie side by side in the file, from number k of the axis on.
+static void expand(const tvmflow_model* m, const tf_made* r, uint64_t k, const uint8_t* from,
+                   uint64_t count, uint8_t* to) {
+  const size_t element = r->element_bytes;
+  if (r->form == TF_AS_IT_IS) {
+    memcpy(to, from, count * element);
+    return;
+  }
+  // They begin at a multiple of 128 bytes.
+  const float* const steps = (const float*)(const void*)(m->weights.data + r->steps);
+  for (uint64_t i = 0; i < count; ++i, ++k, to += element) {
+    float value;
+    if (r->form == TF_HALVES) {
+      uint16_t half;
+      memcpy(&half, from + i * sizeof(half), sizeof(half));
+      value = FromHalf(half);
+    } else {
+      value = (float)(int8_t)from[i] * steps[r->axes == 3   ? k
+                                             : r->axes == 2 ? k % r->from_lanes
+                                                            : k / r->from_lanes];
+    }
+    if (element == sizeof(value)) {
+      memcpy(to, &value, sizeof(value));
+    } else {
+      const uint16_t half = ToHalf(value);
+      memcpy(to, &half, sizeof(half));
+    }
+  }
+}
+
+// The bytes of a weight that the file has in other blocks, or in fewer bits; to be freed.
+static uint8_t* make(const tvmflow_model* m, const tf_weight* w, const tf_made* r) {
   uint8_t* const data = calloc(1, w->bytes);
   if (!data) return NULL;
   const uint64_t from_lanes = r->from_lanes, to_lanes = r->to_lanes;
@@ -89,8 +120,8 @@ static uint8_t* reblock(const tvmflow_model* m, const tf_weight* w, const tf_reb
     together = rest;
     rest = next;
   }
-  const size_t element = r->element_bytes, run = (size_t)together * element;
-  const uint64_t there = r->from_bytes / (r->inner * element);
+  const size_t stored = tf_stored_bytes(r), run = (size_t)together * r->element_bytes;
+  const uint64_t there = r->from_bytes / (r->inner * stored);
   const uint8_t* const source = m->weights.data + w->offset;
   uint8_t* to = data;
   // Lanes beyond the last number are zeros in both.
@@ -98,14 +129,14 @@ static uint8_t* reblock(const tvmflow_model* m, const tf_weight* w, const tf_reb
     for (uint64_t i = 0; i < r->inner; ++i)
       for (uint64_t k = first; k < first + to_lanes; k += together, to += run)
         if (k < there)
-          memcpy(to,
-                 source + ((k / from_lanes * r->inner + i) * from_lanes + k % from_lanes) * element,
-                 run);
+          expand(m, r, k,
+                 source + ((k / from_lanes * r->inner + i) * from_lanes + k % from_lanes) * stored,
+                 together, to);
   return data;
 }
 
 // The transforms of windows of a weight that the file has as it is; to be freed.
-static uint8_t* transform(const tvmflow_model* m, const tf_weight* w, const tf_reblocked* r,
+static uint8_t* transform(const tvmflow_model* m, const tf_weight* w, const tf_made* r,
                           const tf_transformed* t) {
   float* const data = calloc(1, w->bytes);
   if (!data) return NULL;
@@ -134,10 +165,9 @@ static uint8_t* transform(const tvmflow_model* m, const tf_weight* w, const tf_r
   return (uint8_t*)data;
 }
 
-static tvmflow_status upload_reblocked(tvmflow_model* m, const tf_weight* w,
-                                       const tf_reblocked* r) {
+static tvmflow_status upload_made(tvmflow_model* m, const tf_weight* w, const tf_made* r) {
   const tf_transformed* const t = tf_transforming(&m->plan, r);
-  uint8_t* const data = t ? transform(m, w, r, t) : reblock(m, w, r);
+  uint8_t* const data = t ? transform(m, w, r, t) : make(m, w, r);
   const tvmflow_status status =
       data ? upload(m, w, data)
            : tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for weight '%s'.",
@@ -154,8 +184,8 @@ tvmflow_status tf_memory_create(tvmflow_model* m) {
     return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for %u allocations.", count);
   for (uint32_t i = 0; i < tf_count(&m->plan, TF_WEIGHTS); ++i) {
     const tf_weight* const w = &m->plan.weights[i];
-    const tf_reblocked* const r = tf_reblocking(&m->plan, i);
-    const tvmflow_status status = r             ? upload_reblocked(m, w, r)
+    const tf_made* const r = tf_making(&m->plan, i);
+    const tvmflow_status status = r             ? upload_made(m, w, r)
                                   : share(m, w) ? TVMFLOW_OK
                                                 : upload_as_it_is(m, w);
     if (status) return status;

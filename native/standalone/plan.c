@@ -88,40 +88,47 @@ static bool weight_is_right(const tf_plan* p, uint32_t index) {
     return false;
   for (uint32_t i = 0; i < index; ++i)
     if (p->weights[i].allocation == w->allocation) return false;
-  const tf_reblocked* const r = tf_reblocking(p, index);
+  const tf_made* const r = tf_making(p, index);
   return w->offset >= sizeof(tf_weights_header) && w->offset % 128 == 0 &&
          is_range(w->offset, r ? r->from_bytes : w->bytes, p->header->weight_bytes);
 }
 
-const tf_reblocked* tf_reblocking(const tf_plan* plan, uint32_t weight) {
-  for (uint32_t i = 0; i < tf_count(plan, TF_REBLOCKED); ++i)
-    if (plan->reblocked[i].weight == weight) return &plan->reblocked[i];
+const tf_made* tf_making(const tf_plan* plan, uint32_t weight) {
+  for (uint32_t i = 0; i < tf_count(plan, TF_MADE); ++i)
+    if (plan->made[i].weight == weight) return &plan->made[i];
   return NULL;
 }
 
-static bool reblocked_is_right(const tf_plan* p, const tf_reblocked* r) {
-  if (r->weight >= tf_count(p, TF_WEIGHTS) || r->element_bytes == 0 || r->element_bytes > 8)
+static bool made_is_right(const tf_plan* p, const tf_made* r) {
+  if (r->weight >= tf_count(p, TF_WEIGHTS) || r->element_bytes == 0 || r->element_bytes > 8 ||
+      r->form > TF_STEPS ||
+      (r->form != TF_AS_IT_IS && r->element_bytes != 4 && r->element_bytes != 2))
     return false;
-  const uint64_t from = product(r->inner, r->from_lanes, r->element_bytes);
+  const uint64_t from = product(r->inner, r->from_lanes, tf_stored_bytes(r));
   const uint64_t to = product(r->inner, r->to_lanes, r->element_bytes);
   if (from == 0 || to == 0 || from == MAX_BYTES || to == MAX_BYTES) return false;
-  return r->from_bytes < MAX_BYTES && r->from_bytes % from == 0 &&
-         p->weights[r->weight].bytes % to == 0;
+  if (r->from_bytes >= MAX_BYTES || r->from_bytes % from || p->weights[r->weight].bytes % to)
+    return false;
+  if (r->form != TF_STEPS) return true;
+  const uint64_t steps = product(r->axes & 1 ? r->from_bytes / from : 1,
+                                 r->axes & 2 ? r->from_lanes : 1, sizeof(float));
+  return r->axes >= 1 && r->axes <= 3 && r->steps % 128 == 0 &&
+         r->steps >= sizeof(tf_weights_header) &&
+         is_range(r->steps, steps, p->header->weight_bytes);
 }
 
-const tf_transformed* tf_transforming(const tf_plan* plan, const tf_reblocked* reblocked) {
+const tf_transformed* tf_transforming(const tf_plan* plan, const tf_made* made) {
   for (uint32_t i = 0; i < tf_count(plan, TF_TRANSFORMED); ++i)
-    if (plan->transformed[i].reblocked == reblocked - plan->reblocked) return &plan->transformed[i];
+    if (plan->transformed[i].made == made - plan->made) return &plan->transformed[i];
   return NULL;
 }
 
 static bool transformed_is_right(const tf_plan* p, const tf_transformed* t) {
-  if (t->reblocked >= tf_count(p, TF_REBLOCKED) || t->side == 0 || t->side > TF_MOST_ROWS)
-    return false;
-  const tf_reblocked* const r = &p->reblocked[t->reblocked];
+  if (t->made >= tf_count(p, TF_MADE) || t->side == 0 || t->side > TF_MOST_ROWS) return false;
+  const tf_made* const r = &p->made[t->made];
   const uint64_t from = product(r->inner, r->from_lanes, 9 * sizeof(float));
   const uint64_t to = product(r->inner, r->to_lanes, t->side * t->side * sizeof(float));
-  return r->element_bytes == sizeof(float) && r->from_bytes % from == 0 &&
+  return r->form == TF_AS_IT_IS && r->element_bytes == sizeof(float) && r->from_bytes % from == 0 &&
          p->weights[r->weight].bytes % to == 0;
 }
 
@@ -283,7 +290,7 @@ static const char* fault(tf_plan* plan) {
     return "the weights' size is wrong";
   if (!tf_count(plan, TF_LAUNCHES) || !tf_count(plan, TF_OUTPUTS)) return "it does nothing";
   ALL(TF_ALLOCATIONS, allocation_is_right(&plan->allocations[i]));
-  ALL(TF_REBLOCKED, reblocked_is_right(plan, &plan->reblocked[i]));
+  ALL(TF_MADE, made_is_right(plan, &plan->made[i]));
   ALL(TF_TRANSFORMED, transformed_is_right(plan, &plan->transformed[i]));
   ALL(TF_WEIGHTS, weight_is_right(plan, i));
   if (!programs_are_right(plan)) return "a record of section TF_PROGRAMS is wrong";

@@ -37,7 +37,7 @@
   ROW(TF_TEST_OUTPUTS, tf_test_output, test_outputs)                                               \
   ROW(TF_TEST_VALUES, double, test_values)                                                         \
   ROW(TF_SHAPES, tf_shape, shapes) /* none: one shape, with all launches */                        \
-  ROW(TF_REBLOCKED, tf_reblocked, reblocked)                                                       \
+  ROW(TF_MADE, tf_made, made)                                                                      \
   ROW(TF_PICTURES, tf_picture, pictures)                                                           \
   ROW(TF_BOXES, tf_boxes, boxes)                                                                   \
   ROW(TF_TRANSFORMED, tf_transformed, transformed)                                                 \
@@ -98,24 +98,32 @@ typedef struct tf_weight {
   uint64_t bytes;       // as in the allocation
 } tf_weight;
 
-// A weight that is made when the instance is: another plan's weight has the same numbers in other
-// blocks.  `offset` of the weight is where that one begins, `bytes` are those that are made.
-// Number k of an axis stands at block k / lanes, lane k % lanes: [blocks][inner][lanes].
-typedef struct tf_reblocked {
+// How a weight's numbers are in the file: of halves and of signed bytes floats are made, or halves.
+typedef enum tf_form { TF_AS_IT_IS = 0, TF_HALVES = 1, TF_STEPS = 2 } tf_form;
+
+// A weight that is made when the instance is: the file has the same numbers in other blocks, as
+// another plan's weight, or in fewer bits.  `offset` of the weight is where they begin, `bytes` are
+// those that are made.
+// Number k of an axis stands at block k / lanes, lane k % lanes: [blocks][inner][lanes].  Of
+// TF_STEPS it is a multiple of a float: of its block's, its lane's, or its own one.
+typedef struct tf_made {
   uint32_t weight;
-  uint32_t element_bytes;
-  uint32_t from_lanes;  // in the file
+  uint32_t element_bytes;  // that are made
+  uint32_t from_lanes;     // in the file
   uint32_t to_lanes;
   uint64_t inner;
   uint64_t from_bytes;  // in the file
-} tf_reblocked;
+  uint32_t form;        // tf_form
+  uint32_t axes;        // 1: steps of the blocks, 2: of the lanes, 3: of each number k
+  uint64_t steps;       // where they are, from the weights' begin
+} tf_made;
 
-// A re-blocked weight that has planes of the transforms of another one's windows of 3 x 3, in
-// Winograd's algorithm: [blocks][inner][3][3][lanes] becomes [side][side][blocks][inner][lanes], of
+// A weight of Winograd's algorithm that is made of another one's windows of 3 x 3, which the file
+// has as they are: [blocks][inner][3][3][lanes] becomes [side][side][blocks][inner][lanes], of
 // float.  Plane p, q has the sum of rows[p][y] * rows[q][x] * window[y][x] over y and x.
 enum { TF_MOST_ROWS = 6 };
 typedef struct tf_transformed {
-  uint32_t reblocked;
+  uint32_t made;
   uint32_t side;  // rows
   double rows[TF_MOST_ROWS][3];
 } tf_transformed;
@@ -277,9 +285,13 @@ tvmflow_status tf_plan_open(tf_plan* plan, const void* data, size_t bytes, tf_me
 uint32_t tf_dtype_bytes(uint32_t dtype);
 uint32_t tf_texel_bytes(uint32_t channel_type);
 
-// How a weight is made of another plan's; NULL where it is in the file as it is.
-const tf_reblocked* tf_reblocking(const tf_plan* plan, uint32_t weight);
-const tf_transformed* tf_transforming(const tf_plan* plan, const tf_reblocked* reblocked);
+// How a weight is made; NULL where it is in the file as it is.
+const tf_made* tf_making(const tf_plan* plan, uint32_t weight);
+const tf_transformed* tf_transforming(const tf_plan* plan, const tf_made* made);
+// Bytes of a number in the file.
+static inline uint32_t tf_stored_bytes(const tf_made* made) {
+  return made->form == TF_HALVES ? 2 : made->form == TF_STEPS ? 1 : made->element_bytes;
+}
 
 // Pixels of a side of pictures and inputs, at most: offsets in them have 32 bits.
 #define TF_LARGEST_PICTURE 32767

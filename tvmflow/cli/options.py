@@ -30,6 +30,7 @@ from ..devices.choices import (
     STANDALONE,
     STORAGES,
     TARGETS,
+    WEIGHTS,
 )
 from ..devices.host import HOSTS
 from ..devices.presets import PRESETS
@@ -257,6 +258,13 @@ SHARED: dict[str, Any] = {
         words(*BACKENDS),
         "What runs a standalone library that has kernels for both; auto: the CPU where no device's "
         "OpenCL can be used.",
+    ],
+    "weights": Annotated[
+        str | None,
+        words(*WEIGHTS),
+        "Store the large weights of a standalone library in 16 or 8 bits, of which those that "
+        "kernels read are made when a model is created; verify and the self-test compare with "
+        "weights that are rounded so.",
     ],
     "embed_limit": Annotated[
         int,

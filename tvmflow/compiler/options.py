@@ -19,6 +19,7 @@ from ..devices.choices import (
     KEPT_FORMS,
     STANDALONE,
     TVM,
+    WEIGHTS,
 )
 from ..devices.host import Host
 from ..devices.target import TargetSpec, check_choice, with_dtype, with_storage
@@ -258,6 +259,11 @@ class CompileOptions:
     #: host's architecture, of `tvmflow.devices.target.LEVELS`.  By default this machine's, and
     #: x86-64-v3 or armv8-a of another host.
     cpu: str | None = None
+    #: ``fp16`` or ``int8``: a standalone library stores its large weights in 16 or 8 bits, and
+    #: makes of them what kernels read when a model is created.  They are rounded to what these
+    #: hold, by output channel for ``int8`` (docs/standalone.md).  Convolutions are then direct
+    #: where `algorithms` does not say otherwise.
+    weights: str | None = None
     #: Weights of more than this total travel in a file beside the module.
     embed_limit_bytes: int = EMBED_LIMIT_BYTES
 
@@ -316,6 +322,15 @@ class CompileOptions:
                 "libraries have them.",
                 remedy="Use `format=standalone` (--standalone), or leave `image_inputs` out.",
             )
+        if self.weights is not None:
+            check_choice("weights", self.weights, WEIGHTS)
+            if self.format != STANDALONE:
+                raise TargetError(
+                    f"Weights stored as {self.weights} were asked for in the format {self.format}; "
+                    "standalone libraries can store them so.",
+                    remedy="Use `format=standalone` (--standalone), or leave `weights` out; "
+                    "`dtype=fp16` stores them in 16 bits in every format.",
+                )
         if self.fallback is not None:
             check_choice("fallback", self.fallback, FALLBACKS)
             if self.format != STANDALONE or spec.kind != "opencl":

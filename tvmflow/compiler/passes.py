@@ -26,7 +26,7 @@ from ..codegen.tir_pipeline import stages as tir_stages
 from ..devices.target import TargetSpec
 from ..errors import CompileError, TvmflowError
 from ..frontend import ImportedModel, load_model
-from ..frontend.results import with_results
+from ..frontend.changes import changed_model
 from ..frontend.source import open_model
 from ..graph.attention import fuse_attention
 from ..graph.cuda_graph import CaptureGraph, StageBoundary
@@ -67,7 +67,7 @@ WEIGHTS = "tvmflow.weights"
 def import_model(job: Compilation) -> None:
     """ONNX to Relax, with static shapes and constant weights."""
     options = job.options
-    source = job.parsed or with_results(open_model(job.source), options.results)
+    source = job.parsed or changed_model(open_model(job.source), options.results, options.weights)
     job.model = load_model(
         source, options.static_shapes or None, bounds=options.bounds,
         has_machine=not (job.standalone or options.cuda_graph),
@@ -245,6 +245,7 @@ def change_layouts(job: Compilation, mod: IRModule) -> IRModule:
             aliases=aliases_of(job),
             half=job.half,
             measured=measured_algorithms(journals, job),
+            direct=options.weights is not None,
         )
         mod = layouts.run()
     job.choices = layouts.choices

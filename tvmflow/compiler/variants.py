@@ -21,8 +21,8 @@ from tvm.ir import GlobalVar
 from ..devices.target import TargetSpec
 from ..errors import CompileError, ShapeError
 from ..frontend.batch import BatchProof, prove_independence
+from ..frontend.changes import changed_model
 from ..frontend.load import expand_shapes
-from ..frontend.results import with_results
 from ..frontend.source import Source, open_model
 from ..frontend.variants import Expansion, is_open
 from ..graph.memory import shared_rooms
@@ -55,7 +55,7 @@ def expand_variants(job: Compilation) -> list[Compilation]:
     options = job.options
     if not is_open(options.shapes, options.at):
         return []
-    source = with_results(open_model(job.source), options.results)
+    source = changed_model(open_model(job.source), options.results, options.weights)
     expansion = expand_shapes(source, options.shapes, options.extents_by_input)
     if len(expansion.variants) == 1:
         job.options = replace(options, shapes=dict(expansion.variants[0]), at={})

@@ -23,6 +23,8 @@ TVM, STANDALONE = "tvm", "standalone"
 FORMATS = (TVM, STANDALONE)
 #: What a standalone library for OpenCL can have besides.
 FALLBACKS = ("cpu",)
+#: What it can store its weights as.
+WEIGHTS = ("fp16", "int8")
 #: What runs a standalone library, by the codes of `tvmflow_backend`.
 BACKENDS = ("auto", "opencl", "cpu")
 #: Weights above this many bytes travel beside the module: most file systems, app stores

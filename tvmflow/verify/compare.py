@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
 
     from ..frontend.source import Source
+    from ..runtime.json_types import JsonMapping
 
     Arrays = Mapping[str, np.ndarray]
 
@@ -128,7 +129,7 @@ def verify(
     values = dict(inputs) if inputs is not None else random_inputs(module, seed)
     logical = all_to_logical(module.inputs, values)
     names = [info.name for info in module.outputs]
-    wanted = module.metadata.get("options", {}).get("results")
+    wanted = module.metadata.get("options", {})
     reference, name = run_reference(model, logical, names, wanted)
     results = {
         key: np.asarray(result)
@@ -149,7 +150,7 @@ def verify(
     )
     found = [disagreement(key, result, reference[key]) for key, result in results.items()]
     if any(found):
-        found.append(origin(model, logical, half=half, results=wanted))
+        found.append(origin(model, logical, half=half, options=wanted))
     return Report(outputs, name, tuple(filter(None, found)), undecided)
 
 
@@ -167,42 +168,44 @@ def _compare_all(
     return tuple(compare(k, result, reference[k], allowed[k]) for k, result in results.items())
 
 
-def _opened(model: Path | onnx.ModelProto, results: Mapping[str, str] | None) -> Source:
-    """Open a model whose outputs are what `results` of the options says of them."""
-    from ..frontend.results import with_results
+def _opened(model: Path | onnx.ModelProto, options: JsonMapping) -> Source:
+    """Open a model with what a module's `results` and `weights` make of it."""
+    from ..frontend.changes import changed_model
     from ..frontend.source import open_model
 
-    return with_results(open_model(model), results)
+    return changed_model(open_model(model), options.get("results"), options.get("weights"))
 
 
-def _read(
-    path: Path, results: Mapping[str, str] | None, *, external: bool = False
-) -> onnx.ModelProto:
+def _read(path: Path, options: JsonMapping, *, external: bool = False) -> onnx.ModelProto:
     """Read such a model with its large weights, and those in files of their own if asked for."""
     import onnx
 
-    return _opened(onnx.load(path, load_external_data=external), results).model
+    # Those in files are rounded, too.
+    external = external or bool(options.get("weights"))
+    return _opened(onnx.load(path, load_external_data=external), options).model
 
 
 def run_reference(
     model: str | os.PathLike[str],
     inputs: Arrays,
     outputs: list[str],
-    results: Mapping[str, str] | None = None,
+    options: JsonMapping | None = None,
 ) -> tuple[dict[str, np.ndarray], str]:
     """Run an ONNX file with ONNX Runtime on the CPU, or with ONNX's evaluator.
 
-    Inputs are arrays by name, outputs the names of those wanted, which are what ``results`` of the
-    options says of them.  Returns these by name, and name and version of the reference.  Raises
-    what `verify` raises.
+    Inputs are arrays by name, outputs the names of those wanted; the model is what `results` and
+    `weights` of the options make of it.  Returns the outputs by name, and name and version of the
+    reference.  Raises what `verify` raises.
     """
+    options = options or {}
     path = Path(model)
     if not path.is_file():
         found = "it is a folder" if path.is_dir() else "there is no such file"
         raise ModelError(f"Reading the model {path} failed: {found}.", remedy="Check the name.")
     from ..frontend.source import check_external_files
 
-    source = _opened(path, results)
+    is_changed = bool(options.get("results") or options.get("weights"))
+    source = _opened(path, options)
     check_external_files(source)
     if has_custom_operators(source.model):
         import onnx
@@ -211,16 +214,18 @@ def run_reference(
         name = f"ONNX {onnx.__version__}'s reference evaluator"
         session = _attempt(
             f"Loading {path} in {name}",
-            lambda: _evaluator(inline_local_functions(_read(path, results, external=True))),
+            lambda: _evaluator(inline_local_functions(_read(path, options, external=True))),
         )
         known: Sequence[list[str]] = session.input_names, session.output_names
     else:
-        session = _open_session(path, _read(path, results) if results else None)
+        session = _open_session(path, _read(path, options) if is_changed else None)
         import onnxruntime
 
         name = f"ONNX Runtime {onnxruntime.__version__}"
         nodes = session.get_inputs(), session.get_outputs()
         known = [[node.name for node in each] for each in nodes]
+    if kind := options.get("weights"):
+        name += f" with weights rounded to {kind}"
     _check_names("input", list(inputs), known[0], path)
     _check_names("output", outputs, known[1], path)
     with np.errstate(all="ignore"):  # NaN and infinity are results like others
@@ -345,7 +350,7 @@ def origin(
     inputs: Arrays,
     *,
     half: bool,
-    results: Mapping[str, str] | None = None,
+    options: JsonMapping | None = None,
 ) -> str | None:
     """Say which node of an ONNX file yields NaN or an infinity first, in the reference.
 
@@ -356,7 +361,7 @@ def origin(
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             return f"Input {name!r} has NaN or infinity."
     try:
-        found = _every_result(Path(model), inputs, results)
+        found = _every_result(Path(model), inputs, options or {})
     except Exception:  # noqa: BLE001 (another comparison stands already; this only explains it)
         return None
     for node, name, array in found:
@@ -374,14 +379,14 @@ def origin(
 
 
 def _every_result(
-    path: Path, inputs: Arrays, results: Mapping[str, str] | None
+    path: Path, inputs: Arrays, options: JsonMapping
 ) -> list[tuple[onnx.NodeProto, str, np.ndarray]]:
     """Run a model with the reference; return all nodes' floats in the order of the nodes."""
     import onnx
 
-    loaded = _read(path, results)
+    loaded = _read(path, options)
     if has_custom_operators(loaded):
-        evaluator = _evaluator(_read(path, results, external=True))
+        evaluator = _evaluator(_read(path, options, external=True))
         with np.errstate(all="ignore"):
             arrays = evaluator.run(None, dict(inputs), intermediate=True)
     else:
@@ -405,7 +410,7 @@ def _with_noise(
     reference: Arrays,
     allowed: dict[str, Tolerance],
     half: bool,
-    results: Mapping[str, str] | None,
+    options: JsonMapping,
 ) -> tuple[dict[str, Tolerance], dict[str, float]]:
     """Return the tolerances of outputs, wider by what ONNX Runtime's own results differ, and that.
 
@@ -421,13 +426,13 @@ def _with_noise(
     """
     from ..frontend.nested import all_nodes
 
-    source = _opened(path, results).model
+    source = _opened(path, options).model
     if has_custom_operators(source):
         return allowed, {}
     names = {node.op_type for node in all_nodes(source.graph.node)}
     # Quantized networks round to integers inside.
     rounds = any(n in ("QuantizeLinear", "DynamicQuantizeLinear") or "QLinear" in n for n in names)
-    differs = _noise(path, inputs, list(reference), half and not rounds, results)
+    differs = _noise(path, inputs, list(reference), half and not rounds, options)
     if rounds:
         steps = {key: step_of(source, key) for key in allowed}
         wider = {k: widened(t, reference[k], differs[k], steps[k]) for k, t in allowed.items()}
@@ -457,7 +462,7 @@ def _noise(
     inputs: Arrays,
     outputs: Sequence[str],
     half: bool,
-    results: Mapping[str, str] | None,
+    options: JsonMapping,
 ) -> dict[str, float]:
     """Return the largest difference between ONNX Runtime's results, by output."""
     import onnx
@@ -466,7 +471,7 @@ def _noise(
     from ..frontend.nested import all_nodes
 
     rng = np.random.default_rng(0)
-    model = _read(path, results)
+    model = _read(path, options)
     shaping = (n for n in all_nodes(model.graph.node) if n.op_type in _SHAPING)
     fixed = {name for node in shaping for name in node.input} | _of_integers(model)
     moving = [

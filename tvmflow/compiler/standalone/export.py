@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,10 +21,11 @@ from ...ir.results import outputs_of_indices, parse_boxes
 from ...ir.rewriter import op_name
 from ...ir.signatures import bindings_of
 from ...ir.units import bytes_text
-from ...module.standalone.format import write_weights
+from ...module.standalone.format import WrittenWeights, write_weights
 from ...module.standalone.link import Functions, link_library
 from ...module.standalone.pictures import CPU_PICTURE, make_picture
-from ...module.standalone.plan import Boxes, Plan, encode
+from ...module.standalone.plan import Boxes, Made, Plan, encode
+from ...module.standalone.small_weights import SmallWeight, smaller
 from ...module.storage_summary import counts, storage_summary
 from ...module.weights import content_digest
 from ...runtime.json_types import JsonObject
@@ -211,9 +212,16 @@ def write_library(job: Compilation) -> None:
     fallback = None if job.options.fallback is None else make_plan(_on_cpu(job))
     with tempfile.TemporaryDirectory(prefix="weights-", dir=job.output.parent) as folder:
         file = Path(folder) / "weights"
-        arrays, names = _shared(plan, fallback)
+        small = _small(plan.weights, job.options.weights)
+        arrays, names = _shared(plan, fallback, small)
+        small |= _small(
+            {n: a for n, a in arrays.items() if n not in plan.weights}, job.options.weights
+        )
         # There is a file only where there are weights.
-        written = write_weights(file, arrays)
+        written = _write_weights(file, arrays, small)
+        _make_of_small(plan, {}, small, written)
+        if fallback is not None:
+            _make_of_small(fallback, names, small, written)
         content = encode(plan, written)
         kernels = None
         if fallback is not None:
@@ -224,6 +232,43 @@ def write_library(job: Compilation) -> None:
         weights = file if file.exists() else None
         embed = weights is None or weights.stat().st_size <= job.options.embed_limit_bytes
         link_library(content, weights, _host(job), job.output, embed=embed, functions=kernels)
+
+
+def _small(weights: Mapping[str, np.ndarray], kind: str | None) -> dict[str, SmallWeight]:
+    """Those weights that can be stored as ``kind``."""
+    return {n: found for n, array in weights.items() if (found := smaller(array, kind))}
+
+
+def _write_weights(
+    file: Path, arrays: Mapping[str, np.ndarray], small: Mapping[str, SmallWeight]
+) -> WrittenWeights:
+    """Write weights, in fewer bits where they are ``small``, with their steps behind them."""
+    content: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        content[name] = small[name].stored if name in small else array
+        if name in small and (steps := small[name].steps) is not None:
+            content[_steps_of(name)] = steps
+    return write_weights(file, content)
+
+
+def _make_of_small(
+    plan: Plan, names: Mapping[str, str], small: Mapping[str, SmallWeight], written: WrittenWeights
+) -> None:
+    """Tell a plan how its weights are made of ``small`` ones; ``names`` are those in the file."""
+    for name in plan.weights:
+        stored = names.get(name, name)
+        if (found := small.get(stored)) is None:
+            continue
+        # Of equal content, whatever its shape, blocks are the file's.
+        known = plan.made.get(name)
+        plan.made[name] = Made(
+            found.stored, found.stored.shape[-1] if known is None else known.lanes,
+            form=found.form, axes=found.axes, steps=written.offsets.get(_steps_of(stored), 0),
+        )  # fmt: skip
+
+
+def _steps_of(name: str) -> str:
+    return f"{name}:steps"
 
 
 def _on_cpu(job: Compilation) -> Compilation:
@@ -239,37 +284,42 @@ def _on_cpu(job: Compilation) -> Compilation:
     return other
 
 
-def _shared(plan: Plan, fallback: Plan | None) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def _shared(
+    plan: Plan, fallback: Plan | None, small: Mapping[str, SmallWeight]
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """The weights of both plans, and the names there of the fallback's.
 
     Those of equal content are there once, and so are those that only have other blocks, or that
-    only the fallback has in the form of Winograd's algorithm.
+    only the fallback has in the form of Winograd's algorithm.  Of those that are ``small`` in the
+    file, others are made in other blocks only: what would be transformed is stored by itself.
     """
     arrays = dict(plan.weights)
     if fallback is None:
         return arrays, {}
-    stored = {content_digest(array): name for name, array in arrays.items()}
+    stored = {(array.dtype, content_digest(array)): name for name, array in arrays.items()}
     alike, windows = defaultdict(list), defaultdict(list)
     for name, array in arrays.items():
-        for view in _views(array):
+        # Steps belong to a small one's own blocks and lanes.
+        for view in [array] if name in small else _views(array):
             alike[_but_blocks(view)].append((name, view))
-        if array.ndim == 5 and array.shape[2:4] == (TAPS, TAPS):
+        if name not in small and array.ndim == 5 and array.shape[2:4] == (TAPS, TAPS):
             windows[array.dtype, array.shape[1]].append(name)
     names = {}
     for name, array in fallback.weights.items():
-        digest = content_digest(array)
+        # Of another dtype, equal bytes may become others in fewer bits.
+        digest = array.dtype, content_digest(array)
         found = stored.get(digest)
         if found is None:
             pairs = ((n, v, view) for view in _views(array) for n, v in alike[_but_blocks(view)])
             same = next(((n, v) for n, v, view in pairs if _same(v, view)), None)
             if same is not None:
-                found, fallback.reblocked[name] = same
+                found, fallback.made[name] = same[0], Made(same[1], array.shape[-1])
         if found is None and array.ndim == 4 and (outputs := _TILES.get(array.shape[0])):
             of_windows = windows[array.dtype, array.shape[2]]
             found = next((n for n in of_windows if _is_transform(arrays[n], array, outputs)), None)
             if found is not None:
-                fallback.reblocked[name] = arrays[found]
-                fallback.transformed[name] = matrix_of_weights(outputs)
+                matrix = matrix_of_weights(outputs)
+                fallback.made[name] = Made(arrays[found], array.shape[-1], matrix)
         if found is None:
             found = stored[digest] = f"cpu:{name}"
             arrays[found] = array

@@ -24,6 +24,8 @@ import numpy as np
 import onnx
 
 from ...errors import TvmflowError
+from ...frontend.changes import changed_model
+from ...frontend.source import open_model
 from ...ir.tensors import TensorInfo
 from ...module.blocked_layout import all_to_logical, to_blocked
 from ...module.run_time_sizes import RunTimeSizes
@@ -116,12 +118,15 @@ def reference_outputs(
                 if not isinstance(path, (str, os.PathLike)):
                     path = Path(folder, "model.onnx")
                     onnx.save(job.source, path)
-                found, source = run_reference(path, logical, names, job.options.results)
+                found, source = run_reference(path, logical, names, vars(job.options))
                 return sizes.whole(found), source
         except (TvmflowError, ValueError) as error:
             logger.info("ONNX Runtime gives no reference for the self-test: %s", error)
     from ..pipeline import compile as compile_network
 
     kept = {name: getattr(job.options, name) for name in ("shapes", "bounds", "results")}
-    with compile_network(job.source, target="llvm", **kept) as module:
+    model = job.source
+    if job.options.weights is not None:
+        model = changed_model(open_model(model), None, job.options.weights).model
+    with compile_network(model, target="llvm", **kept) as module:
         return sizes.whole(dict(module(logical).items())), "tvmflow's llvm target"

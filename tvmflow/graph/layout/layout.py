@@ -67,6 +67,7 @@ class LayoutPass(Rewriter):
         aliases: Mapping[str, str] | None = None,
         half: bool = False,
         measured: Callable[[Convolution, bool], Measured | None] | None = None,
+        direct: bool = False,
     ):
         super().__init__(mod)
         self.interface = interface or BlockedInterface()
@@ -85,6 +86,8 @@ class LayoutPass(Rewriter):
         )
         #: Finds the fastest algorithm in journals: of a convolution, in 16 bits or not.
         self.measured = measured
+        #: Whether weights stay what they are, but for their layout, where nothing was asked for.
+        self.direct = direct
         self.choices: list[Choice] = []
         self.block = device.channel_block
         self.accumulate = accumulate
@@ -143,7 +146,8 @@ class LayoutPass(Rewriter):
 
     def algorithm(self, convolution: Convolution, dtype: np.dtype) -> str:
         """Choose an algorithm for the convolution that is being rewritten."""
-        asked, half = self.algorithms.get(self.node), self.half or dtype.itemsize == 2
+        half = self.half or dtype.itemsize == 2
+        asked = self.algorithms.get(self.node) or ("direct" if self.direct else None)
         known = self.measured(convolution, half) if self.measured is not None else None
         sums = self.accumulate == "fp16"
         device = self.device

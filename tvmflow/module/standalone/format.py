@@ -24,7 +24,7 @@ from ..weights import WeightStream
 PLAN_MAGIC = b"TVMFPLAN"
 WEIGHTS_MAGIC = b"TVMFWGTS"
 #: Of plans; one of version 1 lacks `Section.SHAPES`, and has one shape; one of version 2
-#: `Section.REBLOCKED`; one of version 3 `Section.PICTURES` and those behind it, and has its sources
+#: `Section.MADE`; one of version 3 `Section.PICTURES` and those behind it, and has its sources
 #: as one DEFLATE stream.
 VERSION = 4
 WEIGHTS_VERSION = 1
@@ -55,7 +55,7 @@ class Section(IntEnum):
     TEST_OUTPUTS = 13
     TEST_VALUES = 14
     SHAPES = 15
-    REBLOCKED = 16
+    MADE = 16
     PICTURES = 17
     BOXES = 18
     TRANSFORMED = 19
@@ -118,8 +118,9 @@ RECORDS: dict[Section, np.dtype] = {
     ),
     Section.TEST_VALUES: np.dtype(_F8),
     Section.SHAPES: _record(first_launch=_U4, launches=_U4),
-    Section.REBLOCKED: _record(
-        weight=_U4, element_bytes=_U4, from_lanes=_U4, to_lanes=_U4, inner=_U8, from_bytes=_U8
+    Section.MADE: _record(
+        weight=_U4, element_bytes=_U4, from_lanes=_U4, to_lanes=_U4, inner=_U8, from_bytes=_U8,
+        form=_U4, axes=_U4, steps=_U8,
     ),
     Section.PICTURES: _record(
         input=_U4, format=_U4, fit=_U4, rotation=_U4, width=_U4, height=_U4, program=_U4,
@@ -127,7 +128,7 @@ RECORDS: dict[Section, np.dtype] = {
         padding=_F4, scale=(_F4, 3), shift=(_F4, 3),
     ),
     Section.BOXES: _record(output=_U4, picture=_U4, form=_U4, unit=_U4),
-    Section.TRANSFORMED: _record(reblocked=_U4, side=_U4, rows=(_F8, 18)),
+    Section.TRANSFORMED: _record(made=_U4, side=_U4, rows=(_F8, 18)),
     Section.DIGESTS: np.dtype("V32"),
 }  # fmt: skip
 

@@ -35,6 +35,7 @@ from .format import (
 )
 from .pictures import Picture
 from .shorter import shorter
+from .small_weights import Form
 
 _STORED = ("int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32")
 #: Channel types of OpenCL's images from `CL_SIGNED_INT8` to `CL_FLOAT`, by the elements' dtype.
@@ -148,6 +149,21 @@ class MachineCode:
     feature: str = ""
 
 
+@dataclass(frozen=True)
+class Made:
+    """What the file has of a weight: the same numbers in other blocks, or in fewer bits.
+
+    Or windows as they are, of which Winograd's algorithm has the transforms.
+    """
+
+    stored: np.ndarray  #: ``[N', ..., c]``, as in the file; of windows ``[N', I, 3, 3, c]``.
+    lanes: int  #: Of a block that is made.
+    transform: np.ndarray | None = None  #: ``[a, 3]``, which both axes of windows meet.
+    form: Form = Form.AS_THEY_ARE
+    axes: int = 0  #: `Axes`, with steps.
+    steps: int = 0  #: Where they are, from the weights' begin.
+
+
 @dataclass
 class Plan:
     """All that a library needs besides the weights' bytes."""
@@ -159,10 +175,8 @@ class Plan:
     #: Weights that are read, with their tensors, in the order of the file.
     weights: dict[str, np.ndarray] = field(default_factory=dict)
     weight_tensors: dict[str, PlanTensor] = field(default_factory=dict)
-    #: Those that another plan's file has in other blocks: made of that one's.  And of these the
-    #: ones whose windows are transformed, with the matrix `[a, 3]` that both axes meet.
-    reblocked: dict[str, np.ndarray] = field(default_factory=dict)
-    transformed: dict[str, np.ndarray] = field(default_factory=dict)
+    #: Those that the file has otherwise: made when an instance is.
+    made: dict[str, Made] = field(default_factory=dict)
     #: OpenCL C of each kernel.
     sources: dict[str, str] = field(default_factory=dict)
     #: Of OpenCL; of kernels that are functions, what the processor must have.
@@ -216,17 +230,17 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
         row |= {"offset": weights.offsets[name], "bytes": plan.weights[name].nbytes}
         rows[Section.WEIGHTS].append(row)
     for number, (name, array) in enumerate(plan.weights.items()):
-        if name in plan.reblocked:
-            stored = plan.reblocked[name]
-            row = {"weight": number, "element_bytes": array.itemsize}
-            row |= {"from_lanes": stored.shape[-1], "to_lanes": array.shape[-1]}
-            rows_there = prod(stored.shape[1:-1]) // (9 if name in plan.transformed else 1)
-            row |= {"inner": rows_there, "from_bytes": stored.nbytes}
-            if (matrix := plan.transformed.get(name)) is not None:
-                how: JsonObject = {"reblocked": len(rows[Section.REBLOCKED]), "side": len(matrix)}
+        if (made := plan.made.get(name)) is not None:
+            inner = prod(made.stored.shape[1:-1])
+            if (matrix := made.transform) is not None:
+                inner = made.stored.shape[1]
+                how: JsonObject = {"made": len(rows[Section.MADE]), "side": len(matrix)}
                 how["rows"] = np.resize(matrix.ravel(), 18)
                 rows[Section.TRANSFORMED].append(how)
-            rows[Section.REBLOCKED].append(row)
+            row = {"weight": number, "element_bytes": array.itemsize, "inner": inner}
+            row |= {"from_lanes": made.stored.shape[-1], "to_lanes": made.lanes}
+            row |= {"from_bytes": made.stored.nbytes, "steps": made.steps}
+            rows[Section.MADE].append(row | {"form": made.form, "axes": made.axes})
     for launch in plan.launches:
         rows[Section.LAUNCHES].append(
             {
