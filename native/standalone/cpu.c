@@ -162,7 +162,7 @@ typedef struct queue {
   size_t count;
   size_t room;
   unsigned threads;
-  cl_int code;   // of the steps that were done
+  cl_int code;  // of the steps that were done
   const tf_stop* stop;
   bool running;  // the runner has the steps
   // Does the steps after `flush`: begun at the first one, and asleep in between.

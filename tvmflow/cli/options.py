@@ -262,9 +262,9 @@ SHARED: dict[str, Any] = {
     "weights": Annotated[
         str | None,
         words(*WEIGHTS),
-        "Store the large weights of a standalone library in 16 or 8 bits, of which those "
-        "that kernels read are made when a model is created; verify and the self-test compare with weights that are "
-        "rounded so.",
+        "Store the large weights of a standalone library in 16 or 8 bits, of which those that "
+        "kernels read are made when a model is created; verify and the self-test compare with "
+        "weights that are rounded so.",
     ],
     "embed_limit": Annotated[
         int,

@@ -259,8 +259,8 @@ class CompileOptions:
     #: host's architecture, of `tvmflow.devices.target.LEVELS`.  By default this machine's, and
     #: x86-64-v3 or armv8-a of another host.
     cpu: str | None = None
-    #: ``fp16`` or ``int8``: a standalone library stores its large weights in 16 or 8 bits, and makes
-    #: of them what kernels read when a model is created.  They are rounded to what these hold, by
+    #: ``fp16`` or ``int8``: a standalone library stores its large weights in 16 or 8 bits, and
+    #: makes of them what kernels read at creation.  They are rounded to what these hold, by
     #: output channel for ``int8`` (docs/standalone.md).  Convolutions are then direct where
     #: `algorithms` does not say otherwise.
     weights: str | None = None

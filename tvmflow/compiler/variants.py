@@ -21,8 +21,8 @@ from tvm.ir import GlobalVar
 from ..devices.target import TargetSpec
 from ..errors import CompileError, ShapeError
 from ..frontend.batch import BatchProof, prove_independence
-from ..frontend.load import expand_shapes
 from ..frontend.changes import changed_model
+from ..frontend.load import expand_shapes
 from ..frontend.source import Source, open_model
 from ..frontend.variants import Expansion, is_open
 from ..graph.memory import shared_rooms
