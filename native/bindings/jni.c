@@ -350,6 +350,7 @@ TF_NATIVE(int32_t, imagePlace)
     if (opened == NULL || opened->model == NULL) return TVMFLOW_ERROR_ARGUMENT;                    \
     return opened->status = opened->library.function(opened->model);                               \
   }
+TF_STEP(warmUp, warm_up)
 TF_STEP(run, run)
 TF_STEP(start, start)
 TF_STEP(await, wait)

@@ -269,6 +269,11 @@ TVMFLOW_API tvmflow_status tvmflow_use_input(tvmflow_model* model, uint32_t inde
 TVMFLOW_API tvmflow_status tvmflow_use_output(tvmflow_model* model, uint32_t index,
                                               void* cl_memory);
 
+// Runs once, unless a run of the shape that is chosen has ended before: what the driver does at the
+// first launch is then done, and no picture or sound waits for it.  Inputs that were not set become
+// zeros; outputs become what the network makes of them.  To be called after `tvmflow_create`, from
+// any thread, such as the one that has created the model in the background.
+TVMFLOW_API tvmflow_status tvmflow_warm_up(tvmflow_model* model);
 TVMFLOW_API tvmflow_status tvmflow_run(tvmflow_model* model);    // and waits
 TVMFLOW_API tvmflow_status tvmflow_start(tvmflow_model* model);  // returns at once
 TVMFLOW_API tvmflow_status tvmflow_wait(tvmflow_model* model);   // for what was started

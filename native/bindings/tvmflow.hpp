@@ -199,6 +199,7 @@ class Model {
     return Call(&tvmflow_library::use_output, index, cl_memory);
   }
 
+  tvmflow_status WarmUp() { return Call(&tvmflow_library::warm_up); }
   tvmflow_status Run() { return Call(&tvmflow_library::run); }
   tvmflow_status Start() { return Call(&tvmflow_library::start); }
   tvmflow_status Wait() { return Call(&tvmflow_library::wait); }

@@ -50,7 +50,8 @@
   X(opencl)                                                                                        \
   X(memory)                                                                                        \
   X(run_async)                                                                                     \
-  X(cancel)
+  X(cancel)                                                                                        \
+  X(warm_up)
 
 // `create` is `tvmflow_create` of this library, and so on.
 typedef struct tvmflow_library {

@@ -149,14 +149,12 @@ static inline int TextChance(int logit) {
   return (kTextChances[place >> 7] * (128 - rest) + kTextChances[(place >> 7) + 1] * rest) >> 7;
 }
 
-static inline uint32_t TextPredict(TextModel* m);
-static inline void TextUpdate(TextModel* m, bool bit);
+enum { kTextPresetBytes = sizeof(kTextPreset) - 1 };
 
 // The model of a text of so many bytes, of which nothing is known; freed with `free`.  NULL: no
 // memory.
 static inline TextModel* TextBegin(size_t bytes) {
-  const size_t preset = sizeof(kTextPreset) - 1;
-  TextModel* const m = (TextModel*)calloc(1, sizeof(TextModel) + preset + bytes);
+  TextModel* const m = (TextModel*)calloc(1, sizeof(TextModel) + kTextPresetBytes + bytes);
   if (!m) return NULL;
   m->text = (uint8_t*)(m + 1);
   m->partial = 1;
@@ -174,18 +172,7 @@ static inline TextModel* TextBegin(size_t bytes) {
     int* const set = i < kTextSelected ? m->by_match[i] : m->by_byte[i - kTextSelected];
     for (int k = 0; k < kTextInputs; ++k) set[k] = 1 << 14;
   }
-  for (size_t i = 0; i < preset; ++i) {
-    for (int bit = 7; bit >= 0; --bit) {
-      (void)TextPredict(m);
-      TextUpdate(m, (uint8_t)kTextPreset[i] >> bit & 1);
-    }
-  }
   return m;
-}
-
-// The bytes after the preset.
-static inline const uint8_t* TextKnown(const TextModel* m) {
-  return m->text + sizeof(kTextPreset) - 1;
 }
 
 // The contexts of the next byte.
@@ -365,22 +352,28 @@ static inline void TextUpdate(TextModel* m, bool bit) {
 }
 
 // A packed text is a number: each bit makes a range of 32-bit numbers a part of itself, as large as
-// the bit was likely, and the first byte that is known of all in it goes to the stream.
+// the bit was likely, and the first byte that is known of all in it goes to the stream.  Bits of
+// the preset make nothing smaller.
 typedef struct TextRange {
   uint32_t low, high;
 } TextRange;
 
-// The last number of the range's part for a 1.
-static inline uint32_t TextMiddle(TextModel* m, const TextRange* range) {
-  return range->low + (uint32_t)((uint64_t)(range->high - range->low) * TextPredict(m) >> 16);
+// The bit of the preset that comes next; -1 where it has ended.
+static inline int TextPresetBit(size_t number) {
+  return number < 8 * kTextPresetBytes ? (uint8_t)kTextPreset[number / 8] >> (7 - number % 8) & 1
+                                       : -1;
 }
 
-static inline void TextNarrow(TextModel* m, TextRange* range, uint32_t middle, bool bit) {
+// The last number of the range's part for a 1, which has that probability.
+static inline uint32_t TextMiddle(const TextRange* range, uint32_t chance) {
+  return range->low + (uint32_t)((uint64_t)(range->high - range->low) * chance >> 16);
+}
+
+static inline void TextNarrow(TextRange* range, uint32_t middle, bool bit) {
   if (bit)
     range->high = middle;
   else
     range->low = middle + 1;
-  TextUpdate(m, bit);
 }
 
 // True, and the range grows again, where its first byte is known.
@@ -400,13 +393,19 @@ static inline bool TextUnpack(const uint8_t* packed, size_t packed_bytes, char* 
   uint32_t number = 0;
   size_t used = 0;
   for (; used < 4; ++used) number = number << 8 | (used < packed_bytes ? packed[used] : 0u);
-  for (size_t left = 8 * bytes; left; --left) {
-    const uint32_t middle = TextMiddle(m, &range);
-    TextNarrow(m, &range, middle, number <= middle);
-    for (; TextShift(&range); ++used)
-      number = number << 8 | (used < packed_bytes ? packed[used] : 0u);
+  for (size_t i = 0; i < 8 * (kTextPresetBytes + bytes); ++i) {
+    const uint32_t chance = TextPredict(m);
+    int bit = TextPresetBit(i);
+    if (bit < 0) {
+      const uint32_t middle = TextMiddle(&range, chance);
+      bit = number <= middle;
+      TextNarrow(&range, middle, bit);
+      for (; TextShift(&range); ++used)
+        number = number << 8 | (used < packed_bytes ? packed[used] : 0u);
+    }
+    TextUpdate(m, bit);
   }
-  memcpy(text, TextKnown(m), bytes);
+  memcpy(text, m->text + kTextPresetBytes, bytes);
   free(m);
   return true;
 }

@@ -27,6 +27,8 @@ tvmflow_status tf_describe_create(tvmflow_model* m) {
 
 const char* tvmflow_describe(const tvmflow_model* m) {
   if (!m || !m->description) return "{}";
+  // Whether binaries could be kept is told, too.
+  tf_programs_stored((tvmflow_model*)(uintptr_t)m);
   const tf_device* const d = &m->device;
   cl_ulong buffers = 0;
   cl_ulong images = 0;

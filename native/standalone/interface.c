@@ -1,4 +1,5 @@
 // Inputs and outputs: copies of the application's data, and its own memory in their place.
+#include <stdlib.h>
 #include <string.h>
 
 #include "../opencl/half.h"
@@ -152,11 +153,32 @@ tvmflow_status tf_do_set_input(tvmflow_model* m, uint32_t index, tvmflow_dtype d
   const cl_int code = transfer(m, t, host, true);
   if (code == CL_SUCCESS) {
     m->missing[index] = false;
+    m->given[index] = true;
     tf_picture_replaced(m, index);
     return TVMFLOW_OK;
   }
   return tf_backend_failed(m, tf_fail_opencl(&m->message, code, "Copying input '%s' to device '%s'",
                                              m->plan.strings + t->name, m->device.name));
+}
+
+tvmflow_status tf_do_warm_up(tvmflow_model* m) {
+  tvmflow_status status = tf_check_idle(m, "Warming up");
+  if (status || m->ran) return status;
+  for (uint32_t i = 0; i < inputs_of(m).count; ++i) {
+    // What memory happens to hold need not be an index.
+    const tf_interface* const t = &tf_inputs(m)[i];
+    if (m->given[i]) continue;
+    uint8_t* const zeros = calloc(1, t->bytes);
+    if (!zeros)
+      return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "Warming up: no memory for %llu bytes.",
+                     (unsigned long long)t->bytes);
+    const cl_int code = transfer(m, t, zeros, true);
+    free(zeros);
+    if (code != CL_SUCCESS)
+      return tf_backend_failed(
+          m, tf_fail_opencl(&m->message, code, "Warming up device '%s'", m->device.name));
+  }
+  return tf_do_run(m);
 }
 
 tvmflow_status tf_do_get_output(tvmflow_model* m, uint32_t index, tvmflow_dtype dtype, void* data,
@@ -279,7 +301,10 @@ static tvmflow_status use(tvmflow_model* m, side (*side_of)(const tvmflow_model*
   else if (!cl_memory || !(status = check_memory(m, t, cl_memory)))
     status = bind(m, t, cl_memory ? cl_memory : m->own[t->allocation]);
   if (status || s.tensors != tf_inputs(m)) return status;
-  if (cl_memory) m->missing[index] = false;
+  if (cl_memory) {
+    m->missing[index] = false;
+    m->given[index] = true;
+  }
   tf_picture_replaced(m, index);
   return TVMFLOW_OK;
 }

@@ -112,6 +112,7 @@ static tvmflow_status make_room(tvmflow_model* m) {
   const uint32_t launches = tf_count(&m->plan, TF_LAUNCHES);
   // As many in both plans: where the CPU replaces a device, it is there.
   if (!m->missing) m->missing = calloc(tf_count(&m->plan, TF_INPUTS) + 1u, sizeof(bool));
+  m->given = calloc(tf_count(&m->plan, TF_INPUTS) + 1u, sizeof(bool));
   const bool profile = m->flags & TVMFLOW_PROFILE;
   m->halves_bytes = halves * sizeof(uint16_t);
   if (halves) m->halves = malloc(m->halves_bytes);
@@ -119,7 +120,8 @@ static tvmflow_status make_room(tvmflow_model* m) {
     m->events = calloc(launches, sizeof(cl_event));
     m->kernels = calloc(launches, sizeof(tvmflow_kernel));
   }
-  if (!m->missing || (halves && !m->halves) || (profile && (!m->events || !m->kernels)))
+  if (!m->missing || !m->given || (halves && !m->halves) ||
+      (profile && (!m->events || !m->kernels)))
     return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for inputs and outputs.");
   return TVMFLOW_OK;
 }
@@ -160,6 +162,8 @@ tvmflow_status tf_open(tvmflow_model* m, const tvmflow_options* options, tvmflow
   if (!status) status = tf_pictures_create(m);
   tf_sources_forget(m);
   if (!status) status = make_room(m);
+  // Others have compiled all of it by the first run only.
+  if (!status && !m->device.compiles_at_launch) tf_programs_store(m);
   m->recording_is_old = true;
   return status ? status : tf_describe_create(m);
 }
@@ -175,6 +179,7 @@ void tf_close(tvmflow_model* m) {
   if (m->queue) (void)api->clReleaseCommandQueue(m->queue);
   if (m->context) (void)api->clReleaseContext(m->context);
   tf_cpu_end(&m->device);
+  free(m->given);
   free(m->halves);
   free(m->events);
   free(m->kernels);
@@ -291,7 +296,8 @@ tvmflow_status tf_finish(tvmflow_model* m) {
     return tf_fail(&m->message, TVMFLOW_ERROR_CANCELLED,
                    "The run was cancelled: there is no result.");
   m->half_done = false;
-  if (!m->stored) tf_programs_store(m);
+  m->ran = true;
+  tf_programs_store(m);
   return TVMFLOW_OK;
 }
 

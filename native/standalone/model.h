@@ -2,6 +2,7 @@
 #ifndef TVMFLOW_STANDALONE_MODEL_H
 #define TVMFLOW_STANDALONE_MODEL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "cpu.h"
@@ -75,10 +76,15 @@ struct tvmflow_model {
   bool recalled;         // OpenCL was chosen at an earlier start
   bool broken;           // the device has failed: the CPU takes its place at the next call
   bool* missing;         // of each input: it was not set since it or the device failed
+  bool* given;           // of each input of the shape: it was set
+  bool ran;              // a run of the shape has ended well
   uint32_t shape;        // the one that calls are about
   bool started;
-  bool half_done;      // a run has begun that has not ended well
-  bool stored;         // the programs' binaries are in the cache, or need not be
+  bool half_done;  // a run has begun that has not ended well
+  bool stored;     // the programs' binaries are in the cache or on their way, or need not be
+  bool storing;    // by this thread, which was not waited for, with this copy of the cache
+  pthread_t storer;
+  tf_cache stored_to;
   bool shared_memory;  // weights are used where they are mapped
   uint32_t built;      // programs that the driver compiled
   uint32_t shipped;    // programs from the file beside the library
@@ -165,8 +171,9 @@ void tf_build_again(tf_build* build);
 // program.c: builds the programs, or takes them from the cache, and makes the kernels.
 tvmflow_status tf_programs_create(tvmflow_model* model);
 void tf_programs_destroy(tvmflow_model* model);
-// Puts the binaries into the cache, once they are complete.
+// Puts the binaries into the cache, once they are complete: begins to, and waits for the end.
 void tf_programs_store(tvmflow_model* model);
+void tf_programs_stored(tvmflow_model* model);
 // Unpacks the text of all programs, unless it is there; and forgets it.
 tvmflow_status tf_sources_unpack(tvmflow_model* model);
 void tf_sources_forget(tvmflow_model* model);
@@ -231,6 +238,7 @@ void tf_log(const tvmflow_model* model, tvmflow_log_level level, const char* for
   ROW(choose_shape, (tvmflow_model * m, uint32_t index), (m, index))                               \
   ROW(set_shape, (tvmflow_model * m, uint32_t input, const int64_t* dims, uint32_t count),         \
       (m, input, dims, count))                                                                     \
+  ROW(warm_up, (tvmflow_model * m), (m))                                                           \
   ROW(run, (tvmflow_model * m), (m))                                                               \
   ROW(start, (tvmflow_model * m), (m))                                                             \
   ROW(run_async, (tvmflow_model * m, const tvmflow_run_options* options), (m, options))            \

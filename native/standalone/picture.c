@@ -447,6 +447,7 @@ tvmflow_status tf_do_set_image(tvmflow_model* m, uint32_t index, const tvmflow_i
     s->job = job;
     s->set = code == CL_SUCCESS;
     m->missing[index] = code != CL_SUCCESS;
+    m->given[index] = code == CL_SUCCESS;
   }
   if (imported) (void)m->device.api.clReleaseMemObject(imported);
   if (code == CL_SUCCESS) return status;

@@ -183,13 +183,13 @@ tvmflow_status tf_programs_create(tvmflow_model* m) {
   const tvmflow_status status = make_all(m);
   if (status) return status;
   m->stored = m->built == 0 || !m->cache.folder;
-  if (!m->device.compiles_at_launch) tf_programs_store(m);
   return TVMFLOW_OK;
 }
 
-void tf_programs_store(tvmflow_model* m) {
+static void* store_all(void* model) {
+  tvmflow_model* const m = model;
   const tf_opencl* const api = &m->device.api;
-  for (uint32_t i = 0; !m->stored && i < tf_count(&m->plan, TF_PROGRAMS); ++i) {
+  for (uint32_t i = 0; i < tf_count(&m->plan, TF_PROGRAMS); ++i) {
     size_t bytes = 0;
     const tf_build* const b = &m->builds[i];
     if (api->clGetProgramInfo(b->program, CL_PROGRAM_BINARY_SIZES, sizeof(bytes), &bytes, NULL) !=
@@ -199,10 +199,30 @@ void tf_programs_store(tvmflow_model* m) {
     unsigned char* binary = malloc(bytes);
     if (binary && api->clGetProgramInfo(b->program, CL_PROGRAM_BINARIES, sizeof(binary), &binary,
                                         NULL) == CL_SUCCESS)
-      tf_cache_store(&m->cache, b->key, binary, bytes);
+      tf_cache_store(&m->stored_to, b->key, binary, bytes);
     free(binary);
   }
+  return NULL;
+}
+
+void tf_programs_store(tvmflow_model* m) {
+  // Where there is no folder nothing is tried.
+  if (m->stored || *m->cache.note) return;
   m->stored = true;
+  m->stored_to = m->cache;
+  // Nobody waits for the disk, but for the end of the instance.
+  m->storing = !pthread_create(&m->storer, NULL, store_all, m);
+  if (m->storing) return;
+  store_all(m);
+  m->cache = m->stored_to;
+}
+
+void tf_programs_stored(tvmflow_model* m) {
+  if (!m->storing) return;
+  m->storing = false;
+  pthread_join(m->storer, NULL);
+  m->cache = m->stored_to;
+  if (*m->cache.note) tf_log(m, TVMFLOW_LOG_WARNING, "Programs are not kept: %s.", m->cache.note);
 }
 
 tvmflow_status tf_programs_bind(tvmflow_model* m, uint32_t allocation) {
@@ -221,6 +241,7 @@ tvmflow_status tf_programs_bind(tvmflow_model* m, uint32_t allocation) {
 
 void tf_programs_destroy(tvmflow_model* m) {
   const tf_opencl* const api = &m->device.api;
+  tf_programs_stored(m);
   for (uint32_t i = 0; m->steps && i < tf_count(&m->plan, TF_LAUNCHES); ++i)
     if (m->steps[i].kernel) (void)api->clReleaseKernel(m->steps[i].kernel);
   for (uint32_t i = 0; m->builds && i < tf_count(&m->plan, TF_PROGRAMS); ++i)

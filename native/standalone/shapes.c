@@ -20,6 +20,8 @@ tvmflow_status tf_do_choose_shape(tvmflow_model* m, uint32_t index) {
   status = tf_give_back(m);
   if (status) return status;
   m->shape = index;
+  m->ran = false;
+  memset(m->given, 0, tf_count_each(&m->plan, TF_INPUTS));
   m->recording_is_old = true;
   return TVMFLOW_OK;
 }

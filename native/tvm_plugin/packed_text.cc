@@ -20,12 +20,17 @@ std::string PackText(std::string_view text) {
   if (!model) throw std::bad_alloc();
   std::string packed;
   TextRange range = {0, UINT32_MAX};
-  for (const char byte : text) {
-    for (int bit = 7; bit >= 0; --bit) {
-      TextNarrow(model.get(), &range, TextMiddle(model.get(), &range), byte >> bit & 1);
+  for (size_t i = 0; i < 8 * (kTextPresetBytes + text.size()); ++i) {
+    const uint32_t chance = TextPredict(model.get());
+    int bit = TextPresetBit(i);
+    if (bit < 0) {
+      const size_t number = i - 8 * kTextPresetBytes;
+      bit = text[number / 8] >> (7 - number % 8) & 1;
+      TextNarrow(&range, TextMiddle(&range, chance), bit);
       for (uint32_t first = range.high >> 24; TextShift(&range); first = range.high >> 24)
         packed.push_back(static_cast<char>(first));
     }
+    TextUpdate(model.get(), bit);
   }
   // A number of the range whose last bytes are zeros, which are read behind the end: the first
   // bytes of all in it differ.

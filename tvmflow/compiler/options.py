@@ -260,9 +260,9 @@ class CompileOptions:
     #: x86-64-v3 or armv8-a of another host.
     cpu: str | None = None
     #: ``fp16`` or ``int8``: a standalone library stores its large weights in 16 or 8 bits, and
-    #: makes of them what kernels read when a model is created.  They are rounded to what these
-    #: hold, by output channel for ``int8`` (docs/standalone.md).  Convolutions are then direct
-    #: where `algorithms` does not say otherwise.
+    #: makes of them what kernels read at creation.  They are rounded to what these hold, by
+    #: output channel for ``int8`` (docs/standalone.md).  Convolutions are then direct where
+    #: `algorithms` does not say otherwise.
     weights: str | None = None
     #: Weights of more than this total travel in a file beside the module.
     embed_limit_bytes: int = EMBED_LIMIT_BYTES

@@ -170,6 +170,7 @@ static bool use(tvmflow_model* model, bool profiled) {
   bool good = true;
   memset(found, 0xFF, output_bytes);
   good &= check(model, "set", set(model));
+  if (good) good &= check(model, "warm_up", tvmflow_warm_up(model));
   if (good) good &= check(model, "run", tvmflow_run(model));
   // Wrong results are only to be expected after an error.
   const bool ran = good;
@@ -177,6 +178,8 @@ static bool use(tvmflow_model* model, bool profiled) {
                          tvmflow_get_output(model, 0, TVMFLOW_FLOAT32, found, output_bytes));
   if (ran && got && !right()) complain("wrong results without an error", "");
   good &= got;
+  // Waits for the thread that keeps binaries.
+  (void)tvmflow_describe(model);
   const uint64_t before = preparations();
   good &= check(model, "start", tvmflow_start(model));
   good &= check(model, "wait", tvmflow_wait(model));

@@ -226,6 +226,8 @@ tvmflow_status tvmflow_run(tvmflow_model* model) {
   return status == TVMFLOW_OK ? tvmflow_wait(model) : status;
 }
 
+tvmflow_status tvmflow_warm_up(tvmflow_model* model) { return tvmflow_run(model); }
+
 tvmflow_status tvmflow_profile(tvmflow_model* model, const tvmflow_kernel** kernels,
                                uint32_t* count) {
   static const tvmflow_kernel times[] = {{"add_kernel", "add", 1000, 4000},

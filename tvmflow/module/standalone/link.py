@@ -32,6 +32,8 @@ FLAGS = (
     "-fPIC",
     # Only what the header declares is visible.
     "-fvisibility=hidden",
+    # 7 KB less; what unpacks kernels' text takes a third longer.
+    "-fno-unroll-loops",
     # What nobody calls is left out.
     *("-ffunction-sections", "-fdata-sections"),
     # The same bytes, wherever it is compiled.

@@ -191,6 +191,14 @@ public final class Model implements Closeable {
         return place;
     }
 
+    /**
+     * Runs once, unless a run of the shape has ended before: what the driver does at the first launch
+     * is then done. Inputs that were not set become zeros.
+     */
+    public synchronized void warmUp() {
+        Native.check(opened(), Native.warmUp(handle));
+    }
+
     /** Runs the network and waits for it. */
     public synchronized void run() {
         Native.check(opened(), Native.run(handle));

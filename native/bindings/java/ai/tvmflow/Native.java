@@ -68,6 +68,8 @@ final class Native {
     static native int getOutput(
             long handle, int index, int dtype, ByteBuffer data, int offset, int bytes);
 
+    static native int warmUp(long handle);
+
     static native int run(long handle);
 
     static native int start(long handle);
