@@ -1,8 +1,9 @@
 """MobileNetV2 1x3x224x224 fp32 as a standalone library, beside the Relax VM on the same kernels.
 
-For each CPU OpenCL driver found: latency, start of a process with and without cached
-binaries, memory, and whether memory grows; then the host's work for a kernel, with an OpenCL
-library that does nothing, and the size of the library. A driver's own cache never helps.
+For each CPU OpenCL driver found: latency, also of a library with a fallback in both its forms,
+start of a process with and without cached binaries, memory, and whether memory grows; then the
+fallback's start and memory, the host's work for a kernel, with an OpenCL library that does nothing,
+and the size of the library. A driver's own cache never helps.
 
     python benchmarks/standalone.py [--rounds 60] [--runs 10000] [--size 224]
 """
@@ -20,7 +21,7 @@ from common import in_process, opencl_device, report, summary, write_json
 import tvmflow
 from tvmflow.models import build as build_model
 from tvmflow.module.standalone.format import Section
-from tvmflow.module.standalone.read import find_plan
+from tvmflow.module.standalone.read import EncodedPlan, find_plans
 
 SUPPORT = Path(__file__).parents[1] / "tests" / "support"
 sys.path.insert(0, str(SUPPORT))
@@ -28,6 +29,13 @@ sys.path.insert(0, str(SUPPORT))
 from drivers import DRIVERS  # noqa: E402 - found in the tests' folder
 from fake_opencl import build_fake  # noqa: E402 - found in the tests' folder
 
+#: Of each kind, in fresh processes.
+STARTS = 7
+FORMS: dict[str, dict[str, Any]] = {
+    "tvm": {},
+    "standalone": {"format": "standalone"},
+    "fallback": {"format": "standalone", "fallback": "cpu"},
+}
 #: What the requirement allows.
 LIMITS = {
     "times the Relax VM's latency": 1.0,
@@ -36,10 +44,12 @@ LIMITS = {
     "KB of the library besides weights": 400.0,
     "MB besides plan and weights": 5.0,
     "MB besides them, without a driver's": 5.0,
+    "times the library's latency, with a fallback": 1.02,
+    "KB that a fallback adds": 400.0,
     "MB of growth": 1.0,
 }
 
-#: Both forms in one process, each called in turn; arguments are folder, two modules, rounds.
+#: All forms in one process, each called in turn; arguments are folder, three modules, rounds.
 LATENCY = """
 import ctypes, json, sys
 sys.path.insert(0, sys.argv[1])
@@ -53,25 +63,38 @@ relax, standalone = tvmflow.load(sys.argv[2]), tvmflow.load(sys.argv[3])
 shape = relax.inputs[0].shape
 feed = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 expected, found = (module(feed)[0] for module in (relax, standalone))
-library, model = Library(sys.argv[3]), ctypes.c_void_p()
-options = Options(ctypes.sizeof(Options), cache_folder=cache_folder().encode())
-options.opencl_library = next(library.encode() for library in opencl_libraries() if library)
-assert library["create"](ctypes.byref(options), ctypes.byref(model)) == 0
 output = np.empty(standalone.outputs[0].shape, np.float32)
 
-def through_c():
-    assert library["set_input"](model, 0, 0, feed.ctypes.data, feed.nbytes) == 0
-    assert library["run"](model) == 0
-    assert library["get_output"](model, 0, 0, output.ctypes.data, output.nbytes) == 0
+def through_c(path, backend):
+    library, model = Library(path), ctypes.c_void_p()
+    options = Options(ctypes.sizeof(Options), cache_folder=cache_folder().encode())
+    options.opencl_library = next(library.encode() for library in opencl_libraries() if library)
+    options.backend = backend
+    assert library["create"](ctypes.byref(options), ctypes.byref(model)) == 0
 
+    def call():
+        assert library["set_input"](model, 0, 0, feed.ctypes.data, feed.nbytes) == 0
+        assert library["run"](model) == 0
+        assert library["get_output"](model, 0, 0, output.ctypes.data, output.nbytes) == 0
+
+    call()
+    error = float(np.abs(output - expected).max() / np.abs(expected).max())
+    return call, error, json.loads(library["describe"](model))["device"]
+
+OPENCL, CPU = 1, 2
+alone, _, device = through_c(sys.argv[3], OPENCL)
+opencl, _, _ = through_c(sys.argv[4], OPENCL)
+cpu, cpu_error, _ = through_c(sys.argv[4], CPU)
 calls = {
     "Relax VM": lambda: relax(feed),
-    "standalone": through_c,
+    "standalone": alone,
     "standalone, tvmflow.load": lambda: standalone(feed),
+    "with a fallback, on OpenCL": opencl,
+    "with a fallback, on the CPU": cpu,
 }
-times = in_turn(calls, rounds=int(sys.argv[4]), warmup=10)
+times = in_turn(calls, rounds=int(sys.argv[5]), warmup=10)
 print(json.dumps({
-    "times": times, "device": json.loads(library["describe"](model))["device"],
+    "times": times, "device": device, "cpu_error": cpu_error,
     "error": float(np.abs(found - expected).max() / np.abs(expected).max()),
 }))
 """
@@ -81,14 +104,15 @@ START = """
 import json, sys, time
 import numpy as np
 import tvmflow
-module = tvmflow.load(sys.argv[1])
+module = tvmflow.load(sys.argv[1], backend=sys.argv[2])
 feed = np.zeros(module.inputs[0].shape, np.float32)
 started = time.perf_counter()
 module(feed)
 print(json.dumps({"ms": (time.perf_counter() - started) * 1e3}))
 """
 
-#: Resident memory of a process that opens the driver and then, with a number of runs, the module.
+#: Resident memory of a process that opens the driver, unless the module runs on the CPU, and then,
+#: with a number of runs, the module; arguments are module, backend, runs.
 MEMORY = """
 import ctypes, json, sys, time
 import numpy as np
@@ -99,39 +123,43 @@ def status():
     fields = dict(line.split(":", 1) for line in open("/proc/self/status"))
     return {key: int(fields[key].split()[0]) / 1024 for key in ("VmRSS", "VmHWM")}
 
-module = tvmflow.load(sys.argv[1])
+module = tvmflow.load(sys.argv[1], backend=sys.argv[2])
 feed = np.zeros(module.inputs[0].shape, np.float32)
-started = time.perf_counter()
-cl = ctypes.CDLL(next(library for library in opencl_libraries() if library))
-platform, device, pointer = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p
-find = cl.clGetExtensionFunctionAddress
-find.restype, find.argtypes = pointer, [ctypes.c_char_p]
-get_platforms = find(b"clIcdGetPlatformIDsKHR")
-get_platforms = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint, pointer, pointer)(get_platforms)
-assert get_platforms(1, ctypes.byref(platform), None) == 0
 
-def function(index, result, *parameters):
-    # From the driver's dispatch table: drivers that a loader opens export no more.
-    table = ctypes.cast(platform, ctypes.POINTER(ctypes.POINTER(pointer)))[0]
-    return ctypes.CFUNCTYPE(result, *parameters)(table[index])
+def open_driver():
+    cl = ctypes.CDLL(next(library for library in opencl_libraries() if library))
+    platform, device, pointer = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p
+    find = cl.clGetExtensionFunctionAddress
+    find.restype, find.argtypes = pointer, [ctypes.c_char_p]
+    get_platforms = find(b"clIcdGetPlatformIDsKHR")
+    get_platforms = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint, pointer, pointer)(get_platforms)
+    assert get_platforms(1, ctypes.byref(platform), None) == 0
 
-number, flags = ctypes.c_uint, ctypes.c_uint64
-get_devices = function(2, ctypes.c_int, pointer, flags, number, pointer, pointer)
-assert get_devices(platform, 0xFFFFFFFF, 1, ctypes.byref(device), None) == 0
-create_context = function(4, pointer, *[pointer] * 6)
-context = create_context(None, 1, ctypes.addressof(device), None, None, None)
-assert context and function(9, pointer, pointer, pointer, flags, pointer)(context, device, 0, None)
-opened_ms = (time.perf_counter() - started) * 1e3
-found = {"driver": status(), "opened_ms": opened_ms}
-runs = int(sys.argv[2])
-if runs:
+    def function(index, result, *parameters):
+        # From the driver's dispatch table: drivers that a loader opens export no more.
+        table = ctypes.cast(platform, ctypes.POINTER(ctypes.POINTER(pointer)))[0]
+        return ctypes.CFUNCTYPE(result, *parameters)(table[index])
+
+    number, flags = ctypes.c_uint, ctypes.c_uint64
+    get_devices = function(2, ctypes.c_int, pointer, flags, number, pointer, pointer)
+    assert get_devices(platform, 0xFFFFFFFF, 1, ctypes.byref(device), None) == 0
+    create_context = function(4, pointer, *[pointer] * 6)
+    context = create_context(None, 1, ctypes.addressof(device), None, None, None)
+    queue = function(9, pointer, pointer, pointer, flags, pointer)(context, device, 0, None)
+    assert context and queue
+
+found = {}
+if sys.argv[2] == "opencl":
+    started = time.perf_counter()
+    kept = open_driver()
+    found["opened_ms"] = (time.perf_counter() - started) * 1e3
+found["before"] = status()
+runs = int(sys.argv[3])
+for index in range(runs):
+    if index == runs // 10:
+        found["early"] = status()
     module(feed)
-    found["first"] = status()
-    for index in range(runs):
-        if index == runs // 10:
-            found["early"] = status()
-        module(feed)
-    found["late"] = status()
+found["late"] = status()
 print(json.dumps(found))
 """
 
@@ -155,7 +183,9 @@ print(json.dumps(found))
 """
 
 
-def starts(module: Path, env: dict[str, str], repeats: int) -> dict[str, list[float]]:
+def starts(
+    module: Path, env: dict[str, str], repeats: int, backend: str = "opencl"
+) -> dict[str, list[float]]:
     """First outputs of fresh processes: without any cache, and then with ours alone."""
     times: dict[str, list[float]] = {"cold": [], "cached": []}
     for _ in range(repeats):
@@ -163,7 +193,8 @@ def starts(module: Path, env: dict[str, str], repeats: int) -> dict[str, list[fl
             for kind in times:
                 with tempfile.TemporaryDirectory() as driver_cache:
                     folders = {"TVMFLOW_CACHE_DIR": cache, **driver_caches(driver_cache)}
-                    times[kind].append(in_process(START, str(module), env=env | folders)["ms"])
+                    started = in_process(START, str(module), backend, env=env | folders)
+                    times[kind].append(started["ms"])
     return times
 
 
@@ -173,7 +204,7 @@ def driver_caches(folder: str) -> dict[str, str]:
 
 
 def measure(
-    driver: dict[str, str], relax: Path, module: Path, rounds: int, runs: int
+    driver: dict[str, str], paths: dict[str, Path], rounds: int, runs: int
 ) -> dict[str, Any]:
     """Everything that depends on the driver."""
     found: dict[str, Any] = {}
@@ -183,13 +214,14 @@ def measure(
             env = {**driver, "TVMFLOW_CACHE_DIR": cache, **driver_caches(driver_cache)}
             if kind == "latency":
                 folder = str(Path(__file__).parent)
-                arguments = (folder, str(relax), str(module), str(rounds))
+                arguments = (folder, *map(str, paths.values()), str(rounds))
                 found |= in_process(LATENCY, *arguments, env=env)
             else:
                 # With binaries that are there, so that memory of compilers is not counted.
-                in_process(START, str(module), env=env)
-                found["memory_mb"] = in_process(MEMORY, str(module), str(runs), env=env)
-    return found | {"starts": starts(module, driver, 3)}
+                arguments = (str(paths["standalone"]), "opencl")
+                in_process(START, *arguments, env=env)
+                found["memory_mb"] = in_process(MEMORY, *arguments, str(runs), env=env)
+    return found | {"starts": starts(paths["standalone"], driver, STARTS)}
 
 
 def judged(results: dict[str, Any], sizes: dict[str, float]) -> dict[str, float]:
@@ -199,16 +231,34 @@ def judged(results: dict[str, Any], sizes: dict[str, float]) -> dict[str, float]
     memory = results["memory_mb"]
     return {
         "times the Relax VM's latency": times["standalone"] / times["Relax VM"],
+        "times the library's latency, with a fallback": (
+            times["with a fallback, on OpenCL"] / times["standalone"]
+        ),
         "second start of the first": start["cached"] / start["cold"],
         "MB besides plan and weights": besides(memory, sizes),
-        "MB of growth": memory["late"]["VmRSS"] - memory["early"]["VmRSS"],
+        "MB of growth": growth(memory),
     }
+
+
+def growth(memory: dict[str, Any]) -> float:
+    """Memory after all runs, less what was taken after a tenth of them."""
+    return memory["late"]["VmRSS"] - memory["early"]["VmRSS"]
 
 
 def besides(memory: dict[str, Any], sizes: dict[str, float]) -> float:
     """Memory at its peak and in the end, less what the driver, the plan and the weights take."""
-    taken = max(memory["late"][field] - memory["driver"][field] for field in ("VmRSS", "VmHWM"))
+    taken = max(memory["late"][field] - memory["before"][field] for field in ("VmRSS", "VmHWM"))
     return taken - sizes["plan_mb"] - sizes["weights_mb"]
+
+
+def sizes_of(library: Path, plan: EncodedPlan) -> dict[str, float]:
+    """Of a file, its weights, and what else a plan allocates."""
+    weights = int(plan.header["weight_bytes"])
+    return {
+        "library_mb": library.stat().st_size / 2**20,
+        "weights_mb": weights / 2**20,
+        "plan_mb": (int(plan[Section.ALLOCATIONS]["bytes"].sum()) - weights) / 2**20,
+    }
 
 
 def main() -> None:
@@ -227,27 +277,19 @@ def main() -> None:
         folder = Path(name)
         network = folder / "mobilenet_v2.onnx"
         build_model("mobilenet_v2", network, size=options.size)
-        paths = {form: folder / f"{form}.so" for form in ("tvm", "standalone")}
+        paths = {form: folder / f"{form}.so" for form in FORMS}
         for form, path in paths.items():
-            compiled = tvmflow.compile(network, target="opencl", device="cpu", format=form)
+            compiled = tvmflow.compile(network, target="opencl", device="cpu", **FORMS[form])
             compiled.save(path)
             compiled.close()
-        module = paths["standalone"]
-        plan = find_plan(module)
-        assert plan is not None
-        weights = int(plan.header["weight_bytes"])
-        allocations = plan[Section.ALLOCATIONS]
-        sizes = {
-            "library_mb": module.stat().st_size / 2**20,
-            "weights_mb": weights / 2**20,
-            "plan_mb": (int(allocations["bytes"].sum()) - weights) / 2**20,
-        }
+        module, fallback = paths["standalone"], paths["fallback"]
+        plan, _, cpu_plan = *find_plans(module), *find_plans(fallback)
+        sizes, cpu_sizes = sizes_of(module, plan), sizes_of(fallback, cpu_plan)
         for driver in DRIVERS:
             if driver.name not in ("system-pocl", "intel") or not driver.path:
                 continue
-            measured = measure(
-                driver.variables(driver.path), paths["tvm"], module, options.rounds, options.runs
-            )
+            variables = driver.variables(driver.path)
+            measured = measure(variables, paths, options.rounds, options.runs)
             measured["judged"] = judged(measured, sizes)
             results["drivers"][driver.name] = measured
             rows += [(driver.name, *row) for row in verdicts(measured["judged"])]
@@ -256,14 +298,25 @@ def main() -> None:
         us = in_process(OVERHEAD, str(module), fake, env=env)
         # Its memory objects are real, and it keeps nothing else.
         env = {"TVMFLOW_OPENCL_LIBRARY": fake, "TVMFLOW_CACHE": "0"}
-        memory = in_process(MEMORY, str(module), "100", env=env)
+        memory = in_process(MEMORY, str(module), "opencl", "100", env=env)
+        on_cpu = {
+            "first_ms": summary(starts(fallback, {}, STARTS, "cpu")["cold"])["median_ms"],
+            "memory_mb": in_process(MEMORY, str(fallback), "cpu", str(options.runs)),
+            "sizes": cpu_sizes,
+        }
         launches = len(plan[Section.LAUNCHES])
         common = {
             "us of the host for a kernel": us["one by one"] / launches,
-            "KB of the library besides weights": (module.stat().st_size - weights) / 1024,
+            "KB of the library besides weights": (sizes["library_mb"] - sizes["weights_mb"]) * 1024,
+            "KB that a fallback adds": (cpu_sizes["library_mb"] - sizes["library_mb"]) * 1024,
             "MB besides them, without a driver's": besides(memory, sizes),
         }
+        on_cpu["judged"] = {
+            "MB besides plan and weights": besides(on_cpu["memory_mb"], cpu_sizes),
+            "MB of growth": growth(on_cpu["memory_mb"]),
+        }
     rows += [("any", *row) for row in verdicts(common)]
+    rows += [("fallback", *row) for row in verdicts(on_cpu["judged"])]
     report("Standalone MobileNetV2", ("driver", "", "measured", "limit", ""), rows)
     for driver, measured in results["drivers"].items():
         columns = ("", "median ms", "p10", "p90")
@@ -279,7 +332,14 @@ def main() -> None:
         # Where it lies on this machine tells nothing.
         measured["device"].pop("library", None)
         del measured["starts"]
-    results |= {"common": common, "run_of_stub_us": us, "launches": launches, "sizes": sizes}
+    print(f"first output of the fallback, on the CPU: {on_cpu['first_ms']:.0f} ms")
+    results |= {
+        "common": common,
+        "fallback": on_cpu,
+        "run_of_stub_us": us,
+        "launches": launches,
+        "sizes": sizes,
+    }
     print(f"written: {write_json(options.output, results)}")
 
 
