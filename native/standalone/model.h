@@ -163,7 +163,8 @@ void tf_memory_let_go(tvmflow_model* model, uint32_t allocation, cl_mem memory);
 cl_int tf_transfer(const tvmflow_model* model, cl_mem memory, const tf_region* part, void* host,
                    size_t bytes, bool to_device);
 
-// build.c: loads or builds all programs, several at a time; fails only where their text is damaged.
+// build.c: loads or builds all programs, several at a time, and makes their kernels where they are
+// there; fails only where the text is damaged.
 tvmflow_status tf_build_all(tvmflow_model* model);
 // Builds one whose binary was of no use from its source.
 void tf_build_again(tf_build* build);
