@@ -1,8 +1,8 @@
-"""Standalone libraries on the CPU beside TVM's virtual machine: latency, start, what they add.
+"""Standalone libraries on the CPU beside TVM's virtual machine: time, start, memory, sizes.
 
 Networks are compiled for ``llvm`` in both forms, and for OpenCL with and without a fallback.  Each
 form is timed in processes of its own that take turns; a start is from opening the file to the first
-output.  Sizes are those of the files.
+output.  Memory is what no file is behind, with Python's.  Sizes are those of the files.
 
     python benchmarks/cpu_library.py [--rounds 5] [--networks mobilenet_v2 resnet50]
 """
@@ -40,7 +40,10 @@ while len(times) < 5 or time.perf_counter() < end:
     begin = time.perf_counter()
     module(feeds)
     times.append(time.perf_counter() - begin)
-print(json.dumps({"first_ms": first * 1e3, "ms": sorted(times)[len(times) // 2] * 1e3}))
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+anonymous = int(status["RssAnon"].split()[0]) / 1024
+median = sorted(times)[len(times) // 2]
+print(json.dumps({"first_ms": first * 1e3, "ms": median * 1e3, "anonymous_mb": anonymous}))
 """
 #: No OpenCL: a library with a fallback takes the CPU.
 NO_OPENCL = {"TVMFLOW_OPENCL_LIBRARY": "/nowhere/libOpenCL.so"}
@@ -67,17 +70,20 @@ def measure(name: str, folder: Path, rounds: int) -> dict[str, Any]:
             module.save(paths[form])
     times: dict[str, list[float]] = {form: [] for form in TIMED_FORMS}
     first: dict[str, list[float]] = {form: [] for form in TIMED_FORMS}
+    memory: dict[str, float] = {}
     for _ in range(rounds):
         for form in TIMED_FORMS:
             found = in_process(TIMED, str(paths[form]), env=NO_OPENCL)
             times[form].append(found["ms"])
             first[form].append(found["first_ms"])
+            memory[form] = found["anonymous_mb"]
     plan = find_plan(paths["llvm, library"])
     assert plan is not None
     return {
         "kernels": len(plan[Section.LAUNCHES]),
         "ms": {form: statistics.median(values) for form, values in times.items()},
         "first_ms": {form: statistics.median(values) for form, values in first.items()},
+        "anonymous_mb": memory,
         "kb": {form: path.stat().st_size / 1024 for form, path in paths.items()},
         "weights_kb": int(plan.header["weight_bytes"]) / 1024,
     }
@@ -101,9 +107,10 @@ def main() -> None:
         for form in TIMED_FORMS:
             ratio = found["ms"][form] / base
             verdict = "" if ratio <= LIMIT else "missed"
-            numbers = (found["ms"][form], ratio, found["first_ms"][form])
+            told = (found[key][form] for key in ("first_ms", "anonymous_mb"))
+            numbers = (found["ms"][form], ratio, *told)
             rows.append((name, form, *(f"{n:.3f}" for n in numbers), verdict))
-    columns = ("network", "form", "ms", "of TVM's", "first output ms", "")
+    columns = ("network", "form", "ms", "of TVM's", "first output ms", "anonymous MB", "")
     report("Standalone libraries on the CPU", columns, rows)
     report(
         "Sizes in KB",

@@ -95,9 +95,14 @@ def _with_roots(roots: Sequence[Fraction]) -> list[Fraction]:
     return result
 
 
+def matrix_of_weights(outputs: int) -> np.ndarray:
+    """``G`` in float64, which both axes of the taps meet."""
+    return np.array([[float(c) for c in row] for row in matrices(outputs).g])
+
+
 def transformed_weight(weight: np.ndarray, outputs: int) -> np.ndarray:
     """``OIHW`` to ``[a, a, O, I]`` in its own precision, computed in float64."""
-    g = np.array([[float(c) for c in row] for row in matrices(outputs).g])
+    g = matrix_of_weights(outputs)
     u = np.einsum("pk,oikl,ql->pqoi", g, weight.astype(np.float64), g, optimize=True)
     return u.astype(weight.dtype)
 

@@ -155,7 +155,7 @@ enum { kTextPresetBytes = sizeof(kTextPreset) - 1 };
 // memory.
 static inline TextModel* TextBegin(size_t bytes) {
   TextModel* const m = (TextModel*)calloc(1, sizeof(TextModel) + kTextPresetBytes + bytes);
-  if (!m) return NULL;
+  if (!m) return NULL;  // NOLINT(modernize-use-nullptr): C, too
   m->text = (uint8_t*)(m + 1);
   m->partial = 1;
   for (int i = 0; i <= kTextSeen; ++i) m->steps[i] = (1 << 17) / (2 * i + 3);
@@ -230,7 +230,7 @@ static inline uint32_t TextPredict(TextModel* m) {
   for (int i = 0; i < kTextMatches; ++i) {
     TextMatch* const match = &m->matches[i];
     const int k = kTextContexts + i;
-    m->found[k] = NULL;
+    m->found[k] = NULL;  // NOLINT(modernize-use-nullptr)
     m->logits[k] = m->logits[kTextInputs + k] = 0;
     if (m->expected[i] < 0 || ((unsigned)m->expected[i] | 256) >> (8 - bits) != m->partial)
       continue;
@@ -290,13 +290,16 @@ static inline void TextEndByte(TextModel* m) {
   m->text[m->used++] = (uint8_t)byte;
   for (int i = 0; i < kTextMatches; ++i) {
     TextMatch* const match = &m->matches[i];
-    if (match->at && m->text[match->at++] == byte) {
+    const bool goes_on = match->at && m->text[match->at] == byte;
+    if (match->at) ++match->at;
+    if (goes_on) {
       if (match->length < kTextLongestMatch) ++match->length;
       if (match->length > 16) match->missed = 0;
     } else if (match->at) {
       // The same text with another number goes on behind it.
       match->length = 0;
-      if (++match->missed == 8) match->at = match->missed = 0;
+      ++match->missed;
+      if (match->missed == 8) match->at = match->missed = 0;
     }
     if (m->used < lengths[i]) continue;
     uint32_t hash = 0;
@@ -360,8 +363,9 @@ typedef struct TextRange {
 
 // The bit of the preset that comes next; -1 where it has ended.
 static inline int TextPresetBit(size_t number) {
-  return number < 8 * kTextPresetBytes ? (uint8_t)kTextPreset[number / 8] >> (7 - number % 8) & 1
-                                       : -1;
+  return number < (size_t)8 * kTextPresetBytes
+             ? (uint8_t)kTextPreset[number / 8] >> (7 - number % 8) & 1
+             : -1;
 }
 
 // The last number of the range's part for a 1, which has that probability.

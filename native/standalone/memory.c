@@ -135,8 +135,39 @@ static uint8_t* make(const tvmflow_model* m, const tf_weight* w, const tf_made* 
   return data;
 }
 
+// The transforms of windows of a weight that the file has as it is; to be freed.
+static uint8_t* transform(const tvmflow_model* m, const tf_weight* w, const tf_made* r,
+                          const tf_transformed* t) {
+  float* const data = calloc(1, w->bytes);
+  if (!data) return NULL;
+  const uint64_t from = r->from_lanes, to = r->to_lanes, inner = r->inner, side = t->side;
+  const uint64_t there = r->from_bytes / (9 * inner * sizeof(float));
+  const uint64_t plane = w->bytes / (side * side * sizeof(float));
+  const float* const source = (const void*)(m->weights.data + w->offset);
+  float* to_lane = data;
+  for (uint64_t first = 0; to_lane != data + plane; first += to)
+    for (uint64_t i = 0; i < inner; ++i)
+      for (uint64_t k = first; k < first + to; ++k, ++to_lane) {
+        if (k >= there) continue;
+        const float* const window = source + (k / from * inner + i) * 9 * from + k % from;
+        for (uint64_t p = 0; p < side; ++p) {
+          double columns[3];
+          for (uint64_t x = 0; x < 3; ++x)
+            columns[x] = t->rows[p][0] * (double)window[x * from] +
+                         t->rows[p][1] * (double)window[(3 + x) * from] +
+                         t->rows[p][2] * (double)window[(6 + x) * from];
+          for (uint64_t q = 0; q < side; ++q)
+            to_lane[(p * side + q) * plane] =
+                (float)(t->rows[q][0] * columns[0] + t->rows[q][1] * columns[1] +
+                        t->rows[q][2] * columns[2]);
+        }
+      }
+  return (uint8_t*)data;
+}
+
 static tvmflow_status upload_made(tvmflow_model* m, const tf_weight* w, const tf_made* r) {
-  uint8_t* const data = make(m, w, r);
+  const tf_transformed* const t = tf_transforming(&m->plan, r);
+  uint8_t* const data = t ? transform(m, w, r, t) : make(m, w, r);
   const tvmflow_status status =
       data ? upload(m, w, data)
            : tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for weight '%s'.",

@@ -117,6 +117,21 @@ static bool made_is_right(const tf_plan* p, const tf_made* r) {
          is_range(r->steps, steps, p->header->weight_bytes);
 }
 
+const tf_transformed* tf_transforming(const tf_plan* plan, const tf_made* made) {
+  for (uint32_t i = 0; i < tf_count(plan, TF_TRANSFORMED); ++i)
+    if (plan->transformed[i].made == made - plan->made) return &plan->transformed[i];
+  return NULL;
+}
+
+static bool transformed_is_right(const tf_plan* p, const tf_transformed* t) {
+  if (t->made >= tf_count(p, TF_MADE) || t->side == 0 || t->side > TF_MOST_ROWS) return false;
+  const tf_made* const r = &p->made[t->made];
+  const uint64_t from = product(r->inner, r->from_lanes, 9 * sizeof(float));
+  const uint64_t to = product(r->inner, r->to_lanes, t->side * t->side * sizeof(float));
+  return r->form == TF_AS_IT_IS && r->element_bytes == sizeof(float) && r->from_bytes % from == 0 &&
+         p->weights[r->weight].bytes % to == 0;
+}
+
 // Each begins where the one before ends, and the last one ends with the sources.
 static bool programs_are_right(const tf_plan* p) {
   uint64_t end = 0;
@@ -276,6 +291,7 @@ static const char* fault(tf_plan* plan) {
   if (!tf_count(plan, TF_LAUNCHES) || !tf_count(plan, TF_OUTPUTS)) return "it does nothing";
   ALL(TF_ALLOCATIONS, allocation_is_right(&plan->allocations[i]));
   ALL(TF_MADE, made_is_right(plan, &plan->made[i]));
+  ALL(TF_TRANSFORMED, transformed_is_right(plan, &plan->transformed[i]));
   ALL(TF_WEIGHTS, weight_is_right(plan, i));
   if (!programs_are_right(plan)) return "a record of section TF_PROGRAMS is wrong";
   ALL(TF_ARGUMENTS, argument_is_right(plan, &plan->arguments[i]));

@@ -40,6 +40,7 @@
   ROW(TF_MADE, tf_made, made)                                                                      \
   ROW(TF_PICTURES, tf_picture, pictures)                                                           \
   ROW(TF_BOXES, tf_boxes, boxes)                                                                   \
+  ROW(TF_TRANSFORMED, tf_transformed, transformed)                                                 \
   ROW(TF_DIGESTS, tf_digest, digests) /* of each program's text */
 
 typedef enum tf_section_name {
@@ -116,6 +117,16 @@ typedef struct tf_made {
   uint32_t axes;        // 1: steps of the blocks, 2: of the lanes, 3: of each number k
   uint64_t steps;       // where they are, from the weights' begin
 } tf_made;
+
+// A weight of Winograd's algorithm that is made of another one's windows of 3 x 3, which the file
+// has as they are: [blocks][inner][3][3][lanes] becomes [side][side][blocks][inner][lanes], of
+// float.  Plane p, q has the sum of rows[p][y] * rows[q][x] * window[y][x] over y and x.
+enum { TF_MOST_ROWS = 6 };
+typedef struct tf_transformed {
+  uint32_t made;
+  uint32_t side;  // rows
+  double rows[TF_MOST_ROWS][3];
+} tf_transformed;
 
 typedef struct tf_program {
   uint32_t offset;  // into the unpacked sources
@@ -276,6 +287,7 @@ uint32_t tf_texel_bytes(uint32_t channel_type);
 
 // How a weight is made; NULL where it is in the file as it is.
 const tf_made* tf_making(const tf_plan* plan, uint32_t weight);
+const tf_transformed* tf_transforming(const tf_plan* plan, const tf_made* made);
 // Bytes of a number in the file.
 static inline uint32_t tf_stored_bytes(const tf_made* made) {
   return made->form == TF_HALVES ? 2 : made->form == TF_STEPS ? 1 : made->element_bytes;

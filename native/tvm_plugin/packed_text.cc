@@ -24,7 +24,7 @@ std::string PackText(std::string_view text) {
     const uint32_t chance = TextPredict(model.get());
     int bit = TextPresetBit(i);
     if (bit < 0) {
-      const size_t number = i - 8 * kTextPresetBytes;
+      const size_t number = i - size_t{8} * kTextPresetBytes;
       bit = text[number / 8] >> (7 - number % 8) & 1;
       TextNarrow(&range, TextMiddle(&range, chance), bit);
       for (uint32_t first = range.high >> 24; TextShift(&range); first = range.high >> 24)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import standalone_api as api
 
+from tvmflow.ir.pictures import IMAGE_FORMATS, ImageInput
 from tvmflow.module.standalone.binding import Image
-from tvmflow.module.standalone.pictures import IMAGE_FORMATS, ImageInput
 
 
 class ImageInfo(ctypes.Structure):

@@ -35,7 +35,7 @@ from ..devices.choices import (
 from ..devices.host import HOSTS
 from ..devices.presets import PRESETS
 from ..devices.target import LEVELS
-from ..module.standalone.pictures import IMAGE_FORMATS
+from ..ir.pictures import IMAGE_FORMATS
 from .output import state
 
 if TYPE_CHECKING:

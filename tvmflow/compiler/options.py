@@ -25,8 +25,8 @@ from ..devices.host import Host
 from ..devices.target import TargetSpec, check_choice, with_dtype, with_storage
 from ..errors import CompileError, TargetError
 from ..ir.extents import OPEN, THE_OPEN_INPUT, Extent
+from ..ir.pictures import ImageInput
 from ..ir.results import parse_boxes, parse_result
-from ..module.standalone.pictures import ImageInput
 from ..runtime.json_types import JsonMapping, JsonObject
 from ..tuning_logs import find_journal
 
@@ -244,7 +244,7 @@ class CompileOptions:
     keep_layout: JsonMapping = field(default_factory=dict)
     #: Inputs of a standalone library that take pictures of 8 bits a channel, by the ONNX model's
     #: names: ``FORMAT,KEY=VALUE,...`` with a format of `IMAGE_FORMATS` and the fields of
-    #: `ImageInput` (:mod:`tvmflow.module.standalone.pictures`).
+    #: `ImageInput` (:mod:`tvmflow.ir.pictures`).
     image_inputs: Mapping[str, str] = field(default_factory=dict)
     #: Launch all kernels at once, as a CUDA graph that the first run captures; for ``cuda``.
     cuda_graph: bool = False

@@ -24,7 +24,7 @@ from tvmflow.devices.host import Host
 from tvmflow.devices.target import LEVELS
 from tvmflow.ir.limits import LARGE_WEIGHT_BYTES
 from tvmflow.module.standalone.format import Section
-from tvmflow.module.standalone.read import find_plan
+from tvmflow.module.standalone.read import find_plan, find_plans
 from tvmflow.verify.tolerance import NETWORK, assert_close
 
 OPENCL, CPU = 1, 2
@@ -432,6 +432,30 @@ def test_a_fallback_shares_what_is_equal(device, tmp_path, monkeypatch):
             (got,) = module(feeds).values()
             assert module.profile(feeds, runs=2)
         assert_close(got, reference, NETWORK)
+
+
+@pytest.mark.opencl
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(("algorithm", "channels"), [("direct", 24), ("winograd4", 32)])
+def test_weights_of_winograd_s_algorithm_are_made_of_the_other_plan_s(
+    algorithm, channels, tmp_path
+):
+    """Of windows, with lanes beyond the last channel, and of planes in other blocks."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1, 1, 1, 1])
+    weight = random((channels, 29, 3, 3), 0.1)
+    model = build([node], {"x": (1, 29, 30, 31)}, ["y"], {"w": weight})
+    feeds, path = feeds_for(model), tmp_path / "libnet.so"
+    options = {"device": "adreno", "fallback": "cpu", "algorithms": {"conv": algorithm}}
+    with tvmflow.compile(model, format="standalone", **options) as module:
+        module.save(path)
+    opencl, cpu = (plan[Section.WEIGHTS]["bytes"] for plan in find_plans(path))
+    assert cpu.max() == 36 * 32 * 29 * 4
+    header = find_plans(path)[0].header
+    assert opencl.max() <= int(header["weight_bytes"]) < opencl.max() + 256
+    for backend in ("opencl", "cpu"):
+        with tvmflow.load(path, backend=backend) as module:
+            (got,) = module(feeds).values()
+            assert_close(got, references(model, feeds)[0], NETWORK)
 
 
 # -- choices ---------------------------------------------------------------------------------

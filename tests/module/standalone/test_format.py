@@ -39,6 +39,7 @@ STRUCTURES = {
     "tf_test_output": RECORDS[Section.TEST_OUTPUTS],
     "tf_shape": RECORDS[Section.SHAPES],
     "tf_made": RECORDS[Section.MADE],
+    "tf_transformed": RECORDS[Section.TRANSFORMED],
 }
 
 

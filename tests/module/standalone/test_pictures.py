@@ -23,8 +23,8 @@ from small_plans import Plan
 
 import tvmflow
 from tvmflow.errors import CompileError, InputError, TvmflowError
+from tvmflow.ir.pictures import FITS, IMAGE_FORMATS, ImageInput
 from tvmflow.module.standalone.binding import Image
-from tvmflow.module.standalone.pictures import FITS, IMAGE_FORMATS, ImageInput
 
 OPENCL, CPU = 1, 2
 WIDTH, HEIGHT = 53, 37

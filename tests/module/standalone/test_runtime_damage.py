@@ -44,6 +44,10 @@ def rich_plan() -> Plan:
     plan.rows[Section.SHAPES].append({"first_launch": 0, "launches": 2})
     row = {"weight": 0, "element_bytes": 4, "from_lanes": 4, "to_lanes": 8, "inner": 1}
     plan.rows[Section.MADE].append({**row, "from_bytes": 4 * SIZE})
+    shared = {"allocation": plan.buffer(4 * 4 * 8), "bytes": 4 * 4 * 8}
+    plan.rows[Section.WEIGHTS].append(plan.rows[Section.WEIGHTS][0] | shared)
+    plan.rows[Section.MADE].append({**row, "weight": 1, "from_bytes": 4 * 4 * 9})
+    plan.rows[Section.TRANSFORMED].append({"made": 1, "side": 2, "rows": np.ones(18)})
     return plan
 
 
@@ -147,7 +151,7 @@ WRONG = [
     (Section.LAUNCHES, 0, {"global": (0, 1, 1)}),
     (Section.LAUNCHES, 0, {"local": (0, 1, 1)}),
     (Section.ARGUMENTS, 0, {"kind": 2}),
-    (Section.ARGUMENTS, 0, {"allocation": 7}),
+    (Section.ARGUMENTS, 0, {"allocation": 8}),
     (Section.ARGUMENTS, 3, {"bytes": 9}),
     (Section.ARGUMENTS, 3, {"bytes": 0}),
     (Section.INPUTS, 0, {"dtype": 13}),
@@ -202,6 +206,12 @@ WRONG = [
     (Section.MADE, 0, {"form": 2, "axes": 3, "steps": 0}),
     (Section.MADE, 0, {"form": 2, "axes": 3, "steps": 132}),
     (Section.MADE, 0, {"form": 2, "axes": 3, "steps": 2**40}),
+    (Section.MADE, 1, {"from_bytes": 160}),
+    (Section.MADE, 1, {"form": 1}),
+    (Section.TRANSFORMED, 0, {"made": 2}),
+    (Section.TRANSFORMED, 0, {"side": 0}),
+    (Section.TRANSFORMED, 0, {"side": 3}),
+    (Section.TRANSFORMED, 0, {"side": 7}),
     (Section.PICTURES, 0, {"input": 4}),
     (Section.PICTURES, 0, {"input": 1}),
     (Section.PICTURES, 0, {"format": 6}),

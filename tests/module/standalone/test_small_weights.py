@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
 import standalone_api as api
 from onnx import numpy_helper
 from onnx import parser as onnx_parser
+from operators import references
 from quantized_networks import quantized, resnet18
 
 import tvmflow
+from tvmflow.compiler.compilation import Compilation
+from tvmflow.compiler.standalone import export
 from tvmflow.errors import CompileError, TargetError
 from tvmflow.frontend.rounded_weights import in_half, in_steps
 from tvmflow.module.standalone.format import Section
-from tvmflow.module.standalone.read import find_plan
+from tvmflow.module.standalone.read import find_plan, find_plans
 from tvmflow.module.standalone.small_weights import Axes, Form, smaller
 from tvmflow.verify.compare import verify
 from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
@@ -147,6 +152,41 @@ def test_both_plans_of_a_library_share_what_is_stored():
     alone = sizes(network(), **TARGETS["textures"])
     both = sizes(network(), **TARGETS["fallback"])
     assert all(both[kind] < 1.1 * alone[kind] + 8192 for kind in ("fp16", "int8"))
+
+
+@pytest.mark.opencl
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("kind", ["fp16", "int8"])
+@pytest.mark.parametrize("winograd", ["opencl", "cpu", "both"])
+def test_what_winograd_s_algorithm_makes_of_weights_is_stored_besides(
+    winograd, kind, tmp_path, monkeypatch
+):
+    """Whichever of the plans has it, and whatever is stored in few bits for the other one."""
+    asked, path = {"conv": "winograd4"}, tmp_path / "net.so"
+    if winograd != "opencl":
+
+        def of_cpu(source, options, output):
+            return Compilation(source, replace(options, algorithms=asked), output)
+
+        monkeypatch.setattr(export, "Compilation", of_cpu)
+    net = network()
+    net.graph.node[0].name = "conv"
+    options = TARGETS["fallback"] | {"algorithms": asked if winograd != "cpu" else {}}
+    with tvmflow.compile(net, format="standalone", weights=kind, **options) as module:
+        module.save(path)
+    plans = find_plans(path)
+    for plan, has_it in zip(plans, (winograd != "cpu", winograd != "opencl"), strict=True):
+        # Four rows and columns of outputs are made of six of inputs.
+        sizes = plan[Section.WEIGHTS]["bytes"].tolist()
+        assert (36 * 5 * 40 * 4 in sizes or 36 * 5 * 48 * 4 in sizes) == has_it
+        assert plan[Section.MADE]["form"].any()
+        assert not len(plan[Section.TRANSFORMED])
+    x = RNG.normal(size=(1, 5, 9, 9)).astype(np.float32)
+    (expected,) = references(rounded(net, kind), {"x": x})
+    for backend in (1, 2):
+        with api.Model(path, backend=backend) as instance:
+            instance.self_test()
+            assert_close(instance(x)[0], expected, NETWORK)
 
 
 @pytest.mark.parametrize("axis", [0, 1])

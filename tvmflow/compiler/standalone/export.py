@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from ... import _versions
-from ...devices.choices import STANDALONE
+from ...devices.choices import STANDALONE, WINOGRAD
 from ...devices.host import Host
 from ...errors import TvmflowError, UnsupportedModelError
+from ...ir import blocked
 from ...ir.results import outputs_of_indices, parse_boxes
 from ...ir.rewriter import op_name
 from ...ir.signatures import bindings_of
@@ -23,10 +25,11 @@ from ...module.standalone.format import WrittenWeights, write_weights
 from ...module.standalone.link import Functions, link_library
 from ...module.standalone.pictures import CPU_PICTURE, make_picture
 from ...module.standalone.plan import Boxes, Made, Plan, encode
-from ...module.standalone.small_weights import smaller
+from ...module.standalone.small_weights import SmallWeight, smaller
 from ...module.storage_summary import counts, storage_summary
 from ...module.weights import content_digest
 from ...runtime.json_types import JsonObject
+from ...schedules.winograd import TAPS, matrix_of_weights, transformed_weight
 from ...verify.tolerance import table_for
 from ..compilation import Compilation
 from ..generate import common_metadata, extensions
@@ -209,9 +212,16 @@ def write_library(job: Compilation) -> None:
     fallback = None if job.options.fallback is None else make_plan(_on_cpu(job))
     with tempfile.TemporaryDirectory(prefix="weights-", dir=job.output.parent) as folder:
         file = Path(folder) / "weights"
-        arrays, names = _shared(plan, fallback)
+        small = _small(plan.weights, job.options.weights)
+        arrays, names = _shared(plan, fallback, small)
+        small |= _small(
+            {n: a for n, a in arrays.items() if n not in plan.weights}, job.options.weights
+        )
         # There is a file only where there are weights.
-        written = _write_weights(file, arrays, names, [plan, fallback], job.options.weights)
+        written = _write_weights(file, arrays, small)
+        _make_of_small(plan, {}, small, written)
+        if fallback is not None:
+            _make_of_small(fallback, names, small, written)
         content = encode(plan, written)
         kernels = None
         if fallback is not None:
@@ -224,30 +234,41 @@ def write_library(job: Compilation) -> None:
         link_library(content, weights, _host(job), job.output, embed=embed, functions=kernels)
 
 
+def _small(weights: Mapping[str, np.ndarray], kind: str | None) -> dict[str, SmallWeight]:
+    """Those weights that can be stored as ``kind``."""
+    return {n: found for n, array in weights.items() if (found := smaller(array, kind))}
+
+
 def _write_weights(
-    file: Path,
-    arrays: dict[str, np.ndarray],
-    names: dict[str, str],
-    plans: Sequence[Plan | None],
-    kind: str | None,
+    file: Path, arrays: Mapping[str, np.ndarray], small: Mapping[str, SmallWeight]
 ) -> WrittenWeights:
-    """Write weights as ``kind`` where they can be, and tell the plans how theirs are made."""
-    small = {n: found for n, array in arrays.items() if (found := smaller(array, kind))}
+    """Write weights, in fewer bits where they are ``small``, with their steps behind them."""
     content: dict[str, np.ndarray] = {}
     for name, array in arrays.items():
         content[name] = small[name].stored if name in small else array
         if name in small and (steps := small[name].steps) is not None:
-            content[f"{name}:steps"] = steps
-    written = write_weights(file, content)
-    for plan in filter(None, plans):
-        for name, array in plan.weights.items():
-            stored = names.get(name, name) if plan is plans[-1] else name
-            if stored in small:
-                found, at = small[stored], written.offsets.get(f"{stored}:steps", 0)
-                plan.made[name] = Made(found.stored, found.form, found.axes, at)
-            elif arrays[stored].shape != array.shape:
-                plan.made[name] = Made(arrays[stored])
-    return written
+            content[_steps_of(name)] = steps
+    return write_weights(file, content)
+
+
+def _make_of_small(
+    plan: Plan, names: Mapping[str, str], small: Mapping[str, SmallWeight], written: WrittenWeights
+) -> None:
+    """Tell a plan how its weights are made of ``small`` ones; ``names`` are those in the file."""
+    for name in plan.weights:
+        stored = names.get(name, name)
+        if (found := small.get(stored)) is None:
+            continue
+        # Of equal content, whatever its shape, blocks are the file's.
+        known = plan.made.get(name)
+        plan.made[name] = Made(
+            found.stored, found.stored.shape[-1] if known is None else known.lanes,
+            form=found.form, axes=found.axes, steps=written.offsets.get(_steps_of(stored), 0),
+        )  # fmt: skip
+
+
+def _steps_of(name: str) -> str:
+    return f"{name}:steps"
 
 
 def _on_cpu(job: Compilation) -> Compilation:
@@ -263,29 +284,73 @@ def _on_cpu(job: Compilation) -> Compilation:
     return other
 
 
-def _shared(plan: Plan, fallback: Plan | None) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def _shared(
+    plan: Plan, fallback: Plan | None, small: Mapping[str, SmallWeight]
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """The weights of both plans, and the names there of the fallback's.
 
-    Those of equal content are there once, and so are those that only have other blocks.
+    Those of equal content are there once, and so are those that only have other blocks, or that
+    only the fallback has in the form of Winograd's algorithm.  Of those that are ``small`` in the
+    file, others are made in other blocks only: what would be transformed is stored by itself.
     """
     arrays = dict(plan.weights)
     if fallback is None:
         return arrays, {}
-    stored = {content_digest(array): name for name, array in arrays.items()}
-    alike = defaultdict(list)
+    stored = {(array.dtype, content_digest(array)): name for name, array in arrays.items()}
+    alike, windows = defaultdict(list), defaultdict(list)
     for name, array in arrays.items():
-        alike[_but_blocks(array)].append(name)
+        # Steps belong to a small one's own blocks and lanes.
+        for view in [array] if name in small else _views(array):
+            alike[_but_blocks(view)].append((name, view))
+        if name not in small and array.ndim == 5 and array.shape[2:4] == (TAPS, TAPS):
+            windows[array.dtype, array.shape[1]].append(name)
     names = {}
     for name, array in fallback.weights.items():
-        digest = content_digest(array)
+        # Of another dtype, equal bytes may become others in fewer bits.
+        digest = array.dtype, content_digest(array)
         found = stored.get(digest)
         if found is None:
-            found = next((n for n in alike[_but_blocks(array)] if _same(arrays[n], array)), None)
+            pairs = ((n, v, view) for view in _views(array) for n, v in alike[_but_blocks(view)])
+            same = next(((n, v) for n, v, view in pairs if _same(v, view)), None)
+            if same is not None:
+                found, fallback.made[name] = same[0], Made(same[1], array.shape[-1])
+        if found is None and array.ndim == 4 and (outputs := _TILES.get(array.shape[0])):
+            of_windows = windows[array.dtype, array.shape[2]]
+            found = next((n for n in of_windows if _is_transform(arrays[n], array, outputs)), None)
+            if found is not None:
+                matrix = matrix_of_weights(outputs)
+                fallback.made[name] = Made(arrays[found], array.shape[-1], matrix)
         if found is None:
             found = stored[digest] = f"cpu:{name}"
             arrays[found] = array
         names[name] = found
     return arrays, names
+
+
+#: Outputs of a tile of Winograd's algorithm, by the planes of its weights.
+_TILES = {(outputs + TAPS - 1) ** 2: outputs for outputs in WINOGRAD.values()}
+
+
+def _views(array: np.ndarray) -> Iterator[np.ndarray]:
+    """A tensor as ``[N', ..., c]``: Winograd's ``[a * a, O', I, c]`` has its planes there, too."""
+    yield array
+    if array.ndim == 4:
+        yield array.reshape(-1, *array.shape[2:])
+
+
+def _is_transform(windows: np.ndarray, wanted: np.ndarray, outputs: int) -> bool:
+    """True if ``wanted[a * a, O', I, c]`` is what Winograd's algorithm has of ``OIHWo``."""
+    lanes = wanted.shape[-1]
+    plain = np.moveaxis(windows, -1, 1).reshape(-1, *windows.shape[1:-1])
+    rows = min(len(plain), wanted.shape[1] * lanes)
+    close = partial(np.allclose, rtol=1e-6, atol=1e-7 * np.abs(wanted).max())
+    # One row tells most of those apart that are others.
+    first = transformed_weight(plain[:1], outputs).reshape(len(wanted), -1)
+    if not close(first, wanted[:, 0, :, 0]):
+        return False
+    made = blocked.winograd_weight(transformed_weight(plain[:rows], outputs), lanes)
+    blocks = made.shape[1]
+    return close(made, wanted[:, :blocks]) and not (plain[rows:].any() or wanted[:, blocks:].any())
 
 
 def _but_blocks(array: np.ndarray) -> tuple[object, ...]:

@@ -29,10 +29,8 @@ from .record import KernelSource
 
 #: What TVM's code generators write at the head of each kernel, by target.
 _HEADS = {"opencl": b"// Function: ", "cuda": b'extern "C" __global__ void '}
-#: The definition of a kernel in OpenCL C, to its last brace.
-_DEFINITION = re.compile(
-    r"^(?:__attribute__[^\n]*\n)?__kernel void (\w+)\([^;{]*\{.*?^\}\n?", re.MULTILINE | re.DOTALL
-)
+#: The head of a kernel's definition in OpenCL C.
+_DEFINITION = re.compile(r"^(?:__attribute__[^\n]*\n)?__kernel void (\w+)\([^;{]*\{", re.MULTILINE)
 
 
 def metadata_of(path: Path) -> JsonObject:
@@ -102,7 +100,16 @@ def _of_plan(plan: EncodedPlan) -> Iterator[KernelSource]:
 
 def _alone(program: str, kernel: str) -> str:
     """A program's text without its other kernels."""
-    return _DEFINITION.sub(lambda found: found[0] if found[1] == kernel else "", program)
+    parts, end = [], 0
+    for head in _DEFINITION.finditer(program):
+        parts.append(program[end : head.start()])
+        depth, end = 1, head.end()
+        while depth and end < len(program):
+            depth += {"{": 1, "}": -1}.get(program[end], 0)
+            end += 1
+        if head[1] == kernel:
+            parts.append(program[head.start() : end])
+    return "".join([*parts, program[end:]])
 
 
 def _of_artifact(artifact: Artifact, target: str) -> list[KernelSource]:

@@ -58,7 +58,8 @@ class Section(IntEnum):
     MADE = 16
     PICTURES = 17
     BOXES = 18
-    DIGESTS = 19
+    TRANSFORMED = 19
+    DIGESTS = 20
 
 
 class Kind(IntEnum):
@@ -127,6 +128,7 @@ RECORDS: dict[Section, np.dtype] = {
         padding=_F4, scale=(_F4, 3), shift=(_F4, 3),
     ),
     Section.BOXES: _record(output=_U4, picture=_U4, form=_U4, unit=_U4),
+    Section.TRANSFORMED: _record(made=_U4, side=_U4, rows=(_F8, 18)),
     Section.DIGESTS: np.dtype("V32"),
 }  # fmt: skip
 

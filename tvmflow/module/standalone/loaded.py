@@ -22,6 +22,7 @@ import numpy as np
 from ...devices.choices import BACKENDS
 from ...devices.target import check_choice
 from ...errors import DeviceError, InputError, TargetError, TvmflowError
+from ...ir.pictures import IMAGE_FORMATS
 from ...ir.tensors import TensorInfo
 from ...runtime.json_types import JsonObject
 from .. import elf
@@ -46,7 +47,6 @@ from .binding import (
     opencl_libraries,
 )
 from .format import DTYPES, Section
-from .pictures import IMAGE_FORMATS
 from .read import INTERFACES, EncodedPlan, find_plans, interfaces
 
 

@@ -8,137 +8,15 @@ a CPU.  The filter is Pillow's ``BILINEAR``: a triangle, which widens where a pi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ...errors import CompileError
+from ...ir.pictures import FITS, IMAGE_FORMATS, LARGEST_PICTURE, ImageInput, refuse_picture
 from ...ir.tensors import TensorInfo
 
-#: Formats of pictures, in the order of `tvmflow_image_format`.
-IMAGE_FORMATS = ("rgba8", "bgra8", "rgb8", "grey8", "nv12", "nv21")
-#: How a picture fills the network's input, in the order of `tf_fit`.
-FITS = ("stretch", "crop", "letterbox")
+#: In the order of `tf_arrangement`.
 _ARRANGEMENTS = ("NCHW", "NHWC", "NCHW4c")
-#: As in `native/standalone/plan.h`.
-LARGEST_PICTURE = 32767
-_EXAMPLE = (
-    "Write a format with what differs from the defaults behind it, such as "
-    "rgba8,fit=letterbox,mean=0.485,0.456,0.406,std=0.229,0.224,0.225."
-)
-
-
-@dataclass(frozen=True)
-class ImageInput:
-    """What pictures of an input are, and what becomes of their levels.
-
-    A number of the network is ``(level / range - mean) / std``.
-    """
-
-    format: str
-    size: tuple[int, int] | None = None  #: Width and height in memory; ``None``: any.
-    fit: str = "stretch"
-    rotate: int = 0  #: Degrees clockwise, besides the picture's own rotation.
-    mean: tuple[float, ...] = (0.0,)  #: Of all channels, or of each in the network's order.
-    std: tuple[float, ...] = (1.0,)
-    range: float = 255.0  #: 255: levels are divided by it; 1: they are from 0 to 255.
-    order: str = "rgb"  #: Or ``bgr``: of the network's channels.
-    pad: float = 114.0  #: Level around a picture with ``fit=letterbox``.
-    luma: str = "full"  #: Or ``video``: nv12's and nv21's levels begin at 16.
-
-    @classmethod
-    def parse(cls, name: str, text: str) -> ImageInput:
-        """Read ``FORMAT,KEY=VALUE,...``; values with commas are lists.
-
-        Raises `CompileError` for a key or value that there is not.
-        """
-        pieces = [piece.strip() for piece in text.split(",")]
-        given: dict[str, list[str]] = {}
-        last = ""
-        for piece in pieces[1:]:
-            key, equals, value = piece.partition("=")
-            if equals and key in given:
-                raise _refuse(name, f"{key} is there twice")
-            if equals:
-                last, given[key] = key, [value]
-            elif last:
-                given[last].append(piece)
-            else:
-                raise _refuse(name, f"{piece!r} has no key")
-        values: dict[str, Any] = {"format": _choice(name, "the format", pieces[0], IMAGE_FORMATS)}
-        for key, texts in given.items():
-            if key not in _KEYS:
-                raise _refuse(name, f"there is no key {key!r}, only {', '.join(_KEYS)}")
-            values[key] = _KEYS[key](name, key, texts)
-        return cls(**values)
-
-    def levels(self, channels: int) -> tuple[list[float], list[float]]:
-        """``scale`` and ``shift`` of each channel: a number is ``level * scale + shift``."""
-        pairs = [(v * channels)[:channels] for v in (self.mean, self.std)]
-        scale = [1 / (self.range * std) for std in pairs[1]]
-        return scale, [-mean / std for mean, std in zip(*pairs, strict=True)]
-
-
-def _refuse(name: str, why: str) -> CompileError:
-    return CompileError(f"The pictures of input {name!r}: {why}.", remedy=_EXAMPLE)
-
-
-def _choice(name: str, what: str, value: str, known: tuple[str, ...]) -> str:
-    if value not in known:
-        raise _refuse(name, f"{what} is {value!r}; expected one of {', '.join(known)}")
-    return value
-
-
-def _chosen(*known: str) -> Callable[[str, str, list[str]], str]:
-    return lambda name, key, texts: _choice(name, key, ",".join(texts), known)
-
-
-def _numbers(name: str, key: str, texts: list[str]) -> tuple[float, ...]:
-    try:
-        values = tuple(map(float, texts))
-    except ValueError:
-        values = ()
-    # Beyond the fifth part of what single precision has, sums of it overflow.
-    if len(values) not in (1, 3) or not all(abs(v) < 1e37 for v in values):
-        raise _refuse(name, f"{key} is {','.join(texts)!r}; expected one number, or three")
-    if key == "std" and not all(abs(v) > 1e-30 for v in values):
-        raise _refuse(name, f"{key} is {','.join(texts)!r}; zero divides nothing")
-    return values
-
-
-def _level(name: str, key: str, texts: list[str]) -> float:
-    (value,) = _numbers(name, key, texts)[:1] if len(texts) == 1 else (-1.0,)
-    if not 0 <= value <= 255:
-        raise _refuse(name, f"{key} is {','.join(texts)!r}; expected a level from 0 to 255")
-    return value
-
-
-def _size(name: str, key: str, texts: list[str]) -> tuple[int, int] | None:
-    text = ",".join(texts)
-    if text == "any":
-        return None
-    width, x, height = text.partition("x")
-    if x and width.isdecimal() and height.isdecimal():
-        size = int(width), int(height)
-        if all(0 < extent <= LARGEST_PICTURE for extent in size):
-            return size
-    raise _refuse(
-        name, f"{key} is {text!r}; expected any, or width and height as in 640x480, "
-        f"each up to {LARGEST_PICTURE}",
-    )  # fmt: skip
-
-
-_KEYS: dict[str, Callable[[str, str, list[str]], object]] = {
-    "size": _size,
-    "fit": _chosen(*FITS),
-    "rotate": lambda *given: int(_chosen("0", "90", "180", "270")(*given)),
-    "mean": _numbers,
-    "std": _numbers,
-    "range": lambda *given: float(_chosen("1", "255")(*given)),
-    "order": _chosen("rgb", "bgr"),
-    "pad": _level,
-    "luma": _chosen("full", "video"),
-}
 
 
 def arrangement(info: TensorInfo) -> tuple[str, int] | None:
@@ -172,7 +50,7 @@ def check_image_inputs(asked: Mapping[str, str], inputs: tuple[TensorInfo, ...])
         spec = ImageInput.parse(name, text)
         for key in ("mean", "std"):
             if len(getattr(spec, key)) not in (1, found[1]):
-                raise _refuse(name, f"{key} has three numbers, and the network one channel")
+                raise refuse_picture(name, f"{key} has three numbers, and the network one channel")
 
 
 # -- the kernels of OpenCL -------------------------------------------------------------------

@@ -151,9 +151,14 @@ class MachineCode:
 
 @dataclass(frozen=True)
 class Made:
-    """What the file has of a weight: the same numbers in other blocks, or in fewer bits."""
+    """What the file has of a weight: the same numbers in other blocks, or in fewer bits.
 
-    stored: np.ndarray
+    Or windows as they are, of which Winograd's algorithm has the transforms.
+    """
+
+    stored: np.ndarray  #: ``[N', ..., c]``, as in the file; of windows ``[N', I, 3, 3, c]``.
+    lanes: int  #: Of a block that is made.
+    transform: np.ndarray | None = None  #: ``[a, 3]``, which both axes of windows meet.
     form: Form = Form.AS_THEY_ARE
     axes: int = 0  #: `Axes`, with steps.
     steps: int = 0  #: Where they are, from the weights' begin.
@@ -226,9 +231,15 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
         rows[Section.WEIGHTS].append(row)
     for number, (name, array) in enumerate(plan.weights.items()):
         if (made := plan.made.get(name)) is not None:
-            row = {"weight": number, "element_bytes": array.itemsize, "steps": made.steps}
-            row |= {"from_lanes": made.stored.shape[-1], "to_lanes": array.shape[-1]}
-            row |= {"inner": prod(array.shape[1:-1]), "from_bytes": made.stored.nbytes}
+            inner = prod(made.stored.shape[1:-1])
+            if (matrix := made.transform) is not None:
+                inner = made.stored.shape[1]
+                how: JsonObject = {"made": len(rows[Section.MADE]), "side": len(matrix)}
+                how["rows"] = np.resize(matrix.ravel(), 18)
+                rows[Section.TRANSFORMED].append(how)
+            row = {"weight": number, "element_bytes": array.itemsize, "inner": inner}
+            row |= {"from_lanes": made.stored.shape[-1], "to_lanes": made.lanes}
+            row |= {"from_bytes": made.stored.nbytes, "steps": made.steps}
             rows[Section.MADE].append(row | {"form": made.form, "axes": made.axes})
     for launch in plan.launches:
         rows[Section.LAUNCHES].append(

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import ArtifactError
+from ...ir.pictures import IMAGE_FORMATS
 from ...runtime.json_types import JsonObject
 from ...runtime.plugin import unpack_text
 from .. import elf
@@ -42,7 +43,6 @@ from .format import (
     Section,
     digests_of,
 )
-from .pictures import IMAGE_FORMATS
 
 #: A function that every standalone library exports, and no other library.
 _EXPORTED = b"\0tvmflow_create\0"
@@ -246,6 +246,7 @@ _INDICES = (
     *((s, "allocation", Section.ALLOCATIONS) for s in (Section.WEIGHTS, *INTERFACES)),
     (Section.TEST_OUTPUTS, "output", Section.OUTPUTS),
     (Section.PICTURES, "input", Section.INPUTS),
+    (Section.TRANSFORMED, "made", Section.MADE),
 )
 #: Fields that are a first record of another section and how many there are.
 _RANGES = (
