@@ -7,6 +7,7 @@
 enum { MAX_THREADS = 4 };
 
 typedef struct share_of_work {
+  void (*work)(tf_build* build);
   tf_build* builds;
   uint32_t count;
   uint32_t first;
@@ -44,29 +45,64 @@ void tf_build_again(tf_build* b) {
   build(b, api->clCreateProgramWithSource(b->model->context, 1, texts, &b->source_bytes, &b->code));
 }
 
+// The kernels of all launches: drivers link a program when its first one is made.  False: one is
+// not there, and none is made.
+static bool make_kernels(tf_build* b) {
+  const tvmflow_model* const m = b->model;
+  const tf_opencl* const api = &m->device.api;
+  const uint32_t program = (uint32_t)(b - m->builds);
+  cl_int code = CL_SUCCESS;
+  for (uint32_t i = 0; code == CL_SUCCESS && i < tf_count(&m->plan, TF_LAUNCHES); ++i) {
+    const tf_launch* const l = &m->plan.launches[i];
+    if (l->program != program) continue;
+    m->steps[i].kernel = api->clCreateKernel(b->program, m->plan.strings + l->kernel, &code);
+    if (code != CL_SUCCESS) m->steps[i].kernel = NULL;
+  }
+  if (code == CL_SUCCESS) return true;
+  for (uint32_t i = 0; i < tf_count(&m->plan, TF_LAUNCHES); ++i) {
+    if (m->plan.launches[i].program != program || !m->steps[i].kernel) continue;
+    (void)api->clReleaseKernel(m->steps[i].kernel);
+    m->steps[i].kernel = NULL;
+  }
+  return false;
+}
+
+// What the driver takes for a program need not have its kernels.
+static void take(tf_build* b) { b->cached = load(b) && make_kernels(b); }
+
+static void build_missing(tf_build* b) {
+  if (b->cached) return;
+  tf_build_again(b);
+  // One that is not there is told of later.
+  if (b->code == CL_SUCCESS) (void)make_kernels(b);
+}
+
 static void* work(void* argument) {
   const share_of_work* const w = argument;
-  for (uint32_t i = w->first; i < w->count; i += w->step)
-    if (!w->builds[i].cached) tf_build_again(&w->builds[i]);
+  for (uint32_t i = w->first; i < w->count; i += w->step) w->work(&w->builds[i]);
   return NULL;
 }
 
-tvmflow_status tf_build_all(tvmflow_model* m) {
-  tf_build* const builds = m->builds;
+static void work_together(tvmflow_model* m, void (*what)(tf_build*)) {
   const uint32_t count = tf_count(&m->plan, TF_PROGRAMS);
-  uint32_t missing = 0;
-  // One after the other: that takes no time, and threads have memory of their own.
-  for (uint32_t i = 0; i < count; ++i) missing += !load(&builds[i]);
-  const tvmflow_status status = missing ? tf_sources_unpack(m) : TVMFLOW_OK;
-  if (status) return status;
-  const uint32_t threads = missing < MAX_THREADS ? missing : MAX_THREADS;
+  const uint32_t threads = count < MAX_THREADS ? count : MAX_THREADS;
   share_of_work shares[MAX_THREADS];
   pthread_t ids[MAX_THREADS];
-  for (uint32_t i = 0; i < threads; ++i) shares[i] = (share_of_work){builds, count, i, threads};
+  for (uint32_t i = 0; i < threads; ++i)
+    shares[i] = (share_of_work){what, m->builds, count, i, threads};
   uint32_t made = 0;
   while (made + 1 < threads && !pthread_create(&ids[made], NULL, work, &shares[made])) ++made;
   // This thread has a share too, and those of threads that could not be made.
   for (uint32_t i = made; i < threads; ++i) work(&shares[i]);
   for (uint32_t i = 0; i < made; ++i) pthread_join(ids[i], NULL);
-  return TVMFLOW_OK;
+}
+
+tvmflow_status tf_build_all(tvmflow_model* m) {
+  uint32_t missing = 0;
+  work_together(m, take);
+  for (uint32_t i = 0; i < tf_count(&m->plan, TF_PROGRAMS); ++i) missing += !m->builds[i].cached;
+  if (!missing) return TVMFLOW_OK;
+  const tvmflow_status status = tf_sources_unpack(m);
+  if (!status) work_together(m, build_missing);
+  return status;
 }

@@ -152,6 +152,7 @@ tvmflow_status tf_open(tvmflow_model* m, const tvmflow_options* options, tvmflow
            m->device.platform_name, m->device.library, m->device.driver);
   if (!status) status = tf_backend_recall(m);
   if (!status) status = make_queue(m, options);
+  if (!status) status = tf_weights_checked(&m->weights, &m->message);
   if (!status) status = tf_memory_create(m);
   if (!status) status = tf_programs_create(m);
   if (!status)

@@ -12,7 +12,8 @@
 typedef struct tf_weights {
   const uint8_t* data;  // with their header
   size_t bytes;
-  bool mapped;  // a file; they are in the library otherwise
+  bool mapped;                     // a file; they are in the library otherwise
+  struct tf_weights_check* check;  // NULL: nothing is compared any more
 } tf_weights;
 
 // A folder's files may grow to this; those that were not used for longest go.
@@ -118,6 +119,8 @@ tvmflow_status tf_library_check(tf_message* message);
 // checksum.  `path`: of the file, when they are not in the library; NULL: beside it.
 tvmflow_status tf_weights_open(tf_weights* weights, const tf_plan* plan, const char* path,
                                bool check, tf_message* message);
+// The checksum is compared by a thread while the driver is opened: waits for it.
+tvmflow_status tf_weights_checked(const tf_weights* weights, tf_message* message);
 void tf_weights_close(tf_weights* weights);
 
 // Pages that were read need not stay in memory: they can be read from the file again.
@@ -163,7 +166,8 @@ void tf_memory_let_go(tvmflow_model* model, uint32_t allocation, cl_mem memory);
 cl_int tf_transfer(const tvmflow_model* model, cl_mem memory, const tf_region* part, void* host,
                    size_t bytes, bool to_device);
 
-// build.c: loads or builds all programs, several at a time; fails only where their text is damaged.
+// build.c: loads or builds all programs, several at a time, and makes their kernels where they are
+// there; fails only where the text is damaged.
 tvmflow_status tf_build_all(tvmflow_model* model);
 // Builds one whose binary was of no use from its source.
 void tf_build_again(tf_build* build);

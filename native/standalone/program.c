@@ -135,7 +135,8 @@ static tvmflow_status make_step(tvmflow_model* m, uint32_t index) {
   const tf_launch* const l = &m->plan.launches[index];
   const char* const name = m->plan.strings + l->kernel;
   tf_step* const s = &m->steps[index];
-  tvmflow_status status = tf_kernel_create(m, l->program, name, &s->kernel);
+  tvmflow_status status = TVMFLOW_OK;
+  if (!s->kernel) status = tf_kernel_create(m, l->program, name, &s->kernel);
   if (status) return status;
   s->dimensions = l->dimensions;
   size_t group = 1;

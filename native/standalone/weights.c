@@ -3,7 +3,9 @@
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -90,11 +92,21 @@ void tf_forget(const uint8_t* data, size_t bytes) {
   if (begin < end) madvise((void*)begin, end - begin, MADV_DONTNEED);
 }
 
-static tvmflow_status check_content(const tf_weights* weights, const char* name,
-                                    tf_message* message) {
-  const tf_weights_header* const header = (const void*)weights->data;
-  const uint8_t* at = weights->data + sizeof(*header);
-  size_t left = weights->bytes - sizeof(*header);
+// Of the content against its checksum.
+struct tf_weights_check {
+  pthread_t thread;
+  bool running;  // and was not waited for
+  bool damaged;
+  const uint8_t* data;
+  size_t bytes;
+  char name[512];  // of the file
+};
+
+static void* compare(void* argument) {
+  struct tf_weights_check* const check = argument;
+  const tf_weights_header* const header = (const void*)check->data;
+  const uint8_t* at = check->data + sizeof(*header);
+  size_t left = check->bytes - sizeof(*header);
   tf_checksum sum = tf_checksum_begin();
   for (; left >= PIECE_BYTES; at += PIECE_BYTES, left -= PIECE_BYTES) {
     tf_checksum_stripes(&sum, at, PIECE_BYTES);
@@ -102,11 +114,35 @@ static tvmflow_status check_content(const tf_weights* weights, const char* name,
   }
   const size_t rest = left % TF_STRIPE_BYTES;
   tf_checksum_stripes(&sum, at, left - rest);
-  if (tf_checksum_end(&sum, at + left - rest, rest) == header->checksum) return TVMFLOW_OK;
+  check->damaged = tf_checksum_end(&sum, at + left - rest, rest) != header->checksum;
+  return NULL;
+}
+
+static tvmflow_status begin_check(tf_weights* weights, const char* name, tf_message* message) {
+  struct tf_weights_check* const check = calloc(1, sizeof(*check));
+  if (!check)
+    return tf_fail(message, TVMFLOW_ERROR_MEMORY, "No memory to check the weights in '%s'.", name);
+  check->data = weights->data;
+  check->bytes = weights->bytes;
+  snprintf(check->name, sizeof(check->name), "%s", name);
+  weights->check = check;
+  check->running = !pthread_create(&check->thread, NULL, compare, check);
+  if (!check->running) compare(check);
+  return TVMFLOW_OK;
+}
+
+static void wait_for(struct tf_weights_check* check) {
+  if (check && check->running) pthread_join(check->thread, NULL);
+  if (check) check->running = false;
+}
+
+tvmflow_status tf_weights_checked(const tf_weights* weights, tf_message* message) {
+  wait_for(weights->check);
+  if (!weights->check || !weights->check->damaged) return TVMFLOW_OK;
   return tf_fail(message, TVMFLOW_ERROR_DAMAGED,
                  "Reading the weights in '%s': they are damaged, their checksum is not what was "
                  "written. Remedy: copy them again.",
-                 name);
+                 weights->check->name);
 }
 
 tvmflow_status tf_map_file(const char* path, size_t least, const uint8_t** data, size_t* bytes,
@@ -135,7 +171,7 @@ tvmflow_status tf_weights_open(tf_weights* weights, const tf_plan* plan, const c
     weights->data = tvmflow_weights_begin;
     weights->bytes = embedded;
     const tvmflow_status wrong = check_header(weights, plan, "the library", message);
-    return wrong || !check ? wrong : check_content(weights, "the library", message);
+    return wrong || !check ? wrong : begin_check(weights, "the library", message);
   }
   char beside[MAX_PATH];
   if (!path) {
@@ -155,9 +191,11 @@ tvmflow_status tf_weights_open(tf_weights* weights, const tf_plan* plan, const c
                    path, wrong);
   weights->mapped = true;
   const tvmflow_status damaged = check_header(weights, plan, path, message);
-  return damaged || !check ? damaged : check_content(weights, path, message);
+  return damaged || !check ? damaged : begin_check(weights, path, message);
 }
 
 void tf_weights_close(tf_weights* weights) {
+  wait_for(weights->check);
+  free(weights->check);
   if (weights->mapped) munmap((void*)(uintptr_t)weights->data, weights->bytes);
 }
