@@ -61,6 +61,7 @@ def test_a_library_for_the_cpu_alone_or_beside_opencl(cli, model, tmp_path, inpu
     ):
         options = ("--backend", backend, "--random-seed", "0")
         assert cli("bench", library, *options, "--runs", "2", "--json").json["backend"] == used
+        assert cli("verify", model, library, *options, "--json").json["passed"]
         assert cli("run", library, *options).status == 0
     assert "backend" in cli("bench", both, "--backend", "opencl", "--runs", "2").stdout
 
@@ -69,6 +70,7 @@ def test_backends_that_a_file_has_not(cli, library, model, tmp_path):
     cli("run", library, "--random-seed", "0", "--backend", "cpu").refused(
         "has kernels for opencl only", "--fallback cpu"
     )
+    cli("verify", model, library, "--backend", "cpu").refused("kernels for opencl only")
     cli("bench", library, "--backend", "gpu").refused("expected one of auto, opencl, cpu")
     cli("bench", library, "--scaling", "--backend", "cpu").refused("do not go with --scaling")
     other = tmp_path / "net.so"

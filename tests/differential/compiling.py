@@ -6,6 +6,7 @@ import os
 import random
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing.connection import Connection
@@ -14,7 +15,7 @@ from typing import Any
 import cuda_host
 import numpy as np
 import onnx
-from configurations import Configuration
+from configurations import BACKENDS, Configuration
 from contexts import Network, merged
 from flow import in_flow
 
@@ -121,7 +122,7 @@ def _attempt(networks: Sequence[Network], configuration: Configuration) -> Outco
                 raise
             # Knobs that a user gives may lead to no code, and are then left out.
             module = _compiled(model, networks, configuration, knobs)
-        with module:
+        with module, _run_by(module, configuration) as module:
             from tvmflow.module.blocked_layout import all_to_blocked, all_to_logical
 
             results = run(module, all_to_blocked(module.inputs, feeds))
@@ -143,6 +144,14 @@ def _compiled(
     return tvmflow.compile(model, knobs=knobs, **arguments(networks, configuration))
 
 
+def _run_by(module: Any, configuration: Configuration) -> Any:
+    """The module as the backend runs it that was drawn, if one was; in a context."""
+    import tvmflow
+
+    backend = BACKENDS.get(configuration.options.get("format"))
+    return nullcontext(module) if backend is None else tvmflow.load(module.path, backend=backend)
+
+
 def arguments(networks: Sequence[Network], configuration: Configuration) -> dict[str, Any]:
     """The arguments of `tvmflow.compile`."""
     options = configuration.options
@@ -150,7 +159,9 @@ def arguments(networks: Sequence[Network], configuration: Configuration) -> dict
     if "accumulate" in options:
         more["accumulate"] = options["accumulate"]
     if "format" in options:
-        more["format"] = options["format"]
+        more["format"] = "standalone"
+    if options.get("format") in BACKENDS:
+        more["fallback"] = "cpu"
     if "algorithms" in options:
         names = [name for n in networks for name in suitable_convolutions(n)]
         more["algorithms"] = dict.fromkeys(names, options["algorithms"])

@@ -21,7 +21,8 @@ class Configuration:
         - ``knobs``: seeds random knobs from each family's space;
         - ``algorithms``: one for all convolutions that can have it;
         - ``keep_layout``: the form of all inputs and outputs that can have it;
-        - ``format``: ``standalone``;
+        - ``format``: ``standalone``; ``both, opencl`` and ``both, cpu`` are of a library that has
+          kernels for both, run by one of them;
         - ``flow``: where some nodes are put (`flow.FLOWS`);
         - ``accumulate``: ``mixed`` or ``fp16``.
     """
@@ -71,6 +72,9 @@ CUDA: dict[str, dict[str, Any]] = {
     "cuda fp16": {"target": "cuda", "dtype": "fp16"},
 }
 
+#: The backends of a library with a fallback, by the values of the option ``format``.
+BACKENDS = {"both, opencl": "opencl", "both, cpu": "cpu"}
+
 #: Options by name: values, and the columns in which they are possible (empty: all).
 OPTIONS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
     "knobs": (tuple(range(1000)), ()),
@@ -80,7 +84,7 @@ OPTIONS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
         ("adreno texture", "adreno texture fp16", "mali", "mali fp16", "adreno buffer"),
     ),
     "flow": (("then", "else", "while", "scan", "counted", "rows"), ()),
-    "format": (("standalone",), tuple(c for c in COLUMNS if c != "llvm")),
+    "format": (("standalone", *BACKENDS), ()),
     "accumulate": (("mixed", "fp16"), ("auto fp16", "adreno texture fp16", "mali fp16")),
 }
 PLAIN = "plain"
@@ -92,4 +96,7 @@ LONGEST_IN_HALF = {"mixed": 40, "fp16": 8192}
 def option_values(option: str, column: str) -> tuple[Any, ...]:
     """The values of an option in a column, none where it is not possible."""
     values, columns = OPTIONS[option]
+    if option == "format" and column == "llvm":
+        # It has kernels for processors anyway.
+        return ("standalone",)
     return values if not columns or column in columns else ()

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from compiling import arguments, model_of
-from configurations import Configuration
+from configurations import BACKENDS, Configuration
 from contexts import Network
 from graphs import Tensor
 from judging import Verdict
@@ -91,12 +91,16 @@ def commands(verdict: Verdict, path: Path) -> str:
             words += [f"--{name}", found[name]]
     if found.get("format") == "standalone":
         words.append("--standalone")
+    if "fallback" in found:
+        words += ["--fallback", found["fallback"]]
     for name in ("algorithms", "keep_layout", "knobs"):
         value = verdict.knobs if name == "knobs" else found.get(name)
         if not value:
             continue
         words += _file_or_words(name, value, path)
     check = ["tvmflow", "verify", path.name, module.name, "--inputs", inputs.name]
+    if backend := BACKENDS.get(verdict.configuration.options.get("format")):
+        check += ["--backend", backend]
     return f"{shlex.join(words)} && {shlex.join(check)}"
 
 

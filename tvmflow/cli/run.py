@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -115,6 +114,7 @@ def verify_module(
     of_shape: list[str] | None = None,
     of_extents: str | None = None,
     device_index: int = 0,
+    backend: str = "auto",
     check_weights: bool = True,
 ) -> None:
     """Compare a compiled network with ONNX Runtime on the CPU.
@@ -129,7 +129,7 @@ def verify_module(
     from .variants import chosen
 
     load_operators(ops)
-    with closing(load(module, device=device_index, check_weights=check_weights)) as network:
+    with load(module, device=device_index, check_weights=check_weights, backend=backend) as network:
         one = chosen(network.variants, network.metadata, of_shape, of_extents) or network
         report = verify(model, one, choose_inputs(inputs, random_seed, one))
     outputs = [{**vars(output), "passed": output.passed} for output in report.outputs]
