@@ -49,6 +49,7 @@ _SIZES = (
 )
 _NMS = "tests/schedules/test_selection.py::test_boxes_that_do_not_overlap"
 _DAMAGE = "tests/module/standalone/test_runtime_damage.py"
+_PICTURES = "tests/module/standalone/test_pictures.py"
 
 MUTANTS = (
     # -- schedules ------------------------------------------------------------------------------
@@ -415,6 +416,38 @@ MUTANTS = (
         "a plan tells the size of its last section as that of its sources",
         ("tests/module/standalone/test_format.py",),
     ),
+    Mutant(
+        "picture-edge",
+        "tvmflow/module/standalone/pictures.py",
+        "level = sum / (weights.x * weights.y);",
+        "level = sum / (reach.x * reach.y);",
+        "pictures are dark at their edges, where a part of the filter lies outside",
+        (f"{_PICTURES}::test_sizes_and_rotations",),
+    ),
+    Mutant(
+        "rounded-anyway",
+        "tvmflow/module/standalone/small_weights.py",
+        "_ROUNDING[array.dtype.name] * np.abs(numbers)",
+        "steps",
+        "weights that are no multiples of a step are stored as if they were",
+        ("tests/module/standalone/test_small_weights.py",),
+    ),
+    Mutant(
+        "softmax-axes",
+        "tvmflow/frontend/results.py",
+        "perm=[order.index(i) for i in range(last + 1)]",
+        "perm=order",
+        "a softmax of an older operator set leaves its axes where they were not",
+        ("tests/compiler/test_results.py::test_each_operator_set_has_its_forms",),
+    ),
+    Mutant(
+        "incomplete-package",
+        "tvmflow/module/standalone/package/libraries.py",
+        "sorted(names - found.keys())",
+        "sorted(found.keys() - names)",
+        "a package that lacks a library for one of its ABIs is written",
+        ("tests/module/standalone/test_package.py",),
+    ),
     # -- C and C++ ------------------------------------------------------------------------------
     Mutant(
         "half-ties",
@@ -463,6 +496,46 @@ MUTANTS = (
         "const cl_int code = CL_SUCCESS;",
         "an application's memory may be gone while kernels use it",
         ("tests/module/standalone/test_retained_memory.py",),
+    ),
+    Mutant(
+        "chroma-order",
+        "native/standalone/picture_cpu.c",
+        "from_luma(p[0], pair[first], pair[!first]",
+        "from_luma(p[0], pair[!first], pair[first]",
+        "red and blue of nv12 and nv21 change places",
+        (f"{_PICTURES}::test_sizes_and_rotations",),
+    ),
+    Mutant(
+        "moved-size",
+        "native/standalone/picture.c",
+        "is_size ? 0 : offset[axis]",
+        "offset[axis]",
+        "widths and heights of boxes are moved as their corners are",
+        (f"{_PICTURES}::test_boxes_are_brought_back_to_the_picture",),
+    ),
+    Mutant(
+        "two-threads",
+        "native/standalone/entry.c",
+        "if (!enter(m)) return TVMFLOW_ERROR_BUSY;",
+        "(void)enter(m);",
+        "two threads are in calls of one model",
+        ("tests/module/standalone/test_interface.py",),
+    ),
+    Mutant(
+        "cancelled-as-done",
+        "native/standalone/async.c",
+        "const bool cancelled = m && tf_is_stopped(&m->stop);",
+        "const bool cancelled = m && false;",
+        "an application is told that a cancelled run has results",
+        ("tests/module/standalone/test_interface.py",),
+    ),
+    Mutant(
+        "lost-inputs",
+        "native/standalone/backend.c",
+        "memset(m->missing, 1, inputs);",
+        "memset(m->missing, 0, inputs);",
+        "after a device failed the CPU runs on inputs that nobody gave it",
+        ("tests/module/standalone/test_cpu.py",),
     ),
     # -- tuning and the farm ---------------------------------------------------------------------
     Mutant(
