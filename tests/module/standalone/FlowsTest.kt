@@ -1,4 +1,5 @@
 import ai.tvmflow.Model
+import ai.tvmflow.ModelOptions
 import ai.tvmflow.infer
 import ai.tvmflow.through
 import kotlinx.coroutines.Dispatchers
@@ -33,9 +34,19 @@ fun main(arguments: Array<String>) = runBlocking {
         check(given == 500 && found.last() == 500f && found.size < 400) { "$given $found" }
         check(found == found.sorted())
 
+        val least = frames.through(model, { number -> setInput(0, all(number)) }) { output(0).min() }
+        check(least.toList().last() == 500f)
+
         // What fails fails in the caller, and the model goes on.
         check(runCatching { model.infer(FloatArray(5)) }.exceptionOrNull() is IllegalArgumentException)
         check(model.infer(all(0), all(1)).single()[5] == 1f)
+    }
+    Model.open(arguments[0], ModelOptions().openclLibrary("integers")).use { model ->
+        val set: Model.() -> Unit = {
+            setInput(0, all(7))
+            setInput(1, all(1))
+        }
+        check(model.infer(set) { intOutput(0) }.all { it == 8 })
     }
     println("passed")
 }

@@ -32,6 +32,7 @@ public final class ModelTest {
         takesPictures(path);
         tellsAndCancels(path);
         runsOnArraysAndBuffers(path);
+        givesIntegers(path);
         startsAndWaits(path);
         isOpenedByItsBareName();
         twoModels(path, tenfold);
@@ -127,6 +128,26 @@ public final class ModelTest {
             check(Arrays.equals(second.shape(), new long[] {2, 3}), second.toString());
             check(second.layout.isEmpty(), second.layout);
             check(model.toString().contains("float32[2, 3]"), model.toString());
+        }
+    }
+
+    private static void givesIntegers(String path) {
+        try (Model model = Model.open(path, new ModelOptions().openclLibrary("integers"))) {
+            model.setInput(0, A);
+            model.setInput(1, B);
+            model.run();
+            int[] wanted = {1, 0, 10, 1000004, 5, 0};
+            check(Arrays.equals(model.intOutput(0), wanted), "integers");
+            expect(
+                    IllegalArgumentException.class,
+                    "'sum: int32[2, 3]' is not of 32-bit floats: use a ByteBuffer.",
+                    () -> model.output(0));
+        }
+        try (Model model = Model.open(path)) {
+            expect(
+                    IllegalArgumentException.class,
+                    "is not of 32-bit integers",
+                    () -> model.intOutput(0));
         }
     }
 

@@ -1,7 +1,8 @@
 // A model without OpenCL, for tests of the languages: "sum" is SCALE * ("a" + "b").
 //
 // The option `opencl_library` chooses what goes wrong: "fail create 4" makes `tvmflow_create`
-// return status 4, "fail run 7" the same for runs, "fail test 9" for the self-test.
+// return status 4, "fail run 7" the same for runs, "fail test 9" for the self-test; with "integers"
+// the sum is of 32-bit integers.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@
 
 struct tvmflow_model {
   float values[3][ELEMENTS];  // a, b, sum
-  int fails_to_run, test_status, runs, busy, profiled;
+  int fails_to_run, test_status, runs, busy, profiled, integers;
   uint32_t shape;
   char message[256];
   char description[512];
@@ -63,6 +64,7 @@ tvmflow_status tvmflow_create(const tvmflow_options* options, tvmflow_model** mo
            options ? options->cpu_threads : 0, options ? options->flags : 0, cache, plan[0]);
   if (library && sscanf(library, "fail create %d", &status) == 1)
     return fail(made, status, "Creating the model");
+  made->integers = library && !strcmp(library, "integers");
   if (library) sscanf(library, "fail run %d", &made->fails_to_run);
   if (library) sscanf(library, "fail test %d", &made->test_status);
   return TVMFLOW_OK;
@@ -94,7 +96,9 @@ tvmflow_status tvmflow_input(tvmflow_model* model, uint32_t index, tvmflow_tenso
 
 tvmflow_status tvmflow_output(tvmflow_model* model, uint32_t index, tvmflow_tensor* info) {
   if (index > 0) return fail(model, TVMFLOW_ERROR_ARGUMENT, "Describing an output");
-  return tensor(model, "sum", info);
+  const tvmflow_status status = tensor(model, "sum", info);
+  if (!status && model->integers) info->dtype = TVMFLOW_INT32;
+  return status;
 }
 
 tvmflow_backend tvmflow_backend_used(const tvmflow_model* model) {
@@ -119,13 +123,13 @@ tvmflow_status tvmflow_set_shape(tvmflow_model* model, uint32_t input, const int
   return TVMFLOW_OK;
 }
 
-static int fits(uint32_t index, uint32_t count, tvmflow_dtype dtype, const void* data, size_t n) {
-  return index < count && dtype == TVMFLOW_FLOAT32 && data && n == ELEMENTS * sizeof(float);
+static int fits(uint32_t index, uint32_t count, const void* data, size_t n) {
+  return index < count && data && n == ELEMENTS * sizeof(float);
 }
 
 tvmflow_status tvmflow_set_input(tvmflow_model* model, uint32_t index, tvmflow_dtype dtype,
                                  const void* data, size_t bytes) {
-  if (!fits(index, 2, dtype, data, bytes))
+  if (dtype != TVMFLOW_FLOAT32 || !fits(index, 2, data, bytes))
     return fail(model, TVMFLOW_ERROR_ARGUMENT, "Setting an input");
   memcpy(model->values[index], data, bytes);
   return TVMFLOW_OK;
@@ -133,10 +137,13 @@ tvmflow_status tvmflow_set_input(tvmflow_model* model, uint32_t index, tvmflow_d
 
 tvmflow_status tvmflow_get_output(tvmflow_model* model, uint32_t index, tvmflow_dtype dtype,
                                   void* data, size_t bytes) {
-  if (!fits(index, 1, dtype, data, bytes))
+  if (dtype != (model->integers ? TVMFLOW_INT32 : TVMFLOW_FLOAT32) || !fits(index, 1, data, bytes))
     return fail(model, TVMFLOW_ERROR_ARGUMENT, "Getting an output");
   model->busy = 0;
-  memcpy(data, model->values[2], bytes);
+  if (model->integers)
+    for (int i = 0; i < ELEMENTS; ++i) ((int32_t*)data)[i] = (int32_t)model->values[2][i];
+  else
+    memcpy(data, model->values[2], bytes);
   return TVMFLOW_OK;
 }
 

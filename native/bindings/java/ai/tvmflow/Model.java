@@ -170,7 +170,8 @@ public final class Model implements Closeable {
     /** Copies an input of 32-bit floats to the device. */
     public synchronized void setInput(int index, float[] values) {
         Tensor tensor = tensor(inputs, "input", index);
-        checkFloats(tensor, values);
+        checkDType(tensor, Tensor.DType.FLOAT32, "floats");
+        checkSize(tensor, values.length, "floats", tensor.bytes / Float.BYTES);
         ByteBuffer direct = staged(index, tensor);
         direct.asFloatBuffer().put(values);
         setInput(index, tensor, direct);
@@ -253,7 +254,8 @@ public final class Model implements Closeable {
     /** Copies an output of 32-bit floats into an array. */
     public synchronized void getOutput(int index, float[] values) {
         Tensor tensor = tensor(outputs, "output", index);
-        checkFloats(tensor, values);
+        checkDType(tensor, Tensor.DType.FLOAT32, "floats");
+        checkSize(tensor, values.length, "floats", tensor.bytes / Float.BYTES);
         ByteBuffer direct = staged(inputs.size() + index, tensor);
         getOutput(index, tensor, direct);
         direct.asFloatBuffer().get(values);
@@ -263,6 +265,17 @@ public final class Model implements Closeable {
     public float[] output(int index) {
         float[] values = new float[tensor(outputs, "output", index).bytes / Float.BYTES];
         getOutput(index, values);
+        return values;
+    }
+
+    /** An output of 32-bit integers, such as indices of classes, in a new array. */
+    public synchronized int[] intOutput(int index) {
+        Tensor tensor = tensor(outputs, "output", index);
+        checkDType(tensor, Tensor.DType.INT32, "integers");
+        ByteBuffer direct = staged(inputs.size() + index, tensor);
+        getOutput(index, tensor, direct);
+        int[] values = new int[tensor.bytes / Integer.BYTES];
+        direct.asIntBuffer().get(values);
         return values;
     }
 
@@ -361,12 +374,11 @@ public final class Model implements Closeable {
         }
     }
 
-    private static void checkFloats(Tensor tensor, float[] values) {
-        if (tensor.dtype != Tensor.DType.FLOAT32) {
+    private static void checkDType(Tensor tensor, Tensor.DType wanted, String numbers) {
+        if (tensor.dtype != wanted) {
             throw new IllegalArgumentException(
-                    "'" + tensor + "' is not of 32-bit floats: use a ByteBuffer.");
+                    "'" + tensor + "' is not of 32-bit " + numbers + ": use a ByteBuffer.");
         }
-        checkSize(tensor, values.length, "floats", tensor.bytes / Float.BYTES);
     }
 
     private ByteBuffer staged(int place, Tensor tensor) {

@@ -15,15 +15,19 @@ val ModelThread: CoroutineDispatcher =
     }.asCoroutineDispatcher()
 
 /**
- * Sets the inputs, runs the network and returns its outputs, of 32-bit floats. Nothing of another
- * call comes in between; a coroutine that is cancelled meanwhile gets no result.
+ * Sets the inputs, runs the network and returns what is read of its outputs. Nothing of another call
+ * comes in between; a coroutine that is cancelled meanwhile gets no result.
  */
-suspend fun Model.infer(set: Model.() -> Unit): List<FloatArray> =
+suspend fun <Result> Model.infer(set: Model.() -> Unit, read: Model.() -> Result): Result =
     withContext(ModelThread) {
         set()
         run()
-        List(outputs().size) { index -> output(index) }
+        read()
     }
+
+/** [infer] with all outputs, of 32-bit floats, as the result. */
+suspend fun Model.infer(set: Model.() -> Unit): List<FloatArray> =
+    infer(set) { List(outputs().size) { index -> output(index) } }
 
 /** [infer] with an array for each input. */
 suspend fun Model.infer(vararg inputs: FloatArray): List<FloatArray> = infer {
@@ -31,9 +35,16 @@ suspend fun Model.infer(vararg inputs: FloatArray): List<FloatArray> = infer {
 }
 
 /**
- * The outputs for frames of a camera, in order. While a run goes on only the newest frame waits;
- * older ones are left out, and the camera never waits.
+ * What is read of the outputs for frames of a camera, in order. While a run goes on only the newest
+ * frame waits; older ones are left out, and the camera never waits.
  */
+fun <Frame, Result> Flow<Frame>.through(
+    model: Model,
+    set: Model.(Frame) -> Unit,
+    read: Model.() -> Result,
+): Flow<Result> = conflate().map { frame -> model.infer({ set(frame) }, read) }
+
+/** [through] with all outputs, of 32-bit floats, as the results. */
 fun <Frame> Flow<Frame>.through(
     model: Model,
     set: Model.(Frame) -> Unit,
