@@ -206,7 +206,13 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
         sch.unroll(read_column)
         sch.vectorize(read_row) if knobs.rows in LANES else sch.unroll(read_row)
     sch.unroll(row)
-    plain = not nest.tested[-1] and str(nest.tensors[0].dtype) != "bool"
+    # Elements of several texels are no vector.
+    others = nest.tensors[1:access] + nest.tensors[access + 1 :]
+    plain = not (
+        nest.tested[-1]
+        or str(nest.tensors[0].dtype) == "bool"
+        or any(is_texture(other.scope()) for other in others)
+    )
     sch.vectorize(column) if plain and knobs.columns in LANES else sch.unroll(column)
     return sch
 

@@ -249,7 +249,7 @@ TVMFLOW_API tvmflow_status tvmflow_set_input(tvmflow_model* model, uint32_t inde
 TVMFLOW_API tvmflow_status tvmflow_get_output(tvmflow_model* model, uint32_t index,
                                               tvmflow_dtype dtype, void* data, size_t bytes);
 
-// For inputs that were compiled with `--image-input`, in place of `tvmflow_set_input`.  Pixels in
+// For inputs that were compiled with `--image-input`, beside `tvmflow_set_input`.  Pixels in
 // this process's memory may be changed when this returns; other memory when the run is done.
 TVMFLOW_API tvmflow_status tvmflow_image_input(tvmflow_model* model, uint32_t index,
                                                tvmflow_image_info* info);

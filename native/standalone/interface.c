@@ -37,6 +37,22 @@ static tvmflow_status check_index(tvmflow_model* m, side s, uint32_t index) {
                  "There is no %s %u: the network has %u, counted from 0.", s.name, index, s.count);
 }
 
+// Of an input that takes pictures, which kernels read in blocks of four channels: the application's
+// data are ONNX's, whatever the backend, and packed on the way.
+static const tf_picture* packed_here(const tvmflow_model* m, side s, uint32_t index) {
+  if (s.tensors != tf_inputs(m)) return NULL;
+  for (uint32_t i = 0; i < tf_count(&m->plan, TF_PICTURES); ++i) {
+    const tf_picture* const p = &m->plan.pictures[i];
+    if (p->input == index && p->arrangement == TF_NCHW4C) return p;
+  }
+  return NULL;
+}
+
+// Of the application's data.
+static size_t bytes_of(const tf_interface* t, const tf_picture* packed) {
+  return packed ? t->bytes / 4 * packed->channels : t->bytes;
+}
+
 static tvmflow_status tell(tvmflow_model* m, side (*side_of)(const tvmflow_model*), uint32_t index,
                            tvmflow_tensor* info) {
   tvmflow_status status = tf_check(m);
@@ -48,6 +64,7 @@ static tvmflow_status tell(tvmflow_model* m, side (*side_of)(const tvmflow_model
     return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT, "Describing %s %u: info is NULL.", s.name,
                    index);
   const tf_interface* const t = &s.tensors[index];
+  const tf_picture* const packed = packed_here(m, s, index);
   *info = (tvmflow_tensor){
       .name = m->plan.strings + t->name,
       .layout = m->plan.strings + t->layout,
@@ -56,6 +73,13 @@ static tvmflow_status tell(tvmflow_model* m, side (*side_of)(const tvmflow_model
       .bytes = t->bytes,
   };
   for (uint32_t i = 0; i < t->dimensions; ++i) info->shape[i] = t->shape[i];
+  if (packed) {
+    info->layout = "";
+    info->dimensions = 4;
+    info->shape[1] = packed->channels;
+    info->shape[4] = 0;
+    info->bytes = bytes_of(t, packed);
+  }
   const tf_allocation* const a = &m->plan.allocations[t->allocation];
   for (uint32_t i = 0; a->kind == TF_IMAGE && i < 3; ++i) info->image_size[i] = a->image_size[i];
   return TVMFLOW_OK;
@@ -125,19 +149,16 @@ static tvmflow_status check_data(tvmflow_model* m, side s, uint32_t index, tvmfl
                    "Data of %s '%s': expected %s, got %s. Remedy: convert the data.", s.name, name,
                    dtype_names[t->dtype], known ? dtype_names[dtype] : "an unknown dtype");
   }
-  if (bytes != t->bytes)
+  const size_t expected = bytes_of(t, packed_here(m, s, index));
+  if (bytes != expected)
     return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
-                   "Data of %s '%s': expected %llu bytes, got %zu. Remedy: pass an array of the "
+                   "Data of %s '%s': expected %zu bytes, got %zu. Remedy: pass an array of the "
                    "shape that tvmflow_%s gives.",
-                   s.name, name, (unsigned long long)t->bytes, bytes, s.name);
+                   s.name, name, expected, bytes, s.name);
   return TVMFLOW_OK;
 }
 
-tvmflow_status tf_do_set_input(tvmflow_model* m, uint32_t index, tvmflow_dtype dtype,
-                               const void* data, size_t bytes) {
-  tvmflow_status status = tf_check_idle(m, "Setting an input");
-  if (!status) status = check_data(m, inputs_of(m), index, dtype, data, bytes);
-  if (status) return status;
+tvmflow_status tf_set_packed(tvmflow_model* m, uint32_t index, const void* data) {
   const tf_interface* const t = &tf_inputs(m)[index];
   // Only read: the direction says so.
   uint8_t* host = (uint8_t*)(uintptr_t)data;
@@ -159,6 +180,28 @@ tvmflow_status tf_do_set_input(tvmflow_model* m, uint32_t index, tvmflow_dtype d
   }
   return tf_backend_failed(m, tf_fail_opencl(&m->message, code, "Copying input '%s' to device '%s'",
                                              m->plan.strings + t->name, m->device.name));
+}
+
+tvmflow_status tf_do_set_input(tvmflow_model* m, uint32_t index, tvmflow_dtype dtype,
+                               const void* data, size_t bytes) {
+  tvmflow_status status = tf_check_idle(m, "Setting an input");
+  if (!status) status = check_data(m, inputs_of(m), index, dtype, data, bytes);
+  if (status) return status;
+  const tf_interface* const t = &tf_inputs(m)[index];
+  const tf_picture* const packed = packed_here(m, inputs_of(m), index);
+  if (!packed) return tf_set_packed(m, index, data);
+  const size_t element = tf_dtype_bytes(t->dtype), pixels = bytes / element / packed->channels;
+  uint8_t* const blocks = calloc(1, t->bytes);
+  if (!blocks)
+    return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY,
+                   "Setting input '%s': no memory for %zu bytes.", m->plan.strings + t->name,
+                   t->bytes);
+  for (size_t i = 0; i < bytes / element; ++i)
+    memcpy(blocks + (i % pixels * 4 + i / pixels) * element, (const uint8_t*)data + i * element,
+           element);
+  status = tf_set_packed(m, index, blocks);
+  free(blocks);
+  return status;
 }
 
 tvmflow_status tf_do_warm_up(tvmflow_model* m) {

@@ -257,6 +257,9 @@ TF_ENTRIES(TF_DECLARE)
 // async.c: the application has been told of the end of the run, or will be without the model.
 void tf_notice_end(tvmflow_model* model);
 
+// interface.c: sets an input that is idle to data in the layout that kernels read.
+tvmflow_status tf_set_packed(tvmflow_model* model, uint32_t index, const void* data);
+
 // Enqueues all launches; with `events`, one by one with an event for each.
 tvmflow_status tf_enqueue(tvmflow_model* model, cl_event* events);
 // Waits for what was enqueued.

@@ -64,7 +64,7 @@ static tvmflow_status set(tvmflow_model* m, uint32_t index) {
   for (uint64_t i = 0; i < tf_elements(t); ++i)
     store(t->dtype, data + i * tf_dtype_bytes(t->dtype),
           test->low + (test->high - test->low) * uniform(test->seed, i));
-  const tvmflow_status status = tf_do_set_input(m, index, (tvmflow_dtype)t->dtype, data, t->bytes);
+  const tvmflow_status status = tf_set_packed(m, index, data);
   free(data);
   return status;
 }

@@ -137,7 +137,7 @@ def everything(folder: Path) -> list[str]:
 
 OPTIONS = ["--target", "llvm", "--shape", "x/in=1,3,8,8"]
 MOMENTS = {
-    "in-stage": (WAIT_IN_STAGE, "simplify"),
+    "in-stage": (WAIT_IN_STAGE, "layout"),
     "before-export": (WAIT_IN_STAGE, "export"),
     "in-weights": (WAIT_IN_WEIGHTS,),
     "in-destructor": (WAIT_IN_DESTRUCTOR,),

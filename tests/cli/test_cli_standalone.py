@@ -71,6 +71,9 @@ def test_backends_that_a_file_has_not(cli, library, model, tmp_path):
         "has kernels for opencl only", "--fallback cpu"
     )
     cli("verify", model, library, "--backend", "cpu").refused("kernels for opencl only")
+    cli("run", tmp_path / "none.so", "--random-seed", "0", "--backend", "cpu").refused(
+        "there is no such file"
+    )
     cli("bench", library, "--backend", "gpu").refused("expected one of auto, opencl, cpu")
     cli("bench", library, "--scaling", "--backend", "cpu").refused("do not go with --scaling")
     other = tmp_path / "net.so"

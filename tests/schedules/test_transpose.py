@@ -6,6 +6,7 @@ import logging
 import re
 
 import numpy as np
+import onnx
 import pytest
 import tvm
 from operators import check, single
@@ -19,6 +20,7 @@ from tvmflow.ir.signatures import with_scopes
 from tvmflow.schedules import schedule_function, transpose
 from tvmflow.schedules.common import Workload
 from tvmflow.schedules.family import Declined, candidates
+from tvmflow.verify.compare import verify
 from tvmflow.verify.tolerance import OPERATOR, assert_close
 
 
@@ -134,6 +136,40 @@ def test_channels_of_a_texture_are_read_once():
     text = text[text.rindex("__kernel") :]
     assert text.count("READ_IMAGEF") + text.count("read_imagef") == 1
     assert len(re.findall(r"y_ptr\[.*\] = ", text)) == 4
+
+
+@pytest.mark.opencl
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        pytest.param(
+            "c = Conv(x, w) t = SpaceToDepth<blocksize = 2>(c) y = Add(t, z)", id="part of a texel"
+        ),
+        pytest.param("c = Conv(x, v) y = Mul(c, u)", id="two textures"),
+    ],
+)
+def test_elements_of_several_texels_are_no_vector(nodes, dtype, tmp_path, caplog):
+    """Beside the texels that are turned another texture is read."""
+    text = (
+        '<ir_version: 10, opset_import: ["": 18]> net (float[1,6,6,4] x) => (float y) {'
+        f" {nodes} }}"
+    )
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(5)
+    shapes = {"w": (1, 6, 1, 1), "v": (16, 6, 1, 1), "z": (1, 4, 3, 2), "u": (1, 16, 6, 4)}
+    for name, shape in shapes.items():
+        if any(name in node.input for node in model.graph.node):
+            value = rng.standard_normal(shape).astype(np.float32)
+            model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    onnx.save(onnx.shape_inference.infer_shapes(model), tmp_path / "net.onnx")
+    options = {"device": "adreno", "storage": "texture", "dtype": dtype, "accumulate": "fp32"}
+    with tvmflow.compile(tmp_path / "net.onnx", target="opencl", **options) as module:
+        found = [choice["family"] for choice in module.metadata["schedules"].values()]
+        assert "transpose" in found
+        verify(tmp_path / "net.onnx", module).raise_if_failed()
+    assert "the fallback is used" not in caplog.text
 
 
 @pytest.mark.opencl

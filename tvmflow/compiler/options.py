@@ -287,6 +287,12 @@ class CompileOptions:
             object.__setattr__(self, name, value)
         for name, text in self.image_inputs.items():
             ImageInput.parse(name, text)
+            if name in self.keep_layout:
+                raise CompileError(
+                    f"The layout of input {name!r}, which takes pictures, was to be kept as "
+                    f"{self.keep_layout[name]}; its kernel writes what the network reads.",
+                    remedy="Leave the input out of `keep_layout`.",
+                )
         for name, what in self.results.items():
             parse_result(name, what)
 

@@ -494,9 +494,10 @@ def load(
         return StandaloneModule(
             path, device_index=device, check_weights=check_weights, backend=backend
         )
+    artifact = read_artifact(path)
     if backend != "auto":
         raise TargetError(
             f"The backend {backend} was asked for of {path}, which is no standalone library.",
             remedy="Compile it with `format=standalone`, or leave `backend` out.",
         )
-    return RelaxModule(read_artifact(path), device_index=device, check_weights=check_weights)
+    return RelaxModule(artifact, device_index=device, check_weights=check_weights)

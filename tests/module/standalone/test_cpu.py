@@ -23,6 +23,7 @@ from tvmflow.compiler.options import CompileOptions
 from tvmflow.devices.host import Host
 from tvmflow.devices.target import LEVELS
 from tvmflow.ir.limits import LARGE_WEIGHT_BYTES
+from tvmflow.module.blocked_layout import all_to_blocked
 from tvmflow.module.standalone.format import Section
 from tvmflow.module.standalone.read import find_plan, find_plans
 from tvmflow.verify.tolerance import NETWORK, assert_close
@@ -403,6 +404,24 @@ def test_several_shapes():
             (y,) = module(x=x).values()
             assert_close(y, references(model, {"x": x})[0], NETWORK)
         module.self_test()
+
+
+@pytest.mark.opencl
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("form", ["nchw4c", "texture"])
+def test_a_fallback_keeps_the_layouts(form):
+    model = conv_net()
+    feeds = feeds_for(model)
+    (reference,) = references(model, feeds)
+    kept = {model.graph.input[0].name: form}
+    options = {"target": "opencl", "device": "adreno", "format": "standalone", "keep_layout": kept}
+    with tvmflow.compile(model, fallback="cpu", **options) as module:
+        assert len(module.inputs[0].shape) == 5
+        for backend in ("opencl", "cpu"):
+            with tvmflow.load(module.path, backend=backend) as loaded:
+                assert loaded.inputs[0].shape == module.inputs[0].shape
+                (got,) = loaded(all_to_blocked(loaded.inputs, feeds)).values()
+                assert_close(got, reference, NETWORK)
 
 
 @pytest.mark.opencl

@@ -295,7 +295,7 @@ def test_the_runtime_is_small():
     """Its own files; bindings for languages and what the plug-in also uses lie elsewhere."""
     sources = [path for path in (NATIVE / "standalone").iterdir() if path.suffix in (".c", ".h")]
     lines = sum(len(path.read_text().splitlines()) for path in sources)
-    assert 1000 < lines < 5900
+    assert 1000 < lines < 6000
 
 
 #: One exported function calls the other, as those of the real runtime do.

@@ -25,6 +25,8 @@ import tvmflow
 from tvmflow.errors import CompileError, InputError, TvmflowError
 from tvmflow.ir.pictures import FITS, IMAGE_FORMATS, ImageInput
 from tvmflow.module.standalone.binding import Image
+from tvmflow.module.standalone.format import Section
+from tvmflow.module.standalone.read import find_plan
 
 OPENCL, CPU = 1, 2
 WIDTH, HEIGHT = 53, 37
@@ -162,14 +164,16 @@ def test_half_precision(compiled, device):
 
 @opencl
 def test_the_kernel_writes_what_the_network_reads(compiled):
-    for backend, layout, image in (
-        (ADRENO, b"NCHW4c", WIDTH),
-        (MALI, b"NCHW4c", 0),
-        (HOST, b"", 0),
-    ):
-        with api.Model(compiled(f"rgba8,fit=stretch,{NORMALISED}", **backend)) as model:
+    for backend, dimensions, image in ((ADRENO, 5, WIDTH), (MALI, 5, 0), (HOST, 4, 0)):
+        library = compiled(f"rgba8,fit=stretch,{NORMALISED}", **backend)
+        (record,) = find_plan(library)[Section.INPUTS]
+        assert record["dimensions"] == dimensions
+        with api.Model(library) as model:
+            # The application's data are ONNX's.
             info = model.tensor("input", 0)
-            assert (info.layout, info.image_size[0]) == (layout, image)
+            assert list(info.shape[: info.dimensions]) == [1, 3, HEIGHT, WIDTH]
+            assert (info.layout, info.bytes) == (b"", 4 * 3 * HEIGHT * WIDTH)
+            assert info.image_size[0] == image
 
 
 def test_pillow_gives_the_same(compiled):
@@ -211,13 +215,29 @@ def test_where_a_picture_is(compiled, fit, rotation):
         assert scale[axis] == pytest.approx(wanted.step[axis])
 
 
-def test_an_input_may_be_set_as_before(compiled):
-    with api.Model(compiled("rgba8", **ON_CPU)) as model:
-        x = np.random.default_rng(0).normal(size=(1, 3, HEIGHT, WIDTH)).astype(np.float32)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_input_may_be_set_as_before(compiled, backend, channels):
+    shape = (1, channels, HEIGHT, WIDTH)
+    with api.Model(compiled("rgba8", shape, **backend)) as model:
+        x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
         set_image(model, 0, Picture("rgba8", 5, 5).image())
         np.testing.assert_array_equal(model(x)[0], x)
         with pytest.raises(api.CallError, match="none has been set"):
             place(model, 0)
+        with pytest.raises(api.CallError, match=f"expected {x.nbytes} bytes, got {x.nbytes - 4}"):
+            model.set_input(0, x.ravel()[1:])
+
+
+@opencl
+def test_both_backends_take_the_same(compiled):
+    library = compiled("rgba8", fallback="cpu", **ADRENO)
+    x = np.random.default_rng(0).normal(size=(1, 3, HEIGHT, WIDTH)).astype(np.float32)
+    for backend in ("opencl", "cpu"):
+        with tvmflow.load(library, backend=backend) as module:
+            assert module.inputs[0].shape == x.shape
+            np.testing.assert_array_equal(module(x)[0], x)
+            assert module.self_test().compared
 
 
 def test_an_older_application_has_a_smaller_structure(compiled):
@@ -594,6 +614,7 @@ def test_texts_that_are_refused(text, message):
             "but the network takes 0 pictures",
         ),
         ((1, 3, 8, 8), {"format": "tvm"}, "asked for in the format tvm"),
+        ((1, 3, 8, 8), {"keep_layout": {"x": "nchw4c"}}, "which takes pictures, was to be kept"),
     ],
 )
 def test_networks_that_are_refused(shape, options, message):

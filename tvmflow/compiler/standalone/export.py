@@ -278,6 +278,8 @@ def _on_cpu(job: Compilation) -> Compilation:
     options = replace(
         job.options, target="llvm", device="auto", fallback=None, storage="auto", dtype="fp32",
         accumulate="auto", storage_overrides={}, algorithms={}, knobs={}, journals=(),
+        # What an application gives and gets is the same by both; here are no textures.
+        keep_layout=dict.fromkeys(job.options.keep_layout, "nchw4c"),
     )  # fmt: skip
     other = Compilation(job.source, options, job.output)
     run_stages(other, until="build")

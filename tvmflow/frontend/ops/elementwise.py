@@ -58,9 +58,28 @@ def divide(c: NodeContext) -> relax.Expr:
     They round the quotient down, so that one a unit too small is the place before.
     """
     x, y = c.inputs()
+    if not c.is_float():
+        return x / _divisor(c)
     source = c.definition(x)
     was_integer = op_name(source) == "relax.astype" and dtype_of(source.args[0]) in _INTEGERS
     return rounding.quotient(x, y) if was_integer and c.result.dtype == "float32" else x / y
+
+
+def _divisor(c: NodeContext) -> relax.Expr:
+    """The second of two integers, or 1 where there is no quotient.
+
+    Processors end the process there, and ONNX says nothing of it: a zero, or -1 for the least
+    number, whose negative there is not.
+    """
+    x, y = c.inputs()
+    known, kind = c.known(1), np.dtype(c.dtype())
+    if known is not None and not np.isin(known, (0, -1)).any():
+        return y
+    one = c.constant(1)
+    if kind.kind == "i":
+        least = c.constant(np.iinfo(kind).min)
+        y = R.where(R.equal(x, least), R.where(R.equal(y, c.constant(-1)), one, y), y)
+    return R.where(R.equal(y, c.constant(0)), one, y)
 
 
 @converts(*_OF_EQUALS)
@@ -125,7 +144,7 @@ def whole_power(base: relax.Expr, exponent: int) -> relax.Expr:
 def modulo(c: NodeContext) -> relax.Expr:
     """Remainder: with the divisor's sign, or with the dividend's for ``fmod``."""
     if c.attribute("fmod", 0):
-        return R.mod(*c.inputs())
+        return R.mod(c.input(), c.input(1) if c.is_float() else _divisor(c))
     if c.is_float():
         # The remainder of fmod, and the divisor where their signs differ; a quotient that is
         # rounded down would lose digits.
@@ -137,8 +156,9 @@ def modulo(c: NodeContext) -> relax.Expr:
         return R.where(apart, rest + divisor, rest)
     if np.dtype(c.dtype()).itemsize < 4:
         # OpenCL C widens the sum of two small integers, and then has no `select` for it.
-        return R.astype(R.floor_mod(*(c.cast(x, "int32") for x in c.inputs())), c.dtype())
-    return R.floor_mod(*c.inputs())
+        wide = (c.cast(x, "int32") for x in (c.input(), _divisor(c)))
+        return R.astype(R.floor_mod(*wide), c.dtype())
+    return R.floor_mod(c.input(), _divisor(c))
 
 
 @converts("BitShift")

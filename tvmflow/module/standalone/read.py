@@ -458,8 +458,10 @@ def interfaces(plan: EncodedPlan, section: Section, shape: int = 0) -> list[Json
     logical = own.get("logical_shapes", {})
     open_dims = plan.metadata.get("open_dims", {})
     bounded = plan.metadata.get("bounded_axes", {})
+    # Those that take pictures are packed by the library, where its kernels want them so.
+    plain = {int(p["input"]) for p in plan[Section.PICTURES]} if section == Section.INPUTS else ()
     found = []
-    for record in plan.of_shape(section, shape):
+    for index, record in enumerate(plan.of_shape(section, shape)):
         name = plan.text(int(record["name"]))
         allocation = plan[Section.ALLOCATIONS][record["allocation"]]
         entry: JsonObject = {
@@ -467,7 +469,9 @@ def interfaces(plan: EncodedPlan, section: Section, shape: int = 0) -> list[Json
             "shape": record["shape"][: record["dimensions"]].tolist(),
             "dtype": _DTYPE_NAMES[int(record["dtype"])],
         }
-        if name in logical:
+        if name in logical and index in plain:
+            entry["shape"] = logical[name]
+        elif name in logical:
             entry |= {
                 "layout": plan.text(int(record["layout"])),
                 "logical_shape": logical[name],

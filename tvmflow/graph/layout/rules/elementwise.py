@@ -45,6 +45,14 @@ def binary_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     return None if operands is None else Result(relax.Call(call.op, operands, call.attrs), True)
 
 
+def divide_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+    """Quotients, but of integers: lanes behind the last channel are zeros, which would be divisors.
+
+    There processors end the process.
+    """
+    return binary_rule(layout, call) if is_float(call) else None
+
+
 def comparison_rule(layout: LayoutPass, call: relax.Call) -> Later | None:
     """Comparisons are part of the choice that reads them, where there is one."""
     return Later.LATER if any(layout.is_blocked(a) for a in call.args) else None
@@ -140,7 +148,7 @@ _UNARY = (
     "rsqrt abs negative erf log floor ceil round square sin cos tan sinh cosh asin acos atan "
     "asinh acosh atanh sign"
 )
-_BINARY = "add subtract multiply divide maximum minimum power"
+_BINARY = "add subtract multiply maximum minimum power"
 _COMPARISONS: dict[str, Compare] = {
     "relax.equal": tirx.EQ,
     "relax.less": operator.lt,
@@ -151,6 +159,7 @@ _COMPARISONS: dict[str, Compare] = {
 
 RULES: dict[str, Rule] = {
     "relax.astype": cast_rule,
+    "relax.divide": divide_rule,
     "relax.where": where_rule,
     **{f"relax.{name}": unary_rule for name in _UNARY.split()},
     **{f"relax.{name}": binary_rule for name in _BINARY.split()},

@@ -1,0 +1,79 @@
+"""Quotients and remainders of integers: right, and where there is none the process goes on."""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import tvmflow
+from tvmflow.verify.compare import verify
+
+TARGETS = [
+    pytest.param({"target": "llvm"}, id="llvm"),
+    pytest.param({"target": "llvm", "format": "standalone"}, id="library"),
+    pytest.param({"target": "opencl", "device": "adreno"}, id="opencl", marks=pytest.mark.opencl),
+]
+
+
+def truncated(a, b):
+    quotient = abs(a) // abs(b)
+    return quotient if (a < 0) == (b < 0) else -quotient
+
+
+OPERATORS = {
+    "Div": ({}, truncated),
+    "Mod": ({}, operator.mod),
+    "Mod like fmod": ({"fmod": 1}, lambda a, b: a - b * truncated(a, b)),
+}
+
+
+@pytest.mark.parametrize("options", TARGETS)
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_any_numbers(name, dtype, options):
+    """Also a division by zero, and the least number by -1, whose quotient has no such type."""
+    attributes, function = OPERATORS[name]
+    info, kind = np.iinfo(dtype), helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    pairs = [(info.min, 0), (info.max, 0), (7, 2), (0, 0), (info.min, info.max), (0, 3), (5, 1)]
+    if info.min:
+        pairs += [(info.min, -1), (-8, 3), (8, -3), (-7, -2), (3, info.min)]
+    x, y = (np.array(side * 3, dtype) for side in zip(*pairs, strict=True))
+    graph = helper.make_graph(
+        [helper.make_node(name.split()[0], ["x", "y"], ["z"], **attributes)],
+        "division",
+        [helper.make_tensor_value_info(n, kind, x.shape) for n in "xy"],
+        [helper.make_tensor_value_info("z", kind, x.shape)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    with tvmflow.compile(model, **options) as module:
+        (z,) = module(x, y).values()
+    for a, b, found in zip(x.tolist(), y.tolist(), z.tolist(), strict=True):
+        if b != 0 and (a, b) != (info.min, -1):
+            assert found == function(a, b), (a, b)
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("options", TARGETS)
+def test_blocks_of_channels_that_are_not_full(options, tmp_path):
+    """What lies behind the last channel is no divisor."""
+    model = onnx.parser.parse_model(
+        """
+        <ir_version: 10, opset_import: ["": 18]>
+        net (float[1, 3, 4, 4] x) => (float[1, 17, 4, 4] y)
+        { c = Conv(x, w) i = Cast<to = 6>(c) q = Div(i, d) y = Cast<to = 1>(q) }
+        """
+    )
+    rng = np.random.default_rng(3)
+    w = (8 * rng.standard_normal((17, 3, 1, 1))).astype(np.float32)
+    d = rng.integers(1, 5, (1, 17, 4, 4)).astype(np.int32)
+    model.graph.initializer.extend(
+        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(d, "d")]
+    )
+    onnx.save(model, tmp_path / "net.onnx")
+    feeds = {"x": rng.integers(-9, 9, (1, 3, 4, 4)).astype(np.float32)}
+    with tvmflow.compile(tmp_path / "net.onnx", **options) as module:
+        verify(tmp_path / "net.onnx", module, feeds).raise_if_failed()
