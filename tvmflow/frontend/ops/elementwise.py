@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import reduce
 
@@ -59,27 +60,29 @@ def divide(c: NodeContext) -> relax.Expr:
     """
     x, y = c.inputs()
     if not c.is_float():
-        return x / _divisor(c)
+        return _divided(c, operator.truediv)
     source = c.definition(x)
     was_integer = op_name(source) == "relax.astype" and dtype_of(source.args[0]) in _INTEGERS
     return rounding.quotient(x, y) if was_integer and c.result.dtype == "float32" else x / y
 
 
-def _divisor(c: NodeContext) -> relax.Expr:
-    """The second of two integers, or 1 where there is no quotient.
+def _divided(
+    c: NodeContext, operation: Callable[[relax.Expr, relax.Expr], relax.Expr]
+) -> relax.Expr:
+    """A quotient or remainder of integers, by 1 for zeros, of which ONNX says nothing.
 
-    Processors end the process there, and ONNX says nothing of it: a zero, or -1 for the least
-    number, whose negative there is not.
+    Processors end the process there, and for the least number by -1: so that is by 1, too, and the
+    quotient turned (as a product; what LLVM makes of a choice divides by -1 again).
     """
-    x, y = c.inputs()
-    known, kind = c.known(1), np.dtype(c.dtype())
-    if known is not None and not np.isin(known, (0, -1)).any():
-        return y
+    (x, y), known = c.inputs(), c.known(1)
     one = c.constant(1)
-    if kind.kind == "i":
-        least = c.constant(np.iinfo(kind).min)
-        y = R.where(R.equal(x, least), R.where(R.equal(y, c.constant(-1)), one, y), y)
-    return R.where(R.equal(y, c.constant(0)), one, y)
+    if known is None or not known.all():
+        y = R.where(R.equal(y, c.constant(0)), one, y)
+    if np.dtype(c.dtype()).kind == "u" or (known is not None and not (known == -1).any()):
+        return operation(x, y)
+    sign = c.emit(R.where(R.equal(y, c.constant(-1)), c.constant(-1), one))
+    result = operation(x, y * sign)
+    return result * sign if operation is operator.truediv else result
 
 
 @converts(*_OF_EQUALS)
@@ -144,7 +147,7 @@ def whole_power(base: relax.Expr, exponent: int) -> relax.Expr:
 def modulo(c: NodeContext) -> relax.Expr:
     """Remainder: with the divisor's sign, or with the dividend's for ``fmod``."""
     if c.attribute("fmod", 0):
-        return R.mod(c.input(), c.input(1) if c.is_float() else _divisor(c))
+        return R.mod(*c.inputs()) if c.is_float() else _divided(c, R.mod)
     if c.is_float():
         # The remainder of fmod, and the divisor where their signs differ; a quotient that is
         # rounded down would lose digits.
@@ -156,9 +159,12 @@ def modulo(c: NodeContext) -> relax.Expr:
         return R.where(apart, rest + divisor, rest)
     if np.dtype(c.dtype()).itemsize < 4:
         # OpenCL C widens the sum of two small integers, and then has no `select` for it.
-        wide = (c.cast(x, "int32") for x in (c.input(), _divisor(c)))
-        return R.astype(R.floor_mod(*wide), c.dtype())
-    return R.floor_mod(c.input(), _divisor(c))
+
+        def widely(x: relax.Expr, y: relax.Expr) -> relax.Expr:
+            return R.astype(R.floor_mod(c.cast(x, "int32"), c.cast(y, "int32")), c.dtype())
+
+        return _divided(c, widely)
+    return _divided(c, R.floor_mod)
 
 
 @converts("BitShift")
