@@ -339,6 +339,13 @@ static tvmflow_status use(tvmflow_model* m, side (*side_of)(const tvmflow_model*
   status = check_index(m, s, index);
   if (status) return status;
   const tf_interface* const t = &s.tensors[index];
+  if (cl_memory && packed_here(m, s, index))
+    return tf_fail(&m->message, TVMFLOW_ERROR_UNSUPPORTED,
+                   "Using the application's memory for input '%s': it takes pictures, and kernels "
+                   "read it in blocks of four channels. Remedy: give the memory as a picture "
+                   "(cl_memory of tvmflow_image), or compile the network with --keep-layout in "
+                   "place of --image-input.",
+                   m->plan.strings + t->name);
   if (cl_memory && m->backend == TVMFLOW_CPU)
     status = use_pointer(m, s, t, cl_memory);
   else if (!cl_memory || !(status = check_memory(m, t, cl_memory)))

@@ -174,6 +174,9 @@ def test_the_kernel_writes_what_the_network_reads(compiled):
             assert list(info.shape[: info.dimensions]) == [1, 3, HEIGHT, WIDTH]
             assert (info.layout, info.bytes) == (b"", 4 * 3 * HEIGHT * WIDTH)
             assert info.image_size[0] == image
+            if dimensions == 5:
+                with pytest.raises(api.CallError, match="takes pictures, and kernels read it in"):
+                    model.call("use_input", 0, 64)
 
 
 def test_pillow_gives_the_same(compiled):
