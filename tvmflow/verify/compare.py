@@ -264,6 +264,7 @@ def _open_session(
             "Verifying needs ONNX Runtime, the reference, which is not installed.",
             remedy="python -m pip install 'tvmflow[verify]'",
         )
+    import onnx
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -275,6 +276,12 @@ def _open_session(
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if loaded is not None:
+        if loaded.ByteSize() > onnx.checker.MAXIMUM_PROTOBUF:
+            raise ModelError(
+                f"Loading {path} in ONNX Runtime failed: its rounded weights have "
+                f"{loaded.ByteSize() / 1e9:.1f} GB, of which it takes 2 without the file.",
+                remedy="Compile the model without `weights` (--weights), and verify that.",
+            )
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", str(path.parent)
         )

@@ -16,7 +16,7 @@ from quantized_networks import quantized, resnet18
 import tvmflow
 from tvmflow.compiler.compilation import Compilation
 from tvmflow.compiler.standalone import export
-from tvmflow.errors import CompileError, TargetError
+from tvmflow.errors import CompileError, ModelError, TargetError
 from tvmflow.frontend.rounded_weights import in_half, in_steps
 from tvmflow.module.standalone.format import Section
 from tvmflow.module.standalone.read import find_plan, find_plans
@@ -124,6 +124,15 @@ def test_results_are_those_of_rounded_weights(target, kind, model, tmp_path):
     report = verify(model, path, {"x": x})
     assert report.passed, report
     assert report.reference.endswith(f"with weights rounded to {kind}")
+
+
+def test_a_model_that_the_reference_does_not_take(model, monkeypatch):
+    with tvmflow.compile(model, format="standalone", target="llvm", weights="fp16") as module:
+        monkeypatch.setattr(onnx.checker, "MAXIMUM_PROTOBUF", 1000)
+        with pytest.raises(
+            ModelError, match="its rounded weights have 0.0 GB, of which it takes 2"
+        ):
+            verify(model, module)
 
 
 def sizes(model: str | onnx.ModelProto, **options: object) -> dict[str | None, int]:
