@@ -130,7 +130,7 @@ def test_a_model_that_the_reference_does_not_take(model, monkeypatch):
     with tvmflow.compile(model, format="standalone", target="llvm", weights="fp16") as module:
         monkeypatch.setattr(onnx.checker, "MAXIMUM_PROTOBUF", 1000)
         with pytest.raises(
-            ModelError, match="its rounded weights have 0.0 GB, of which it takes 2"
+            ModelError, match=r"its rounded weights have 0\.0 GB, of which it takes 2"
         ):
             verify(model, module)
 
