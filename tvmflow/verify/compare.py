@@ -268,7 +268,7 @@ def _open_session(
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors only: they are raised as well
+    options.log_severity_level = 4  # errors are raised
     # Products with weights of 4 bits in fp32: else it rounds their inputs to 8 bits.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if int8:
