@@ -137,6 +137,16 @@ def test_boxes_that_do_not_overlap(centered, kind, column):
 
 
 @pytest.mark.parametrize("column", ["llvm", "adreno"])
+def test_of_equal_scores_the_first_is_taken(column):
+    """More boxes than a group has work-items, all apart."""
+    corner = np.arange(600, dtype=np.float32)[:, None] * 4
+    boxes = np.concatenate([corner, corner, corner + 1, corner + 1], -1)[None]
+    feeds = [{"b": boxes, "s": np.full((1, 1, 600), 0.5, np.float32)}]
+    limits = {"most": np.array([9]), "iou": np.float32([0.5])}
+    check(model_of("NonMaxSuppression", feeds[0], limits), feeds, column)
+
+
+@pytest.mark.parametrize("column", ["llvm", "adreno"])
 def test_boxes_beyond_a_bound_are_counted(column):
     """Class by class, though kept nowhere."""
     rng = np.random.default_rng(7)
