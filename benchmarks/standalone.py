@@ -151,7 +151,7 @@ def open_driver():
 found = {}
 if sys.argv[2] == "opencl":
     started = time.perf_counter()
-    kept = open_driver()
+    open_driver()
     found["opened_ms"] = (time.perf_counter() - started) * 1e3
 found["before"] = status()
 runs = int(sys.argv[3])

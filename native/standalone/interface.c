@@ -41,11 +41,8 @@ static tvmflow_status check_index(tvmflow_model* m, side s, uint32_t index) {
 // data are ONNX's, whatever the backend, and packed on the way.
 static const tf_picture* packed_here(const tvmflow_model* m, side s, uint32_t index) {
   if (s.tensors != tf_inputs(m)) return NULL;
-  for (uint32_t i = 0; i < tf_count(&m->plan, TF_PICTURES); ++i) {
-    const tf_picture* const p = &m->plan.pictures[i];
-    if (p->input == index && p->arrangement == TF_NCHW4C) return p;
-  }
-  return NULL;
+  const tf_picture* const p = tf_picture_of(&m->plan, index);
+  return p && p->arrangement == TF_NCHW4C ? p : NULL;
 }
 
 // Of the application's data.
@@ -70,7 +67,7 @@ static tvmflow_status tell(tvmflow_model* m, side (*side_of)(const tvmflow_model
       .layout = m->plan.strings + t->layout,
       .dtype = (tvmflow_dtype)t->dtype,
       .dimensions = t->dimensions,
-      .bytes = t->bytes,
+      .bytes = bytes_of(t, packed),
   };
   for (uint32_t i = 0; i < t->dimensions; ++i) info->shape[i] = t->shape[i];
   if (packed) {
@@ -78,7 +75,6 @@ static tvmflow_status tell(tvmflow_model* m, side (*side_of)(const tvmflow_model
     info->dimensions = 4;
     info->shape[1] = packed->channels;
     info->shape[4] = 0;
-    info->bytes = bytes_of(t, packed);
   }
   const tf_allocation* const a = &m->plan.allocations[t->allocation];
   for (uint32_t i = 0; a->kind == TF_IMAGE && i < 3; ++i) info->image_size[i] = a->image_size[i];

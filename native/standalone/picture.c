@@ -94,8 +94,11 @@ static tvmflow_status find(tvmflow_model* m, uint32_t index, const char* attempt
     return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
                    "%s: there is no input %u: the network has %u, counted from 0.", attempt, index,
                    count);
-  for (*number = 0; *number < tf_count(&m->plan, TF_PICTURES); ++*number)
-    if (m->plan.pictures[*number].input == index) return TVMFLOW_OK;
+  const tf_picture* const found = tf_picture_of(&m->plan, index);
+  if (found) {
+    *number = (uint32_t)(found - m->plan.pictures);
+    return TVMFLOW_OK;
+  }
   const char* const name = m->plan.strings + tf_inputs(m)[index].name;
   return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
                  "%s: input '%s' takes no pictures. Remedy: compile the network with "
@@ -480,8 +483,8 @@ uint64_t tf_picture_bytes(const tvmflow_model* m) {
 }
 
 void tf_picture_replaced(tvmflow_model* m, uint32_t index) {
-  for (uint32_t i = 0; i < tf_count(&m->plan, TF_PICTURES); ++i)
-    if (m->plan.pictures[i].input == index) m->pictures[i].set = false;
+  const tf_picture* const found = tf_picture_of(&m->plan, index);
+  if (found) m->pictures[found - m->plan.pictures].set = false;
 }
 
 // -- and back --------------------------------------------------------------------------------

@@ -123,6 +123,12 @@ const tf_transformed* tf_transforming(const tf_plan* plan, const tf_made* made) 
   return NULL;
 }
 
+const tf_picture* tf_picture_of(const tf_plan* plan, uint32_t input) {
+  for (uint32_t i = 0; i < tf_count(plan, TF_PICTURES); ++i)
+    if (plan->pictures[i].input == input) return &plan->pictures[i];
+  return NULL;
+}
+
 static bool transformed_is_right(const tf_plan* p, const tf_transformed* t) {
   if (t->made >= tf_count(p, TF_MADE) || t->side == 0 || t->side > TF_MOST_ROWS) return false;
   const tf_made* const r = &p->made[t->made];

@@ -288,6 +288,8 @@ uint32_t tf_texel_bytes(uint32_t channel_type);
 // How a weight is made; NULL where it is in the file as it is.
 const tf_made* tf_making(const tf_plan* plan, uint32_t weight);
 const tf_transformed* tf_transforming(const tf_plan* plan, const tf_made* made);
+// How pictures become an input; NULL where it takes none.
+const tf_picture* tf_picture_of(const tf_plan* plan, uint32_t input);
 // Bytes of a number in the file.
 static inline uint32_t tf_stored_bytes(const tf_made* made) {
   return made->form == TF_HALVES ? 2 : made->form == TF_STEPS ? 1 : made->element_bytes;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from functools import reduce
 
@@ -60,29 +59,27 @@ def divide(c: NodeContext) -> relax.Expr:
     """
     x, y = c.inputs()
     if not c.is_float():
-        return _divided(c, operator.truediv)
+        divisor, sign = _divisor(c)
+        return x / divisor if sign is None else x / divisor * sign
     source = c.definition(x)
     was_integer = op_name(source) == "relax.astype" and dtype_of(source.args[0]) in _INTEGERS
     return rounding.quotient(x, y) if was_integer and c.result.dtype == "float32" else x / y
 
 
-def _divided(
-    c: NodeContext, operation: Callable[[relax.Expr, relax.Expr], relax.Expr]
-) -> relax.Expr:
-    """A quotient or remainder of integers, by 1 for zeros, of which ONNX says nothing.
+def _divisor(c: NodeContext) -> tuple[relax.Expr, relax.Expr | None]:
+    """The second of two integers, with 1 for zeros, of which ONNX says nothing, and for -1.
 
-    Processors end the process there, and for the least number by -1: so that is by 1, too, and the
-    quotient turned (as a product; what LLVM makes of a choice divides by -1 again).
+    Processors end the process by 0, and for the least number by -1.  Quotients are multiplied by
+    the second result, if there is one: of a choice LLVM makes a division by -1 again.
     """
-    (x, y), known = c.inputs(), c.known(1)
+    y, known = c.input(1), c.known(1)
     one = c.constant(1)
     if known is None or not known.all():
         y = R.where(R.equal(y, c.constant(0)), one, y)
     if np.dtype(c.dtype()).kind == "u" or (known is not None and not (known == -1).any()):
-        return operation(x, y)
+        return y, None
     sign = c.emit(R.where(R.equal(y, c.constant(-1)), c.constant(-1), one))
-    result = operation(x, y * sign)
-    return result * sign if operation is operator.truediv else result
+    return y * sign, sign
 
 
 @converts(*_OF_EQUALS)
@@ -147,7 +144,7 @@ def whole_power(base: relax.Expr, exponent: int) -> relax.Expr:
 def modulo(c: NodeContext) -> relax.Expr:
     """Remainder: with the divisor's sign, or with the dividend's for ``fmod``."""
     if c.attribute("fmod", 0):
-        return R.mod(*c.inputs()) if c.is_float() else _divided(c, R.mod)
+        return R.mod(c.input(), c.input(1) if c.is_float() else _divisor(c)[0])
     if c.is_float():
         # The remainder of fmod, and the divisor where their signs differ; a quotient that is
         # rounded down would lose digits.
@@ -159,12 +156,9 @@ def modulo(c: NodeContext) -> relax.Expr:
         return R.where(apart, rest + divisor, rest)
     if np.dtype(c.dtype()).itemsize < 4:
         # OpenCL C widens the sum of two small integers, and then has no `select` for it.
-
-        def widely(x: relax.Expr, y: relax.Expr) -> relax.Expr:
-            return R.astype(R.floor_mod(c.cast(x, "int32"), c.cast(y, "int32")), c.dtype())
-
-        return _divided(c, widely)
-    return _divided(c, R.floor_mod)
+        wide = (c.cast(x, "int32") for x in (c.input(), _divisor(c)[0]))
+        return R.astype(R.floor_mod(*wide), c.dtype())
+    return R.floor_mod(c.input(), _divisor(c)[0])
 
 
 @converts("BitShift")
