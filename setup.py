@@ -41,11 +41,9 @@ class BuildPlugin(build_ext):
         tvm, ffi = package_folder("tvm"), package_folder("tvm_ffi")
         compiler = shlex.split(os.environ.get("CXX", "g++"))
         flags = [
-            "-std=c++20",
             "-O2",
             "-fPIC",
             "-fvisibility=hidden",
-            "-fvisibility-inlines-hidden",
             "-pthread",
             "-Wall",
             "-Wextra",
@@ -69,7 +67,10 @@ class BuildPlugin(build_ext):
             if target.exists() and target.stat().st_mtime > needed and not self.force:
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
-            command = [*compiler, *flags, "-c", source, "-o", str(target)]
+            language = ["-std=c++20", "-fvisibility-inlines-hidden"]
+            if source.endswith(".c"):
+                language = ["-x", "c", "-std=gnu11"]
+            command = [*compiler, *flags, *language, "-c", source, "-o", str(target)]
             self.announce(" ".join(command), level=2)
             jobs.append((target, subprocess.Popen(command)))
             if len(jobs) >= limit:
@@ -159,6 +160,8 @@ sources = [
     for folder in ("opencl", "tvm_plugin")
     for path in sorted((NATIVE / folder).glob("*.cc"))
 ]
+# Modules for the host share the threads of standalone libraries.
+sources.append("native/standalone/threads.c")
 
 packages, package_dir = packages_and_folders()
 

@@ -16,6 +16,7 @@
 #include "allocator.h"
 #include "device_api.h"
 #include "guard.h"
+#include "host_threads.h"
 #include "module.h"
 #include "packed_text.h"
 #include "timer.h"
@@ -216,6 +217,10 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("tvmflow.opencl.describe",
            [] { return Guard([] { return String(opencl::DescribeDevices()); }); })
       .def("tvmflow.opencl.join", JoinModules)
+      .def("tvmflow.share_threads",
+           [](const String& path, int count) {
+             Guard([&] { ShareThreads(std::string(path), count); });
+           })
       .def("tvmflow.pack_text",
            [](const Bytes& text) { return Bytes(PackText({text.data(), text.size()})); })
       .def("tvmflow.unpack_text",

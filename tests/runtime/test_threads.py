@@ -1,4 +1,4 @@
-"""TVM has as many threads as there are cores, and not half of them."""
+"""Modules for the host share a pool of threads, as many as there are cores."""
 
 from __future__ import annotations
 
@@ -10,32 +10,56 @@ from onnx import TensorProto, helper
 import tvmflow
 from tvmflow.runtime import threads
 
+#: Runs two modules in two threads at a time; prints how many threads the pool has started, whether
+#: all results were right, and the exit status of a child process that runs one of them.
+USE = """
+import os, sys
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np, tvmflow
+x = np.random.default_rng(0).standard_normal((257, 1023)).astype("f4")
+before = len(os.listdir("/proc/self/task"))
+with tvmflow.load(sys.argv[1]) as module, tvmflow.load(sys.argv[2]) as other:
+    started = len(os.listdir("/proc/self/task")) - before
+    def right(each):
+        return all(np.allclose(each(x)[0], np.tanh(x), rtol=1e-5, atol=1e-6) for _ in range(20))
+    with ThreadPoolExecutor(2) as pool:
+        print(started, all(pool.map(right, [module, other])))
+child = os.fork()
+if not child:
+    with tvmflow.load(sys.argv[1]) as module:
+        os._exit(0 if right(module) else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
 
 @pytest.fixture(scope="module")
-def module_file(tmp_path_factory):
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (4, 8)) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", [x], [y])
+def module_files(tmp_path_factory):
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (257, 1023)) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Tanh", ["x"], ["y"])], "tanh", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    path = tmp_path_factory.mktemp("threads") / "relu.so"
+    folder = tmp_path_factory.mktemp("threads")
+    paths = [folder / "one.so", folder / "other.so"]
     with tvmflow.compile(model, target="llvm") as module:
-        module.save(path)
-    return path
+        for path in paths:
+            module.save(path)
+    return paths
 
 
 @pytest.mark.parametrize(
     ("given", "wanted"),
-    [({}, threads.physical_cores()), ({"TVM_NUM_THREADS": "1"}, 1), ({"OMP_NUM_THREADS": "1"}, 1)],
+    [
+        ({}, threads.physical_cores()),
+        ({"TVM_NUM_THREADS": "1"}, 1),
+        ({"OMP_NUM_THREADS": "5"}, 5),
+        ({"TVM_NUM_THREADS": "all"}, 1),
+    ],
     ids=str,
 )
-def test_a_module_has_a_thread_for_each_core(module_file, run_python, given, wanted):
-    told = run_python(
-        "import numpy, tvm, tvmflow\n"
-        f"module = tvmflow.load({str(module_file)!r})\n"
-        "module(numpy.zeros((4, 8), 'f4'))\n"
-        "print(tvm.runtime.num_threads())",
-        env={"TVM_NUM_THREADS": None, "OMP_NUM_THREADS": None, **given},
-    )
-    assert told.stdout.strip() == str(wanted), told.stderr
+def test_modules_share_a_thread_for_each_core(module_files, run_python, given, wanted):
+    """One thread is the one that calls; in a child process, too, which has no others."""
+    environment = {"TVM_NUM_THREADS": None, "OMP_NUM_THREADS": None, **given}
+    told = run_python(USE, *module_files, env=environment)
+    assert told.stdout.split() == [str(wanted - 1), "True", "0"], told.stderr
 
 
 def test_hyper_threads_are_one_core(tmp_path, monkeypatch):

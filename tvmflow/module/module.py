@@ -463,8 +463,8 @@ def load(
     """Open a module file that `Module.save` or ``tvmflow compile`` wrote.
 
     A library of ``tvmflow compile --standalone`` runs without TVM, which is not imported then.
-    Modules for ``llvm`` have as many threads as there are cores, unless TVM's threads run already
-    or the variables ``TVM_NUM_THREADS`` or ``OMP_NUM_THREADS`` say how many.
+    Modules for ``llvm`` share as many threads as there are cores, or as the variables
+    ``TVM_NUM_THREADS`` or ``OMP_NUM_THREADS`` say when the first of them is opened.
 
     Parameters
     ----------

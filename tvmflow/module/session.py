@@ -18,7 +18,7 @@ from ..ir.tensors import TensorInfo
 from ..runtime import plugin
 from ..runtime.devices import FP16_EXTENSION, opencl_devices
 from ..runtime.plugin import NO_DEVICE_REMEDIES, translate, translated
-from ..runtime.threads import use_threads
+from ..runtime.threads import share_threads
 from .artifact import Artifact
 from .blocked_layout import from_image, stored_as, to_blocked, to_image
 from .call_checks import call_checks
@@ -56,14 +56,15 @@ class Session:
         self.device = find_device(self.target, device_index, f"Running {artifact.path}")
         _check_extensions(artifact, device_index)
         self.on_host = self.target == "llvm"
-        if self.on_host:
-            use_threads()
         self._rooms = rooms
         self._staging: dict[int, tvm_ffi.Tensor] = {}
         self._uploaded: dict[str, tvm_ffi.Tensor] = {}
         with self.errors(f"Loading {artifact.path}"):
             # Not kept alive for ever, as `tvm.runtime.load_module` would: closing unloads it.
-            self.library = tvm_ffi.load_module(artifact.path.resolve(), keep_module_alive=False)
+            path = artifact.path.resolve()
+            self.library = tvm_ffi.load_module(path, keep_module_alive=False)
+            if self.on_host:
+                share_threads(path)
             self._machine = self.new_machine()
             self._begin(artifact)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import tvm_ffi
+
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
@@ -17,6 +19,18 @@ def use_threads(count: int | None = None) -> None:
     """
     if not {"OMP_NUM_THREADS", "TVM_NUM_THREADS"} & os.environ.keys():
         os.environ["TVM_NUM_THREADS"] = str(count or physical_cores())
+
+
+def share_threads(library: Path) -> None:
+    """Have a loaded library's loops share the plug-in's threads, in place of TVM's own.
+
+    TVM gives each of its threads a part of a loop.  One that another process keeps from its core
+    then holds up every loop, tens of times longer than the loop takes.
+    """
+    use_threads()
+    given = os.environ.get("TVM_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
+    count = int(given) if given.isdecimal() else 1
+    tvm_ffi.get_global_func("tvmflow.share_threads")(str(library), max(count, 1))
 
 
 def physical_cores() -> int:

@@ -319,6 +319,11 @@ def locked(lock: Path) -> Iterator[None]:
         yield
 
 
+#: Variables of the processes that build and measure: a CPU's driver would compile each candidate a
+#: second time, as part of the kernel that launches those of a network together.
+ONE_BY_ONE = {"TVMFLOW_CHAINS": "0"}
+
+
 class Builder:
     """A pool of build processes, one a core by default; a build may take ``limit_s`` seconds.
 
@@ -341,6 +346,7 @@ class Builder:
             "TVMFLOW_CACHE_DIR": str(self.programs),
             # A program of one kernel is little beside the declarations of all functions.
             "TVMFLOW_FEW_DECLARATIONS": "1",
+            **ONE_BY_ONE,
         }
         self._pool = Pool(workers or len(os.sched_getaffinity(0)), environment)
         self._limit_s = limit_s

@@ -24,6 +24,7 @@ from ..journal.records import Device
 from ..runtime import plugin
 from ..runtime.devices import list_devices
 from ..runtime.process import Pool, WorkerLostError
+from ..runtime.threads import share_threads
 from . import building
 from .building import ENTRY, Built, Case, ExclusiveCpu, Memory
 from .timing import StopRule, time_alone, time_in_turn
@@ -267,8 +268,12 @@ class LocalRunner(Runner):
         self._limit_s = limit_s
         self._exclusive_cpu = exclusive_cpu
         # Candidates are built once and never again: the user's cache is for others.
-        environment = {"TVMFLOW_CACHE": str(int(programs is not None))}
-        self._pool = Pool(1, environment | {"TVMFLOW_CACHE_DIR": str(programs)})
+        environment = {
+            "TVMFLOW_CACHE": str(int(programs is not None)),
+            "TVMFLOW_CACHE_DIR": str(programs),
+            **building.ONE_BY_ONE,
+        }
+        self._pool = Pool(1, environment)
 
     def submit(self, built: Built, case: Case, incumbent: Built | None = None) -> Future[Measured]:
         """Queue a candidate; see `Runner`."""
@@ -329,4 +334,7 @@ def identify_here(target: str, index: int) -> tuple[str, str]:
 
 def load_here(path: Path) -> tvm.runtime.Module:
     """Load a library that is unloaded when the last reference has gone."""
-    return tvm_ffi.load_module(path, keep_module_alive=False)
+    library = tvm_ffi.load_module(path, keep_module_alive=False)
+    # As modules have them.
+    share_threads(path)
+    return library

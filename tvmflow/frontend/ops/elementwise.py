@@ -108,7 +108,7 @@ def power(c: NodeContext) -> relax.Expr:
     base, kind = c.input(), c.dtype()
     exponent = c.known(1)
     if exponent is not None and exponent.size == 1:
-        fixed = _fixed_power(c, base, float(exponent.reshape(())))
+        fixed = fixed_power(c, base, float(exponent.reshape(())))
         if fixed is not None:  # whose shape an exponent of rank > 0 may widen
             return R.broadcast_to(fixed, c.result.shape) if c.shape() != c.result.shape else fixed
     if c.is_float():
@@ -118,16 +118,30 @@ def power(c: NodeContext) -> relax.Expr:
     return R.astype(result if c.is_float(1) else R.round(result), kind)
 
 
-def _fixed_power(c: NodeContext, base: relax.Expr, exponent: float) -> relax.Expr | None:
-    """Write a power with a small constant exponent without ``pow``.
+def fixed_power(c: NodeContext, base: relax.Expr, exponent: float) -> relax.Expr | None:
+    """Write a power with a small constant exponent, whole quarters, without ``pow``.
 
-    That is slow on GPUs, and PoCL's of doubles is wrong in some lanes of a vector.
+    That is slow on GPUs and, a call for each lane, on CPUs; PoCL's of doubles is wrong in some
+    lanes of a vector.
     """
-    if exponent == 0.5 and c.is_float():
-        # The root of minus infinity is NaN, its power is not.
-        return R.where(base <= c.constant(-np.inf), c.constant(np.inf), R.sqrt(base))
-    small = exponent.is_integer() and 1 <= exponent <= _LARGEST_PRODUCT
-    return whole_power(base, int(exponent)) if small else None
+    whole, quarters = divmod(4.0 * exponent, 4)
+    if not quarters.is_integer() or not 0 < exponent <= _LARGEST_PRODUCT:
+        return None
+    factors = [whole_power(base, int(whole))] if whole else []
+    if not quarters:
+        return factors[0]
+    if not c.is_float():
+        return None
+    root = c.emit(R.sqrt(base))
+    factors += {1: [R.sqrt(root)], 2: [root], 3: [root, R.sqrt(root)]}[int(quarters)]
+    # The root of minus infinity is NaN, its power is not.
+    return R.where(base <= c.constant(-np.inf), c.constant(np.inf), reduce(R.multiply, factors))
+
+
+def constant_power(c: NodeContext, base: relax.Expr, exponent: float) -> relax.Expr:
+    """The power of floats with a constant exponent."""
+    fixed = fixed_power(c, base, exponent)
+    return R.power(base, c.constant(exponent)) if fixed is None else fixed
 
 
 def whole_power(base: relax.Expr, exponent: int) -> relax.Expr:

@@ -16,6 +16,7 @@ from ...ir.tensors import TensorType
 from ..converter import NodeContext, Refusal, converts, dtype_of, shape_along
 from ..graph import Graph
 from ..rewrite import scale_and_shift
+from .elementwise import constant_power
 from .reduction import first_extreme
 
 
@@ -190,8 +191,8 @@ def local_response_normalization(c: NodeContext) -> relax.Expr:
         for shift in range(before + after + 1)
     ]
     scaled = reduce(R.add, near) * c.constant(c.attribute("alpha", 1e-4) / size)
-    base = scaled + c.constant(c.attribute("bias", 1.0))
-    return x / R.power(base, c.constant(c.attribute("beta", 0.75)))
+    base = c.emit(scaled + c.constant(c.attribute("bias", 1.0)))
+    return x / constant_power(c, base, c.attribute("beta", 0.75))
 
 
 @converts("Softmax", "LogSoftmax", "Hardmax")

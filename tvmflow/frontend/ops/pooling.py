@@ -17,7 +17,7 @@ from ...ir.tensors import TensorType
 from ..converter import InvalidNode, NodeContext, Refusal, converts
 from ..graph import Graph, node_attributes
 from .convolution import Attributes, Extents, Windows, read_windows, windowed_type
-from .elementwise import whole_power
+from .elementwise import constant_power
 from .reduction import wide_reduction
 
 _Operator = Callable[..., relax.Expr]
@@ -215,10 +215,7 @@ def _norm(c: NodeContext, total: Callable[[relax.Expr], relax.Expr]) -> relax.Ex
     p, x = c.attribute("p", 2), R.abs(c.input())
     if p < 1:
         raise Refusal(f"p is {p}, expected at least 1")
-    sums = total(whole_power(x, int(p)) if p <= 8 else R.power(x, c.constant(p)))
-    if p == 2:
-        return R.sqrt(sums)
-    return sums if p == 1 else R.power(sums, c.constant(1.0 / p))
+    return constant_power(c, c.emit(total(constant_power(c, x, p))), 1 / p)
 
 
 def _pool_windows(c: NodeContext) -> Windows:
