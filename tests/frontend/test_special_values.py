@@ -67,7 +67,8 @@ def test_every_operator(names):
 #: What is made of maxima, minima and comparisons, and reductions of each kind.
 CRITICAL = [
     "Sign", "Relu", "Elu", "HardSwish", "Clip", "Clip from below", "Max", "Min of a limit", "PRelu",
-    "LeakyRelu by zero", "Mul by zero", "Pow 0.5", "Pow 0.75", "Cast to bool", "Where", "ReduceLogSumExp (1,)",
+    "LeakyRelu by zero", "Mul by zero", "Pow 0.5", "Pow 0.75", "Cast to bool", "Where",
+    "ReduceLogSumExp (1,)",
     "ReduceMax (1,)", "ReduceMax (2, 3)", "ReduceMin (2, 3)", "ArgMax", "ArgMin last", "Softmax",
     "MaxPool", "MaxPool 3-D", "GlobalMaxPool", "AveragePool", "QuantizeLinear",
     "QuantizeLinear axis", "TopK", "Resize linear", "Resize cubic",
