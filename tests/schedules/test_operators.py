@@ -74,6 +74,23 @@ def test_grouped_convolution_without_a_family_of_its_own(model, target, device):
     check(model(), target, device)
 
 
+#: Groups whose outputs neither fill vectors nor are a power of two.
+UNEVEN_GROUPS = {
+    "3_strided_batch": lambda: conv((2, 12, 9, 7), 12, groups=4, stride=2),
+    "17_residual": lambda: conv((1, 34, 7, 9), 34, groups=2, residual=True),
+    "40_pointwise": lambda: conv((1, 34, 5, 7), 80, (1, 1), groups=2, pad=0),
+    "multiplier_3_bare": lambda: conv((1, 5, 9, 9), 15, groups=5, bias=False, activation=None),
+    "12_dilated": lambda: conv((1, 18, 12, 12), 36, groups=3, dilation=2, pad=2),
+}
+
+
+@pytest.mark.parametrize(("case", "target", "device"), in_turn(UNEVEN_GROUPS, TARGETS, CPUS, GPUS))
+def test_uneven_groups(case, target, device):
+    """On CPUs each group has vectors of its own, which are closed up behind the convolution."""
+    families = check(UNEVEN_GROUPS[case](), target, device)
+    assert len(families) > 1 if device == "cpu" else families
+
+
 POOLING = {
     **{
         f"max_{c}_channels": (

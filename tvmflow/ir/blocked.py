@@ -62,6 +62,27 @@ def pad_matrix(matrix: np.ndarray, rows: int, columns: int) -> np.ndarray:
     return np.pad(matrix, [(0, rows - matrix.shape[0]), (0, columns - matrix.shape[1])])
 
 
+def spread_groups(weight: np.ndarray, groups: int, block: int) -> np.ndarray:
+    """``OIHW`` with zeros behind the outputs of each group, so that these fill blocks."""
+    outputs, *rest = weight.shape
+    padded = pad_axis(weight.reshape(groups, outputs // groups, *rest), 1, block)
+    return padded.reshape(-1, *rest)
+
+
+def close_gaps(x: te.Tensor, groups: int, outputs: int) -> te.Tensor:
+    """A blocked tensor without the lanes that pad each group's outputs, as TE."""
+    n, blocks, h, w, block = (int(d) for d in x.shape)
+    channels, padded = groups * outputs, blocks // groups * block
+
+    def body(i, kk, y, v, k):  # type: ignore[no-untyped-def]
+        # Lanes behind the last channel are read by nobody.
+        channel = tirx.min(kk * block + k, channels - 1) if channels % block else kk * block + k
+        place = tirx.floordiv(channel, outputs) * padded + tirx.floormod(channel, outputs)
+        return x[i, tirx.floordiv(place, block), y, v, tirx.floormod(place, block)]
+
+    return te.compute((n, blocks_of(channels, block), h, w, block), body, name="close_gaps")
+
+
 def transposed_weight(
     weight: np.ndarray, groups: int, taps: tuple[int, int], block: int
 ) -> np.ndarray:

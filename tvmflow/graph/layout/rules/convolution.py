@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,9 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     of_one_filter = groups > 1 and inputs == 1 and outputs == groups
     # Lanes of one vector read different channels: no four of them lie side by side.
     mixed = groups > 1 and not of_one_filter and bool((outputs // groups) % block)
+    spread = mixed and layout.device.is_cpu and _is_better_spread(outputs // groups, block)
+    if spread:
+        weight, mixed = blocked.spread_groups(weight, groups, block), False
     dots = not of_one_filter and not mixed and (groups == 1 or inputs % 4 == 0)
     integers = quantized(layout, x, weight, (1, 2, 3), dots=dots, staged=not padded)
     if integers is None:
@@ -62,7 +66,19 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     if integers is not None and integers.excess is not None:
         excess = blocked.block_constant(integers.excess.reshape(1, -1, 1, 1), block)
         expr = relax.op.subtract(expr, layout.constant(excess))
+    if spread:
+        closed = "close_gaps", blocked.close_gaps, expr, groups, outputs // groups
+        expr = layout.emit(*closed, pattern=None)
     return Result(expr, True)
+
+
+def _is_better_spread(outputs: int, block: int) -> bool:
+    """Whether vectors of one group, partly of zeros, are fewer than runs of lanes by half.
+
+    The lanes of a group's own outputs are brought together by another function.
+    """
+    vectors = blocked.blocks_of(outputs, block)
+    return 2 * outputs > 3 * vectors * gcd(outputs, block)
 
 
 def _windows(attrs: Any) -> dict[str, Any]:
