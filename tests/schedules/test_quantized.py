@@ -118,7 +118,13 @@ CASES = {
     "conv_zero_point": (lambda: qlinear_conv((1, 5, 7, 7), 9, w="uint8", zero=120), "conv2d"),
     "conv_first": (lambda: qlinear_conv((1, 3, 15, 15), 9), "conv2d"),
     "conv_depthwise": (lambda: qlinear_conv((1, 18, 9, 9), 18, groups=18), "depthwise"),
-    "conv_grouped": (lambda: qlinear_conv((1, 18, 9, 9), 12, groups=2), "grouped"),
+    "conv_grouped": (lambda: qlinear_conv((1, 18, 9, 9), 4, groups=2), "grouped"),
+    # On CPUs each group has vectors of its own, and what closes them up is a move.
+    "conv_uneven_groups": (lambda: qlinear_conv((1, 18, 9, 9), 12, groups=2), "moving"),
+    "conv_uneven_groups_zero_point": (
+        lambda: qlinear_conv((1, 16, 9, 9), 12, groups=2, w="uint8", zero=120),
+        "moving",
+    ),
     "integer": (lambda: conv_integer((1, 9, 8, 8), 7), "conv2d"),
     "integer_large_sums": (lambda: conv_integer((1, 99, 5, 5), 7, 17), "conv2d"),
     "integer_depthwise": (lambda: conv_integer((1, 6, 6, 6), 6, groups=6), "depthwise"),

@@ -19,6 +19,11 @@ before the kernel, whose name says which lanes it takes::
 
     T.Shuffle([a, b], [0, 4, 1, 5])         tvmflow_shuffle_float4x2_0_4_1_5(a, b)
 
+*Powers of vectors of doubles*, which PoCL computes wrong in some lanes, mixing them up (8 to the 1
+gave 0.875 beside others): such a power is a call of a function that computes lane by lane::
+
+    T.pow(x, y)        tvmflow_pow_double8(x, y)
+
 *Vectors of bytes*, from places that are not one after another, or not aligned.  TVM packs both into
 one integer, as in CUDA, which OpenCL C does not take for a vector: `vstore4` repeats it.  Here they
 are read by macros::
@@ -38,10 +43,11 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir.expr import TensorLoad
+from tvm.ir.expr import Call, TensorLoad
 
 from ..ir.expressions import lower_to_function, nodes_in, substitute_vars, uses
 from ..ir.passes import node_pass, prim_func_pass
+from ..ir.rewriter import op_name
 from . import aligned_vectors, error_function, half, kept_loops, nan_propagation, rounding
 from .aligned_vectors import CONSTANT_SUFFIX
 from .border_texels import read_with_sampler
@@ -123,6 +129,28 @@ def _shuffle(match: re.Match[str]) -> str:
     return (
         f"static inline {result} {match.group()}({parameters}) {{ return ({result})({lanes}); }}\n"
     )
+
+
+#: Of the functions' names; the number of lanes follows.
+_POWER = "tvmflow_pow_double"
+_POWER_NAME = re.compile(rf"\b{_POWER}(\d+)\b")
+
+
+@node_pass(Call, targets=("opencl",))
+def NamePowers(call: Call) -> tirx.Expr:
+    """Call functions for powers of vectors of doubles."""
+    if op_name(call) != "tirx.pow":
+        return call
+    dtype = call.ty.dtype
+    if dtype.bits != 64 or dtype.lanes == 1:
+        return call
+    return tirx.call_pure_extern(call.ty, f"{_POWER}{dtype.lanes}", *call.args)
+
+
+def _power(match: re.Match[str]) -> str:
+    kind = f"double{match[1]}"
+    lanes = ", ".join(f"pow(x.s{lane:x}, y.s{lane:x})" for lane in range(int(match[1])))
+    return f"static inline {kind} {match[0]}({kind} x, {kind} y) {{ return ({kind})({lanes}); }}\n"
 
 
 _GATHER, _LOAD = "tvmflow_gather_", "tvmflow_load_"
@@ -378,6 +406,7 @@ def postprocess(source: str, _target: tvm.target.Target) -> str:
     source = _CONSTANT.sub(r"__constant \1* restrict \2", shorten(fold_splats(source)))
     source = with_functions(store_bytes(source), OPENCL)
     source = _with_definitions(source, _SHUFFLE_NAME, _shuffle)
+    source = _with_definitions(source, _POWER_NAME, _power)
     source = _with_definitions(source, nan_propagation.NAME, nan_propagation.definition)
     source = _with_definitions(source, aligned_vectors.NAME, aligned_vectors.definition)
     source = _with_definitions(source, error_function.NAME, error_function.definition)

@@ -121,8 +121,7 @@ def power(c: NodeContext) -> relax.Expr:
 def fixed_power(c: NodeContext, base: relax.Expr, exponent: float) -> relax.Expr | None:
     """Write a power with a small constant exponent, whole quarters, without ``pow``.
 
-    That is slow on GPUs and, a call for each lane, on CPUs; PoCL's of doubles is wrong in some
-    lanes of a vector.
+    That is slow on GPUs and, a call for each lane, on CPUs.
     """
     whole, quarters = divmod(4.0 * exponent, 4)
     if not quarters.is_integer() or not 0 < exponent <= _LARGEST_PRODUCT:

@@ -67,8 +67,8 @@ def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
         excess = blocked.block_constant(integers.excess.reshape(1, -1, 1, 1), block)
         expr = relax.op.subtract(expr, layout.constant(excess))
     if spread:
-        closed = "close_gaps", blocked.close_gaps, expr, groups, outputs // groups
-        expr = layout.emit(*closed, pattern=None)
+        source, each = layout.bb.emit(expr), outputs // groups
+        expr = layout.emit("close_gaps", blocked.close_gaps, source, groups, each, pattern=None)
     return Result(expr, True)
 
 
