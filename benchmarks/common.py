@@ -22,6 +22,8 @@ from rich.table import Table
 from tvmflow.module.files import write_file
 
 RESULTS = Path(__file__).parent / "results"
+#: Of :func:`in_blocks`: seconds of a block, and between two; blocks of each candidate.
+BLOCK_S, PAUSE_S, BLOCKS = 0.35, 0.15, 3
 _PACKAGES = ("tvmflow", "apache-tvm", "apache-tvm-ffi", "onnxruntime", "onnx", "numpy")
 
 
@@ -52,6 +54,23 @@ def in_turn(
             started = time.perf_counter()
             run()
             times[name].append((time.perf_counter() - started) * 1e3)
+    return times
+
+
+def in_blocks(candidates: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
+    """Time each candidate for :data:`BLOCK_S` a round, with pauses between; milliseconds.
+
+    Threads of some engines spin for a while after a call, on the cores of whoever is next.
+    """
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(BLOCKS):
+        for name, run in candidates.items():
+            time.sleep(PAUSE_S)
+            run()
+            end = time.perf_counter() + BLOCK_S
+            while (started := time.perf_counter()) < end or len(times[name]) < BLOCKS:
+                run()
+                times[name].append((time.perf_counter() - started) * 1e3)
     return times
 
 

@@ -4,7 +4,7 @@ Models are quantized by ONNX Runtime's own tool (static, uint8 activations, int8
 scale for each output channel, QuantizeLinear and DequantizeLinear around real operators), so that
 all run the same file.  Engines take turns in one process, with as many threads as there are cores.
 
-    python benchmarks/int8.py [--rounds 30] [--targets llvm,opencl]
+    python benchmarks/int8.py [--targets llvm,opencl]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from common import in_turn, report, summary, write_json
+from common import in_blocks, report, summary, write_json
 from kernel_counts import Layer
 from onnxruntime import quantization
 from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -70,7 +70,7 @@ def quantized(model: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto]
         return onnx.load(paths[1]), onnx.load(paths[2])
 
 
-def measure(model: onnx.ModelProto, targets: list[str], rounds: int) -> dict[str, Any]:
+def measure(model: onnx.ModelProto, targets: list[str]) -> dict[str, Any]:
     """Times of one model by each engine, and the largest difference of the quantized results."""
     models = dict(zip(("fp32", "int8"), quantized(model), strict=True))
     value = model.graph.input[0]
@@ -85,7 +85,7 @@ def measure(model: onnx.ModelProto, targets: list[str], rounds: int) -> dict[str
             modules.append(module)
             runs[f"{target} {kind}"] = partial(module, **{value.name: x})
     reference = runs["ONNX Runtime int8"]()[0]
-    result: dict[str, Any] = {name: summary(t) for name, t in in_turn(runs, rounds=rounds).items()}
+    result: dict[str, Any] = {name: summary(times) for name, times in in_blocks(runs).items()}
     largest = float(np.abs(reference).max())
     for target in targets:
         output = runs[f"{target} int8"]()[0]
@@ -98,22 +98,21 @@ def measure(model: onnx.ModelProto, targets: list[str], rounds: int) -> dict[str
 def main() -> None:
     """Measure every layer and network, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--targets", default="llvm,opencl", help="of ours, by commas")
     options = parser.parse_args()
     targets = options.targets.split(",")
     results = {}
     for layer in LAYERS:
-        results[layer.name] = measure(layer.model(), targets, options.rounds)
+        results[layer.name] = measure(layer.model(), targets)
     for name in NETWORKS:
-        results[name] = measure(make(name), targets, options.rounds)
+        results[name] = measure(make(name), targets)
     engines = [f"{e} {kind}" for kind in ("int8", "fp32") for e in ("ONNX Runtime", *targets)]
     report(
         "Quantized and in fp32, ms",
         ("", *engines),
         [(name, *(r[engine]["median_ms"] for engine in engines)) for name, r in results.items()],
     )
-    print(f"written: {write_json('int8', {'rounds': options.rounds, 'results': results})}")
+    print(f"written: {write_json('int8', {'results': results})}")
 
 
 if __name__ == "__main__":

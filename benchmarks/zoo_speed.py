@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import peers
 import zoo
-from common import RESULTS, machine, report, write_json
+from common import RESULTS, in_blocks, machine, report, write_json
 
 import tvmflow
 
@@ -42,25 +42,9 @@ OURS: dict[str, tuple[str, str | None]] = {
 OTHERS: dict[str, Callable[[Path, np.ndarray], peers.Runner]] = {
     "OpenVINO": peers.openvino, "ncnn": peers.ncnn(vulkan=False),
 }  # fmt: skip
-#: Seconds of a turn, and between turns; turns of each of two engines.
-TURN_S, PAUSE_S, TURNS = 0.35, 0.15, 3
 #: Outputs that differ more, by their largest number, are of another network.  In 8 bits a step of
 #: an early layer moves them, and `zoo.py` says what is right.
 DIFFERENT, DIFFERENT_INT8 = 2e-2, 0.3
-
-
-def turns(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Median times in ms of engines that take turns."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(TURNS):
-        for name, run in runs.items():
-            time.sleep(PAUSE_S)
-            run()
-            end = time.perf_counter() + TURN_S
-            while (started := time.perf_counter()) < end or len(times[name]) < 3:
-                run()
-                times[name].append((time.perf_counter() - started) * 1e3)
-    return {name: round(statistics.median(found), 4) for name, found in times.items()}
 
 
 def time_engine(path: Path, engine: str, module: Path | None) -> dict[str, Any]:
@@ -97,7 +81,8 @@ def time_engine(path: Path, engine: str, module: Path | None) -> dict[str, Any]:
         error = float(np.abs(start().ravel() - wanted[0].ravel()).max() / np.abs(wanted[0]).max())
     if error > (DIFFERENT_INT8 if path.name.endswith(".int8.onnx") else DIFFERENT):
         return {"missing": f"its result differs by {error:.1%}"}
-    times = turns({"ONNX Runtime": lambda: session.run(None, given), engine: run})
+    both = in_blocks({"ONNX Runtime": lambda: session.run(None, given), engine: run})
+    times = {name: round(statistics.median(found), 4) for name, found in both.items()}
     return {**result, "median_ms": times[engine], "onnxruntime_ms": times["ONNX Runtime"]}
 
 

@@ -7,7 +7,8 @@ Computes, with ``G`` groups of ``g`` inputs and ``f`` outputs each::
     y[n, o', h, w, o] = sum_{i, p, q} x[n, k // c, h*s + p*d, w*s + q*d, k % c] * w[o', i, p, q, o]
 
 Lanes of an output block belong to different groups and read different channels.  Runs
-of ``gcd(f, c)`` lanes share theirs and are multiplied as a vector.
+of ``gcd(f, c)`` lanes share theirs and are multiplied as a vector.  On CPUs groups that would
+have many such runs are padded to whole blocks instead, and are convolutions by :mod:`.conv2d`.
 """
 
 from __future__ import annotations

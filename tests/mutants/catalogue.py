@@ -692,4 +692,28 @@ MUTANTS = (
         "boxes that overlap by just as much as is allowed are dropped",
         (_NMS,),
     ),
+    Mutant(
+        "mixed-up-powers",
+        "tvmflow/codegen/opencl_source.py",
+        "dtype.bits != 64 or dtype.lanes == 1",
+        "dtype.bits != 64 or dtype.lanes > 0",
+        "powers of vectors of doubles are PoCL's own, which mix up lanes",
+        ("tests/codegen/test_powers.py",),
+    ),
+    Mutant(
+        "gaps-left-open",
+        "tvmflow/ir/blocked.py",
+        "channels, padded = groups * outputs, blocks // groups * block",
+        "channels, padded = groups * outputs, outputs",
+        "channels of groups that have vectors of their own are read from the group before",
+        ("tests/schedules/test_operators.py::test_uneven_groups",),
+    ),
+    Mutant(
+        "power-of-quarters",
+        "tvmflow/frontend/ops/elementwise.py",
+        "3: [root, R.sqrt(root)]",
+        "3: [R.sqrt(root), R.sqrt(root)]",
+        "powers of three quarters, as in LRN, are roots",
+        ("tests/frontend/test_special_values.py::test_every_operator",),
+    ),
 )
