@@ -23,7 +23,8 @@ are right.  The error is below 1.1 units in the last place; NaN stays NaN.  Sing
 analysis what each name stands for, which puts it in place of the name: a function has some dozens
 of names' uses, one of one thousands, and the third takes minutes.  So what such a function is
 computed from is stored first, if it contains another one; LLVM makes a register of it.  An error
-function contains one, and is stored part by part.
+function contains one, and is stored part by part.  What a name of the program stands for is stored, if
+it contains a function.
 
 *Private memory* of kernels is on the stack, where LLVM makes registers of it.  TVM asks its runtime
 for each buffer in the scope ``local``, once for every tile, and what comes back may be anybody's
@@ -213,9 +214,9 @@ def _is_named(node: object) -> bool:
     return isinstance(node, Call) and op_name(node) in _NAMED
 
 
-@node_pass(tirx.BufferStore, targets=("llvm",))
-def StoreArguments(store: tirx.BufferStore) -> tirx.Stmt:
-    """Compute what a function is of before it, if that contains a function."""
+@node_pass(tirx.BufferStore, tirx.Bind, targets=("llvm",))
+def StoreArguments(statement: tirx.BufferStore | tirx.Bind) -> tirx.Stmt:
+    """Compute what a function is of before it, if that contains a function, and store named ones."""
     before: list[tirx.Stmt] = []
 
     def put(value: tirx.Expr) -> tirx.BufferLoad:
@@ -238,16 +239,18 @@ def StoreArguments(store: tirx.BufferStore) -> tirx.Stmt:
             return call
         return Call(call.op, [put(argument)], call.attrs, ret_ty=call.ty)
 
-    calls = [call for call in nodes_in(store.value, Call) if _is_named(call)]
-    if len(calls) < 2 and not any(op_name(call) == ERF and _is_vector(call) for call in calls):
-        return store
-    if any(_is_lazy(node) for node in nodes_in(store.value, Call, tirx.Let)):
-        return store
-    value = tvm_ffi.structural_map(
-        store.value, (Call, lambda call: stored(call) if _is_named(call) else call)
-    )
-    store = tirx.BufferStore(store.buffer, value, store.indices)
-    return tirx.SeqStmt([*before, store]) if before else store
+    value = statement.value
+    calls = [call for call in nodes_in(value, Call) if _is_named(call)]
+    several = len(calls) > 1 or any(op_name(call) == ERF and _is_vector(call) for call in calls)
+    if several and not any(_is_lazy(node) for node in nodes_in(value, Call, tirx.Let)):
+        value = tvm_ffi.structural_map(
+            value, (Call, lambda call: stored(call) if _is_named(call) else call)
+        )
+    if isinstance(statement, tirx.BufferStore):
+        changed: tirx.Stmt = tirx.BufferStore(statement.buffer, value, statement.indices)
+    else:
+        changed = tirx.Bind(statement.var, put(value) if calls else value)
+    return tirx.SeqStmt([*before, changed]) if before else statement
 
 
 def _is_lazy(node: Call | tirx.Let) -> bool:
