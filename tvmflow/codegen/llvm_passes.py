@@ -23,8 +23,8 @@ are right.  The error is below 1.1 units in the last place; NaN stays NaN.  Sing
 analysis what each name stands for, which puts it in place of the name: a function has some dozens
 of names' uses, one of one thousands, and the third takes minutes.  So what such a function is
 computed from is stored first, if it contains another one; LLVM makes a register of it.  An error
-function contains one, and is stored part by part.  What a name of the program stands for is stored, if
-it contains a function.
+function contains one, and is stored part by part.  What a name of the program stands for is
+stored, if it contains a function.
 
 *Private memory* of kernels is on the stack, where LLVM makes registers of it.  TVM asks its runtime
 for each buffer in the scope ``local``, once for every tile, and what comes back may be anybody's
