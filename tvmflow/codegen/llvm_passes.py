@@ -216,7 +216,7 @@ def _is_named(node: object) -> bool:
 
 @node_pass(tirx.BufferStore, tirx.Bind, targets=("llvm",))
 def StoreArguments(statement: tirx.BufferStore | tirx.Bind) -> tirx.Stmt:
-    """Compute what a function is of before it, if that contains a function, and store named ones."""
+    """Compute what a function is of before it, if that contains one; store functions with names."""
     before: list[tirx.Stmt] = []
 
     def put(value: tirx.Expr) -> tirx.BufferLoad:
