@@ -4,7 +4,7 @@ Stock TVM is ``relax.build`` with target ``opencl`` on the same OpenCL plug-in a
 device.  Also measured: the first call of a process with cold and warm program
 cache, the time of a compilation, and of ``tvmflow --help``.
 
-    python benchmarks/stock_tvm.py [--rounds 30] [--size 224]
+    python benchmarks/stock_tvm.py [--size 224]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from common import in_process, in_turn, opencl_device, report, summary, write_json
+from common import in_blocks, in_process, opencl_device, report, summary, write_json
 
 import tvmflow
 from tvmflow.models import build as build_model
@@ -98,7 +98,6 @@ def help_times(repeats: int) -> list[float]:
 def main() -> None:
     """Measure everything side by side and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--output", default="stock_tvm", help="name of the JSON file")
     options = parser.parse_args()
@@ -121,14 +120,11 @@ def main() -> None:
             "tvmflow": float(np.abs(module(input=feed)["output"] - reference).max() / scale),
             "stock TVM": float(np.abs(stock() - reference).max() / scale),
         }
-        times = in_turn(
-            {
-                "tvmflow": lambda: module(input=feed),
-                "stock TVM": stock,
-                "ONNX Runtime": lambda: session.run(None, {"input": feed}),
-            },
-            rounds=options.rounds,
-        )
+        times = in_blocks({
+            "tvmflow": lambda: module(input=feed),
+            "stock TVM": stock,
+            "ONNX Runtime": lambda: session.run(None, {"input": feed}),
+        })  # fmt: skip
         first = first_calls(saved, repeats=3)
         compiles = [in_process(COMPILE, str(path)) for _ in range(3)]
 
