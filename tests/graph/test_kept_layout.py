@@ -258,7 +258,8 @@ def test_the_layout_is_kept(case, target, device, storage):
 
 @pytest.mark.parametrize("family", ["conv2d_transpose", "grouped"])
 def test_the_family_has_a_schedule_of_its_own(family):
-    case = TRANSPOSED["2x2_stride_2"] if family == "conv2d_transpose" else GROUPED["6_to_10"]
+    transposed = family == "conv2d_transpose"
+    case = TRANSPOSED["2x2_stride_2"] if transposed else GROUPED["several_filters_a_channel"]
     kernels = run(between(*case), "llvm", "cpu", "buffer")
     assert family in {kernel["family"] for kernel in kernels}
 

@@ -253,7 +253,7 @@ def test_kernels_of_integers_are_clean(device, storage, under_oclgrind):
     layers = [
         {"kernel": 3, "strides": [2, 2]},
         {"kernel": 3, "groups": 18},
-        {"kernel": 3, "groups": 2},
+        {"kernel": 3, "groups": 9},
         {"kernel": 1},
     ]
     nodes, constants, value = [], {}, "x"
