@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
+import shutil
 import subprocess
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,12 +37,19 @@ class BuildPlugin(build_ext):
     Python version, and its file name carries no Python tag.
     """
 
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            # What setuptools takes into the environment's `site-packages` as it is.
+            show_types(Path(self.get_finalized_command("install").install_lib))
+
     def get_ext_filename(self, ext_name: str) -> str:
         return os.path.join(*ext_name.split(".")[:-1], f"lib{ext_name.split('.')[-1]}.so")
 
     def build_extension(self, ext: Extension) -> None:
         tvm, ffi = package_folder("tvm"), package_folder("tvm_ffi")
         compiler = shlex.split(os.environ.get("CXX", "g++"))
+        extra = shlex.split(os.environ.get("CXXFLAGS", ""))
         flags = [
             "-O2",
             "-fPIC",
@@ -51,9 +61,15 @@ class BuildPlugin(build_ext):
             # The wheels' headers are not ours to warn about.
             f"-isystem{tvm / 'include'}",
             f"-isystem{ffi / 'include'}",
-            *shlex.split(os.environ.get("CXXFLAGS", "")),
+            *extra,
         ]
-        objects_folder = Path(self.build_temp) / "native"
+        # Not in `build_temp`, which is removed after an editable install: further installs use the
+        # objects again.
+        key = " ".join(
+            (*compiler, *extra, *map(metadata.version, ("apache-tvm", "apache-tvm-ffi")))
+        )
+        version = hashlib.sha256(key.encode()).hexdigest()[:12]
+        objects_folder = ROOT / "build" / "objects" / version
         jobs: list[tuple[Path, subprocess.Popen[bytes]]] = []
         objects: list[str] = []
         newest_header = max(path.stat().st_mtime for path in NATIVE.rglob("*.h"))
@@ -109,6 +125,24 @@ class BuildPlugin(build_ext):
         if process.wait() != 0:
             target.unlink(missing_ok=True)
             raise SystemExit(f"The C++ compiler failed on {target.stem}; see its messages above.")
+
+
+def show_types(site_packages: Path) -> None:
+    """Show type checkers an editable install, whose folders only setuptools' import hook joins.
+
+    A path file names a folder with the stub package `tvmflow-stubs`, which type checkers look for
+    and Python does not import. It links to the tree, so that changes of files are seen at once.
+    """
+    view = ROOT / "build" / "stubs"
+    package = view / "tvmflow-stubs"
+    shutil.rmtree(view, ignore_errors=True)
+    package.mkdir(parents=True)
+    for path in (*(ROOT / "tvmflow").iterdir(), *(ROOT / name for name in MAPPED)):
+        # A stub package has to begin with a stub.
+        name = "__init__.pyi" if path.name == "__init__.py" else path.name
+        if path.name != "__pycache__":
+            (package / name).symlink_to(path)
+    (site_packages / "tvmflow_types.pth").write_text(f"{view}\n", encoding="utf-8")
 
 
 def wheel_tag_options() -> dict[str, object]:

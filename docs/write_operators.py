@@ -17,6 +17,7 @@ from typing import Any
 
 import onnx
 
+from tvmflow.cli.options import with_flags
 from tvmflow.frontend import __name__ as FRONTEND
 from tvmflow.frontend.bounded import MAKERS, RULES
 from tvmflow.frontend.converter import CONVERTERS, RESULT_TYPES
@@ -126,7 +127,9 @@ def text(node: Any) -> str:
     if isinstance(node, ast.Constant):
         return str(node.value).replace("|", "\\|")
     if isinstance(node, ast.JoinedStr):
-        return "".join(text(v) if isinstance(v, ast.Constant) else "…" for v in node.values)
+        parts = (text(v) if isinstance(v, ast.Constant) else "…" for v in node.values)
+        # Options are printed as the commands' flags.
+        return with_flags("".join(parts))
     return "…"
 
 

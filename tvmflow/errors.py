@@ -3,10 +3,14 @@
 Every error of this package is one sentence about what was attempted, what was
 expected and what was found, followed by a remedy.  The command line prints both
 and exits with status 2; the library raises them.
+
+Messages name options with their values as ``name=value`` between backquotes, which the command line
+prints as flags (``--dtype fp16``) and `str` of an error as keywords (``dtype="fp16"``).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 
@@ -37,7 +41,7 @@ class TvmflowError(Exception):
             parts.append(f"Remedy: {self.remedy}")
         if self.details:
             parts.append(self.details)
-        return "\n".join(parts)
+        return in_python("\n".join(parts))
 
 
 class EnvironmentMismatchError(TvmflowError, ImportError):
@@ -66,6 +70,10 @@ class TargetError(TvmflowError):
 
 class CompileError(TvmflowError):
     """A stage of the pipeline could not do its work."""
+
+
+class UnknownOptionError(CompileError, TypeError):
+    """A keyword of a call is no option of a compilation."""
 
 
 class ArtifactError(TvmflowError):
@@ -113,3 +121,45 @@ def nearest(name: str, known: Sequence[str], aliases: Mapping[str, str]) -> str:
     names = [*known, *(alias for alias, meant in aliases.items() if meant in known)]
     near = list(dict.fromkeys(get_close_matches(name, names, n=4, cutoff=0.5)))
     return f"; the nearest are {', '.join(near)}" if near else ""
+
+
+#: Options that are no keywords in Python, and what to write instead.
+_CALLS = {"ops": "tvmflow.ops.load({})"}
+
+
+def in_python(text: str) -> str:
+    """Return a message with its options as keywords of Python: ``shapes={"image": (1, 3)}``."""
+
+    def keyword(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        literal = _literal(name, value)
+        return f"`{_CALLS.get(name, f'{name}={{}}').format(literal)}`"
+
+    return re.sub(r"`(\w+)=([^`]+)`", keyword, text)
+
+
+def _literal(option: str, value: str) -> str:
+    """Return an option's value, as the command line takes it, as a literal of Python."""
+    if value[0] in "\"'{[(":
+        return value
+    if "=" in value:
+        name, _, rest = value.rpartition("=")
+        return f"{{{_quoted(name)}: {_literal(option, rest)}}}"
+    if option == "at":
+        return f"[{', '.join(_tuple(each.split('x')) for each in value.split(','))}]"
+    if option == "shapes":
+        return _tuple(value.split(","))
+    return _scalar(value)
+
+
+def _tuple(values: Sequence[str]) -> str:
+    return f"({', '.join(map(_scalar, values))}{',' * (len(values) == 1)})"
+
+
+def _scalar(value: str) -> str:
+    return value if re.fullmatch(r"-?\d+(\.\d+)?", value) else _quoted(value)
+
+
+def _quoted(text: str) -> str:
+    # Python's own quotes are single ones, documents have double ones.
+    return f'"{text}"' if text.isprintable() and not {'"', "\\"} & {*text} else repr(text)

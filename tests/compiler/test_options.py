@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import tvmflow
-from tvmflow.cli.options import FLAGS
-from tvmflow.compiler.options import CompileOptions
-from tvmflow.errors import CompileError, TargetError
+from tvmflow.cli.options import _DEFAULTS, FLAGS
+from tvmflow.compiler.options import CompileKeywords, CompileOptions
+from tvmflow.errors import CompileError, TargetError, UnknownOptionError
 
 FULL = CompileOptions(
     target="opencl",
@@ -89,6 +91,43 @@ def test_every_option_has_a_flag_and_a_keyword():
     assert len(set(FLAGS.values())) == len(FLAGS)
 
 
-def test_a_keyword_that_is_no_option_is_refused():
-    with pytest.raises(TypeError, match="colour"):
-        tvmflow.compile(Path("net.onnx"), colour="red")
+@pytest.mark.parametrize(
+    ("keyword", "remedy"),
+    [
+        ("targt", "Did you mean `target`?"),
+        ("shape", "Did you mean `shapes`?"),
+        ("embed_limit", "Did you mean `embed_limit_bytes`?"),
+        ("standalone", "Did you mean `format=standalone`?"),
+        ("colour", "The options are target, device, "),
+    ],
+)
+def test_a_keyword_that_is_no_option_gets_the_nearest_one(keyword, remedy):
+    for call in (tvmflow.compile, partial(tvmflow.tune, journal="none.journal")):
+        with pytest.raises(UnknownOptionError, match=keyword) as caught:
+            call(Path("net.onnx"), **{keyword: True})
+        assert isinstance(caught.value, TypeError)
+        assert caught.value.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize("function", [tvmflow.compile, tvmflow.tune])
+def test_help_has_each_option_with_its_default_and_meaning(function):
+    parameters = inspect.signature(function).parameters
+    default = CompileOptions()
+    for field in fields(CompileOptions):
+        assert parameters[field.name].default == getattr(default, field.name)
+        meaning = re.search(
+            rf"^{field.name} : .*, default (.*)\n    \S", function.__doc__, re.MULTILINE
+        )
+        assert meaning, f"{field.name} is not in the docstring of CompileOptions"
+        assert meaning[1] == repr(getattr(default, field.name))
+    assert [*CompileKeywords.__annotations__] == [field.name for field in fields(CompileOptions)]
+
+
+def test_the_flag_and_the_keyword_for_large_weights_have_one_default():
+    assert _DEFAULTS["embed_limit_bytes"] * 10**6 == CompileOptions().embed_limit_bytes
+
+
+def test_devices_may_be_gpus_by_name():
+    assert CompileOptions(device="mali-g610").resolve().device.name == "mali"
+    with pytest.raises(TargetError, match=r"expected one of auto, .*adreno-740, .*sm_90"):
+        CompileOptions(device="adreno-741").resolve()

@@ -22,7 +22,7 @@ from tvmflow.ir.scope import constant_scope, panel_scope
         (("llvm", "adreno"), ["llvm", "'adreno'"]),
         (("cuda", "mali"), ["cuda", "'mali'"]),
         (("llvm", "auto", "arm64"), ["'arm64'", "triple", "aarch64-linux-gnu"]),
-        (("opencl", "auto", "android-arm64"), ["'auto'", "android-arm64", "`device=adreno`"]),
+        (("opencl", "auto", "android-arm64"), ["'auto'", "android-arm64", '`device="adreno"`']),
         (("opencl", "auto", "riscv64-linux-gnu"), ["'auto'", "riscv64-linux-gnu", "`device="]),
     ],
 )

@@ -550,7 +550,7 @@ REFUSED = {
     "rows without a bound": (
         ("n = Cast<to=7>(flag) u, y = Loop(n, yes, x) <body = b (int64 i, bool c, float a) => "
         "(bool d, float t, float s) { d = Identity(c) t = Add(a, x) s = Neg(a) }>"),
-        "its result 'y' has a row of each: give the largest number that can be (`--bound u=1000`)",
+        'row of each: give the largest number that can be (`bounds={"u": 1000}`)',
     ),
     "state that grows": (
         ("n = Cast<to=7>(flag) y = Loop(n, yes, x) <body = b (int64 i, bool c, float a) => "

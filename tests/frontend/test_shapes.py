@@ -226,7 +226,7 @@ def test_input_and_output_without_elements(target, dtype):
     with closing(tvmflow.compile(without_elements(dtype), target=target)) as module:
         assert [info.shape for info in module.inputs] == [(3, 4), (0, 4)]
         found = module(x=x, e=np.zeros((0, 4), dtype))
-        with pytest.raises(InputError, match="shapes=e=2,4"):
+        with pytest.raises(InputError, match=r'shapes={"e": \(2, 4\)}'):
             module(x=x, e=np.zeros((2, 4), dtype))
     np.testing.assert_array_equal(found["y"], np.maximum(x, 0))
     assert found["sum"] == 0

@@ -114,7 +114,7 @@ def test_a_replayed_graph_computes_what_it_is_given(name):
 def test_only_cuda_has_graphs():
     with pytest.raises(TargetError, match="CUDA graph was asked for the target llvm") as caught:
         tvmflow.compile(long_mean(), target="llvm", cuda_graph=True)
-    assert "`target=cuda`" in str(caught.value)
+    assert '`target="cuda"`' in str(caught.value)
 
 
 @T.prim_func(s_tir=True)

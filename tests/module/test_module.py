@@ -430,7 +430,7 @@ def test_a_target_without_a_device(executable: Any, tmp_path: Path):
         pytest.skip("there is a GPU")
     with pytest.raises(DeviceError, match="there is no cuda device on this machine") as caught:
         load(path)(values())
-    assert "`target=opencl`" in str(caught.value)
+    assert '`target="opencl"`' in str(caught.value)
 
 
 def test_a_second_host(module_file: Path):

@@ -322,7 +322,7 @@ def test_fp16_refuses_f4():
             dtype="fp16",
             algorithms={"layer": "winograd4"},
         )
-    assert "`dtype=fp32`" in str(caught.value)
+    assert '`dtype="fp32"`' in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["layer", "c"])

@@ -24,6 +24,7 @@ from ..compiler.options import CompileOptions
 from ..devices.choices import (
     ACCUMULATIONS,
     BACKENDS,
+    EMBED_LIMIT_BYTES,
     FALLBACKS,
     FORMATS,
     PRECISIONS,
@@ -32,6 +33,7 @@ from ..devices.choices import (
     TARGETS,
     WEIGHTS,
 )
+from ..devices.gpus import GPUS
 from ..devices.host import HOSTS
 from ..devices.presets import PRESETS
 from ..devices.target import LEVELS
@@ -117,10 +119,10 @@ SHARED: dict[str, Any] = {
     "target": Annotated[str, words(*TARGETS), "What code is generated for."],
     "device": Annotated[
         str,
-        words("auto", *PRESETS),
+        words("auto", *PRESETS, *GPUS),
         "NAME",
-        f"What kernels are shaped for: {', '.join(PRESETS)}, or auto, this machine's device; "
-        "a GPU's name, such as adreno-740, stands for its kind.",
+        f"What kernels are shaped for: {', '.join(PRESETS)}, or auto, this machine's device. "
+        f"The name of a GPU stands for its kind: {', '.join(GPUS)}.",
     ],
     "host": Annotated[
         str | None,
@@ -489,7 +491,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "embed_limit_bytes": lambda megabytes: megabytes * 10**6,
 }
 #: What is shown, where it is not the field's default, or the field has none but an empty table.
-_DEFAULTS = {"journals": None, "embed_limit_bytes": 512}
+_DEFAULTS = {"journals": None, "embed_limit_bytes": EMBED_LIMIT_BYTES // 10**6}
 #: Fields of what is tuned.
 TUNED = ("target", "device", "shapes", "bounds", "storage", "dtype", "accumulate")
 
@@ -524,8 +526,8 @@ def with_compile_flags(*names: str) -> Callable[[Callable[..., R]], Callable[...
 _OPTION = re.compile(r"`(\w+)(?:=([^`]+))?`")
 #: Those that commands have beside `CompileOptions`, and are not spelled like it there.
 _OPTIONS = frozenset({
-    "advertise", "backend", "bind", "devices", "dump_ir", "fresh_ceilings", "kernels", "ops",
-    "port", "search", "secret_file", "size", "steps", "threads",
+    "aar", "advertise", "backend", "bind", "devices", "dump_ir", "fresh_ceilings", "kernels", "ops",
+    "port", "search", "secret_file", "size", "steps", "suite", "tar", "threads",
 })  # fmt: skip
 
 
@@ -539,6 +541,8 @@ def with_flags(text: str) -> str:
         if name not in FLAGS and name not in _OPTIONS:
             return match[0]
         typed = f"--{FLAGS.get(name, name).replace('_', '-')}"
+        if name == "embed_limit_bytes" and value:
+            value = str(int(value) // 10**6)
         return f"{typed} {value}" if value else typed
 
     return _OPTION.sub(flag, text)

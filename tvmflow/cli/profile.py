@@ -216,7 +216,9 @@ def _print_findings(console: Console, profile: Profile) -> None:
         text = f"{finding.kernel or 'the call'}: {finding.kind}{where}: {finding.sentence}"
         # Not markup: indices stand in brackets.
         console.print(text, highlight=False, markup=False)
-        worth_text = f"  costs {cost}, up to {ms_text(us / 1e3)} a run. {finding.remedy}"
+        worth_text = (
+            f"  costs {cost}, up to {ms_text(us / 1e3)} a run. {with_flags(finding.remedy)}"
+        )
         console.print(worth_text, highlight=False, markup=False)
 
 

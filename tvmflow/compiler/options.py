@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Any, ParamSpec, TypedDict, TypeVar
 
 from ..devices import target as targets
 from ..devices.choices import (
@@ -23,7 +27,7 @@ from ..devices.choices import (
 )
 from ..devices.host import Host
 from ..devices.target import TargetSpec, check_choice, with_dtype, with_storage
-from ..errors import CompileError, TargetError
+from ..errors import CompileError, TargetError, UnknownOptionError
 from ..ir.extents import OPEN, THE_OPEN_INPUT, Extent
 from ..ir.pictures import ImageInput
 from ..ir.results import parse_boxes, parse_result
@@ -32,6 +36,9 @@ from ..tuning_logs import find_journal
 
 #: A table, or the file that has it.
 Given = JsonMapping | str | os.PathLike[str]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -171,100 +178,127 @@ def _listed(
                 raise CompileError(
                     f"The extents listed for {name or 'the open input'} are {extents!r}, expected "
                     "positive whole numbers.",
-                    remedy='`at={"image": [(224, 224), (320, 240)]}`, for example',
+                    remedy="`at=image=224x224,320x240`, for example",
                 )
     return {name: tuple(map(tuple, choices)) for name, choices in named.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
-    """Options of a compilation.
+    """Options of a compilation: the keywords of `tvmflow.compile`.
 
     Tables (`storage_overrides`, `algorithms`, `knobs`, `keep_layout`) may be files that hold them:
     JSON objects, or TOML tables in files ``*.toml``.  Raises `CompileError` if one cannot be read,
     or has a value that does not exist.
+
+    Parameters
+    ----------
+    target
+        ``opencl``, ``cuda`` or ``llvm``.
+    device
+        Preset of the device that the kernels are for: ``auto`` (the one of this machine), ``cpu``,
+        ``adreno``, ``mali`` or ``nvidia``; the name of a GPU, such as ``adreno-740``, stands for
+        its preset (`tvmflow.devices.gpus.GPUS` has the names).
+    host
+        LLVM triple of the machine that will load the module, default this one.
+    shapes
+        Shapes of inputs whose dimensions the model leaves open, by input name.  Several shapes for
+        one module are asked for by a range of batches as the first extent, such as ``"1..8"``, and
+        by ``"?"`` for extents that ``at`` lists (docs/shapes.md).
+    at
+        Values of the open extents of ``shapes``, by input: ``{"image": [(224, 224), (320, 240)]}``.
+        Where one input has some, its name may be left out.
+    bounds
+        Bounds of sizes that are known only at run time, where the worst case is larger than needed:
+        by the names of the nodes whose results have such a size, or of these results.  A run that
+        needs more raises an error.
+    results
+        What outputs are instead, by name: ``softmax``; ``argmax``, the int32 index of the largest
+        element; ``topk:5``, the five largest in falling order, with their int32 indices in a
+        further output ``NAME_indices``; or a softmax and one of these, ``softmax+topk:5``.  They
+        are along the axis of classes, which is the second of four and the last of others;
+        ``argmax@2`` names another.  Or boxes, of a network that takes a picture, in pixels of the
+        picture: ``boxes:`` with the form in which the network gives them, ``xyxy``, ``yxyx``,
+        ``xywh`` or ``cxcywh``, and ``:unit`` after it where 1 is the input's width or height, not
+        a pixel.
+    storage
+        Where tensors between primary functions are kept: ``texture`` or ``buffer``, or ``auto``,
+        which decides for each tensor by what the device gains.
+    storage_overrides
+        ``texture`` or ``buffer`` for single tensors, before everything else, by the names that
+        ``tvmflow compile -v`` prints, or those of the ONNX model.
+    dtype
+        Precision in which tensors between primary functions and weights are stored: ``fp32``, or
+        ``fp16``, which halves their memory.
+    accumulate
+        Precision of products and sums in convolutions, dense layers and average pooling: ``fp32``,
+        or for tensors that are stored in ``fp16``, on devices with ``cl_khr_fp16``, ``mixed``
+        (products in 16 bits, and sums of up to 40 of them, which are added in fp32) or ``fp16``
+        (whole sums).  ``auto`` is ``mixed`` for such tensors on GPUs that have it, else ``fp32``.
+    algorithms
+        ``direct``, ``gemm`` (for ``cuda``), ``winograd2`` or ``winograd4`` for single convolutions,
+        by the names of their nodes or of the tensors that these write, instead of what seems
+        cheapest.
+    knobs
+        Knobs of schedules by the name of the primary function, as ``tvmflow inspect --schedules``
+        prints them.  Those that do not fit are warned of and not used.
+    journals
+        Tuning journals, or names of those that ship with tvmflow: what was measured for a primary
+        function is used instead of the heuristic, and for a convolution's algorithm or the
+        network's storage (``auto``) instead of the cost models.  Where two have something for it,
+        the first one counts.
+    keep_layout
+        ``nchw4c`` or ``texture`` for inputs and outputs, by the ONNX model's names, that the
+        application has in the blocked layout ``[N, C', H, W, 4]``: in a buffer or an image.
+    image_inputs
+        Inputs of a standalone library that take pictures of 8 bits a channel, by the ONNX model's
+        names: ``FORMAT,KEY=VALUE,...`` with a format of `IMAGE_FORMATS` and the fields of
+        `ImageInput` (:mod:`tvmflow.ir.pictures`).
+    cuda_graph
+        Launch all kernels at once, as a CUDA graph that the first run captures; for ``cuda``.
+    format
+        ``tvm``, a module for TVM's runtime, or ``standalone``, a library with a C interface
+        (`tvmflow.h`) that needs no other and opens the device's OpenCL; for ``opencl``, and for
+        ``llvm``, where it runs on the host's processors.
+    fallback
+        ``cpu``: a standalone library for ``opencl`` has kernels for the host's processors, too, and
+        takes them where there is no OpenCL that works.
+    cpu
+        The least processor that kernels for ``llvm``, or for the fallback, are for: a level of the
+        host's architecture, of `tvmflow.devices.target.LEVELS`.  By default this machine's, and
+        x86-64-v3 or armv8-a of another host.
+    weights
+        ``fp16`` or ``int8``: a standalone library stores its large weights in 16 or 8 bits, and
+        makes of them what kernels read at creation.  They are rounded to what these hold, by
+        output channel for ``int8`` (docs/standalone.md).  Convolutions are then direct where
+        `algorithms` does not say otherwise.
+    embed_limit_bytes
+        Weights of more bytes than this in total are written to a sidecar file next to the module.
     """
 
-    #: ``opencl``, ``cuda`` or ``llvm``.
     target: str = "opencl"
-    #: Preset of the device that the kernels are for: ``auto`` (the one of this machine), ``cpu``,
-    #: ``adreno``, ``mali`` or ``nvidia``.
     device: str = "auto"
-    #: LLVM triple of the machine that will load the module, default this one.
     host: str | None = None
-    #: Shapes of inputs whose dimensions the model leaves open, by input name.  Several shapes for
-    #: one module are asked for by a range of batches as the first extent, such as ``"1..8"``, and
-    #: by ``"?"`` for extents that ``at`` lists (docs/shapes.md).
     shapes: Mapping[str, tuple[Extent, ...]] = field(default_factory=dict)
-    #: Values of the open extents of ``shapes``, by input: ``{"image": [(224, 224), (320, 240)]}``.
-    #: Where one input has some, its name may be left out.
     at: Mapping[str, Sequence[tuple[int, ...]]] | Sequence[tuple[int, ...]] = field(
         default_factory=dict
     )
-    #: Bounds of sizes that are known only at run time, where the worst case is larger than needed:
-    #: by the names of the nodes whose results have such a size, or of these results.  A run that
-    #: needs more raises an error.
     bounds: Mapping[str, int] = field(default_factory=dict)
-    #: What outputs are instead, by name: ``softmax``; ``argmax``, the int32 index of the largest
-    #: element; ``topk:5``, the five largest in falling order, with their int32 indices in a further
-    #: output ``NAME_indices``; or a softmax and one of these, ``softmax+topk:5``.  They are along
-    #: the axis of classes, which is the second of four and the last of others; ``argmax@2`` names
-    #: another.  Or boxes, of a network that takes a picture, in pixels of the picture: ``boxes:``
-    #: with the form in which the network gives them, ``xyxy``, ``yxyx``, ``xywh`` or ``cxcywh``,
-    #: and ``:unit`` behind it where 1 is the input's width or height, not a pixel.
     results: Mapping[str, str] = field(default_factory=dict)
-    #: Where tensors between primary functions are kept: ``texture`` or ``buffer``, or ``auto``,
-    #: which decides for each tensor by what the device gains.
     storage: str = "auto"
-    #: ``texture`` or ``buffer`` for single tensors, before everything else, by the names that
-    #: ``tvmflow compile -v`` prints, or those of the ONNX model.
     storage_overrides: JsonMapping = field(default_factory=dict)
-    #: Precision in which tensors between primary functions and weights are stored: ``fp32``, or
-    #: ``fp16``, which halves their memory.
     dtype: str = "fp32"
-    #: Precision of products and sums in convolutions, dense layers and average pooling: ``fp32``,
-    #: or for tensors that are stored in ``fp16``, on devices with ``cl_khr_fp16``, ``mixed``
-    #: (products in 16 bits, and sums of up to 40 of them, which are added in fp32) or ``fp16``
-    #: (whole sums).  ``auto`` is ``mixed`` for such tensors on GPUs that have it, else ``fp32``.
     accumulate: str = "auto"
-    #: ``direct``, ``gemm`` (for ``cuda``), ``winograd2`` or ``winograd4`` for single convolutions,
-    #: by the names of their nodes or of the tensors that these write, instead of what seems
-    #: cheapest.
     algorithms: JsonMapping = field(default_factory=dict)
-    #: Knobs of schedules by the name of the primary function, as ``tvmflow inspect --schedules``
-    #: prints them.  Those that do not fit are warned of and not used.
     knobs: JsonMapping = field(default_factory=dict)
-    #: Tuning journals, or names of those that ship with tvmflow: what was measured for a primary
-    #: function is used instead of the heuristic, and for a convolution's algorithm or the network's
-    #: storage (``auto``) instead of the cost models.  Where two have something for it, the first
-    #: one counts.
     journals: Sequence[str | os.PathLike[str]] = ()
-    #: ``nchw4c`` or ``texture`` for inputs and outputs, by the ONNX model's names, that the
-    #: application has in the blocked layout ``[N, C', H, W, 4]``: in a buffer or an image.
     keep_layout: JsonMapping = field(default_factory=dict)
-    #: Inputs of a standalone library that take pictures of 8 bits a channel, by the ONNX model's
-    #: names: ``FORMAT,KEY=VALUE,...`` with a format of `IMAGE_FORMATS` and the fields of
-    #: `ImageInput` (:mod:`tvmflow.ir.pictures`).
     image_inputs: Mapping[str, str] = field(default_factory=dict)
-    #: Launch all kernels at once, as a CUDA graph that the first run captures; for ``cuda``.
     cuda_graph: bool = False
-    #: ``tvm``, a module for TVM's runtime, or ``standalone``, a library with a C interface
-    #: (`tvmflow.h`) that needs no other and opens the device's OpenCL; for ``opencl``, and for
-    #: ``llvm``, where it runs on the host's processors.
     format: str = TVM
-    #: ``cpu``: a standalone library for ``opencl`` has kernels for the host's processors, too, and
-    #: takes them where there is no OpenCL that works.
     fallback: str | None = None
-    #: The least processor that kernels for ``llvm``, or for the fallback, are for: a level of the
-    #: host's architecture, of `tvmflow.devices.target.LEVELS`.  By default this machine's, and
-    #: x86-64-v3 or armv8-a of another host.
     cpu: str | None = None
-    #: ``fp16`` or ``int8``: a standalone library stores its large weights in 16 or 8 bits, and
-    #: makes of them what kernels read at creation.  They are rounded to what these hold, by
-    #: output channel for ``int8`` (docs/standalone.md).  Convolutions are then direct where
-    #: `algorithms` does not say otherwise.
     weights: str | None = None
-    #: Weights of more than this total travel in a file beside the module.
     embed_limit_bytes: int = EMBED_LIMIT_BYTES
 
     def __post_init__(self) -> None:
@@ -326,7 +360,7 @@ class CompileOptions:
             raise TargetError(
                 f"Inputs that take pictures were asked for in the format {self.format}; standalone "
                 "libraries have them.",
-                remedy="Use `format=standalone` (--standalone), or leave `image_inputs` out.",
+                remedy="Use `format=standalone`, or leave `image_inputs` out.",
             )
         if self.weights is not None:
             check_choice("weights", self.weights, WEIGHTS)
@@ -334,7 +368,7 @@ class CompileOptions:
                 raise TargetError(
                     f"Weights stored as {self.weights} were asked for in the format {self.format}; "
                     "standalone libraries can store them so.",
-                    remedy="Use `format=standalone` (--standalone), or leave `weights` out; "
+                    remedy="Use `format=standalone`, or leave `weights` out; "
                     "`dtype=fp16` stores them in 16 bits in every format.",
                 )
         if self.fallback is not None:
@@ -385,3 +419,93 @@ class CompileOptions:
         """Options from what `to_json` gave; names that this version does not know are left out."""
         known = {item.name for item in fields(cls)}
         return cls(**{name: value for name, value in told.items() if name in known})
+
+
+class CompileKeywords(TypedDict, total=False):
+    """Types of the keywords that `CompileOptions` takes, for type checkers and editors.
+
+    A field has the type of what it keeps; a keyword that of everything it is made from.
+    """
+
+    target: str
+    device: str
+    host: str | None
+    shapes: Mapping[str, Sequence[Extent | None]] | None
+    at: Mapping[str, Sequence[Sequence[int]]] | Sequence[Sequence[int]] | None
+    bounds: Mapping[str, int] | None
+    results: Mapping[str, str] | None
+    storage: str
+    storage_overrides: JsonMapping | str | os.PathLike[str] | None
+    dtype: str
+    accumulate: str
+    algorithms: JsonMapping | str | os.PathLike[str] | None
+    knobs: JsonMapping | str | os.PathLike[str] | None
+    journals: Sequence[str | os.PathLike[str]] | None
+    keep_layout: JsonMapping | str | os.PathLike[str] | None
+    image_inputs: Mapping[str, str] | None
+    cuda_graph: bool
+    format: str
+    fallback: str | None
+    cpu: str | None
+    weights: str | None
+    embed_limit_bytes: int
+
+
+def with_keywords(
+    options: CompileOptions | None, given: Mapping[str, Any], function: str = "compile"
+) -> CompileOptions:
+    """Return options in which the keywords of a call have replaced fields.
+
+    Raises `UnknownOptionError`, with the nearest field, for a keyword that is no field.
+    """
+    known = [each.name for each in fields(CompileOptions)]
+    for name in given:
+        if name in known:
+            continue
+        near = get_close_matches(name, known, 1)
+        # The one flag of `tvmflow compile` that stands for the value of an option.
+        meant = f"`format={STANDALONE}`" if name == STANDALONE else f"`{near[0]}`" if near else ""
+        raise UnknownOptionError(
+            f"{function}() got the keyword {name!r}, which is no option.",
+            remedy=f"Did you mean {meant}?" if meant else f"The options are {', '.join(known)}.",
+        )
+    return replace(options or CompileOptions(), **given)
+
+
+def takes_options(function: Callable[P, R]) -> Callable[P, R]:
+    """List the fields of `CompileOptions` in a function's signature and docstring.
+
+    For functions whose last parameter is ``**`` of `CompileKeywords`: people, `help` and notebooks
+    then see each option with its default and meaning.
+    """
+    own = inspect.signature(function)
+    defaults = {
+        item.name: item.default if item.default_factory is MISSING else item.default_factory()
+        for item in fields(CompileOptions)
+    }
+    types = CompileKeywords.__annotations__
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    made = [
+        inspect.Parameter(name, keyword, default=default, annotation=_written(types[name]))
+        for name, default in defaults.items()
+    ]
+    *others, _ = own.parameters.values()
+    first = [each for each in others if each.kind is not keyword]
+    signature = own.replace(parameters=[*first, *made, *others[len(first) :]])
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    if function.__doc__ and CompileOptions.__doc__:  # Python leaves them out with -OO.
+        _, _, meanings = inspect.cleandoc(CompileOptions.__doc__).partition("----------\n")
+        for name, default in defaults.items():
+            title = f"{name} : {_written(types[name])}, default {default!r}"
+            meanings = re.sub(rf"^{name}$", title, meanings, flags=re.MULTILINE)
+        # Before the section that follows the parameters.
+        doc = inspect.cleandoc(function.__doc__)
+        end = re.search(r"\n\n\w+\n-+\n", doc[doc.index("----------") + 10 :])
+        at = len(doc) if end is None else end.start() + doc.index("----------") + 10
+        function.__doc__ = f"{doc[:at]}\n{meanings.rstrip()}{doc[at:]}"
+    return function
+
+
+def _written(annotation: object) -> str:
+    """Return an annotation as it is written; a typed dictionary keeps forward references."""
+    return str(getattr(annotation, "__forward_arg__", annotation))

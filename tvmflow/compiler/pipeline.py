@@ -5,7 +5,6 @@ Dumps of the program, timings and the progress display are instruments around th
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import shutil
@@ -13,10 +12,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..devices.host import Host
 from ..errors import CompileError
@@ -24,11 +23,12 @@ from ..module.link import check_linker
 from ..module.module import Module
 from ..runtime.stage_times import StageTimes
 from .compilation import Compilation
-from .options import CompileOptions
+from .options import CompileKeywords, CompileOptions, takes_options, with_keywords
 from .torch_module import AnyModel, Examples, as_onnx
 
 if TYPE_CHECKING:
     from tvm import IRModule
+    from typing_extensions import Unpack
 
     from .dump import Dump
     from .passes import Stage
@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
 
 
+@takes_options
 def compile(
     model: AnyModel,
     example_inputs: Examples | None = None,
@@ -49,7 +50,7 @@ def compile(
     dump_ir_filter: str = "",
     work_folder: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
-    **fields: Any,
+    **fields: Unpack[CompileKeywords],
 ) -> Module:
     """Compile an ONNX model, or a PyTorch module, to a module that can be run here and saved.
 
@@ -61,7 +62,7 @@ def compile(
         For a PyTorch module: the tensors that it is traced with, in order or by the names of the
         parameters of ``forward``, which the inputs keep; all shapes are those of the examples.
     options
-        How it is compiled; further keywords are fields of `CompileOptions` that are other ones.
+        Options of the compilation as one object; those given as keywords replace its fields.
     file_name
         The name that the module's file will have; a standalone library knows its own.
     dump_ir
@@ -78,6 +79,8 @@ def compile(
     ------
     ModelError, TargetError, CompileError
         With one sentence on what is wrong and one on the remedy.
+    UnknownOptionError
+        If a keyword is no option; it is a `CompileError` and a `TypeError`.
 
     Examples
     --------
@@ -89,7 +92,7 @@ def compile(
     times = StageTimes()
     # What no stage counts for itself: the target, loading the compiler, PyTorch's export.
     with times.stage("prepare"):
-        options = replace(options or CompileOptions(), **fields)
+        options = with_keywords(options, fields)
         target = options.resolve()
         check_linker(Host.parse(options.host) if options.host else Host.native())
         folder = Path(tempfile.mkdtemp(prefix="tvmflow-", dir=work_folder))
@@ -108,22 +111,6 @@ def compile(
             # Ctrl-C included: nothing of an unfinished compilation stays behind.
             shutil.rmtree(folder, ignore_errors=True)
             raise
-
-
-def _with_fields() -> inspect.Signature:
-    """The signature of `compile` with the fields of its options, for people and their editors."""
-    own = inspect.signature(compile)
-    keywords = [
-        inspect.Parameter(
-            item.name, inspect.Parameter.KEYWORD_ONLY, default=item.default, annotation=item.type
-        )
-        for item in fields(CompileOptions)
-    ]
-    model, examples, *others, _ = own.parameters.values()
-    return own.replace(parameters=[model, examples, *keywords, *others])
-
-
-compile.__signature__ = _with_fields()  # type: ignore[attr-defined]
 
 
 def run_variants(job: Compilation, progress: Progress | None, dump: Dump | None) -> None:

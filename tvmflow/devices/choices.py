@@ -29,4 +29,4 @@ WEIGHTS = ("fp16", "int8")
 BACKENDS = ("auto", "opencl", "cpu")
 #: Weights above this many bytes travel beside the module: most file systems, app stores
 #: and version control systems are still at ease with a file of this size.
-EMBED_LIMIT_BYTES = 512 << 20
+EMBED_LIMIT_BYTES = 512 * 10**6

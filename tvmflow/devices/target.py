@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import TargetError
 from .choices import ACCUMULATIONS, MIXED, PRECISIONS, STORAGES, TARGETS
-from .gpus import gpu_named
+from .gpus import GPUS, gpu_named
 from .host import Host
 
 # These are for others, too.
@@ -185,7 +185,7 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
     check_target(target)
     if (named := gpu_named(device)) is not None:
         device = named.preset
-    check_choice("device", device, ("auto", *PRESETS))
+    check_choice("device", device, ("auto", *PRESETS, *GPUS))
     machine = None if host is None else Host.parse(host)
     if target == "llvm":
         if device not in ("auto", "cpu"):

@@ -415,7 +415,7 @@ class _Maker:
         result = self.c.node.output[rows.result]
         return Refusal(
             f"its number of iterations is known only at run time, and its result {result!r} has a "
-            f"row of each: give the largest number that can be (`--bound {self.stem}=1000`)"
+            f"row of each: give the largest number that can be (`bounds={self.stem}=1000`)"
         )
 
 

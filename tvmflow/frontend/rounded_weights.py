@@ -58,7 +58,7 @@ def with_rounded_weights(source: Source, kind: str | None) -> Source:
         raise CompileError(
             f"The weights of {source.label} were to be stored as {kind}; expected weights in fp32 "
             f"of at least {LEAST_BYTES} bytes, found none: there is nothing to do.",
-            remedy="Leave `weights` (--weights) out.",
+            remedy="Leave `weights` out.",
         )
     return source
 

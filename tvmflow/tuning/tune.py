@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..compiler.options import CompileOptions
+from ..compiler.options import CompileKeywords, takes_options, with_keywords
 from .session import Network, Options, Tuned
 from .session import tune as run_session
 from .tuner import Budget
 
 if TYPE_CHECKING:
     import onnx
+    from typing_extensions import Unpack
 
 
+@takes_options
 def tune(
     model: str | os.PathLike[str] | onnx.ModelProto,
     journal: str | os.PathLike[str],
@@ -27,7 +29,7 @@ def tune(
     device_index: int = 0,
     compare: bool = True,
     relatives: Sequence[str | os.PathLike[str]] = (),
-    **options: Any,
+    **options: Unpack[CompileKeywords],
 ) -> Tuned:
     """Find better knobs for a network's primary functions by measuring them on this machine.
 
@@ -52,8 +54,7 @@ def tune(
     relatives
         Journals of other devices of the kind, whose best knobs are tried first.
     options
-        How the network is compiled, as for `tvmflow.compile`: ``target``, ``device``, ``shapes``,
-        ``storage``, ``dtype`` and so on.
+        How the network is compiled, as for `tvmflow.compile`: the keywords below.
 
     Returns
     -------
@@ -70,7 +71,7 @@ def tune(
     >>> tvmflow.tune("mobilenet_v2.onnx", "cpu.journal", seconds=900)
     <Tuned: 21 tasks, 402 trials in 905 s; network 14.20 ms before, 9.81 ms after>
     """
-    network = Network(model, CompileOptions(**options))
+    network = Network(model, with_keywords(None, options, "tune"))
     how = Options(
         budget=Budget(trials, seconds, patience),
         search=search,

@@ -280,7 +280,7 @@ def _open_session(
             raise ModelError(
                 f"Loading {path} in ONNX Runtime failed: its rounded weights have "
                 f"{loaded.ByteSize() / 1e9:.1f} GB, of which it takes 2 without the file.",
-                remedy="Compile the model without `weights` (--weights), and verify that.",
+                remedy="Compile the model without `weights`, and verify that.",
             )
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", str(path.parent)

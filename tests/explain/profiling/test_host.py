@@ -54,5 +54,5 @@ def test_a_network_without_launches_has_no_finding():
 @pytest.mark.parametrize(("target", "is_named"), [("cuda", True), ("opencl", False)])
 def test_a_remedy_is_one_that_the_target_has(target, is_named):
     remedy = host_finding(tiny_kernels(2400.0, target=target)).remedy
-    assert ("--cuda-graph" in remedy) == is_named
+    assert ("`cuda_graph`" in remedy) == is_named
     assert "batch" in remedy

@@ -142,7 +142,7 @@ class TestAar:
         network(tmp_path, "android-x64", seed=2, embed=False)
         with pytest.raises(ArtifactError, match=r"those beside libface\.so differ") as caught:
             write_aar(paths, tmp_path / "face.aar")
-        assert "--embed-limit" in caught.value.remedy
+        assert "`embed_limit_bytes=" in caught.value.remedy
 
     def test_several_networks_each_for_all_abis(self, android, tmp_path):
         other = network(tmp_path, "android-arm64", "libpose.so")
@@ -185,12 +185,12 @@ class TestRefused:
         self.refused([*android, second], tmp_path, *both)
 
     def test_a_library_of_the_other_system(self, android, mock, tmp_path):
-        words = (str(mock), "for x86_64-linux-gnu", "--tar")
+        words = (str(mock), "for x86_64-linux-gnu", "`tar`")
         if Host.native().triple == "x86_64-linux-gnu":
             self.refused([*android, mock], tmp_path, *words)
         linux = network(tmp_path, "linux-arm64")
         self.refused([linux], tmp_path, f"{linux} is for aarch64-linux-gnu")
-        words = ("for aarch64-linux-android24", "--host linux-arm64", "--aar")
+        words = ("for aarch64-linux-android24", '`host="linux-arm64"`', "`aar`")
         self.refused(android[:1], tmp_path, *words, write=write_linux_tar)
 
     def test_two_libraries_in_an_archive_for_linux(self, mock, mock_tenfold, tmp_path):

@@ -65,7 +65,7 @@ def _plan_of_shapes(job: Compilation) -> Plan:
         raise UnsupportedModelError(
             "The inputs that take pictures are textures in some of the shapes, and buffers in "
             "others, where they are larger than an image of the device.",
-            remedy="Use --storage buffer, or leave out the largest shapes.",
+            remedy="Use `storage=buffer`, or leave out the largest shapes.",
         )
     merged.pictures, merged.boxes = plans[0].pictures, plans[0].boxes
     merged.extensions = plans[0].extensions if merged.code else extensions(merged.sources.values())
@@ -89,7 +89,7 @@ def _plan_of_shape(job: Compilation) -> Plan:
                 f"The {kind} {empty.name!r} has the shape {list(empty.shape)}, without elements, "
                 "which standalone libraries have no memory for.",
                 remedy=f"Remove the {kind} from the model, set the extent with `shapes` where it "
-                "is open, or use --format tvm.",
+                "is open, or use `format=tvm`.",
             )
     extractor = PlanExtractor(job.mod, job.kernels, model.inputs, model.outputs, job.weights)
     plan = extractor.run()

@@ -94,7 +94,7 @@ def _install(software: Software, gpu: Gpu, suite: str, final: Path) -> Tree:
     return Tree(final, tree.architecture)
 
 
-_OTHER_SUITE = "Name another suite of Debian with --suite, such as trixie-backports."
+_OTHER_SUITE = "Name another suite of Debian with `suite=trixie-backports`, for example."
 
 
 def _failed(reason: str, remedy: str, details: str | None = None) -> DeviceError:

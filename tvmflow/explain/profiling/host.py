@@ -27,7 +27,7 @@ def host_finding(profile: Profile) -> Finding | None:
         "launch."
     )
     # A graph launches all kernels at once; no other target has one.
-    graph = "compile with --cuda-graph; " if profile.module.target == "cuda" else ""
+    graph = "compile with `cuda_graph`; " if profile.module.target == "cuda" else ""
     return Finding(
         kernel="",
         kind="host",

@@ -130,8 +130,8 @@ def for_android(libraries: Sequence[Library], attempt: str) -> dict[str, list[Li
             raise ArtifactError(
                 f"{attempt} failed: a package has one file of weights for all ABIs, but those "
                 f"beside lib{name}.so differ.",
-                remedy="Compile for all with the same options, or with --embed-limit 2G: weights "
-                "are then in the library.",
+                remedy="Compile for all with the same options, or with "
+                "`embed_limit_bytes=2000000000`: weights are then in the library.",
             )
     return {abi: [found[name] for name in sorted(found)] for abi, found in sorted(by_abi.items())}
 
@@ -141,7 +141,7 @@ def _check_android(library: Library, attempt: str) -> None:
         raise ArtifactError(
             f"{attempt} failed: libraries for Android were expected, but {library.path} is for "
             f"{library.host.triple}.",
-            remedy="Compile it with --host android-arm64, or package it with --tar.",
+            remedy="Compile it with `host=android-arm64`, or package it with `tar`.",
         )
     if library.host.android_abi is None or library.report.android_refuses:
         raise ArtifactError(
@@ -169,7 +169,8 @@ def for_linux(libraries: Sequence[Library], attempt: str) -> Library:
         raise ArtifactError(
             f"{attempt} failed: a library for Linux was expected, but {library.path} is for "
             f"{library.host.triple}.",
-            remedy="Compile it with --host linux-arm64 or linux-x64, or package it with --aar.",
+            remedy="Compile it with `host=linux-arm64` or `host=linux-x64`, or package it with "
+            "`aar`.",
         )
     return library
 
