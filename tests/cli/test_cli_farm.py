@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,10 +36,10 @@ def test_an_unreachable_tracker_is_one_sentence(cli, monkeypatch, command):
     result.refused(f"The tracker at 127.0.0.1:{port} cannot be reached", "tvmflow farm tracker")
 
 
-@pytest.mark.parametrize("key", ["", "two words", "a:b"])
+@pytest.mark.parametrize("key", ["", "two words", "a:b", "x" * 65, "red\x1b[31m"])
 def test_a_key_that_the_protocol_cannot_carry_is_refused(cli, key):
     result = cli("farm", "serve", "--key", key, "--tracker", "127.0.0.1:9190")
-    result.refused("a name without spaces and colons was expected", "pixel8")
+    result.refused("without spaces and colons, was expected", "pixel8")
 
 
 def test_a_tracker_needs_a_free_port(cli):
@@ -153,3 +156,28 @@ def test_the_status_as_json(cli, monkeypatch):
     assert told["servers"][1] == {"address": "10.0.0.6:9091", "key": "phone", "measures": "conv2d"}
     assert told["malformed"] == ['{"key": "server:x", "addr": 5}']
     assert told["keys"]["rk3588"] == {"servers": 1, "free": 0, "waiting": 2}
+
+
+@pytest.mark.parametrize("name", ["tvmflow-farm.service", "Containerfile"])
+def test_examples_of_services_start_what_there_is(cli, name):
+    text = (Path(__file__).parents[2] / "examples/farm" / name).read_text()
+    command = text.partition("ExecStart=" if ".service" in name else "tvmflow-farm \\")[2]
+    options = re.findall(r"--[a-z-]+", command.replace("FROM", "\n\n").partition("\n\n")[0])
+    assert {"--tracker", "--key", "--bind"} <= set(options)
+    known = cli("farm", "serve", "--help").stdout
+    assert all(option in known for option in options)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_the_example_of_a_unit_is_understood(tmp_path):
+    unit = tmp_path / "tvmflow-farm.service"
+    text = (Path(__file__).parents[2] / "examples/farm" / unit.name).read_text()
+    # The program and the user are not on this machine.
+    unit.write_text(text.replace("/opt/tvmflow/bin/tvmflow", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert [line for line in done.stderr.splitlines() if unit.name in line] == []

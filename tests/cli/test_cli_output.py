@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 
+import onnx
 import pytest
 import typer
 from rich.console import Console
 
+from tvmflow.cli import output
 from tvmflow.cli.app import app
-from tvmflow.cli.output import print_table
+from tvmflow.cli.output import print_facts, print_json, print_table
 from tvmflow.cli.text import plain_text
 from tvmflow.schedules import FAMILIES
 
@@ -61,6 +64,40 @@ def test_pipes_have_whole_lines(cli, compiled, monkeypatch):
     (row,) = [line for line in text.splitlines() if line.startswith("s ") and "–" in line]
     assert "NCHW16c" in row
     assert "fused_relu_unpack, fused_unpack_greater" in row
+
+
+#: Colours, the title of the terminal, C1 controls, another direction of text, a lost half.
+OBEYED = "a\x1b[31mb\x1b]0;t\x1bc\x9b2Jd\u202ee\ud800"
+ESCAPED = r"a\u001b[31mb\u001b]0;t\u001bc\u009b2Jd\u202ee\ud800"
+
+
+def named(name: str) -> onnx.ModelProto:
+    node = onnx.helper.make_node("NoSuchOperator", [name], ["y"], name=f"node of {name}")
+    value = [onnx.helper.make_tensor_value_info(n, 1, [1]) for n in (name, "y")]
+    graph = onnx.helper.make_graph([node], "g", value[:1], value[1:])
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+
+
+def test_no_terminal_obeys_names_of_networks(cli, tmp_path):
+    name = OBEYED.removesuffix("\ud800")
+    onnx.save(named(name), tmp_path / "net.onnx")
+    result = cli("compile", "net.onnx", "-o", "net.so")
+    result.refused(ESCAPED.removesuffix(r"\ud800"))
+    assert not re.search("[\x07\x1b\x9b\u202e]", result.stdout + result.stderr)
+
+
+def test_results_and_json_escape_what_a_terminal_obeys(monkeypatch, capsys):
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stdout", stream)
+    print_table(OBEYED, ["name"], [(OBEYED,)])
+    print_facts("facts", [(OBEYED, OBEYED)])
+    assert stream.getvalue().count(ESCAPED) == 4
+    stream.truncate(0)
+    monkeypatch.setattr(output.state, "json", True)
+    assert print_json({"name": OBEYED, "nice": "1×3 µs"})
+    assert stream.getvalue().isascii() is False
+    assert not re.search("[\x07\x1b\x9b\u202e\ud800]", stream.getvalue())
+    assert json.loads(stream.getvalue().strip("\0")) == {"name": OBEYED, "nice": "1×3 µs"}
 
 
 def walk(command, path=()):

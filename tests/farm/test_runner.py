@@ -152,7 +152,7 @@ def test_servers_that_fail_lose_no_trial(farm: Farm, candidates: Candidates, run
     assert counts_of(runner)[good] > 0
     aside = events.of("set_aside")
     assert aside.keys() == {killed, hung, wrong, crashing, older}
-    assert "crashed or was lost" in aside[killed]["reason"]
+    assert "crashed, was killed or was lost" in aside[killed]["reason"]
     assert "did not answer in time" in aside[hung]["reason"]
     assert "wrong results" in aside[wrong]["reason"]
     standings = {s.device.split()[-1]: s for s in runner.standings()}
@@ -160,7 +160,7 @@ def test_servers_that_fail_lose_no_trial(farm: Farm, candidates: Candidates, run
     assert standings[str(good)].aside == ""
     assert standings[str(good)].trials == counts_of(runner)[good]
     assert aside[wrong]["for_s"] is None
-    assert "crashed or was lost" in aside[crashing]["reason"]
+    assert "crashed, was killed or was lost" in aside[crashing]["reason"]
     assert "has tvmflow 0.0.1" in aside[older]["reason"]
     assert counts_of(runner)[older] == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -15,9 +16,11 @@ from tvmflow.errors import FarmError
 from tvmflow.farm import network
 from tvmflow.farm.forward import lead_to
 from tvmflow.farm.network import (
+    BUSY,
     GREETING,
     SHORTEST_BYTES,
     Address,
+    BusyError,
     Secret,
     SecretListener,
     UnprovenError,
@@ -163,6 +166,108 @@ def test_who_does_not_answer_is_refused_in_time(
         assert silent.recv(1) == b""
 
 
+@pytest.mark.parametrize("limit", ["_UNPROVEN", "_UNPROVEN_FROM_ONE"])
+def test_silent_connections_shut_nobody_out(
+    guarded: tuple[SecretListener, Address], monkeypatch: pytest.MonkeyPatch, limit: str
+):
+    """The oldest are dropped, and hear why; whoever answers still passes."""
+    monkeypatch.setattr(network, limit, 4)
+    opened, address = guarded
+    with contextlib.ExitStack() as stack:
+        silent = []
+        for _ in range(6):
+            silent.append(
+                stack.enter_context(socket.create_connection((address.host, address.port)))
+            )
+            assert silent[-1].recv(1000).startswith(GREETING)
+        for dropped in silent[:2]:
+            dropped.settimeout(PATIENCE_S)
+            assert dropped.recv(1000) == BUSY
+        with address.connect(PATIENCE_S):
+            opened.accept()[0].close()
+        assert re.search("dropped: 4 connections.* had not given the secret", refused(opened))
+        # The newest may still answer.
+        assert address.secret is not None
+        silent[-1].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            silent[-1].recv(1)
+
+
+def test_one_address_does_not_drop_those_of_another(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(network, "_UNPROVEN", 4)
+    listener = SecretListener.__new__(SecretListener)
+    pairs = [socket.socketpair() for _ in range(4)]
+    hosts = ["10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.2"]
+    waiting = [
+        network._Unproven(ours, host, 1) for (ours, _), host in zip(pairs, hosts, strict=True)
+    ]
+    listener._unproven = [*waiting]
+    listener._make_room("10.0.0.3")
+    assert listener._unproven == [waiting[0], *waiting[2:]]
+    assert waiting[1].dropped
+    for ours, theirs in pairs:
+        ours.close()
+        theirs.close()
+
+
+def test_a_client_that_is_dropped_does_not_blame_its_secret(make_secret: MakeSecret):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(GREETING + bytes(32) + BUSY)
+        with pytest.raises(BusyError, match="too many connections"):
+            make_secret().prove(ours, PATIENCE_S)
+
+
+def answer(secret: Secret, hello: bytes, change: int | None = None) -> bytes:
+    """What a client answers that knows the secret, with one byte of the proof changed."""
+    challenge = bytes(range(32))
+    proof = bytearray(secret._proof(b"client", hello[len(GREETING) :], challenge))
+    if change is not None:
+        proof[change] ^= 1
+    return challenge + bytes(proof)
+
+
+def test_an_answer_that_was_overheard_is_of_no_use(guarded: tuple[SecretListener, Address]):
+    opened, address = guarded
+    assert address.secret is not None
+    with socket.create_connection((address.host, address.port)) as client:
+        first = answer(address.secret, client.recv(1000))
+        client.sendall(first)
+        opened.accept()[0].close()
+    with socket.create_connection((address.host, address.port)) as client:
+        client.recv(1000)
+        client.sendall(first)
+        assert "it gave a wrong secret" in refused(opened)
+
+
+@pytest.mark.parametrize("change", [0, 15, 31])
+def test_every_byte_of_a_proof_counts(make_secret: MakeSecret, change: int):
+    secret = make_secret()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+
+        def respond() -> None:
+            theirs.sendall(answer(secret, theirs.recv(1000), change))
+
+        threading.Thread(target=respond, daemon=True).start()
+        with pytest.raises(UnprovenError, match="wrong secret"):
+            secret.demand(ours, PATIENCE_S)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+
+        def pretend() -> None:
+            challenge = bytes(32)
+            theirs.sendall(GREETING + challenge)
+            theirs_challenge = theirs.recv(1000)[:32]
+            proof = bytearray(secret._proof(b"server", challenge, theirs_challenge))
+            proof[change] ^= 1
+            theirs.sendall(proof)
+
+        threading.Thread(target=pretend, daemon=True).start()
+        with pytest.raises(UnprovenError, match="does not know the secret"):
+            secret.prove(ours, PATIENCE_S)
+
+
 def test_refusals_are_counted_and_bounded(guarded: tuple[SecretListener, Address]):
     opened, _ = guarded
     for number in range(3 * network._REMEMBERED):
@@ -248,7 +353,8 @@ def test_a_way_to_a_server_takes_one_connection_and_carries_it(make_secret: Make
         far, _ = listening.accept()
         where = lead_to(server)
         with far, socket.create_connection(where, PATIENCE_S) as client:
-            with pytest.raises(ConnectionRefusedError):
+            # Reset: it was in the queue when listening ended.
+            with pytest.raises((ConnectionRefusedError, ConnectionResetError)):
                 eventually(lambda: socket.create_connection(where, PATIENCE_S).close())
 
             def echo() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -79,6 +80,18 @@ def test_a_server_whose_session_crashed_serves_again(farm: Farm, served: Address
     address, session = farm.session("board")
     assert address == served
     assert session.get_function(ABOUT_FUNCTION)()
+
+
+def test_a_log_names_sessions_with_the_time(farm: Farm):
+    served = farm.serve("logged")
+    assert f"connected to the tracker at {farm.address}" in " ".join(farm.log(served).split())
+    stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S* "
+    pattern = stamp + r"Session (127\.0\.0\.1:\d+) connected\.\n"
+    _, session = farm.session("logged")
+    (name,) = eventually(lambda: re.findall(pattern, farm.log(served)))
+    del session
+    ended = stamp + rf"Session {name} ended after \d+\.\d s\."
+    eventually(lambda: re.search(ended, farm.log(served)))
 
 
 def test_ctrl_c_ends_a_server_and_leaves_nothing_behind(farm: Farm):

@@ -59,6 +59,7 @@ MALFORMED = {
     "no key": {"addr": ["10.0.0.6", 9090]},
     "key of another type": entry(key=["server:x"]),
     "unknown key": entry(key="server-info:other"),
+    "long key": entry(key=SERVER + "x" * 65),
     "key that a terminal obeys": entry(key=f"{SERVER}\x1b[2Jx"),
     "address that is text": entry(addr="10.0.0.6:9090"),
     "short address": entry(addr=["10.0.0.6"]),

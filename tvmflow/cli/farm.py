@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .devices import note_missing_opencl
-from .output import note, print_facts, print_json, print_table
+from .output import err_console, note, print_facts, print_json, print_table, state
 from .session import command, service
 
 if TYPE_CHECKING:
+    from ..farm.server import Event
     from ..farm.tracker import Server
 
 EXAMPLES = """
@@ -35,8 +36,6 @@ EXAMPLES = """
   A server runs what it is sent, with all that its user may do. Who is to use it is asked for
   the secret; what follows is not encrypted. docs/farm.md shows tunnels and more.
 """
-
-logger = logging.getLogger(__name__)
 
 app = typer.Typer(
     name="farm",
@@ -73,11 +72,11 @@ def run_tracker(
     from ..farm.server import running_tracker
 
     secret = None if secret_file is None else Secret.read(secret_file)
-    with running_tracker(bind, port, secret) as take_refused:
+    with running_tracker(bind, port, secret) as take_events:
         note(("Tracking", "green"), f" at {bind}:{port}; Ctrl-C ends it.")
         while True:
             time.sleep(_PERIOD_S)
-            _tell(take_refused())
+            _log(take_events())
 
 
 @app.command("serve", epilog=EXAMPLES)
@@ -118,10 +117,14 @@ def serve(
         rows = [(f"{d.kind}:{d.index}", f"{d.name} ({d.driver})") for d in about.devices]
         print_facts(f"tvmflow {about.tvmflow} with TVM {about.tvm} on {about.host}", rows)
         note_missing_opencl(device.kind for device in about.devices)
-        note(("Serving", "green"), f" at port {server.port} for the key {key}; Ctrl-C ends it.")
+        note(
+            ("Serving", "green"),
+            f" at port {server.port} for the key {key}, connected to the tracker at {address}; "
+            "Ctrl-C ends it.",
+        )
         while True:
             time.sleep(_PERIOD_S)
-            _tell(server.check())
+            _log(server.check())
     finally:
         server.close()
 
@@ -159,10 +162,14 @@ def show_status(tracker: TrackerAddress, secret_file: Path | None = None) -> Non
     print_table("Keys", ["key", ">servers", ">free", ">requests that wait"], keys)
 
 
-def _tell(happened: Iterable[str]) -> None:
-    for message in happened:
-        # Even with --quiet: somebody should know.
-        logger.warning("%s", message)
+def _log(events: Iterable[Event]) -> None:
+    """Print events with the time; with --quiet those only that somebody should know of."""
+    for event in events:
+        if not (event.is_routine and state.quiet):
+            stamp = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+            from rich.text import Text
+
+            err_console().print(Text(f"{stamp} {event.text}"))
 
 
 def _server_row(server: Server, runs: Mapping[str, str]) -> tuple[str, ...]:

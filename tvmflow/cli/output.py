@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
 from ..ir.units import counted
-from .text import ms_text
+from .text import escape_controls, ms_text
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -104,7 +104,7 @@ def err_console() -> Console:
     from rich.console import Console
 
     waiting.stop()
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return _escaping(Console(stderr=True, highlight=False, soft_wrap=True))
 
 
 def out_console() -> Console:
@@ -112,11 +112,36 @@ def out_console() -> Console:
     from rich.console import Console
 
     waiting.stop()
-    console = Console(highlight=False)
+    console = _escaping(Console(highlight=False))
     # Rich's own way ends the program with status 1.
     console.on_broken_pipe = leave_broken_pipe  # type: ignore[method-assign]
     if not console.is_terminal:
         console.width = _ROOM
+    return console
+
+
+def _escaping(console: Console) -> Console:
+    """Let a console write characters that a terminal would obey as escapes.
+
+    Names in networks, and keys and versions that came over the network, may have any characters.
+    """
+    from rich.console import ConsoleOptions, RenderableType, RenderHook, RenderResult
+    from rich.segment import Segment
+
+    class Escaped:
+        def __init__(self, content: RenderableType):
+            self.content = content
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            for text, style, control in console.render(self.content, options):
+                # What rich itself writes to move the cursor has its own kind of segment.
+                yield Segment(text if control else escape_controls(text), style, control)
+
+    class Hook(RenderHook):
+        def process_renderables(self, renderables: list[Any]) -> list[Any]:
+            return [Escaped(renderable) for renderable in renderables]
+
+    console.push_render_hook(Hook())
     return console
 
 
@@ -146,7 +171,9 @@ def print_json(value: object) -> bool:
     if state.json:
         import json
 
-        typer.echo(json.dumps(_strict(value), indent=2, ensure_ascii=False, allow_nan=False))
+        text = json.dumps(_strict(value), indent=2, ensure_ascii=False, allow_nan=False)
+        # Such characters occur in strings only, where JSON has the same escapes.
+        typer.echo(escape_controls(text))
     return state.json
 
 

@@ -15,6 +15,22 @@ def ms_text(ms: float) -> str:
     return f"{ms / 1e3:.2f} s"
 
 
+def escape_controls(text: str) -> str:
+    r"""Return text in which what no terminal shows is written as JSON does: ``\u001b``.
+
+    Line ends stay.
+    """
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    # Characters beyond 16 bits are two units in JSON.
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
 def plain_text(text: str) -> str:
     """Return a docstring's first paragraph without markup, in one line."""
     first = " ".join(text.partition("\n\n")[0].split())

@@ -12,7 +12,9 @@ encrypted.
     client                                    tracker or server
                   <──  GREETING, challenge
     challenge, proof("client")  ──>
-                  <──  proof("server")
+                  <──  proof("server"), or BUSY
+
+A client that is dropped to make room for others gets ``BUSY`` in place of the proof.
 """
 
 from __future__ import annotations
@@ -44,11 +46,17 @@ SHORTEST_BYTES = 16
 
 _CHALLENGE_BYTES = 32
 _PROOF_BYTES = 32
+#: Sent in place of a proof to a client that was dropped before it was asked to the end.
+BUSY = b"tvmflow: dropped, try again".ljust(_PROOF_BYTES, b"\0")
 _MAKE = "(umask 077; openssl rand -hex 32 > {})"
 
 
 class UnprovenError(Exception):
     """The other side does not know the secret, or knows nothing of secrets."""
+
+
+class BusyError(ConnectionError):
+    """The other side dropped this connection to make room for others."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +100,8 @@ class Secret:
     def prove(self, connection: socket.socket, limit_s: float) -> None:
         """Show that this side knows the secret, and see that the other does.
 
-        Raises `UnprovenError` if the other side asks for no secret, or has another; `OSError` if
-        the connection breaks.
+        Raises `UnprovenError` if the other side asks for no secret, or has another; `BusyError` if
+        it has too many connections that wait; `OSError` if the connection breaks.
         """
         ends = time.monotonic() + limit_s
         try:
@@ -109,6 +117,8 @@ class Secret:
         except OSError:
             # It closes the connection.
             raise UnprovenError(f"it refused the secret of {self.file}") from None
+        if proof == BUSY:
+            raise BusyError("it has too many connections that did not give the secret; try again")
         if not hmac.compare_digest(proof, self._proof(b"server", theirs, ours)):
             raise UnprovenError(f"it does not know the secret of {self.file}")
 
@@ -183,8 +193,8 @@ class Address:
     def connect(self, limit_s: float) -> socket.socket:
         """Return a connection, on which the secret has been proven if there is one.
 
-        Raises `OSError` if nobody answers; `UnprovenError` if the other side asks for no secret, or
-        for another.
+        Raises `OSError` if nobody answers, or `BusyError` if too many others wait there;
+        `UnprovenError` if the other side asks for no secret, or for another.
         """
         connection = socket.create_connection((self.host, self.port), limit_s)
         try:
@@ -229,11 +239,23 @@ def check_bind(host: str, secret: Secret | None) -> None:
 
 #: A client that knows the secret answers at once.
 ASK_S = 5.0
-#: So many are asked at the same time; more are turned away.
-_ASKED_AT_ONCE = 32
-#: Refusals of more addresses are told as those of others: strangers do not fill the memory.
+#: Connections that may wait for their proof at the same time, from all addresses and from one.
+#: A client proves in one round trip; only who stays silent fills these, and is dropped first.
+_UNPROVEN, _UNPROVEN_FROM_ONE = 64, 16
+#: Addresses whose refusals are counted one by one; more are counted together, in bounded memory.
 _REMEMBERED = 20
 _OTHERS = "other addresses"
+
+
+@dataclass(eq=False)
+class _Unproven:
+    """A connection that has not proven the secret yet."""
+
+    connection: socket.socket
+    host: str
+    port: int
+    #: Why it was dropped to make room; empty if it was not.
+    dropped: str = ""
 
 
 class SecretListener:
@@ -241,8 +263,9 @@ class SecretListener:
 
     TVM's tracker and servers take connections from a listening socket.  This stands in its place,
     with what they use of one: it accepts, asks each client for the secret, and only what has
-    passed is there to be accepted by TVM, which gets the client's own socket.  Who waits or talks
-    nonsense keeps nobody else from being asked.
+    passed is there to be accepted by TVM, which gets the client's own socket.  A client that stays
+    silent keeps nobody else from being asked: when too many wait, the oldest from the address with
+    most of them is dropped.
     """
 
     def __init__(self, listening: socket.socket, secret: Secret):
@@ -251,8 +274,9 @@ class SecretListener:
         self._passed: deque[tuple[socket.socket, tuple[str, int]]] = deque()
         #: Readable when a connection has passed: what `select` and event loops look at.
         self._ready, self._signal = socket.socketpair()
-        self._free = threading.BoundedSemaphore(_ASKED_AT_ONCE)
         self._lock = threading.Lock()
+        #: In the order in which they came.
+        self._unproven: list[_Unproven] = []
         self._refused: Counter[str] = Counter()
         threading.Thread(target=self._watch, name="tvmflow-listener", daemon=True).start()
 
@@ -279,7 +303,7 @@ class SecretListener:
         self._ready.close()
 
     def take_refused(self) -> list[str]:
-        """Say who was turned away since the last call."""
+        """Return a sentence for each address that was turned away since the last call."""
         with self._lock:
             refused, self._refused = self._refused, Counter()
         one, many = "A connection from {} was refused.", "{1} connections from {0} were refused."
@@ -295,21 +319,48 @@ class SecretListener:
                 # Too many open files, say, or a client that is gone already.
                 time.sleep(0.1)
                 continue
-            if not self._free.acquire(blocking=False):
-                self._refuse(connection, host, "too many others were being asked for the secret")
-                continue
-            threading.Thread(target=self._ask, args=(connection, host, port), daemon=True).start()
+            client = _Unproven(connection, host, port)
+            with self._lock:
+                self._make_room(host)
+                self._unproven.append(client)
+            threading.Thread(target=self._ask, args=(client,), daemon=True).start()
 
-    def _ask(self, connection: socket.socket, host: str, port: int) -> None:
+    def _make_room(self, host: str) -> None:
+        """Drop the oldest connection of an address that has too many; the lock is held."""
+        counts = Counter(client.host for client in self._unproven)
+        if counts[host] >= _UNPROVEN_FROM_ONE:
+            reason = f"{_UNPROVEN_FROM_ONE} connections of this address had not given the secret"
+        elif len(self._unproven) >= _UNPROVEN:
+            host, _ = counts.most_common(1)[0]
+            reason = f"{_UNPROVEN} connections had not given the secret"
+        else:
+            return
+        client = next(client for client in self._unproven if client.host == host)
+        self._unproven.remove(client)
+        client.dropped = f"dropped: {reason}"
+        # Wakes up the thread that waits for the proof.
+        with suppress(OSError):
+            client.connection.shutdown(socket.SHUT_RD)
+
+    def _ask(self, client: _Unproven) -> None:
+        failure = ""
         try:
-            self._secret.demand(connection, ASK_S)
-            connection.settimeout(None)
-            self._passed.append((connection, (host, port)))
-            self._signal.send(b"\0")
+            self._secret.demand(client.connection, ASK_S)
         except (OSError, UnprovenError) as error:
-            self._refuse(connection, host, str(error))
-        finally:
-            self._free.release()
+            failure = str(error)
+        with self._lock:
+            if client in self._unproven:
+                self._unproven.remove(client)
+        # Also a client whose proof arrived while it was dropped: its socket is shut down.
+        if client.dropped:
+            with suppress(OSError):
+                client.connection.send(BUSY, socket.MSG_DONTWAIT)
+        if client.dropped or failure:
+            self._refuse(client.connection, client.host, client.dropped or failure)
+            return
+        client.connection.settimeout(None)
+        self._passed.append((client.connection, (client.host, client.port)))
+        self._signal.send(b"\0")
 
     def _refuse(self, connection: socket.socket, host: str, reason: str) -> None:
         # Not only closed: a session that was forked meanwhile has the socket, too.

@@ -27,9 +27,9 @@ LENT_WITHIN_S = 600.0
 
 _REASONS = {
     WRONG: "it computed wrong results",
-    CRASH: "its server crashed or was lost",
+    CRASH: "its server crashed, was killed or was lost",
     TIMEOUT: "it did not answer in time",
-    DEVICE: "its driver failed",
+    DEVICE: "the kernel failed in its driver",
 }
 
 

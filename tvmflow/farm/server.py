@@ -15,6 +15,7 @@ import signal
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -44,6 +45,8 @@ PORTS = range(9090, 9190)
 _THERMAL = Path("/sys/class/thermal")
 #: How often a tracker that is away is tried.
 _RETRY_S = 1.0
+#: Events of sessions that wait to be logged; the newest stay.
+_LOGGED = 1000
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +92,15 @@ class ServeOptions:
             )
 
 
+@dataclass(frozen=True)
+class Event:
+    """A line of a service's log."""
+
+    text: str
+    #: Whether it belongs to normal work: a session that began or ended, a tracker that is back.
+    is_routine: bool = False
+
+
 class FarmServer:
     """A server in a process of its own, and its entry in the tracker's summary.
 
@@ -117,25 +129,26 @@ class FarmServer:
         self._start(PORTS if options.port is None else range(options.port, options.port + 1))
         self._publish()
 
-    def check(self) -> list[str]:
-        """Start the server again if it ended, publish the state; say what happened."""
-        happened = _ask_refused(self._worker)
-        if happened is None:
+    def check(self) -> list[Event]:
+        """Start the server again if it ended, publish the state; return what happened."""
+        is_alive, happened = _take_events(self._worker)
+        if not is_alive:
             self._worker.kill()
             self.crashes += 1
             self._start(range(self.port, self.port + 1))
-            happened = ["A session crashed the server; it was started again."]
+            happened.append(Event("A session crashed the server; it was started again."))
         try:
             if self._tracker is None:
                 self._tracker = Tracker(self.options.tracker)
-                happened.append("The tracker is back.")
+                again = f"Connected to the tracker at {self.options.tracker} again."
+                happened.append(Event(again, is_routine=True))
             self._publish()
         except FarmError as error:
             if self._tracker is not None:
                 self._tracker.close()
                 self._tracker = None
                 # TVM's server connects again by itself.
-                happened.append(f"{error.message} Trying again.")
+                happened.append(Event(f"{error.message} Trying again."))
         return happened
 
     def close(self) -> None:
@@ -195,8 +208,8 @@ def _wait_for(address: Address, limit_s: float | None) -> Tracker:
 @contextmanager
 def running_tracker(
     host: str, port: int, secret: Secret | None
-) -> Iterator[Callable[[], list[str]]]:
-    """Run a tracker in a process of its own; gives what says who was turned away since.
+) -> Iterator[Callable[[], list[Event]]]:
+    """Run a tracker in a process of its own; yields a function that returns what happened since.
 
     Raises `FarmError` if strangers could reach it, the port is taken, or the address is not this
     machine's.
@@ -208,19 +221,19 @@ def running_tracker(
     tracker, ports = PopenWorker(), range(port, port + 1)
     try:
         _started(tracker, functools.partial(_track, host, ports, secret, os.getpid()), host, ports)
-        yield lambda: _ask_refused(tracker) or []
+        yield lambda: _take_events(tracker)[1]
     finally:
         tracker.kill()
 
 
-def _ask_refused(worker: PopenWorker) -> list[str] | None:
-    """Say who was turned away; ``None`` when the process does not listen any more."""
+def _take_events(worker: PopenWorker) -> tuple[bool, list[Event]]:
+    """Return whether a process still listens, and what happened there since the last call."""
     try:
-        worker.send(take_refused)
-        refused: list[str] | None = worker.recv()
+        worker.send(take_events)
+        told: tuple[bool, list[Event]] = worker.recv()
     except ChildProcessError:
-        return None
-    return refused
+        return False, []
+    return told
 
 
 def _started(worker: PopenWorker, start: Callable[[], int | str], host: str, ports: range) -> int:
@@ -277,6 +290,7 @@ def _numbers(folder: Path, pattern: str) -> list[int]:
 #: What is listened at, and the thread that serves who comes there.
 _listening: socket.socket | SecretListener | None = None
 _thread: threading.Thread | None = None
+_sessions: deque[Event] = deque(maxlen=_LOGGED)
 
 
 def _serve(options: ServeOptions, ports: range, set_up: Callable[[], None]) -> int | str:
@@ -286,6 +300,7 @@ def _serve(options: ServeOptions, ports: range, set_up: Callable[[], None]) -> i
     set_up()
     # Its own ends after a minute without the tracker, and knows of no secret.
     base.connect_with_retry = _connect_to_tracker
+    server._serving = _logging_sessions(server._serving)
 
     facts = options.key, options.tracker, None, options.advertised
     return _listen(
@@ -321,11 +336,29 @@ def _listen(
     return port
 
 
-def take_refused() -> list[str] | None:
-    """Say who was turned away since the last call; ``None`` when nobody is served any more."""
-    if _thread is None or not _thread.is_alive():
-        return None
-    return _listening.take_refused() if isinstance(_listening, SecretListener) else []
+def take_events() -> tuple[bool, list[Event]]:
+    """Return whether somebody is still served, and what happened since the last call."""
+    taken = [_sessions.popleft() for _ in range(len(_sessions))]
+    if isinstance(_listening, SecretListener):
+        taken += [Event(refusal) for refusal in _listening.take_refused()]
+    return _thread is not None and _thread.is_alive(), taken
+
+
+def _logging_sessions(serving: Callable[..., None]) -> Callable[..., None]:
+    """Wrap TVM's function that serves one session: log the session's name, beginning and end."""
+
+    def serve(connection: socket.socket, client: tuple[str, int], *rest: object) -> None:
+        name, began = f"Session {Address(*client[:2])}", time.monotonic()
+        _sessions.append(Event(f"{name} connected.", is_routine=True))
+        try:
+            serving(connection, client, *rest)
+        except BaseException as error:
+            _sessions.append(Event(f"{name} failed: {error}."))
+            raise
+        lasted = f"{time.monotonic() - began:.1f} s"
+        _sessions.append(Event(f"{name} ended after {lasted}.", is_routine=True))
+
+    return serve
 
 
 def prepare(parent: int) -> None:

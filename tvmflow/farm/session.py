@@ -18,6 +18,7 @@ from .tracker import Offer, ServerInfo
 
 #: One of those that tvmflow's plug-in registers.
 _PLUGIN_FUNCTION = "tvmflow.opencl.describe"
+_EVERY_SERVERS_FUNCTION = "tvm.rpc.server.workpath"
 #: What can be said from here; a connection that broke has no status.
 _ENDED = (
     "the server's process ended during the trial: the kernel or the driver crashed it, or the "
@@ -58,7 +59,8 @@ class RemoteSession(Session):
     def answers(self) -> bool:
         """Tell whether the server's process of this session still runs."""
         try:
-            about_of(self.remote)
+            # A function of every server, also of stock ones: that it is missing is no answer.
+            self.remote.get_function(_EVERY_SERVERS_FUNCTION)("")
         except Exception:  # noqa: BLE001 (a broken connection fails in every way)
             return False
         return True

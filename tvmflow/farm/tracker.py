@@ -42,6 +42,8 @@ _ANSWER_S = 5.0
 _START = "Start one (tvmflow farm tracker), or correct the address and the firewall."
 #: So much of an entry that is not understood is shown.
 _SHOWN = 200
+#: Characters of a key; names of devices are shorter.
+KEY_LIMIT = 64
 #: What :mod:`.server` publishes, as far as it is used here, and of which types it is.
 _PUBLISHED: Mapping[str, tuple[type, ...]] = {
     "tvmflow": (str,),
@@ -178,7 +180,10 @@ def read_summary(answer: object) -> Summary:
         try:
             key = _text(_of(dict, item).get("key"))
             if key.startswith(SERVER):
-                servers[read_address(item.get("addr"))] = key.removeprefix(SERVER)
+                served = key.removeprefix(SERVER)
+                if len(served) > KEY_LIMIT:
+                    raise MalformedError(f"the key has {len(served)} characters")
+                servers[read_address(item.get("addr"))] = served
             elif key.startswith(ABOUT):
                 about[read_address(item.get("addr"))] = _published(item.get("tvmflow"))
             elif key.startswith(TUNING):
@@ -352,15 +357,21 @@ def protocol() -> ModuleType:
 def check_key(key: str) -> str:
     """Return a key that TVM's protocol can carry.
 
-    Raises `FarmError` if it is empty, or has a space or a colon, which separate the protocol's
-    words.
+    Raises `FarmError` if it is empty, longer than `KEY_LIMIT` characters, cannot be printed, or has
+    a space or a colon, which separate the protocol's words.
     """
-    if not key or any(c.isspace() or c == ":" for c in key):
+    if not key or len(key) > KEY_LIMIT or not is_key(key):
         raise FarmError(
-            f"The key {key!r} cannot be used: a name without spaces and colons was expected.",
+            f"The key {_short(key)} cannot be used: a name of at most {KEY_LIMIT} printable "
+            "characters, without spaces and colons, was expected.",
             remedy="Name the kind of device, for example pixel8.",
         )
     return key
+
+
+def is_key(text: str) -> bool:
+    """Return whether every character of a text may be in a key."""
+    return text.isprintable() and not any(c.isspace() or c == ":" for c in text)
 
 
 def check_served(tracker: Tracker, key: str) -> list[Server]:
