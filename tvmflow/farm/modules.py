@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import FarmError, TvmflowError
 from ..module.blocked_layout import to_blocked
 from ..module.module import Module, load
-from ..module.values import Outputs, as_array
+from ..module.values import Outputs, as_array, put
 from ..module.variants import tell_first
 from .connect import last_line
 from .network import Address
@@ -85,7 +85,9 @@ class _RemoteRunning:
             tensors = [tensor(number) for number in range(count + len(module.network_outputs))]
             self._inputs, self._outputs = tensors[:count], tensors[count:]
 
-    def run(self, values: Sequence[Any], *, on_device: bool) -> Outputs:
+    def run(
+        self, values: Sequence[Any], *, on_device: bool, into: Sequence[np.ndarray | None] = ()
+    ) -> Outputs:
         """Run the network once; the outputs are always brought here."""
         arrays = [
             as_array(info, to_blocked(info, value))
@@ -96,7 +98,9 @@ class _RemoteRunning:
                 tensor.copyfrom(array)
             self._run()
             names = [info.name for info in self._module.network_outputs]
-            return Outputs(names, [tensor.numpy() for tensor in self._outputs])
+            arrays = [tensor.numpy() for tensor in self._outputs]
+        given = into or (None,) * len(arrays)
+        return Outputs(names, map(put, names, arrays, given))
 
     def profile(self, values: Sequence[Any], runs: int) -> list[KernelTime]:
         """Kernels of other machines are not measured."""

@@ -30,14 +30,22 @@ from .html import module_html
 from .run_time_sizes import RunTimeSizes
 from .standalone.programs import SUFFIX as PROGRAMS_SUFFIX
 from .standalone.read import is_standalone
-from .values import Outputs, order_inputs
+from .values import Outputs, order_inputs, order_outputs, plain, put
 from .variants import Interface, find, run_any
 
 if TYPE_CHECKING:
+    import numpy as np
     from typing_extensions import Self
 
     from .kernel_time import KernelTime
     from .session import Session
+
+
+#: Attributes of modules that this package's other parts read, and its users need not see.
+_INTERNAL = frozenset({
+    "artifact", "from_temporary", "network_outputs", "prepare", "programs_path", "read_functions",
+    "run_network", "weights_path",
+})  # fmt: skip
 
 
 class Running(Protocol):
@@ -45,8 +53,13 @@ class Running(Protocol):
 
     upload_ms: float | None  #: How long bringing the weights to the device took, where it is known.
 
-    def run(self, values: Sequence[object], *, on_device: bool) -> Outputs:
-        """Run the network once; ``on_device`` leaves the outputs there."""
+    def run(
+        self, values: Sequence[object], *, on_device: bool, into: Sequence[np.ndarray | None] = ()
+    ) -> Outputs:
+        """Run the network once; ``on_device`` leaves the outputs there.
+
+        ``into`` has an array for each output that gets it, or ``None``.
+        """
         ...
 
     def profile(self, values: Sequence[object], runs: int) -> list[KernelTime]:
@@ -164,33 +177,39 @@ class Module(ABC):
             self._opened()
         return self
 
-    def __call__(self, /, *inputs: object, **named: object) -> Outputs:
+    def __call__(self, /, *inputs: object, output: object = None, **named: object) -> Outputs:
         """Run the network on host or device data and return NumPy arrays.
 
         Parameters
         ----------
         inputs, named
-            NumPy arrays or DLPack tensors, in the network's order or by name.  A
+            NumPy arrays, DLPack tensors or lists, in the network's order or by name.  A
             single mapping is taken as names and values (for names that are no
             Python identifiers).
+        output
+            What comes back, as for `run`; or an input, if the network has one of this name.
 
         Raises
         ------
         InputError
-            If an input is missing or has the wrong name, shape or dtype.
+            If an input, or an array for a result, is missing or has the wrong name, shape or dtype.
         DeviceError
             If there is no device, or it refuses; `KernelBuildError` if a kernel
             does not build.
         """
+        if output is None:
+            output = "numpy"
+        elif any(info.name == "output" for info in self.inputs):
+            named["output"], output = output, "numpy"
         if len(inputs) == 1 and not named and isinstance(inputs[0], Mapping):
-            return self.run(inputs[0])
-        return self.run(order_inputs(self.inputs, inputs, named))
+            return self.run(inputs[0], output=output)
+        return self.run(order_inputs(self.inputs, inputs, named), output=output)
 
     def run(
         self,
         inputs: Mapping[str, object] | Sequence[object],
         *,
-        output: str = "numpy",
+        output: object = "numpy",
         pad_batch: bool = False,
     ) -> Outputs:
         """Run the network; like a call, with the choice of what comes back.
@@ -205,16 +224,23 @@ class Module(ABC):
         output
             ``"numpy"`` for arrays, ``"dlpack"`` for tensors on the device, not
             copied, that any library takes with ``from_dlpack``.  Those whose size is known only at
-            run time have all of their bound then, and ``NAME.count`` beside them.
+            run time have all of their bound then, and ``NAME.count`` next to them.  Or arrays that
+            results are written into, which saves their allocation in each call: by name (of some
+            outputs or all), in order, or the one of a single output.  They have the shape and dtype
+            that `outputs` states.
         pad_batch
             Whether a batch that is none of the compiled ones may be padded to the next larger one.
 
         An `InputError` says that a size exceeds the bound that was given for it.
         """
+        if not isinstance(output, str):
+            arrays = order_outputs(self.outputs, output)
+            given = {info.name: a for info, a in zip(self.outputs, arrays, strict=True)}
+            return self._sizes.cut(self.run_network(inputs, pad_batch=pad_batch, into=given))
         if output not in ("numpy", "dlpack"):
             raise InputError(
                 f"Outputs can be 'numpy' or 'dlpack', not {output!r}.",
-                remedy="Choose one of them.",
+                remedy="Choose one of them, or give arrays that results are written into.",
             )
         results = self.run_network(inputs, on_device=output == "dlpack", pad_batch=pad_batch)
         return self._sizes.cut(results) if output == "numpy" else results
@@ -225,18 +251,31 @@ class Module(ABC):
         *,
         on_device: bool = False,
         pad_batch: bool = False,
+        into: Mapping[str, np.ndarray | None] | None = None,
     ) -> Outputs:
-        """Run the network and return all of its outputs, none of them cut."""
+        """Run the network and return all of its outputs, none of them cut.
+
+        ``into`` has arrays that results are written into, by name.
+        """
         values, shapes = self._in_order(inputs), self._shapes
 
         def run_shape(number: int, given: Sequence[object]) -> Outputs:
             return self._opened(number).run(given, on_device=on_device)
 
         with self._lock:
-            if len(shapes) == 1:
+            if len(shapes) > 1:
+                batch = self.metadata.get("batch")
+                found = run_any(
+                    shapes, values, batch, run_shape, on_device=on_device, pad=pad_batch
+                )
+            elif into is None:
                 return run_shape(0, values)
-            batch = self.metadata.get("batch")
-            return run_any(shapes, values, batch, run_shape, on_device=on_device, pad=pad_batch)
+            else:
+                wanted = [into.get(info.name) for info in self.network_outputs]
+                return self._opened().run(values, on_device=on_device, into=wanted)
+        if into is None:
+            return found
+        return Outputs(found.names, [put(n, a, into.get(n)) for n, a in found.items()])
 
     def profile(
         self, inputs: Mapping[str, object] | Sequence[object], runs: int = 10
@@ -302,6 +341,11 @@ class Module(ABC):
         about = f"{self.metadata['name']} ({self.target})"
         return f"<tvmflow.Module {about}: {inputs} -> {outputs}{more}>"
 
+    def __dir__(self) -> list[str]:
+        """Names for users: neither private ones nor those that only other packages need."""
+        names = super().__dir__()
+        return [n for n in names if n not in _INTERNAL and (n[0] != "_" or n[:2] == "__")]
+
     def _repr_html_(self) -> str:
         """Inputs, outputs, target and the picture of the memory plan, for notebooks."""
         return module_html(self)
@@ -316,7 +360,8 @@ class Module(ABC):
 
     def _in_order(self, inputs: Mapping[str, object] | Sequence[object]) -> list[object]:
         args, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
-        return order_inputs(self.inputs, args, named)
+        values = order_inputs(self.inputs, args, named)
+        return list(map(plain, self.inputs, values))
 
     def _require_file(self, attempt: str) -> None:
         if not self.path.exists():

@@ -27,9 +27,11 @@ from .values import (
     Outputs,
     as_array,
     check_input,
+    check_output,
     from_dlpack,
     is_shareable,
     is_tensor,
+    put,
     writable_alias,
 )
 from .weights import ALIGN_BYTES, dtype_from_name, release_pages
@@ -105,8 +107,13 @@ class Session:
         """Turn errors of TVM and the plug-in into ours."""
         return translated(attempt, self.target)
 
-    def run(self, values: Sequence[object], *, on_device: bool) -> Outputs:
-        """Run the network once; ``on_device`` returns the device's tensors and not copies."""
+    def run(
+        self, values: Sequence[object], *, on_device: bool, into: Sequence[np.ndarray | None] = ()
+    ) -> Outputs:
+        """Run the network once; ``on_device`` returns the device's tensors and not copies.
+
+        ``into`` has an array for each output, or ``None``: results are copied there.
+        """
         arguments = self.bring(values, reuse=not on_device)
         try:
             results = self.entry(*arguments, *self.weights)
@@ -115,9 +122,10 @@ class Session:
             if on_device:
                 self.device.sync()
                 return Outputs(self._names, results)
-            arrays = [self._to_host(result) for result in results]
-            outputs = zip(self.artifact.outputs, arrays, strict=True)
-            return Outputs(self._names, [from_image(info, array) for info, array in outputs])
+            infos = self.artifact.outputs
+            given = into or (None,) * len(infos)
+            arrays = map(self._to_host, infos, results, given)
+            return Outputs(self._names, arrays)
         except Exception as error:
             # As `translated`, without a context manager in every run.
             if (ours := translate(error, f"Running {self.artifact.path}", self.target)) is not None:
@@ -231,10 +239,21 @@ class Session:
         release_pages(array)
         return tensor
 
-    def _to_host(self, tensor: tvm_ffi.Tensor) -> np.ndarray:
-        # A copy also on the host: the result may be a constant or an input of the network.
-        array: np.ndarray = np.from_dlpack(tensor).copy() if self.on_host else tensor.numpy()
-        return array
+    def _to_host(
+        self, info: TensorInfo, tensor: tvm_ffi.Tensor, into: np.ndarray | None
+    ) -> np.ndarray:
+        """Copy a result, into a given array or a new one."""
+        array: np.ndarray
+        if self.on_host:
+            # A copy also on the host: the result may be a constant or an input of the network.
+            array = np.from_dlpack(tensor)
+            return array.copy() if into is None else put(info.name, array, into)
+        if into is not None and info.layout is None and into.flags.c_contiguous:
+            check_output(info.name, into, tuple(tensor.shape), str(tensor.dtype))
+            if into.dtype.name != "bfloat16":  # DLPack does not take NumPy's.
+                tensor.copyto(tvm_ffi.from_dlpack(into))
+                return into
+        return put(info.name, from_image(info, tensor.numpy()), into)
 
 
 def find_device(target: str, index: int, attempt: str) -> tvm.runtime.Device:

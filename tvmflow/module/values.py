@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..ir.tensors import TensorInfo, TensorType
-from .weights import ALIGN_BYTES
+from .weights import ALIGN_BYTES, dtype_from_name
 
 if TYPE_CHECKING:
     import tvm_ffi
@@ -107,6 +107,85 @@ def order_inputs(
     return values + [named[info.name] for info in expected[len(args) :]]
 
 
+def order_outputs(expected: Sequence[TensorInfo], given: object) -> list[np.ndarray | None]:
+    """Return the arrays that results are written into, in the network's order.
+
+    Parameters
+    ----------
+    expected
+        The network's outputs.
+    given
+        Arrays by name, of which some may be missing; all of them in order; or, of a network with
+        one output, its array.  A tensor of another library is taken if NumPy can share its memory.
+
+    An `InputError` says that a name is unknown, the number is another, or a value is no array that
+    can be written.
+    """
+    if isinstance(given, Mapping):
+        names = [info.name for info in expected]
+        if unknown := [name for name in given if name not in names]:
+            near = get_close_matches(str(unknown[0]), names, 1)
+            raise InputError(
+                f"There is no output {unknown[0]!r}; the network's outputs are {_list(expected)}.",
+                remedy=f"Did you mean {near[0]!r}?" if near else "Name one of these.",
+            )
+        values = [given.get(name) for name in names]
+    else:
+        values = [*given] if isinstance(given, list | tuple) else [given]
+        if len(values) != len(expected):
+            raise InputError(
+                f"{len(values)} arrays were given for results, but the network has "
+                f"{len(expected)} outputs: {_list(expected)}.",
+                remedy="Give the arrays by name.",
+            )
+    return [
+        None if value is None else _writable(info.name, value)
+        for info, value in zip(expected, values, strict=True)
+    ]
+
+
+def _writable(name: str, value: Any) -> np.ndarray:
+    """Return an array of the same memory as a value that results are written into."""
+    array = value
+    if is_tensor(value):
+        try:
+            array = np.asarray(value) if hasattr(value, "__array__") else np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise InputError(
+                f"The output {name!r} cannot be written into the given tensor: {error}.",
+                remedy="Give a tensor in the memory of the host, or a NumPy array.",
+            ) from error
+    if not isinstance(array, np.ndarray) or not array.flags.writeable:
+        kind = "a read-only array" if isinstance(array, np.ndarray) else f"a {type(value).__name__}"
+        raise InputError(
+            f"The output {name!r} should be written into {kind}.",
+            remedy="Give a NumPy array that may be written.",
+        )
+    return array
+
+
+def put(name: str, array: np.ndarray, into: np.ndarray | None) -> np.ndarray:
+    """Copy a result into the array that was given for it, if one was, and return where it is.
+
+    An `InputError` says that it is of another shape or dtype.
+    """
+    if into is None or into is array:
+        return array
+    check_output(name, into, array.shape, array.dtype.name)
+    np.copyto(into, array)
+    return into
+
+
+def check_output(name: str, into: np.ndarray, shape: tuple[int, ...], dtype: str) -> None:
+    """Refuse (`InputError`) an array for results of another shape or dtype than the output has."""
+    if into.shape != shape or into.dtype.name != dtype:
+        raise InputError(
+            f"The array for the output {name!r} has shape {list(into.shape)} and dtype "
+            f"{into.dtype.name}, but the output has {list(shape)} and {dtype}.",
+            remedy=f"np.empty({shape}, {dtype!r}) makes one.",
+        )
+
+
 def check_input(info: TensorInfo, shape: tuple[int, ...], dtype: str) -> None:
     """Refuse (`InputError`) another shape or dtype than the network takes."""
     if tuple(shape) != info.shape:
@@ -160,6 +239,25 @@ def as_array(info: TensorInfo, value: object) -> np.ndarray:
     return array
 
 
+def plain(info: TensorInfo, value: object) -> object:
+    """Return a value for an input in the form that modules take: an array or a tensor.
+
+    Lists and numbers become arrays of the input's dtype if it can hold them (`InputError`);
+    PyTorch's tensors that record gradients are detached: results have none.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, list | tuple | bool | int | float):
+        array = any_array(info.name, value)
+        wanted = dtype_from_name(info.dtype)
+        fits = np.can_cast(array.dtype, wanted, "same_kind")
+        if array.dtype.kind in "iu" and wanted.kind in "iu" and array.size:
+            bounds = np.iinfo(wanted)
+            fits = bounds.min <= int(array.min()) and int(array.max()) <= bounds.max
+        return array.astype(wanted) if fits else array
+    return value.detach() if getattr(value, "requires_grad", False) else value  # type: ignore[attr-defined]
+
+
 def any_array(name: str, value: object) -> np.ndarray:
     """Return a host value as an array of the native byte order; `InputError` if it is none."""
     try:
@@ -191,7 +289,7 @@ def from_dlpack(name: str, value: Any) -> tvm_ffi.Tensor:
             return tvm_ffi.from_dlpack(copy, require_contiguous=True)
         raise InputError(
             f"The input {name!r} cannot be shared through DLPack: {error}.",
-            remedy="Give a tensor that needs no gradient, or a NumPy array.",
+            remedy="Give another tensor, or a NumPy array.",
         ) from error
 
 

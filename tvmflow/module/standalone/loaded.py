@@ -30,7 +30,7 @@ from ..artifact import SIDECAR_SUFFIX, tensor_infos, unreadable
 from ..blocked_layout import to_blocked
 from ..kernel_time import KernelTime, kernel_times
 from ..module import Module, Running
-from ..values import Outputs, as_array
+from ..values import Outputs, as_array, check_output, put
 from ..weights import dtype_from_name
 from . import programs
 from .binding import (
@@ -211,8 +211,10 @@ class Instance:
         other._inputs, other._outputs = _interfaces(self._plan, number)
         return other
 
-    def run(self, values: Sequence[object], *, on_device: bool) -> Outputs:
-        """Run the network once."""
+    def run(
+        self, values: Sequence[object], *, on_device: bool, into: Sequence[np.ndarray | None] = ()
+    ) -> Outputs:
+        """Run the network once; ``into`` has an array for each output, or ``None``."""
         if on_device:
             raise InputError(
                 f"Running {self._path} with DLPack outputs is not possible: a standalone "
@@ -221,7 +223,8 @@ class Instance:
             )
         self._set_inputs(values)
         self._call("run")
-        arrays = [self._output(index, info) for index, info in enumerate(self._outputs)]
+        given = into or (None,) * len(self._outputs)
+        arrays = map(self._output, range(len(given)), self._outputs, given)
         return Outputs([info.name for info in self._outputs], arrays)
 
     def profile(self, values: Sequence[object], runs: int) -> list[KernelTime]:
@@ -293,10 +296,14 @@ class Instance:
             array = np.ascontiguousarray(as_array(info, to_blocked(info, _on_host(info, value))))
             self._call("set_input", index, *_memory(array))
 
-    def _output(self, index: int, info: TensorInfo) -> np.ndarray:
-        array = np.empty(info.shape, dtype_from_name(info.dtype))
+    def _output(self, index: int, info: TensorInfo, into: np.ndarray | None) -> np.ndarray:
+        array = into
+        if into is not None:
+            check_output(info.name, into, info.shape, info.dtype)
+        if array is None or not array.flags.c_contiguous:
+            array = np.empty(info.shape, dtype_from_name(info.dtype))
         self._call("get_output", index, *_memory(array))
-        return array
+        return put(info.name, array, into)
 
     def _profile_once(self) -> list[JsonObject]:
         kernels, count = ctypes.POINTER(MeasuredKernel)(), ctypes.c_uint32()
