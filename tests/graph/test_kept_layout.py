@@ -22,9 +22,9 @@ def ints(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-def between(channels, middle, height=9, width=11):
+def between(channels, middle, height=9, width=11, batch=1):
     """Convolution to ``channels``, what ``middle`` adds, convolution."""
-    g = Graph(1, 3, height, width)
+    g = Graph(batch, 3, height, width)
     x = middle(g, g.relu(g.conv("x", channels, 3)))
     return g.model(g.conv(x, 5, 3), opset=20)
 
@@ -104,6 +104,8 @@ RESIZES = {
     "linear_corners": resize("linear", "align_corners", (2, 3)),
     "linear_down": resize("linear", "pytorch_half_pixel", (0.6, 0.5)),
     "linear_antialiased": resize("linear", "half_pixel", (0.5, 0.5), antialias=1),
+    "linear_to_one": resize("linear", "pytorch_half_pixel", (0.13, 0.3)),
+    "linear_symmetric": resize("linear", "half_pixel_symmetric", (1.3, 0.7)),
     "cubic": resize("cubic", "half_pixel", (2, 2)),
     "cubic_down": resize("cubic", "asymmetric", (0.6, 1.5), 18),
     "crop": (7, crop_and_resize),
@@ -245,11 +247,16 @@ CASES = {
 }
 
 
+#: Their constants have the shape of one sample.
+ONE_SAMPLE = {"resize-crop", "move-shuffle_18", "move-shuffle_32", "move-repeat_by_expand"}
+
+
 @pytest.mark.parametrize(
     ("case", "target", "device", "storage"), in_turn(CASES, WAYS, ("llvm", "texture"))
 )
 def test_the_layout_is_kept(case, target, device, storage):
-    kernels = run(between(*CASES[case]), target, device, storage)
+    batch = 1 if case in ONE_SAMPLE else 2
+    kernels = run(between(*CASES[case], batch=batch), target, device, storage)
     functions = [kernel["function"] for kernel in kernels]
     assert sum("unpack" in f for f in functions) == 1
     # The input's channels are packed where they are not read in their plain layout.

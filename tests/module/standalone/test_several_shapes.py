@@ -13,6 +13,9 @@ import open_networks
 import pytest
 from drivers import for_programs, run_program
 from mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, java_classes
+from onnx import helper
+from open_networks import with_open_extents
+from operators import build
 
 import tvmflow
 from tvmflow.errors import InputError, TvmflowError
@@ -200,6 +203,51 @@ def test_c(library, first_scores, tmp_path):
     assert lines[10].startswith("1 There is no shape 4: the network has 4")
     assert lines[11].startswith("8 Choosing a shape: a run was started and not waited for")
     assert lines[12] == "8"
+
+
+TWO_INPUTS = r"""
+#include <stdio.h>
+#include "tvmflow.h"
+
+static float x[2] = {1, 2}, z[3] = {3, 4, 5}, sum;
+
+int main(void) {
+  const int64_t two = 2, three = 3;
+  tvmflow_model* m;
+  tvmflow_tensor a, b;
+  if (tvmflow_create(NULL, &m) || tvmflow_set_shape(m, 1, &three, 1) ||
+      tvmflow_set_shape(m, 0, &two, 1) || tvmflow_input(m, 0, &a) || tvmflow_input(m, 1, &b) ||
+      tvmflow_set_input(m, 0, TVMFLOW_FLOAT32, x, sizeof(x)) ||
+      tvmflow_set_input(m, 1, TVMFLOW_FLOAT32, z, sizeof(z)) || tvmflow_run(m) ||
+      tvmflow_get_output(m, 0, TVMFLOW_FLOAT32, &sum, sizeof(sum)))
+    return puts(tvmflow_message(m)), 1;
+  printf("%d %d %g\n", (int)a.shape[0], (int)b.shape[0], (double)sum);
+  if (tvmflow_choose_shape(m, 0) || tvmflow_warm_up(m) ||
+      tvmflow_get_output(m, 0, TVMFLOW_FLOAT32, &sum, sizeof(sum)))
+    return puts(tvmflow_message(m)), 1;
+  printf("%g\n", (double)sum);
+  tvmflow_destroy(m);
+  return 0;
+}
+"""
+
+
+def test_a_shape_that_is_set_keeps_those_of_other_inputs(tmp_path):
+    """Inputs of a shape before are not given any more: warming up runs with zeros."""
+    sums = [helper.make_node("ReduceSum", [name], [f"s{name}"], keepdims=0) for name in "xz"]
+    nodes = [*sums, helper.make_node("Add", ["sx", "sz"], ["y"])]
+    network = with_open_extents(build(nodes, {"x": (2,), "z": (3,)}, ["y"]), "N")
+    network.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "M"
+    library = tmp_path / "libsums.so"
+    sizes = {"x": ((1,), (2,), (1,), (2,)), "z": ((1,), (1,), (3,), (3,))}
+    several = {"shapes": {"x": ("?",), "z": ("?",)}, "at": sizes, "file_name": library.name}
+    with closing(tvmflow.compile(network, **STANDALONE, **several)) as module:
+        module.save(library)
+    (tmp_path / "main.c").write_text(TWO_INPUTS)
+    where = f"-Wl,-rpath,{library.parent}"
+    flags = (f"-I{BINDINGS}", where, "-o", tmp_path / "run")
+    run_program(*C_COMPILER, tmp_path / "main.c", library, *flags)
+    assert run_program(tmp_path / "run").splitlines() == ["2 3 15", "0"]
 
 
 @pytest.mark.onnxruntime
