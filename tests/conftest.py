@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ from browser import no_browser
 from cuda_host import missing as no_cuda_host
 from drivers import ONLY_PIP
 from oclgrind import Oclgrind
+
+from tvmflow.runtime import load
 
 if TYPE_CHECKING:
     from tvmflow.explain.profiling.record import Ceilings
@@ -126,6 +129,27 @@ def all_cores() -> Iterator[None]:
     cores = os.sched_getaffinity(0)
     yield
     os.sched_setaffinity(0, cores)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quiet_machine() -> Iterator[None]:
+    """Do not look at other programs: tests, of which several run, see what a quiet machine has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tvmflow.runtime.load.cpu_times", lambda: None)
+        yield
+
+
+@pytest.fixture
+def busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have other programs take half of the processors."""
+    ticks = count(1)
+
+    def half() -> load.CpuTimes:
+        now = float(next(ticks))
+        return load.CpuTimes(busy=now, total=2 * now, own=0.0)
+
+    monkeypatch.setattr(load, "cpu_times", half)
+    monkeypatch.setattr(load, "_LEAST_S", 0.0)
 
 
 @cache

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .compiler.pipeline import compile
     from .explain import analysis, lab
     from .explain.profiling.measure import profile
+    from .module.bench import bench
     from .module.module import Module, load
     from .tuning.tune import tune
     from .verify.compare import verify
@@ -43,6 +44,7 @@ except EnvironmentMismatchError as error:
 
 #: Public names and the modules that define, or are, them; imported on first use.
 _LAZY = {
+    "bench": ".module.bench",
     "compile": ".compiler.pipeline",
     "load": ".module.module",
     "Module": ".module.module",
@@ -89,8 +91,8 @@ class _Moved:
 sys.meta_path.insert(0, _Moved())
 
 __all__ = [
-    "Module", "TvmflowError", "__version__", "analysis", "compile", "lab", "load", "profile",
-    "tune", "verify",
+    "Module", "TvmflowError", "__version__", "analysis", "bench", "compile", "lab", "load",
+    "profile", "tune", "verify",
 ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from tiny_model import tiny_model
 
+import tvmflow
 from tvmflow.verify.tolerance import assert_close
 
 SHAPE = ("--shape", "x/in=1,3,8,8")
@@ -198,6 +199,45 @@ def test_bench(cli, compiled):
     described = cli("bench", compiled, "--seconds", "0.05", "--kernels", "--json").json
     assert described["runs"] >= 1
     assert all(kernel["median_us"] > 0 for kernel in described["kernels"])
+
+
+FORMS = [
+    ("llvm", "tvm", "cpu"),
+    ("llvm", "standalone", "cpu"),
+    pytest.param("opencl", "tvm", "opencl", marks=pytest.mark.opencl),
+]
+
+
+@pytest.mark.parametrize(("target", "form", "backend"), FORMS)
+def test_bench_names_what_it_measured_on(cli, model, monkeypatch, target, form, backend):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    options = ("--target", target, "--device", "cpu", "--format", form, "-o", "net.so")
+    assert cli("compile", model, *SHAPE, *options).status == 0
+    found = cli("bench", "net.so", "--runs", "1", "--json").json
+    assert (found["target"], found["format"], found["backend"]) == (target, form, backend)
+    assert found["versions"]["tvmflow"] == tvmflow.__version__
+    assert found["device"]
+    assert (found["threads"] is None) == (backend == "opencl")
+    assert bool(found["driver"]) == (backend == "opencl")
+    assert found["others_share"] is None
+    shown = cli("bench", "net.so", "--runs", "1").stdout
+    for words in (
+        found["device"],
+        f"{target} ({form})",
+        backend,
+        f"TVM {found['versions']['TVM']}",
+    ):
+        assert words in shown
+    with tvmflow.load("net.so") as module:
+        said = repr(tvmflow.bench(module, runs=1))
+        assert found["device"] in said
+        assert ("thread" in said.rpartition("(")[2]) == (backend == "cpu")
+
+
+def test_bench_says_that_other_programs_disturbed_it(cli, compiled, busy_machine):
+    result = cli("bench", compiled, "--runs", "1")
+    assert "Other programs took 50% of the processors meanwhile (more than 10%)" in result.stderr
+    assert cli("bench", compiled, "--runs", "1", "--json").json["others_share"] == 0.5
 
 
 def test_models(cli, tmp_path):

@@ -244,3 +244,38 @@ def test_no_opencl_device(tmp_path, model):
     assert done.returncode == 0
     assert "llvm:0" in done.stdout
     assert "No OpenCL device" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        (("compile", "none.onnx"), "ModelError", "none.onnx"),
+        (("compile", "none.onnx", "--dtype", "fp64"), "TargetError", "fp64"),
+        (("bench", "x.so", "--runs", "0"), "UsageError", "--runs"),
+        (("bench", "x.so", "--seconds", "inf"), "UsageError", "--seconds has to end"),
+        (("bench", "x.so", "--no-such"), "UsageError", "--no-such"),
+        (("no-such",), "UsageError", "no-such"),
+        (("compile",), "UsageError", "MODEL.onnx"),
+    ],
+)
+def test_with_json_errors_are_json(cli, arguments, kind, words):
+    result = cli(*arguments, "--json")
+    assert result.status == 2
+    error = result.json["error"]
+    assert (error["type"], result.json["status"]) == (kind, 2)
+    assert words in error["message"] + str(error["remedy"])
+    assert set(error) == {"type", "message", "remedy", "details"}
+    # For people, as without.
+    assert words in result.stderr
+    assert cli(*arguments).stdout == ""
+
+
+def test_with_json_an_error_of_tvmflow_is_json(cli, monkeypatch):
+    def fail(*_arguments, **_options):
+        raise RuntimeError("a surprise")
+
+    monkeypatch.setattr("tvmflow.runtime.devices.list_devices", fail)
+    result = cli("devices", "--json")
+    assert result.status == 1
+    assert result.json["error"]["type"] == "InternalError"
+    assert "a surprise" in result.json["error"]["message"]

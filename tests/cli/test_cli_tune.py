@@ -154,7 +154,7 @@ def test_algorithm_and_storage_are_settled_and_compiled(cli, tmp_path):
 
 
 @pytest.mark.opencl
-def test_a_slower_network_is_said_to_be_slower(cli, tmp_path, monkeypatch):
+def test_a_slower_network_and_a_busy_machine_are_told(cli, tmp_path, monkeypatch, busy_machine):
     graph = Graph(1, 8, 6, 6)
     onnx.save(graph.model(graph.conv("x", 8)), "one.onnx")
     slower = session.Comparison(before_ms=10.0, after_ms=11.0, is_slower=True)
@@ -163,6 +163,9 @@ def test_a_slower_network_is_said_to_be_slower(cli, tmp_path, monkeypatch):
     said = cli("tune", "one.onnx", "--journal", journal, *OPTIONS, *BUFFER, "--trials", "1")
     assert "The network is slower with the knobs that were found" in said.stderr
     assert "Compile it without" in said.stderr
+    assert "Other programs took 50% of the processors meanwhile" in said.stderr
+    assert "Network before 10.0 ms, after 11.0 ms" in said.stderr
+    assert "times as fast" not in said.stderr
 
 
 def test_a_person_sees_what_each_device_did(monkeypatch):

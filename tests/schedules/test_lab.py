@@ -17,6 +17,7 @@ from tvmflow.devices.target import resolve
 from tvmflow.errors import DeviceError, InputError, VerificationError
 from tvmflow.explain import lab as running
 from tvmflow.explain.lab import found_and_removed, run_lab
+from tvmflow.explain.lab_page import page_text
 from tvmflow.explain.profiling import ceilings
 from tvmflow.explain.profiling.record import Ceilings
 from tvmflow.schedules.lab import LABS, check_size, convolution, quantized, scheduled, with_blocks
@@ -80,6 +81,14 @@ def test_peaks_are_those_of_the_device(monkeypatch, name, gflops):
     result = run_lab(name, size=96, steps=["naive", "packed"], seconds=1e-3)
     for step in result.steps:
         assert step.of_peak == min(1.0, max(step.gflops / gflops, step.gbps / 10.0))
+
+
+def test_a_busy_machine_is_compared_with_nothing(caplog, busy_machine):
+    result = run_lab("relu", size=7, steps=["naive"], seconds=1e-3)
+    assert result.others_share == 0.5
+    assert (result.steps[0].of_numpy, result.steps[0].of_peak) == (None, None)
+    assert "Comparisons with NumPy and with the ceilings are left out" in caplog.text
+    assert "of NumPy" in page_text(result)
 
 
 def test_without_ceilings_there_is_no_part_of_a_peak(monkeypatch):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from . import (
     bench,
@@ -22,6 +25,7 @@ from . import (
     tune,
 )
 from .options import with_common_options
+from .output import print_json_error, state
 
 _EXAMPLES = """
 [bold]From a network to a checked module[/bold]
@@ -37,8 +41,40 @@ _EXAMPLES = """
   130  stopped with Ctrl-C; nothing is left behind
 """
 
+
+class Program(TyperGroup):
+    """The program, which gives errors of the command line as JSON where ``--json`` is on it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the program's own options, and remember what was asked for."""
+        ctx.meta["json"] = "--json" in args
+        with _usage_errors(ctx):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        with _usage_errors(ctx):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _usage_errors(ctx: Any) -> Iterator[None]:
+    """Print an error of typer's as JSON, before typer prints it for people."""
+    try:
+        yield
+    except Exception as error:
+        # A class of click, which newer releases of typer have of their own.
+        if ctx.meta["json"] and hasattr(error, "format_message"):
+            state.json = True
+            status = int(getattr(error, "exit_code", 2))
+            print_json_error("UsageError", str(error.format_message()), None, None, status)
+            state.reset()
+        raise
+
+
 app = typer.Typer(
     name="tvmflow",
+    cls=Program,
     epilog=_EXAMPLES,
     no_args_is_help=True,
     rich_markup_mode="rich",

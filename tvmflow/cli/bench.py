@@ -18,6 +18,7 @@ from .output import (
     err_console,
     note_file,
     out_console,
+    print_disturbance,
     print_facts,
     print_json,
     print_launches,
@@ -167,6 +168,7 @@ def bench_module(
         told = {} if predicted is None else {"communication": predicted.described()}
         if not print_json({"files": [*map(str, files)], **result.described(), **told}):
             _print_scaling(result)
+            print_disturbance(result.others_share)
             if predicted is not None:
                 _print_communication(predicted)
         return
@@ -178,8 +180,7 @@ def bench_module(
     if len(files) > 1:
         raise typer.BadParameter(f"{len(files)} modules are measured with --scaling only.")
     from .. import load
-    from ..module.bench import benchmark
-    from ..module.standalone.loaded import StandaloneModule
+    from ..module.bench import bench
     from .arrays import choose_inputs
     from .variants import chosen
 
@@ -193,21 +194,25 @@ def bench_module(
         is_watched = console.is_terminal and not state.quiet
         with console.status("measuring") if is_watched else nullcontext():
             before = _WARMUP if warmup is None else warmup
-            timing = benchmark(network, values, runs=runs, seconds=seconds, warmup=before)
+            timing = bench(network, values, runs=runs, seconds=seconds, warmup=before)
             times = network.profile(values, runs=min(timing.runs, 20)) if kernels else None
-        used = network.describe()["backend"] if isinstance(network, StandaloneModule) else None
     measured = asdict(timing)
     by_kernel = {} if times is None else {"kernels": times}
-    ran = {} if used is None else {"backend": used}
-    if print_json({"module": str(module), **ran, **measured, **by_kernel}):
+    if print_json({"module": str(module), **measured.pop("setting"), **measured, **by_kernel}):
         return
     title = f"{counted(timing.runs, 'run')} after {timing.warmup} that are not counted"
     names = {"load": "load", "first": "first call", "median": "median"}
     names |= {each: each for each in ("min", "p10", "p90", "p99", "max")}
     facts = [(name, ms_text(measured[f"{of}_ms"])) for of, name in names.items()]
     print_facts(
-        title, [*ran.items(), *facts, ("throughput", f"{_rate_text(timing.runs_per_s)} runs/s")]
+        title,
+        [
+            *timing.setting.facts(),
+            *facts,
+            ("throughput", f"{_rate_text(timing.runs_per_s)} runs/s"),
+        ],
     )
+    print_disturbance(timing.others_share)
     if times is not None:
         _print_kernels(times)
 

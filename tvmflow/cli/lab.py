@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import InputError
-from ..ir.units import bytes_text
+from ..ir.units import bytes_text, ratio_text
 from .output import err_console, out_console, print_json, print_table, state
 from .session import command
 from .text import ms_text, plain_text
@@ -142,7 +142,7 @@ def run_lab(
             f"{step.speedup:.1f} ×",
             f"{step.gflops:.1f}",
             f"{step.gbps:.1f}",
-            f"{100 * step.of_numpy:.0f} %",
+            ratio_text(step.of_numpy),
             "" if step.of_peak is None else f"{100 * step.of_peak:.0f} %",
         )
         for step in result.steps

@@ -526,8 +526,9 @@ def with_compile_flags(*names: str) -> Callable[[Callable[..., R]], Callable[...
 _OPTION = re.compile(r"`(\w+)(?:=([^`]+))?`")
 #: Those that commands have beside `CompileOptions`, and are not spelled like it there.
 _OPTIONS = frozenset({
-    "aar", "advertise", "backend", "bind", "devices", "dump_ir", "fresh_ceilings", "kernels", "ops",
-    "port", "search", "secret_file", "size", "steps", "suite", "tar", "threads",
+    "aar", "advertise", "backend", "batches", "bind", "busy", "devices", "dump_ir",
+    "fresh_ceilings", "kernels", "ops", "port", "search", "secret_file", "size", "steps", "suite",
+    "tar", "threads",
 })  # fmt: skip
 
 

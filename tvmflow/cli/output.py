@@ -48,6 +48,7 @@ class State:
     debug: bool = False
     json: bool = False
     signal: int | None = None
+    answered: bool = False  #: Whether a result was printed as JSON.
 
     def reset(self) -> None:
         """Forget what an earlier command of this process was told."""
@@ -166,15 +167,33 @@ def note_file(path: Path, about: str = "") -> None:
     note(("Wrote", "green"), " ", (str(path), "bold"), about)
 
 
+def print_disturbance(share: float | None) -> None:
+    """Say that other programs disturbed a measurement, if they took so much of the processors."""
+    from ..runtime.load import disturbance
+
+    if (sentence := disturbance(share)) is not None:
+        note((sentence, "yellow"))
+
+
 def print_json(value: object) -> bool:
     """Print a result as strict JSON if that is asked for, and tell whether it is."""
     if state.json:
         import json
 
+        state.answered = True
         text = json.dumps(_strict(value), indent=2, ensure_ascii=False, allow_nan=False)
         # Such characters occur in strings only, where JSON has the same escapes.
         typer.echo(escape_controls(text))
     return state.json
+
+
+def print_json_error(
+    kind: str, message: str, remedy: str | None, details: str | None, status: int
+) -> None:
+    """Print an error as JSON if that is asked for, unless a result was printed so before."""
+    if state.json and not state.answered:
+        about = {"type": kind, "message": message, "remedy": remedy, "details": details}
+        print_json({"error": about, "status": status})
 
 
 def _strict(value: object) -> object:

@@ -70,6 +70,9 @@ def profile_module(
     ] = None,
     fresh_ceilings: bool = False,
     no_findings: Annotated[bool, "Leave out the analysis of kernels, which takes time."] = False,
+    busy: Annotated[
+        bool, "Give findings although other programs take more than a tenth of the processors."
+    ] = False,
     inputs: Path | None = None,
     random_seed: int = 0,
     of_shape: list[str] | None = None,
@@ -93,6 +96,7 @@ def profile_module(
         "--runs": runs is not None,
         "--fresh-ceilings": fresh_ceilings,
         "--no-findings": no_findings,
+        "--busy": busy,
         "--inputs": inputs is not None,
         "--random-seed": random_seed != 0,
         "--shape": bool(of_shape),
@@ -134,6 +138,7 @@ def profile_module(
                 runs=runs or DEFAULT_RUNS,
                 fresh_ceilings=fresh_ceilings,
                 analyse=not no_findings,
+                busy=busy,
             )
         for path, stage in stages.items():
             if path == html:

@@ -19,7 +19,7 @@ import typer
 
 from ..errors import TvmflowError
 from .options import COMMON, with_common_options, with_flags
-from .output import err_console, leave_broken_pipe, state, waiting
+from .output import err_console, leave_broken_pipe, print_json_error, state, waiting
 
 R = TypeVar("R")
 
@@ -104,7 +104,9 @@ def _end(error: BaseException, log: IO[bytes] | None) -> NoReturn:
         raise error
     if isinstance(error, KeyboardInterrupt) or state.signal is not None:
         number = state.signal or signal.SIGINT
-        err_console().print(f"[yellow]Stopped by {signal.Signals(number).name}.[/yellow]")
+        name = signal.Signals(number).name
+        print_json_error("Stopped", f"Stopped by {name}.", None, None, 128 + number)
+        err_console().print(f"[yellow]Stopped by {name}.[/yellow]")
         raise typer.Exit(128 + number) from None
     if isinstance(error, BrokenPipeError):
         leave_broken_pipe()
@@ -116,22 +118,30 @@ def _end(error: BaseException, log: IO[bytes] | None) -> NoReturn:
             log.seek(0)
             sys.stderr.write(log.read().decode(errors="replace"))
     if isinstance(error, TvmflowError):
-        _print_labelled("Error", "red", with_flags(error.message))
-        if error.remedy:
-            _print_labelled("Remedy", "green", with_flags(error.remedy))
-        if error.details:
+        message = with_flags(error.message)
+        remedy, details = (text and with_flags(text) for text in (error.remedy, error.details))
+        print_json_error(type(error).__name__, message, remedy, details, error.exit_status)
+        _print_labelled("Error", "red", message)
+        if remedy:
+            _print_labelled("Remedy", "green", remedy)
+        if details:
             from rich.text import Text
 
-            err_console().print(Text(with_flags(error.details), style="dim"))
+            err_console().print(Text(details, style="dim"))
         raise typer.Exit(error.exit_status) from None
     lines = str(error).strip().splitlines() or [""]
     what = f"{type(error).__name__}: {lines[0][:300]}".rstrip(": ")
-    _print_labelled("Internal error", "red", what)
+    advice = None
     if isinstance(error, MemoryError):
-        _print_labelled("Remedy", "green", "The memory of this machine is too small.")
+        advice = "The memory of this machine is too small."
     elif not state.debug:
-        remedy = "This should not happen. Run the command again with --debug and report what it "
-        _print_labelled("Remedy", "green", f"{remedy}prints.")
+        advice = (
+            "This should not happen. Run the command again with --debug and report what it prints."
+        )
+    print_json_error("InternalError", what, advice, None, 1)
+    _print_labelled("Internal error", "red", what)
+    if advice:
+        _print_labelled("Remedy", "green", advice)
     raise typer.Exit(1) from None
 
 

@@ -145,6 +145,7 @@ def tune_model(
         return
     from ..farm.runner import Farm
     from ..module.files import check_writable
+    from ..runtime.load import is_disturbed
     from ..tuning.measure import Config
     from ..tuning.report import write_report
     from ..tuning.session import Network, Options, tune
@@ -183,8 +184,10 @@ def tune_model(
         note(("Device", "yellow" if each.aside else "green"), f" {_standing(each)}")
     if tuned.comparison is not None:
         before, after = tuned.comparison.before_ms, tuned.comparison.after_ms
-        ratio = f"{before / after:.2f} times as fast"
-        note(("Network", "green"), f" before {ms_text(before)}, after {ms_text(after)}: {ratio}")
+        # A warning has said why there is no ratio.
+        disturbed = is_disturbed(tuned.others_share)
+        ratio = "" if disturbed else f": {before / after:.2f} times as fast"
+        note(("Network", "green"), f" before {ms_text(before)}, after {ms_text(after)}{ratio}")
 
 
 def _tune_offline(model: Path, journal: Path, options: CompileOptions, seed: int) -> None:
@@ -309,6 +312,7 @@ def _describe(tuned: Tuned) -> JsonObject:
     return {
         "seconds": tuned.seconds,
         "trials": sum(p.trials for p in tuned.progress),
+        "others_share": tuned.others_share,
         # All of them without a value if there was no comparison.
         **{name: getattr(tuned.comparison, name, None) for name in compared},
         "settled": [

@@ -25,6 +25,7 @@ from ..ir.units import counted
 from ..module.session import find_device
 from ..runtime.devices import DeviceInfo, list_devices
 from ..runtime.json_types import JsonObject
+from ..runtime.load import Watch, disturbance, is_disturbed
 from ..runtime.plugin import translated
 from ..runtime.threads import use_threads
 from ..runtime.timing import Times, in_turn
@@ -61,8 +62,8 @@ class StepResult:
     gflops: float
     #: 10^9 bytes a second of arguments and result, each counted once.
     gbps: float
-    #: NumPy's time divided by this one's.
-    of_numpy: float
+    #: NumPy's time divided by this one's; ``None`` where other programs disturbed both.
+    of_numpy: float | None
     #: Part of what the lower of the device's ceilings allows at the lab's operations for a byte, at
     #: most 1; ``None`` where ceilings could not be measured.
     of_peak: float | None
@@ -96,6 +97,8 @@ class LabResult:
     numpy: str
     numpy_times: Times
     steps: tuple[StepResult, ...]
+    #: Part of the host's processors' time that other programs took meanwhile, 0 to 1.
+    others_share: float | None = None
 
     @property
     def of_batch(self) -> str:
@@ -273,7 +276,12 @@ def run_lab(
         names = [step.name for step in ready.steps]
         with translated(f"Running the lab {name}", target):
             calls = {**dict(zip(names, ready.calls, strict=True)), "": ready.numpy}
+            watch = Watch()
             times = in_turn(calls, seconds)
+            share = watch.others_share()
+    disturbed = is_disturbed(share)
+    if (said := disturbance(share)) is not None:
+        logger.warning("%s Comparisons with NumPy and with the ceilings are left out.", said)
     operations, moved = batch * lab.operations(ready.size), batch * lab.bytes(ready.size)
     most = max(operations / times[each].median_ms / 1e6 for each in names)
     peaks = _peaks(lab, target, info, most, fresh=fresh_ceilings)
@@ -283,7 +291,7 @@ def run_lab(
         took = times[step.name]
         gflops, gbps = (count / took.median_ms / 1e6 for count in (operations, moved))
         of_peak = None
-        if peaks is not None:
+        if peaks is not None and not disturbed:
             of_peak = roofline_share(
                 gflops / peak_gflops(lab.arithmetic, peaks), gbps / peak_gbps("copy", peaks)
             )
@@ -296,7 +304,7 @@ def run_lab(
                 speedup=times[names[0]].median_ms / took.median_ms,
                 gflops=gflops,
                 gbps=gbps,
-                of_numpy=times[""].median_ms / took.median_ms,
+                of_numpy=None if disturbed else times[""].median_ms / took.median_ms,
                 of_peak=of_peak,
                 error=error,
                 found=found,
@@ -318,6 +326,7 @@ def run_lab(
         numpy=numpy_name(),
         numpy_times=times[""],
         steps=tuple(results),
+        others_share=share,
     )
 
 

@@ -20,6 +20,7 @@ from tvm.tirx import IterVar
 
 from ..devices.target import TargetSpec, resolve
 from ..ir.expressions import nodes_in, substitute_vars, uses
+from ..ir.units import ratio_text
 from ..module.files import write_file
 from ..module.functions import tir_text
 from ..schedules.lab import lab_of, steps_of, with_blocks
@@ -170,7 +171,7 @@ def page_text(result: LabResult) -> str:
     rows = "".join(
         f'<tr><td><a href="#{escape(s.step)}">{escape(s.step)}</a></td>'
         f"<td>{s.times.median_ms:.3f}</td><td>{s.speedup:.1f}</td><td>{s.gflops:.1f}</td>"
-        f"<td>{s.gbps:.1f}</td><td>{100 * s.of_numpy:.0f} %</td><td>{s.error:.1e}</td></tr>"
+        f"<td>{s.gbps:.1f}</td><td>{ratio_text(s.of_numpy)}</td><td>{s.error:.1e}</td></tr>"
         for s in result.steps
     )
     heads = ["step", "median ms", "speed-up", "GFLOP/s", "GB/s", "of NumPy", "difference"]

@@ -17,3 +17,10 @@ def bytes_text(count: int) -> str:
 def counted(number: int, one: str, many: str = "") -> str:
     """Return a number with its noun: ``1 run``, ``2 runs``."""
     return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def ratio_text(ratio: float | None) -> str:
+    """Return a ratio in per cent, or as a factor where that has more digits than it is worth."""
+    if ratio is None:
+        return ""
+    return f"{100 * ratio:.0f} %" if ratio < 10 else f"{ratio:.0f} ×"

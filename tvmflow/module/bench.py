@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ..errors import InputError
+from ..ir.units import counted
+from ..runtime.load import Watch
 from ..runtime.timing import Spread, Times, elapsed_ms, repeat
 from .blocked_layout import all_to_blocked
 from .samples import Described, random_inputs
+
+if TYPE_CHECKING:
+    from .module import Module
+    from .setting import Setting
 
 #: Runs and time that are measured unless the caller says otherwise, whichever is reached first.
 DEFAULT_RUNS = 100
@@ -46,6 +54,69 @@ class Timing(Times):
     p99_ms: float
     runs_per_s: float  #: Throughput: calls one behind the other, in their mean time.
     warmup: int  #: How many calls before the measured ones were not measured.
+    #: Part of the processors' time that other programs took meanwhile, from 0 to 1, if it is known.
+    others_share: float | None
+
+
+@dataclass(frozen=True)
+class Benchmark(Timing):
+    """Times of a module's calls, and what they were measured on."""
+
+    setting: Setting
+
+    def __repr__(self) -> str:
+        where, threads = self.setting, self.setting.threads
+        on = f"{where.target}, {counted(threads, 'thread')}" if threads else where.target
+        return (
+            f"<Benchmark: {self.median_ms:.3g} ms a call, {self.p10_ms:.3g} to {self.p90_ms:.3g} "
+            f"in {counted(self.runs, 'run')}, on {where.device} ({on})>"
+        )
+
+
+def bench(
+    module: Module | str | os.PathLike[str],
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    runs: int | None = None,
+    seconds: float | None = None,
+    warmup: int = 5,
+    seed: int = 0,
+    device: int = 0,
+) -> Benchmark:
+    """Measure a module's calls.
+
+    Parameters
+    ----------
+    module
+        A module, or its file.  One that has run already has no first call any more: opening it
+        takes no time then, and its first call is as long as others.
+    inputs, runs, seconds, warmup, seed
+        As for `benchmark`.
+    device
+        Index of the device, for a module file.
+
+    Raises
+    ------
+    InputError
+        If an input or a number does not fit.
+    DeviceError
+        If there is no device for the module.
+    ArtifactError
+        If the module file cannot be read, or is for another machine.
+
+    Examples
+    --------
+    >>> tvmflow.bench("mobilenet_v2.so").median_ms
+    5.87
+    """
+    from .module import load
+    from .setting import setting_of
+
+    if isinstance(module, str | os.PathLike):
+        with closing(load(module, device=device)) as opened:
+            return bench(opened, inputs, runs=runs, seconds=seconds, warmup=warmup, seed=seed)
+    timing = benchmark(module, inputs, runs=runs, seconds=seconds, warmup=warmup, seed=seed)
+    return Benchmark(**vars(timing), setting=setting_of(module))
 
 
 def benchmark(
@@ -86,6 +157,7 @@ def benchmark(
     values = all_to_blocked(module.inputs, given)
     # Importing packages is not part of loading the module.
     module.prepare()
+    watch = Watch()
     load_ms = elapsed_ms(module.open)
     first_ms = elapsed_ms(lambda: module(values))
     for _ in range(warmup):
@@ -104,4 +176,5 @@ def benchmark(
         p99_ms=float(np.percentile(times, 99)),
         runs_per_s=1e3 / mean_ms,
         warmup=warmup,
+        others_share=watch.others_share(),
     )

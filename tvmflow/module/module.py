@@ -70,6 +70,9 @@ class Running(Protocol):
 class Module(ABC):
     """A compiled network in a module file.
 
+    `tvmflow.bench`, `tvmflow.verify` and `tvmflow.profile` take one: they measure it, and compare
+    its results with ONNX Runtime's.
+
     Nothing is loaded before the first call (or `open`), so that a module for
     another machine can be inspected and saved.  Calls from several threads are
     safe and run one after the other.

@@ -28,9 +28,13 @@ def share_threads(library: Path) -> None:
     then holds up every loop, tens of times longer than the loop takes.
     """
     use_threads()
+    tvm_ffi.get_global_func("tvmflow.share_threads")(str(library), thread_count())
+
+
+def thread_count() -> int:
+    """Return how many threads share the loops of modules for ``llvm``, once one was opened."""
     given = os.environ.get("TVM_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
-    count = int(given) if given.isdecimal() else 1
-    tvm_ffi.get_global_func("tvmflow.share_threads")(str(library), max(count, 1))
+    return max(int(given) if given.isdecimal() else 1, 1)
 
 
 def physical_cores() -> int:

@@ -23,6 +23,8 @@ from ..journal.records import Device, Event
 from ..module.link import check_linker
 from ..module.module import Module, load
 from ..module.samples import random_inputs
+from ..runtime.load import Watch as LoadWatch
+from ..runtime.load import disturbance
 from ..runtime.timing import elapsed_ms
 from .building import Builder
 from .measure import Config, LocalRunner, Runner, Standing
@@ -81,6 +83,9 @@ class Tuned:
     devices: Sequence[Standing] = ()
     #: Those that measured, with their drivers.
     measured_on: Sequence[Device] = ()
+    #: Part of the processors' time that other programs took meanwhile, 0 to 1, where it is known
+    #: and this machine measured.
+    others_share: float | None = None
 
     def __repr__(self) -> str:
         tasks, trials = len(self.progress), sum(p.trials for p in self.progress)
@@ -149,7 +154,7 @@ def tune(
     """
     options = options or Options()
     check_search(options.search)
-    began = time.monotonic()
+    began, load_watch = time.monotonic(), LoadWatch()
     requested = network.options
     host = Host.parse(requested.host) if requested.host else Host.native()
     if farm is not None:
@@ -214,7 +219,12 @@ def tune(
                 "device.",
                 journal,
             )
-    return found
+    if farm is not None:
+        return found
+    share = load_watch.others_share()
+    if (said := disturbance(share)) is not None:
+        logger.warning("%s The knobs that were found may not be the best.", said)
+    return replace(found, others_share=share)
 
 
 def compare_networks(

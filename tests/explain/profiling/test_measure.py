@@ -246,6 +246,21 @@ def test_calls_that_are_mostly_the_hosts_are_found(path, monkeypatch):
     assert tvmflow.profile(path, runs=1, analyse=False).findings == ()
 
 
+def test_on_a_busy_machine_findings_are_held_back(path, busy_machine):
+    found = tvmflow.profile(path, runs=1)
+    assert found.others_share == 0.5
+    assert found.findings == ()
+    assert not any(kernel.bound for kernel in found.kernels)
+    said = "Other programs took 50% of the processors meanwhile"
+    assert found.notes[0].startswith(said)
+    assert "held back; `busy` gives them" in found.notes[0]
+    assert from_json(json.loads(json.dumps(found.to_json()))) == found
+    anyway = tvmflow.profile(path, runs=1, busy=True)
+    assert anyway.findings
+    assert anyway.notes[0].startswith(said)
+    assert "held back" not in anyway.notes[0]
+
+
 def test_bad_requests_are_refused(path, tmp_path):
     with pytest.raises(InputError, match="Measuring 0 runs"):
         tvmflow.profile(path, runs=0)

@@ -35,10 +35,10 @@ from ...ir.signatures import with_scopes
 from ...module.files import write_file
 from ...runtime.caches import user_cache
 from ...runtime.devices import FP16_EXTENSION, DeviceInfo
+from ...runtime.load import Watch, others_now
 from ...runtime.timing import elapsed_ms, repeat
 from .caches import Cache, cpu_caches
 from .counting import Work, count_kernels
-from .load import cpu_times, others_now, others_share
 from .reading import typed
 from .record import CacheCeiling, Ceilings, KernelLaunch
 
@@ -171,7 +171,7 @@ class _Device:
     def measure(self) -> Ceilings:
         """Run all kernels that measure."""
         has_fp16 = self.kind == "cuda" or FP16_EXTENSION in self.info.extensions
-        begin = cpu_times()
+        watch = Watch()
         found = Ceilings(
             copy_gbps=self._bytes_a_ns(copy(self.target, self._copied())),
             fp32_gflops=self._gflops("float32"),
@@ -182,7 +182,7 @@ class _Device:
             caches=self._cache_ceilings(),
             date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         )
-        return replace(found, others_share=others_share(begin, cpu_times()))
+        return replace(found, others_share=watch.others_share())
 
     def _caches(self) -> list[Cache]:
         """Those that are known: the processors' for both targets that they run, a GPU's largest."""

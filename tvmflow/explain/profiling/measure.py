@@ -19,9 +19,11 @@ from ...module.functions import functions_of_shape, tir_text
 from ...module.kernel_time import KernelTime
 from ...module.module import Module, load
 from ...module.samples import random_inputs
+from ...module.setting import device_of
 from ...module.standalone.loaded import StandaloneModule
-from ...runtime.devices import DeviceInfo, cuda_devices, host_device, opencl_devices
+from ...runtime.devices import DeviceInfo
 from ...runtime.json_types import JsonMapping
+from ...runtime.load import Watch, disturbance, is_disturbed
 from ...runtime.timing import Spread
 from ..analysis.report import fusion_in, nodes_in
 from .ceilings import above, ceilings_above, rated
@@ -53,6 +55,7 @@ def profile(
     device: int = 0,
     fresh_ceilings: bool = False,
     analyse: bool = True,
+    busy: bool = False,
 ) -> Profile:
     """Measure where a network's time goes.
 
@@ -70,6 +73,9 @@ def profile(
         Index of the device, for a module file.
     fresh_ceilings
         Measure the device's ceilings although they are known.
+    busy
+        Draw conclusions (findings, what holds a kernel back) although other programs took more
+        than a tenth of the processors (:data:`~tvmflow.runtime.load.QUIET`) meanwhile.
     analyse
         Analyse kernels, too (:mod:`tvmflow.explain.analysis`), which takes up to
         :data:`~tvmflow.explain.analysis.report.BUDGET_S` seconds or a little more.
@@ -95,17 +101,22 @@ def profile(
     ('head/Conv', 'head/Clip')
     """
     if not isinstance(module, Module):
-        options = {"fresh_ceilings": fresh_ceilings, "analyse": analyse}
+        options = {"fresh_ceilings": fresh_ceilings, "analyse": analyse, "busy": busy}
         with closing(load(module, device=device)) as opened:
             return profile(opened, inputs, runs=runs, seed=seed, **options)
     if runs < 1:
         raise InputError(f"Measuring {runs} runs is not possible.", remedy="Give at least one run.")
     values = dict(inputs) if inputs is not None else random_inputs(module, seed)
+    watch = Watch()
     timing = benchmark(module, values, runs=runs, warmup=2)
     times = module.profile(values, runs=runs)
+    share = watch.others_share()
     upload_ms = module.upload_ms
     notes: list[str] = []
-    device_facts, info = _device_of(module)
+    device_facts, info = _device_facts(module)
+    # Programs on the host's processors do not hold up a GPU's kernels, but its calls.
+    hold_calls = is_disturbed(share) and not busy
+    hold_kernels = hold_calls and (info is None or info.device_type == "cpu")
     meta = module.metadata
     # A network may launch nothing, as one that reshapes its input.
     functions = _functions(module, notes) if times else {}
@@ -130,7 +141,9 @@ def profile(
             "was busy when that was measured. Measure it again, with `fresh_ceilings`."
         )
     found: tuple[Finding, ...] = ()
-    if functions and not analyse:
+    if hold_kernels:
+        kernels = [replace(kernel, bound=None) for kernel in kernels]
+    elif functions and not analyse:
         notes.append("Kernels were not analysed: findings were not asked for.")
     elif functions:
         target = resolve(module.target, str(meta["device"]))
@@ -160,8 +173,14 @@ def profile(
         findings=found,
         tir={name: tir_text(function) for name, function in functions.items()},
         sources=kernel_texts(module.device_sources()),
+        others_share=share,
     )
-    if analyse and (hosts := host_finding(made)) is not None:
+    if hold_calls:
+        what = "Findings" if hold_kernels else "Findings about the host's part"
+        notes.insert(0, f"{disturbance(share)} {what} are held back; `busy` gives them.")
+    elif (said := disturbance(share)) is not None:
+        notes.insert(0, said)
+    if analyse and not hold_calls and (hosts := host_finding(made)) is not None:
         made = replace(made, findings=(hosts, *found))
     if made.explained_ms > made.whole.p90_ms:
         notes.append(
@@ -255,19 +274,13 @@ def _kernels(
     return kernels
 
 
-def _device_of(module: Module) -> tuple[DeviceFacts, DeviceInfo | None]:
-    """The device, and what TVM's runtime knows of it."""
+def _device_facts(module: Module) -> tuple[DeviceFacts, DeviceInfo | None]:
+    """Return the device, and what TVM's runtime knows of it."""
+    info = device_of(module)
     if isinstance(module, StandaloneModule):
-        # It looks for devices by itself, and may count them otherwise.
         about = module.describe()["device"]
-        facts = DeviceFacts(about["name"], about["driver"], about["version"])
-        known = (i for i in opencl_devices() if (i.name, i.driver) == (facts.name, facts.driver))
-        return facts, next(known, None)
-    if module.target == "llvm":
-        info = host_device()
-    else:
-        devices = opencl_devices() if module.target == "opencl" else cuda_devices()
-        info = devices[module.device_index]
+        return DeviceFacts(about["name"], about["driver"], about["version"]), info
+    assert info is not None
     return DeviceFacts(info.name, info.driver, info.version), info
 
 

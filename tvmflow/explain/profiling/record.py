@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ...ir.units import counted
 from ...module.html import html_table
 from ...runtime.json_types import JsonObject
+from ...runtime.load import is_disturbed
 from ...runtime.timing import Spread
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 FORMAT = 1
 #: Properties of a profile that JSON has for its readers; they follow from the rest.
 DERIVED = ("kernels_ms", "queue_ms", "between_ms", "host_ms")
-
-#: Ceilings are measured again where other programs took more than this part of the machine.
-QUIET = 0.1
 
 #: What holds a kernel back.
 BOUNDS = ("bandwidth", "arithmetic", "launch", "latency")
@@ -100,8 +98,11 @@ class Ceilings:
 
     @property
     def were_disturbed(self) -> bool:
-        """True if other programs took more than :data:`QUIET` of the machine meanwhile."""
-        return self.others_share is not None and self.others_share > QUIET
+        """True if other programs took more of the machine than a quiet one has.
+
+        See :data:`tvmflow.runtime.load.QUIET`.
+        """
+        return is_disturbed(self.others_share)
 
     def measured_text(self) -> str | None:
         """When they were measured, and beside what load; ``None`` if neither is known."""
@@ -227,6 +228,8 @@ class Profile:
     sources: dict[str, str] = field(default_factory=dict)
     #: Sentences on what is missing, and why.
     notes: tuple[str, ...] = ()
+    #: Part of the host's processors' time that other programs took meanwhile, 0 to 1.
+    others_share: float | None = None
 
     def __repr__(self) -> str:
         found = counted(len(self.findings), "finding")

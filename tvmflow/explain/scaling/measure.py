@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import DeviceError, InputError, TvmflowError
-from ...module.bench import benchmark
+from ...module.bench import Timing, benchmark
 from ...runtime.json_types import JsonObject
 from ...runtime.process import Worker, WorkerLostError
-from ...runtime.timing import Spread
 from .data_parallel import DataParallel
 from .predict import Law, Point, counted_along, find_laws, predict
 
@@ -34,6 +33,8 @@ class Scaling:
     device_name: str
     points: tuple[Point, ...]
     laws: tuple[Law, ...]
+    #: Part of the processors' time that other programs took, 0 to 1, of the point with most.
+    others_share: float | None = None
 
     def described(self) -> JsonObject:
         """Return the facts as JSON has them."""
@@ -42,6 +43,7 @@ class Scaling:
             "device_name": self.device_name,
             "points": [point.described(self.laws) for point in self.points],
             "laws": [law.described() for law in self.laws],
+            "others_share": self.others_share,
         }
 
 
@@ -87,6 +89,7 @@ def scale(
     # One device is what more are compared with.
     numbers = sorted({1, *(number for number in devices if number <= pool.existing)})
     points: list[Point] = []
+    shares: list[float] = []
     for count in usable:
         of_devices = numbers if count == usable[-1] else [1]
         limit_s = _START_LIMIT_S + 10 * seconds
@@ -100,6 +103,7 @@ def scale(
                     work = (pool, path, network.batched, number, count, seconds, seed)
                     times = _ask(worker, *work, limit_s=limit_s)
                     points.append(Point.of_calls(batch, count, number, times))
+                    shares += [] if times.others_share is None else [times.others_share]
     laws = find_laws(points)
     done = {tuple(point.numbers.values()) for point in points}
     wanted = [
@@ -113,7 +117,8 @@ def scale(
     # A line through one point is of interest to what it predicted only.
     used = [law for point in points for law in point.laws]
     kept = [law for law in laws if len(law.fitted_to) > 1 or law in used]
-    return Scaling(network.target, pool.name(numbers[-1]), tuple(order), tuple(kept))
+    name, share = pool.name(numbers[-1]), max(shares, default=None)
+    return Scaling(network.target, name, tuple(order), tuple(kept), share)
 
 
 def check_numbers(name: str, numbers: Sequence[int]) -> None:
@@ -122,13 +127,13 @@ def check_numbers(name: str, numbers: Sequence[int]) -> None:
     if wrong or not numbers:
         raise InputError(
             f"Numbers of {name} have to be from 1 to {_MOST}, got {', '.join(wrong) or 'none'}.",
-            remedy=f"Give others, for example --{name} 1,2,4.",
+            remedy=f"Give others, for example `{name}=1,2,4`.",
         )
 
 
 def _ask(
     worker: Worker, pool: DevicePool, path: Path, *arguments: object, limit_s: float
-) -> Spread:
+) -> Timing:
     """Measure in the worker; its errors are raised here as they are."""
     try:
         answer = worker.call(_measure, pool, path, *arguments, timeout_s=limit_s)
@@ -150,7 +155,7 @@ def _measure(
     threads: int | None,
     seconds: float,
     seed: int,
-) -> Spread | TvmflowError:
+) -> Timing | TvmflowError:
     """Time calls, in the worker."""
     try:
         modules = pool.modules(path, devices)

@@ -1,0 +1,102 @@
+"""What a module runs on: the device and its driver, threads, and versions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .. import _versions
+from ..runtime.devices import DeviceInfo, cuda_devices, host_device, opencl_devices
+from ..runtime.threads import thread_count
+from .module import Module
+from .standalone.loaded import StandaloneModule
+
+#: What runs kernels of each target, as `tvmflow.load` names backends.
+_BACKENDS = {"llvm": "cpu"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a module was measured on."""
+
+    target: str  #: ``opencl``, ``cuda`` or ``llvm``.
+    #: What ran the kernels: ``opencl``, ``cuda``, or ``cpu`` for the host's processors.
+    backend: str
+    #: ``tvm`` or ``standalone``: whose runtime it was.
+    format: str
+    device: str  #: Names as the driver spells them.
+    platform: str  #: Of OpenCL; empty without it.
+    driver: str
+    version: str  #: Of the interface or the compiler.
+    #: Threads that share loops on the host's processors; ``None`` where the driver decides.
+    threads: int | None
+    #: Of tvmflow, and of the TVM that runs the module or has compiled it.
+    versions: dict[str, str]
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Names and values, as they are printed."""
+        driver = ", ".join(filter(None, (self.platform, self.driver, self.version)))
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        rows = [
+            ("device", self.device),
+            ("driver", driver),
+            ("threads", "" if self.threads is None else str(self.threads)),
+            ("target", f"{self.target} ({self.format})"),
+            ("backend", self.backend),
+            ("versions", versions),
+        ]
+        return [(name, value) for name, value in rows if value]
+
+
+def device_of(module: Module) -> DeviceInfo | None:
+    """What TVM's runtime knows of the device of a module; ``None`` if it does not find it."""
+    if isinstance(module, StandaloneModule):
+        # It looks for devices by itself, and may count them otherwise.
+        about = module.describe()
+        if about["backend"] == "cpu":
+            return host_device()
+        name, driver = about["device"]["name"], about["device"]["driver"]
+        return next((i for i in opencl_devices() if (i.name, i.driver) == (name, driver)), None)
+    if module.target == "llvm":
+        return host_device()
+    devices = opencl_devices() if module.target == "opencl" else cuda_devices()
+    return devices[module.device_index]
+
+
+def setting_of(module: Module) -> Setting:
+    """Return what a module runs on, which is opened for that.
+
+    A `DeviceError` says that there is no device, an `ArtifactError` that it cannot be opened.
+    """
+    module.open()
+    meta = module.metadata
+    versions = {"tvmflow": _versions.__version__, "TVM": str(meta.get("tvm", ""))}
+    if isinstance(module, StandaloneModule):
+        about = module.describe()
+        device, backend = about["device"], str(about["backend"])
+        is_cpu = backend == "cpu"
+        found = re.match(r"\d+", device["driver"]) if is_cpu else None
+        return Setting(
+            target="llvm" if is_cpu else "opencl",
+            backend=backend,
+            format="standalone",
+            device=device["name"],
+            platform="" if is_cpu else device["platform"],
+            driver="" if is_cpu else device["driver"],
+            version="" if is_cpu else device["version"],
+            threads=None if found is None else int(found[0]),
+            versions=versions,
+        )
+    info = device_of(module)
+    assert info is not None
+    return Setting(
+        target=module.target,
+        backend=_BACKENDS.get(module.target, module.target),
+        format="tvm",
+        device=info.name,
+        platform=info.platform,
+        driver="" if module.target == "llvm" else info.driver,
+        version=info.version,
+        threads=thread_count() if module.target == "llvm" else None,
+        versions=versions,
+    )
