@@ -190,7 +190,17 @@ def test_a_stopped_compilation_leaves_nothing(
 #: Commands that go on when something in the middle fails, and what TVM calls there.
 GOES_ON = {
     "profile": (
-        ["profile", "{module}", "--runs", "2", "--html", "out.html", "--trace", "out.json"],
+        [
+            "profile",
+            "{module}",
+            "--runs",
+            "2",
+            "--busy",
+            "--html",
+            "out.html",
+            "--trace",
+            "out.json",
+        ],
         "tvmflow.explain.analysis.report:findings",
     ),
     "run": (
