@@ -14,7 +14,9 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "tvmflow.h"
 
@@ -92,6 +94,59 @@ static inline int tvmflow_library_is_cut_short(const char* path) {
   return cut;
 }
 
+#ifdef __GLIBC__
+// Another spelling of a path: one for each file.  Before the last name, `/./` and `//` are the bits
+// of device and inode, which no other file has while this one is loaded.  The caller frees it.
+static inline char* tvmflow_library_own_name(const char* path, const struct stat* file) {
+  const char* const last = strrchr(path, '/');
+  unsigned long long device = file->st_dev;
+  unsigned long long inode = file->st_ino;
+  const size_t folder = (size_t)(last - path);
+  char* const name = (char*)malloc(strlen(path) + 4 * 64 + 1);
+  char* end = name;
+  if (name == NULL) return NULL;
+  memcpy(end, path, folder);
+  end += folder;
+  for (; device != 0 || inode != 0; device >>= 1, inode >>= 1) {
+    *end++ = '/';
+    *end++ = (device & 1) != 0 ? '.' : '/';
+    *end++ = '/';
+    *end++ = (inode & 1) != 0 ? '.' : '/';
+  }
+  memcpy(end, last, strlen(last) + 1);
+  return name;
+}
+#endif
+
+// `dlopen` of the file that is at a path now, also where one that was there before is still open:
+// glibc returns that, by its name, while other loaders compare files.
+static inline void* tvmflow_library_load(const char* path) {
+#ifdef __GLIBC__
+  struct stat before;
+  struct stat after;
+  // A bare name is looked for in the loader's folders, and among what is loaded.
+  while (strchr(path, '/') != NULL && stat(path, &before) == 0) {
+    char* const name = tvmflow_library_own_name(path, &before);
+    void* const named = name != NULL ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    void* own;
+    if (named == NULL) {
+      free(name);
+      return NULL;
+    }
+    own = dlopen(name, RTLD_NOW | RTLD_NOLOAD);
+    dlclose(named);
+    if (own == NULL) own = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    free(name);
+    if (own == NULL) return NULL;
+    if (stat(path, &after) != 0 || (before.st_dev == after.st_dev && before.st_ino == after.st_ino))
+      return own;
+    // It was replaced meanwhile: it is not known which of the two was opened.
+    dlclose(own);
+  }
+#endif
+  return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
 // Whether the loader's message is about what only TVM's runtime has, which modules need.
 static inline int tvmflow_library_needs_tvm(const char* message) {
   return message != NULL && (strstr(message, "TVMFFI") || strstr(message, "TVMBackend"));
@@ -107,9 +162,10 @@ static inline const char* tvmflow_library_open(tvmflow_library* library, const c
   void* symbol;
   memset(library, 0, sizeof(*library));
   if (tvmflow_library_is_cut_short(path)) return "it was cut short: copy it again";
-  library->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  library->handle = tvmflow_library_load(path);
   if (library->handle == NULL) {
     missing = dlerror();
+    if (missing == NULL) return "there is no memory for its name";
     return tvmflow_library_needs_tvm(missing) ? TVMFLOW_IS_A_MODULE : missing;
   }
   // A function's address cannot be converted from dlsym's result in ISO C, but copied.

@@ -39,6 +39,24 @@ bool tf_library_path(char* path, size_t bytes, const char* suffix) {
   return length >= 0 && (size_t)length < bytes;
 }
 
+// The file that this library was loaded from.  Another one may have taken its name since.
+static dev_t loaded_device;
+static ino_t loaded_inode;
+
+// Android opens libraries inside an APK: then there is no file of that name.
+static bool find_file(Dl_info* info, struct stat* file) {
+  return dladdr(tvmflow_plan_begin, info) && info->dli_fbase && info->dli_fname &&
+         !stat(info->dli_fname, file) && S_ISREG(file->st_mode);
+}
+
+__attribute__((constructor)) static void remember_file(void) {
+  Dl_info info;
+  struct stat file;
+  if (!find_file(&info, &file)) return;
+  loaded_device = file.st_dev;
+  loaded_inode = file.st_ino;
+}
+
 // Where bytes of the file end that segments are made of, from the program headers in memory.
 static uint64_t end_of_segments(const void* base) {
   const Elf64_Ehdr* const file = base;
@@ -55,9 +73,7 @@ static uint64_t end_of_segments(const void* base) {
 tvmflow_status tf_library_check(tf_message* message) {
   Dl_info info;
   struct stat file;
-  // Android opens libraries inside an APK: then there is no file of that name.
-  if (!dladdr(tvmflow_plan_begin, &info) || !info.dli_fbase || !info.dli_fname ||
-      stat(info.dli_fname, &file) || !S_ISREG(file.st_mode))
+  if (!find_file(&info, &file) || file.st_dev != loaded_device || file.st_ino != loaded_inode)
     return TVMFLOW_OK;
   const uint64_t needed = end_of_segments(info.dli_fbase);
   if ((uint64_t)file.st_size >= needed) return TVMFLOW_OK;

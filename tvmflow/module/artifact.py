@@ -40,6 +40,7 @@ from ..devices.host import Host
 from ..errors import ArtifactError, CompileError
 from ..ir.tensors import TensorInfo
 from ..runtime.json_types import JsonMapping, JsonObject
+from ..runtime.shared_library import FileIdentity
 from ..runtime.stage_times import StageTimes
 from . import elf
 from .elf import META
@@ -75,6 +76,7 @@ class Artifact:
     weights: dict[str, np.ndarray] = field(repr=False)
     #: The module itself, the file beside it, or ``None`` without weights outside the library.
     weights_path: Path | None
+    file: FileIdentity  #: The file that was read.
     library_bytes: int  #: Size of the library without the added sections.
     architecture: str  #: What the library was linked for.
     _library_digest: bytes = field(repr=False)
@@ -188,6 +190,7 @@ def read_artifact(path: str | os.PathLike[str]) -> Artifact:
 
 
 def _read(path: Path) -> Artifact:
+    file = FileIdentity.of(path)
     try:
         library = elf.read_library(path)
     except elf.ElfError as error:
@@ -216,6 +219,7 @@ def _read(path: Path) -> Artifact:
         metadata=meta,
         weights=weights,
         weights_path=weights_path,
+        file=file,
         library_bytes=end,
         architecture=library.architecture,
         _library_digest=digests[32:],

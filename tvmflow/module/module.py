@@ -24,6 +24,7 @@ from ..errors import ArtifactError, InputError, TargetError
 from ..ir.tensors import TensorInfo
 from ..ir.units import counted
 from ..runtime.json_types import JsonObject
+from ..runtime.shared_library import FileIdentity
 from .artifact import SIDECAR_SUFFIX, Artifact, read_artifact, remove_stale_sidecar
 from .files import place_copy, publish, staging
 from .html import module_html
@@ -81,6 +82,7 @@ class Module(ABC):
     def __init__(
         self,
         path: Path,
+        file: FileIdentity,
         metadata: JsonObject,
         inputs: tuple[TensorInfo, ...],
         outputs: tuple[TensorInfo, ...],
@@ -89,6 +91,7 @@ class Module(ABC):
         whole: tuple[Module, int] | None = None,
     ) -> None:
         self.path = path  #: The module file.
+        self._file = file
         self.weights_path = weights_path  #: The weights beside it, if they are not inside.
         #: Target, device, versions, kernels, options: what the file says of itself.
         self.metadata = metadata
@@ -367,11 +370,20 @@ class Module(ABC):
         return list(map(plain, self.inputs, values))
 
     def _require_file(self, attempt: str) -> None:
-        if not self.path.exists():
+        try:
+            found = FileIdentity.of(self.path)
+        except OSError as error:
             raise ArtifactError(
                 f"{attempt} the module {self.metadata['name']} failed: its file {self.path} "
                 "is gone, or the module was closed.",
                 remedy="Load it again from where it was saved, or compile the model again.",
+            ) from error
+        if found != self._file:
+            raise ArtifactError(
+                f"{attempt} the module {self.metadata['name']} failed: its file {self.path} was "
+                "replaced or changed after it was loaded.",
+                remedy="Load it again. A module that is opened (`open`) before its file is "
+                "replaced goes on with the old one.",
             )
 
     def _require_host(self, architecture: str) -> None:
@@ -392,6 +404,8 @@ class Module(ABC):
         if self._running is None:
             self._require_file("Running")
             first = self._open()
+            # Neither before nor while it was opened may another file have taken the path.
+            self._require_file("Running")
             further = range(1, len(self._shapes))
             self._others = [self._open_variant(first, other) for other in further]
             self._running = first
@@ -411,7 +425,9 @@ class RelaxModule(Module):
     ):
         _check_versions(artifact)
         described = artifact.metadata, artifact.inputs, artifact.outputs
-        super().__init__(artifact.path, *described, device_index, artifact.sidecar, whole)
+        super().__init__(
+            artifact.path, artifact.file, *described, device_index, artifact.sidecar, whole
+        )
         self.artifact = artifact  #: The module file's content, without the library.
         self._check_weights = check_weights
 
@@ -511,6 +527,11 @@ def load(
     """Open a module file that `Module.save` or ``tvmflow compile`` wrote.
 
     A library of ``tvmflow compile --standalone`` runs without TVM, which is not imported then.
+
+    A module that is open when its file is replaced goes on with the old file, and loading the path
+    again gives the new one.  Files must be replaced by renaming, as `Module.save` does, never
+    overwritten.
+
     Modules for ``llvm`` share as many threads as there are cores, or as the variables
     ``TVM_NUM_THREADS`` or ``OMP_NUM_THREADS`` say when the first of them is opened.
 

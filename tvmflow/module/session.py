@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ..ir.tensors import TensorInfo
 from ..runtime import plugin
 from ..runtime.devices import FP16_EXTENSION, opencl_devices
 from ..runtime.plugin import NO_DEVICE_REMEDIES, translate, translated
+from ..runtime.shared_library import OpenLibrary
 from ..runtime.threads import share_threads
 from .artifact import Artifact
 from .blocked_layout import from_image, stored_as, to_blocked, to_image
@@ -62,11 +64,7 @@ class Session:
         self._staging: dict[int, tvm_ffi.Tensor] = {}
         self._uploaded: dict[str, tvm_ffi.Tensor] = {}
         with self.errors(f"Loading {artifact.path}"):
-            # Not kept alive for ever, as `tvm.runtime.load_module` would: closing unloads it.
-            path = artifact.path.resolve()
-            self.library = tvm_ffi.load_module(path, keep_module_alive=False)
-            if self.on_host:
-                share_threads(path)
+            self.library = _load(artifact.path, share=self.on_host)
             self._machine = self.new_machine()
             self._begin(artifact)
 
@@ -254,6 +252,28 @@ class Session:
                 tensor.copyto(tvm_ffi.from_dlpack(into))
                 return into
         return put(info.name, from_image(info, tensor.numpy()), into)
+
+
+def _load(path: Path, *, share: bool) -> tvm.runtime.Module:
+    """Load the file at a path with TVM; its loops ``share`` the plug-in's threads."""
+    # Opened here first: TVM's loader takes a name, under which another file may be open.
+    try:
+        opened = OpenLibrary(path)
+    except OSError as error:
+        raise ArtifactError(
+            f"Loading {path} failed: {error}.",
+            remedy="Compile the model again, for this machine's host.",
+        ) from error
+    try:
+        # Not kept alive for ever, as `tvm.runtime.load_module` would: closing unloads it.
+        library: tvm.runtime.Module = tvm_ffi.get_global_func("ffi.Module.load_from_file.so")(
+            opened.name, "so"
+        )
+        if share:
+            share_threads(opened.name)
+        return library
+    finally:
+        opened.close()
 
 
 def find_device(target: str, index: int, attempt: str) -> tvm.runtime.Device:

@@ -21,14 +21,14 @@ def use_threads(count: int | None = None) -> None:
         os.environ["TVM_NUM_THREADS"] = str(count or physical_cores())
 
 
-def share_threads(library: Path) -> None:
+def share_threads(library: str | os.PathLike[str]) -> None:
     """Have a loaded library's loops share the plug-in's threads, in place of TVM's own.
 
     TVM gives each of its threads a part of a loop.  One that another process keeps from its core
     then holds up every loop, tens of times longer than the loop takes.
     """
     use_threads()
-    tvm_ffi.get_global_func("tvmflow.share_threads")(str(library), thread_count())
+    tvm_ffi.get_global_func("tvmflow.share_threads")(os.fspath(library), thread_count())
 
 
 def thread_count() -> int:

@@ -297,6 +297,18 @@ def test_weights_in_a_file_beside_the_library(beside, tmp_path):
             np.testing.assert_allclose(model(x)[0], 2 * x + w, rtol=1e-6)
 
 
+def test_a_library_whose_file_was_replaced_is_not_taken_for_cut_short(driver, tmp_path):
+    """More models of it can be created, also if the new file is smaller."""
+    plan, w = add_plan(SIZE)
+    library = runtime_build.link(tmp_path / "libadd.so", plan.encode(), plan.weights())
+    x = np.zeros(SIZE, np.float32)
+    with api.Model(library, opencl_library=driver):
+        (tmp_path / "new").write_bytes(b"small")
+        (tmp_path / "new").replace(library)
+        with api.Model(library, opencl_library=driver) as model:
+            np.testing.assert_array_equal(model(x)[0], w)
+
+
 def test_weights_that_are_cut_short_missing_or_anothers(beside, tmp_path):
     library, weights, _ = beside
     content = weights.read_bytes()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from _ctypes import dlclose
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +23,7 @@ from ...errors import (
 )
 from ...runtime.caches import program_cache
 from ...runtime.plugin import NO_DEVICE_REMEDIES, search_folders, split_message
+from ...runtime.shared_library import OpenLibrary
 
 #: Of the interface, and the oldest that does for a library of one shape, and of several.
 API_VERSION, OLDEST_API_VERSION, OLDEST_OF_SHAPES = 4, 1, 2
@@ -147,14 +147,15 @@ _FUNCTIONS_OF_SHAPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
 class Library:
     """A loaded library's functions, by their names without ``tvmflow_``.
 
+    It is unloaded with this object: models of it must be destroyed before.
     An `ArtifactError` says that the system's loader refuses it, or a function is missing; with
     ``several``, also those that choose among shapes.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, several: bool = False):
-        self.path = os.path.realpath(path)
         try:
-            self._loaded = ctypes.CDLL(self.path)
+            self._opened = OpenLibrary(path)
+            self._loaded = ctypes.CDLL(self._opened.name, handle=self._opened.handle)
             functions = dict(_FUNCTIONS)
             if several:
                 functions |= _FUNCTIONS_OF_SHAPES
@@ -178,10 +179,6 @@ class Library:
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self._loaded, f"tvmflow_{name}")
-
-    def unload(self) -> None:
-        """Close the library; no model of it may be left."""
-        dlclose(self._loaded._handle)
 
     def error(self, status: int, model: ctypes.c_void_p, attempt: str) -> TvmflowError:
         """Return our error for a status, with the message that the model has."""

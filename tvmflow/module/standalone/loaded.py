@@ -25,6 +25,7 @@ from ...errors import DeviceError, InputError, TargetError, TvmflowError
 from ...ir.pictures import IMAGE_FORMATS
 from ...ir.tensors import TensorInfo
 from ...runtime.json_types import JsonObject
+from ...runtime.shared_library import FileIdentity
 from .. import elf
 from ..artifact import SIDECAR_SUFFIX, tensor_infos, unreadable
 from ..blocked_layout import to_blocked
@@ -47,7 +48,7 @@ from .binding import (
     opencl_libraries,
 )
 from .format import DTYPES, Section
-from .read import INTERFACES, EncodedPlan, find_plans, interfaces
+from .read import INTERFACES, EncodedPlan, find_plans, interfaces, readable
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,12 @@ class StandaloneModule(Module):
         whole: tuple[StandaloneModule, int] | None = None,
     ):
         file = Path(path)
-        plans = find_plans(file) if whole is None else whole[0]._plans
+        if whole is None:
+            with readable(file):
+                identity = FileIdentity.of(file)
+            plans = find_plans(file)
+        else:
+            identity, plans = whole[0]._file, whole[0]._plans
         if not plans:
             reason = "it has no plan that this tvmflow reads"
             raise unreadable(file, reason, "Compile the model again with this tvmflow.")
@@ -93,7 +99,7 @@ class StandaloneModule(Module):
         weights = beside if beside.is_file() else None
         inputs, outputs = _interfaces(plan, whole[1] if whole else 0)
         about = {n: v for n, v in plan.metadata.items() if whole is None or n != "batch"}
-        super().__init__(file, about, inputs, outputs, device_index, weights, whole)
+        super().__init__(file, identity, about, inputs, outputs, device_index, weights, whole)
         self._plans: list[EncodedPlan] = plans
         self._plan = plan
         self._backend = backend
@@ -174,7 +180,8 @@ class StandaloneModule(Module):
                 remedy="`tvmflow devices` lists the devices and their numbers.",
             )
         options = Options(device_index=index, backend=BACKENDS.index(self._backend))
-        return Instance(self.path, self._plans, options, self._flags)
+        library = Library(self.path, several=self._plan.shapes > 1)
+        return Instance(self.path, library, self._plans, options, self._flags)
 
     def _open_variant(self, first: Running, number: int) -> Running:
         assert isinstance(first, Instance)
@@ -186,7 +193,14 @@ class Instance:
 
     upload_ms: float | None = None  #: It is part of creating a model.
 
-    def __init__(self, path: Path, plans: list[EncodedPlan], options: Options, flags: int):
+    def __init__(
+        self,
+        path: Path,
+        library: Library,
+        plans: list[EncodedPlan],
+        options: Options,
+        flags: int,
+    ):
         self._path, self._plans, self._options = path, plans, options
         plan = self._plan = plans[0]
         self._shape = 0
@@ -196,7 +210,7 @@ class Instance:
         self._pictures = {
             int(row["input"]): IMAGE_FORMATS[row["format"]] for row in plan[Section.PICTURES]
         }
-        self._library = Library(path, several=plan.shapes > 1)
+        self._library = library
         self._model = ctypes.c_void_p()
         # The model goes before its code.
         self._finalizer = weakref.finalize(self, _end, self._library, self._model)
@@ -232,7 +246,7 @@ class Instance:
         runs = max(1, runs)
         # The first one has checked the weights, if they are to be checked.
         flags = PROFILE | UNCHECKED_WEIGHTS
-        instance = Instance(self._path, self._plans, self._options, flags)
+        instance = Instance(self._path, self._library, self._plans, self._options, flags)
         instance = instance.of_shape(self._shape)
         instance._set_inputs(values)
         measured = [instance._profile_once() for _ in range(runs + 1)][1:]
@@ -358,7 +372,6 @@ def _memory(array: np.ndarray) -> tuple[int, int, int]:
 
 def _end(library: Library, model: ctypes.c_void_p) -> None:
     library["destroy"](model)
-    library.unload()
 
 
 def _on_host(info: TensorInfo, value: object) -> np.ndarray:

@@ -182,12 +182,18 @@ def find_plans(path: str | os.PathLike[str]) -> list[EncodedPlan]:
     An `ArtifactError` says that the file is unreadable, or has the begin of a plan and not all.
     """
     file_path = Path(path)
+    with readable(file_path), _mapped(file_path) as content:
+        return _search(file_path, content)
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Translate an error of the system about a library into an `ArtifactError`."""
     try:
-        with _mapped(file_path) as content:
-            return _search(file_path, content)
+        yield
     except OSError as error:
         remedy = "Check the name, and the permissions of the file and its folder."
-        raise unreadable(file_path, str(error.strerror or error), remedy) from error
+        raise unreadable(path, str(error.strerror or error), remedy) from error
 
 
 @contextmanager
