@@ -57,51 +57,74 @@ def test_a_copy_is_one(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_copy_may_stay_in_a_cache(kind):
-    """Each thread has its part, copies it several times, and a part is not cut off."""
+def test_copies_may_stay_in_a_cache(kind):
+    """Each thread has its part, copies it to and fro, and a part is not cut off."""
     on = device(kind)
-    function = module.copy(on.target, elements=3 * 7 * 256, groups=3, passes=5)
-    kernel, (source, result) = on._prepare(function)
-    assert source.shape[0] == 3
-    assert np.prod(source.shape) == 3 * 7 * 256
-    values = np.random.default_rng(3).standard_normal(source.shape, np.float32)
-    source.copyfrom(values)
-    kernel["main"](source, result)
-    np.testing.assert_array_equal(result.numpy(), values)
+    function = module.shuttle(on.target, elements=3 * 7 * 256, groups=3, turns=5)
+    kernel, (first, second) = on._prepare(function)
+    assert first.shape[0] == 3
+    assert np.prod(first.shape) == 3 * 7 * 256
+    values = np.random.default_rng(3).standard_normal(first.shape, np.float32)
+    first.copyfrom(values)
+    kernel["main"](first, second)
+    np.testing.assert_array_equal(first.numpy(), values)
+    np.testing.assert_array_equal(second.numpy(), values[:, ::-1])
     # What is touched is counted once, however often.
     (count,) = count_kernels(function, on_gpu=kind != "llvm")
-    assert (count.bytes_read, count.bytes_written) == (values.nbytes, values.nbytes)
+    assert (count.bytes_read, count.bytes_written) == (2 * values.nbytes, 2 * values.nbytes)
 
 
 @pytest.fixture
 def two_caches(monkeypatch):
-    """A processor with two levels, and no time that passes: a byte takes a nanosecond."""
+    """A processor with two levels that two threads use."""
     known = [Cache("L1", 1 << 15, 1 << 16), Cache("L2", 1 << 19, 1 << 20)]
     monkeypatch.setattr(module, "cpu_caches", lambda threads: known)
+    monkeypatch.setattr(module, "_threads", lambda info: 2)
+
+
+def test_working_sets_fit_their_caches(two_caches, monkeypatch):
+    """No time passes: what is touched takes a nanosecond for two bytes."""
     sets = []
 
     def bytes_a_ns(self, function, scope=None):
         (count,) = count_kernels(function, on_gpu=False)
-        sets.append(count.bytes_read + count.bytes_written)
-        return 2.0
+        assert count.bytes_read == count.bytes_written
+        sets.append(count.bytes_read)
+        return 2.0 / len(sets) ** 4
 
     monkeypatch.setattr(module._Device, "_bytes_a_ns", bytes_a_ns)
-    monkeypatch.setattr(module, "_threads", lambda info: 2)
-    return sets
-
-
-def test_working_sets_fit_their_caches(two_caches):
-    on = device("llvm")
-    first, second = on._cache_ceilings()
+    first, second = device("llvm")._cache_ceilings()
     # Half of the first level; of the second what the first does not hold.
-    assert two_caches == [1 << 15, 1 << 18]
+    assert sets == [1 << 15, 1 << 18]
     assert (first.name, first.capacity_bytes) == ("L1", 1 << 16)
     assert (second.name, second.capacity_bytes) == ("L2", 1 << 20)
-    # A rate is of all passes, each of which moves the set.
-    moved = [
-        gbps / 2.0 * size for gbps, size in zip((first.gbps, second.gbps), two_caches, strict=True)
-    ]
+    # A rate is of all turns, each of which reads and writes both buffers.
+    moved = [first.gbps / 2.0 * sets[0] * 2, second.gbps / (2.0 / 16) * sets[1] * 2]
     assert moved == [module._CACHED_BYTES] * 2
+
+
+@pytest.mark.parametrize(
+    ("measured", "kept"),
+    [
+        ([100.0, 50.0], {"L1": 100.0, "L2": 50.0}),
+        # Noise.
+        ([100.0, 105.0], {"L1": 100.0, "L2": 105.0}),
+        # The smaller one was disturbed.
+        ([100.0, 150.0, 160.0], {"L1": 160.0, "L2": 150.0}),
+        # The larger one is no rate of a cache.
+        ([100.0, 4021.0, 120.0], {"L1": 120.0}),
+        ([100.0, 4021.0, 90.0], {"L1": 100.0}),
+    ],
+)
+def test_a_larger_cache_is_not_faster(two_caches, monkeypatch, measured, kept):
+    sizes, rates = [], iter(measured)
+    monkeypatch.setattr(
+        module._Device, "_cached_gbps", lambda self, size: sizes.append(size) or next(rates)
+    )
+    assert {c.name: c.gbps for c in device("llvm")._cache_ceilings()} == kept
+    assert next(rates, None) is None
+    # It is the smaller one that is measured again.
+    assert sizes == [sizes[0], sizes[1], sizes[0]][: len(measured)]
 
 
 def test_memory_is_measured_with_more_than_caches_hold(monkeypatch):
@@ -127,15 +150,15 @@ def test_a_gpu_has_the_cache_that_its_driver_tells_of(monkeypatch):
         device("opencl").info, device_type="gpu", compute_units=2, global_cache_bytes=1 << 20
     )
     copies = []
-    copy = module.copy
+    shuttle = module.shuttle
     monkeypatch.setattr(
-        module, "copy", lambda target, *sizes: copies.append(sizes) or copy(target, *sizes)
+        module, "shuttle", lambda target, *sizes: copies.append(sizes) or shuttle(target, *sizes)
     )
     (cache,) = module._Device("opencl", told)._cache_ceilings()
     assert (cache.name, cache.capacity_bytes) == ("cache", 1 << 20)
     assert 0.1 < cache.gbps < 1e5
     # Two buffers of fp32.
-    assert copies == [(1 << 16, 8, module._CACHED_BYTES // (1 << 19))]
+    assert copies == [(1 << 16, 8, module._CACHED_BYTES // (1 << 20))]
 
 
 @pytest.mark.opencl
@@ -176,6 +199,7 @@ def test_code_is_generated_for_devices_that_are_not_here(target):
     spec = resolve("cuda") if target == "cuda" else resolve("opencl", target)
     kernels = {
         "copy": (module.copy(spec), "source"),
+        "shuttle": (module.shuttle(spec, 1 << 14, 4, 3), "second"),
         "fp16": (module.arithmetic(spec, "float16", 256, 3), "half"),
         "int8": (module.arithmetic(spec, "int32", 256, 3), "tvmflow_dot4"),
         "nothing": (module.nothing(spec), "result"),
