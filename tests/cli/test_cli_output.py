@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from itertools import pairwise
 
 import onnx
 import pytest
@@ -13,8 +14,9 @@ from rich.console import Console
 
 from tvmflow.cli import output
 from tvmflow.cli.app import app
+from tvmflow.cli.compile import compile_model
 from tvmflow.cli.output import print_facts, print_json, print_table
-from tvmflow.cli.text import plain_text
+from tvmflow.cli.text import folded, plain_text
 from tvmflow.schedules import FAMILIES
 
 MARKUP = re.compile(r"``|:\w+:`")
@@ -109,6 +111,51 @@ def walk(command, path=()):
 def test_no_help_has_markup_of_docstrings(cli):
     for path, _command in walk(typer.main.get_command(app)):
         assert not MARKUP.search(cli(*path, "--help").stdout), path
+
+
+def test_no_help_shows_where_lines_of_the_source_end(monkeypatch, cli):
+    monkeypatch.setenv("COLUMNS", "80")
+    for path, command in walk(typer.main.get_command(app)):
+        for paragraph in (command.help or "").split("\n\n"):
+            lines = paragraph.split("\n")
+            assert all(line.startswith((" ", "- ")) for line in lines[1:]), (path, paragraph)
+        printed = cli(*path, "--help").stdout.splitlines()
+        assert max(map(len, printed)) <= 80
+        # Text that was broken by rich, not by `folded`, begins at the left edge.
+        for before, line in pairwise(printed):
+            assert not (re.match("   +\\S", before) and re.match(r" ?[^\s│╭╰]", line)), (path, line)
+
+
+def test_what_stands_below_options_is_folded():
+    text = """
+[bold]Examples[/bold]
+  tvmflow compile net.onnx --device adreno --host android-arm64 -o libnet.so
+      one library for an Android app: network, kernels and runtime, with what it needs
+      of C
+  0    done, and nothing is left to do for whoever has called it with that network"""
+    assert (
+        folded(text, 60)
+        == """
+[bold]Examples[/bold]
+  tvmflow compile net.onnx --device adreno \\
+      --host android-arm64 -o libnet.so
+      one library for an Android app: network, kernels and
+      runtime, with what it needs of C
+  0    done, and nothing is left to do for whoever has
+       called it with that network"""
+    )
+    assert folded(text, 200).count("\n") == text.count("\n") - 1
+
+
+def test_options_of_compile_are_in_panels(cli):
+    printed = cli("compile", "--help").stdout
+    titles = re.findall("╭─ ([^─]*) ─", printed)
+    assert titles == [
+        "Arguments", "Options", "Apps and phones", "Pictures and results", "Precision", "Expert",
+        "Common options",
+    ]  # fmt: skip
+    options = {one.name for one in typer.main.get_command(app).commands["compile"].params}
+    assert {*compile_model.panels} <= options
 
 
 def test_summaries_of_schedules_have_no_markup(cli):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from . import (
     bench,
@@ -26,6 +27,7 @@ from . import (
 )
 from .options import with_common_options
 from .output import print_json_error, state
+from .text import folded
 
 _EXAMPLES = """
 [bold]From a network to a checked module[/bold]
@@ -42,7 +44,29 @@ _EXAMPLES = """
 """
 
 
-class Program(TyperGroup):
+class _Folded:
+    """Folds what stands below the options of a command for the terminal."""
+
+    epilog: str | None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help."""
+        text = self.epilog
+        # With a column of space at each side.
+        self.epilog = text and folded(text, shutil.get_terminal_size().columns - 2)
+        super().format_help(ctx, formatter)  # type: ignore[misc]
+        self.epilog = text
+
+
+class Command(_Folded, TyperCommand):
+    """A command."""
+
+
+class Group(_Folded, TyperGroup):
+    """Commands of one word."""
+
+
+class Program(Group):
     """The program, which gives errors of the command line as JSON where ``--json`` is on it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -118,6 +142,9 @@ app.command("tune", epilog=tune.TUNE_EXAMPLES)(tune.tune_model)
 app.command("precompile", epilog=compile.PRECOMPILE_EXAMPLES)(compile.precompile_library)
 app.command("package", epilog=package.EXAMPLES)(package.package_libraries)
 app.command("devices", epilog=devices.EXAMPLES)(devices.list_all)
-app.add_typer(models.app, name="models")
-app.add_typer(journal.app, name="journal")
-app.add_typer(farm.app, name="farm")
+app.add_typer(models.app, name="models", cls=Group)
+app.add_typer(journal.app, name="journal", cls=Group)
+app.add_typer(farm.app, name="farm", cls=Group)
+for each in (app, models.app, journal.app, farm.app):
+    for registered in each.registered_commands:
+        registered.cls = Command

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..ir.units import counted
-from .options import farm_of, parse_shapes
+from .options import farm_of, in_panels, parse_shapes
 from .output import (
     err_console,
     note_file,
@@ -60,6 +60,12 @@ _MEASURED = "measured"
 
 
 @command
+@in_panels(
+    **{
+        "With --scaling": "batches threads devices link latency_us microbatches plot target device "
+        "host tracker key secret_file"
+    }
+)
 def bench_module(
     files: Annotated[
         list[Path],

@@ -15,7 +15,7 @@ import typer
 from ..compiler.options import CompileOptions
 from ..devices.choices import STANDALONE
 from ..ir.units import bytes_text
-from .options import farm_of, load_operators, with_compile_flags
+from .options import farm_of, in_panels, load_operators, with_compile_flags
 from .output import err_console, note, note_file, print_json, print_table, state
 from .session import command
 from .text import ms_text
@@ -68,6 +68,13 @@ PRECOMPILE_EXAMPLES = """
 
 
 @command
+@in_panels(
+    Apps_and_phones="format standalone fallback cpu weights embed_limit",
+    Pictures_and_results="image_input result",
+    Precision="dtype accumulate",
+    Expert="bound storage storage_overrides algorithms knobs keep_layout cuda_graph dump_ir "
+    "dump_ir_filter ops",
+)
 @with_compile_flags()
 def compile_model(
     model: Path,

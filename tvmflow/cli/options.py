@@ -12,7 +12,7 @@ import copy
 import functools
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
@@ -277,7 +277,31 @@ SHARED: dict[str, Any] = {
 }
 
 
-def declared(parameter: inspect.Parameter) -> inspect.Parameter:
+def in_panels(**panels: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Show options of a command in panels of its help: their titles, and options between spaces.
+
+    An option that no panel names stays in the first one.  ``_`` in a title is a space.
+    """
+    titles = {
+        name: title.replace("_", " ") for title, names in panels.items() for name in names.split()
+    }
+
+    def decorate(function: Callable[..., R]) -> Callable[..., R]:
+        function.panels = titles  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def joined_lines(text: str | None) -> str:
+    """Return a docstring whose paragraphs are one line each, as help is folded for a terminal.
+
+    Lines that are indented or list something stay lines.
+    """
+    return re.sub(r"(?<=\S)\n(?!\s|- )", " ", inspect.cleandoc(text or ""))
+
+
+def declared(parameter: inspect.Parameter, panel: str | None = None) -> inspect.Parameter:
     """Return a command's parameter with an annotation that typer understands."""
     own, shared = parameter.annotation, get_args(SHARED.get(parameter.name))
     if said := get_args(own) if get_origin(own) is Annotated else shared:
@@ -286,6 +310,7 @@ def declared(parameter: inspect.Parameter) -> inspect.Parameter:
         made = copy.copy(objects[0]) if objects else typer.Option()
         made.help = help_text
         made.metavar = metavar[0] if metavar else made.metavar
+        made.rich_help_panel = made.rich_help_panel or panel
         # The first of its names stands there where it has some.
         if kind is bool and not parameter.default and made.default is ...:
             made.param_decls = (f"--{parameter.name.replace('_', '-')}",)
@@ -307,8 +332,18 @@ def with_common_options(
     def run(**given: object) -> R:
         return function(**{name: value for name, value in given.items() if name not in names})
 
-    own = inspect.signature(function, eval_str=True).parameters.values()
-    made = [declared(each) for each in (*own, *(option(name, False) for name in names))]
+    own: Iterable[inspect.Parameter] = inspect.signature(
+        function, eval_str=True
+    ).parameters.values()
+    panels: dict[str, str] = getattr(function, "panels", {})
+    # Panels stand in the order of their first options.
+    order = ["", *dict.fromkeys(panels.values())]
+    own = sorted(own, key=lambda each: order.index(panels.get(each.name, "")))
+    made = [
+        declared(each, panels.get(each.name))
+        for each in (*own, *(option(name, False) for name in names))
+    ]
+    run.__doc__ = joined_lines(function.__doc__)
     run.__signature__ = inspect.Signature(made)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in made}
     return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 
 
@@ -50,3 +51,49 @@ def times_text(extents: Sequence[int | str]) -> str:
 def shape_text(shape: Sequence[int | str]) -> str:
     """Return a shape: ``1×3×224×224``, or ``scalar``."""
     return times_text(shape) or "scalar"
+
+
+#: Lines of prose at least this long were broken by hand.
+_LONG = 60
+
+
+def folded(text: str, width: int) -> str:
+    """Return what stands below a command's options, folded for a terminal of so many columns.
+
+    Prose is filled; commands go on in lines that a shell takes as one; the others, such as rows of
+    a table, go on below their last column.
+    """
+    joined: list[str] = []
+    for line in text.split("\n"):
+        last = joined[-1] if joined else ""
+        is_prose = [
+            one.strip() and not re.search(r"\S  |^\s*tvmflow ", one) for one in (last, line)
+        ]
+        if all(is_prose) and len(last) >= _LONG and _indent(last) == _indent(line):
+            joined[-1] = f"{last} {line.strip()}"
+        else:
+            joined.append(line)
+    return "\n".join(part for line in joined for part in _fold(line, width))
+
+
+def _fold(line: str, width: int) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    indent, body, end = " " * _indent(line), line.strip(), ""
+    further = indent
+    if body.startswith("tvmflow "):
+        further, end = indent + "    ", " \\"
+        # An option stays with its value.
+        body = re.sub(r"(--?[a-z][\w-]*) (?=[^-\s])", "\\1\0", body)
+    elif (row := re.match(r"\S+  +", body)) is not None:
+        further = indent + " " * row.end()
+    parts = textwrap.wrap(
+        body, max(width - len(end), len(further) + 20), initial_indent=indent,
+        subsequent_indent=further, break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    parts = [part.replace("\0", " ") for part in parts]
+    return [part + end for part in parts[:-1]] + parts[-1:]
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
