@@ -113,6 +113,21 @@ def test_no_help_has_markup_of_docstrings(cli):
         assert not MARKUP.search(cli(*path, "--help").stdout), path
 
 
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_narrow_terminals_get_no_spare_columns(width):
+    columns, rows = MANY_COLUMNS
+    columns = [name.replace(" ", "_") for name in columns]
+    spare = ("fact_0", "fact_1", ">number_5", "fact_2", "fact_3", "fact_4", ">number_4")
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    print_table("Title", columns, rows, console, spare)
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    gone = [name for name in columns if name.lstrip(">") not in text]
+    # The first ones first, and none without need.
+    assert {*gone} == {*spare[: len(gone)]}
+    assert bool(gone) == (width < 200) == ("A terminal of more columns" in text)
+
+
 def test_no_help_shows_where_lines_of_the_source_end(monkeypatch, cli):
     monkeypatch.setenv("COLUMNS", "80")
     for path, command in walk(typer.main.get_command(app)):

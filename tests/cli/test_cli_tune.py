@@ -153,6 +153,19 @@ def test_algorithm_and_storage_are_settled_and_compiled(cli, tmp_path):
         assert "storage" in text
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_table_of_tasks_fits_terminals(width):
+    progress = Progress(tasks()["conv2d"], heuristic=2e-1, best=1e-1)
+    progress.points = [Point(1e-1, None)]
+    screen = Console(file=StringIO(), width=width, force_terminal=True, color_system=None)
+    screen.print(tune_command._progress_table([progress], width))
+    text = screen.file.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    for word in ("100000.0", "2.00", "100.0%"):
+        assert word in text
+    assert ("family" in text) == (width == 120)
+
+
 @pytest.mark.opencl
 def test_a_slower_network_and_a_busy_machine_are_told(cli, tmp_path, monkeypatch, busy_machine):
     graph = Graph(1, 8, 6, 6)

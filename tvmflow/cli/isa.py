@@ -39,6 +39,8 @@ _COLUMNS = (
     *("kernel", ">share", ">group", ">lanes", ">registers", ">waves", ">slots", ">idle", ">hot"),
     *(">mad", ">fetches", ">loads", ">spills"),
 )
+#: What of them a narrow terminal has no room for, the first ones first.
+_SPARE = (">fetches", ">loads", ">group", ">lanes", ">mad", ">idle", ">hot")
 
 
 @command
@@ -138,7 +140,8 @@ def _print(report: Report, with_listing: bool) -> None:
         [*_cells(each, report), *(f"{each.cycles.get(unit, 0):g}" for unit in units)]
         for each in report.kernels
     ]
-    print_table("Kernels", [*_COLUMNS, *(f">{unit}" for unit in units)], rows, console)
+    extra = [f">{unit}" for unit in units]
+    print_table("Kernels", [*_COLUMNS, *extra], rows, console, (*reversed(extra), *_SPARE))
     if units:
         console.print(f"{', '.join(units)}: cycles of each unit for one work-item.")
     for failure in report.failures:

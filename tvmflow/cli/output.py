@@ -216,15 +216,35 @@ def print_table(
     columns: Sequence[str],
     rows: Iterable[Sequence[Cell]],
     console: Console | None = None,
+    spare: Sequence[str] = (),
 ) -> None:
     """Print a table as `table` makes it, below its title if it has one.
 
-    Where it is too wide for a terminal, each row is a paragraph instead.
+    Where it is too wide for a terminal, columns in ``spare`` are left out, the first ones first;
+    where that is not enough, each row is a paragraph instead, with all of them.
     """
     console, rows = console or out_console(), [*rows]
-    is_wide = _widths(columns, rows, console.width) is None
-    content = _paragraphs(columns, rows) if is_wide else table(columns, rows, console.width)
-    _print_section(title, content, console)
+    fitting, fewer = without_spare(columns, rows, console.width, spare)
+    if _widths(fitting, fewer, console.width) is None:
+        _print_section(title, _paragraphs(columns, rows), console)
+        return
+    _print_section(title, table(fitting, fewer, console.width), console)
+    if len(fitting) < len(columns):
+        console.print("A terminal of more columns shows more of them; --json has all.")
+
+
+def without_spare(
+    columns: Sequence[str], rows: Sequence[Sequence[Cell]], width: int, spare: Sequence[str]
+) -> tuple[list[str], list[list[Cell]]]:
+    """Return a table's columns and rows without as many spare columns as do not fit."""
+    kept, cells = [*columns], [[*row] for row in rows]
+    for name in spare:
+        if _widths(kept, cells, width) is not None:
+            break
+        index = kept.index(name)
+        for row in (kept, *cells):
+            del row[index]
+    return kept, cells
 
 
 def print_facts(

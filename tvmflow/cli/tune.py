@@ -13,7 +13,17 @@ import typer
 
 from ..compiler.options import CompileOptions
 from .options import TUNED, farm_of, load_operators, with_compile_flags, words
-from .output import err_console, note, note_file, out_console, print_json, print_table, state, table
+from .output import (
+    err_console,
+    note,
+    note_file,
+    out_console,
+    print_json,
+    print_table,
+    state,
+    table,
+    without_spare,
+)
 from .session import command
 from .text import ms_text
 
@@ -237,7 +247,12 @@ def _tune_offline(model: Path, journal: Path, options: CompileOptions, seed: int
         for each in sorted(found, key=lambda each: -each.task.calls * each.best.seconds)
     ]
     columns = ["task", "family", ">calls", ">heuristic, µs", ">best, µs"]
-    print_table(f"Predicted for {gpu.name}", [*columns, ">registers", ">waves", ">spills"], rows)
+    print_table(
+        f"Predicted for {gpu.name}",
+        [*columns, ">registers", ">waves", ">spills"],
+        rows,
+        spare=("family", ">waves", ">heuristic, µs"),
+    )
     before, after = (
         1e3 * sum(each.task.calls * choice.seconds for each, choice in pairs)
         for pairs in ([(e, e.heuristic) for e in found], [(e, e.best) for e in found])
@@ -304,7 +319,8 @@ def _progress_table(progress: Sequence[Progress], width: int, most: int | None =
     columns = [
         "task", "family", ">trials", ">failed", ">heuristic, µs", ">best, µs", ">speed-up", ">share"
     ]  # fmt: skip
-    return table(columns, rows[:most], width)
+    shown = without_spare(columns, rows[:most], width, ("family", ">failed", ">heuristic, µs"))
+    return table(*shown, width)
 
 
 def _describe(tuned: Tuned) -> JsonObject:
