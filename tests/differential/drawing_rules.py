@@ -733,6 +733,25 @@ def split(g: Graph, x: Tensor) -> list[Tensor]:
     return [results[first], *results[:first], *results[first + 1 :]]
 
 
+#: Indices beyond any tensor, also where 32 bits or a sum with an extent wrap around.
+BEYOND = (50, -50, 2**31, -(2**31), 2**40, -(2**40), 2**63 - 1, -(2**63))
+
+
+def indices_of(g: Graph, places: Any, dtype: str = "int64") -> Tensor:
+    """Indices as a constant, or as an input, which may be out of range."""
+    places = np.asarray(places, np.int64)
+    if not g.chance(0.4):
+        return g.constant(places, dtype)
+    # The reference limits them by operators of this set.
+    if g.opset >= 13 and g.chance(0.5):
+        limits = np.iinfo(dtype)
+        beyond = g.rng.choice(
+            [value for value in BEYOND if limits.min <= value <= limits.max], places.shape
+        )
+        places = np.where(g.rng.random(places.shape) < 0.3, beyond, places)
+    return g.fed(g.constant(places, dtype))
+
+
 @rule("Gather")
 def gather(g: Graph, x: Tensor) -> list[Tensor]:
     x = movable(g, x)
@@ -745,9 +764,7 @@ def gather(g: Graph, x: Tensor) -> list[Tensor]:
         "scalar": np.array(start), "two": g.rng.integers(0, extent, (2, 3)),
     }[kind]  # fmt: skip
     dtype = g.pick("int64", "int32")
-    indices = g.constant(places, dtype)
-    if g.chance(0.3) and kind != "range":
-        indices = g.fed(indices)
+    indices = g.constant(places, dtype) if kind == "range" else indices_of(g, places, dtype)
     return g.node("Gather", [x, indices], axis=axis)
 
 
@@ -759,7 +776,7 @@ def gather_elements(g: Graph, x: Tensor) -> list[Tensor]:
     shape = list(x.shape)
     shape[axis] = g.integer(1, extent)
     places = g.rng.integers(-extent, extent, shape)
-    return g.node("GatherElements", [x, g.constant(places, "int64")], axis=axis)
+    return g.node("GatherElements", [x, indices_of(g, places)], axis=axis)
 
 
 @rule("GatherND")
@@ -769,7 +786,7 @@ def gather_nd(g: Graph, x: Tensor) -> list[Tensor]:
     depth = g.integer(1, x.rank - batch)
     outer = list(x.shape[:batch])
     parts = [g.rng.integers(-e, e, (*outer, 3)) for e in x.shape[batch : batch + depth]]
-    indices = g.constant(np.stack(parts, -1), "int64")
+    indices = indices_of(g, np.stack(parts, -1))
     return g.node("GatherND", [x, indices], batch_dims=batch)
 
 
@@ -791,7 +808,10 @@ def scatter_elements(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
     if options and x.dtype != "bool" and g.chance(0.3):
         attributes["reduction"] = g.pick(*options)
     updates = g.operand(shape, x.dtype)
-    return g.node(op_type, [x, g.constant(places, "int64"), updates], **attributes)
+    # Several that are out of range write to one place: in any order where they are reduced.
+    reduced = "reduction" in attributes
+    indices = indices_of(g, places) if reduced else g.constant(places, "int64")
+    return g.node(op_type, [x, indices, updates], **attributes)
 
 
 rule("ScatterElements")(lambda g, x: scatter_elements(g, x, "ScatterElements"))
@@ -1084,7 +1104,7 @@ def roi_align(g: Graph, x: Tensor) -> list[Tensor]:
     begin = g.rng.uniform(-1, 4, (3, 2))
     regions = np.concatenate([begin, begin + g.rng.uniform(0.5, 5, (3, 2))], 1)
     rois = g.constant(regions, "float32")
-    batches = g.constant(g.rng.integers(0, x.shape[0], 3), "int64")
+    batches = indices_of(g, g.rng.integers(0, x.shape[0], 3))
     height, width = g.integers(1, 4, 2)
     return g.node(
         "RoiAlign", [x, rois, batches], output_height=height, output_width=width,

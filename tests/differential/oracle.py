@@ -21,6 +21,7 @@ import onnxruntime
 from contexts import Network
 from graphs import ERRATIC
 from moved import ULPS, WEIGHTED, Moved, is_tiled, largest, moved
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 onnxruntime.set_default_logger_severity(4)
@@ -52,12 +53,62 @@ def session(model: onnx.ModelProto) -> Any:
     )
 
 
+#: The place of the indices among the inputs of operators that may be fed ones out of range.
+INDEXED = {
+    "Gather": 1, "GatherElements": 1, "GatherND": 1, "ScatterElements": 1, "ScatterND": 1,
+    "RoiAlign": 2,
+}  # fmt: skip
+
+
+def limit_indices(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Limit indices that are inputs of a model to those in range, as tvmflow does.
+
+    ONNX Runtime refuses others.
+    """
+    fed = {value.name for value in model.graph.input}
+    limited = onnx.ModelProto()
+    limited.CopyFrom(model)
+    nodes: list[onnx.NodeProto] = []
+
+    def emit(op_type: str, *inputs: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(op_type, inputs, [f"limit_{len(nodes)}"], **attributes))
+        return nodes[-1].output[0]
+
+    def number(value: int) -> str:
+        return emit("Constant", value=numpy_helper.from_array(np.array([value], np.int64)))
+
+    for node in limited.graph.node:
+        place = INDEXED.get(node.op_type, 0)
+        if place and node.input[place] in fed:
+            attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            indices = emit("Cast", node.input[place], to=TensorProto.INT64)
+            first, last = number(attributes.get("axis", 0)), None
+            if node.op_type.endswith("ND"):
+                first = number(attributes.get("batch_dims", 0))
+                depth = emit("Gather", emit("Shape", indices), number(-1))
+                last = emit("Add", first, depth)
+            extents = emit("Shape", node.input[0])
+            if last is None:
+                extents = emit("Gather", extents, first)
+            else:
+                extents = emit("Slice", extents, first, last)
+            lowest = emit("Neg", extents) if node.op_type != "RoiAlign" else number(0)
+            most = emit("Sub", extents, number(1))
+            node.input[place] = emit("Min", emit("Max", indices, lowest), most)
+        nodes.append(node)
+    if len(nodes) == len(model.graph.node):
+        return model
+    del limited.graph.node[:]
+    limited.graph.node.extend(nodes)
+    return limited
+
+
 class Reference:
     """Runs a model: ONNX Runtime, or ONNX's evaluator where that lacks an operator."""
 
     def __init__(self, model: onnx.ModelProto):
         self.names = [output.name for output in model.graph.output]
-        self._model = model
+        self._model = model = limit_indices(model)
         try:
             self._run = session(model).run
         except Exception:  # noqa: BLE001 (its errors share no other class)

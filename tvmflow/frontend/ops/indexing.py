@@ -1,4 +1,9 @@
-"""Gathering and scattering by indices."""
+"""Gathering and scattering by indices.
+
+An index that is computed at run time may be out of range, which ONNX forbids and ONNX Runtime
+refuses.  Here such an index counts as the nearest one in range, in every operator, so nothing is
+read or written outside a tensor; constant ones are refused.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +27,8 @@ def _indices(c: NodeContext, extents: npt.ArrayLike) -> relax.Expr:
             raise Refusal("a constant index is out of range")
         return constant(np.where(values < 0, values + extents, values).astype(np.int64))
     indices = c.cast(c.input(1), "int64")
+    # Before anything else is computed of them: no sum overflows.
+    indices = in_range(indices, extents)
     # The sign as a mask adds the extent to negative indices. Booleans are no vectors in TVM's
     # OpenCL code; and with 63 bits LLVM makes "x < 0" of it, whose AVX-512 code takes a hundred
     # times as long on some virtual machines. With 31 it is right, too, where TVM knows an index's
@@ -30,10 +37,21 @@ def _indices(c: NodeContext, extents: npt.ArrayLike) -> relax.Expr:
     return indices + R.bitwise_and(sign, constant(extents))
 
 
+def in_range(indices: relax.Expr, extents: np.ndarray) -> relax.Expr:
+    """Limit int64 indices to those from ``-extents`` to ``extents - 1``, which broadcast."""
+    return R.minimum(R.maximum(indices, constant(-extents)), constant(extents - 1))
+
+
 def _along_axis(c: NodeContext) -> tuple[relax.Expr, int]:
     """Return the indices, and the axis that they count along."""
     axis = c.axis(0)
     return _indices(c, c.shape()[axis]), axis
+
+
+def _limited(number: tirx.Expr, most: int) -> tirx.Expr:
+    """Return a number from data, limited to 0 and the most there can be, in int64."""
+    wide = number.astype("int64")
+    return te.max(te.min(wide, tirx.const(most, "int64")), tirx.const(0, "int64"))
 
 
 @converts("GatherND")
@@ -44,7 +62,6 @@ def gather_nd(c: NodeContext) -> relax.Expr:
 
 
 formulas(
-    # Indices computed at run time may be out of range: "clip" never reads outside.
     Gather=lambda c: R.take(c.input(), *_along_axis(c), "clip"),
     GatherElements=lambda c: R.gather_elements(c.input(), *_along_axis(c)),
 )
@@ -111,11 +128,10 @@ def reverse_sequence(c: NodeContext) -> relax.Expr:
         def element(*index: tirx.Var) -> tirx.Expr:
             # Fused functions count in int64.
             place, at = list(index), index[time].astype("int64")
-            length = lengths(index[batch]).astype("int64")
-            # Of lengths that are longer than the axis nothing is read beside it.
+            length = _limited(lengths(index[batch]), extent)
+            # Also where it is not chosen, nothing is read outside.
             turned = te.max(length - 1 - at, tirx.const(0, "int64"))
-            within = te.min(turned, tirx.const(extent - 1, "int64"))
-            place[time] = tirx.Select(at < length, within, at)
+            place[time] = tirx.Select(at < length, turned, at)
             return x(*place)
 
         return te.compute(x.shape, element, name="reverse_sequence")
@@ -137,7 +153,8 @@ def tensor_scatter(c: NodeContext) -> relax.Expr:
 
     def compute(cache: te.Tensor, update: te.Tensor, places: te.Tensor) -> te.Tensor:
         def element(*index: tirx.Var) -> tirx.Expr:
-            at = index[axis].astype("int64") - places(index[0]).astype("int64")
+            begin = _limited(places(index[0]), length if mode == "circular" else length - part)
+            at = index[axis].astype("int64") - begin
             if mode == "circular":
                 at = tirx.floormod(at, tirx.const(length, "int64"))
             place = list(index)

@@ -9,6 +9,7 @@ from tvm import relax, te, tirx
 from tvm.relax import op as R
 
 from ...codegen.nan_propagation import reducer
+from ...ir.rewriter import constant
 from ..converter import InvalidNode, NodeContext, Refusal, converts, shape_along
 
 
@@ -51,8 +52,7 @@ def roi_align(c: NodeContext) -> relax.Expr:
         raise InvalidNode(f"its mode {pool!r} is unknown")
     default = "half_pixel" if c.opset >= 16 else "output_half_pixel"
     mode = c.attribute("coordinate_transformation_mode", default)
-    batch = R.astype(R.reshape(c.input(2), (c.shape(2)[0], 1)), c.dtype(1))
-    rois = R.concat([batch, c.input(1)], 1)
+    rois = R.concat([R.astype(_pictures(c), c.dtype(1)), c.input(1)], 1)
     scale = c.attribute("spatial_scale", 1.0)
     if mode == "half_pixel":
         offset = np.array([0, -0.5, -0.5, -0.5, -0.5]) / scale
@@ -67,6 +67,21 @@ def roi_align(c: NodeContext) -> relax.Expr:
         spatial_scale=scale, sample_ratio=samples,
         aligned=mode == "half_pixel", layout="NCHW", mode="avg",
     )  # fmt: skip
+
+
+def _pictures(c: NodeContext) -> relax.Expr:
+    """Return the picture of each region as ``[regions, 1]``: the nearest one that there is.
+
+    Constant numbers of pictures that are not there are refused.
+    """
+    count, values = c.shape()[0], c.known(2)
+    if values is not None and ((values < 0) | (values >= count)).any():
+        raise Refusal("a constant index is out of range")
+    numbers = R.reshape(c.input(2), (c.shape(2)[0], 1))
+    if values is not None:
+        return numbers
+    first, last = (constant(np.array(limit, c.dtype(2))) for limit in (0, count - 1))
+    return R.minimum(R.maximum(numbers, first), last)
 
 
 def _roi_maxima(c: NodeContext, rois: relax.Expr, samples: int, is_aligned: bool) -> relax.Expr:
