@@ -11,6 +11,7 @@ import pytest
 # Whatever way pytest imports test modules, they find the network beside them.
 sys.path.insert(0, str(Path(__file__).parent))
 
+from mock_library import build_mock
 from tiny_network import build, metadata, weight
 
 from tvmflow.module.artifact import write_artifact
@@ -44,3 +45,9 @@ def with_sidecar(executable: Any, tmp_path: Path) -> Path:
         executable, path, metadata=metadata(), weights={"w": weight()}, embed_limit_bytes=0
     )
     return path
+
+
+@pytest.fixture(scope="session")
+def mock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library whose output is the sum of its inputs; tests leave it as it is."""
+    return build_mock(tmp_path_factory.mktemp("mock") / "libmock.so")

@@ -136,9 +136,9 @@ def write_outputs(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """
     import numpy as np
 
-    from ..module.files import publish, staging
+    from ..module.files import ZIP, publish, staging
 
-    with staging(path) as stage:
+    with staging(path, ZIP) as stage:
         temporary = stage / path.name
         with open(temporary, "wb") as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
             # Written by hand: numpy.savez takes names as keywords, of which `file` is its own.

@@ -274,7 +274,7 @@ def _measure_scaling(
     from ..explain.scaling.devices import FarmDevices, LocalDevices
     from ..explain.scaling.measure import scale
     from ..explain.scaling.work import work_of
-    from ..module.files import publish, staging
+    from ..module.files import TEXT, publish, staging
 
     link = None
     if wanted.link not in (None, _MEASURED):
@@ -285,7 +285,7 @@ def _measure_scaling(
     )
     with (
         tempfile.TemporaryDirectory(prefix="tvmflow-scaling-") as folder,
-        nullcontext() if wanted.plot is None else staging(wanted.plot) as stage,
+        nullcontext() if wanted.plot is None else staging(wanted.plot, TEXT) as stage,
         err_console().status("starting") as status,
     ):
 

@@ -83,6 +83,7 @@ def compile_model(
     output: Annotated[
         Path | None, "OUT.so", "The module to write. Default: the model's name in this folder."
     ] = None,
+    overwrite: Annotated[bool, "Replace OUT.so also if it is no module, but another file."] = False,
     standalone: Annotated[bool, "The same as --format standalone."] = False,
     dump_ir: Annotated[Path | None, "DIR", "Write the IR after each stage and pass to DIR."] = None,
     dump_ir_filter: Annotated[
@@ -103,6 +104,10 @@ def compile_model(
         options = replace(options, format=STANDALONE)
     from .. import compile as compile_network
     from ..module.files import staging
+    from ..module.module import check_overwritten
+
+    if not overwrite:
+        check_overwritten(final)
 
     load_operators(ops)
     started = time.perf_counter()
@@ -119,7 +124,7 @@ def compile_model(
                 progress=progress,
             )
         try:
-            saved = module.save(final)
+            saved = module.save(final, overwrite=overwrite)
             _report(module, saved, time.perf_counter() - started)
         finally:
             module.close()

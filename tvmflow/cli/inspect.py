@@ -95,10 +95,10 @@ def inspect_module(
     artifact = of_options(whole.variants, whole.metadata, of_shape, of_extents) or whole
     plan = _memory_plan(artifact) if memory or memory_svg else None
     if plan is not None and memory_svg is not None:
-        from ..module.files import write_file
+        from ..module.files import TEXT, write_file
         from ..module.memory_svg import memory_svg as picture_of
 
-        write_file(memory_svg, picture_of(plan, str(artifact.metadata["name"])))
+        write_file(memory_svg, picture_of(plan, str(artifact.metadata["name"])), TEXT)
         note_file(memory_svg)
     about = _describe(artifact, check)
     if print_json(about):

@@ -109,10 +109,10 @@ def run_lab(
             out_console().out(script, highlight=False)
         return
     from ..explain import lab
-    from ..module.files import check_writable
+    from ..module.files import TEXT, check_writable
 
     if html is not None:
-        check_writable(html)
+        check_writable(html, TEXT)
     with err_console().status("measuring", spinner="dots"):
         result = lab.run_lab(
             name,

@@ -76,8 +76,10 @@ def build_model(
     # Text, as it was typed: the builder knows the types of its parameters.
     parameters: dict[str, Any] = {**parse_parameters(param or [])}
     from ..models import build
+    from ..module.files import ONNX
 
     final = output or Path(f"{name}.onnx")
+    ONNX.check(final)
     try:
         written = build(name, final, **parameters)
     except ValueError as error:

@@ -111,11 +111,11 @@ def profile_module(
     from ..explain.profiling.page.write import page_text
     from ..explain.profiling.reading import read_profile
     from ..explain.profiling.trace import trace as trace_of
-    from ..module.files import publish, staging
+    from ..module.files import TEXT, publish, staging
 
     with ExitStack() as stack:
         # What cannot be read or written is said before minutes of measuring.
-        stages = {path: stack.enter_context(staging(path)) for path in (trace, html) if path}
+        stages = {path: stack.enter_context(staging(path, TEXT)) for path in (trace, html) if path}
         codes = [_machine_code(module, each) for each in isa or ()]
         before = None if compare is None else read_profile(compare)
         if is_profile:

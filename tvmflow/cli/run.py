@@ -65,12 +65,12 @@ def run_module(
         raise typer.BadParameter("give --inputs IN.npz, or --random-seed N for random inputs.")
     from .. import load
     from ..module.blocked_layout import all_to_logical
-    from ..module.files import check_writable
+    from ..module.files import ZIP, check_writable
     from .arrays import choose_inputs, write_outputs
     from .variants import chosen
 
     if outputs is not None:
-        check_writable(outputs)
+        check_writable(outputs, ZIP)
     with load(module, device=device_index, check_weights=check_weights, backend=backend) as network:
         one = chosen(network.variants, network.metadata, of_shape, of_extents) or network
         values = choose_inputs(inputs, random_seed, one)

@@ -154,7 +154,7 @@ def tune_model(
         _tune_offline(model, journal, options, seed)
         return
     from ..farm.runner import Farm
-    from ..module.files import check_writable
+    from ..module.files import TEXT, check_writable
     from ..runtime.load import is_disturbed
     from ..tuning.measure import Config
     from ..tuning.report import write_report
@@ -163,7 +163,7 @@ def tune_model(
 
     lent = farm_of(tracker, key, secret_file)
     if report is not None:
-        check_writable(report)
+        check_writable(report, TEXT)
     load_operators(ops)
     farm = Farm(*lent) if lent else None
     network = Network(model, options)

@@ -437,10 +437,15 @@ def write_artifact(
 def remove_stale_sidecar(path: Path) -> None:
     """Remove the weights that a module of the same name had before, and only those."""
     with suppress(OSError):
-        with open(path, "rb") as file:
-            start = file.read(256)
-        if start.startswith(WEIGHTS_MAGIC) or b'"tvmflow.sha256"' in start:
+        if is_sidecar(path):
             path.unlink(missing_ok=True)
+
+
+def is_sidecar(path: Path) -> bool:
+    """Tell whether a file has the weights of a module."""
+    with open(path, "rb") as file:
+        start = file.read(256)
+    return start.startswith(WEIGHTS_MAGIC) or b'"tvmflow.sha256"' in start
 
 
 def export_library(

@@ -10,9 +10,11 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ArtifactError
@@ -22,11 +24,57 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SUFFIX = ".tmp"
 
 
+@dataclass(frozen=True)
+class Kind:
+    """A kind of output files, for not replacing a user's file of another kind."""
+
+    name: str  #: A noun with its article.
+    is_of: Callable[[Path], bool]  #: Whether a file is of this kind.
+
+    def check(self, path: Path, *, remedy: str = "Name another file, or remove this one.") -> None:
+        """Refuse (`ArtifactError`) to replace a file that is of another kind and not empty."""
+        try:
+            found = os.stat(path)
+            if stat.S_ISDIR(found.st_mode):
+                return  # `staging` names the remedy.
+            is_safe = stat.S_ISREG(found.st_mode) and (not found.st_size or self.is_of(path))
+        except FileNotFoundError:
+            return
+        except OSError:
+            is_safe = False
+        if not is_safe:
+            raise ArtifactError(
+                f"Writing {path} failed: it would replace a file that is not {self.name}.",
+                remedy=remedy,
+            )
+
+
+def begins_with(*starts: bytes) -> Callable[[Path], bool]:
+    """Return a test of how a file begins."""
+    return lambda path: _beginning(path).startswith(starts)
+
+
+def _beginning(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(1024)
+
+
+#: Bytes that no text has, and that models, modules and archives begin with.
+_NOT_TEXT = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
+
+TEXT = Kind("a text", lambda path: not set(_beginning(path)) & set(_NOT_TEXT))
+ZIP = Kind("a ZIP archive, as .npz and .aar are", begins_with(b"PK"))
+GZIP = Kind("a .gz archive", begins_with(b"\x1f\x8b"))
+#: The first field of a serialized ``ModelProto`` is its version.
+ONNX = Kind("an ONNX model", begins_with(b"\x08"))
+
+
 @contextmanager
-def staging(path: str | os.PathLike[str]) -> Iterator[Path]:
+def staging(path: str | os.PathLike[str], kind: Kind | None = None) -> Iterator[Path]:
     """Yield a new hidden folder beside an output's final name, and remove it afterwards.
 
-    An `ArtifactError` says that `path` is a folder, or its folder is missing or not writable.
+    An `ArtifactError` says that `path` is a folder, its folder is missing or not writable, or that
+    there is a file of another kind.
     """
     final = Path(path)
     folder = final.parent
@@ -40,6 +88,8 @@ def staging(path: str | os.PathLike[str]) -> Iterator[Path]:
             f"Writing {final} failed: the folder {folder} does not exist.",
             remedy=f"mkdir -p {folder}",
         )
+    if kind is not None:
+        kind.check(final)
     try:
         stage = Path(tempfile.mkdtemp(prefix=f".{final.name[:100]}.", suffix=_SUFFIX, dir=folder))
     except OSError as error:
@@ -55,18 +105,20 @@ def staging(path: str | os.PathLike[str]) -> Iterator[Path]:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
+def write_file(
+    path: str | os.PathLike[str], content: str | bytes, kind: Kind | None = None
+) -> None:
     """Write a whole file; others see the old one or the new one; errors are those of `staging`."""
     final = Path(path)
-    with staging(final) as stage:
+    with staging(final, kind) as stage:
         written = stage / final.name
         written.write_bytes(content.encode() if isinstance(content, str) else content)
         publish({written: final})
 
 
-def check_writable(path: str | os.PathLike[str]) -> None:
+def check_writable(path: str | os.PathLike[str], kind: Kind | None = None) -> None:
     """Refuse an output that could not be written, as `staging` does, before the work for it."""
-    with staging(path):
+    with staging(path, kind):
         pass
 
 

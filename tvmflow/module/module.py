@@ -23,10 +23,12 @@ from ..devices.host import Host
 from ..errors import ArtifactError, InputError, TargetError
 from ..ir.tensors import TensorInfo
 from ..ir.units import counted
+from ..journal.frames import MAGIC
 from ..runtime.json_types import JsonObject
 from ..runtime.shared_library import FileIdentity
-from .artifact import SIDECAR_SUFFIX, Artifact, read_artifact, remove_stale_sidecar
-from .files import place_copy, publish, staging
+from . import elf
+from .artifact import SIDECAR_SUFFIX, Artifact, is_sidecar, read_artifact, remove_stale_sidecar
+from .files import Kind, begins_with, place_copy, publish, staging
 from .html import module_html
 from .run_time_sizes import RunTimeSizes
 from .standalone.programs import SUFFIX as PROGRAMS_SUFFIX
@@ -296,20 +298,31 @@ class Module(ABC):
             number = find(shapes, values) if len(shapes) > 1 else 0
             return self._opened(number or 0).profile(values, runs)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the module, and what lies beside it: weights, devices' binaries.
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the module and the files next to it: weights, devices' binaries.
+
+        Parameters
+        ----------
+        path
+            The file to write.  A module that is there is replaced, and goes on where it is open.
+        overwrite
+            Whether another file that is there may be replaced, such as the model.
 
         Raises
         ------
         ArtifactError
-            If a file cannot be written; nothing is left then.
+            If there is a file that is no module (and ``overwrite`` does not allow for it), or a
+            file cannot be written; nothing is left then.
         """
         final = Path(path)
         self._require_file("Saving")
         if final.exists() and final.samefile(self.path):
             return final
-        # Behind the name of the module's file, as beside this one; the module itself comes last.
+        # With the name of the module's file in front; the module itself comes last.
         sources = {SIDECAR_SUFFIX: self.weights_path, PROGRAMS_SUFFIX: self.programs_path}
+        if not overwrite:
+            written = [suffix for suffix, source in sources.items() if source is not None]
+            check_overwritten(final, written)
         with staging(final) as stage:
             files: dict[Path, Path] = {}
             for suffix, source in {**sources, "": self.path}.items():
@@ -410,6 +423,33 @@ class Module(ABC):
             self._others = [self._open_variant(first, other) for other in further]
             self._running = first
         return self._others[number - 1] if number else self._running
+
+
+def check_overwritten(path: Path, suffixes: Sequence[str] = ()) -> None:
+    """Refuse (`ArtifactError`) to replace files of the user's by a module.
+
+    ``suffixes`` are those of files that are written next to the module.
+    """
+    for suffix in ("", *suffixes):
+        _KINDS[suffix].check(
+            Path(f"{path}{suffix}"),
+            remedy="Name another file, or allow it with `overwrite=True` (`--overwrite`).",
+        )
+
+
+def _is_module(path: Path) -> bool:
+    try:
+        return elf.META in elf.read_library(path).sections or is_standalone(path)
+    except elf.ElfError:
+        return False
+
+
+#: Files of a module, by what follows its name.
+_KINDS = {
+    "": Kind("a module of tvmflow", _is_module),
+    SIDECAR_SUFFIX: Kind("the weights of a module", is_sidecar),
+    PROGRAMS_SUFFIX: Kind("a file of devices' binaries", begins_with(MAGIC)),
+}
 
 
 class RelaxModule(Module):

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import JournalError
-from ..journal.frames import Damage
+from ..journal.frames import MAGIC, Damage
 from ..journal.journal import Journal
 from ..journal.records import Event, Trial, canonical, digest
-from ..module.files import publish, staging
+from ..module.files import TEXT, Kind, begins_with, publish, staging
 from . import importers
 
 FORMATS = ("json", "metaschedule", "autotvm")
@@ -69,9 +69,11 @@ def compact(path: Path, output: Path | None = None, best: int | None = None) -> 
     Raises `JournalError` or `ArtifactError` if it is being written, or the new file cannot be.
     """
     final = output or path
+    # In place of the journal itself, its first bytes may be damaged.
+    kind = None if output is None else Kind("a journal", begins_with(MAGIC))
     # Opened to append, although only read, so that nothing is appended meanwhile.
     Journal.open(path).close()
-    with Journal.open(path, "a") as source, staging(final) as folder:
+    with Journal.open(path, "a") as source, staging(final, kind) as folder:
         trials = list(source.trials())
         if best is not None:
             groups: dict[tuple[bytes, bytes], list[Trial]] = defaultdict(list)
@@ -125,7 +127,7 @@ def export(trials: Iterable[Trial], form: str, output: Path) -> tuple[int, int]:
 
     Raises `ArtifactError` if ``output`` cannot be written.
     """
-    with staging(output) as folder:
+    with staging(output, TEXT) as folder:
         if form == "metaschedule":
             return _export_database(trials, output, folder)
         document = importers.json_of_trial if form == "json" else importers.autotvm_line

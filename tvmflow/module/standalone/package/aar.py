@@ -21,7 +21,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...files import publish, staging
+from ...files import ZIP, publish, staging
 from .archive import Contents, with_sums, write_zip
 from .java import classes_jar
 from .libraries import Library, for_android, headers, read_libraries, weights_of
@@ -56,7 +56,7 @@ def write_aar(
     attempt = f"Packaging {output.name}"
     by_abi = for_android(read_libraries(paths, attempt), attempt)
     libraries = [library for found in by_abi.values() for library in found]
-    with staging(output) as stage:
+    with staging(output, ZIP) as stage:
         contents: dict[str, bytes | Path] = {
             "AndroidManifest.xml": _manifest(output, libraries).encode(),
             "R.txt": b"",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...files import publish, staging
+from ...files import GZIP, publish, staging
 from ..programs import beside
 from .archive import with_sums, write_tar
 from .libraries import Library, for_linux, headers, read_libraries, weights_of
@@ -74,7 +74,7 @@ def write_linux_tar(
     if library.programs is not None:
         contents[f"lib/{beside(library.path).name}"] = library.programs
     top = f"{name}-{version}"
-    with staging(output) as stage:
+    with staging(output, GZIP) as stage:
         summed = with_sums(contents)
         write_tar({f"{top}/{key}": content for key, content in summed.items()}, stage / output.name)
         publish({stage / output.name: output})
