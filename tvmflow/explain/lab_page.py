@@ -23,6 +23,7 @@ from ..ir.expressions import nodes_in, substitute_vars, uses
 from ..ir.units import ratio_text
 from ..module.files import write_file
 from ..module.functions import tir_text
+from ..runtime.load import disturbance
 from ..schedules.lab import lab_of, steps_of, with_blocks
 from ..tuning.building import lower
 from .lab import LabResult, StepResult
@@ -45,7 +46,8 @@ section { border-top: 1px solid var(--line); margin-top: 1.6rem }
 h2 { margin: .8rem 0 .2rem } p { margin: .3rem 0 } .soft, figcaption { color: var(--soft) }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 td, th { padding: .2rem .8rem;
-  border-bottom: 1px solid var(--line); text-align: right } td:first-child { text-align: left }
+  border-bottom: 1px solid var(--line); text-align: right }
+td:first-child, th:first-child { text-align: left }
 .tiles { display: flex; flex-wrap: wrap; gap: 1rem 1.6rem;
   align-items: flex-start; margin: .8rem 0 }
 figure { margin: 0; max-width: 15rem } figcaption { font-size: 12.5px }
@@ -54,6 +56,8 @@ rect.first { fill: var(--first) } text { font-size: 11px; fill: var(--ink); text
 pre { background: var(--raised); padding: .8rem; overflow: auto; max-height: 30rem;
   font: 12px/1.45 ui-monospace, monospace; border-radius: 6px }
 summary { cursor: pointer; color: var(--accent) } li { margin: .3rem 0 }
+.wide { overflow-x: auto }
+@media (max-width: 44rem) { td, th { padding: .2rem .3rem; font-size: 13px } }
 """
 
 
@@ -182,6 +186,8 @@ def page_text(result: LabResult) -> str:
     functions = [lab.schedule(step, result.size, target) for step in chosen]
     pairs = zip(result.steps, functions, strict=True)
     sections = "".join(_section(step, function, target) for step, function in pairs)
+    said = disturbance(result.others_share)
+    disturbed = f"<p><strong>{escape(said)}</strong></p>" if said else ""
     where = f"{result.target} for {result.device} on {result.device_name}"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -189,7 +195,8 @@ def page_text(result: LabResult) -> str:
         f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>"
         f'<p>{escape(lab.summary)}</p><p class="soft">{escape(where)}, beside '
         f"{escape(result.numpy)}: {result.numpy_times.median_ms:.3f} ms.</p>"
-        f"<table><tr>{head}</tr>{rows}</table>{sections}</body></html>\n"
+        f'{disturbed}<div class="wide"><table><tr>{head}</tr>{rows}</table></div>{sections}'
+        "</body></html>\n"
     )
 
 

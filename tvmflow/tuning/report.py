@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from datetime import datetime
 from html import escape
 from pathlib import Path
 
 from ..module.files import write_file
+from ..runtime.load import disturbance
 from .session import Tuned
 from .tuner import Progress
 
@@ -22,13 +23,16 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem
 table { border-collapse: collapse; width: 100% }
 th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid #dde3ea }
 th:first-child, td:first-child { text-align: left; font-family: ui-monospace, monospace;
-  overflow-wrap: anywhere }
+  overflow-wrap: anywhere; min-width: 8rem }
+.wide { overflow-x: auto }
 .bar { background: #e8edf3; height: .9rem; min-width: 6rem }
 .bar div { background: #2b6cb0; height: 100% }
 .curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(270px, 1fr)); gap: 1rem }
 svg text { font-size: 9px; fill: currentColor }
 figure { margin: 0 } figcaption { font-size: 12px; overflow-wrap: anywhere }
 .headline { font-size: 1.3rem }
+@media (max-width: 44rem) { .spare { display: none } .bar { min-width: 2.5rem }
+  th, td { padding: .25rem .3rem; font-size: 13px } }
 @media (prefers-color-scheme: dark) { body { color: #d8e0e8; background: #11161c }
   th, td { border-color: #2a333d } .bar { background: #2a333d } }
 """
@@ -64,13 +68,21 @@ def _headline(tuned: Tuned, known: Sequence[Progress]) -> str:
     failures = sum(p.failures for p in tuned.progress)
     both = [p for p in known if math.isfinite(p.heuristic)]
     before, after = sum(p.task.calls * p.heuristic for p in both), sum(p.time for p in both)
+    said = disturbance(tuned.others_share)
+
+    def times(old: float, new: float) -> str:
+        # What other programs disturbed is not compared.
+        return "" if said else f", {old / new:.2f} times as fast"
+
     result = ""
     if tuned.comparison is not None:
         old, new = tuned.comparison.before_ms, tuned.comparison.after_ms
         result = (
-            f'<p class="headline">The whole network: {old:.2f} ms before, {new:.2f} ms after, '
-            f"{old / new:.2f} times as fast.</p>"
+            f'<p class="headline">The whole network: {old:.2f} ms before, {new:.2f} ms after'
+            f"{times(old, new)}.</p>"
         )
+    if said:
+        result += f"<p><strong>{escape(said)}</strong></p>"
     result += f"<p>{trials} trials of {len(tuned.progress)} tasks, {failures} failed, "
     result += f"{tuned.seconds:.0f} s.</p>"
     devices = dict.fromkeys(" ".join(filter(None, (d.name, d.driver))) for d in tuned.measured_on)
@@ -79,7 +91,7 @@ def _headline(tuned: Tuned, known: Sequence[Progress]) -> str:
     if after:
         result += (
             f"<p>Sum of the kernels: {before * 1e3:.3f} ms with the heuristics, {after * 1e3:.3f} "
-            f"ms with the best knobs, {before / after:.2f} times as fast.</p>"
+            f"ms with the best knobs{times(before, after)}.</p>"
         )
     return result
 
@@ -94,7 +106,7 @@ def _tasks(known: Sequence[Progress]) -> str:
         cells = escape(p.task.label), escape(p.task.family.NAME), p.task.calls, p.trials, heuristic
         bar = f'<div class="bar"><div style="width:{share:.1%}"></div></div>'
         rows.append((*cells, f"{p.best * 1e6:.1f}", f"{p.speedup:.2f}", f"{share:.1%}", bar))
-    return _table((*titles, ""), rows)
+    return _table((*titles, ""), rows, spare=("family", "calls", "trials"))
 
 
 def _decisions(tuned: Tuned) -> str:
@@ -105,10 +117,17 @@ def _decisions(tuned: Tuned) -> str:
     return f"<h2>Algorithms and storage</h2>{_table(titles, rows)}"
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    head = "".join(f"<th>{title}</th>" for title in titles)
-    body = ("".join(f"<td>{cell}</td>" for cell in row) for row in rows)
-    return f"<table>{''.join(f'<tr>{row}</tr>' for row in (head, *body))}</table>"
+def _table(
+    titles: Sequence[str], rows: Iterable[Sequence[object]], spare: Container[str] = ()
+) -> str:
+    """Return a table; narrow windows leave out its spare columns."""
+    marks = [' class="spare"' if title in spare else "" for title in titles]
+    lines = [
+        "".join(f"<{tag}{mark}>{cell}</{tag}>" for mark, cell in zip(marks, row, strict=True))
+        for tag, row in (("th", titles), *(("td", row) for row in rows))
+    ]
+    table = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="wide"><table>{table}</table></div>'
 
 
 def _curve(progress: Progress) -> str:
