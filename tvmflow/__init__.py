@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .compiler.pipeline import compile
     from .explain import analysis, lab
     from .explain.profiling.measure import profile
+    from .ir.pictures import Image
     from .module.bench import bench
     from .module.module import Module, load
     from .tuning.tune import tune
@@ -47,6 +48,7 @@ _LAZY = {
     "bench": ".module.bench",
     "compile": ".compiler.pipeline",
     "load": ".module.module",
+    "Image": ".ir.pictures",
     "Module": ".module.module",
     "profile": ".explain.profiling.measure",
     "tune": ".tuning.tune",
@@ -91,7 +93,7 @@ class _Moved:
 sys.meta_path.insert(0, _Moved())
 
 __all__ = [
-    "Module", "TvmflowError", "__version__", "analysis", "bench", "compile", "lab", "load",
+    "Image", "Module", "TvmflowError", "__version__", "analysis", "bench", "compile", "lab", "load",
     "profile", "tune", "verify",
 ]  # fmt: skip
 

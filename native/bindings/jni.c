@@ -296,37 +296,101 @@ static void* tf_hardware_buffer(tf_jni env, tf_object object) {
   return convert ? convert(env, object) : NULL;
 }
 
-// `numbers`: width, height, rotation, and of each plane stride, offset in its buffer and bytes
-// from there on.
+// Sets a picture with planes in buffers of Java; of each plane `numbers` has stride, pixel stride,
+// offset in its buffer and bytes from there on.
+static int32_t tf_set_picture(tf_jni env, tf_opened* opened, int32_t index, tvmflow_image* image,
+                              const int64_t* numbers, const tf_object buffers[3],
+                              tf_object hardware_buffer) {
+  const void* planes[3] = {NULL, NULL, NULL};
+  size_t bytes[3] = {0, 0, 0};
+  uint32_t strides[3];
+  image->struct_size = sizeof(*image);
+  for (int i = 0; i < 3; ++i, numbers += 4) {
+    strides[i] = (uint32_t)numbers[0];
+    image->pixel_strides[i] = (uint32_t)numbers[1];
+    if (buffers[i] == NULL) continue;
+    // No bytes are none, not an unknown number.
+    if (numbers[3] < 1) return opened->status = TVMFLOW_ERROR_ARGUMENT;
+    bytes[i] = (size_t)numbers[3];
+    planes[i] = tf_buffer_memory(env, buffers[i], (int32_t)numbers[2], (int32_t)numbers[3]);
+    if (planes[i] == NULL) return opened->status = TVMFLOW_ERROR_ARGUMENT;
+  }
+  memcpy(image->planes, planes, sizeof(image->planes));
+  memcpy(image->strides, strides, sizeof(image->strides));
+  image->third_plane = planes[2];
+  image->third_stride = strides[2];
+  // In one buffer all planes are.
+  if (planes[1] == NULL && planes[2] == NULL) {
+    image->bytes_in_all = bytes[0];
+  } else {
+    memcpy(image->bytes, bytes, sizeof(image->bytes));
+    image->third_bytes = bytes[2];
+  }
+  image->hardware_buffer = tf_hardware_buffer(env, hardware_buffer);
+  return opened->status = opened->library.set_image(opened->model, (uint32_t)index, image);
+}
+
+// `numbers`: width, height, rotation, format or -1, and those of `tf_set_picture`.
+TF_NATIVE(int32_t, setPicture)
+(tf_jni env, tf_object class, int64_t handle, int32_t index, tf_object numbers, tf_object first,
+ tf_object second, tf_object third, tf_object hardware_buffer) {
+  (void)class;
+  tf_opened* opened = tf_from_handle(handle);
+  if (opened == NULL || opened->model == NULL || numbers == NULL) return TVMFLOW_ERROR_ARGUMENT;
+  int64_t n[16] = {0};
+  if (TF_CALL(env, tf_get_array_length, TF_GET_ARRAY_LENGTH)(env, numbers) < 16)
+    return opened->status = TVMFLOW_ERROR_ARGUMENT;
+  TF_CALL(env, tf_get_long_region, TF_GET_LONG_ARRAY_REGION)(env, numbers, 0, 16, n);
+  tvmflow_image image;
+  memset(&image, 0, sizeof(image));
+  image.width = (uint32_t)n[0];
+  image.height = (uint32_t)n[1];
+  image.rotation = (uint32_t)n[2];
+  image.has_format = n[3] >= 0;
+  image.format = n[3] >= 0 ? (uint32_t)n[3] : 0;
+  return tf_set_picture(env, opened, index, &image, n + 4,
+                        (const tf_object[]){first, second, third}, hardware_buffer);
+}
+
+// For classes that are older than `setPicture`: width, height, rotation, and of each plane stride,
+// offset in its buffer and bytes from there on.
 TF_NATIVE(int32_t, setImage)
 (tf_jni env, tf_object class, int64_t handle, int32_t index, tf_object numbers, tf_object first,
  tf_object second, tf_object hardware_buffer) {
   (void)class;
   tf_opened* opened = tf_from_handle(handle);
   if (opened == NULL || opened->model == NULL || numbers == NULL) return TVMFLOW_ERROR_ARGUMENT;
-  int64_t n[9] = {0};
+  int64_t n[9] = {0}, planes[12] = {0};
   if (TF_CALL(env, tf_get_array_length, TF_GET_ARRAY_LENGTH)(env, numbers) < 9)
-    return TVMFLOW_ERROR_ARGUMENT;
+    return opened->status = TVMFLOW_ERROR_ARGUMENT;
   TF_CALL(env, tf_get_long_region, TF_GET_LONG_ARRAY_REGION)(env, numbers, 0, 9, n);
   tvmflow_image image;
   memset(&image, 0, sizeof(image));
-  image.struct_size = sizeof(image);
   image.width = (uint32_t)n[0];
   image.height = (uint32_t)n[1];
   image.rotation = (uint32_t)n[2];
   for (int i = 0; i < 2; ++i) {
-    const int64_t stride = n[3 + 3 * i], offset = n[4 + 3 * i], bytes = n[5 + 3 * i];
-    tf_object const buffer = i ? second : first;
-    image.strides[i] = (uint32_t)stride;
-    if (buffer == NULL) continue;
-    // No bytes are none, not an unknown number.
-    if (bytes < 1) return opened->status = TVMFLOW_ERROR_ARGUMENT;
-    image.planes[i] = tf_buffer_memory(env, buffer, (int32_t)offset, (int32_t)bytes);
-    if (image.planes[i] == NULL) return opened->status = TVMFLOW_ERROR_ARGUMENT;
-    image.bytes[i] = (size_t)bytes;
+    planes[4 * i] = n[3 + 3 * i];
+    planes[4 * i + 2] = n[4 + 3 * i];
+    planes[4 * i + 3] = n[5 + 3 * i];
   }
-  image.hardware_buffer = tf_hardware_buffer(env, hardware_buffer);
-  return opened->status = opened->library.set_image(opened->model, (uint32_t)index, &image);
+  return tf_set_picture(env, opened, index, &image, planes,
+                        (const tf_object[]){first, second, NULL}, hardware_buffer);
+}
+
+// `numbers` gets format, width and height.
+TF_NATIVE(int32_t, imageInput)
+(tf_jni env, tf_object class, int64_t handle, int32_t index, tf_object numbers) {
+  (void)class;
+  tf_opened* opened = tf_from_handle(handle);
+  if (opened == NULL || opened->model == NULL || numbers == NULL) return TVMFLOW_ERROR_ARGUMENT;
+  if (TF_CALL(env, tf_get_array_length, TF_GET_ARRAY_LENGTH)(env, numbers) < 3)
+    return opened->status = TVMFLOW_ERROR_ARGUMENT;
+  tvmflow_image_info info = {sizeof(info), 0, 0, 0};
+  opened->status = opened->library.image_input(opened->model, (uint32_t)index, &info);
+  const int64_t values[3] = {info.format, info.width, info.height};
+  TF_CALL(env, tf_set_long_region, TF_SET_LONG_ARRAY_REGION)(env, numbers, 0, 3, values);
+  return opened->status;
 }
 
 // `place` gets the scale of columns and rows, then their offsets.

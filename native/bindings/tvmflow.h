@@ -26,8 +26,8 @@
 extern "C" {
 #endif
 
-// Grows when functions are added.
-#define TVMFLOW_API_VERSION 4
+// Grows when functions, or members of structures that change what a call does, are added.
+#define TVMFLOW_API_VERSION 5
 #define TVMFLOW_MAX_DIMENSIONS 8
 #define TVMFLOW_API __attribute__((visibility("default")))
 
@@ -167,8 +167,9 @@ typedef struct tvmflow_run_options {
   void* user;
 } tvmflow_run_options;
 
-// Pictures have 8 bits a channel.  NV12 has a plane of luma, and one of pairs (U, V) at half the
-// width and height; NV21 has pairs (V, U).
+// Pictures have 8 bits a channel.  Those from NV12 on have a plane of luma, and chroma at half the
+// width and height: NV12 a plane of pairs (U, V), NV21 of pairs (V, U), YUV420 and I420 a plane of
+// U and one of V, YV12 a plane of V and one of U.
 typedef enum tvmflow_image_format {
   TVMFLOW_RGBA8 = 0,
   TVMFLOW_BGRA8 = 1,
@@ -176,6 +177,9 @@ typedef enum tvmflow_image_format {
   TVMFLOW_GREY8 = 3,
   TVMFLOW_NV12 = 4,
   TVMFLOW_NV21 = 5,
+  TVMFLOW_YUV420 = 6,  // with any strides of rows and pixels, as Android's YUV_420_888
+  TVMFLOW_I420 = 7,
+  TVMFLOW_YV12 = 8,
 } tvmflow_image_format;
 
 // What an input takes that was compiled with `--image-input`.
@@ -195,10 +199,23 @@ typedef struct tvmflow_image {
   uint32_t rotation;      // degrees clockwise until it is upright: 0, 90, 180 or 270
   uint32_t strides[2];    // bytes from one row to the next, of each plane; 0: there is no gap
   const void* planes[2];  // the second one of NV12 and NV21 may be NULL: it follows the first
-  size_t bytes[2];        // that there are of each plane, to be checked; 0: not told
+  // That there are of each plane, to be checked; 0: not told.  Of pairs of chroma the last byte may
+  // be missing, as in Android's planes: the sample before it takes its place.
+  size_t bytes[2];
   void* cl_memory;        // a cl_mem: a buffer, or of RGBA8 and BGRA8 an image2d of CL_UNORM_INT8
   size_t offsets[2];      // bytes before each plane of a buffer; second 0: it follows the first
   void* hardware_buffer;  // an AHardwareBuffer*, where the device's driver can import one
+  // Of formats with three planes.
+  const void* third_plane;  // NULL with the second one: both follow the first
+  size_t third_bytes;
+  size_t third_offset;
+  uint32_t third_stride;
+  uint32_t pixel_strides[3];  // bytes from one sample of a row to the next; 0: there is no gap
+  // 1: the picture is of `format`, not of that which the library was compiled for: BGRA8 for RGBA8,
+  // a format with chroma at half the size for another one, or the other way round.
+  uint32_t has_format;
+  uint32_t format;
+  size_t bytes_in_all;  // from `planes[0]` on, where it has the others in it, too; 0: not told
 } tvmflow_image;
 
 TVMFLOW_API uint32_t tvmflow_api_version(void);

@@ -18,7 +18,27 @@ struct tf_picture_state {
 };
 enum { GROUP = 8 };
 
-static const char* const format_names[] = {"rgba8", "bgra8", "rgb8", "grey8", "nv12", "nv21"};
+static const struct {
+  const char* name;
+  uint32_t planes;
+  uint32_t bytes;  // of a pixel in the first plane
+} formats[] = {
+    {"rgba8", 1, 4}, {"bgra8", 1, 4},  {"rgb8", 1, 3}, {"grey8", 1, 1}, {"nv12", 2, 1},
+    {"nv21", 2, 1},  {"yuv420", 3, 1}, {"i420", 3, 1}, {"yv12", 3, 1},
+};
+
+// Where the samples of a picture are.
+typedef struct placed_planes {
+  uint32_t format;
+  unsigned count;
+  const uint8_t* memory[3];  // of this process; NULL: it is OpenCL's
+  size_t offsets[3];
+  uint32_t strides[3];
+  uint32_t pixels[3];  // bytes from one to the next
+  size_t bytes[3];     // from the first to the last that is there
+  bool is_cut;         // the last sample of pairs is not there
+  size_t end;          // offset after the last byte
+} placed_planes;
 
 // -- creation --------------------------------------------------------------------------------
 
@@ -73,18 +93,21 @@ void tf_pictures_destroy(tvmflow_model* m) {
 
 // -- what is given ---------------------------------------------------------------------------
 
-static bool has_two_planes(uint32_t format) {
-  return format == TVMFLOW_NV12 || format == TVMFLOW_NV21;
+// Columns or rows of a plane.
+static uint32_t samples(uint32_t pixels, unsigned plane) {
+  return plane ? (pixels + 1) / 2 : pixels;
 }
 
-// Bytes of a row of a plane, and its rows.
-static size_t row_bytes(uint32_t format, uint32_t width, unsigned plane) {
-  if (plane) return ((size_t)width + 1) / 2 * 2;
-  return (size_t)width * (format == TVMFLOW_RGB8 ? 3 : format <= TVMFLOW_BGRA8 ? 4 : 1);
+// Bytes of a sample; pairs of chroma are one.
+static uint32_t sample_bytes(uint32_t format, unsigned plane) {
+  return plane && formats[format].planes == 2 ? 2 : formats[format].bytes;
 }
 
-static size_t rows_of(uint32_t height, unsigned plane) {
-  return plane ? ((size_t)height + 1) / 2 : height;
+// Whether one kernel takes both formats.
+static bool are_alike(uint32_t format, uint32_t other) {
+  const bool has_chroma = formats[format].planes > 1;
+  return has_chroma == (formats[other].planes > 1) &&
+         (has_chroma || formats[format].bytes == formats[other].bytes);
 }
 
 static tvmflow_status find(tvmflow_model* m, uint32_t index, const char* attempt,
@@ -146,35 +169,108 @@ static tvmflow_status check_size(tvmflow_model* m, const char* name, const tf_pi
   return TVMFLOW_OK;
 }
 
-// Fills in strides and offsets that were left out; `end` is behind the last byte.
-static tvmflow_status place_planes(tvmflow_model* m, const char* name, const tf_picture* how,
-                                   tvmflow_image* image, size_t* end) {
-  const unsigned planes = has_two_planes(how->format) ? 2 : 1;
-  *end = 0;
-  for (unsigned i = 0; i < planes; ++i) {
-    const size_t bytes = row_bytes(how->format, image->width, i);
-    if (!image->strides[i]) image->strides[i] = (uint32_t)bytes;
-    if (image->strides[i] < bytes)
-      return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
-                     "A picture for input '%s': expected a stride of at least %zu bytes for rows "
-                     "of %u pixels of %s, got %u.",
-                     name, bytes, image->width, format_names[how->format], image->strides[i]);
-    if (i && !image->offsets[1])
-      image->offsets[1] = image->offsets[0] + (size_t)image->strides[0] * image->height;
-    const uint64_t last = (uint64_t)image->strides[i] * (rows_of(image->height, i) - 1) + bytes;
-    if (image->offsets[i] > INT32_MAX || last > INT32_MAX - image->offsets[i])
-      return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
-                     "A picture for input '%s': its %ux%u pixels with a stride of %u bytes reach "
-                     "beyond 2 GiB.",
-                     name, image->width, image->height, image->strides[i]);
-    if (image->bytes[i] && image->bytes[i] < last)
-      return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
-                     "A picture for input '%s': expected %llu bytes of plane %u for %ux%u pixels "
-                     "of %s with a stride of %u, got %zu.",
-                     name, (unsigned long long)last, i, image->width, image->height,
-                     format_names[how->format], image->strides[i], image->bytes[i]);
-    if (image->offsets[i] + (size_t)last > *end) *end = image->offsets[i] + (size_t)last;
+static tvmflow_status check_format(tvmflow_model* m, const char* name, const tf_picture* how,
+                                   const tvmflow_image* image, uint32_t* format) {
+  *format = image->has_format ? image->format : how->format;
+  const bool is_known = *format < sizeof(formats) / sizeof(formats[0]);
+  if (!is_known || !are_alike(*format, how->format))
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "A picture for input '%s': the library was compiled for %s%s, and a picture of "
+                   "%s was given. Remedy: compile it for that format.",
+                   name, formats[how->format].name,
+                   formats[how->format].planes > 1 ? " and takes all formats with chroma"
+                   : how->format <= TVMFLOW_BGRA8  ? " and takes rgba8 and bgra8"
+                                                   : "",
+                   is_known ? formats[*format].name : "an unknown format");
+  if (formats[*format].planes == 3 && !image->planes[1] != !image->third_plane)
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "A picture for input '%s': expected three planes of %s, or one that the others "
+                   "follow, got two.",
+                   name, formats[*format].name);
+  return TVMFLOW_OK;
+}
+
+// Bytes that there are of a plane from its first one on; SIZE_MAX: not told.
+static size_t told_bytes(const tvmflow_image* image, const placed_planes* p, unsigned plane) {
+  const size_t told = plane == 2 ? image->third_bytes : image->bytes[plane];
+  if (told) return told;
+  if (!image->bytes_in_all || (plane && image->planes[1])) return SIZE_MAX;
+  const size_t before = p->offsets[plane] - p->offsets[0];
+  return image->bytes_in_all > before ? image->bytes_in_all - before : 0;
+}
+
+static tvmflow_status place_plane(tvmflow_model* m, const char* name, const tvmflow_image* image,
+                                  placed_planes* p, unsigned i) {
+  const char* const format = formats[p->format].name;
+  const uint32_t bytes = sample_bytes(p->format, i);
+  const uint32_t columns = samples(image->width, i), rows = samples(image->height, i);
+  p->pixels[i] = image->pixel_strides[i] ? image->pixel_strides[i] : bytes;
+  if (p->count < 3 && p->pixels[i] != bytes)
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "A picture for input '%s': expected pixels of %s without gaps, %u bytes from "
+                   "one to the next, got %u.",
+                   name, format, bytes, p->pixels[i]);
+  const uint64_t row = (uint64_t)p->pixels[i] * (columns - 1) + bytes;
+  const uint32_t given = i == 2 ? image->third_stride : image->strides[i];
+  const uint64_t stride = given ? given : (uint64_t)p->pixels[i] * columns;
+  if (stride < row)
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "A picture for input '%s': expected a stride of at least %llu bytes for rows "
+                   "of %u pixels of %s, got %u.",
+                   name, (unsigned long long)row, image->width, format, given);
+  p->offsets[i] = i == 2 ? image->third_offset : image->offsets[i];
+  if (i && !p->offsets[i])
+    p->offsets[i] = p->offsets[i - 1] + (size_t)p->strides[i - 1] * samples(image->height, i - 1);
+  const uint64_t last = stride * (rows - 1) + row;
+  if (p->offsets[i] > INT32_MAX || stride > INT32_MAX || last > INT32_MAX - p->offsets[i])
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "A picture for input '%s': its %ux%u pixels with a stride of %llu bytes reach "
+                   "beyond 2 GiB.",
+                   name, image->width, image->height, (unsigned long long)stride);
+  p->strides[i] = (uint32_t)stride;
+  p->bytes[i] = (size_t)last;
+  const size_t told = told_bytes(image, p, i);
+  // A sample before it is there to take its place.
+  if (bytes == 2 && told == last - 1 && last > 2) {
+    p->is_cut = true;
+    --p->bytes[i];
+  } else if (told < last) {
+    return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
+                   "A picture for input '%s': expected %llu bytes of plane %u for %ux%u pixels "
+                   "of %s with a stride of %u, got %zu.",
+                   name, (unsigned long long)last, i, image->width, image->height, format,
+                   p->strides[i], told);
   }
+  if (p->offsets[i] + p->bytes[i] > p->end) p->end = p->offsets[i] + p->bytes[i];
+  return TVMFLOW_OK;
+}
+
+// Planes of U and V that lie in each other are one of pairs, which is copied once.
+static void join_planes(placed_planes* p) {
+  const uintptr_t u = (uintptr_t)p->memory[1], v = (uintptr_t)p->memory[2];
+  if (p->count < 3 || !p->memory[0] || p->pixels[1] != 2 || p->pixels[2] != 2 ||
+      p->strides[1] != p->strides[2] || (u + 1 != v && v + 1 != u))
+    return;
+  p->format = (u < v) == (p->format != TVMFLOW_YV12) ? TVMFLOW_NV12 : TVMFLOW_NV21;
+  p->count = 2;
+  p->memory[1] = p->memory[u < v ? 1 : 2];
+  ++p->bytes[1];
+}
+
+static tvmflow_status place_planes(tvmflow_model* m, const char* name, uint32_t format,
+                                   const tvmflow_image* image, placed_planes* p) {
+  memset(p, 0, sizeof(*p));
+  p->format = format;
+  p->count = formats[format].planes;
+  const void* const given[] = {image->planes[0], image->planes[1], image->third_plane};
+  for (unsigned i = 0; i < p->count; ++i) {
+    const tvmflow_status status = place_plane(m, name, image, p, i);
+    if (status) return status;
+    if (given[0])
+      p->memory[i] =
+          given[i] ? given[i] : (const uint8_t*)given[0] + (p->offsets[i] - p->offsets[0]);
+  }
+  join_planes(p);
   return TVMFLOW_OK;
 }
 
@@ -222,18 +318,39 @@ static void turn(tf_geometry* g, uint32_t degrees, const tvmflow_image* image) {
   g->row[1] = degrees == 0 ? 1 : degrees == 180 ? -1 : 0;
 }
 
+// Tells where the samples of luma, U and V are.
+static void describe_planes(tf_picture_job* job, const placed_planes* p,
+                            const tvmflow_image* image) {
+  tf_geometry* const g = &job->geometry;
+  for (unsigned c = 0; c < (p->count > 1 ? 3u : 1u); ++c) {
+    unsigned plane = c, lane = 0;
+    if (p->count == 2 && c) plane = 1, lane = (c == 2) == (p->format == TVMFLOW_NV12);
+    if (p->format == TVMFLOW_YV12 && c) plane = 3 - c;
+    g->offset[c] = (int32_t)(p->offsets[plane] + lane);
+    g->stride[c] = (int32_t)p->strides[plane];
+    g->pixel[c] = (int32_t)p->pixels[plane];
+    if (p->memory[plane]) job->planes[c] = p->memory[plane] + lane;
+    if (!c) continue;
+    const int32_t columns = (int32_t)samples(image->width, 1);
+    int32_t last =
+        (int32_t)(samples(image->height, 1) - 1) * g->stride[c] + (columns - 1) * g->pixel[c];
+    // The neighbour to the left has the place of a sample that is not there, or the one above.
+    if (p->is_cut && lane) last -= columns > 1 ? g->pixel[c] : g->stride[c];
+    g->last[c - 1] = last;
+  }
+  g->swapped = p->format == TVMFLOW_BGRA8;
+}
+
 static tf_picture_job describe(const tvmflow_model* m, const tf_picture* how,
-                               const tvmflow_image* image) {
+                               const tvmflow_image* image, const placed_planes* planes) {
   const tf_interface* const input = &tf_inputs(m)[how->input];
   tf_picture_job job;
   memset(&job, 0, sizeof(job));
   job.how = *how;
+  job.how.format = planes->format;
   job.dtype = input->dtype;
-  for (unsigned i = 0; i < 2; ++i) {
-    job.geometry.size[i] = (int32_t)tf_picture_extent(how, input, i);
-    job.geometry.offset[i] = (int32_t)image->offsets[i];
-    job.geometry.stride[i] = (int32_t)image->strides[i];
-  }
+  for (unsigned i = 0; i < 2; ++i) job.geometry.size[i] = (int32_t)tf_picture_extent(how, input, i);
+  describe_planes(&job, planes, image);
   turn(&job.geometry, (how->rotation + image->rotation) % 360, image);
   fit(&job.geometry, how->fit);
   return job;
@@ -242,17 +359,13 @@ static tf_picture_job describe(const tvmflow_model* m, const tf_picture* how,
 // -- how it gets there -----------------------------------------------------------------------
 
 // Copies the planes to the device's own buffer, which grows; their offsets are then those in it.
-static cl_int upload(tvmflow_model* m, tf_picture_state* s, const tf_picture* how,
-                     tvmflow_image* image) {
+static cl_int upload(tvmflow_model* m, tf_picture_state* s, placed_planes* p) {
   const tf_opencl* const api = &m->device.api;
-  const unsigned planes = has_two_planes(how->format) ? 2 : 1;
-  size_t bytes[2] = {0, 0};
-  for (unsigned i = 0; i < planes; ++i)
-    bytes[i] = (size_t)image->strides[i] * (rows_of(image->height, i) - 1) +
-               row_bytes(how->format, image->width, i);
-  image->offsets[0] = 0;
-  image->offsets[1] = (bytes[0] + 63) / 64 * 64;
-  const size_t all = planes == 2 ? image->offsets[1] + bytes[1] : bytes[0];
+  size_t all = 0;
+  for (unsigned i = 0; i < p->count; ++i) {
+    p->offsets[i] = (all + 63) / 64 * 64;
+    all = p->offsets[i] + p->bytes[i];
+  }
   cl_int code = CL_SUCCESS;
   if (all > s->bytes) {
     if (s->pixels) (void)api->clReleaseMemObject(s->pixels);
@@ -261,15 +374,15 @@ static cl_int upload(tvmflow_model* m, tf_picture_state* s, const tf_picture* ho
     if (code != CL_SUCCESS) s->pixels = NULL;
     if (code == CL_SUCCESS) s->bytes = all;
   }
-  for (unsigned i = 0; code == CL_SUCCESS && i < planes; ++i)
-    code = api->clEnqueueWriteBuffer(m->queue, s->pixels, CL_TRUE, image->offsets[i], bytes[i],
-                                     image->planes[i], 0, NULL, NULL);
+  for (unsigned i = 0; code == CL_SUCCESS && i < p->count; ++i)
+    code = api->clEnqueueWriteBuffer(m->queue, s->pixels, CL_TRUE, p->offsets[i], p->bytes[i],
+                                     p->memory[i], 0, NULL, NULL);
   return code;
 }
 
 // Whether the application's memory object has the picture, and whether it is an image.
 static tvmflow_status check_memory(tvmflow_model* m, const char* name, const tf_picture* how,
-                                   const tvmflow_image* image, cl_mem memory, size_t end,
+                                   const tvmflow_image* image, placed_planes* planes, cl_mem memory,
                                    bool* is_image) {
   const tf_opencl* const api = &m->device.api;
   cl_uint type = 0;
@@ -297,11 +410,15 @@ static tvmflow_status check_memory(tvmflow_model* m, const char* name, const tf_
                    "The picture for input '%s' belongs to another cl_context. Remedy: give that "
                    "context to tvmflow_create.",
                    name);
-  if (type == CL_MEM_OBJECT_BUFFER && bytes < end)
+  if (type == CL_MEM_OBJECT_BUFFER && bytes + 1 == planes->end && planes->count == 2 &&
+      planes->bytes[1] > 2 && !planes->is_cut &&
+      planes->offsets[1] + planes->bytes[1] == planes->end)
+    planes->is_cut = true;
+  else if (type == CL_MEM_OBJECT_BUFFER && bytes < planes->end)
     return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
                    "The picture for input '%s': expected a buffer of at least %zu bytes, got one "
                    "of %zu.",
-                   name, end, bytes);
+                   name, planes->end, bytes);
   if (type == CL_MEM_OBJECT_BUFFER) return TVMFLOW_OK;
   const uint32_t index = (uint32_t)(how - m->plan.pictures);
   if (*is_image && m->pictures[index].image_kernel && width >= image->width &&
@@ -315,7 +432,7 @@ static tvmflow_status check_memory(tvmflow_model* m, const char* name, const tf_
                  m->pictures[index].image_kernel
                      ? ", or an image2d of CL_RGBA or CL_BGRA and CL_UNORM_INT8,"
                      : "",
-                 image->width, image->height, format_names[how->format]);
+                 image->width, image->height, formats[how->format].name);
 }
 
 // cl_arm_import_memory and cl_qcom_android_ahardwarebuffer_host_ptr, from the extensions' texts.
@@ -332,7 +449,8 @@ typedef struct hardware_buffer_qcom {
 
 // Android's buffer as memory of the device, without a copy; to be released.
 static tvmflow_status import(tvmflow_model* m, const char* name, const tf_picture* how,
-                             const tvmflow_image* image, cl_mem* memory) {
+                             const tvmflow_image* image, const placed_planes* planes,
+                             cl_mem* memory) {
   const tf_opencl* const api = &m->device.api;
   cl_int code = CL_SUCCESS;
   *memory = NULL;
@@ -351,21 +469,16 @@ static tvmflow_status import(tvmflow_model* m, const char* name, const tf_pictur
     hardware_buffer_qcom host = {ANDROID_AHARDWAREBUFFER_HOST_PTR_QCOM, HOST_WRITEBACK_QCOM,
                                  image->hardware_buffer};
     const cl_bitfield flags = CL_MEM_READ_ONLY | CL_MEM_USE_HOST_PTR | mem_ext_host_ptr_qcom;
-    const cl_image_format format = {how->format == TVMFLOW_BGRA8 ? CL_BGRA : CL_RGBA,
+    const cl_image_format format = {planes->format == TVMFLOW_BGRA8 ? CL_BGRA : CL_RGBA,
                                     CL_UNORM_INT8};
     const cl_image_desc layout = {.image_type = CL_MEM_OBJECT_IMAGE2D,
                                   .image_width = image->width,
                                   .image_height = image->height};
     // Other formats are in buffers without a format (AHARDWAREBUFFER_FORMAT_BLOB).
-    const size_t bytes =
-        (size_t)image->offsets[1] + (size_t)image->strides[1] * rows_of(image->height, 1);
     if (how->format <= TVMFLOW_BGRA8)
       *memory = api->clCreateImage(m->context, flags, &format, &layout, &host, &code);
     else
-      *memory = api->clCreateBuffer(
-          m->context, flags,
-          has_two_planes(how->format) ? bytes : (size_t)image->strides[0] * image->height, &host,
-          &code);
+      *memory = api->clCreateBuffer(m->context, flags, planes->end, &host, &code);
   }
   if (code != CL_SUCCESS) {
     *memory = NULL;
@@ -417,33 +530,32 @@ tvmflow_status tf_do_set_image(tvmflow_model* m, uint32_t index, const tvmflow_i
   tf_picture_state* const s = &m->pictures[number];
   const char* const name = m->plan.strings + tf_inputs(m)[index].name;
   tvmflow_image image;
-  size_t end = 0;
+  placed_planes planes;
+  uint32_t format = 0;
   status = read_image(m, name, given, &image);
   if (!status) status = check_size(m, name, how, &image);
-  if (!status) status = place_planes(m, name, how, &image, &end);
+  if (!status) status = check_format(m, name, how, &image, &format);
+  if (!status) status = place_planes(m, name, format, &image, &planes);
   if (status) return status;
   if (!image.planes[0] && m->backend == TVMFLOW_CPU)
     return tf_fail(&m->message, TVMFLOW_ERROR_UNSUPPORTED,
                    "The picture for input '%s' is memory of OpenCL or Android, and the network "
                    "runs on the CPU. Remedy: give its pixels as planes.",
                    name);
-  if (image.planes[0] && !image.planes[1])
-    image.planes[1] = (const char*)image.planes[0] + image.offsets[1] - image.offsets[0];
   cl_mem picture = image.cl_memory, imported = NULL;
   bool is_image = false;
   cl_int code = CL_SUCCESS;
   if (image.hardware_buffer) {
-    status = import(m, name, how, &image, &imported);
+    status = import(m, name, how, &image, &planes, &imported);
     picture = imported;
   }
-  if (!status && picture) status = check_memory(m, name, how, &image, picture, end, &is_image);
+  if (!status && picture) status = check_memory(m, name, how, &image, &planes, picture, &is_image);
   if (!status && image.planes[0] && m->backend == TVMFLOW_OPENCL) {
-    code = upload(m, s, how, &image);
+    code = upload(m, s, &planes);
     picture = s->pixels;
   }
   if (!status && code == CL_SUCCESS) {
-    tf_picture_job job = describe(m, how, &image);
-    for (unsigned i = 0; i < 2; ++i) job.planes[i] = image.planes[i];
+    const tf_picture_job job = describe(m, how, &image, &planes);
     // Until it is done, the input is neither what it was nor the picture.
     m->missing[index] = true;
     code = enqueue(m, s, &job, picture, is_image);

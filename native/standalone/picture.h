@@ -15,18 +15,22 @@ typedef struct tf_geometry {
   int32_t first[2];
   int32_t column[2];
   int32_t row[2];
-  int32_t offset[2];  // bytes, of each plane
-  int32_t stride[2];
-  float origin[2];  // of the upright picture, where `from` is
-  float step[2];    // pixels of it for one of the input
+  // In bytes, of luma, U and V; of formats of one plane the first.
+  int32_t offset[3];  // of the first sample
+  int32_t stride[3];  // from one row to the next
+  int32_t pixel[3];   // from one sample of a row to the next
+  int32_t last[2];    // of U and V: from the first sample to the last one that is read
+  int32_t swapped;    // 1: blue before red
+  float origin[2];    // of the upright picture, where `from` is
+  float step[2];      // pixels of it for one of the input
 } tf_geometry;
 
 // All that the processors' kernel needs; OpenCL's have the rest in their text.
 typedef struct tf_picture_job {
   tf_geometry geometry;
   tf_picture how;
-  uint32_t dtype;  // of the network's input
-  const uint8_t* planes[2];
+  uint32_t dtype;            // of the network's input
+  const uint8_t* planes[3];  // the first samples of luma, U and V
 } tf_picture_job;
 
 // picture_cpu.c: writes the network's input.  Returns 0, or 1 where no memory is left.

@@ -33,19 +33,17 @@ static inline __attribute__((always_inline)) void unpack_as(const tf_picture_job
                                                             int32_t begin, int32_t end, pixel* row,
                                                             tvmflow_image_format format) {
   const tf_geometry* const g = &job->geometry;
-  const uint32_t bytes = format == TVMFLOW_RGB8 ? 3 : format <= TVMFLOW_BGRA8 ? 4 : 1;
   int32_t px = g->first[0] + y * g->row[0] + begin * g->column[0];
   int32_t py = g->first[1] + y * g->row[1] + begin * g->column[1];
   for (int32_t x = begin; x < end; ++x, px += g->column[0], py += g->column[1]) {
-    const uint8_t* const p =
-        job->planes[0] + (size_t)py * (size_t)g->stride[0] + (size_t)px * bytes;
+    const uint8_t* const p = job->planes[0] + py * g->stride[0] + px * g->pixel[0];
     if (format == TVMFLOW_GREY8) {
       row[x] = (pixel){p[0], p[0], p[0], 0};
-    } else if (format == TVMFLOW_NV12 || format == TVMFLOW_NV21) {
-      const uint8_t* const pair =
-          job->planes[1] + (size_t)(py / 2) * (size_t)g->stride[1] + (size_t)(px / 2) * 2;
-      const unsigned first = format == TVMFLOW_NV21;
-      row[x] = from_luma(p[0], pair[first], pair[!first], job->how.video);
+    } else if (format >= TVMFLOW_NV12) {
+      const int32_t u = py / 2 * g->stride[1] + px / 2 * g->pixel[1];
+      const int32_t v = py / 2 * g->stride[2] + px / 2 * g->pixel[2];
+      row[x] = from_luma(p[0], job->planes[1][u < g->last[0] ? u : g->last[0]],
+                         job->planes[2][v < g->last[1] ? v : g->last[1]], job->how.video);
     } else {
       const unsigned red = format == TVMFLOW_BGRA8 ? 2 : 0;
       row[x] = (pixel){p[red], p[1], p[2 - red], 0};
@@ -63,8 +61,8 @@ static void unpack(const tf_picture_job* job, int32_t y, int32_t begin, int32_t 
     AS(TVMFLOW_BGRA8)
     AS(TVMFLOW_RGB8)
     AS(TVMFLOW_GREY8)
-    AS(TVMFLOW_NV12)
-    AS(TVMFLOW_NV21)
+    default:
+      unpack_as(job, y, begin, end, row, TVMFLOW_NV12);
   }
 #undef AS
 }

@@ -246,7 +246,7 @@ static bool test_is_right(const tf_plan* p) {
 }
 
 static bool picture_is_right(const tf_plan* p, const tf_picture* t) {
-  if (t->input >= tf_count_each(p, TF_INPUTS) || t->format > TVMFLOW_NV21 ||
+  if (t->input >= tf_count_each(p, TF_INPUTS) || t->format > TVMFLOW_YV12 ||
       t->fit > TF_LETTERBOX || t->rotation > 270 || t->rotation % 90 ||
       t->program >= tf_count(p, TF_PROGRAMS) || !is_string(p, t->kernel) ||
       !is_string(p, t->image_kernel) || (t->channels != 1 && t->channels != 3) || t->swapped > 1 ||

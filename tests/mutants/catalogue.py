@@ -499,11 +499,19 @@ MUTANTS = (
     ),
     Mutant(
         "chroma-order",
-        "native/standalone/picture_cpu.c",
-        "from_luma(p[0], pair[first], pair[!first]",
-        "from_luma(p[0], pair[!first], pair[first]",
+        "native/standalone/picture.c",
+        "(c == 2) == (p->format == TVMFLOW_NV12)",
+        "(c == 2) != (p->format == TVMFLOW_NV12)",
         "red and blue of nv12 and nv21 change places",
         (f"{_PICTURES}::test_sizes_and_rotations",),
+    ),
+    Mutant(
+        "cut-chroma",
+        "native/standalone/picture.c",
+        "if (p->is_cut && lane) last -=",
+        "if (p->is_cut && !lane) last -=",
+        "a plane of chroma is read past its end, whose last byte cameras leave out",
+        (f"{_PICTURES}::test_the_last_byte_of_chroma_may_be_missing",),
     ),
     Mutant(
         "moved-size",

@@ -9,7 +9,7 @@ import numpy as np
 import standalone_api as api
 
 from tvmflow.ir.pictures import IMAGE_FORMATS, ImageInput
-from tvmflow.module.standalone.binding import Image
+from tvmflow.module.standalone.binding import ImageData as Image
 
 
 class ImageInfo(ctypes.Structure):
@@ -23,6 +23,10 @@ class ImageInfo(ctypes.Structure):
     )
 
 
+#: Formats with a plane for each of luma, U and V.
+PLANAR = ("yuv420", "i420", "yv12")
+
+
 @dataclass
 class Picture:
     """Random pixels of a format, with gaps between the rows of its planes."""
@@ -32,18 +36,22 @@ class Picture:
     height: int
     gaps: tuple[int, int] = (0, 0)
     seed: int = 0
+    pixel_stride: int = 1  #: Of chroma in planes of its own.
     planes: list[np.ndarray] = field(init=False)
 
     def __post_init__(self) -> None:
         random = np.random.default_rng(self.seed)
         lanes = {"rgba8": 4, "bgra8": 4, "rgb8": 3}.get(self.format, 1)
         sizes = [(self.height, self.width * lanes)]
+        half = ((self.height + 1) // 2, (self.width + 1) // 2)
         if self.format in ("nv12", "nv21"):
-            sizes.append(((self.height + 1) // 2, (self.width + 1) // 2 * 2))
+            sizes.append((half[0], 2 * half[1]))
+        if self.format in PLANAR:
+            sizes += [(half[0], (half[1] - 1) * self.pixel_stride + 1)] * 2
         self.sizes = sizes
         # Smooth parts and noise, the extremes too.
         self.planes = []
-        for (rows, row_bytes), gap in zip(sizes, self.gaps, strict=False):
+        for (rows, row_bytes), gap in zip(sizes, (*self.gaps, 2 * self.gaps[1]), strict=False):
             waves = 127 + 127 * np.sin(np.add.outer(np.arange(rows) / 5, np.arange(row_bytes) / 7))
             noise = random.integers(0, 256, (rows, row_bytes))
             pixels = np.where(random.random((rows, row_bytes)) < 0.5, waves, noise)
@@ -54,9 +62,13 @@ class Picture:
     def image(self, **changes: object) -> Image:
         """The structure for `tvmflow_set_image`; the picture must outlive its use."""
         found = Image(struct_size=ctypes.sizeof(Image), width=self.width, height=self.height)
-        for i, plane in enumerate(self.planes):
+        for i, plane in enumerate(self.planes[:2]):
             found.planes[i] = plane.ctypes.data
             found.strides[i] = plane.shape[1]
+        if len(self.planes) == 3:
+            found.third_plane = self.planes[2].ctypes.data
+            found.third_stride = self.planes[2].shape[1]
+            found.pixel_strides[1] = found.pixel_strides[2] = self.pixel_stride
         for name, value in changes.items():
             setattr(found, name, value)
         return found
@@ -67,9 +79,12 @@ class Picture:
             plane[:, : size[1]].astype(float)
             for plane, size in zip(self.planes, self.sizes, strict=True)
         ]
-        if self.format in ("nv12", "nv21"):
-            pairs = planes[1].reshape(len(planes[1]), -1, 2)
-            if self.format == "nv21":
+        if len(planes) > 1:
+            if len(planes) == 2:
+                pairs = planes[1].reshape(len(planes[1]), -1, 2)
+            else:
+                pairs = np.stack([plane[:, :: self.pixel_stride] for plane in planes[1:]], -1)
+            if self.format in ("nv21", "yv12"):
                 pairs = pairs[..., ::-1]
             pairs = pairs.repeat(2, 0).repeat(2, 1)[: self.height, : self.width] - 128
             y = planes[0]

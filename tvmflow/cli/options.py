@@ -218,7 +218,8 @@ SHARED: dict[str, Any] = {
         list[str] | None,
         "NAME=FORMAT,KEY=VALUE,...",
         "An input of a standalone library that takes pictures; repeatable. FORMAT: rgba8, bgra8, "
-        "rgb8, grey8, nv12 or nv21. Keys: size=any or 640x480; fit=stretch, crop or letterbox; "
+        "rgb8, grey8, nv12, nv21, yuv420, i420 or yv12. Keys: size=any or 640x480; fit=stretch, "
+        "crop or letterbox; "
         "mean=, std=: one number or three, of levels up to 1 (range=255) or 255 (range=1); "
         "order=rgb or bgr of the network's channels; rotate=0, 90, 180 or 270 degrees clockwise; "
         "pad=114, the level around a letterbox; luma=full or video.",

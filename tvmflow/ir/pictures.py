@@ -13,7 +13,9 @@ from typing import Any
 from ..errors import CompileError
 
 #: Formats of pictures, in the order of `tvmflow_image_format`.
-IMAGE_FORMATS = ("rgba8", "bgra8", "rgb8", "grey8", "nv12", "nv21")
+IMAGE_FORMATS = ("rgba8", "bgra8", "rgb8", "grey8", "nv12", "nv21", "yuv420", "i420", "yv12")
+#: Formats with a plane of luma, and chroma at half the size; one kernel takes all of them.
+CHROMA_FORMATS = IMAGE_FORMATS[4:]
 #: How a picture fills the network's input, in the order of `tf_fit`.
 FITS = ("stretch", "crop", "letterbox")
 #: As in `native/standalone/plan.h`.
@@ -40,7 +42,7 @@ class ImageInput:
     range: float = 255.0  #: 255: levels are divided by it; 1: they are from 0 to 255.
     order: str = "rgb"  #: Or ``bgr``: of the network's channels.
     pad: float = 114.0  #: Level around a picture with ``fit=letterbox``.
-    luma: str = "full"  #: Or ``video``: nv12's and nv21's levels begin at 16.
+    luma: str = "full"  #: Or ``video``: levels of luma begin at 16.
 
     @classmethod
     def parse(cls, name: str, text: str) -> ImageInput:
@@ -73,6 +75,23 @@ class ImageInput:
         pairs = [(v * channels)[:channels] for v in (self.mean, self.std)]
         scale = [1 / (self.range * std) for std in pairs[1]]
         return scale, [-mean / std for mean, std in zip(*pairs, strict=True)]
+
+
+@dataclass(frozen=True)
+class Image:
+    """A picture for an input of a standalone library, with what an array alone does not say.
+
+    ``pixels`` is ``[height, width, channels]`` of uint8 (``grey8`` also ``[height, width]``).  Of
+    formats with chroma at half the size it is one array ``[height * 3 / 2, width]`` with all
+    planes, or a tuple of planes: luma ``[height, width]``, then pairs ``[height / 2, width / 2,
+    2]`` (``nv12``, ``nv21``) or two planes ``[height / 2, width / 2]``.  Planes may be views with
+    any strides.
+    """
+
+    pixels: Any
+    #: One of `IMAGE_FORMATS`, which the library's kernel must take; ``None``: the compiled one.
+    format: str | None = None
+    rotation: int = 0  #: Degrees clockwise until it is upright.
 
 
 def refuse_picture(name: str, why: str) -> CompileError:

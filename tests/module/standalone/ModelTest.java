@@ -1,4 +1,5 @@
 import ai.tvmflow.Image;
+import ai.tvmflow.ImageInfo;
 import ai.tvmflow.Kernel;
 import ai.tvmflow.Memory;
 import ai.tvmflow.Model;
@@ -87,6 +88,30 @@ public final class ModelTest {
                 model.run();
                 check(model.output(0)[0] == 60 && model.output(0)[5] == 10, "picture");
             }
+            // Three planes of a camera, of which those of chroma lie within each other.
+            ByteBuffer pairs = direct(4);
+            pairs.put(0, (byte) 7).put(1, (byte) 8).put(2, (byte) 50).put(3, (byte) 60);
+            ByteBuffer u = pairs.duplicate();
+            u.limit(3);
+            ByteBuffer v = pairs.duplicate();
+            v.position(1);
+            ByteBuffer luma = direct(9);
+            luma.put(0, (byte) 1).put(1, (byte) 2).put(2, (byte) 3).put(3, (byte) 4);
+            model.setImage(0, Image.ofYuv420(luma, u, v, 4, 2, 5, 6, 2).rotation(90));
+            model.run();
+            float[] sums = model.output(0);
+            check(Arrays.equals(sums, new float[] {1, 2, 3, 4, 50, 60}), Arrays.toString(sums));
+            expect(
+                    ModelException.class,
+                    "Setting planes failed",
+                    () -> model.setImage(0, Image.ofYuv420(luma, u, v, 4, 2, 5, 6, 1).rotation(90)));
+            ImageInfo info = model.imageInput(0);
+            check(info.format == Image.Format.GREY8 && info.width == 6, info.toString());
+            check(info.toString().equals("grey8 of 6x1"), info.toString());
+            expect(
+                    ModelException.class,
+                    "Asking for pictures failed",
+                    () -> model.imageInput(1));
             double[] place = model.imagePlace(0);
             check(Arrays.equals(place, new double[] {2, 3, -4, 5}), Arrays.toString(place));
             expect(
@@ -355,17 +380,24 @@ public final class ModelTest {
         Class<?>[] test = {long.class, double[].class};
         check(call("SelfTest", test, handle, null).equals(1), "no array");
         check(call("SelfTest", test, handle, new double[2]).equals(1), "short array");
-        Class<?>[] picture = {
-            long.class, int.class, long[].class, ByteBuffer.class, ByteBuffer.class, Object.class
-        };
-        long[] numbers = {6, 1, 180, 64, 0, 6, 0, 0, 0};
-        check(call("SetImage", picture, handle, 0, numbers, direct(6), null, null).equals(0), "it");
-        check(call("SetImage", picture, handle, 0, null, direct(6), null, null).equals(1), "null");
         long[] few = {6, 1};
-        check(call("SetImage", picture, handle, 0, few, direct(6), null, null).equals(1), "few");
-        check(call("SetImage", picture, handle, 0, numbers, direct(5), null, null).equals(1), "end");
-        check(call("SetImage", picture, handle, 0, numbers, null, null, null).equals(1), "no plane");
-        check(call("SetImage", picture, 0L, 0, numbers, direct(6), null, null).equals(1), "no model");
+        Class<?>[] planes = {
+            long.class, int.class, long[].class, ByteBuffer.class, ByteBuffer.class,
+            ByteBuffer.class, Object.class
+        };
+        long[] all = {6, 1, 180, -1, 64, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0};
+        ByteBuffer six = direct(6);
+        check(call("SetPicture", planes, handle, 0, all, six, null, null, null).equals(0), "it");
+        check(call("SetPicture", planes, handle, 0, null, six, null, null, null).equals(1), "null");
+        check(call("SetPicture", planes, handle, 0, few, six, null, null, null).equals(1), "few");
+        check(call("SetPicture", planes, handle, 0, all, direct(5), null, null, null).equals(1), "e");
+        // Planes without bytes are none.
+        check(call("SetPicture", planes, handle, 0, all, six, six, null, null).equals(1), "second");
+        check(call("SetPicture", planes, handle, 0, all, six, null, six, null).equals(1), "third");
+        check(call("SetPicture", planes, 0L, 0, all, six, null, null, null).equals(1), "no model");
+        Class<?>[] input = {long.class, int.class, long[].class};
+        check(call("ImageInput", input, handle, 0, null).equals(1), "no numbers");
+        check(call("ImageInput", input, handle, 0, new long[2]).equals(1), "few numbers");
         Class<?>[] place = {long.class, int.class, double[].class};
         check(call("ImagePlace", place, handle, 0, null).equals(1), "no place");
         check(call("ImagePlace", place, handle, 0, new double[3]).equals(1), "short place");

@@ -11,6 +11,8 @@ from shutil import which
 import pytest
 from mock_library import BINDINGS, C_COMPILER, JAVA, java_classes
 
+from tvmflow.ir.pictures import IMAGE_FORMATS
+
 TEST = Path(__file__).with_name("ModelTest.java")
 
 pytestmark = pytest.mark.java
@@ -62,7 +64,7 @@ def test_the_natives_of_the_class_are_those_of_the_library(mock):
     exported = subprocess.run(["nm", "-D", mock], check=True, capture_output=True, text=True).stdout
     found = re.findall(r" T Java_ai_tvmflow_Native_(\w+)", exported)
     # Older classes have others.
-    assert sorted([*declared, "open", "openOn"]) == sorted(found)
+    assert sorted([*declared, "open", "openOn", "setImage"]) == sorted(found)
     assert len(found) > 10
 
 
@@ -90,6 +92,11 @@ def test_dtypes_and_statuses_are_those_of_the_c_interface():
     listed = re.search(r"enum DType {\s*(.*?);", _read(JAVA / "ai/tvmflow/Tensor.java"), re.DOTALL)
     names = re.findall(r"\w+", listed[1])
     assert [(name, str(index)) for index, name in enumerate(names)] == wanted
+    formats = re.search(r"enum tvmflow_image_format {(.*?)}", header, re.DOTALL)[1]
+    listed = re.search(r"enum Format {\s*(.*?)}", _read(JAVA / "ai/tvmflow/Image.java"), re.DOTALL)
+    names = [(name, str(i)) for i, name in enumerate(re.findall(r"\w+", listed[1]))]
+    assert names == re.findall(r"TVMFLOW_(\w+) = (\d+)", formats)
+    assert [name.lower() for name, _ in names] == list(IMAGE_FORMATS)
     statuses = re.findall(r"TVMFLOW_ERROR_(\w+) = (\d+)", header)
     java = _read(JAVA / "ai/tvmflow/ModelException.java")
     assert re.findall(r"^\s+([A-Z_]+)\((\d+)\)", java, re.MULTILINE) == statuses

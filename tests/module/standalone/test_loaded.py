@@ -302,7 +302,7 @@ def test_a_library_of_an_older_interface(tmp_path):
 def test_ctypes_structures_have_the_layout_that_c_gives_them(tmp_path):
     kernel = binding.MeasuredKernel
     structures = {"options": binding.Options, "kernel": kernel, "test": binding.Test}
-    structures |= {"image": binding.Image, "memory_info": binding.MemoryInfo}
+    structures |= {"image": binding.ImageData, "memory_info": binding.MemoryInfo}
     checks = []
     for name, structure in structures.items():
         values = {f"sizeof(tvmflow_{name})": ctypes.sizeof(structure)}

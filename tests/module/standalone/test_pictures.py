@@ -17,14 +17,15 @@ import standalone_api as api
 from fake_opencl import Fake, build_fake
 from onnx import TensorProto, helper
 from opencl_application import OpenCL
-from pictures import Picture, expected, image_info, place, placed, set_image
+from pictures import PLANAR, Picture, expected, image_info, place, placed, set_image
 from PIL import Image as PillowImage
 from small_plans import Plan
 
 import tvmflow
 from tvmflow.errors import CompileError, InputError, TvmflowError
-from tvmflow.ir.pictures import FITS, IMAGE_FORMATS, ImageInput
-from tvmflow.module.standalone.binding import Image
+from tvmflow.ir.pictures import CHROMA_FORMATS, FITS, IMAGE_FORMATS, ImageInput
+from tvmflow.module.standalone.binding import ImageData as Image
+from tvmflow.module.standalone.binding import MemoryInfo
 from tvmflow.module.standalone.format import Section
 from tvmflow.module.standalone.read import find_plan
 
@@ -64,9 +65,11 @@ def compiled(tmp_path_factory):
     return make
 
 
-def error(model: api.Model, picture: Picture, spec: ImageInput, rotation: int = 0) -> float:
+def error(
+    model: api.Model, picture: Picture, spec: ImageInput, rotation: int = 0, **changes: object
+) -> float:
     """How far the input is from what it should be, in levels; it has three channels or one."""
-    set_image(model, 0, picture.image(rotation=rotation))
+    set_image(model, 0, picture.image(rotation=rotation, **changes))
     model.call("run")
     (got,) = model.get_output(0)
     wanted = expected(picture, spec, (got.shape[-1], got.shape[-2]), len(got), rotation)
@@ -89,7 +92,7 @@ SIZES = [(131, 90), (37, 999), (WIDTH, HEIGHT), (20, 11), (7, 1), (1, 1)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("format", "fit"), list(zip(IMAGE_FORMATS, 2 * FITS, strict=True)))
+@pytest.mark.parametrize(("format", "fit"), list(zip(IMAGE_FORMATS, 3 * FITS, strict=True)))
 def test_sizes_and_rotations(compiled, backend, format, fit):
     text = f"{format},fit={fit},{NORMALISED}"
     spec = ImageInput.parse("x", text)
@@ -98,6 +101,150 @@ def test_sizes_and_rotations(compiled, backend, format, fit):
         for (width, height), rotation in itertools.product(SIZES, (0, 90, 180, 270)):
             picture = Picture(format, width, height, gaps=(5, 3), seed=width)
             assert error(model, picture, spec, rotation) < LEVEL, (width, height, rotation)
+
+
+class GuardedPlane:
+    """Bytes that end where a page begins that nobody may read."""
+
+    def __init__(self, data: np.ndarray) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        page = os.sysconf("SC_PAGE_SIZE")
+        self.libc, self.bytes = libc, -(-data.nbytes // page) * page + page
+        self.begin = libc.mmap(None, self.bytes, 3, 0x22, -1, 0)
+        end = self.begin + self.bytes - page
+        assert libc.mprotect(end, page, 0) == 0
+        self.address = end - data.nbytes
+        ctypes.memmove(self.address, data.ctypes.data, data.nbytes)
+
+    def close(self) -> None:
+        self.libc.munmap(self.begin, self.bytes)
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:2])
+@pytest.mark.parametrize("size", [(64, 48), (33, 21), (2, 5), (1, 2)])
+@pytest.mark.parametrize("format", ["nv12", "nv21"])
+def test_the_last_byte_of_chroma_may_be_missing(compiled, backend, size, format):
+    # Android's planes of pairs have w * h / 2 - 1 bytes; what is not there is not read.
+    spec = ImageInput.parse("x", format)
+    picture = Picture(format, *size, gaps=(5, 4), seed=7)
+    rows = picture.planes[1].ravel()
+    used = (len(picture.planes[1]) - 1) * picture.planes[1].shape[1] + picture.sizes[1][1]
+    guarded = GuardedPlane(rows[: used - 1])
+    image = picture.image(planes=(ctypes.c_void_p * 2)(picture.planes[0].ctypes.data,
+                                                       guarded.address))  # fmt: skip
+    image.bytes[1] = used - 1
+    before = 2 if size[0] > 2 else picture.planes[1].shape[1]
+    with api.Model(compiled(format, **backend)) as model:
+        if used <= 2:
+            with pytest.raises(api.CallError, match=r"expected 2 bytes of plane 1 .* got 1"):
+                set_image(model, 0, image)
+        else:
+            rows[used - 1] = rows[used - 1 - before]
+            set_image(model, 0, image)
+            model.call("run")
+            wanted = expected(picture, spec, (WIDTH, HEIGHT), 3)
+            assert np.abs(model.get_output(0)[0] - wanted).max() < LEVEL / 255
+            image.bytes[1] = used - 2
+            with pytest.raises(api.CallError, match=f"got {used - 2}"):
+                set_image(model, 0, image)
+    guarded.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("pixel_stride", [1, 2, 3])
+def test_pixel_strides(compiled, backend, pixel_stride):
+    with api.Model(compiled(f"yuv420,fit=crop,{NORMALISED}", **backend)) as model:
+        spec = ImageInput.parse("x", f"yuv420,fit=crop,{NORMALISED}")
+        for size, rotation in ((s, r) for s in ((131, 90), (20, 11), (1, 1)) for r in (0, 270)):
+            picture = Picture("yuv420", *size, gaps=(5, 3), pixel_stride=pixel_stride)
+            assert error(model, picture, spec, rotation) < LEVEL, (size, rotation)
+        # Luma may have gaps, too.
+        wide = np.repeat(picture.planes[0], 2, 1)
+        picture.planes[0] = wide
+        image = picture.image()
+        image.pixel_strides[0] = 2
+        set_image(model, 0, image)
+        picture.planes[0] = np.ascontiguousarray(wide[:, ::2])
+        model.call("run")
+        wanted = expected(picture, spec, (WIDTH, HEIGHT), 3)
+        assert np.abs(model.get_output(0)[0] - wanted).max() < LEVEL / 50
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:2])
+@pytest.mark.parametrize("order", ["nv12", "nv21"])
+@pytest.mark.parametrize("format", ["yuv420", "yv12"])
+def test_planes_within_each_other(compiled, backend, order, format):
+    """Planes of U and V with a pixel stride of 2, as semi-planar cameras give them."""
+    picture = Picture(order, 90, 62, gaps=(6, 10))
+    pairs = picture.planes[1]
+    used = (len(pairs) - 1) * pairs.shape[1] + picture.sizes[1][1]
+    guarded = GuardedPlane(pairs.ravel()[:used])
+    first = int(order == "nv21")
+    u, v = guarded.address + first, guarded.address + 1 - first
+    one, two = (u, v) if format == "yuv420" else (v, u)
+    image = picture.image(planes=(ctypes.c_void_p * 2)(picture.planes[0].ctypes.data, one))
+    image.third_plane, image.third_stride = two, pairs.shape[1]
+    image.pixel_strides[1] = image.pixel_strides[2] = 2
+    image.bytes[1] = image.third_bytes = used - 1
+    with api.Model(compiled(format, **backend)) as model:
+        set_image(model, 0, image)
+        model.call("run")
+        wanted = expected(picture, ImageInput.parse("x", order), (WIDTH, HEIGHT), 3)
+        assert np.abs(model.get_output(0)[0] - wanted).max() < LEVEL / 255
+        if backend is not ON_CPU:
+            # They are one plane on the device.
+            info = MemoryInfo(ctypes.sizeof(MemoryInfo))
+            model.call("memory", ctypes.byref(info))
+            copied = picture.planes[0].nbytes + picture.planes[1].nbytes
+            assert copied - 16 < info.pictures < copied + 1024
+        image.third_bytes = used - 2
+        with pytest.raises(api.CallError, match=f"expected {used - 1} bytes of plane 2"):
+            set_image(model, 0, image)
+    guarded.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:2])
+def test_the_format_is_chosen_at_run_time(compiled, backend):
+    for compiled_for, others in ((f"nv12,{NORMALISED}", CHROMA_FORMATS),
+                                 (f"rgba8,{NORMALISED}", ("rgba8", "bgra8"))):  # fmt: skip
+        spec = ImageInput.parse("x", compiled_for)
+        with api.Model(compiled(compiled_for, **backend)) as model:
+            for format in others:
+                picture = Picture(format, 91, 61, gaps=(3, 5), pixel_stride=2)
+                changes = {"has_format": 1, "format": IMAGE_FORMATS.index(format)}
+                assert error(model, picture, spec, **changes) < LEVEL, format
+            for code, name in ((2, "rgb8"), (99, "an unknown format")):
+                image = Picture("rgb8", 8, 8).image(has_format=1, format=code)
+                with pytest.raises(api.CallError, match=f"a picture of {name} was given"):
+                    set_image(model, 0, image)
+
+
+@pytest.mark.parametrize("format", CHROMA_FORMATS)
+def test_planes_that_follow_each_other(compiled, format):
+    picture = Picture(format, 33, 21)
+    data = np.concatenate([plane.ravel() for plane in picture.planes])
+    image = Image(struct_size=ctypes.sizeof(Image), width=33, height=21)
+    image.planes[0], image.bytes_in_all = data.ctypes.data, data.nbytes
+    with api.Model(compiled(format, **ON_CPU)) as model:
+        set_image(model, 0, image)
+        model.call("run")
+        wanted = expected(picture, ImageInput.parse("x", format), (WIDTH, HEIGHT), 3)
+        assert np.abs(model.get_output(0)[0] - wanted).max() < LEVEL / 255
+        image.bytes_in_all -= 2
+        with pytest.raises(api.CallError, match=r"bytes of plane [12] .* got"):
+            set_image(model, 0, image)
+        if format in PLANAR:
+            image.planes[1] = image.planes[0]
+            with pytest.raises(api.CallError, match="expected three planes"):
+                set_image(model, 0, image)
+        else:
+            image.pixel_strides[1] = 3
+            with pytest.raises(api.CallError, match="without gaps, 2 bytes from one to the next"):
+                set_image(model, 0, image)
 
 
 @pytest.mark.parametrize("backend", [pytest.param(ON_CPU, id="cpu"), *BACKENDS[1:2]])
@@ -321,6 +468,10 @@ def test_a_buffer_of_the_application(compiled, application_library, format):
         (got,) = model.get_output(0)
         wanted = expected(picture, ImageInput.parse("x", text), (WIDTH, HEIGHT), 3)
         np.testing.assert_allclose(got, wanted, atol=LEVEL / 50)
+        if format == "nv12":
+            image.offsets[0] += 6  # without the gap after the last row, and the last byte
+            set_image(model, 0, image)
+            image.offsets[0] -= 6
         image.offsets[0] += 8  # the gap behind the last row is not needed
         with pytest.raises(api.CallError, match="a buffer of at least"):
             set_image(model, 0, image)
@@ -466,6 +617,7 @@ def test_oclgrind_finds_nothing(compiled, tmp_path):
             ("rgba8", "stretch", ADRENO),
             ("nv12", "crop", MALI),
             ("rgb8", "letterbox", HOST),
+            ("yuv420", "crop", ADRENO),
         )
     ]
     log = tmp_path / "log"
@@ -476,9 +628,13 @@ def test_oclgrind_finds_nothing(compiled, tmp_path):
         "from pictures import Picture, image_info, set_image\n"
         "for path in sys.argv[1:]:\n"
         "    with api.Model(path, opencl_library=None) as model:\n"
-        "        picture = Picture(image_info(model, 0)[0], 71, 23, gaps=(3, 1))\n"
+        "        picture = Picture(image_info(model, 0)[0], 71, 23, (3, 1), 0, 2)\n"
         "        for rotation in (0, 90, 180, 270):\n"
-        "            set_image(model, 0, picture.image(rotation=rotation))\n"
+        "            image = picture.image(rotation=rotation)\n"
+        "            if len(picture.planes) == 2:\n"
+        "                # Without the last byte.\n"
+        "                image.bytes[1] = picture.planes[1].size - 2\n"
+        "            set_image(model, 0, image)\n"
         "            model.call('run')\n"
         "        print('ran')\n"
     )
@@ -488,7 +644,7 @@ def test_oclgrind_finds_nothing(compiled, tmp_path):
     done = subprocess.run(
         [*command, *paths], env=environment, capture_output=True, text=True, check=False
     )
-    assert done.stdout.split() == ["ran"] * 3, done.stderr
+    assert done.stdout.split() == ["ran"] * 4, done.stderr
     assert not log.exists() or not log.read_text()
 
 
@@ -509,6 +665,54 @@ def test_arrays_are_pictures(compiled, format):
         np.testing.assert_array_equal(module.run({"x": x})["y"], x)
         with pytest.raises(InputError, match=f"of uint8, as {format} has it, got"):
             module.run({"x": array[..., None].astype(np.int32)[..., :1].reshape(62, -1)})
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:2])
+def test_planes_in_python(compiled, backend):
+    with tvmflow.load(compiled("yuv420", **backend)) as module:
+        for format in CHROMA_FORMATS:
+            picture = Picture(format, 91, 61, gaps=(3, 5), pixel_stride=3)
+            planes = [plane[:, : size[1]] for plane, size in
+                      zip(picture.planes, picture.sizes, strict=True)]  # fmt: skip
+            if format in PLANAR:
+                planes[1:] = [plane[:, ::3] for plane in planes[1:]]
+            else:
+                planes[1] = planes[1].reshape(31, 46, 2)
+            spec = ImageInput.parse("x", "yuv420")
+            got = module(tvmflow.Image(tuple(planes), format, rotation=90))[0][0]
+            wanted = expected(picture, spec, (WIDTH, HEIGHT), 3, 90)
+            np.testing.assert_allclose(got, wanted, atol=LEVEL / 255)
+            # Views from right to left are copied.
+            flipped = tuple(plane[:, ::-1] for plane in planes)
+            again = module(tvmflow.Image(flipped, format))[0]
+            copies = tuple(map(np.ascontiguousarray, flipped))
+            np.testing.assert_array_equal(again, module(tvmflow.Image(copies, format))[0])
+        with pytest.raises(InputError, match=r"expected an array \[height \* 3 / 2, width\]"):
+            module(tvmflow.Image(tuple(planes[:2]), format))
+        with pytest.raises(InputError, match="has the format 'yuv'; expected one of rgba8"):
+            module(tvmflow.Image(planes[0], "yuv"))
+        with pytest.raises(InputError, match="0, 90, 180 or 270"):
+            module(tvmflow.Image(tuple(planes), format, rotation=-90))
+
+
+def test_rows_with_gaps_in_python(compiled):
+    picture = Picture("rgba8", 90, 61)
+    array = picture.planes[0].reshape(61, 90, 4)
+    with tvmflow.load(compiled("rgba8", **ON_CPU)) as module:
+        for view in (array[3:50, 5:71], array[::-1], array[::2, ::3], array[..., ::-1]):
+            got, wanted = (module(tvmflow.Image(v))[0] for v in (view, np.ascontiguousarray(view)))
+            np.testing.assert_array_equal(got, wanted)
+        bgra = np.ascontiguousarray(array[..., [2, 1, 0, 3]])
+        np.testing.assert_array_equal(module(tvmflow.Image(bgra, "bgra8"))[0], module(array)[0])
+
+
+def test_a_picture_for_an_input_that_takes_none(tmp_path):
+    picture = tvmflow.Image(np.zeros((8, 8, 3), np.uint8))
+    with (
+        tvmflow.compile(network((1, 3, 8, 8)), format="standalone", target="llvm") as module,
+        pytest.raises(InputError, match="'x' takes no pictures"),
+    ):
+        module(picture)
 
 
 # -- what is refused -------------------------------------------------------------------------

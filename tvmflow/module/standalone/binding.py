@@ -26,7 +26,9 @@ from ...runtime.plugin import NO_DEVICE_REMEDIES, search_folders, split_message
 from ...runtime.shared_library import OpenLibrary
 
 #: Of the interface, and the oldest that does for a library of one shape, and of several.
-API_VERSION, OLDEST_API_VERSION, OLDEST_OF_SHAPES = 4, 1, 2
+API_VERSION, OLDEST_API_VERSION, OLDEST_OF_SHAPES = 5, 1, 2
+#: The oldest in which pictures have formats and planes of their own.
+OLDEST_OF_PLANES = 5
 NO_OPENCL = 2
 PROFILE = 1
 UNCHECKED_WEIGHTS = 4
@@ -64,7 +66,7 @@ class Options(ctypes.Structure):
     )
 
 
-class Image(ctypes.Structure):
+class ImageData(ctypes.Structure):
     """`tvmflow_image`."""
 
     _fields_ = (
@@ -78,6 +80,14 @@ class Image(ctypes.Structure):
         ("cl_memory", ctypes.c_void_p),
         ("offsets", ctypes.c_size_t * 2),
         ("hardware_buffer", ctypes.c_void_p),
+        ("third_plane", ctypes.c_void_p),
+        ("third_bytes", ctypes.c_size_t),
+        ("third_offset", ctypes.c_size_t),
+        ("third_stride", ctypes.c_uint32),
+        ("pixel_strides", ctypes.c_uint32 * 3),
+        ("has_format", ctypes.c_uint32),
+        ("format", ctypes.c_uint32),
+        ("bytes_in_all", ctypes.c_size_t),
     )
 
 
@@ -136,7 +146,7 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
 _FUNCTIONS_OF_VERSION_4: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "memory": (ctypes.c_int, (_MODEL, ctypes.POINTER(MemoryInfo))),
     "cancel": (None, (_MODEL,)),
-    "set_image": (ctypes.c_int, (_MODEL, _INDEX, ctypes.POINTER(Image))),
+    "set_image": (ctypes.c_int, (_MODEL, _INDEX, ctypes.POINTER(ImageData))),
 }
 #: Those of version 2, which a library of one shape can do without.
 _FUNCTIONS_OF_SHAPES: dict[str, tuple[type | None, tuple[type, ...]]] = {

@@ -22,7 +22,7 @@ import numpy as np
 from ...devices.choices import BACKENDS
 from ...devices.target import check_choice
 from ...errors import DeviceError, InputError, TargetError, TvmflowError
-from ...ir.pictures import IMAGE_FORMATS
+from ...ir.pictures import CHROMA_FORMATS, IMAGE_FORMATS, Image
 from ...ir.tensors import TensorInfo
 from ...runtime.json_types import JsonObject
 from ...runtime.shared_library import FileIdentity
@@ -36,9 +36,10 @@ from ..weights import dtype_from_name
 from . import programs
 from .binding import (
     NO_OPENCL,
+    OLDEST_OF_PLANES,
     PROFILE,
     UNCHECKED_WEIGHTS,
-    Image,
+    ImageData,
     Library,
     MeasuredKernel,
     MemoryInfo,
@@ -303,8 +304,22 @@ class Instance:
         if self._plan.shapes > 1:
             self._call("choose_shape", self._shape)
         for index, (info, value) in enumerate(zip(self._inputs, values, strict=True)):
-            if index in self._pictures and np.ndim(value) in (2, 3):  # type: ignore[arg-type]
-                image, _kept = image_of(info.name, value, self._pictures[index])
+            is_image = isinstance(value, Image)
+            if is_image and index not in self._pictures:
+                raise InputError(
+                    f"The input {info.name!r} takes no pictures, and one was given.",
+                    remedy="Compile the network with `image_inputs`, or give an array.",
+                )
+            if is_image or (index in self._pictures and np.ndim(value) in (2, 3)):  # type: ignore[arg-type]
+                given = value if isinstance(value, Image) else Image(value)
+                image, _kept = image_data(info.name, given, self._pictures[index])
+                found = self._library["api_version"]()
+                if found < OLDEST_OF_PLANES and (image.has_format or image.third_plane):
+                    raise InputError(
+                        f"The picture for input {info.name!r} has a format of its own, and "
+                        f"{self._path} has version {found} of the C interface, which has none.",
+                        remedy="Compile the model again with this tvmflow.",
+                    )
                 self._call("set_image", index, ctypes.byref(image))
                 continue
             array = np.ascontiguousarray(as_array(info, to_blocked(info, _on_host(info, value))))
@@ -342,28 +357,93 @@ def _interfaces(plan: EncodedPlan, shape: int) -> Iterator[tuple[TensorInfo, ...
     return (tensor_infos(interfaces(plan, side, shape)) for side in INTERFACES)
 
 
-def image_of(name: str, value: object, format: str) -> tuple[Image, np.ndarray]:
-    """The structure for a picture in an array, and the array that it points to.
+def image_data(name: str, given: Image, compiled: str) -> tuple[ImageData, list[np.ndarray]]:
+    """Return the structure for a picture, and the arrays that it points to.
 
-    The array is ``[height, width, channels]``, of ``grey8`` also ``[height, width]``, and of
-    ``nv12`` and ``nv21`` ``[height * 3 / 2, width]``, both planes one after the other.
+    ``compiled`` is the format that the library was compiled for.  An `InputError` says which arrays
+    were expected for the format.
     """
-    array = np.ascontiguousarray(value)
-    lanes = {"rgba8": 4, "bgra8": 4, "rgb8": 3, "grey8": 1}.get(format)
-    if lanes == 1 and array.ndim == 2:
-        array = array[..., None]
-    planes = lanes is None and array.ndim == 2 and array.shape[0] % 3 == array.shape[1] % 2 == 0
-    if array.dtype != np.uint8 or not (planes or array.shape[2:] == (lanes,)):
-        wanted = "[height * 3 / 2, width]" if lanes is None else f"[height, width, {lanes}]"
+    format = compiled if given.format is None else given.format
+    if format not in IMAGE_FORMATS:
         raise InputError(
-            f"The picture for input {name!r}: expected an array {wanted} of uint8, as {format} has "
-            f"it, got {list(array.shape)} of {array.dtype}.",
+            f"The picture for input {name!r} has the format {format!r}; expected one of "
+            f"{', '.join(IMAGE_FORMATS)}.",
+            remedy="Give one of them, or none for the one that the library was compiled for.",
+        )
+    parts = given.pixels if isinstance(given.pixels, tuple) else (given.pixels,)
+    arrays = [np.asarray(part) for part in parts]
+    size = _picture_size(format, arrays)
+    if size is None:
+        found = ", ".join(f"{list(array.shape)} of {array.dtype}" for array in arrays)
+        raise InputError(
+            f"The picture for input {name!r}: expected {_expected_arrays(format)} of uint8, as "
+            f"{format} has it, got {found}.",
             remedy="Convert it, or compile the network with `image_inputs` for another format.",
         )
-    height = array.shape[0] * 2 // 3 if lanes is None else array.shape[0]
-    image = Image(struct_size=ctypes.sizeof(Image), width=array.shape[1], height=height)
-    image.planes[0] = array.ctypes.data
-    return image, array
+    image = ImageData(struct_size=ctypes.sizeof(ImageData), width=size[0], height=size[1])
+    image.rotation = given.rotation if 0 <= given.rotation < 1 << 32 else 1
+    image.has_format, image.format = given.format is not None, IMAGE_FORMATS.index(format)
+    # A kernel reads samples of a row from left to right, and rows downwards.
+    whole = len(arrays) == 1 or format not in _PLANAR
+    kept = [_as_rows(array, whole=i == 0 and len(arrays) == 1, planar=not whole)
+            for i, array in enumerate(arrays)]  # fmt: skip
+    for number, array in enumerate(kept):
+        stride = array.strides[0] if len(arrays) > 1 or format not in CHROMA_FORMATS else 0
+        if number == 2:
+            image.third_plane, image.third_stride = array.ctypes.data, stride
+        else:
+            image.planes[number], image.strides[number] = array.ctypes.data, stride
+        if not whole:
+            image.pixel_strides[number] = array.strides[1]
+    return image, kept
+
+
+#: Formats with a plane for each of luma, U and V.
+_PLANAR = ("yuv420", "i420", "yv12")
+_LANES = {"rgba8": 4, "bgra8": 4, "rgb8": 3, "grey8": 1}
+
+
+def _expected_arrays(format: str) -> str:
+    if format in _LANES:
+        return f"an array [height, width, {_LANES[format]}]"
+    rest = "two planes [height / 2, width / 2]"
+    pairs = "a plane [height / 2, width / 2, 2]"
+    return (
+        "an array [height * 3 / 2, width] of even sides, or a tuple of a plane [height, width] and "
+        f"{rest if format in _PLANAR else pairs}"
+    )
+
+
+def _picture_size(format: str, arrays: Sequence[np.ndarray]) -> tuple[int, int] | None:
+    """Return width and height of a picture; ``None`` where arrays of the format differ."""
+    first = arrays[0]
+    if any(array.dtype != np.uint8 for array in arrays) or first.ndim not in (2, 3):
+        return None
+    height, width = first.shape[:2]
+    if format in _LANES:
+        lanes = first.shape[2] if first.ndim == 3 else 1
+        return (width, height) if lanes == _LANES[format] and len(arrays) == 1 else None
+    if first.ndim != 2:
+        return None
+    if len(arrays) == 1:
+        even = height % 3 == 0 and width % 2 == 0
+        return (width, height * 2 // 3) if even else None
+    half = ((height + 1) // 2, (width + 1) // 2)
+    wanted = [half] * 2 if format in _PLANAR else [(*half, 2)]
+    return (width, height) if [array.shape for array in arrays[1:]] == wanted else None
+
+
+def _as_rows(array: np.ndarray, *, whole: bool, planar: bool) -> np.ndarray:
+    """Return the array, or a copy where its strides are none that pictures can have."""
+    inner = array.itemsize * (array.shape[2] if array.ndim == 3 else 1)
+    dense = array.strides[1] == inner and (array.ndim == 2 or array.strides[2] == 1)
+    forward = array.strides[0] >= inner * array.shape[1]
+    if planar:
+        dense = array.strides[1] > 0
+        forward = array.strides[0] > array.strides[1] * (array.shape[1] - 1)
+    if whole and array.ndim == 2:
+        forward = array.flags.c_contiguous
+    return array if dense and forward else np.ascontiguousarray(array)
 
 
 def _memory(array: np.ndarray) -> tuple[int, int, int]:

@@ -12,7 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...errors import CompileError
-from ...ir.pictures import FITS, IMAGE_FORMATS, LARGEST_PICTURE, ImageInput, refuse_picture
+from ...ir.pictures import (
+    CHROMA_FORMATS,
+    FITS,
+    IMAGE_FORMATS,
+    LARGEST_PICTURE,
+    ImageInput,
+    refuse_picture,
+)
 from ...ir.tensors import TensorInfo
 
 #: In the order of `tf_arrangement`.
@@ -60,7 +67,8 @@ _GEOMETRY = """\
 #ifndef TVMFLOW_GEOMETRY
 #define TVMFLOW_GEOMETRY
 typedef struct {
-  int2 size, from, to, upright, first, column, row, offset, stride;
+  int2 size, from, to, upright, first, column, row;
+  int offset[3], stride[3], pixel[3], last[2], swapped;
   float2 origin, step;
 } tvmflow_geometry;
 #endif
@@ -95,14 +103,18 @@ __kernel void {name}({output}, __constant const tvmflow_geometry* restrict g, {p
 {store}
 }}
 """
-_PLANE = "picture + g->offset.{c} + p.y{half} * g->stride.{c} + p.x{half} * {bytes}"
+_PIXEL = "picture[g->offset[0] + p.y * g->stride[0] + p.x * g->pixel[0]]"
+_CHROMA = (
+    "picture[g->offset[{c}] + min(p.y / 2 * g->stride[{c}] + p.x / 2 * g->pixel[{c}], "
+    "g->last[{c} - 1])]"
+)
 _LUMA = {
     "full": """\
-        const float luma = *({y}), u = ({uv})[{u}] - 128.0f, v = ({uv})[{v}] - 128.0f;""",
+        const float luma = {y}, u = {u} - 128.0f, v = {v} - 128.0f;""",
     "video": """\
-        const float luma = (*({y}) - 16.0f) * (255.0f / 219.0f);
-        const float u = (({uv})[{u}] - 128.0f) * (255.0f / 224.0f);
-        const float v = (({uv})[{v}] - 128.0f) * (255.0f / 224.0f);""",
+        const float luma = ({y} - 16.0f) * (255.0f / 219.0f);
+        const float u = ({u} - 128.0f) * (255.0f / 224.0f);
+        const float v = ({v} - 128.0f) * (255.0f / 224.0f);""",
 }
 _FROM_LUMA = """
         const float4 pixel = clamp(
@@ -114,21 +126,17 @@ _IMAGE_PIXEL = """\
 
 def _pixel(spec: ImageInput) -> str:
     """Statements that define ``pixel``: red, green, blue."""
-    if spec.format in ("nv12", "nv21"):
-        u = int(spec.format == "nv21")
-        planes = {
-            "y": _PLANE.format(c="x", half="", bytes=1),
-            "uv": _PLANE.format(c="y", half=" / 2", bytes=2),
-        }
-        return _LUMA[spec.luma].format(**planes, u=u, v=1 - u) + _FROM_LUMA
-    size, lanes = {"rgba8": (4, "xyzw"), "bgra8": (4, "zyxw"), "rgb8": (3, ""), "grey8": (1, "")}[
-        spec.format
-    ]
-    plane = _PLANE.format(c="x", half="", bytes=size)
-    begin = f"        __global const uchar* const from = {plane};\n"
-    if size == 4:
-        return begin + f"        const float4 pixel = convert_float4(vload4(0, from).{lanes});"
-    value = "(float4)(from[0], from[1], from[2], 0.0f)" if size == 3 else "(float4)(*from)"
+    if spec.format in CHROMA_FORMATS:
+        u, v = (_CHROMA.format(c=c) for c in (1, 2))
+        return _LUMA[spec.luma].format(y=_PIXEL, u=u, v=v) + _FROM_LUMA
+    begin = f"        __global const uchar* const from = &{_PIXEL};\n"
+    value = {
+        "rgb8": "(float4)(from[0], from[1], from[2], 0.0f)",
+        "grey8": "(float4)(*from)",
+    }.get(spec.format)
+    if value is None:
+        begin += "        const float4 four = convert_float4(vload4(0, from));\n"
+        value = "g->swapped ? four.zyxw : four"
     return begin + f"        const float4 pixel = {value};"
 
 

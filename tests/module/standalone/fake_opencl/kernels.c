@@ -212,7 +212,7 @@ static void put(elements to, size_t index, float value) {
 static void put_picture(const fake_command* command) {
   const int32_t* const told = (const int32_t*)(const void*)command->arguments[1].memory->data;
   const int32_t *size = told, *first = told + 8, *column = told + 10, *row = told + 12;
-  const int32_t *offset = told + 14, *stride = told + 16;
+  const int32_t *offset = told + 14, *stride = told + 17;
   const fake_memory_object* const from = command->arguments[2].memory;
   const elements to = elements_of(command, 0);
   for (int32_t y = 0; y < size[1]; ++y)

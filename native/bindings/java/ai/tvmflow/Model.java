@@ -182,6 +182,13 @@ public final class Model implements Closeable {
         Native.check(opened(), image.setOn(handle, index));
     }
 
+    /** What pictures an input takes that was compiled with {@code --image-input}. */
+    public synchronized ImageInfo imageInput(int index) {
+        long[] numbers = new long[ImageInfo.NUMBERS];
+        Native.check(opened(), Native.imageInput(handle, index, numbers));
+        return new ImageInfo(numbers);
+    }
+
     /**
      * Where the last picture is: point (x, y) of the network's input, in pixels, is {@code (x *
      * place[0] + place[2], y * place[1] + place[3])} of the upright picture.

@@ -55,13 +55,16 @@ final class Native {
     static native int setInput(
             long handle, int index, int dtype, ByteBuffer data, int offset, int bytes);
 
-    static native int setImage(
+    static native int setPicture(
             long handle,
             int index,
             long[] numbers,
             ByteBuffer first,
             ByteBuffer second,
+            ByteBuffer third,
             Object hardwareBuffer);
+
+    static native int imageInput(long handle, int index, long[] numbers);
 
     static native int imagePlace(long handle, int index, double[] place);
 
