@@ -12,8 +12,9 @@ import pytest
 from reference import evaluator_results, node_model, onnxruntime_results
 
 import tvmflow
-from tvmflow.errors import ModelError
+from tvmflow.errors import InputError, ModelError
 from tvmflow.frontend.converter import CONVERTERS
+from tvmflow.frontend.index_checks import PLACES as INDEXED
 from tvmflow.verify.tolerance import assert_close
 
 RNG = np.random.default_rng(43)
@@ -220,4 +221,33 @@ def test_every_operator_with_indices_is_here():
     }
     known = {*NO_INDICES, *(case.operator for case in CASES.values())}
     assert have & set(CONVERTERS) <= known
-    assert not known & set(NO_INDICES) & {case.operator for case in CASES.values()}
+    assert {case.operator for case in CASES.values()} == set(INDEXED)
+    assert not set(INDEXED) & set(NO_INDICES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_check_indices_names_the_node_and_the_index(name: str):
+    case = CASES[name]
+    right = np.broadcast_to(case.nearest(np.array(1)), case.inputs[case.place]).astype(case.dtype)
+    model, feeds = case.model(right)
+    with tvmflow.compile(model, target="llvm", check_indices=True) as module:
+        assert [info.name for info in module.outputs] == [o.name for o in model.graph.output]
+        module(**feeds)
+        for at, outside in ((0, 100), (-1, -100)):
+            wrong = right.copy()
+            wrong.flat[at] = outside
+            with pytest.raises(InputError, match=rf"'node' has the index {outside} for"):
+                module(**feeds | {f"x{case.place}": wrong})
+
+
+@pytest.mark.cross
+def test_check_indices_in_standalone_libraries():
+    """Applications that call the library by its C interface see one more output."""
+    case = CASES["ScatterND add"]
+    model, feeds = case.model(np.zeros((6, 2), np.int64))
+    options = {"target": "llvm", "format": "standalone", "check_indices": True}
+    with tvmflow.compile(model, **options) as module:
+        module(**feeds)
+        feeds["x1"][3, 1] = -5
+        with pytest.raises(InputError, match=r"'node' has the index -5 for .* from -4 to 3"):
+            module(**feeds)

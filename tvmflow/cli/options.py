@@ -231,6 +231,11 @@ SHARED: dict[str, Any] = {
         "(for cuda), winograd2 or winograd4, instead of what seems cheapest. -v prints every "
         "convolution.",
     ],
+    "check_indices": Annotated[
+        bool,
+        "For debugging: a run ends with the node and the index where an index from data is out of "
+        "range, in place of taking the nearest one.",
+    ],
     "cuda_graph": Annotated[
         bool,
         "Launch all kernels at once, as a CUDA graph that the first run captures. For the target "

@@ -254,6 +254,9 @@ class CompileOptions:
         Inputs of a standalone library that take pictures of 8 bits a channel, by the ONNX model's
         names: ``FORMAT,KEY=VALUE,...`` with a format of `IMAGE_FORMATS` and the fields of
         `ImageInput` (:mod:`tvmflow.ir.pictures`).
+    check_indices
+        For debugging: a run raises `InputError` with the node and the index where an index from
+        data is out of range, in place of taking the nearest one (docs/design.md).
     cuda_graph
         Launch all kernels at once, as a CUDA graph that the first run captures; for ``cuda``.
     format
@@ -294,6 +297,7 @@ class CompileOptions:
     journals: Sequence[str | os.PathLike[str]] = ()
     keep_layout: JsonMapping = field(default_factory=dict)
     image_inputs: Mapping[str, str] = field(default_factory=dict)
+    check_indices: bool = False
     cuda_graph: bool = False
     format: str = TVM
     fallback: str | None = None
@@ -443,6 +447,7 @@ class CompileKeywords(TypedDict, total=False):
     journals: Sequence[str | os.PathLike[str]] | None
     keep_layout: JsonMapping | str | os.PathLike[str] | None
     image_inputs: Mapping[str, str] | None
+    check_indices: bool
     cuda_graph: bool
     format: str
     fallback: str | None

@@ -70,7 +70,7 @@ def import_model(job: Compilation) -> None:
     source = job.parsed or changed_model(open_model(job.source), options.results, options.weights)
     job.model = load_model(
         source, options.static_shapes or None, bounds=options.bounds,
-        has_machine=not (job.standalone or options.cuda_graph),
+        has_machine=not (job.standalone or options.cuda_graph), check_indices=options.check_indices,
     )  # fmt: skip
     job.mod = job.model.mod
 

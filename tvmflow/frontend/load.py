@@ -17,6 +17,7 @@ from ..ir.tensors import SizeLimit, TensorInfo, count_name
 from ..module.call_checks import CallCheck
 from .convert import binding_names, to_relax
 from .graph import Graph, node_name, unsupported
+from .index_checks import add_index_checks
 from .nibbles import keep_nibbles
 from .prepare import prepare
 from .propagate import call_checks, propagate
@@ -64,6 +65,7 @@ def load_model(
     bounds: Mapping[str, int] | None = None,
     large_weight_bytes: int = LARGE_WEIGHT_BYTES,
     has_machine: bool = True,
+    check_indices: bool = False,
 ) -> ImportedModel:
     """Import an ONNX model.
 
@@ -71,7 +73,8 @@ def load_model(
     memory, or one that `open_model` has parsed; ``shapes`` are those of inputs with dynamic
     dimensions, by name, and ``bounds`` those of sizes known only at run time, by node or value.
     Weights of at least ``large_weight_bytes`` are not loaded but returned as memory-mapped arrays.
-    ``has_machine``: what runs it is TVM's virtual machine, which has loops.
+    ``has_machine``: what runs it is TVM's virtual machine, which has loops.  ``check_indices`` adds
+    outputs that tell of indices out of range.
 
     Raises ``ModelError`` if the model cannot be read, is damaged or describes no computation;
     ``ShapeError`` if an input's shape is not static in the end, or a bound is for nothing;
@@ -82,6 +85,8 @@ def load_model(
     output_names = list(graph.outputs)
     propagate(graph, bounds, has_machine=has_machine)
     limits = _add_counts(graph, output_names)
+    if check_indices:
+        limits += add_index_checks(graph, output_names)
     widen(graph)
     model = _converted(graph, output_names, limits)
     if problems := [found for each in graph.with_bodies() for found in each.problems]:

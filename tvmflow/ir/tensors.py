@@ -87,13 +87,16 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class SizeLimit:
-    """A bound of the user's for a size that is known only at run time."""
+    """A bound of the user's for a size that is known only at run time, or the range of indices."""
 
-    #: The output that says the size, which the bound has to be at least.
+    #: The output with the size, or with an index out of range if there is one.
     count: str
-    #: The node that it was given for.
+    #: The node that it was given for, or that has the indices.
     node: str
+    #: The largest size or index.
     bound: int
+    #: The least index; ``None`` for a size.
+    least: int | None = None
 
 
 def count_name(name: str) -> str:

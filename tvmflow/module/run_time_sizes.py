@@ -40,10 +40,19 @@ class RunTimeSizes:
     def cut(self, results: Outputs) -> Outputs:
         """Cut outputs to their sizes, and leave the numbers out.
 
-        An `InputError` says that a size exceeds its bound.
+        An `InputError` says that a size exceeds its bound, or an index is out of range.
         """
         for limit in self.limits:
             size = int(results[limit.count])
+            if limit.least is not None:
+                if not limit.least <= size <= limit.bound:
+                    raise InputError(
+                        f"The node {limit.node!r} has the index {size} for this input; expected "
+                        f"one from {limit.least} to {limit.bound}.",
+                        remedy="Correct the input: without `check_indices` the nearest index in "
+                        "range counts.",
+                    )
+                continue
             if size > limit.bound:
                 raise InputError(
                     f"The node {limit.node!r} has {size} elements for this input, more than its "
