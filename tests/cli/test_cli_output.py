@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import re
+import time
 from itertools import pairwise
 
 import onnx
@@ -17,6 +19,7 @@ from tvmflow.cli.app import app
 from tvmflow.cli.compile import compile_model
 from tvmflow.cli.output import print_facts, print_json, print_table
 from tvmflow.cli.text import folded, plain_text
+from tvmflow.runtime import notices
 from tvmflow.schedules import FAMILIES
 
 MARKUP = re.compile(r"``|:\w+:`")
@@ -179,3 +182,33 @@ def test_summaries_of_schedules_have_no_markup(cli):
     assert plain_text("Products of :mod:`.gemm` in\n``fp16``.\n\nMore.") == (
         "Products of gemm in fp16."
     )
+
+
+def test_where_no_person_watches_a_long_command_says_once_in_a_while_that_it_works(
+    cli, monkeypatch
+):
+    def slow():
+        time.sleep(0.05)
+        return []
+
+    monkeypatch.setattr("tvmflow.runtime.devices.list_devices", slow)
+    assert "Working" not in cli("devices").stderr
+    monkeypatch.setattr(output, "_BEAT_S", 0.01)
+    assert "Working, 0 s." in cli("devices").stderr
+    for options in (["--json"], ["--quiet"]):
+        assert "Working" not in cli("devices", *options).stderr
+
+
+def test_what_takes_long_is_said_once(cli, monkeypatch):
+    sentence = "Waiting for a compiler of this test."
+
+    def slow():
+        with notices.told_if_slow(logging.getLogger("tvmflow.test"), sentence):
+            time.sleep(0.05)
+        return []
+
+    monkeypatch.setattr("tvmflow.runtime.devices.list_devices", slow)
+    assert sentence not in cli("devices").stderr
+    monkeypatch.setattr(notices, "PATIENCE_S", 0.0)
+    assert cli("devices").stderr.count(sentence) == 1
+    assert sentence not in cli("devices").stderr

@@ -32,8 +32,9 @@ _BROKEN_PIPE = 141  # 128 + SIGPIPE, as shells report it
 _ROOM = 10_000
 #: Columns of text are not made narrower than this, or than their longest word.
 _LEAST = 10
-#: A command that prints nothing for so long says that it is at work, and turns its picture.
-_PATIENCE_S, _TURN_S = 0.5, 0.2
+#: A command that prints nothing for so long says that it is at work, and turns its picture; where
+#: there is no terminal, it says so once in a while.
+_PATIENCE_S, _TURN_S, _BEAT_S = 0.5, 0.2, 60.0
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 #: Characters between two columns.
 _GAP = 3
@@ -61,28 +62,43 @@ state = State()
 class Waiting:
     """A line on a terminal that says that a command is at work, until it prints something.
 
-    It needs neither TVM nor rich, whose imports are what takes the first seconds.
+    Where standard error is no terminal, a line a minute, until the command ends.  It needs neither
+    TVM nor rich, whose imports are what takes the first seconds.
     """
 
     def __init__(self) -> None:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._beats = False
 
-    def start(self) -> None:
-        """Show the line after a moment, where a person watches."""
+    def start(self, *, beats: bool = True) -> None:
+        """Show the line after a moment, where a person watches, else once in a while if asked."""
         dumb = os.environ.get("TERM") in (None, "", "dumb", "unknown")
-        if state.json or state.quiet or state.verbose or dumb or not sys.stderr.isatty():
+        self._beats = dumb or not sys.stderr.isatty()
+        if state.json or state.quiet or state.verbose or (self._beats and not beats):
             return
         self._stopped.clear()
-        self._thread = threading.Thread(target=self._run, args=(sys.stderr,), daemon=True)
+        work = self._beat if self._beats else self._run
+        self._thread = threading.Thread(target=work, args=(sys.stderr,), daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Remove the line, before anything else is printed."""
+        if not self._beats:
+            self.end()
+
+    def end(self) -> None:
+        """Say nothing more: the command has ended."""
         if self._thread is not None:
             self._stopped.set()
             self._thread.join()
             self._thread = None
+
+    def _beat(self, stream: TextIO) -> None:
+        began = time.monotonic()
+        while not self._stopped.wait(_BEAT_S):
+            stream.write(f"Working, {time.monotonic() - began:.0f} s.\n")
+            stream.flush()
 
     def _run(self, terminal: TextIO) -> None:
         began = time.monotonic()

@@ -18,8 +18,9 @@ from typing import IO, NoReturn, TypeVar
 import typer
 
 from ..errors import TvmflowError
+from ..runtime.notices import NOTICE
 from .options import COMMON, with_common_options, with_flags
-from .output import err_console, leave_broken_pipe, print_json_error, state, waiting
+from .output import err_console, leave_broken_pipe, note, print_json_error, state, waiting
 
 R = TypeVar("R")
 
@@ -37,13 +38,14 @@ def command(
         try:
             with _native_log() as log:
                 try:
-                    waiting.start()
+                    # Services have no end to be waited for.
+                    waiting.start(beats="json" in common)
                     result = function(**given)
-                    waiting.stop()
+                    waiting.end()
                     sys.stdout.flush()
                     return result
                 except BaseException as error:  # noqa: BLE001 (every end is reported)
-                    waiting.stop()
+                    waiting.end()
                     _end(error, log)
         finally:
             state.reset()
@@ -152,10 +154,14 @@ def _print_labelled(label: str, colour: str, text: str) -> None:
 
 
 class _Warnings(logging.Handler):
-    """Prints warnings as errors are printed, with their own word in front."""
+    """Prints warnings as errors are printed, with their own word in front, and notices."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        _print_labelled("Warning", "yellow", with_flags(record.getMessage()))
+        text = with_flags(record.getMessage())
+        if record.levelno >= logging.WARNING:
+            _print_labelled("Warning", "yellow", text)
+        else:
+            note(text)
 
 
 @contextmanager
@@ -190,7 +196,7 @@ def _native_log() -> Iterator[IO[bytes] | None]:
         # Under a test runner, standard error is no file; there is nothing to redirect then.
         if sys.stderr.fileno() == 2:
             terminal = os.dup(2)
-    with _log_to(_Warnings(), logging.WARNING):
+    with _log_to(_Warnings(), NOTICE):
         if terminal is None:
             yield None
             return

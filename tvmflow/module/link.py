@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import functools
 import importlib.resources
+import logging
 import os
 import shutil
 import subprocess
@@ -29,6 +30,9 @@ from typing import TypeVar
 
 from ..devices.host import Host
 from ..errors import TargetError
+from ..runtime.notices import told_if_slow
+
+logger = logging.getLogger(__name__)
 
 #: Names of formats in LLVM's linker, by architecture.
 _LLD_EMULATIONS = {"aarch64": "aarch64linux", "armv7a": "armelf_linux_eabi", "x86_64": "elf_x86_64"}
@@ -95,16 +99,18 @@ class Tool:
         if not _has_cache_folder():
             # zig refuses to work without; what it makes of a C library is made again each time.
             environment["ZIG_GLOBAL_CACHE_DIR"] = str(work.absolute() / "zig-global")
+        first = ", which at its first use compiles the C library, too" if self.is_portable else ""
         try:
-            return subprocess.run(
-                command,
-                check=True,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                env=environment,
-                cwd=folder,
-            ).stdout
+            with told_if_slow(logger, f"Waiting for {self.name}{first}."):
+                return subprocess.run(
+                    command,
+                    check=True,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    env=environment,
+                    cwd=folder,
+                ).stdout
         except subprocess.CalledProcessError as error:
             full = os.strerror(errno.ENOSPC)
             if full in error.stderr or shutil.disk_usage(work).free < FULL_BYTES:

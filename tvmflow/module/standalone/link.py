@@ -7,6 +7,7 @@ cache folder under a hash of everything that they depend on.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 import tempfile
@@ -19,11 +20,14 @@ from pathlib import Path
 from ...devices.host import Host
 from ...errors import TargetError
 from ...runtime.caches import user_cache
+from ...runtime.notices import told_if_slow
 from ..artifact import SIDECAR_SUFFIX, remove_stale_sidecar
 from ..files import place_copy, publish, staging
 from ..link import Tool, first_success, native_folder, tools
 from .format import WEIGHT_ALIGNMENT
 from .plan import COPY, Plan
+
+logger = logging.getLogger(__name__)
 
 #: What the runtime is compiled with on every host.
 FLAGS = (
@@ -54,7 +58,8 @@ def runtime_objects(tool: Tool, work: Path) -> list[Path]:
     if all(path.is_file() for path in kept):
         return kept
     fresh = _new_folder(final, work)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    once = f"Compiling the runtime of standalone libraries with {tool.name}, which is done once."
+    with told_if_slow(logger, once), ThreadPoolExecutor(os.cpu_count()) as pool:
         compiled = pool.map(
             lambda path: tool.compile(path, fresh / f"{path.stem}.o", work, FLAGS), files
         )
