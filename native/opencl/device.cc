@@ -149,6 +149,16 @@ void Device::FreeShared(void* address) {
   api().clSVMFree(context_, address);
 }
 
+void Device::Abandon() {
+  // Made by `OpenLibrary`, for this device and others of its platform.
+  Api& api = const_cast<Api&>(*platform_.api);
+  const auto nothing = [](ClObject*) { return CL_SUCCESS; };
+  api.clFinish = api.clFlush = nothing;
+  api.clReleaseContext = api.clReleaseCommandQueue = api.clReleaseMemObject = nothing;
+  api.clReleaseProgram = api.clReleaseKernel = api.clReleaseEvent = nothing;
+  api.clSVMFree = [](cl_context, void*) {};
+}
+
 void Device::CallWhenSynchronised(SynchronisationTask* task) {
   std::lock_guard<std::mutex> lock(tasks_mutex_);
   tasks_.push_back(task);

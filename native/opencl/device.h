@@ -96,6 +96,9 @@ class Device {
   void* AllocateShared(size_t bytes);
   // Frees it when all that is queued has been done.
   void FreeShared(void* address);
+  // Has the driver do nothing any more where objects are released: for a forked child, which lacks
+  // the driver's threads.
+  void Abandon();
   // Whether the queue's events tell when kernels ran.
   bool measures_kernels() {
     Initialise();

@@ -157,7 +157,10 @@ void Devices::Discover() {
 void Devices::DiscoverOnce() {
   std::call_once(once_, [this] {
     Discover();
-    pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
+    pthread_atfork(nullptr, nullptr, [] {
+      forked.store(true, std::memory_order_relaxed);
+      for (const auto& device : Global().devices_) device->Abandon();
+    });
   });
 }
 

@@ -166,12 +166,13 @@ tvmflow_status tf_backend_check_inputs(tvmflow_model* m) {
   for (uint32_t i = 0; i < tf_count_each(&m->plan, TF_INPUTS); ++i)
     if (m->missing[i])
       return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
-                     "Running: input '%s' has not been set since the device failed. Remedy: set "
-                     "it.",
+                     "Running: input '%s' has not been set since the device failed, or since the "
+                     "process was forked during a run. Remedy: set it.",
                      m->plan.strings + tf_inputs(m)[i].name);
   return TVMFLOW_OK;
 }
 
 tvmflow_backend tvmflow_backend_used(const tvmflow_model* m) {
+  if (m) tf_adopt((tvmflow_model*)(uintptr_t)m);
   return tf_check(m) ? TVMFLOW_AUTO : m->backend;
 }

@@ -643,6 +643,16 @@ void tf_cpu_watch(const tf_device* d, cl_command_queue object, const tf_stop* st
   if (d->is_inside) ((queue*)object)->stop = stop;
 }
 
+void tf_cpu_adopt(cl_command_queue object, bool is_whole) {
+  queue* const q = (queue*)object;
+  pthread_mutex_init(&q->lock, NULL);
+  pthread_cond_init(&q->changed, NULL);
+  if (!is_whole) q->count = 0;
+  if (!is_whole) q->code = CL_SUCCESS;
+  q->running = q->has_runner = false;
+  q->task = NOTHING;
+}
+
 void tf_cpu_end(tf_device* d) {
   if (!d->is_inside) return;
   free(d->id);

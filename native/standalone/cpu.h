@@ -23,6 +23,9 @@ typedef struct tf_named_function {
 // The device, with so many threads (`tf_threads_begin`); false: no memory.
 bool tf_cpu_begin(tf_device* device, unsigned threads, bool pinned);
 void tf_cpu_end(tf_device* device);  // nothing happens for other devices
+// In a forked child: the queue without its thread.  What was enqueued is kept if it `is_whole`,
+// because no thread had begun it.
+void tf_cpu_adopt(cl_command_queue queue, bool is_whole);
 
 // A run that is under way, and whether another thread wants it to end.
 typedef struct tf_stop {

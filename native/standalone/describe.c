@@ -26,7 +26,9 @@ tvmflow_status tf_describe_create(tvmflow_model* m) {
 }
 
 const char* tvmflow_describe(const tvmflow_model* m) {
-  if (!m || !m->description) return "{}";
+  if (!m) return "{}";
+  tf_adopt((tvmflow_model*)(uintptr_t)m);
+  if (m->torn || !m->description) return "{}";
   // Whether binaries could be kept is told, too.
   tf_programs_stored((tvmflow_model*)(uintptr_t)m);
   const tf_device* const d = &m->device;

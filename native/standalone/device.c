@@ -40,6 +40,18 @@ void tf_device_describe(tf_device* d) {
   d->compiles_at_launch = strcmp(d->platform_name, "Portable Computing Language") == 0;
 }
 
+static cl_int do_nothing(ClObject* object) {
+  (void)object;
+  return CL_SUCCESS;
+}
+
+void tf_device_abandon(tf_device* d) {
+  tf_opencl* const api = &d->api;
+  api->clFinish = api->clFlush = do_nothing;
+  api->clReleaseContext = api->clReleaseCommandQueue = api->clReleaseMemObject = do_nothing;
+  api->clReleaseProgram = api->clReleaseKernel = api->clReleaseEvent = do_nothing;
+}
+
 // Why the device cannot be used; NULL when it can.
 static const char* unusable(const tf_device* d) {
   cl_bool available = CL_FALSE;

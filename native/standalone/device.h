@@ -76,6 +76,16 @@ typedef struct tf_device {
   bool is_inside;  // the driver is the library's own (cpu.h)
 } tf_device;
 
+// What a forked process is told that cannot use OpenCL.
+#define TF_FORKED                                                                                  \
+  "An OpenCL device was used in a process forked from one that had used it. Remedy: fork before "  \
+  "OpenCL is used, or have the child start a program (exec; in Python, multiprocessing's "         \
+  "'spawn')."
+
+// Has the driver do nothing any more where objects are released: a forked process lacks its
+// threads.
+void tf_device_abandon(tf_device* device);
+
 // Asks the driver of a device, whose functions and handles are known, for the rest.
 void tf_device_describe(tf_device* device);
 

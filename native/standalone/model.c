@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "process.h"
+
 uint32_t tvmflow_api_version(void) { return TVMFLOW_API_VERSION; }
 
 static tvmflow_status read_options(tvmflow_model* m, const tvmflow_options* given,
@@ -127,7 +129,10 @@ static tvmflow_status make_room(tvmflow_model* m) {
 }
 
 static tvmflow_status find_device(tvmflow_model* m, const tvmflow_options* options) {
-  if (m->backend != TVMFLOW_CPU) return tf_device_find(&m->device, options, &m->message);
+  if (m->backend != TVMFLOW_CPU) {
+    if (!tf_process_opens_driver()) return tf_fail(&m->message, TVMFLOW_ERROR_DEVICE, TF_FORKED);
+    return tf_device_find(&m->device, options, &m->message);
+  }
   const bool pinned = options->flags & TVMFLOW_PIN_THREADS;
   if (!tf_cpu_begin(&m->device, options->cpu_threads, pinned))
     return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for the CPU's device.");
@@ -208,17 +213,20 @@ tvmflow_status tvmflow_create(const tvmflow_options* options, tvmflow_model** mo
   tvmflow_model* const m = calloc(1, sizeof(tvmflow_model));
   *model = m;
   if (!m) return TVMFLOW_ERROR_MEMORY;
+  atomic_store(&m->process, tf_process());
   const tvmflow_status status = create(m, options);
   if (!status) return TVMFLOW_OK;
   release(m);
   const tf_message message = m->message;
-  *m = (tvmflow_model){.message = message, .failed = status};
+  *m = (tvmflow_model){.message = message, .failed = status, .process = tf_process()};
   return status;
 }
 
 void tvmflow_destroy(tvmflow_model* m) {
   if (!m) return;
-  release(m);
+  tf_adopt(m);
+  // Nothing is known of what a missing thread was changing.
+  if (!m->torn) release(m);
   free(m);
 }
 

@@ -61,6 +61,7 @@ struct tvmflow_model {
   // Other threads may look at these.
   atomic_bool entered;  // a thread is in a call
   atomic_bool refused;  // and another one was told so
+  atomic_uint process;  // that it belongs to (process.h)
   tf_stop stop;
   // What lives as long as the instance; the rest is made anew where the CPU replaces a device.
   tf_message message;
@@ -76,7 +77,7 @@ struct tvmflow_model {
   bool may_fall_back;    // the library has the CPU's kernels, and nobody insists on OpenCL
   bool recalled;         // OpenCL was chosen at an earlier start
   bool broken;           // the device has failed: the CPU takes its place at the next call
-  bool* missing;         // of each input: it was not set since it or the device failed
+  bool* missing;         // of each input: it was not set since it or the device failed, or a fork
   bool* given;           // of each input of the shape: it was set
   bool ran;              // a run of the shape has ended well
   uint32_t shape;        // the one that calls are about
@@ -87,6 +88,7 @@ struct tvmflow_model {
   pthread_t storer;
   tf_cache stored_to;
   bool shared_memory;  // weights are used where they are mapped
+  bool torn;           // a thread that is missing in this forked process was changing it
   uint32_t built;      // programs that the driver compiled
   uint32_t shipped;    // programs from the file beside the library
   tf_cache cache;
@@ -216,6 +218,9 @@ void tf_close(tvmflow_model* model);
 // Tells the application, where it listens.
 void tf_log(const tvmflow_model* model, tvmflow_log_level level, const char* format, ...)
     __attribute__((format(printf, 3, 4)));
+
+// entry.c: makes the instance one of this process, if that is a child of the one it was made in.
+void tf_adopt(tvmflow_model* model);
 
 // entry.c: what applications call is each of these for one thread at a time.
 #define TF_ENTRIES(ROW)                                                                            \

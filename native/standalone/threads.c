@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -35,6 +36,11 @@ static struct {
   pthread_mutex_t changing;
   unsigned users;
   unsigned helpers;  // threads besides those that call
+  unsigned wanted;   // threads, with one that calls
+  bool lost;         // the helpers were those of the process that this one was forked from
+  // Cores that are fast, and where helpers stay; none: on any.
+  unsigned fast;
+  unsigned cores[MAX_CORES];
   pthread_t ids[MAX_THREADS];
 } pool = {.taken = PTHREAD_MUTEX_INITIALIZER, .changing = PTHREAD_MUTEX_INITIALIZER};
 
@@ -146,6 +152,17 @@ static unsigned fast_cores(unsigned cores[MAX_CORES]) {
   return fast ? fast : 1;
 }
 
+// Starts what is missing of the wanted threads, as far as that can be done; the pool is taken.
+static void start(void) {
+  pool.lost = false;
+  while (pool.helpers + 1 < pool.wanted) {
+    // The first core is left to the thread that calls.
+    const uintptr_t core = pool.fast ? pool.cores[(pool.helpers + 1) % pool.fast] : MAX_CORES;
+    if (pthread_create(&pool.ids[pool.helpers], NULL, work, (void*)core)) break;
+    ++pool.helpers;
+  }
+}
+
 unsigned tf_threads_begin(unsigned count, bool pinned) {
   unsigned cores[MAX_CORES];
   const unsigned fast = fast_cores(cores);
@@ -155,12 +172,10 @@ unsigned tf_threads_begin(unsigned count, bool pinned) {
   ++pool.users;
   // A run must not see the number change.
   pthread_mutex_lock(&pool.taken);
-  while (pool.helpers + 1 < count) {
-    // The first core is left to the thread that calls.
-    const uintptr_t core = pinned ? cores[(pool.helpers + 1) % fast] : MAX_CORES;
-    if (pthread_create(&pool.ids[pool.helpers], NULL, work, (void*)core)) break;
-    ++pool.helpers;
-  }
+  if (count > pool.wanted) pool.wanted = count;
+  pool.fast = pinned ? fast : 0;
+  memcpy(pool.cores, cores, sizeof(pool.cores));
+  start();
   const unsigned there = pool.helpers + 1;
   pthread_mutex_unlock(&pool.taken);
   pthread_mutex_unlock(&pool.changing);
@@ -174,13 +189,28 @@ void tf_threads_end(void) {
     wake();
     for (unsigned i = 0; i < pool.helpers; ++i) pthread_join(pool.ids[i], NULL);
     pool.helpers = 0;
+    pool.wanted = 0;
     atomic_store(&pool.ending, false);
   }
   pthread_mutex_unlock(&pool.changing);
 }
 
+void tf_threads_forget(void) {
+  pthread_mutex_init(&pool.taken, NULL);
+  pthread_mutex_init(&pool.changing, NULL);
+  atomic_store(&pool.owner, 0);
+  // A run of another thread has no tasks left.
+  atomic_store(&pool.ticket, atomic_load(&pool.ticket) >> 32 << 32);
+  atomic_store(&pool.left, 0);
+  atomic_store(&pool.sleepers, 0);
+  atomic_store(&pool.ending, false);
+  pool.lost = pool.lost || pool.helpers;
+  pool.helpers = 0;
+}
+
 void tf_threads_take(unsigned count) {
   if (count <= 1 || pthread_mutex_trylock(&pool.taken)) return;
+  if (pool.lost) start();
   pool.threads = pool.helpers + 1 < count ? pool.helpers + 1 : count;
   atomic_store(&pool.owner, (uintptr_t)pthread_self());
 }

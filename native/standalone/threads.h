@@ -20,6 +20,10 @@ typedef int (*tf_task)(int number, tf_task_group* group, void* data);
 unsigned tf_threads_begin(unsigned count, bool pinned);
 void tf_threads_end(void);
 
+// In a forked child, before anything else here: takes the pool's threads, and what they held, for
+// lost.  The next run starts others.
+void tf_threads_forget(void);
+
 // Between these, what the calling thread runs is shared out to so many threads at most.  A pool
 // that another instance has is not waited for: the thread then runs all by itself.
 void tf_threads_take(unsigned count);

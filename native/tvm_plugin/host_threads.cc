@@ -1,6 +1,7 @@
 #include "host_threads.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include <memory>
 
@@ -16,7 +17,10 @@ namespace {
 constexpr const char* kLaunch = "__TVMBackendParallelLaunch";
 
 unsigned PoolSize(int count) {
-  static const unsigned size = tf_threads_begin(static_cast<unsigned>(count), /*pinned=*/false);
+  static const unsigned size = [&] {
+    pthread_atfork(nullptr, nullptr, tf_threads_forget);
+    return tf_threads_begin(static_cast<unsigned>(count), /*pinned=*/false);
+  }();
   return size;
 }
 

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from ..errors import ArtifactError, InputError, TargetError
 from ..ir.tensors import TensorInfo
 from ..ir.units import counted
 from ..journal.frames import MAGIC
+from ..runtime.forks import RunLock, use
 from ..runtime.json_types import JsonObject
 from ..runtime.shared_library import FileIdentity
 from . import elf
@@ -78,7 +78,7 @@ class Module(ABC):
 
     Nothing is loaded before the first call (or `open`), so that a module for
     another machine can be inspected and saved.  Calls from several threads are
-    safe and run one after the other.
+    safe and run one after the other; a process that forks waits for those under way.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Module(ABC):
         self._running: Running | None = None
         #: Of further shapes.
         self._others: list[Running] = []
-        self._lock: threading.Lock = threading.Lock() if whole is None else whole[0]._lock
+        self._lock: RunLock = RunLock() if whole is None else whole[0]._lock
         self._cleanup: weakref.finalize[[], Module] | None = None
 
     @classmethod
@@ -120,10 +120,14 @@ class Module(ABC):
         """Take over a module file that nobody else keeps, as `tvmflow.compile` wrote it.
 
         ``cleanup`` removes it; it is called once, when the module is closed, collected, or the
-        process ends, and must not hold a reference to the module.
+        process ends, and must not hold a reference to the module.  Children that are forked leave
+        the file to this process.
         """
         module = load(path, device=device_index)
-        module._cleanup = weakref.finalize(module, cleanup)
+        process = os.getpid()
+        module._cleanup = weakref.finalize(
+            module, lambda: cleanup() if os.getpid() == process else None
+        )
         return module
 
     @property
@@ -410,10 +414,16 @@ class Module(ABC):
                 "it does not need it open: call `save` without `with`.",
             )
 
+    def _check_process(self) -> None:
+        """Refuse devices whose driver only the process that this one was forked from can use."""
+        if self.target != "llvm":
+            use(self.target, f"Running {self.path}")
+
     def _opened(self, number: int = 0) -> Running:
         if self._whole is not None:
             whole, number = self._whole
             return whole._opened(number)
+        self._check_process()
         if self._running is None:
             self._require_file("Running")
             first = self._open()

@@ -11,7 +11,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import plugin
+from . import forks, plugin
 from .json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def opencl_devices() -> list[DeviceInfo]:
     """Return the OpenCL devices in the order of their indices; empty without any."""
     import tvm_ffi
 
+    forks.use("opencl", "Looking for OpenCL devices")
     plugin.load()
     described: list[JsonObject] = json.loads(tvm_ffi.get_global_func("tvmflow.opencl.describe")())
     names = [fact.name for fact in fields(DeviceInfo) if fact.name not in ("kind", "extensions")]

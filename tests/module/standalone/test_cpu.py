@@ -208,6 +208,35 @@ def test_backends_that_are_not_there(make, options, status, text):
     assert caught.value.status == status
 
 
+@pytest.mark.parametrize("backend", [0, OPENCL, CPU], ids=["auto", "opencl", "cpu"])
+def test_children_of_a_process_whose_threads_run_models(both, driver, tmp_path, backend):
+    """They run old and new models on the CPU; OpenCL is refused, or replaced, at once."""
+    library, w = both
+    X.tofile(tmp_path / "input.bin")
+    (2 * X + w).astype(np.float32).tofile(tmp_path / "expected.bin")
+    program = compile_c(
+        tmp_path / "fork", Path(__file__).with_name("fork.c"), f"-I{runtime_build.BINDINGS}",
+        library, f"-Wl,-rpath,{library.parent}", "-D_GNU_SOURCE", "-lm", "-pthread",
+    )  # fmt: skip
+    done = subprocess.run(
+        [program, driver, tmp_path, str(backend)],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    *lines, last = done.stdout.splitlines()
+    assert last == "end"
+    # Only a model that another thread was changing is of no use.
+    torn = "busy 8 Another thread was in a call of this model when the process was forked"
+    lines = [line for line in lines if not line.startswith(torn)]
+    forked = "7 An OpenCL device was used in a process forked from one"
+    if backend == OPENCL:
+        refused = ("new", "idle", "busy")
+        assert all(line.startswith(tuple(f"{w} {forked}" for w in refused)) for line in lines)
+        assert sum(line.startswith(("new", "idle")) for line in lines) == 24
+    else:
+        assert lines == []
+
+
 @pytest.mark.slow
 def test_eight_threads_in_one_pool(tmp_path, kernels):
     """Under the thread sanitizer: instances side by side, and a pool that comes and goes."""

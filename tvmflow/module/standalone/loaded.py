@@ -24,6 +24,7 @@ from ...devices.target import check_choice
 from ...errors import DeviceError, InputError, TargetError, TvmflowError
 from ...ir.pictures import CHROMA_FORMATS, IMAGE_FORMATS, Image
 from ...ir.tensors import TensorInfo
+from ...runtime import forks
 from ...runtime.json_types import JsonObject
 from ...runtime.shared_library import FileIdentity
 from .. import elf
@@ -180,9 +181,19 @@ class StandaloneModule(Module):
                 f"Running {self.path} failed: there is no opencl device {index} on this machine.",
                 remedy="`tvmflow devices` lists the devices and their numbers.",
             )
-        options = Options(device_index=index, backend=BACKENDS.index(self._backend))
+        backend = self._backend
+        # What the C interface does for libraries that were loaded before the process was forked.
+        if backend == "auto" and len(self._plans) > 1 and forks.is_lost("opencl"):
+            backend = "cpu"
+        options = Options(device_index=index, backend=BACKENDS.index(backend))
         library = Library(self.path, several=self._plan.shapes > 1)
         return Instance(self.path, library, self._plans, options, self._flags)
+
+    def _check_process(self) -> None:
+        uses_opencl = self.target == "opencl" and self._backend != "cpu"
+        if not uses_opencl or (self._backend == "auto" and len(self._plans) > 1):
+            return
+        forks.use("opencl", f"Running {self.path}")
 
     def _open_variant(self, first: Running, number: int) -> Running:
         assert isinstance(first, Instance)
@@ -271,6 +282,8 @@ class Instance:
     def _create(self, flags: int) -> None:
         options = self._options
         options.struct_size, options.flags = ctypes.sizeof(Options), flags
+        if self._plan.metadata.get("target") == "opencl" and BACKENDS[options.backend] != "cpu":
+            forks.note("opencl")
         if folder := cache_folder():
             options.cache_folder = os.fsencode(folder)
         error: TvmflowError | None = None
