@@ -33,6 +33,9 @@ android {
 dependencies {
     // What `tvmflow package` wrote: the model's libraries and the Java classes.
     implementation(files("libs/mobilenet.aar"))
+    implementation("androidx.activity:activity:1.10.1")
+    implementation("androidx.camera:camera-camera2:1.4.2")
+    implementation("androidx.camera:camera-lifecycle:1.4.2")
     implementation("org.jetbrains.kotlinx:kotlinx-coroutines-core:1.10.2")
 }
 

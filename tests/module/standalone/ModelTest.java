@@ -58,6 +58,12 @@ public final class ModelTest {
             Memory memory = model.memory();
             check(memory.weights == 1000 && memory.tensors == 200, "memory");
             check(memory.pictures == 30 && memory.host == 4 && memory.weightsShared, "memory");
+            check(
+                    memory.toString()
+                            .equals(
+                                    "weights 1,000 (used where they are mapped), tensors 200, "
+                                            + "pictures 30, host 4 bytes"),
+                    memory.toString());
             model.cancel();
             try {
                 model.run();

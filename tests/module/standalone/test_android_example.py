@@ -123,13 +123,71 @@ ANDROID_CLASSES = {
     "android/widget/TextView": "public class TextView extends android.view.View { "
     "public TextView(android.content.Context c) { super(c); } public void setTextSize(float f) {} "
     "public float getTextSize() { return 0; } public void setTextIsSelectable(boolean b) {} "
-    "public final void append(CharSequence s) {} }",
+    "public final void append(CharSequence s) {} public final void setText(CharSequence s) {} "
+    "public CharSequence getText() { return null; } }",
     "android/app/Activity": "public class Activity extends android.content.Context { "
     "protected void onCreate(android.os.Bundle b) {} protected void onDestroy() {} "
+    "public int checkSelfPermission(String n) { return 0; } "
     "public void setContentView(android.view.View v) {} "
     "public final void runOnUiThread(Runnable r) {} }",
+    "android/Manifest": "public final class Manifest { public static final class permission { "
+    'public static final String CAMERA = "android.permission.CAMERA"; } }',
+    "android/content/pm/PackageManager": "public abstract class PackageManager { "
+    "public static final int PERMISSION_GRANTED = 0; }",
+    "android/widget/LinearLayout": "public class LinearLayout extends android.view.View { "
+    "public static final int VERTICAL = 1; public LinearLayout(android.content.Context c) "
+    "{ super(c); } public void setOrientation(int o) {} "
+    "public int getOrientation() { return 0; } }",
     "org/json/JSONObject": "public class JSONObject { public JSONObject(String s) {} "
     'public String toString(int n) { return ""; } }',
+}
+#: Those of AndroidX and CameraX; an analysis gives frames of a test to the analyzer.
+ANDROIDX_CLASSES = {
+    "com/google/common/util/concurrent/ListenableFuture": "public interface ListenableFuture<V> "
+    "extends java.util.concurrent.Future<V> { "
+    "void addListener(Runnable r, java.util.concurrent.Executor e); }",
+    "androidx/lifecycle/LifecycleOwner": "public interface LifecycleOwner {}",
+    "androidx/activity/result/ActivityResultCallback": "public interface ActivityResultCallback<O> "
+    "{ void onActivityResult(O result); }",
+    "androidx/activity/result/ActivityResultLauncher": "public abstract class "
+    "ActivityResultLauncher<I> { public void launch(I input) {} }",
+    "androidx/activity/result/contract/ActivityResultContract": "public abstract class "
+    "ActivityResultContract<I, O> {}",
+    "androidx/activity/result/contract/ActivityResultContracts": "public final class "
+    "ActivityResultContracts { public static final class RequestPermission "
+    "extends ActivityResultContract<String, Boolean> {} }",
+    "androidx/activity/ComponentActivity": "public class ComponentActivity "
+    "extends android.app.Activity implements androidx.lifecycle.LifecycleOwner { "
+    "public final <I, O> androidx.activity.result.ActivityResultLauncher<I> "
+    "registerForActivityResult(androidx.activity.result.contract.ActivityResultContract<I, O> c, "
+    "androidx.activity.result.ActivityResultCallback<O> b) { return null; } }",
+    "androidx/core/content/ContextCompat": "public class ContextCompat { public static "
+    "java.util.concurrent.Executor getMainExecutor(android.content.Context c) { return null; } }",
+    "androidx/camera/core/UseCase": "public abstract class UseCase {}",
+    "androidx/camera/core/Camera": "public interface Camera {}",
+    "androidx/camera/core/CameraSelector": "public final class CameraSelector { "
+    "public static final CameraSelector DEFAULT_BACK_CAMERA = new CameraSelector(); }",
+    "androidx/camera/core/ImageInfo": "public interface ImageInfo { int getRotationDegrees(); }",
+    "androidx/camera/core/ImageProxy": "public interface ImageProxy extends AutoCloseable { "
+    "void close(); int getWidth(); int getHeight(); ImageInfo getImageInfo(); "
+    "PlaneProxy[] getPlanes(); interface PlaneProxy { int getRowStride(); int getPixelStride(); "
+    "java.nio.ByteBuffer getBuffer(); } }",
+    "androidx/camera/core/ImageAnalysis": "public final class ImageAnalysis extends UseCase { "
+    "public static final int STRATEGY_KEEP_ONLY_LATEST = 0; "
+    "public interface Analyzer { void analyze(ImageProxy image); } "
+    "private java.util.concurrent.Executor executor; private Analyzer analyzer; "
+    "public synchronized void setAnalyzer(java.util.concurrent.Executor e, Analyzer a) "
+    "{ executor = e; analyzer = a; } "
+    "public synchronized void clearAnalyzer() { analyzer = null; } "
+    "public synchronized boolean give(ImageProxy i) { Analyzer a = analyzer; "
+    "if (a != null) executor.execute(() -> a.analyze(i)); return a != null; } "
+    "public static final class Builder { public Builder setBackpressureStrategy(int s) "
+    "{ return this; } public ImageAnalysis build() { return new ImageAnalysis(); } } }",
+    "androidx/camera/lifecycle/ProcessCameraProvider": "public final class ProcessCameraProvider { "
+    "public static com.google.common.util.concurrent.ListenableFuture<ProcessCameraProvider> "
+    "getInstance(android.content.Context c) { return null; } public androidx.camera.core.Camera "
+    "bindToLifecycle(androidx.lifecycle.LifecycleOwner o, androidx.camera.core.CameraSelector s, "
+    "androidx.camera.core.UseCase... u) { return null; } }",
 }
 
 
@@ -138,7 +196,7 @@ def platform(tmp_path_factory):
     """An ``android.jar`` of these classes."""
     folder = tmp_path_factory.mktemp("platform")
     sources = []
-    for name, body in ANDROID_CLASSES.items():
+    for name, body in (ANDROID_CLASSES | ANDROIDX_CLASSES).items():
         sources.append(folder / f"{name}.java")
         sources[-1].parent.mkdir(parents=True, exist_ok=True)
         package = name.rpartition("/")[0].replace("/", ".")
@@ -212,7 +270,7 @@ def test_the_app_is_built_and_android_s_tools_read_it_back(aar, platform, tmp_pa
             assert info.compress_type == ZIP_STORED
             assert apk.read_bytes().index(own) % 16384 == 0
     classes = set(re.findall(r"Class descriptor\s+: '(\S+)'", run("dexdump", apk)))
-    names = ("Model", "Native", "FlowsKt", "ModelsKt", "example/MainActivity")
+    names = ("Model", "Native", "CameraKt", "FlowsKt", "ModelsKt", "example/MainActivity")
     assert {f"Lai/tvmflow/{name};" for name in names} <= classes
     assert "Lkotlinx/coroutines/flow/FlowKt;" in classes
 
@@ -266,10 +324,11 @@ def test_the_rules_keep_what_the_library_calls_and_no_more(aar, platform, tmp_pa
 @pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.kotlin
-def test_coroutines_on_a_model(mock, tmp_path):
-    classes, jars = tmp_path / "classes", ":".join(map(str, kotlin_jars()))
+def test_coroutines_on_a_model(mock, platform, tmp_path):
+    classes, jars = tmp_path / "classes", ":".join(map(str, [*kotlin_jars(), platform]))
     run("javac", "-encoding", "UTF-8", "-d", classes, *JAVA.rglob("*.java"))
-    sources = (MAIN / "java/ai/tvmflow/Flows.kt", Path(__file__).with_name("FlowsTest.kt"))
+    own = [MAIN / "java/ai/tvmflow" / f"{name}.kt" for name in ("Camera", "Flows")]
+    sources = (*own, Path(__file__).with_name("FlowsTest.kt"))
     classpath = f"{classes}:{jars}"
     run(*kotlinc(), "-no-stdlib", "-no-reflect", "-cp", classpath, "-d", classes, *sources)
     assert run("java", "-cp", classpath, "FlowsTestKt", mock) == "passed\n"

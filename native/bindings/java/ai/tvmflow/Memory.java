@@ -26,4 +26,16 @@ public final class Memory {
         host = numbers[3];
         weightsShared = numbers[4] != 0;
     }
+
+    @Override
+    public String toString() {
+        return String.format(
+                java.util.Locale.ROOT,
+                "weights %,d%s, tensors %,d, pictures %,d, host %,d bytes",
+                weights,
+                weightsShared ? " (used where they are mapped)" : "",
+                tensors,
+                pictures,
+                host);
+    }
 }

@@ -5,40 +5,55 @@ import ai.tvmflow.ModelException
 import ai.tvmflow.ModelThread
 import ai.tvmflow.openModel
 import ai.tvmflow.through
-import android.app.Activity
+import android.Manifest
+import android.content.pm.PackageManager
 import android.os.Bundle
+import android.widget.LinearLayout
 import android.widget.ScrollView
 import android.widget.TextView
-import java.nio.ByteBuffer
-import java.nio.ByteOrder
+import androidx.activity.ComponentActivity
+import androidx.activity.result.contract.ActivityResultContracts
+import androidx.camera.core.CameraSelector
+import androidx.camera.core.ImageAnalysis
+import androidx.camera.lifecycle.ProcessCameraProvider
+import androidx.core.content.ContextCompat
 import java.util.Locale
+import kotlinx.coroutines.CompletableDeferred
 import kotlinx.coroutines.CoroutineScope
-import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.cancel
-import kotlinx.coroutines.delay
-import kotlinx.coroutines.flow.Flow
-import kotlinx.coroutines.flow.count
-import kotlinx.coroutines.flow.flow
-import kotlinx.coroutines.flow.flowOn
 import kotlinx.coroutines.launch
 import org.json.JSONObject
 
-/** Checks the phone's driver with the model's self-test, then measures the model. */
-class MainActivity : Activity() {
+/** Checks the phone's driver with the model's self-test, then classifies what the camera sees. */
+class MainActivity : ComponentActivity() {
     private lateinit var view: TextView
+    private lateinit var latest: TextView
 
     // Opening builds kernels the first time: seconds, and not on the thread that draws.
     private val scope = CoroutineScope(ModelThread)
+    private val frames = CompletableDeferred<ImageAnalysis>()
+    private val permission =
+        registerForActivityResult(ActivityResultContracts.RequestPermission()) { granted ->
+            if (granted) startCamera() else latest.text = "The camera may not be used."
+        }
 
     override fun onCreate(savedInstanceState: Bundle?) {
         super.onCreate(savedInstanceState)
-        view = TextView(this).apply {
-            textSize = 16f
+        view = TextView(this).apply { setTextIsSelectable(true) }
+        latest = TextView(this).apply { textSize = 24f }
+        val column = LinearLayout(this).apply {
+            orientation = LinearLayout.VERTICAL
             setPadding(32, 96, 32, 32)
-            setTextIsSelectable(true)
+            addView(latest)
+            addView(view)
         }
-        setContentView(ScrollView(this).apply { addView(view) })
-        scope.launch { measure() }
+        setContentView(ScrollView(this).apply { addView(column) })
+        scope.launch { classify() }
+        if (checkSelfPermission(Manifest.permission.CAMERA) == PackageManager.PERMISSION_GRANTED) {
+            startCamera()
+        } else {
+            permission.launch(Manifest.permission.CAMERA)
+        }
     }
 
     override fun onDestroy() {
@@ -46,29 +61,42 @@ class MainActivity : Activity() {
         super.onDestroy()
     }
 
-    private suspend fun measure() {
+    /** Frames of the back camera, of which CameraX gives only the newest to a model that is busy. */
+    private fun startCamera() {
+        val providers = ProcessCameraProvider.getInstance(this)
+        val bind = Runnable {
+            val analysis = ImageAnalysis.Builder()
+                .setBackpressureStrategy(ImageAnalysis.STRATEGY_KEEP_ONLY_LATEST)
+                .build()
+            providers.get().bindToLifecycle(this, CameraSelector.DEFAULT_BACK_CAMERA, analysis)
+            frames.complete(analysis)
+        }
+        providers.addListener(bind, ContextCompat.getMainExecutor(this))
+    }
+
+    private suspend fun classify() {
         try {
             val begin = System.nanoTime()
             openModel(MODEL).use { model ->
                 show("opened in ${milliseconds(System.nanoTime() - begin)}")
-                show(describe(model))
+                show("$model\npictures: ${model.imageInput(0)}")
                 val test = model.selfTest()
                 show("self-test $test")
                 if (!test.passed) return
                 show(latency(model))
-                val results = camera(model).through(model) { frame -> setInput(0, frame) }.count()
-                show("$results results of $FRAMES frames, $FRAME_MS ms each")
+                show("${model.memory()}\n${JSONObject(model.describe()).toString(2)}")
+                val results = frames.await().through(model) { intOutput(1)[0] to output(0)[0] }
+                results.collect { (index, score) ->
+                    runOnUiThread { latest.text = "class $index: ${percent(score)}" }
+                }
             }
         } catch (error: ModelException) {
             show("${error.status()}: ${error.message}")
         }
     }
 
+    /** The time of runs of the self-test's input. */
     private fun latency(model: Model): String {
-        model.inputs().forEachIndexed { index, tensor ->
-            val zeros = ByteBuffer.allocateDirect(tensor.bytes).order(ByteOrder.nativeOrder())
-            model.setInput(index, zeros)
-        }
         repeat(WARM_UP) { model.run() }
         val times = LongArray(RUNS) {
             val begin = System.nanoTime()
@@ -79,24 +107,10 @@ class MainActivity : Activity() {
         return "median of $RUNS runs: ${milliseconds(times[RUNS / 2])}"
     }
 
-    /** Frames as a camera gives them, however long a run takes. */
-    private fun camera(model: Model): Flow<ByteBuffer> {
-        val bytes = model.inputs()[0].bytes
-        return flow {
-            repeat(FRAMES) {
-                emit(ByteBuffer.allocateDirect(bytes).order(ByteOrder.nativeOrder()))
-                delay(FRAME_MS)
-            }
-        }.flowOn(Dispatchers.Default)
-    }
-
-    private fun describe(model: Model): String {
-        val facts = JSONObject(model.describe())
-        return "$model\n${facts.toString(2)}"
-    }
-
     private fun milliseconds(nanoseconds: Long) =
         String.format(Locale.ROOT, "%.2f ms", nanoseconds / 1e6)
+
+    private fun percent(part: Float) = String.format(Locale.ROOT, "%.0f %%", 100 * part)
 
     private fun show(line: String) = runOnUiThread { view.append("$line\n\n") }
 
@@ -105,7 +119,5 @@ class MainActivity : Activity() {
         const val MODEL = "mobilenet"
         const val WARM_UP = 5
         const val RUNS = 50
-        const val FRAMES = 90
-        const val FRAME_MS = 33L
     }
 }
