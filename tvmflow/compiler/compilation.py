@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..devices.choices import STANDALONE
 from ..devices.target import TargetSpec, accumulation
+from ..graph.ranges import Precision
 from ..runtime.stage_times import StageTimes
 from .options import CompileOptions
 
@@ -68,6 +69,8 @@ class Compilation:
     choices: list[Choice] = field(default_factory=list)
     #: Names of ONNX nodes by the tensor that the call which computes them writes.
     nodes: dict[str, list[str]] = field(default_factory=dict)
+    #: Tensors that stay in 32 bits where others are stored in 16.
+    precision: Precision = field(default_factory=Precision)
     placements: list[Placement] = field(default_factory=list)
     weights: dict[str, np.ndarray] = field(default_factory=dict)
     #: The model's initializers that each weight was made of.

@@ -35,6 +35,8 @@ from ..graph.layout.interface import block_interface
 from ..graph.layout.layout import LayoutPass
 from ..graph.legalize import LEGALIZE, AnnotateCustomOperators, DecomposeCumsum, not_legalized
 from ..graph.memory import HoistWorkspaces, plan_memory
+from ..graph.normalization import FuseNormalization
+from ..graph.ranges import analyse
 from ..graph.ranks import RankShortRows
 from ..graph.simplify import FoldArrays, FoldCalls, KeepZeros
 from ..graph.storage.float16 import UseFloat16
@@ -159,6 +161,7 @@ STAGES = (
             FoldArrays,
             FoldCalls,
             KeepZeros,
+            FuseNormalization,
             attend(job),
             transform.DeadCodeElimination(["main"]),
         ],
@@ -229,6 +232,8 @@ def picture_layouts(job: Compilation) -> dict[str, str]:
 def change_layouts(job: Compilation, mod: IRModule) -> IRModule:
     """Rewrite ``main``; says which algorithm each convolution got."""
     options, model = job.options, job.model
+    if job.half:
+        job.precision = analyse(mod)
     job.interface, inputs, outputs = block_interface(
         {**picture_layouts(job), **options.keep_layout},
         model.inputs,
@@ -276,7 +281,7 @@ def place(job: Compilation, mod: IRModule) -> IRModule:
         half_weights=job.target.kind == "opencl" and model.half,
         inputs=[info.name for info in model.inputs],
         textures=job.interface.textures if job.interface is not None else ((), ()),
-        inner=inner_names(model.mod),
+        wide=job.precision.wide | inner_names(model.mod),
     ).run()
     for line in table(job.placements):
         logger.info("storage   %s", line)

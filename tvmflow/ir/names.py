@@ -19,6 +19,7 @@ import hashlib
 import re
 from collections.abc import Callable, Collection, Hashable, Mapping
 from itertools import chain, count
+from typing import TypeVar
 
 import tvm_ffi
 from tvm import IRModule, relax
@@ -30,11 +31,29 @@ from .passes import module_pass
 from .rewriter import identifier, with_bindings, with_body, with_main
 from .signatures import bindings_of
 
+T = TypeVar("T")
 
-def inner_names(imported: IRModule) -> set[str]:
-    """Identifiers of what nodes of the model compute before their results: ``NODE#1`` and so on."""
+
+def inner_names(imported: IRModule) -> dict[str, str]:
+    """Identifiers of what nodes of the model compute before their results: ``NODE#1`` and so on.
+
+    They stay in 32 bits, which is the reason that goes with each: the square of a norm may be
+    infinite in 16 bits where the norm is not.
+    """
     names = [binding.var.name for binding in bindings_of(imported["main"])]
-    return {identifier(name) for name in names if "#" in name}
+    return {identifier(name): "inside a node" for name in names if "#" in name}
+
+
+def found_in(names: Mapping[str, T], tensor: str, model_names: Collection[str]) -> T | None:
+    """Look up a tensor between primary functions among those before layouts and fusion.
+
+    The layout pass names other forms of a tensor after it, and numbers follow names that are taken,
+    but not in ``model_names``, the identifiers of the model's own tensors.
+    """
+    name = tensor.removesuffix("_blocked").removesuffix("_plain")
+    if name in names or name in model_names:
+        return names.get(name)
+    return names.get(name.rstrip("0123456789"))
 
 
 #: Drivers call files after kernels, and a file's name has 255 bytes on most systems.

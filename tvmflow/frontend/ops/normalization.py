@@ -11,6 +11,7 @@ import onnx
 from tvm import relax
 from tvm.relax import op as R
 
+from ...ir.norms import normalized
 from ...ir.rewriter import constant, shape_of
 from ...ir.tensors import TensorType
 from ..converter import NodeContext, Refusal, converts, dtype_of, shape_along
@@ -95,19 +96,13 @@ def _normalized(c: NodeContext, x: relax.Expr, axes: list[int], centred: bool = 
     One operator with a schedule of its own; scale and bias, which it could take, are left to
     the elementwise operators behind it.  The result has the first input's dtype.
     """
-    x = c.emit(x)
-    row, epsilon = [shape_of(x)[axis] for axis in axes], c.attribute("epsilon", 1e-5)
-    ones, zeros = (
-        constant(value) for value in (np.ones(row, np.float32), np.zeros(row, np.float32))
-    )
-    # TVM cannot legalize a norm without a mean over all axes.
-    if dtype_of(x) != "float32" or (not centred and len(axes) == len(shape_of(x))):
+    x, epsilon = c.emit(x), c.attribute("epsilon", 1e-5)
+    result = None
+    if dtype_of(x) == "float32":
+        result = normalized(x, axes, epsilon, centred=centred)
+    if result is None:
         root = R.sqrt(R.mean(x * x, axes, keepdims=True) + _epsilon(c))
         result = _normalize(c, x, axes)[0] if centred else x / root
-    elif centred:
-        result = R.nn.layer_norm(x, ones, zeros, axes, epsilon)
-    else:
-        result = R.nn.rms_norm(x, ones, axes, epsilon)
     return c.cast(result, c.dtype())
 
 

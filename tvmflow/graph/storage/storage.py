@@ -22,7 +22,7 @@ from tvm import IRModule
 
 from ...devices.target import Device
 from ...errors import CompileError
-from ...ir.names import resolve_names, unique
+from ...ir.names import found_in, resolve_names, unique
 from ...ir.scope import HALF_BUFFER, constant_scope, interface_scope, panel_scope, with_half
 from .placement import Cause, Placement, Retarget, Sides
 from .uses import Tensor, Uses, prefers_texture
@@ -51,13 +51,15 @@ class StoragePass:
     textures: tuple[Collection[int], Collection[int]] = ((), ())
     #: Whether constants are stored in 16 bits that have no more.
     half_weights: bool = False
-    #: Names of what one node of the model computes before its result, which stays in 32 bits: the
-    #: square of a norm may be infinite in 16 bits where the norm is not.
-    inner: Collection[str] = ()
+    #: Reasons why tensors stay in 32 bits, by identifier (:mod:`..ranges`).
+    wide: Mapping[str, str] = field(default_factory=dict)
+    #: Names of the tensors that are stored in 16 bits, once it has run.
+    halves: list[str] = field(default_factory=list, init=False)
 
     def run(self) -> tuple[IRModule, list[Placement]]:
         """Return the module with its new signatures, and every decision."""
         uses = Uses(self.mod, self.inputs, self.textures)
+        self.model_names = set(self.aliases.values())
         tensors = uses.tensors
         names = [tensor.name for tensor in tensors.values()]
         # The copy that a tensor would get is asked for like the tensor.
@@ -80,12 +82,16 @@ class StoragePass:
         sides = {key: self._place(tensor) for key, tensor in tensors.items()}
         mod = Retarget(self.mod, uses, sides, self.textures[1]).run()
         placements = [p for side in sides.values() for p in (side.own, side.copy) if p is not None]
+        self.halves = [p.tensor for p in placements if not p.constant and p.stored_as == "float16"]
         return mod, placements
 
     def _place(self, tensor: Tensor) -> Sides:
         """Decide for one tensor; nothing for a constant that no texture could hold."""
         asked = self.overrides.get(tensor.name)
         decision = self._decide(tensor, asked)
+        wide = self._why_wide(tensor)
+        if self.half and tensor.can_be_half and wide is not None:
+            decision = replace(decision, reason=f"{decision.reason}; in 32 bits: {wide}")
         if asked == "texture" and decision.scope is None:
             raise CompileError(
                 f"The storage overrides ask for a texture for the tensor {tensor.name} "
@@ -157,10 +163,11 @@ class StoragePass:
             reason = f"{tensor.obstacle}: {reason}"
         return chosen(scope if better else None, "cost", reason)
 
+    def _why_wide(self, tensor: Tensor) -> str | None:
+        return found_in(self.wide, tensor.name, self.model_names)
+
     def _is_half(self, tensor: Tensor) -> bool:
-        # The layout pass names another form of a tensor after it.
-        name = tensor.name.removesuffix("_blocked").removesuffix("_plain")
-        half = self.half and tensor.can_be_half and name not in self.inner
+        half = self.half and tensor.can_be_half and self._why_wide(tensor) is None
         return half or (tensor.constant and self.half_weights and tensor.is_exact_in_half)
 
     def _scope_for(self, tensor: Tensor) -> str | None:

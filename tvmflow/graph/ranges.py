@@ -1,0 +1,319 @@
+"""What must not be stored in 16 bits: an estimate of ranges, and the way of sums.
+
+16 bits hold numbers up to 65504 with eleven digits of base two.  Sums of many numbers exceed that,
+and a variance taken as E[x²] - E[x]² loses all its digits there.  Such statistics are small beside
+the tensors that they are of, and are kept in 32 bits, with all that is computed from them element
+by element::
+
+    m = R.mean(x, [1])    s = R.sum(R.multiply(x, x), [1])    v = R.subtract(s, R.multiply(m, m))
+
+Not a mean that only products of layers read: it is no less exact than what it is a mean of.  Of
+large tensors, squares and exponentials are kept in 32 bits that sums read and may exceed 65504, and
+what a constant beyond 65504 makes, such as the -1e9 of a mask.
+
+Other large tensors are named by a warning where their numbers may exceed 65504.  An interval of
+numbers is known of what a sigmoid or a clip limits; of what it is not known, inputs are taken
+to be up to 255, as pictures are, and results of layers up to 64, as those of trained networks are.
+A measurement (:mod:`tvmflow.verify.calibration`) is better than both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf, prod
+
+import numpy as np
+from tvm import IRModule, relax
+
+from ..ir.expressions import nodes_in
+from ..ir.rewriter import constant_array, identifier, op_name, shape_of
+from ..ir.signatures import bindings_of
+
+#: The largest number of 16 bits.
+LARGEST_HALF = 65504.0
+#: What results of layers and inputs are taken to be.
+ORDINARY, INPUT = 64.0, 255.0
+
+Interval = tuple[float, float]
+_ORDINARY: Interval = (-ORDINARY, ORDINARY)
+
+#: Operators that pass elements on.
+_VIEWS = frozenset(
+    f"relax.{name}"
+    for name in (
+        "reshape", "squeeze", "expand_dims", "flatten", "permute_dims", "broadcast_to", "concat",
+        "split", "strided_slice", "take", "gather_elements", "gather_nd", "flip", "tile", "repeat",
+        "stack", "scatter_elements", "scatter_nd", "nn.pad", "image.resize2d",
+    )
+)  # fmt: skip
+#: Operators of each element, after which numbers are what they are, more or less.
+_SIMILAR = frozenset(
+    f"relax.{name}"
+    for name in (
+        "abs", "negative", "round", "floor", "ceil", "trunc", "sign", "nn.relu", "nn.leakyrelu",
+        "nn.prelu", "nn.gelu", "nn.silu", "nn.relu6", "maximum", "minimum", "clip", "where", "add",
+        "subtract", "multiply", "divide", "power", "sqrt", "rsqrt", "exp", "log", "square",
+        "tvmflow.product", "tvmflow.quotient", "tvmflow.multiply_add", "astype",
+    )
+)  # fmt: skip
+#: Limits of operators that have some.
+_LIMITED: dict[str, Interval] = {
+    **dict.fromkeys((f"relax.{n}" for n in ("sigmoid", "nn.softmax")), (0.0, 1.0)),
+    **dict.fromkeys((f"relax.{n}" for n in ("tanh", "erf", "sin", "cos", "sign")), (-1.0, 1.0)),
+    **dict.fromkeys((f"relax.{n}" for n in ("atan", "asin", "acos")), (-math.pi, math.pi)),
+}
+#: Readers to which minus infinity is as good as a large negative number.
+_TO_SHARES = ("relax.nn.softmax", "relax.exp", "relax.sigmoid", "relax.tanh")
+
+
+@dataclass
+class Precision:
+    """Tensors by their identifiers, with reasons."""
+
+    #: Tensors that stay in 32 bits.
+    wide: dict[str, str] = field(default_factory=dict)
+    #: Tensors that 16 bits may not hold, if they are stored so.
+    risky: dict[str, str] = field(default_factory=dict)
+
+
+class _Analysis:
+    """Walks ``main`` once forwards; readers of each tensor are known before."""
+
+    def __init__(self, mod: IRModule):
+        self.bindings = bindings_of(mod["main"])
+        self.values = {b.var: b.value for b in self.bindings}
+        self.readers: dict[relax.Expr, list[relax.Var]] = {}
+        for binding in self.bindings:
+            for read in nodes_in(binding.value, relax.Var):
+                self.readers.setdefault(read, []).append(binding.var)
+        self.ranges: dict[relax.Expr, Interval] = dict.fromkeys(mod["main"].params, (-INPUT, INPUT))
+        #: Statistics and what is computed from them.
+        self.small: dict[relax.Expr, str] = {}
+        self.found = Precision()
+
+    def run(self) -> Precision:
+        for binding in self.bindings:
+            var, value = binding.var, binding.value
+            self.ranges[var] = self._range(value)
+            if not isinstance(var.ty, relax.TensorType) or str(var.ty.dtype) != "float32":
+                continue
+            name = identifier(var.name)
+            if (reason := self._as_small(var, value)) is not None:
+                self.small[var] = reason
+            reason = reason or self._as_large(var, value)
+            if reason is not None:
+                self.found.wide[name] = reason
+            elif self._magnitude(var) > LARGEST_HALF and not self._is_share(var):
+                self.found.risky[name] = self._why(value)
+        return self.found
+
+    # -- ranges ---------------------------------------------------------------------------
+
+    def _of(self, expr: relax.Expr) -> Interval:
+        """The interval of an expression."""
+        if isinstance(expr, relax.Tuple):
+            return _union([self._of(each) for each in expr.fields])
+        if isinstance(expr, relax.Var):
+            return self.ranges.get(expr, _ORDINARY)
+        array = constant_array(expr)
+        if array is None or array.dtype.kind not in "fiub" or not array.size:
+            return _ORDINARY
+        finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
+        return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+
+    def _magnitude(self, expr: relax.Expr) -> float:
+        return max(map(abs, self._of(expr)))
+
+    def _range(self, value: relax.Expr) -> Interval:
+        name = op_name(value)
+        if isinstance(value, relax.Var | relax.Tuple):
+            return self._of(value)
+        if isinstance(value, relax.TupleGetItem):
+            return self._of(value.tuple_value)
+        if name is None:
+            return _ORDINARY
+        if name in _LIMITED:
+            return _LIMITED[name]
+        if name in _VIEWS:
+            padded = [(0.0, 0.0)] if name == "relax.nn.pad" else []
+            return _union([self._of(value.args[0]), *padded])
+        rule = _RULES.get(name)
+        if rule is not None:
+            sides = [self._of(a) for a in value.args if not isinstance(a, relax.ShapeExpr)]
+            with np.errstate(all="ignore"):
+                return _ordered(rule(self, value, sides))
+        if name in _SIMILAR or name.startswith(("relax.nn.max_pool", "relax.nn.avg_pool")):
+            return self._of(value.args[0])
+        if name in ("relax.matmul", "relax.linear") or name.startswith("relax.nn.conv"):
+            # Products of layers are as large as what they read is larger than pictures.
+            tensors = [a for a in value.args if constant_array(a) is None]
+            factor = prod(max(1.0, self._magnitude(a) / INPUT) for a in tensors)
+            return (-ORDINARY * factor, ORDINARY * factor)
+        return _ORDINARY
+
+    def _is_maximum_of(self, maximum: relax.Expr, x: relax.Expr) -> bool:
+        """True if a tensor has the maxima of another one's rows, in whatever view."""
+        value = self.values.get(maximum)
+        while op_name(value) in _VIEWS:
+            value = self.values.get(value.args[0])
+        return op_name(value) == "relax.max" and value.args[0].same_as(x)
+
+    # -- what stays in 32 bits --------------------------------------------------------------
+
+    def _as_small(self, var: relax.Var, value: relax.Expr) -> str | None:
+        """The reason why a tensor is a statistic, or is computed from some."""
+        name = op_name(value)
+        if name in ("relax.sum", "relax.mean", "relax.prod"):
+            length = _elements(value.args[0]) // max(1, _elements(var))
+            if length < 2 or (name == "relax.mean" and not self._is_computed_with(var)):
+                return None
+            return f"a {name.removeprefix('relax.')} of {length} numbers"
+        if name not in _VIEWS and name not in _SIMILAR:
+            return None
+        operands = list(value.args[0].fields) if name == "relax.concat" else list(value.args)
+        small = [each for each in operands if each in self.small]
+        if not small or _elements(var) > sum(map(_elements, small)):
+            return None
+        return "computed from " + self.small[small[0]].removeprefix("computed from ")
+
+    def _is_computed_with(self, var: relax.Var) -> bool:
+        """True if a mean, in whatever view, is an operand of arithmetic."""
+        for reader in self.readers.get(var, ()):
+            name = op_name(self.values[reader])
+            if name in _SIMILAR or (name in _VIEWS and self._is_computed_with(reader)):
+                return True
+        return False
+
+    def _as_large(self, var: relax.Var, value: relax.Expr) -> str | None:
+        """The reason why a tensor of any size stays in 32 bits."""
+        name = op_name(value)
+        is_square = name == "relax.multiply" and value.args[0].same_as(value.args[1])
+        if is_square and self._is_summed(var):
+            return "squares that are summed"
+        if name == "relax.exp" and self._magnitude(var) > LARGEST_HALF and self._is_summed(var):
+            return "exponentials that are summed"
+        if name in _SIMILAR and not self._is_share(var):
+            constants = (a for a in value.args if constant_array(a) is not None)
+            if self._magnitude(var) > LARGEST_HALF and any(
+                self._magnitude(a) > LARGEST_HALF for a in constants
+            ):
+                return "made of a constant beyond 65504"
+        return None
+
+    def _is_summed(self, var: relax.Var) -> bool:
+        names = {op_name(self.values[reader]) for reader in self.readers.get(var, ())}
+        return bool(names & {"relax.sum", "relax.mean"})
+
+    def _is_share(self, var: relax.Var) -> bool:
+        """True if only numbers below are too large, and become nothing but shares."""
+        readers = [self.values[reader] for reader in self.readers.get(var, ())]
+        below = self._of(var)[1] <= LARGEST_HALF
+        return below and bool(readers) and all(op_name(each) in _TO_SHARES for each in readers)
+
+    def _why(self, value: relax.Expr) -> str:
+        name = (op_name(value) or "").removeprefix("relax.").removeprefix("nn.")
+        kinds = {"exp": "an exponential", "multiply": "a product", "power": "a power"}
+        return kinds.get(name, f"computed by {name}" if name else "computed by several operators")
+
+
+Rule = Callable[[_Analysis, relax.Call, Sequence[Interval]], Interval]
+
+
+def _elements(expr: relax.Expr) -> int:
+    return prod(shape_of(expr)) if isinstance(expr.ty, relax.TensorType) else 0
+
+
+def _union(intervals: Sequence[Interval]) -> Interval:
+    return min(a for a, _ in intervals), max(b for _, b in intervals)
+
+
+def _ordered(interval: Interval) -> Interval:
+    """An interval whose ends are numbers or infinities."""
+    low, high = (float(end) for end in interval)
+    return (-inf if math.isnan(low) else low), (inf if math.isnan(high) else high)
+
+
+def _product(a: Interval, b: Interval) -> Interval:
+    corners = [x * y if x and y else 0.0 for x in a for y in b]
+    return min(corners), max(corners)
+
+
+def _multiply(_: _Analysis, call: relax.Call, sides: Sequence[Interval]) -> Interval:
+    for index, factor in enumerate(sides):
+        if min(map(abs, factor)) > LARGEST_HALF and constant_array(call.args[index]) is not None:
+            # What such a number multiplies is a mask.
+            return _product(factor, (0.0, 1.0))
+    low, high = _product(*sides)
+    return (0.0, high) if call.args[0].same_as(call.args[1]) else (low, high)
+
+
+def _subtract(analysis: _Analysis, call: relax.Call, sides: Sequence[Interval]) -> Interval:
+    (low, high), (least, most) = sides
+    if analysis._is_maximum_of(call.args[1], call.args[0]):
+        return low - most, 0.0
+    return low - most, high - least
+
+
+def _divide(analysis: _Analysis, call: relax.Call, sides: Sequence[Interval]) -> Interval:
+    numerator, (least, most) = sides
+    is_known = constant_array(call.args[1]) is not None
+    if is_known and (least > 0 or most < 0):
+        return _product(numerator, (1 / most, 1 / least))
+    # Nobody divides by what is nearly zero.
+    return max(numerator[0], -ORDINARY), min(numerator[1], ORDINARY)
+
+
+def _power(analysis: _Analysis, call: relax.Call, sides: Sequence[Interval]) -> Interval:
+    array = constant_array(call.args[1])
+    if array is None or array.size != 1 or float(array.reshape(())) <= 0:
+        return _ORDINARY
+    exponent = float(array.reshape(()))
+    largest = float(np.power(max(map(abs, sides[0])), exponent))
+    return (-largest if exponent % 2 == 1 else 0.0), largest
+
+
+def _sum(_: _Analysis, call: relax.Call, sides: Sequence[Interval]) -> Interval:
+    length = _elements(call.args[0]) // max(1, prod(shape_of(call)))
+    return _product(sides[0], (1.0, float(length)))
+
+
+def _cumsum(_: _Analysis, call: relax.Call, sides: Sequence[Interval]) -> Interval:
+    shape = shape_of(call.args[0])
+    length = prod(shape) if call.attrs.axis is None else shape[int(call.attrs.axis)]
+    return _product(sides[0], (1.0, float(length)))
+
+
+def _clip(_: _Analysis, call: relax.Call, sides: Sequence[Interval]) -> Interval:
+    (low, high), *_ = sides
+    least, most = (float(a.value) for a in call.args[1:3])
+    return max(low, least), min(high, most)
+
+
+_RULES: dict[str, Rule] = {
+    "relax.add": lambda _a, _c, s: (s[0][0] + s[1][0], s[0][1] + s[1][1]),
+    "relax.subtract": _subtract,
+    **dict.fromkeys(("relax.multiply", "relax.tvmflow.product"), _multiply),
+    **dict.fromkeys(("relax.divide", "relax.tvmflow.quotient"), _divide),
+    "relax.power": _power,
+    "relax.maximum": lambda _a, _c, s: (max(s[0][0], s[1][0]), max(s[0][1], s[1][1])),
+    "relax.minimum": lambda _a, _c, s: (min(s[0][0], s[1][0]), min(s[0][1], s[1][1])),
+    "relax.where": lambda _a, _c, s: _union(s[1:]),
+    "relax.clip": _clip,
+    "relax.sum": _sum,
+    "relax.cumsum": _cumsum,
+    "relax.exp": lambda _a, _c, s: (float(np.exp(s[0][0])), float(np.exp(s[0][1]))),
+    "relax.log": lambda _a, _c, s: (-ORDINARY, float(np.log(max(s[0][1], 1.0)))),
+    "relax.sqrt": lambda _a, _c, s: (0.0, float(np.sqrt(max(s[0][1], 0.0)))),
+    "relax.rsqrt": lambda _a, _c, _s: (0.0, ORDINARY),
+    "relax.negative": lambda _a, _c, s: (-s[0][1], -s[0][0]),
+    "relax.abs": lambda _a, _c, s: (0.0, max(map(abs, s[0]))),
+    "relax.nn.relu": lambda _a, _c, s: (max(s[0][0], 0.0), max(s[0][1], 0.0)),
+    "relax.nn.relu6": lambda _a, _c, _s: (0.0, 6.0),
+}
+
+
+def analyse(mod: IRModule) -> Precision:
+    """Say which tensors of ``main``, before layouts, stay in 32 bits, and which may exceed 16."""
+    return _Analysis(mod).run()
