@@ -5,7 +5,7 @@ or that cannot read the network, is left out with the reason.  Every engine's re
 compared with ONNX Runtime's.  Writes tables, a chart and JSON; the last table has geometric means
 of the ratios to ONNX Runtime, over the networks that an engine reads.
 
-    python -m pip install 'tvmflow[peers]'
+    python -m pip install '.[peers]'
     python benchmarks/peers.py [--networks mobilenet_v2,squeezenet,resnet50] [--stock]
 
 GPU engines run on what there is: on a CPU ncnn's Vulkan by Mesa's lavapipe (Debian's

@@ -4,7 +4,7 @@ Each architecture of torchvision, timm and Ultralytics is built with random weig
 downloaded), exported by PyTorch, also quantized by ONNX Runtime, and every file is compiled and
 verified against ONNX Runtime; `zoo_speed.py` takes the times of calls:
 
-    python -m pip install 'tvmflow[zoo]'
+    python -m pip install '.[zoo]'
     python benchmarks/zoo.py [--only resnet] [--exporters dynamo script] [--forms llvm opencl]
 
 Each file has a process of its own, which may crash or hang.  results/zoo.json is written after

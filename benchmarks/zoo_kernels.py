@@ -5,7 +5,7 @@ says for each kernel what part it reaches of what the machine can do at its oper
 *Lost* is the rest of its time.  Then whole calls are timed with one thread and with as many as
 there are cores, in processes that take turns.
 
-    python -m pip install 'tvmflow[zoo]'
+    python -m pip install '.[zoo]'
     python benchmarks/zoo_kernels.py [--only resnet] [--exports FOLDER] [--again]
 
 results/zoo_kernels.json is written after each network; what is there is not measured again.

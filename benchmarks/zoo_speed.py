@@ -5,7 +5,7 @@ has a process of its own, in which it and ONNX Runtime take turns of a third of 
 pause between, as threads of some engines spin for a while after a call.  OpenCL modules run on
 PoCL and on Intel's runtime, where these are installed.
 
-    python -m pip install 'tvmflow[zoo,peers,cpu-opencl]'
+    python -m pip install '.[zoo,peers,cpu-opencl]'
     python benchmarks/zoo_speed.py [--only resnet] [--kinds float int8] [--exports FOLDER]
 
 Geometric means and the slowest networks are printed; results/zoo_speed.json is written after each

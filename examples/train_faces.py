@@ -6,7 +6,8 @@ python examples/train_faces.py -o faces --iou 0.7 --target opencl
 Faces are ellipses with eyes, one to three in a picture with noise. The loss is `giou_loss`, of
 predictions in fp32 and targets in bytes, packed. DIR then has the network as ``faces.onnx`` and
 ``faces.so``, and ``faces.png``: what the compiled network finds in pictures that it has not seen
-(white), and where the faces are (black).  Needs PyTorch: python -m pip install 'tvmflow[torch]'.
+(white), and where the faces are (black).  Needs PyTorch: ``python -m pip install '.[torch]'`` in
+the repository's folder.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import tvmflow
+from tvmflow._versions import install_command
 from tvmflow.errors import EnvironmentMismatchError
 from tvmflow.module.files import write_file
 from tvmflow.ops.ragged import mask_of, pack
@@ -247,7 +249,7 @@ def run(options: argparse.Namespace) -> bool:
     if not find_spec("torch"):
         raise EnvironmentMismatchError(
             "Training a network failed: it needs PyTorch, which is not installed.",
-            remedy="Install it: python -m pip install 'tvmflow[torch]'.",
+            remedy=f"Install it: {install_command('torch')}",
         )
     import torch
 

@@ -62,3 +62,23 @@ def check_tvm() -> None:
         f"tvmflow needs {expected}, whose binary interfaces fit together, but found {got}.",
         remedy=f"python -m pip install {pins}",
     )
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra of this package from where it was installed.
+
+    That is a copy of the repository, a wheel, or (where pip does not say) a package index.
+    """
+    import json
+    from contextlib import suppress
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import unquote, urlsplit
+
+    url, about = "", {}
+    with suppress(PackageNotFoundError, ValueError):
+        about = json.loads(distribution("tvmflow").read_text("direct_url.json") or "{}")
+        url = about.get("url", "")
+    if about.get("dir_info", {}).get("editable"):
+        tree = unquote(urlsplit(url).path)
+        return f"python -m pip install --no-build-isolation --editable '{tree}[{extra}]'"
+    return f"python -m pip install 'tvmflow[{extra}]{f' @ {url}' if url else ''}'"

@@ -133,7 +133,7 @@ void Devices::Discover() {
     failure_ =
         found.empty()
             ? "No OpenCL device was found.\nRemedy: Install a driver (python -m pip install "
-              "'tvmflow[cpu-opencl]' gives an OpenCL device on any x86-64 CPU), or set "
+              "intel-opencl-rt gives an OpenCL device on any x86-64 CPU), or set "
               "TVMFLOW_OPENCL_LIBRARY to the OpenCL library of one."
             : "No OpenCL device matches TVMFLOW_OPENCL_DEVICE='" + wanted +
                   "' (platform:device, indices or parts of names).\nRemedy: Choose one of the "

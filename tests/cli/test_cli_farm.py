@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tvmflow._versions import install_command
 from tvmflow.farm import tracker
 from tvmflow.farm.network import Address
 from tvmflow.farm.tracker import Queue, Server, Summary
@@ -103,7 +104,7 @@ def test_a_server_that_its_tracker_cannot_hand_out_is_refused(cli, secret):
 def test_what_is_not_installed_is_named(cli, monkeypatch):
     monkeypatch.setattr(tracker, "find_spec", lambda name: None if name == "tornado" else 1)
     result = cli("farm", "status", "--tracker", "127.0.0.1:9190")
-    result.refused("needs the Python package tornado", "pip install 'tvmflow[tuning]'")
+    result.refused("needs the Python package tornado", install_command("tuning"))
 
 
 class Answers:

@@ -13,6 +13,7 @@ from rich.console import Console
 from tunables import model, tasks
 
 import tvmflow
+from tvmflow._versions import install_command
 from tvmflow.cli import tune as tune_command
 from tvmflow.errors import DeviceError
 from tvmflow.explain.isa import mesa
@@ -65,7 +66,7 @@ def test_a_host_that_nothing_links_for_is_refused_before_the_work(
     monkeypatch.setattr(session, "variants_of", lambda job: pytest.fail("the work has begun"))
     options = ("--host", "linux-arm64", "--device", "cpu", "--target", "llvm")
     result = cli("tune", network, "--journal", tmp_path / "a.journal", *options)
-    result.refused("aarch64-linux-gnu failed: no linker for it was found", "tvmflow[cross]")
+    result.refused("aarch64-linux-gnu failed: no linker for it was found", install_command("cross"))
     assert not (tmp_path / "a.journal").exists()
 
 

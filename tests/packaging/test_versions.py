@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -105,3 +108,38 @@ def test_import_accepts_the_same_pair_from_another_folder(tmp_path: Path, run_py
     write_metadata(tmp_path / "site", "apache-tvm-ffi", "0.1.14.post1")
     process = run_python("import tvmflow", env={"PYTHONPATH": str(tmp_path / "site")})
     assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.parametrize(
+    ("recorded", "command"),
+    [
+        (
+            {"dir_info": {"editable": True}, "url": "file:///home/me/my%20tree"},
+            "python -m pip install --no-build-isolation --editable '/home/me/my tree[verify]'",
+        ),
+        (
+            {"archive_info": {}, "url": "file:///tmp/tvmflow-0.1.0-py3-none-any.whl"},
+            "python -m pip install 'tvmflow[verify] @ file:///tmp/tvmflow-0.1.0-py3-none-any.whl'",
+        ),
+        # From a package index, or by another installer.
+        (None, "python -m pip install 'tvmflow[verify]'"),
+    ],
+)
+def test_extras_are_installed_from_where_the_package_came(monkeypatch, recorded, command):
+    read = SimpleNamespace(read_text=lambda name: recorded and json.dumps(recorded))
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: read)
+    assert _versions.install_command("verify") == command
+
+
+def test_no_text_installs_from_an_index_what_is_not_published():
+    """Messages take `install_command`; pages install from a copy of the repository or a wheel."""
+    texts = [*ROOT.glob("docs/*.md"), *ROOT.glob("*.md"), *ROOT.glob("examples/**/*.md")]
+    for folder in ("tvmflow", "schedules", "models", "examples", "benchmarks", "native"):
+        texts += [p for end in ("py", "cc", "c", "h") for p in ROOT.glob(f"{folder}/**/*.{end}")]
+    indexed = re.compile(r"pip install '?tvmflow(\[[\w,-]+\])?(?! @)['`\s]")
+    found = [
+        str(path.relative_to(ROOT))
+        for path in texts
+        if path.name != "_versions.py" and indexed.search(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []

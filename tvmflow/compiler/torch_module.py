@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import onnx
 
+from .._versions import install_command
 from ..errors import ModelError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def as_onnx(
     if not find_spec("onnxscript"):
         raise ModelError(
             "PyTorch's ONNX exporter needs the package onnxscript, which is not installed.",
-            remedy="pip install 'tvmflow[torch]'",
+            remedy=install_command("torch"),
         )
     with tempfile.TemporaryDirectory(prefix="tvmflow-") as folder:
         path = Path(folder, f"{type(model).__name__}.onnx")

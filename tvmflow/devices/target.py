@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from .._versions import install_command
 from ..errors import TargetError
 from .choices import ACCUMULATIONS, MIXED, PRECISIONS, STORAGES, TARGETS
 from .gpus import GPUS, gpu_named
@@ -375,6 +376,6 @@ def _running_opencl_device() -> Device:
     raise TargetError(
         "The device 'auto' stands for the OpenCL device of this machine, but there is none.",
         remedy="Name the device to compile for, for example `device=adreno`, or install one: "
-        "python -m pip install 'tvmflow[cpu-opencl]'",
+        + install_command("cpu-opencl"),
         details="\n".join(filter(None, (reason, tried))),
     )

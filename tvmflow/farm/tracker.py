@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TypeVar
 
-from .._versions import __version__
+from .._versions import __version__, install_command
 from ..devices.host import Host
 from ..errors import FarmError
 from ..runtime.json_types import JsonMapping
@@ -349,7 +349,7 @@ def protocol() -> ModuleType:
         if find_spec(package) is None:
             raise FarmError(
                 f"The device farm needs the Python package {package}, which is not installed.",
-                remedy="python -m pip install 'tvmflow[tuning]'",
+                remedy=install_command("tuning"),
             )
     return import_module("tvm.rpc.base")
 

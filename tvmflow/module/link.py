@@ -28,6 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
+from .._versions import install_command
 from ..devices.host import Host
 from ..errors import TargetError
 from ..runtime.notices import told_if_slow
@@ -307,7 +308,7 @@ def first_success(
         package = f"Android's NDK and set {NDK_VARIABLE} to its folder"
     raise TargetError(
         f"{attempt} failed: {reason}.",
-        remedy=f"Install {package}, or: python -m pip install 'tvmflow[cross]'",
+        remedy=f"Install {package}, or: {install_command('cross')}",
         details="\n".join(failures) or None,
     )
 

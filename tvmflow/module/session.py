@@ -18,7 +18,7 @@ from ..ir.scope import is_half
 from ..ir.tensors import TensorInfo
 from ..runtime import plugin
 from ..runtime.devices import FP16_EXTENSION, opencl_devices
-from ..runtime.plugin import NO_DEVICE_REMEDIES, translate, translated
+from ..runtime.plugin import no_device_remedy, translate, translated
 from ..runtime.shared_library import OpenLibrary
 from ..runtime.threads import share_threads
 from .artifact import Artifact
@@ -291,7 +291,7 @@ def find_device(target: str, index: int, attempt: str) -> tvm.runtime.Device:
     except Exception as error:
         if (ours := translate(error, attempt, target)) is not None:
             raise ours from error
-    number, remedy = "", NO_DEVICE_REMEDIES.get(target)
+    number, remedy = "", no_device_remedy(target)
     if index:
         number, remedy = f" {index}", "`tvmflow devices` lists the devices and their numbers."
     raise DeviceError(

@@ -22,18 +22,27 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
+from .._versions import install_command
 from ..errors import DeviceError, EnvironmentMismatchError, KernelBuildError, TvmflowError
 from . import cuda_compiler
 
 #: The plug-in, built beside this file.
 LIBRARY = Path(__file__).with_name("libtvmflow_opencl.so")
 
-#: What to do where there is no device, by target.
-NO_DEVICE_REMEDIES = {
-    "opencl": "Install an OpenCL device for the CPU with `python -m pip install "
-    "'tvmflow[cpu-opencl]'`, or the driver of your GPU.",
-    "cuda": "Run on a machine with an NVIDIA GPU and its driver, or compile with `target=opencl`.",
-}
+
+def no_device_remedy(target: str) -> str | None:
+    """Return what to do where there is no device for a target."""
+    if target == "opencl":
+        return (
+            f"Install an OpenCL device for the CPU with `{install_command('cpu-opencl')}`, or the "
+            "driver of your GPU."
+        )
+    if target == "cuda":
+        return (
+            "Run on a machine with an NVIDIA GPU and its driver, or compile with `target=opencl`."
+        )
+    return None
+
 
 _REFUSED_REMEDY = "Compile the model again for this device, or update its driver."
 
@@ -181,7 +190,7 @@ def translate(error: BaseException, attempt: str, target: str) -> TvmflowError |
     message, own_remedy, log = split_message(text.strip())
     # Where there is no device, the plug-in has its own remedy; TVM's runtimes have none.
     is_refused = ours is KernelBuildError or target == "opencl"
-    remedy = _REFUSED_REMEDY if is_refused else NO_DEVICE_REMEDIES.get(target)
+    remedy = _REFUSED_REMEDY if is_refused else no_device_remedy(target)
     return ours(f"{attempt} failed: {message}", remedy=own_remedy or remedy, details=_shorten(log))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
+from .._versions import install_command
 from ..errors import TvmflowError
 from ..journal.records import Value
 from .tasks import Knobs, Task
@@ -136,7 +137,7 @@ def check_search(kind: str) -> None:
         except ImportError as error:
             raise TvmflowError(
                 "The evolutionary search needs the package xgboost, which is not installed.",
-                remedy="python -m pip install 'tvmflow[tuning]', or choose `search=random`.",
+                remedy=f"{install_command('tuning')}, or choose `search=random`.",
             ) from error
 
 

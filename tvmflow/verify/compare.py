@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from .._versions import install_command
 from ..errors import EnvironmentMismatchError, InputError, ModelError, VerificationError
 from ..ir.units import counted
 from ..module.blocked_layout import all_to_logical
@@ -262,7 +263,7 @@ def _open_session(
     if find_spec("onnxruntime") is None:
         raise EnvironmentMismatchError(
             "Verifying needs ONNX Runtime, the reference, which is not installed.",
-            remedy="python -m pip install 'tvmflow[verify]'",
+            remedy=install_command("verify"),
         )
     import onnx
     import onnxruntime

@@ -22,7 +22,7 @@ from ...errors import (
     VerificationError,
 )
 from ...runtime.caches import program_cache
-from ...runtime.plugin import NO_DEVICE_REMEDIES, search_folders, split_message
+from ...runtime.plugin import no_device_remedy, search_folders, split_message
 from ...runtime.shared_library import OpenLibrary
 
 #: Of the interface, and the oldest that does for a library of one shape, and of several.
@@ -197,7 +197,7 @@ class Library:
         lines = text.decode(errors="replace").replace(" Remedy: ", "\nRemedy: ", 1)
         message, remedy, details = split_message(lines)
         if status == NO_OPENCL:
-            remedy = remedy or NO_DEVICE_REMEDIES["opencl"]
+            remedy = remedy or no_device_remedy("opencl")
         kind = _ERRORS.get(status, DeviceError)
         return kind(f"{attempt} failed: {message}", remedy=remedy, details=details)
 
