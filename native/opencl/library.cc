@@ -66,22 +66,34 @@ std::string PlatformText(const Api& api, cl_platform_id id, cl_uint what) {
   return text.c_str();
 }
 
+// Whether the platform is a driver's for loaders, whose objects begin with a dispatch table.
+// Others are whatever their library makes of them.
+bool HasTables(void* handle, cl_platform_id platform) {
+  Api api;
+  api.clGetPlatformInfo =
+      reinterpret_cast<decltype(api.clGetPlatformInfo)>(dlsym(handle, "clGetPlatformInfo"));
+  if (!api.clGetPlatformInfo) return false;
+  const std::string extensions = PlatformText(api, platform, CL_PLATFORM_EXTENSIONS);
+  return (" " + extensions + " ").find(" cl_khr_icd ") != std::string::npos;
+}
+
 // Entry points exported by the library, with the platform's dispatch table for those
-// it does not export.
-std::shared_ptr<const Api> ResolveApi(void* handle, bool exported, cl_platform_id platform) {
+// it does not export.  Null where one is missing, which `missing` then names.
+std::shared_ptr<const Api> ResolveApi(void* handle, bool exported, bool has_tables,
+                                      cl_platform_id platform, std::string* missing) {
   auto api = std::make_shared<Api>();
-  bool complete = true;
   const auto resolve = [&](auto& entry, const char* name, size_t index) {
     using Entry = std::remove_reference_t<decltype(entry)>;
     if (exported) entry = reinterpret_cast<Entry>(dlsym(handle, name));
-    if (!entry && platform->dispatch) entry = reinterpret_cast<Entry>(platform->dispatch[index]);
+    if (!entry && has_tables && platform->dispatch)
+      entry = reinterpret_cast<Entry>(platform->dispatch[index]);
     return entry != nullptr;
   };
 #define TVMFLOW_OPENCL_RESOLVE(name, index, result, parameters)                                    \
-  complete = resolve(api->name, #name, index) && complete;
+  if (!resolve(api->name, #name, index) && missing->empty()) *missing = #name;
   TVMFLOW_OPENCL_ENTRY_POINTS(TVMFLOW_OPENCL_RESOLVE)
 #undef TVMFLOW_OPENCL_RESOLVE
-  if (!complete) return nullptr;
+  if (!missing->empty()) return nullptr;
   // An older driver's table ends before these.
   if (PlatformText(*api, platform, CL_PLATFORM_VERSION) < "OpenCL 2") return api;
 #define TVMFLOW_OPENCL_RESOLVE(name, index, result, parameters) resolve(api->name, #name, index);
@@ -151,12 +163,14 @@ std::vector<Platform> OpenLibrary(const std::string& library, std::string* outco
   const std::string path = PathOf(handle, library);
   std::vector<Platform> platforms;
   for (cl_platform_id id : ids) {
-    std::shared_ptr<const Api> api = ResolveApi(handle, exported, id);
+    std::string missing;
+    const bool has_tables = !exported || HasTables(handle, id);
+    std::shared_ptr<const Api> api = ResolveApi(handle, exported, has_tables, id, &missing);
     if (!api) {
-      *outcome = "it lacks functions of OpenCL 1.2";
+      *outcome = "it lacks " + missing + " of OpenCL 1.2";
       continue;
     }
-    platforms.push_back({id, api, path, PlatformText(*api, id, CL_PLATFORM_NAME),
+    platforms.push_back({id, api, has_tables, path, PlatformText(*api, id, CL_PLATFORM_NAME),
                          PlatformText(*api, id, CL_PLATFORM_VENDOR),
                          PlatformText(*api, id, CL_PLATFORM_VERSION)});
   }

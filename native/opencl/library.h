@@ -13,6 +13,7 @@ namespace tvmflow::opencl {
 struct Platform {
   cl_platform_id id;
   std::shared_ptr<const Api> api;
+  bool has_tables;      // objects begin with the driver's dispatch table (cl_khr_icd)
   std::string library;  // path of the shared library it came from
   std::string name;
   std::string vendor;

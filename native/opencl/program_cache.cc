@@ -102,8 +102,10 @@ bool IsTrusted(const struct stat& status) {
 // change its version.
 std::string LibraryIdentity(const Device& device) {
   Dl_info info{};
-  void** dispatch = device.platform().id->dispatch;
+  const Platform& platform = device.platform();
+  void** dispatch = platform.has_tables ? platform.id->dispatch : nullptr;
   const void* address = dispatch ? dispatch[3] : nullptr;
+  if (!address) address = reinterpret_cast<const void*>(device.api().clGetDeviceInfo);
   if (!address || !dladdr(address, &info) || !info.dli_fname) return "";
   struct stat status{};
   if (stat(info.dli_fname, &status) != 0) return "";

@@ -87,8 +87,9 @@ static unsigned find_devices(const tf_library* library, const char* name, tf_dev
   for (cl_uint p = 0; p < platform_count; ++p) {
     tf_device any = {.platform = platforms[p], .platform_index = p};
     snprintf(any.library, sizeof(any.library), "%s", name);
-    if (!tf_opencl_resolve(&any.api, library, platforms[p])) {
-      tf_append(tried, tried_bytes, "%sit lacks functions of OpenCL 1.2", p ? "; " : "");
+    const char* const missing = tf_opencl_resolve(&any.api, library, platforms[p]);
+    if (missing) {
+      tf_append(tried, tried_bytes, "%sit lacks %s of OpenCL 1.2", p ? "; " : "", missing);
       continue;
     }
     cl_device_id ids[MAX_DEVICES];
@@ -198,13 +199,9 @@ tvmflow_status tf_device_find(tf_device* device, const tvmflow_options* options,
 }
 
 const void* tf_device_code(const tf_device* d) {
-  char extensions[1024] = "";
-  (void)d->api.clGetPlatformInfo(d->platform, CL_PLATFORM_EXTENSIONS, sizeof(extensions) - 1,
-                                 extensions, NULL);
   // What a loader exports is its own; of the drivers for loaders each object has the functions.
-  const void* const in_table =
-      strstr(extensions, "cl_khr_icd") ? d->platform->dispatch[CL_GET_DEVICE_INFO] : NULL;
-  return in_table ? in_table : d->api.clGetDeviceInfo;
+  void** const table = d->api.has_tables ? d->platform->dispatch : NULL;
+  return table && table[CL_GET_DEVICE_INFO] ? table[CL_GET_DEVICE_INFO] : d->api.clGetDeviceInfo;
 }
 
 bool tf_has_word(const char* list, const char* word) {

@@ -32,6 +32,7 @@ typedef struct tf_opencl {
   TF_OPTIONAL_ENTRY_POINTS(TF_MEMBER)
 #undef TF_MEMBER
   void* library;
+  bool has_tables;  // objects begin with a table of the driver's functions (cl_khr_icd)
 } tf_opencl;
 
 // A library that has been opened.  It stays open: drivers keep threads and do not survive
@@ -51,8 +52,8 @@ bool tf_library_open(tf_library* library, const char* name, char* text, size_t b
 // An extension's function, NULL where there is none.
 void* tf_opencl_extension(const tf_opencl* api, cl_platform_id platform, const char* name);
 
-// False where functions of OpenCL 1.2 are missing.
-bool tf_opencl_resolve(tf_opencl* api, const tf_library* library, cl_platform_id platform);
+// Returns the name of a function of OpenCL 1.2 that is missing; NULL: none is.
+const char* tf_opencl_resolve(tf_opencl* api, const tf_library* library, cl_platform_id platform);
 
 typedef struct tf_device {
   tf_opencl api;

@@ -82,19 +82,40 @@ bool tf_library_open(tf_library* library, const char* name, char* text, size_t b
   return false;
 }
 
-bool tf_opencl_resolve(tf_opencl* api, const tf_library* library, cl_platform_id platform) {
-  bool complete = true;
+// Whether the platform is a driver's for loaders, whose objects begin with a table of functions.
+// Others are whatever their library makes of them.
+static bool has_tables(const tf_opencl* api, cl_platform_id platform) {
+  size_t bytes = 0;
+  if (!api->clGetPlatformInfo ||
+      api->clGetPlatformInfo(platform, CL_PLATFORM_EXTENSIONS, 0, NULL, &bytes) != CL_SUCCESS)
+    return false;
+  char* const list = calloc(bytes + 1, 1);
+  const bool has =
+      list &&
+      api->clGetPlatformInfo(platform, CL_PLATFORM_EXTENSIONS, bytes, list, NULL) == CL_SUCCESS &&
+      tf_has_word(list, "cl_khr_icd");
+  free(list);
+  return has;
+}
+
+const char* tf_opencl_resolve(tf_opencl* api, const tf_library* library, cl_platform_id platform) {
+  const char* missing = NULL;
   memset(api, 0, sizeof(*api));
   api->library = library->handle;
+  if (library->exported) {
+    const function address = symbol(library->handle, "clGetPlatformInfo");
+    memcpy(&api->clGetPlatformInfo, &address, sizeof(address));
+  }
+  api->has_tables = !library->exported || has_tables(api, platform);
 #define TF_FROM_LIBRARY(name, index, result, parameters)                                           \
   if (library->exported) api->name = (result(*) parameters)symbol(library->handle, #name);
 #define TF_FROM_TABLE(name, index, result, parameters)                                             \
-  if (!api->name && platform->dispatch)                                                            \
+  if (!api->name && api->has_tables && platform->dispatch)                                         \
     memcpy(&api->name, &platform->dispatch[index], sizeof(api->name));
 #define TF_NEEDED(name, index, result, parameters)                                                 \
   TF_FROM_LIBRARY(name, index, result, parameters)                                                 \
   TF_FROM_TABLE(name, index, result, parameters)                                                   \
-  complete = complete && api->name;
+  if (!api->name && !missing) missing = #name;
   TVMFLOW_OPENCL_ENTRY_POINTS(TF_NEEDED)
   TF_MORE_ENTRY_POINTS(TF_NEEDED)
   // A driver's table may end before the optional ones: they are taken from it only where
@@ -106,7 +127,7 @@ bool tf_opencl_resolve(tf_opencl* api, const tf_library* library, cl_platform_id
 #undef TF_NEEDED
 #undef TF_FROM_TABLE
 #undef TF_FROM_LIBRARY
-  return complete;
+  return missing;
 }
 
 void* tf_opencl_extension(const tf_opencl* api, cl_platform_id platform, const char* name) {

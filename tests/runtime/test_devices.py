@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from fake_opencl import NO_ICD, build_fake, build_no_icd
 
 MANY = "One:Slow CPU:cpu,One:Big GPU:gpu,Two:DSP:accelerator,Two:Small GPU:gpu"
 
@@ -91,6 +92,21 @@ def test_a_library_without_opencl(fake, script):
     env = {**fake, "TVMFLOW_OPENCL_LIBRARY": "libm.so.6"}
     result = script("attempt.py", "allocate", env=env)
     assert "libm.so.6: it is not an OpenCL library" in result["details"]
+
+
+@pytest.mark.parametrize("first", range(3), ids=["null", "short table", "number"])
+def test_a_vendor_s_library_without_icd_that_lacks_functions(fake, script, tmp_path, first):
+    """Nothing is read through its platform, which would end the process."""
+    env = {**fake, "TVMFLOW_OPENCL_LIBRARY": str(build_no_icd(tmp_path, first))}
+    result = script("attempt.py", "allocate", env=env)
+    assert "it lacks clGetDeviceInfo of OpenCL 1.2" in result["details"]
+
+
+def test_a_vendor_s_library_without_icd_that_has_all_functions(fake, script, tmp_path):
+    """Programs are built, and which file the driver is becomes part of the cache's keys."""
+    env = {**fake, "TVMFLOW_OPENCL_LIBRARY": str(build_fake(tmp_path, *NO_ICD))}
+    assert script("attempt.py", "launch", "8", "8", env=env) is None
+    assert list((tmp_path / "cache").rglob("*.program*"))
 
 
 def test_a_device_number_beyond_the_last(fake, script):

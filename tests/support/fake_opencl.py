@@ -42,6 +42,16 @@ def build_fake(folder: Path, *flags: str) -> Path:
     return Path(shutil.copy(built / "libOpenCL.so", folder))
 
 
+#: Flags with which the driver's objects begin with no table of functions.
+NO_ICD = ("-DFAKE_FIRST=(void*)0x4d414c49ul",)
+
+
+def build_no_icd(folder: Path, first: int) -> Path:
+    """Compile a vendor's library that lacks functions; ``first`` chooses its platform's word."""
+    path, source = folder / f"libvendor{first}.so", Path(__file__).with_name("no_icd.c")
+    return compile_c(path, f"-DFIRST={first}", "-shared", source)
+
+
 class Fake(ctypes.CDLL):
     """The driver in this process, with the types of its controls."""
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 import runtime_build
 import standalone_api as api
-from fake_opencl import Fake, build_fake, compile_c
+from fake_opencl import Fake, build_fake, build_no_icd, compile_c
 from onnx import helper
 from operators import build, feeds_for, random, references
 from planned import parsed
@@ -305,6 +305,13 @@ def test_the_cpu_is_taken_where_opencl_cannot_be_used(both, driver, setting, rea
         if setting:
             fake.set(setting[0], None)
     assert fake.live == ""
+
+
+def test_the_cpu_is_taken_where_a_vendor_s_library_lacks_functions(both, tmp_path):
+    library, w = both
+    with api.Model(library, opencl_library=build_no_icd(tmp_path, 2)) as model:
+        assert "it lacks" in model.describe()["opencl_rejected"]
+        np.testing.assert_allclose(model(X), [2 * X + w], rtol=1e-6)
 
 
 def test_a_device_that_computes_wrong_is_not_taken_and_that_is_remembered(make, driver, tmp_path):

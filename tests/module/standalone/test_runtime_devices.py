@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import runtime_build
-from fake_opencl import Fake, build_fake
+from fake_opencl import NO_ICD, Fake, build_fake, build_no_icd
 from small_plans import Plan, add_plan
 from standalone_api import (
     BUILD,
@@ -155,3 +155,22 @@ def test_not_enough_memory(library, driver, fake):
 def test_a_driver_that_builds_nothing_gives_its_log(library, driver, fake):
     fake(BUILD="fail")
     refused(BUILD, library[0], driver, "CL_BUILD_PROGRAM_FAILURE (-11)", "Build log:\n")
+
+
+@pytest.mark.parametrize("first", range(3), ids=["null", "short table", "number"])
+def test_a_vendor_s_library_without_icd_that_lacks_functions(library, tmp_path, first):
+    """Nothing is read through its platform, which would end the process."""
+    vendor = build_no_icd(tmp_path, first)
+    with pytest.raises(CallError, match="it lacks clGetDeviceInfo of OpenCL") as caught:
+        Model(library[0], opencl_library=vendor)
+    assert caught.value.status == NO_OPENCL
+
+
+def test_a_vendor_s_library_without_icd_that_has_all_functions(library, tmp_path):
+    path, w = library
+    options = {"opencl_library": build_fake(tmp_path, *NO_ICD), "cache_folder": tmp_path}
+    for _ in range(2):
+        with Model(path, **options) as model:
+            np.testing.assert_allclose(model(X), [2 * X + w], rtol=1e-6)
+    assert model.library
+    assert len(list(tmp_path.glob("*.program"))) == 1

@@ -213,6 +213,10 @@ void fake_use(fake_object* object);
 void fake_unuse(fake_object* object);
 extern uint64_t fake_memory_bytes;
 extern void* fake_dispatch[];
+// What objects begin with: of a driver that is none for loaders, anything.
+#ifndef FAKE_FIRST
+#define FAKE_FIRST fake_dispatch
+#endif
 
 // calls.c
 void fake_lock(void);

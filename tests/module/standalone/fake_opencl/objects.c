@@ -20,7 +20,7 @@ static const char* const kNames[] = {"platforms", "devices",        "contexts",
 void* fake_new(size_t bytes, fake_kind kind, fake_object* context, void (*destroy)(fake_object*)) {
   fake_object* object = calloc(1, bytes);
   if (!object) return NULL;
-  object->dispatch = fake_dispatch;
+  object->dispatch = FAKE_FIRST;
   object->kind = kind;
   object->references = 1;
   object->context = context;

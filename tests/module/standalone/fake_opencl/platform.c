@@ -11,7 +11,7 @@ typedef struct fake_device {
   cl_bitfield type;
 } fake_device;
 
-static fake_object platform = {fake_dispatch, FAKE_PLATFORM, false, 1, 0, NULL, NULL};
+static fake_object platform = {FAKE_FIRST, FAKE_PLATFORM, false, 1, 0, NULL, NULL};
 static fake_device devices[kMaxDevices];
 
 // The devices of the setting, first to last.
