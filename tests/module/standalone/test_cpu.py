@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,10 @@ import tvmflow
 from tvmflow.compiler.options import CompileOptions
 from tvmflow.devices.host import Host
 from tvmflow.devices.target import LEVELS
+from tvmflow.errors import ArtifactError
 from tvmflow.ir.limits import LARGE_WEIGHT_BYTES
 from tvmflow.module.blocked_layout import all_to_blocked
+from tvmflow.module.standalone import precompile
 from tvmflow.module.standalone.format import Section
 from tvmflow.module.standalone.read import find_plan, find_plans
 from tvmflow.verify.tolerance import NETWORK, assert_close
@@ -305,6 +308,31 @@ def test_the_cpu_is_taken_where_opencl_cannot_be_used(both, driver, setting, rea
         if setting:
             fake.set(setting[0], None)
     assert fake.live == ""
+
+
+def test_binaries_are_all_that_a_start_for_precompiling_leaves(both, driver, tmp_path, monkeypatch):
+    """A library with a fallback also keeps which backend it took, in a file of the same kind."""
+    monkeypatch.setenv("TVMFLOW_OPENCL_LIBRARY", str(driver))
+    monkeypatch.setenv("TVMFLOW_CACHE", "1")
+    for name, start in (
+        ("loaded", lambda: tvmflow.load(both[0]).open().close()),
+        ("precompiled", lambda: precompile.start(both[0], 0)),
+    ):
+        monkeypatch.setenv("TVMFLOW_CACHE_DIR", str(tmp_path / name))
+        start()
+    kept = Counter(path.parts[-3] for path in tmp_path.glob("*/standalone/*.program"))
+    assert kept == {"loaded": 2, "precompiled": 1}
+
+
+def test_kernels_of_the_cpu_are_not_precompiled(make, monkeypatch):
+    path = make(cpu_plan())
+    plan = find_plan(path)
+    assert plan is not None
+    plan.metadata["target"] = "llvm"
+    monkeypatch.setattr(precompile, "find_plan", lambda _: plan)
+    with pytest.raises(ArtifactError, match="compiled already") as caught:
+        precompile.Source.open(path)
+    assert caught.value.remedy == "Ship the library as it is."
 
 
 def test_the_cpu_is_taken_where_a_vendor_s_library_lacks_functions(both, tmp_path):

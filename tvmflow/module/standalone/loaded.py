@@ -94,7 +94,8 @@ class StandaloneModule(Module):
             raise TargetError(
                 f"The backend {backend} was asked for of {file}, which has kernels for "
                 f"{there[0]} only.",
-                remedy="Compile it with `fallback=cpu`, or leave `backend` out.",
+                remedy=f"Compile it with `{'fallback=cpu' if backend == 'cpu' else 'target=opencl'}"
+                "`, or leave `backend` out.",
             )
         plan = plans[0]
         beside = file.with_name(file.name + SIDECAR_SUFFIX)

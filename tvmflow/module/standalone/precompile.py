@@ -81,6 +81,12 @@ class Source:
                 remedy="Compile the model with `format=standalone`; other modules are not compiled "
                 "by the device's driver ahead of time.",
             )
+        if plan.metadata.get("target") != "opencl":
+            raise ArtifactError(
+                f"Precompiling {library} failed: kernels for OpenCL were expected, but it has the "
+                "CPU's only, which are compiled already.",
+                remedy="Ship the library as it is.",
+            )
         weights = find_weights(library, plan).path
         with staging(beside(library)) as stage:
             # A driver that cannot keep what it builds says that the kernels are wrong.
@@ -159,7 +165,9 @@ def start(library: Path, device_index: int) -> tuple[float, JsonObject] | Tvmflo
     """
     began = time.perf_counter()
     try:
-        with StandaloneModule(library, device_index=device_index) as module:
+        # Where it may take the CPU instead, it keeps its choice beside the binaries, and it would
+        # take the CPU without saying what is wrong with the device.
+        with StandaloneModule(library, device_index=device_index, backend="opencl") as module:
             inputs = module.inputs
             module.run(
                 [np.zeros(i.logical_shape or i.shape, dtype_from_name(i.dtype)) for i in inputs]
