@@ -15,7 +15,7 @@ from tvmflow.errors import CompileError
 
 PACKAGE = Path(tvmflow.__file__).parent
 #: Flags are known where commands are, or are arguments of other programs.
-COMMANDS = re.compile(r"tvmflow (farm )?\w+( [^-\s]\S*)?( --[\w-]+( \w\S*)?)*")
+COMMANDS = re.compile(r"python -m pip .*|tvmflow (farm )?\w+( [^-\s]\S*)?( --[\w-]+( \w\S*)?)*")
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,7 @@ COMMANDS = re.compile(r"tvmflow (farm )?\w+( [^-\s]\S*)?( --[\w-]+( \w\S*)?)*")
         ("`ops=mine.py`", '`tvmflow.ops.load("mine.py")`', "--ops mine.py"),
         ("Leave `cuda_graph` out.", "Leave `cuda_graph` out.", "Leave --cuda-graph out."),
         ("Use `format=standalone`.", 'Use `format="standalone"`.', "Use --standalone."),
+        ("Allow it with `overwrite=True`.", None, "Allow it with --overwrite."),
         ("no `option` of `ours=1`", None, "no `option` of `ours=1`"),
     ],
 )

@@ -157,7 +157,7 @@ def _tuple(values: Sequence[str]) -> str:
 
 
 def _scalar(value: str) -> str:
-    return value if re.fullmatch(r"-?\d+(\.\d+)?", value) else _quoted(value)
+    return value if re.fullmatch(r"-?\d+(\.\d+)?|True|False", value) else _quoted(value)
 
 
 def _quoted(text: str) -> str:

@@ -568,8 +568,8 @@ _OPTION = re.compile(r"`(\w+)(?:=([^`]+))?`")
 #: Those that commands have beside `CompileOptions`, and are not spelled like it there.
 _OPTIONS = frozenset({
     "aar", "advertise", "backend", "batches", "bind", "busy", "devices", "dump_ir",
-    "fresh_ceilings", "kernels", "ops", "port", "search", "secret_file", "size", "steps", "suite",
-    "tar", "threads",
+    "fresh_ceilings", "kernels", "ops", "overwrite", "port", "search", "secret_file", "size",
+    "steps", "suite", "tar", "threads",
 })  # fmt: skip
 
 
@@ -585,6 +585,8 @@ def with_flags(text: str) -> str:
         typed = f"--{FLAGS.get(name, name).replace('_', '-')}"
         if name == "embed_limit_bytes" and value:
             value = str(int(value) // 10**6)
+        if value == "True":
+            return typed
         return f"{typed} {value}" if value else typed
 
     return _OPTION.sub(flag, text)

@@ -258,7 +258,8 @@ def without_spare(
         if _widths(kept, cells, width) is not None:
             break
         index = kept.index(name)
-        for row in (kept, *cells):
+        del kept[index]
+        for row in cells:
             del row[index]
     return kept, cells
 

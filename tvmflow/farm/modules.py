@@ -44,7 +44,7 @@ class RemoteModule(Module):
     def __init__(self, module: Module, remote: RPCSession, address: Address, device_index: int):
         tell_first(module.variants, module.path, "a server of the farm")
         described = module.metadata, module.inputs, module.network_outputs
-        super().__init__(module.path, *described, device_index, module.weights_path)
+        super().__init__(module.path, module._file, *described, device_index, module.weights_path)
         self._module, self._remote, self._address = module, remote, address
 
     def close(self) -> None:

@@ -443,7 +443,7 @@ def check_overwritten(path: Path, suffixes: Sequence[str] = ()) -> None:
     for suffix in ("", *suffixes):
         _KINDS[suffix].check(
             Path(f"{path}{suffix}"),
-            remedy="Name another file, or allow it with `overwrite=True` (`--overwrite`).",
+            remedy="Name another file, or allow it with `overwrite=True`.",
         )
 
 
