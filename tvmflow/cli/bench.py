@@ -18,7 +18,6 @@ from .output import (
     err_console,
     note_file,
     out_console,
-    print_disturbance,
     print_facts,
     print_json,
     print_launches,
@@ -174,7 +173,6 @@ def bench_module(
         told = {} if predicted is None else {"communication": predicted.described()}
         if not print_json({"files": [*map(str, files)], **result.described(), **told}):
             _print_scaling(result)
-            print_disturbance(result.others_share)
             if predicted is not None:
                 _print_communication(predicted)
         return
@@ -218,7 +216,6 @@ def bench_module(
             ("throughput", f"{_rate_text(timing.runs_per_s)} runs/s"),
         ],
     )
-    print_disturbance(timing.others_share)
     if times is not None:
         _print_kernels(times)
 

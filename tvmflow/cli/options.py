@@ -70,7 +70,7 @@ SHARED: dict[str, Any] = {
     ],
     "quiet": Annotated[bool, _common("quiet", "-q"), "Print only results and errors."],
     "debug": Annotated[bool, _common("debug"), "Show the traceback of an error."],
-    "json": Annotated[bool, _common("json"), "Print the result as JSON."],
+    "json": Annotated[bool, _common("json"), "Print the result, or the error, as JSON."],
     "file": Annotated[
         Path, typer.Argument(), "FILE", "A journal, or the name of one that ships with tvmflow."
     ],

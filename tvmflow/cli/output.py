@@ -183,14 +183,6 @@ def note_file(path: Path, about: str = "") -> None:
     note(("Wrote", "green"), " ", (str(path), "bold"), about)
 
 
-def print_disturbance(share: float | None) -> None:
-    """Say that other programs disturbed a measurement, if they took so much of the processors."""
-    from ..runtime.load import disturbance
-
-    if (sentence := disturbance(share)) is not None:
-        note((sentence, "yellow"))
-
-
 def print_json(value: object) -> bool:
     """Print a result as strict JSON if that is asked for, and tell whether it is."""
     if state.json:

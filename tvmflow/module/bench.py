@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from contextlib import closing
@@ -12,7 +13,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..ir.units import counted
-from ..runtime.load import Watch
+from ..runtime.load import Watch, disturbance
 from ..runtime.timing import Spread, Times, elapsed_ms, repeat
 from .blocked_layout import all_to_blocked
 from .samples import Described, random_inputs
@@ -20,6 +21,8 @@ from .samples import Described, random_inputs
 if TYPE_CHECKING:
     from .module import Module
     from .setting import Setting
+
+logger = logging.getLogger(__name__)
 
 #: Runs and time that are measured unless the caller says otherwise, whichever is reached first.
 DEFAULT_RUNS = 100
@@ -83,7 +86,7 @@ def bench(
     seed: int = 0,
     device: int = 0,
 ) -> Benchmark:
-    """Measure a module's calls.
+    """Measure a module's calls, and warn if other programs disturbed that.
 
     Parameters
     ----------
@@ -116,6 +119,8 @@ def bench(
         with closing(load(module, device=device)) as opened:
             return bench(opened, inputs, runs=runs, seconds=seconds, warmup=warmup, seed=seed)
     timing = benchmark(module, inputs, runs=runs, seconds=seconds, warmup=warmup, seed=seed)
+    if (said := disturbance(timing.others_share)) is not None:
+        logger.warning("%s", said)
     return Benchmark(**vars(timing), setting=setting_of(module))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from ...errors import DeviceError, InputError, TvmflowError
 from ...module.bench import Timing, benchmark
 from ...runtime.json_types import JsonObject
+from ...runtime.load import disturbance
 from ...runtime.process import Worker, WorkerLostError
 from .data_parallel import DataParallel
 from .predict import Law, Point, counted_along, find_laws, predict
@@ -18,6 +20,8 @@ from .predict import Law, Point, counted_along, find_laws, predict
 if TYPE_CHECKING:
     from .devices import DevicePool
     from .sources import Network
+
+logger = logging.getLogger(__name__)
 
 #: More of anything than there is, and few enough for the laws' arithmetic.
 _MOST = 10**9
@@ -118,6 +122,8 @@ def scale(
     used = [law for point in points for law in point.laws]
     kept = [law for law in laws if len(law.fitted_to) > 1 or law in used]
     name, share = pool.name(numbers[-1]), max(shares, default=None)
+    if (said := disturbance(share)) is not None:
+        logger.warning("%s", said)
     return Scaling(network.target, name, tuple(order), tuple(kept), share)
 
 
