@@ -808,4 +808,30 @@ MUTANTS = (
         "inputs of the shape before count as given",
         ("tests/module/standalone/test_several_shapes.py",),
     ),
+    Mutant(
+        "name-of-another-open-file",
+        "tvmflow/runtime/shared_library.py",
+        "self.name = plain if own == handle else own_name",
+        "self.name = plain",
+        "a module runs the code of the one that was at its path before",
+        (
+            "tests/module/test_replaced.py::test_two_versions_are_served_side_by_side_through_fifty_swaps",
+        ),
+    ),
+    Mutant(
+        "weights-header-not-compared",
+        "tvmflow/module/standalone/code_digest.py",
+        "holes.append(_Range(begin + WEIGHTS_HEADER.itemsize, begin + size))",
+        "holes.append(_Range(begin, begin + size))",
+        "a changed bit in the header of the weights is loaded",
+        ("tests/module/standalone/test_code_digest.py",),
+    ),
+    Mutant(
+        "modules-replace-other-files",
+        "tvmflow/module/files.py",
+        "(not found.st_size or self.is_of(path))",
+        "(not found.st_size or True)",
+        "saving a module replaces the user's model",
+        ("tests/module/test_overwriting.py",),
+    ),
 )

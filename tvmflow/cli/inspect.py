@@ -68,6 +68,7 @@ def inspect_module(
         _inspect_host_abi(module, host)
         return
     from ..module.artifact import read_artifact
+    from ..module.standalone.code_digest import check_code
     from ..module.standalone.read import describe, find_plans, find_weights
 
     encoded = find_plans(module) if module.is_file() else None
@@ -79,13 +80,14 @@ def inspect_module(
             )
         found = find_weights(module, encoded[0])
         if check:
+            check_code(module, encoded[0].metadata)
             found.check()
         about = {"path": str(module), **describe(module, encoded, found), "checked": check}
         if print_json(about):
             return
         _print_standalone(about, kernels, weights, memory)
         if check:
-            note(("Every byte of plan and weights is what was written.", "green"))
+            note(("Every byte of code, plan and weights is what was written.", "green"))
         return
     from .variants import chosen as of_options
 

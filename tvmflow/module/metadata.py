@@ -159,6 +159,7 @@ MODULE = record(
 STANDALONE = record(
     {**_COMMON, "storage_summary": text, "memory_bytes": whole()},
     {
+        "code_digest": text,
         "half_sums": list_of(whole()),
         "logical_shapes": named(SHAPE),
         "open_dims": named(SHAPE),

@@ -162,7 +162,8 @@ def test_what_the_guide_shows_compiles(language, tmp_path):
 
 @pytest.mark.parametrize("standard", ["c99", "c11", "c++11", "c++20"])
 def test_headers_compile_without_a_warning(standard, tmp_path):
-    headers = ["tvmflow.h", "tvmflow_library.h", *(["tvmflow.hpp"] if standard == "c++20" else [])]
+    headers = ["tvmflow.h", "tvmflow_library.h", "tvmflow_check.h"]
+    headers += ["tvmflow.hpp"] if standard == "c++20" else []
     suffix, compiler = (".cpp", CPP_COMPILER) if "+" in standard else (".c", C_COMPILER)
     source = (tmp_path / "headers").with_suffix(suffix)
     source.write_text("".join(f'#include "{header}"\n' for header in headers))

@@ -28,7 +28,7 @@ from tvmflow.module.standalone.package.tar import write_linux_tar
 ABIS = {"android-arm64": "arm64-v8a", "android-x64": "x86_64"}
 ARMV7 = {"android-armv7": "armeabi-v7a"}
 ANDROID = "{http://schemas.android.com/apk/res/android}"
-HEADERS = {"tvmflow.h", "tvmflow.hpp", "tvmflow_library.h"}
+HEADERS = {"tvmflow.h", "tvmflow.hpp", "tvmflow_check.h", "tvmflow_library.h"}
 
 
 def network(folder: Path, host: str, name: str = "libface.so", seed: int = 1, embed: bool = True):

@@ -24,6 +24,7 @@ from ...runtime.notices import told_if_slow
 from ..artifact import SIDECAR_SUFFIX, remove_stale_sidecar
 from ..files import place_copy, publish, staging
 from ..link import Tool, first_success, native_folder, tools
+from . import code_digest
 from .format import WEIGHT_ALIGNMENT
 from .plan import COPY, Plan
 
@@ -215,6 +216,7 @@ def link_library(
         # First those whose result runs on older systems too.
         candidates = sorted(tools(host), key=lambda tool: not tool.is_portable)
         first_success(link, candidates, attempt, host)
+        code_digest.stamp(library, _WEIGHTS)
         outputs = {library: output}
         if weights is not None and not embed:
             place_copy(weights, stage / sidecar.name)
@@ -225,7 +227,10 @@ def link_library(
 
 
 def _data() -> str:
-    """Assembler text: plan and weights between the symbols by which the runtime finds them."""
+    """Assembler text: plan and weights between the symbols by which the runtime finds them.
+
+    There is also the note for the digest of the code.
+    """
     text = ""
     for name, section, alignment in (
         ("plan", ".rodata.tvmflow_plan", 64),
@@ -238,6 +243,7 @@ def _data() -> str:
             text += f"{before}\n.globl {symbol}\n.hidden {symbol}\n{symbol}:\n"
     # The section that the weights stand behind exists only if something is in it.
     text += '.section .bss.tvmflow_anchor,"awR",%nobits\n.zero 1\n'
+    text += code_digest.note()
     return text + '.section .note.GNU-stack,"",%progbits\n'
 
 

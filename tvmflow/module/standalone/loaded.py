@@ -49,6 +49,7 @@ from .binding import (
     cache_folder,
     opencl_libraries,
 )
+from .code_digest import check_code
 from .format import DTYPES, Section
 from .read import INTERFACES, EncodedPlan, find_plans, interfaces, readable
 
@@ -175,6 +176,7 @@ class StandaloneModule(Module):
 
     def _open(self) -> Instance:
         self._require_host(elf.read_library(self.path).architecture)
+        check_code(self.path, self.metadata)
         index = self.device_index
         # As 32 bits in the C interface, where others would become another device.
         if not isinstance(index, int) or not 0 <= index < 1 << 32:

@@ -18,7 +18,7 @@ from ..programs import beside
 from ..read import EncodedPlan, find_plans, find_weights, is_standalone
 
 #: Of the C and C++ interfaces.
-_HEADERS = ("tvmflow.h", "tvmflow_library.h", "tvmflow.hpp")
+_HEADERS = ("tvmflow.h", "tvmflow_library.h", "tvmflow_check.h", "tvmflow.hpp")
 #: Names that a loader, CMake, pkg-config and Java take alike.
 _FILE_NAME = re.compile(r"lib([A-Za-z0-9_][A-Za-z0-9_.+-]*)\.so")
 
