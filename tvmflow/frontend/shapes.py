@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
@@ -14,8 +16,15 @@ from .source import DTYPES, dtype_name
 #: A dimension in the file: an extent, a symbol, or ``None`` when nothing is known.  An extent of 0
 #: is what some exporters write for one that is open: a given shape may set it.
 _Dim = int | str | None
+#: Names that exporters write for an extent that is unknown: two of them need not be equal.
+_PLACEHOLDER = re.compile(r"[?*]|-1|none|null|unk(nown)?([_.]*\d*)?", re.IGNORECASE)
 #: Symbols that given shapes have set, with the input that set them.
 _Symbols = Mapping[str, tuple[int, str]]
+
+#: In the place of the extent of a symbol that was set to several.
+_CONTRADICTED = 0
+
+logger = logging.getLogger(__name__)
 
 _FIXED = "Give no shape for it: the model fixes it. Another one needs the model exported again."
 
@@ -25,7 +34,9 @@ def static_inputs(
 ) -> tuple[TensorInfo, ...]:
     """Give every input a static shape; ``shapes`` are those of dynamic ones, and may repeat others.
 
-    A symbol that the given shapes set for one input is set for all others that use it.
+    A symbol that the given shapes set for one input is set for all others that use it.  Where given
+    shapes set it to different extents, that is logged and each input has its own, as ONNX Runtime
+    takes them; names that stand for an unknown extent bind nothing.
 
     Raises ``ShapeError`` if a shape is missing, names no input, contradicts the model, or is too
     large; ``UnsupportedModelError`` if an input is not a tensor of a supported element type.
@@ -155,11 +166,15 @@ def _declared(value: onnx.ValueInfoProto) -> list[_Dim] | None:
         )
     if not tensor.HasField("shape"):
         return None
+    return [_dim(dim) for dim in tensor.shape.dim]
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> _Dim:
     # Some exporters write -1 for a dimension that is open; one that is not set reads as 0, too.
-    return [
-        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param or None
-        for dim in tensor.shape.dim
-    ]
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
+        return int(dim.dim_value)
+    symbol = dim.dim_param.strip()
+    return None if not symbol or _PLACEHOLDER.fullmatch(symbol) else symbol
 
 
 def _check(
@@ -189,18 +204,20 @@ def _check(
             )
         if isinstance(dim, str):
             known, origin = symbols.setdefault(dim, (extent, name))
-            if known != extent:
+            if known not in (_CONTRADICTED, extent):
+                symbols[dim] = _CONTRADICTED, origin
                 where = "itself" if origin == name else repr(origin)
-                raise ShapeError(
-                    f"The given shape {_text(shape)} of the input {name!r} makes the dimension "
-                    f"{dim!r} {extent}, but the input {where} makes it {known}.",
-                    remedy=f"Give the dimension {dim!r} one extent in all `shapes`.",
+                logger.warning(
+                    "The given shape %s of the input %r makes the dimension %r %d, but the input "
+                    "%s makes it %d. The model is compiled for the shapes as given.",
+                    *(_text(shape), name, dim, extent, where, known),
                 )
 
 
 def _known(dim: _Dim, symbols: _Symbols) -> _Dim:
-    """Return a dimension, or the extent that its symbol has."""
-    return symbols[dim][0] if isinstance(dim, str) and dim in symbols else dim
+    """Return a dimension, or the one extent that its symbol has."""
+    extent, _ = symbols.get(str(dim), (_CONTRADICTED, ""))
+    return extent if isinstance(dim, str) and extent != _CONTRADICTED else dim
 
 
 def _resolve(dims: list[_Dim] | None, symbols: _Symbols) -> tuple[int, ...] | None:
