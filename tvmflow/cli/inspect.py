@@ -246,6 +246,7 @@ def _options_text(options: JsonMapping) -> str:
         "algorithms": "convolutions",
         "at": "inputs",
         "bounds": "sizes",
+        "inputs": "inputs",
         "knobs": "functions",
         "shapes": "inputs",
     }

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
@@ -152,6 +153,12 @@ SHARED: dict[str, Any] = {
         typer.Option("--at"),
         "[NAME=]224x224",
         "Of a module with several shapes, the one with these open extents.",
+    ],
+    "input": Annotated[
+        list[str] | None,
+        "NAME=VALUE",
+        "An input that becomes a constant, which decides branches that depend on it: a number, or "
+        "a list in JSON, such as sr=16000 or 'size=[320,240]'; repeatable.",
     ],
     "bound": Annotated[
         list[str] | None,
@@ -478,6 +485,21 @@ def parse_results(texts: list[str] | None) -> dict[str, str]:
     return _read_named(texts, "NAME=WHAT, such as scores=softmax", "result")
 
 
+def parse_inputs(texts: list[str] | None) -> dict[str, Any]:
+    """Read ``NAME=NUMBER`` options, or lists of numbers in JSON.
+
+    Raises `typer.BadParameter` if one is not of that form, or a name comes twice.
+    """
+    form = "NAME=NUMBER or NAME=[NUMBER,...]"
+    found: dict[str, Any] = {}
+    for name, text in _read_named(texts, form, "value").items():
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            raise typer.BadParameter(f"{f'{name}={text}'!r} is not of the form {form}.") from None
+    return found
+
+
 def parse_keep_layout(texts: list[str] | None) -> dict[str, str]:
     """Read ``NAME=nchw4c`` options.
 
@@ -514,6 +536,7 @@ def parse_image_inputs(texts: list[str] | None) -> dict[str, str]:
 _SPELT = {
     "image_inputs": "image_input",
     "shapes": "shape",
+    "inputs": "input",
     "bounds": "bound",
     "results": "result",
     "journals": "journal",
@@ -525,6 +548,7 @@ FLAGS = {each.name: _SPELT.get(each.name, each.name) for each in fields(CompileO
 _READ: dict[str, Callable[[Any], Any]] = {
     "shapes": parse_open_shapes,
     "at": parse_at,
+    "inputs": parse_inputs,
     "bounds": parse_bounds,
     "results": parse_results,
     "keep_layout": parse_keep_layout,
@@ -534,7 +558,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
 #: What is shown, where it is not the field's default, or the field has none but an empty table.
 _DEFAULTS = {"journals": None, "embed_limit_bytes": EMBED_LIMIT_BYTES // 10**6}
 #: Fields of what is tuned.
-TUNED = ("target", "device", "shapes", "bounds", "storage", "dtype", "accumulate")
+TUNED = ("target", "device", "shapes", "inputs", "bounds", "storage", "dtype", "accumulate")
 
 
 def with_compile_flags(*names: str) -> Callable[[Callable[..., R]], Callable[..., R]]:

@@ -153,6 +153,33 @@ def _toml(path: Path, text: str) -> object:
     raise ValueError(f"reading TOML needs Python 3.11 or newer, so {path.stem}.json is needed")
 
 
+#: Elements of a bound input, which are in the module's description.
+_MOST_BOUND = 1024
+
+
+def _checked_inputs(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Bound inputs as JSON; a `CompileError` says that one is no array, or a large one."""
+    if not given:
+        return {}
+    # Not for commands that only read options.
+    import numpy as np
+
+    found = {}
+    for name, value in given.items():
+        try:
+            array = np.asarray(value)
+        except ValueError:
+            array = np.array(None)
+        if array.dtype.kind not in "biuf" or not 0 < array.size <= _MOST_BOUND:
+            raise CompileError(
+                f"The value of the input {name!r} should be a number, or nested lists of up to "
+                f"{_MOST_BOUND} numbers, but is {value!r:.80}.",
+                remedy="Put a larger constant into the model, as an initializer.",
+            )
+        found[name] = array.tolist()
+    return found
+
+
 def _checked_bounds(given: Mapping[str, int] | None) -> dict[str, int]:
     """Bounds by name; a `CompileError` says that one is no positive number."""
     for name, bound in (given or {}).items():
@@ -208,6 +235,10 @@ class CompileOptions:
     at
         Values of the open extents of ``shapes``, by input: ``{"image": [(224, 224), (320, 240)]}``.
         Where one input has some, its name may be left out.
+    inputs
+        Inputs that become constants, by name: ``{"sr": 16000}``.  A number fills a shape that the
+        model states; others are nested lists.  The module has no such input.  A condition that
+        depends on it alone decides its branch when the model is compiled.
     bounds
         Bounds of sizes that are known only at run time, where the worst case is larger than needed:
         by the names of the nodes whose results have such a size, or of these results.  A run that
@@ -286,6 +317,7 @@ class CompileOptions:
     at: Mapping[str, Sequence[tuple[int, ...]]] | Sequence[tuple[int, ...]] = field(
         default_factory=dict
     )
+    inputs: JsonMapping = field(default_factory=dict)
     bounds: Mapping[str, int] = field(default_factory=dict)
     results: Mapping[str, str] = field(default_factory=dict)
     storage: str = "auto"
@@ -312,6 +344,7 @@ class CompileOptions:
                 for name, shape in (self.shapes or {}).items()
             },
             "at": _listed(self.at),
+            "inputs": _checked_inputs(self.inputs),
             "bounds": _checked_bounds(self.bounds),
             "results": dict(self.results or {}),
             "storage_overrides": STORAGE_OVERRIDES.checked(self.storage_overrides),
@@ -436,6 +469,7 @@ class CompileKeywords(TypedDict, total=False):
     host: str | None
     shapes: Mapping[str, Sequence[Extent | None]] | None
     at: Mapping[str, Sequence[Sequence[int]]] | Sequence[Sequence[int]] | None
+    inputs: Mapping[str, Any] | None
     bounds: Mapping[str, int] | None
     results: Mapping[str, str] | None
     storage: str

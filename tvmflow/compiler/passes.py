@@ -69,10 +69,11 @@ WEIGHTS = "tvmflow.weights"
 def import_model(job: Compilation) -> None:
     """ONNX to Relax, with static shapes and constant weights."""
     options = job.options
-    source = job.parsed or changed_model(open_model(job.source), options.results, options.weights)
+    source = job.parsed or changed_model(open_model(job.source), vars(options))
     job.model = load_model(
         source, options.static_shapes or None, bounds=options.bounds,
         has_machine=not (job.standalone or options.cuda_graph), check_indices=options.check_indices,
+        can_check=not job.standalone,
     )  # fmt: skip
     job.mod = job.model.mod
 

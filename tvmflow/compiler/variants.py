@@ -55,7 +55,7 @@ def expand_variants(job: Compilation) -> list[Compilation]:
     options = job.options
     if not is_open(options.shapes, options.at):
         return []
-    source = changed_model(open_model(job.source), options.results, options.weights)
+    source = changed_model(open_model(job.source), vars(options))
     expansion = expand_shapes(source, options.shapes, options.extents_by_input)
     if len(expansion.variants) == 1:
         job.options = replace(options, shapes=dict(expansion.variants[0]), at={})

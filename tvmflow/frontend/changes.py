@@ -6,12 +6,19 @@ The compiler reads the model that is made so, and the reference that results are
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from .bound_inputs import with_bound_inputs
 from .results import with_results
 from .rounded_weights import with_rounded_weights
 from .source import Source
 
+#: The options that change a model.
+CHANGES = ("inputs", "results", "weights")
 
-def changed_model(source: Source, results: Mapping[str, str] | None, weights: str | None) -> Source:
-    """Return the model whose outputs are `results`, with weights that `weights` holds."""
-    return with_rounded_weights(with_results(source, results), weights)
+
+def changed_model(source: Source, options: Mapping[str, Any]) -> Source:
+    """Return the model with what the options `inputs`, `results` and `weights` make of it."""
+    source = with_bound_inputs(source, options.get("inputs"))
+    source = with_results(source, options.get("results"))
+    return with_rounded_weights(source, options.get("weights"))

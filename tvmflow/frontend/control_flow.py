@@ -18,6 +18,7 @@ import onnx
 from ..ir.units import counted
 from .converter import InvalidNode, Refusal, normalized_axis
 from .expansion import Expansion, Nodes, conjunction, expands
+from .graph import Check, node_name
 from .machine_loops import Repeated, Rows, Slices, run_loop, try_loop
 from .nested import all_nodes, names_of
 from .source import DTYPES
@@ -56,12 +57,32 @@ def branch(c: Expansion) -> Nodes[None]:
         return
     condition = yield from c.scalar(c.inputs[0])
     opposite = yield from c.make("Not", [condition])
+    begins = {label: f"{node_name(c.node)}/{label}/" for label in bodies}
+    for label, other, is_taken in (("then", "else", condition), ("else", "then", opposite)):
+        reason = c.graph.untaken.get(begins[label])
+        if reason is not None:
+            yield from _forbid(c, label, is_taken, reason)
+            arguments = {"condition": c.values.conditions[-1]} if c.values.conditions else {}
+            results = yield from c.instance(bodies[other], other, {}, wanted, **arguments)
+            for index in wanted:
+                yield from c.result(index, results[index])
+            return
+    c.graph.branches |= {begins["then"]: begins["else"], begins["else"]: begins["then"]}
     then = yield from c.instance(bodies["then"], "then", {}, wanted, condition=condition)
     otherwise = yield from c.instance(bodies["else"], "else", {}, wanted, condition=opposite)
     for index in wanted:
         what = "its branches' results"
         selected = yield from c.selected(condition, then[index], otherwise[index], what)
         yield from c.result(index, selected)
+
+
+def _forbid(c: Expansion, label: str, is_taken: str, reason: str) -> Nodes[None]:
+    """Note that a run which takes this branch is an error."""
+    for outer in c.values.conditions:
+        is_taken = yield from c.make("And", [outer, is_taken])
+    taken = yield from c.make("Cast", [is_taken], to=onnx.TensorProto.INT64)
+    text = f"its branch {label}_branch cannot be computed for the compiled shapes ({reason})"
+    c.graph.checks.append(Check(taken, node_name(c.node), text))
 
 
 @expands("Loop")

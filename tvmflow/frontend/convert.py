@@ -21,7 +21,7 @@ from ..ops.onnx_form import attributes_of
 from .bounded import MAKERS
 from .converter import Converter, InvalidNode, NodeContext, Refusal, bind, dtype_of
 from .expansion import EXPANDERS
-from .graph import Graph, invalid, node_name
+from .graph import NOT_TAKEN, Graph, invalid, node_name
 from .ops import CONVERTERS
 
 _LOG = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ def _convert_nodes(builder: relax.BlockBuilder, graph: Graph, expressions: _Expr
             except Exception as error:  # noqa: BLE001 (TVM raises many kinds for what it refuses)
                 _LOG.debug("converting %s %s", node.op_type, node_name(node), exc_info=True)
                 lines = str(error).strip().splitlines() or [type(error).__name__]
-                graph.refuse(node, f"TVM does not take it: {lines[-1].strip()}")
+                graph.refuse(node, f"{NOT_TAKEN}: {lines[-1].strip()}")
         for name, value in itertools.zip_longest(names, values):
             if name:
                 expressions[name] = _variable(name, graph.types[name]) if value is None else value

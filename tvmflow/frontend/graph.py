@@ -32,6 +32,8 @@ ELEMENTWISE = (
     "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu",
     "Where", "Xor",
 )  # fmt: skip
+#: What a refusal begins with that is no decision: TVM has an error, as for shapes that do not fit.
+NOT_TAKEN = "TVM does not take it"
 #: Nodes listed by name for each reason in an error; the rest are counted.
 _NAMES_SHOWN = 8
 
@@ -46,6 +48,17 @@ class Limit:
     bound: int
     #: The int64 scalar that the size would be without it.
     count: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """A branch of an If that cannot be computed, and that no run may take."""
+
+    #: The int64 scalar that is 1 where a run takes it.
+    taken: str
+    #: The If, and why its branch cannot be computed.
+    node: str
+    reason: str
 
 
 @dataclass
@@ -83,6 +96,14 @@ class Graph:
     loops: dict[str, Graph] = field(default_factory=dict)
     #: Bounds that were asked for.
     limits: list[Limit] = field(default_factory=list)
+    #: Beginnings of the names of nodes in branches that conditions choose at run time, each with
+    #: that of the other branch.
+    branches: dict[str, str] = field(default_factory=dict)
+    #: Those of branches that cannot be computed, with the reason.
+    untaken: dict[str, str] = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
+    #: The node at which an error ended the walk over them.
+    failed_in: str | None = None
     #: Operator, name and reason of the nodes that cannot be compiled, as :meth:`refuse` noted them.
     problems: list[tuple[str, str, str]] = field(default_factory=list)
     #: About the first node that breaks ONNX's rules.
@@ -111,6 +132,10 @@ class Graph:
         found = (self.origins.get(name, (name,)) for name in names if name in self.constants)
         return tuple(dict.fromkeys(chain.from_iterable(found)))
 
+    def branch_of(self, node: str) -> str | None:
+        """Return the branch that a node is in, by the beginning of its name, if it is in one."""
+        return max((b for b in self.branches if node.startswith(b)), key=len, default=None)
+
     def with_bodies(self) -> Iterator[Graph]:
         """Yield the graph, and those of all loops in it and in each other."""
         yield self
@@ -121,6 +146,7 @@ class Graph:
         """Keep only nodes that an output, or the number of its elements, depends on."""
         counts = [count for _, count in self.counts.values()]
         counts += [limit.count for limit in self.limits]
+        counts += [check.taken for check in self.checks]
         self.nodes = needed(self.nodes, [*self.outputs, *counts])
 
     def consumers(self) -> Counter[str]:

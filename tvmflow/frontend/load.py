@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,13 +11,14 @@ import numpy as np
 import onnx
 import tvm
 
-from ..errors import UnsupportedModelError
+from ..errors import TvmflowError, UnsupportedModelError
 from ..ir.extents import Extent
 from ..ir.limits import LARGE_WEIGHT_BYTES
+from ..ir.names import unique
 from ..ir.tensors import SizeLimit, TensorInfo, count_name
 from ..module.call_checks import CallCheck
 from .convert import binding_names, to_relax
-from .graph import Graph, node_name, unsupported
+from .graph import NOT_TAKEN, Graph, node_name, unsupported
 from .index_checks import add_index_checks
 from .nibbles import keep_nibbles
 from .prepare import prepare
@@ -24,6 +26,8 @@ from .propagate import call_checks, propagate
 from .rewrite import fold_batch_norms, widen
 from .source import Source, open_model
 from .variants import Expansion, expand
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -66,6 +70,7 @@ def load_model(
     large_weight_bytes: int = LARGE_WEIGHT_BYTES,
     has_machine: bool = True,
     check_indices: bool = False,
+    can_check: bool = True,
 ) -> ImportedModel:
     """Import an ONNX model.
 
@@ -74,24 +79,81 @@ def load_model(
     dimensions, by name, and ``bounds`` those of sizes known only at run time, by node or value.
     Weights of at least ``large_weight_bytes`` are not loaded but returned as memory-mapped arrays.
     ``has_machine``: what runs it is TVM's virtual machine, which has loops.  ``check_indices`` adds
-    outputs that tell of indices out of range.
+    outputs that tell of indices out of range.  ``can_check``: whoever runs the module looks at
+    `ImportedModel.limits`, so a branch that cannot be computed is an error only when it is taken.
 
     Raises ``ModelError`` if the model cannot be read, is damaged or describes no computation;
     ``ShapeError`` if an input's shape is not static in the end, or a bound is for nothing;
     ``UnsupportedModelError`` if the model uses what cannot be compiled right, and lists all of it.
     """
     source = open_model(model, large_weight_bytes)
-    graph = prepare(source, shapes)
+    untaken: dict[str, str] = {}
+    while True:
+        graph = prepare(source, shapes)
+        graph.untaken = untaken
+        error: TvmflowError | None = None
+        try:
+            imported = _imported(
+                graph, bounds, has_machine=has_machine, check_indices=check_indices
+            )
+        except TvmflowError as failure:
+            error = failure
+        problems = [found for each in graph.with_bodies() for found in each.problems]
+        if error is None and problems:
+            error = unsupported(problems, source.label)
+        if error is None:
+            return imported
+        failed = _failed_branch(graph, error, problems)
+        if failed is None:
+            raise error
+        if not can_check:
+            error.remedy = (
+                f"{error.remedy} Or bind the input that decides which branch is taken to a "
+                "constant (`inputs`)."
+            )
+            raise error
+        for branch, reason in failed.items():
+            logger.warning(
+                "The branch %r cannot be computed for the compiled shapes (%s). A run that takes "
+                "it raises an error.", branch.rstrip("/"), reason,
+            )  # fmt: skip
+        untaken |= failed
+
+
+def _imported(
+    graph: Graph, bounds: Mapping[str, int] | None, *, has_machine: bool, check_indices: bool
+) -> ImportedModel:
+    """Import a graph; its problems are noted there."""
     output_names = list(graph.outputs)
     propagate(graph, bounds, has_machine=has_machine)
     limits = _add_counts(graph, output_names)
     if check_indices:
         limits += add_index_checks(graph, output_names)
     widen(graph)
-    model = _converted(graph, output_names, limits)
-    if problems := [found for each in graph.with_bodies() for found in each.problems]:
-        raise unsupported(problems, source.label)
-    return model
+    return _converted(graph, output_names, limits)
+
+
+def _failed_branch(
+    graph: Graph, error: TvmflowError, problems: Sequence[tuple[str, str, str]]
+) -> dict[str, str] | None:
+    """Return the branch that an error is about and the reason, if the other one may be taken.
+
+    ::
+
+        y = If(c, then: Reshape(x, [2, 256]),   x[1, 512]: {"y/else/": "node 'y/else/r': ..."}
+                  else: Reshape(x, [3, 256]))
+    """
+    # Operators that are not supported are refused wherever they are.
+    if not all(reason.startswith(NOT_TAKEN) for _, _, reason in problems):
+        return None
+    found = [(node, f"node {node!r}: {reason}") for _, node, reason in problems]
+    if not found and graph.failed_in is not None:
+        found = [(graph.failed_in, error.message.rstrip("."))]
+    branches = [graph.branch_of(node) for node, _ in found]
+    if not branches or None in branches:
+        return None
+    branch = str(branches[0])
+    return None if graph.branches[branch] in graph.untaken else {branch: found[0][1]}
 
 
 def _converted(
@@ -151,7 +213,13 @@ def _add_counts(graph: Graph, names: list[str]) -> tuple[SizeLimit, ...]:
             )
         names.append(name)
         graph.outputs.append(value)
-    return tuple(SizeLimit(count_name(m.name), m.node, m.bound) for m in graph.limits)
+    limits = [SizeLimit(count_name(m.name), m.node, m.bound) for m in graph.limits]
+    for check in graph.checks:
+        name = unique(f"{check.node}.branch", {*names})
+        names.append(name)
+        graph.outputs.append(check.taken)
+        limits.append(SizeLimit(name, check.node, 0, reason=check.reason))
+    return tuple(limits)
 
 
 def expand_shapes(

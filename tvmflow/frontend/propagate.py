@@ -96,7 +96,9 @@ class _Walk:
         """Visit all nodes in order."""
         graph, values = self.graph, self.values
         for original in expanded(graph.nodes, values):
+            graph.failed_in = node_name(original)
             self._visit(_with_inputs(original, values.aliases))
+        graph.failed_in = None
         graph.nodes = self.kept
         outputs = [values.resolve(name) for name in graph.outputs]
         for name, value in zip(graph.outputs, outputs, strict=True):

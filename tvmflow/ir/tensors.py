@@ -97,6 +97,8 @@ class SizeLimit:
     bound: int
     #: The least index; ``None`` for a size.
     least: int | None = None
+    #: Why a run is an error that exceeds the bound; ``None`` for sizes and indices.
+    reason: str | None = None
 
 
 def count_name(name: str) -> str:

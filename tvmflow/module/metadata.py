@@ -44,7 +44,10 @@ TENSOR = record(
         "image": IMAGE, "open_dims": maybe(SHAPE), "bounded_axis": maybe(whole()),
     },
 )  # fmt: skip
-LIMIT = record({"count": text, "node": text, "bound": whole()}, {"least": maybe(whole(-(2**63)))})
+LIMIT = record(
+    {"count": text, "node": text, "bound": whole()},
+    {"least": maybe(whole(-(2**63))), "reason": maybe(text)},
+)
 WEIGHT = record({"name": text, "shape": SHAPE, "dtype": DTYPE, "bytes": whole()})
 SCHEDULE = record(
     {"family": text, "knobs": named(anything), "source": text}, {"origin": maybe(text)}

@@ -44,6 +44,15 @@ class RunTimeSizes:
         """
         for limit in self.limits:
             size = int(results[limit.count])
+            if limit.reason is not None:
+                if size > limit.bound:
+                    raise InputError(
+                        f"This input cannot be computed: at the node {limit.node!r}, "
+                        f"{limit.reason}.",
+                        remedy="Compile the model for shapes that fit that branch (`shapes`), or "
+                        "give an input that takes the other one.",
+                    )
+                continue
             if limit.least is not None:
                 if not limit.least <= size <= limit.bound:
                     raise InputError(

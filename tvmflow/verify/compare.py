@@ -170,11 +170,11 @@ def _compare_all(
 
 
 def _opened(model: Path | onnx.ModelProto, options: JsonMapping) -> Source:
-    """Open a model with what a module's `results` and `weights` make of it."""
+    """Open a model with what a module's options make of it."""
     from ..frontend.changes import changed_model
     from ..frontend.source import open_model
 
-    return changed_model(open_model(model), options.get("results"), options.get("weights"))
+    return changed_model(open_model(model), options)
 
 
 def _read(path: Path, options: JsonMapping, *, external: bool = False) -> onnx.ModelProto:
@@ -194,10 +194,12 @@ def run_reference(
 ) -> tuple[dict[str, np.ndarray], str]:
     """Run an ONNX file with ONNX Runtime on the CPU, or with ONNX's evaluator.
 
-    Inputs are arrays by name, outputs the names of those wanted; the model is what `results` and
-    `weights` of the options make of it.  Returns the outputs by name, and name and version of the
+    Inputs are arrays by name, outputs the names of those wanted; the model is what the options
+    make of it.  Returns the outputs by name, and name and version of the
     reference.  Raises what `verify` raises.
     """
+    from ..frontend.changes import CHANGES
+
     options = options or {}
     path = Path(model)
     if not path.is_file():
@@ -205,7 +207,7 @@ def run_reference(
         raise ModelError(f"Reading the model {path} failed: {found}.", remedy="Check the name.")
     from ..frontend.source import check_external_files
 
-    is_changed = bool(options.get("results") or options.get("weights"))
+    is_changed = any(options.get(name) for name in CHANGES)
     source = _opened(path, options)
     check_external_files(source)
     if has_custom_operators(source.model):

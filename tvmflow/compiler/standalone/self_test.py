@@ -124,9 +124,9 @@ def reference_outputs(
             logger.info("ONNX Runtime gives no reference for the self-test: %s", error)
     from ..pipeline import compile as compile_network
 
-    kept = {name: getattr(job.options, name) for name in ("shapes", "bounds", "results")}
+    kept = {name: getattr(job.options, name) for name in ("shapes", "bounds", "results", "inputs")}
     model = job.source
     if job.options.weights is not None:
-        model = changed_model(open_model(model), None, job.options.weights).model
+        model = changed_model(open_model(model), {"weights": job.options.weights}).model
     with compile_network(model, target="llvm", **kept) as module:
         return sizes.whole(dict(module(logical).items())), "tvmflow's llvm target"
