@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 import onnx
@@ -10,6 +11,7 @@ import pytest
 from farms import PATIENCE_S, Farm, eventually
 from test_cli_farm import closed_port
 from test_cli_signals import everything, start
+from timings import timing
 from tiny_model import tiny_model
 
 import tvmflow
@@ -18,7 +20,6 @@ from tvmflow.explain.scaling import devices, measure
 from tvmflow.farm import connect, tracker
 from tvmflow.farm.network import Address
 from tvmflow.runtime.process import Worker, WorkerLostError
-from tvmflow.runtime.timing import Spread
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +40,7 @@ def simulated(monkeypatch):
 
     def ask(worker, place, path, batched, devices, threads, *others, limit_s):
         ms = (2 + (4 if path.stem == "four" else 1)) * (0.2 + 0.8 / (threads or 1))
-        return Spread(ms, 0.9 * ms, 1.25 * ms)
+        return timing(ms, 0.9 * ms, 1.25 * ms)
 
     monkeypatch.setattr(measure, "_ask", ask)
 
@@ -50,6 +51,7 @@ def test_a_table_says_what_was_measured_and_what_not(cli, compiled, four, simula
     assert printed.status == 0, printed.stderr
     rows = {tuple(line.split()[:3]): line.rstrip() for line in printed.stdout.splitlines()}
     assert "Throughput, llvm on" in printed.stdout
+    assert re.search(r"^LLVM \d+, tvmflow \S+ TVM \S+$", printed.stdout, re.MULTILINE)
     # Devices, batch, threads: 3 ms with one thread, 1.8 ms with two.
     assert rows["1", "1", "1"].split()[3:] == ["3.00", "ms", "333", "267–370", "1.00", "measured"]
     assert rows["1", "1", "2"].split()[5:] == ["556", "444–617", "1.67", "measured"]

@@ -388,6 +388,8 @@ def _print_scaling(result: Scaling) -> None:
     rows = [_row(point, base, laws, has_threads) for point in points]
     title = f"Throughput, {result.target} on {result.device_name}"
     print_table(title, columns, rows)
+    versions = " ".join(f"{name} {version}" for name, version in result.versions.items())
+    out_console().print(", ".join(filter(None, (result.driver, versions))), markup=False)
     if laws:
         texts = [(f"law {number}", _law_text(law)) for number, law in enumerate(laws, 1)]
         title = "Laws: rate · n / (1 + contention · (n - 1) + coherency · n · (n - 1))"

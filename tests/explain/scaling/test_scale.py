@@ -10,6 +10,7 @@ import onnx
 import pytest
 from drivers import DRIVERS
 from onnx import TensorProto, helper
+from timings import timing
 from tiny_model import tiny_model
 
 import tvmflow
@@ -22,12 +23,11 @@ from tvmflow.explain.scaling.predict import AMDAHL, LINEAR
 from tvmflow.explain.scaling.sources import Network, from_model, from_models, from_modules
 from tvmflow.frontend.shapes import batch_shapes
 from tvmflow.runtime.devices import DeviceInfo
-from tvmflow.runtime.timing import Spread
 
 MODULES = {1: Path("1.so"), 4: Path("4.so")}
 SEVERAL = {"x/in": ("1..2", 3, 8, 8)}
 NETWORK = Network("llvm", "", MODULES, frozenset(["x"]))
-CPU = DeviceInfo("llvm", 0, "a CPU", compute_units=2)
+CPU = DeviceInfo("llvm", 0, "a CPU", version="LLVM 22", compute_units=2)
 OTHER = DeviceInfo("llvm", 1, "another", compute_units=2)
 PLACE = LocalDevices((CPU,), cores=2)
 
@@ -44,7 +44,8 @@ def milliseconds(batch: int, threads: int, devices: int) -> float:
 def simulated(monkeypatch):
     def ask(worker, place, path, batched, devices, threads, seconds, seed, limit_s):
         ms = milliseconds(int(path.stem), threads or 1, devices)
-        return Spread(ms, 0.9 * ms, 1.25 * ms)
+        share = 0.4 if path.stem == "4" else 0.2
+        return timing(ms, 0.9 * ms, 1.25 * ms, share)
 
     monkeypatch.setattr(measure, "_ask", ask)
 
@@ -100,7 +101,7 @@ def test_one_number_predicts_no_other(simulated):
 def test_a_law_that_does_not_fit_predicts_nothing(monkeypatch):
     # Two threads are far slower than one: all of Amdahl's law is serial, and still too fast.
     monkeypatch.setattr(
-        measure, "_ask", lambda *arguments, limit_s: Spread(*(10.0 * arguments[5] ** 3,) * 3)
+        measure, "_ask", lambda *arguments, limit_s: timing(*(10.0 * arguments[5] ** 3,) * 3)
     )
     found = points(scale(NETWORK, PLACE, batches=[1], threads=[1, 2, 8]))
     assert found[1, 8, 1].items_per_s is None
@@ -118,6 +119,13 @@ def test_facts_as_json(simulated):
     assert law["contention"] == pytest.approx(0.2)
     assert law["rate_per_s"] == pytest.approx(4 / milliseconds(4, 1, 1) * 1e3)
     assert law["error"] is None
+    assert told["driver"] == PLACE.driver == "LLVM 22"
+    assert told["versions"]["tvmflow"] == tvmflow.__version__
+
+
+def test_the_point_that_others_disturbed_most_counts(simulated, caplog):
+    assert scale(NETWORK, PLACE, batches=[1, 4]).described()["others_share"] == 0.4
+    assert "Other programs took 40% of the processors" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["batches", "threads", "devices"])

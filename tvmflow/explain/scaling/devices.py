@@ -67,6 +67,12 @@ class LocalDevices:
         """Return names of so many of them."""
         return _counted(info.name for info in self.infos[:devices])
 
+    @property
+    def driver(self) -> str:
+        """What runs kernels on them: platform, driver and version, as the first one has them."""
+        first = self.infos[0]
+        return ", ".join(filter(None, (first.platform, first.driver, first.version)))
+
     def environment(self, threads: int) -> dict[str, str]:
         """Return variables for a process with so many threads; `DeviceError` if there are none."""
         info = self.infos[0]
@@ -113,6 +119,7 @@ class FarmDevices:
     #: Of the devices, where servers tell them.
     names: tuple[str, ...]
     cores: int = 0
+    driver: str = ""  #: Servers do not tell it.
 
     @classmethod
     def find(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..._versions import REQUIRED_TVM, __version__
 from ...errors import DeviceError, InputError, TvmflowError
 from ...module.bench import Timing, benchmark
 from ...runtime.json_types import JsonObject
@@ -37,14 +38,22 @@ class Scaling:
     device_name: str
     points: tuple[Point, ...]
     laws: tuple[Law, ...]
+    driver: str = ""  #: Platform, driver and version; empty on a farm.
     #: Part of the processors' time that other programs took, 0 to 1, of the point with most.
     others_share: float | None = None
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of what measured."""
+        return {"tvmflow": __version__, "TVM": REQUIRED_TVM["apache-tvm"]}
 
     def described(self) -> JsonObject:
         """Return the facts as JSON has them."""
         return {
             "target": self.target,
             "device_name": self.device_name,
+            "driver": self.driver,
+            "versions": self.versions,
             "points": [point.described(self.laws) for point in self.points],
             "laws": [law.described() for law in self.laws],
             "others_share": self.others_share,
@@ -124,7 +133,7 @@ def scale(
     name, share = pool.name(numbers[-1]), max(shares, default=None)
     if (said := disturbance(share)) is not None:
         logger.warning("%s", said)
-    return Scaling(network.target, name, tuple(order), tuple(kept), share)
+    return Scaling(network.target, name, tuple(order), tuple(kept), pool.driver, share)
 
 
 def check_numbers(name: str, numbers: Sequence[int]) -> None:
