@@ -39,6 +39,7 @@ from ..devices.host import HOSTS
 from ..devices.presets import PRESETS
 from ..devices.target import LEVELS
 from ..ir.pictures import IMAGE_FORMATS
+from ..ir.results import RESULT_KINDS
 from .output import state
 
 if TYPE_CHECKING:
@@ -173,7 +174,10 @@ SHARED: dict[str, Any] = {
         "(the K largest, falling, and their indices as an output NAME_indices), softmax+argmax or "
         "softmax+topk:K; indices are int32. It is along axis 1 of four and the last of others, or "
         "along the axis behind @, as in argmax@2; repeatable. Boxes of a picture (--image-input), "
-        "in its pixels: boxes:xyxy, yxyx, xywh or cxcywh, with :unit where 1 is the input's side.",
+        "in its pixels: boxes:xyxy, yxyx, xywh or cxcywh, with :unit where 1 is the input's side. "
+        "BOXES+SCORES=nms:iou=0.5,max=100 keeps boxes that none of their class overlaps, the best "
+        "first, also with score=0.25 and form=cxcywh; BOXES+SCORES=topk:K those with the largest "
+        "scores. Classes and indices of boxes are outputs SCORES_classes and SCORES_indices.",
     ],
     "storage": Annotated[
         str,
@@ -401,12 +405,19 @@ def farm_of(
 # -- flags for `CompileOptions`, one for each of its fields --------------------------------------
 
 
-def _read_named(texts: list[str] | None, form: str, noun: str) -> dict[str, str]:
-    """Split ``NAME=VALUE`` options, whose names may have an equals sign, too."""
+def _read_named(
+    texts: list[str] | None, form: str, noun: str, known: Sequence[str] = ()
+) -> dict[str, str]:
+    """Split ``NAME=VALUE`` options, whose names may have an equals sign, too.
+
+    Values that have one begin with one of those that are `known`.
+    """
     values: dict[str, str] = {}
     for text in texts or []:
-        name, equals, value = text.rpartition("=")
-        if not equals or not name:
+        ends = [text.find(f"={start}") for start in known]
+        end = min((at for at in ends if at > 0), default=text.rfind("="))
+        name, value = text[:end], text[end + 1 :]
+        if end < 1:
             raise typer.BadParameter(f"{text!r} is not of the form {form}.")
         if name in values:
             raise typer.BadParameter(f"the {noun} of {name!r} is given twice.")
@@ -482,7 +493,7 @@ def parse_results(texts: list[str] | None) -> dict[str, str]:
 
     Raises `typer.BadParameter` if one is not of that form, or a name comes twice.
     """
-    return _read_named(texts, "NAME=WHAT, such as scores=softmax", "result")
+    return _read_named(texts, "NAME=WHAT, such as scores=softmax", "result", RESULT_KINDS)
 
 
 def parse_inputs(texts: list[str] | None) -> dict[str, Any]:

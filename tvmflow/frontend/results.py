@@ -15,7 +15,16 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from ..errors import CompileError
-from ..ir.results import Step, indices_name, parse_result
+from ..ir.results import (
+    Selection,
+    Step,
+    classes_name,
+    indices_name,
+    pairs,
+    parse_boxes,
+    parse_result,
+    parse_selection,
+)
 from .nested import all_nodes, names_of, nested_graphs, own_names, renamed
 from .prepare import check_versions
 from .source import Source, dtype_name
@@ -41,13 +50,45 @@ def with_results(source: Source, results: Mapping[str, str] | None) -> Source:
     model = onnx.ModelProto()
     model.CopyFrom(source.model)
     opset = check_versions(model)
+    together = {name: pair for name in results if (pair := _pair(model.graph, name)) is not None}
     for name, what in results.items():
-        output, steps = _output(source, model, name), parse_result(name, what)
-        if not steps:
+        steps = parse_result(name, what)
+        if name in together:
             continue
-        values = set().union(*map(own_names, _graphs(model.graph)))
-        _Tail(model.graph, opset, output, values).append(steps)
+        output = _output(source, model, name)
+        if steps:
+            _Tail(model.graph, opset, output, _names(model)).append(steps)
+        elif parse_boxes(what) is None:
+            raise CompileError(
+                f"The result {what!r} was asked for of the output {name!r}; expected two outputs.",
+                remedy=f"Give the outputs of boxes and of scores as in BOXES+SCORES={what}.",
+            )
+    for name, (boxes, scores) in together.items():
+        selection = parse_selection(name, results[name])
+        if selection is None:
+            raise CompileError(
+                f"The result {results[name]!r} was asked for of the outputs {boxes!r} and "
+                f"{scores!r}; expected nms or topk:K of a pair.",
+                remedy="Ask with `results` for nms:iou=0.5,max=100, for example.",
+            )
+        if selection.form is None:
+            found = parse_boxes(results.get(boxes, ""))
+            selection = replace(selection, form=found[0] if found else "xyxy")
+        outputs = _output(source, model, boxes), _output(source, model, scores)
+        _Boxes(*outputs, _Tail(model.graph, opset, outputs[1], _names(model))).select(selection)
     return replace(source, model=model)
+
+
+def _names(model: onnx.ModelProto) -> set[str]:
+    """Names of all values of the model."""
+    return set().union(*map(own_names, _graphs(model.graph)))
+
+
+def _pair(graph: onnx.GraphProto, name: str) -> tuple[str, str] | None:
+    """Return the two outputs that a name such as ``boxes+scores`` means; ``None`` of others."""
+    known = set(names_of(graph.output))
+    found = [pair for pair in pairs(name) if known.issuperset(pair)]
+    return found[0] if found and name not in known else None
 
 
 def _graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
@@ -100,12 +141,16 @@ class _Tail:
         for step in steps:
             axis = self._checked_axis(step)
             value = getattr(self, f"_{step.kind}")(value, axis, step.k)
-        nodes = [renamed(node, {name: before}) for node in self.graph.node]
-        nodes += [renamed(node, {value: name}) for node in self.nodes]
+        self.finish({name: before}, {value: name})
+
+    def finish(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """Append the nodes to the graph: outputs, and values of the nodes, get other names."""
+        nodes = [renamed(node, before) for node in self.graph.node]
+        nodes += [renamed(node, after) for node in self.nodes]
         del self.graph.node[:]
         self.graph.node.extend(nodes)
         for info in self.graph.value_info:
-            info.name = before if info.name == name else info.name
+            info.name = before.get(info.name, info.name)
 
     @property
     def _dims(self) -> Any:
@@ -199,3 +244,171 @@ class _Tail:
         # Types were called by name before operator set 6.
         kind = TensorProto.INT32 if self.opset >= 6 else "INT32"
         return self._emit("Cast", [value], outputs, to=kind)
+
+
+@dataclass
+class _Boxes:
+    """Boxes and their scores, of which some are kept; `tail` has the nodes."""
+
+    boxes: onnx.ValueInfoProto
+    scores: onnx.ValueInfoProto
+    tail: _Tail
+
+    def select(self, selection: Selection) -> None:
+        """Put the boxes that are kept into the two outputs, and two more for classes and indices.
+
+        Boxes become ``[K, 4]``, scores, classes and indices of boxes ``[K]``, in falling order of
+        scores.  A `CompileError` says why the outputs are no boxes and scores of one image.
+        """
+        t, names = self.tail, (self.boxes.name, self.scores.name)
+        befores = [f"{name}_before" for name in names]
+        for i, name in enumerate(befores):
+            while befores[i] in t.taken:
+                befores[i] = name = f"{name}_"
+            t.taken.add(befores[i])
+        boxes = self._rows_of_boxes(befores[0])
+        scores, has_classes = self._rows_of_scores(befores[1])
+        if selection.iou is None:
+            found = self._largest(boxes, scores, selection, has_classes)
+        else:
+            found = self._suppressed(boxes, scores, selection, has_classes)
+        count = selection.most if selection.iou is None else f"{self.boxes.name}_kept"
+        kinds = [TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT32]
+        more = [classes_name(names[1])] * has_classes + [indices_name(names[1])]
+        if taken := [name for name in more if name in t.taken]:
+            raise self._refusal(f"the model has a tensor {taken[0]!r}, which a result would be")
+        after = {}
+        for name, kind, value in zip([*names, *more], kinds[: 2 + len(more)], found, strict=True):
+            result = t._emit("Cast", [value], to=kind) if kind == TensorProto.INT32 else value
+            after[result] = name
+            shape = [count, 4] if name == names[0] else [count]
+            info = helper.make_tensor_value_info(name, kind, shape)
+            known = [output for output in t.graph.output if output.name == name]
+            if known:
+                known[0].CopyFrom(info)
+            else:
+                t.graph.output.append(info)
+        t.finish(dict(zip(names, befores, strict=True)), after)
+
+    def _largest(
+        self, boxes: str, scores: str, selection: Selection, has_classes: bool
+    ) -> list[str]:
+        """Keep the boxes with the largest scores, each with its best class."""
+        t = self.tail
+        axes = [self._axes([0])] if t.opset >= 18 else []
+        given = {} if axes else {"axes": [0]}
+        best = t._emit("ReduceMax", [scores, *axes], keepdims=0, **given)
+        pair = [t._fresh("largest"), t._fresh("places")]
+        t._emit("TopK", [best, self._axes([selection.most])], pair, axis=0)
+        classes = [t._emit("ArgMax", [scores], axis=0, keepdims=0)] * has_classes
+        classes = [t._emit("Gather", [each, pair[1]], axis=0) for each in classes]
+        return [t._emit("Gather", [boxes, pair[1]], axis=0), pair[0], *classes, pair[1]]
+
+    def _suppressed(
+        self, boxes: str, scores: str, selection: Selection, has_classes: bool
+    ) -> list[str]:
+        """Keep boxes that no box of the same class with a higher score overlaps."""
+        t, most = self.tail, self._axes([selection.most])
+        inputs = [self._unsqueezed(self._with_corners(boxes, selection.form)),
+                  self._unsqueezed(scores), most, self._constant([selection.iou])]  # fmt: skip
+        if selection.score is not None:
+            inputs.append(self._constant([selection.score]))
+        centered = int(selection.form == "cxcywh")
+        kept = t._emit("NonMaxSuppression", inputs, center_point_box=centered)
+        slices = [self._axes([1]), self._axes([3]), self._axes([1])]
+        pairs_ = t._emit("Slice", [kept, *slices])
+        values = t._emit("GatherND", [scores, pairs_])
+        classes, rows = (
+            t._emit("Gather", [kept, self._constant(axis, np.int64)], axis=1) for axis in (1, 2)
+        )
+        if has_classes:
+            # Those of one class are in order; the best of all classes are taken.
+            count = t._emit("Min", [t._emit("Shape", [values]), most])
+            pair = [t._fresh("best"), t._fresh("places")]
+            t._emit("TopK", [values, count], pair, axis=0)
+            values = pair[0]
+            classes, rows = (t._emit("Gather", [v, pair[1]], axis=0) for v in (classes, rows))
+        boxes = t._emit("Gather", [boxes, rows], axis=0)
+        return [boxes, values, *[classes] * has_classes, rows]
+
+    def _rows_of_boxes(self, value: str) -> str:
+        """Return boxes ``[N, 4]``."""
+        dims = self._dims(self.boxes)
+        rank = len(dims)
+        if self.tail.opset < 12:
+            raise self._refusal(
+                f"the model has operator set {self.tail.opset}; expected 12 or newer"
+            )
+        for each in (self.boxes, self.scores):
+            if each.type.tensor_type.elem_type != TensorProto.FLOAT:
+                raise self._refusal(f"{each.name!r} is not of float32")
+        if rank not in (2, 3) or 4 not in dims[-2:]:
+            raise self._refusal(f"{self.boxes.name!r} has the shape {dims}; expected [1, N, 4], "
+                                "[N, 4] or [1, 4, N]")  # fmt: skip
+        value = self._without_image(value, dims, rank == 3)
+        return value if dims[-1] == 4 else self.tail._emit("Transpose", [value], perm=[1, 0])
+
+    def _rows_of_scores(self, value: str) -> tuple[str, bool]:
+        """Return scores ``[C, N]``, and whether there is an axis of classes."""
+        boxes, dims = self._dims(self.boxes), self._dims(self.scores)
+        number = boxes[-2] if boxes[-1] == 4 else boxes[-1]
+        has_image = len(boxes) == 3
+        axes = dims[1:] if has_image else dims
+        if len(axes) not in (1, 2) or (isinstance(number, int) and not any(
+            axis == number or not isinstance(axis, int) for axis in axes
+        )):  # fmt: skip
+            lead = "1, " if has_image else ""
+            raise self._refusal(f"{self.scores.name!r} has the shape {dims}; expected [{lead}N], "
+                                f"[{lead}N, C] or [{lead}C, N] of {number} boxes")  # fmt: skip
+        value = self._without_image(value, dims, has_image)
+        if len(axes) == 1:
+            return self._unsqueezed(value), False
+        # Classes are last, unless only the other axis can be they.
+        turned = axes[1] == number and axes[0] != number
+        return value if turned else self.tail._emit("Transpose", [value], perm=[1, 0]), True
+
+    def _without_image(self, value: str, dims: list[Any], has_image: bool) -> str:
+        if not has_image:
+            return value
+        if isinstance(dims[0], int) and dims[0] != 1:
+            raise self._refusal(f"there are {dims[0]} images; expected one")
+        t = self.tail
+        if t.opset < 13:
+            return t._emit("Squeeze", [value], axes=[0])
+        return t._emit("Squeeze", [value, self._axes([0])])
+
+    def _with_corners(self, boxes: str, form: str | None) -> str:
+        """Return boxes with two corners, of those with a corner and a size."""
+        if form != "xywh":
+            return boxes
+        t, column = self.tail, self._axes([1])
+        corner, size = (
+            t._emit("Slice", [boxes, self._axes([begin]), self._axes([begin + 2]), column])
+            for begin in (0, 2)
+        )
+        return t._emit("Concat", [corner, t._emit("Add", [corner, size])], axis=1)
+
+    def _unsqueezed(self, value: str) -> str:
+        t = self.tail
+        if t.opset < 13:
+            return t._emit("Unsqueeze", [value], axes=[0])
+        return t._emit("Unsqueeze", [value, self._axes([0])])
+
+    def _axes(self, values: list[int]) -> str:
+        return self._constant(values, np.int64)
+
+    def _constant(self, value: object, dtype: type = np.float32) -> str:
+        array = numpy_helper.from_array(np.array(value, dtype))
+        return self.tail._emit("Constant", [], [self.tail._fresh("constant")], value=array)
+
+    @staticmethod
+    def _dims(info: onnx.ValueInfoProto) -> list[Any]:
+        """Return extents: numbers, names, or ``None``."""
+        dims = info.type.tensor_type.shape.dim
+        return [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in dims]
+
+    def _refusal(self, why: str) -> CompileError:
+        return CompileError(
+            f"Boxes {self.boxes.name!r} were to be kept by the scores {self.scores.name!r}: {why}.",
+            remedy="Give outputs of boxes and scores of one image, or leave them out of `results`.",
+        )

@@ -16,6 +16,12 @@ _STEP = re.compile(r"(softmax|argmax|topk:(-?\d{1,9}))(?:@(-?\d{1,9}))?")
 #: Forms of boxes, in the order of `tf_box_form` (native/standalone/plan.h).
 BOX_FORMS = ("xyxy", "yxyx", "xywh", "cxcywh")
 _BOXES = re.compile(rf"boxes:({'|'.join(BOX_FORMS)})(:unit)?")
+_NUMBER = r"-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?"
+_NMS_PART = re.compile(
+    rf"(iou|score)=({_NUMBER})|(max)=([1-9]\d{{,8}})|(form)=({'|'.join(BOX_FORMS)})"
+)
+#: What names of results begin with, after the equals sign of a flag.
+RESULT_KINDS = ("softmax", "argmax", "topk", "boxes:", "nms")
 _CHAINS = ("softmax", "argmax", "topk", "softmax+argmax", "softmax+topk")
 
 
@@ -30,17 +36,66 @@ class Step:
     axis: int | None
 
 
+@dataclass(frozen=True)
+class Selection:
+    """Some of the boxes of an output, by scores that another output has."""
+
+    most: int  #: How many are kept.
+    #: Overlap from which on a box of a higher score suppresses another of its class; ``None``: none
+    #: is suppressed.
+    iou: float | None = None
+    score: float | None = None  #: Scores of boxes are above it.
+    form: str | None = None  #: One of `BOX_FORMS`.
+
+
+def parse_selection(name: str, what: str) -> Selection | None:
+    """Read ``nms:iou=0.5,max=100`` or ``topk:100``; ``None`` if it is something else.
+
+    Raises `CompileError` for a key or value that does not exist.
+    """
+    if match := re.fullmatch(r"topk:(\d{1,9})", str(what)):
+        return Selection(int(match[1]))
+    if not str(what).startswith("nms"):
+        return None
+    parts = [_NMS_PART.fullmatch(part) for part in what[4:].split(",")] if what != "nms" else []
+    given = dict(tuple(filter(None, part.groups())) for part in parts if part)
+    iou = float(given.get("iou", 0.5))
+    if what[3:4] not in ("", ":") or len(given) < len(parts) or not 0 <= iou <= 1:
+        raise CompileError(
+            f"The result {what!r} was asked for of {name!r}; expected nms with any of "
+            f"iou=0..1, max=1.., score=NUMBER and form={'|'.join(BOX_FORMS)} after a colon, each "
+            "once.",
+            remedy="Ask with `results` for nms:iou=0.5,max=100, for example.",
+        )
+    score = float(given["score"]) if "score" in given else None
+    return Selection(int(given.get("max", 100)), iou, score, given.get("form"))
+
+
+def pairs(name: str) -> list[tuple[str, str]]:
+    """Return the ways to read ``boxes+scores`` as two names, which may have a plus sign, too."""
+    ends = [match.start() for match in re.finditer(r"\+", name)]
+    return [(name[:end], name[end + 1 :]) for end in ends if 0 < end < len(name) - 1]
+
+
+def classes_name(scores: str) -> str:
+    """The output that has the classes of the boxes that are kept by these scores."""
+    return f"{scores}_classes"
+
+
 def indices_name(output: str) -> str:
     """The output that has the indices of the elements that ``topk`` keeps."""
     return f"{output}_indices"
 
 
 def outputs_of_indices(results: Mapping[str, str]) -> set[str]:
-    """The outputs that are indices."""
+    """The outputs that are indices, or what indices of nearly equal scores have chosen."""
     steps = {name: parse_result(name, what) for name, what in results.items()}
+    chosen: set[str] = set()
+    for boxes, scores in (pair for name in results for pair in pairs(name)):
+        chosen |= {boxes, classes_name(scores), indices_name(scores)}
     last = {name: found[-1].kind for name, found in steps.items() if found}
     names = {name for name, kind in last.items() if kind == "argmax"}
-    return names | {indices_name(name) for name, kind in last.items() if kind == "topk"}
+    return names | chosen | {indices_name(name) for name, kind in last.items() if kind == "topk"}
 
 
 def parse_boxes(what: str) -> tuple[str, bool] | None:
@@ -55,9 +110,11 @@ def parse_boxes(what: str) -> tuple[str, bool] | None:
 def parse_result(name: str, what: str) -> tuple[Step, ...]:
     """Read what is wanted of the output ``name``, such as ``softmax+topk:5@-1``; of boxes nothing.
 
+    Of what `parse_selection` reads, ``topk`` is a step and ``nms`` is none.
+
     Raises `CompileError` if it is not of that form.
     """
-    if parse_boxes(what):
+    if parse_boxes(what) or (str(what).startswith("nms") and parse_selection(name, what)):
         return ()
     matches = [_STEP.fullmatch(part) for part in str(what).split("+")]
     steps = tuple(
@@ -70,7 +127,7 @@ def parse_result(name: str, what: str) -> tuple[Step, ...]:
             f"The result {what!r} was asked for of the output {name!r}; expected softmax, argmax, "
             "topk:K, softmax+argmax or softmax+topk:K, each with @AXIS behind it where that is not "
             f"the axis of the classes, or boxes:FORM or boxes:FORM:unit, where FORM is one of "
-            f"{', '.join(BOX_FORMS)}.",
+            f"{', '.join(BOX_FORMS)}, or of BOXES+SCORES nms:iou=0.5,max=100 or topk:K.",
             remedy="Ask with `results` for softmax+topk:5, for example.",
         )
     if steps[-1].kind == "topk" and steps[-1].k < 1:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
+from shutil import which
 
 import numpy as np
 import pytest
 from drivers import run_program
-from mock_library import BINDINGS, C_COMPILER, CPP_COMPILER
+from mock_library import BINDINGS, C_COMPILER, CPP_COMPILER, java_classes
 from onnx import parser
 
 import tvmflow
@@ -114,6 +116,14 @@ def test_c(library, feeds, tmp_path):
     where = f"-Wl,-rpath,{library.parent}"
     run_program(*C_COMPILER, *flags, tmp_path / "main.c", library, where, "-o", tmp_path / "run")
     check(run_program(tmp_path / "run", feeds))
+
+
+@pytest.mark.java
+def test_java(library, feeds, tmp_path):
+    classes = java_classes(tmp_path / "classes", Path(__file__).with_name("RunCounts.java"))
+    signals = next(Path(which("java")).resolve().parents[1].rglob("libjsig.so"), "")
+    command = ("java", "-Xcheck:jni", "-cp", classes, "RunCounts", library, feeds)
+    check(run_program(*command, LD_PRELOAD=str(signals)))
 
 
 def test_cpp(library, feeds, tmp_path):

@@ -159,7 +159,9 @@ def _add_self_test(job: Compilation, plan: Plan) -> None:
         pairs = zip(model.inputs, tests, strict=True)
         arrays = {info.name: values_of(test, info) for info, test in pairs}
         references, source = reference_outputs(job, arrays)
-        references |= {name: np.full(references[name].shape, np.nan) for name in open_}
+        references |= {
+            name: np.full(references[name].shape, np.nan) for name in open_ & references.keys()
+        }
     except TvmflowError as error:
         logger.warning("The library has no self-test: %s", error.message)
         return

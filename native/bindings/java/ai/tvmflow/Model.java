@@ -286,6 +286,29 @@ public final class Model implements Closeable {
         return values;
     }
 
+    /** An output of 64-bit integers in a new array. */
+    public synchronized long[] longOutput(int index) {
+        Tensor tensor = tensor(outputs, "output", index);
+        if (tensor.dtype != Tensor.DType.INT64) {
+            throw new IllegalArgumentException(
+                    "'" + tensor + "' is not of 64-bit integers: use a ByteBuffer.");
+        }
+        ByteBuffer direct = staged(inputs.size() + index, tensor);
+        getOutput(index, tensor, direct);
+        long[] values = new long[tensor.bytes / Long.BYTES];
+        direct.asLongBuffer().get(values);
+        return values;
+    }
+
+    /**
+     * How many elements of an output the last run has found, of one whose size each run decides, such
+     * as boxes that are kept; what follows them has no meaning.
+     */
+    public synchronized int count(int index) {
+        String name = tensor(outputs, "output", index).name + ".count";
+        return Math.toIntExact(longOutput(outputIndex(name))[0]);
+    }
+
     /**
      * Runs once and measures every kernel on the device's clock; the model must have been opened
      * with {@link ModelOptions#profile}.
