@@ -71,7 +71,9 @@ class LocalDevices:
     def driver(self) -> str:
         """What runs kernels on them: platform, driver and version, as the first one has them."""
         first = self.infos[0]
-        return ", ".join(filter(None, (first.platform, first.driver, first.version)))
+        # Of the host it is TVM's version.
+        driver = "" if first.kind == "llvm" else first.driver
+        return ", ".join(filter(None, (first.platform, driver, first.version)))
 
     def environment(self, threads: int) -> dict[str, str]:
         """Return variables for a process with so many threads; `DeviceError` if there are none."""
