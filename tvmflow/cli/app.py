@@ -70,7 +70,7 @@ class Program(Group):
     """The program, which gives errors of the command line as JSON where ``--json`` is on it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the program's own options, and remember what was asked for."""
+        """Read the program's own options, and whether ``--json`` is on the command line."""
         ctx.meta["json"] = "--json" in args
         with _usage_errors(ctx):
             return super().parse_args(ctx, args)

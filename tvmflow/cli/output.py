@@ -198,7 +198,7 @@ def print_json(value: object) -> bool:
 def print_json_error(
     kind: str, message: str, remedy: str | None, details: str | None, status: int
 ) -> None:
-    """Print an error as JSON if that is asked for, unless a result was printed so before."""
+    """Print an error as JSON with ``--json``, unless a result was printed as JSON before."""
     if state.json and not state.answered:
         about = {"type": kind, "message": message, "remedy": remedy, "details": details}
         print_json({"error": about, "status": status})

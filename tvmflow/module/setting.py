@@ -1,4 +1,4 @@
-"""What a module runs on: the device and its driver, threads, and versions."""
+"""The setting of a measurement: device, driver, threads, and versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BACKENDS = {"llvm": "cpu"}
 
 @dataclass(frozen=True)
 class Setting:
-    """What a module was measured on."""
+    """Device, driver, threads and versions with which a module was measured."""
 
     target: str  #: ``opencl``, ``cuda`` or ``llvm``.
     #: What ran the kernels: ``opencl``, ``cuda``, or ``cpu`` for the host's processors.
@@ -25,12 +25,12 @@ class Setting:
     #: ``tvm`` or ``standalone``: whose runtime it was.
     format: str
     device: str  #: Names as the driver spells them.
-    platform: str  #: Of OpenCL; empty without it.
+    platform: str  #: OpenCL's platform; empty without OpenCL.
     driver: str
-    version: str  #: Of the interface or the compiler.
+    version: str  #: Version of the interface (OpenCL 3.0) or the compiler (LLVM 22).
     #: Threads that share loops on the host's processors; ``None`` where the driver decides.
     threads: int | None
-    #: Of tvmflow, and of the TVM that runs the module or has compiled it.
+    #: Versions of tvmflow, and of the TVM that runs the module or has compiled it.
     versions: dict[str, str]
 
     def facts(self) -> list[tuple[str, str]]:
@@ -49,7 +49,7 @@ class Setting:
 
 
 def device_of(module: Module) -> DeviceInfo | None:
-    """What TVM's runtime knows of the device of a module; ``None`` if it does not find it."""
+    """Return the facts of a module's device; ``None`` if TVM's runtime does not find it."""
     if isinstance(module, StandaloneModule):
         # It looks for devices by itself, and may count them otherwise.
         about = module.describe()

@@ -24,7 +24,7 @@ class CpuTimes(NamedTuple):
 
     busy: float
     total: float
-    #: Of this process, of those that it waited for, and of its living descendants.
+    #: Seconds of this process, of those that it waited for, and of its living descendants.
     own: float
 
 

@@ -69,9 +69,9 @@ class LocalDevices:
 
     @property
     def driver(self) -> str:
-        """What runs kernels on them: platform, driver and version, as the first one has them."""
+        """Platform, driver and version of the first device."""
         first = self.infos[0]
-        # Of the host it is TVM's version.
+        # For the host, the driver's name is TVM's version.
         driver = "" if first.kind == "llvm" else first.driver
         return ", ".join(filter(None, (first.platform, driver, first.version)))
 
