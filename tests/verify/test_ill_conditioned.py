@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import norm_chains
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from operators import random
 
 from tvmflow.errors import VerificationError
 from tvmflow.ir.tensors import TensorInfo
@@ -167,3 +169,19 @@ def test_places_that_are_divided_as_floats_do_not_move(tmp_path, dtype):
     report = report_of_results(path, {"x": x}, {"y": x[-1:] + 10}, dtype)
     assert not report.passed
     assert not report.undecided
+
+
+@pytest.mark.onnxruntime
+def test_results_that_are_really_wrong_are_not_called_undecided(tmp_path):
+    """A variance that is NaN in 16 bits was said to choose among values that are nearly equal."""
+    shape = (1, 6, 512)
+    model = norm_chains.network("jax", shape, (2,))
+    x = random(shape, 3) + 30
+    path = tmp_path / "net.onnx"
+    onnx.save(model, path)
+    report = report_of_results(path, {"x": x}, {"y": random(shape)}, "fp16")
+    assert not report.passed
+    assert not report.undecided
+    (sentence,) = report.lost
+    assert "infinite in 16 bits" in sentence
+    assert "(ReduceSum)" in sentence

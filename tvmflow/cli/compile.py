@@ -71,7 +71,7 @@ PRECOMPILE_EXAMPLES = """
 @in_panels(
     Apps_and_phones="format standalone fallback cpu weights embed_limit",
     Pictures_and_results="image_input result",
-    Precision="dtype accumulate",
+    Precision="dtype calibrate accumulate",
     Expert="input bound storage storage_overrides algorithms knobs keep_layout check_indices "
     "cuda_graph dump_ir dump_ir_filter ops",
 )

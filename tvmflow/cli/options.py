@@ -25,6 +25,7 @@ from ..compiler.options import CompileOptions
 from ..devices.choices import (
     ACCUMULATIONS,
     BACKENDS,
+    CALIBRATIONS,
     EMBED_LIMIT_BYTES,
     FALLBACKS,
     FORMATS,
@@ -43,6 +44,8 @@ from ..ir.results import RESULT_KINDS
 from .output import state
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ..farm.network import Address
 
 _PANEL = "Common options"
@@ -196,6 +199,13 @@ SHARED: dict[str, Any] = {
         words(*PRECISIONS),
         "Precision in which weights and tensors between kernels are stored, for opencl and cuda. "
         "OpenCL devices need no cl_khr_fp16 for it.",
+    ],
+    "calibrate": Annotated[
+        str | None,
+        "IN.npz",
+        "With --dtype fp16, measure with these inputs (or random, those that verify draws) "
+        "which tensors overflow in 16 bits or lose 5 %, and keep in 32 bits what they need. Needs "
+        "ONNX Runtime.",
     ],
     "accumulate": Annotated[
         str,
@@ -543,6 +553,27 @@ def parse_image_inputs(texts: list[str] | None) -> dict[str, str]:
     return found
 
 
+def read_calibration(text: str | None) -> dict[str, np.ndarray] | str | None:
+    """Read ``IN.npz``, inputs to measure with; a word of `CALIBRATIONS` or nothing stays.
+
+    Raises `InputError` if the file cannot be read, or is no archive.
+    """
+    if text is None or text in CALIBRATIONS:
+        return text
+    from ..errors import InputError
+    from ..ir.limits import MOST_ELEMENTS
+    from .arrays import read_inputs
+
+    path = Path(text)
+    if not path.is_file() or path.suffix == ".npy":
+        found = "it holds one array without a name" if path.is_file() else "there is no such file"
+        raise InputError(
+            f"Reading the inputs {path} to calibrate with failed: {found}.",
+            remedy="Write them by name with numpy.savez, or use `calibrate=random`.",
+        )
+    return read_inputs(path, (), MOST_ELEMENTS)
+
+
 #: Options where they are not spelt like the field.
 _SPELT = {
     "image_inputs": "image_input",
@@ -563,6 +594,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "bounds": parse_bounds,
     "results": parse_results,
     "keep_layout": parse_keep_layout,
+    "calibrate": read_calibration,
     "image_inputs": parse_image_inputs,
     "embed_limit_bytes": lambda megabytes: megabytes * 10**6,
 }

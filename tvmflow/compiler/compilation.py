@@ -71,6 +71,8 @@ class Compilation:
     nodes: dict[str, list[str]] = field(default_factory=dict)
     #: Tensors that stay in 32 bits where others are stored in 16.
     precision: Precision = field(default_factory=Precision)
+    #: Tensors that are stored in 16 bits.
+    halves: list[str] = field(default_factory=list)
     placements: list[Placement] = field(default_factory=list)
     weights: dict[str, np.ndarray] = field(default_factory=dict)
     #: The model's initializers that each weight was made of.

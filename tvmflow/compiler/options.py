@@ -12,11 +12,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 
 from ..devices import target as targets
 from ..devices.choices import (
     ALGORITHMS,
+    CALIBRATIONS,
     EMBED_LIMIT_BYTES,
     FALLBACKS,
     FORMATS,
@@ -33,6 +34,9 @@ from ..ir.pictures import ImageInput
 from ..ir.results import parse_boxes, parse_result
 from ..runtime.json_types import JsonMapping, JsonObject
 from ..tuning_logs import find_journal
+
+if TYPE_CHECKING:
+    import numpy as np
 
 #: A table, or the file that has it.
 Given = JsonMapping | str | os.PathLike[str]
@@ -261,6 +265,10 @@ class CompileOptions:
     dtype
         Precision in which tensors between primary functions and weights are stored: ``fp32``, or
         ``fp16``, which halves their memory.
+    calibrate
+        Inputs by ONNX name with which ONNX Runtime measures what ``dtype="fp16"`` does to tensors
+        between primary functions, or ``random``, which draws those of `verify`: what overflows, or
+        what a tensor is computed from that loses 5 % of its magnitude, stays in 32 bits.
     accumulate
         Precision of products and sums in convolutions, dense layers and average pooling: ``fp32``,
         or for tensors that are stored in ``fp16``, on devices with ``cl_khr_fp16``, ``mixed``
@@ -323,6 +331,7 @@ class CompileOptions:
     storage: str = "auto"
     storage_overrides: JsonMapping = field(default_factory=dict)
     dtype: str = "fp32"
+    calibrate: Mapping[str, np.ndarray] | str | None = None
     accumulate: str = "auto"
     algorithms: JsonMapping = field(default_factory=dict)
     knobs: JsonMapping = field(default_factory=dict)
@@ -356,6 +365,12 @@ class CompileOptions:
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        if not isinstance(self.calibrate, Mapping | str | None):
+            raise CompileError(
+                f"`calibrate` is of type {type(self.calibrate).__name__}; expected arrays by the "
+                "names of inputs, or random.",
+                remedy="`calibrate=dict(numpy.load(file))`, for example.",
+            )
         for name, text in self.image_inputs.items():
             ImageInput.parse(name, text)
             if name in self.keep_layout:
@@ -379,6 +394,14 @@ class CompileOptions:
         targets.check_accumulate(spec, self.accumulate, self.dtype, self.device)
         if self.cuda_graph:
             targets.check_cuda_graph(spec)
+        if isinstance(self.calibrate, str):
+            check_choice("calibrate", self.calibrate, CALIBRATIONS)
+        if self.calibrate is not None and self.dtype != "fp16":
+            raise TargetError(
+                f"Calibration was asked for with tensors in {self.dtype}; it measures which need "
+                "more than 16 bits.",
+                remedy="Use `dtype=fp16`, or leave `calibrate` out.",
+            )
         check_choice("format", self.format, FORMATS)
         if self.format == STANDALONE and spec.kind not in ("opencl", "llvm"):
             raise TargetError(
@@ -449,6 +472,9 @@ class CompileOptions:
         default, always = CompileOptions(), ("storage", "dtype", "accumulate")
         values = vars(self).items()
         told = {n: value for n, value in values if n in always or value != getattr(default, n)}
+        if isinstance(self.calibrate, Mapping):
+            # Arrays are not kept; the module's placements say what came of them.
+            told.pop("calibrate")
         return told | ({"journals": list(map(str, self.journals))} if self.journals else {})
 
     @classmethod
@@ -475,6 +501,7 @@ class CompileKeywords(TypedDict, total=False):
     storage: str
     storage_overrides: JsonMapping | str | os.PathLike[str] | None
     dtype: str
+    calibrate: Mapping[str, np.ndarray] | str | None
     accumulate: str
     algorithms: JsonMapping | str | os.PathLike[str] | None
     knobs: JsonMapping | str | os.PathLike[str] | None

@@ -10,7 +10,7 @@ TVM's, too: `relax_pipeline`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,6 +51,7 @@ from ..ir.signatures import parameter_scopes
 from ..ir.tensors import TensorInfo
 from ..journal.journal import Journal
 from ..module.standalone.pictures import arrangement, check_image_inputs
+from .calibration import calibrate, log_calibration, warn_of_ranges
 from .compilation import Compilation
 from .generate import export, generate
 from .lookup import measured_algorithms, use_measured_storage
@@ -274,19 +275,34 @@ def fuse_operators(job: Compilation, mod: IRModule) -> IRModule:
 @job_pass("PlaceTensors")
 def place(job: Compilation, mod: IRModule) -> IRModule:
     """Give tensors their memory, and the functions' signatures that say so."""
+    wide = job.precision.wide | inner_names(job.model.mod)
+    storage = storage_pass(job, mod, wide)
+    placed, job.placements = storage.run()
+    if job.half and job.options.calibrate is not None and not job.loop:
+        found, before = calibrate(job, storage.halves), job.placements
+        storage = storage_pass(job, mod, wide | found.wide)
+        placed, job.placements = storage.run()
+        log_calibration(found, before, job.placements)
+    elif job.half:
+        warn_of_ranges(job.precision.risky, storage.halves, aliases_of(job).values())
+    job.halves = storage.halves
+    for line in table(job.placements):
+        logger.info("storage   %s", line)
+    return placed
+
+
+def storage_pass(job: Compilation, mod: IRModule, wide: Mapping[str, str]) -> StoragePass:
+    """Return the pass that decides on storage, with tensors that stay in 32 bits."""
     model = job.model
-    mod, job.placements = StoragePass(
+    return StoragePass(
         *(mod, job.target.device, job.storage, job.options.storage_overrides),
         aliases=aliases_of(job),
         half=job.half,
         half_weights=job.target.kind == "opencl" and model.half,
         inputs=[info.name for info in model.inputs],
         textures=job.interface.textures if job.interface is not None else ((), ()),
-        wide=job.precision.wide | inner_names(model.mod),
-    ).run()
-    for line in table(job.placements):
-        logger.info("storage   %s", line)
-    return mod
+        wide=wide,
+    )
 
 
 @job_pass("LiftWeights")

@@ -8,6 +8,8 @@ TARGETS = ("opencl", "cuda", "llvm")
 STORAGES = ("texture", "buffer", "auto")
 #: In which tensors are stored.
 PRECISIONS = ("fp32", "fp16")
+#: What `calibrate` may be besides inputs: those that `verify` draws.
+CALIBRATIONS = ("random",)
 #: In which products and sums are taken; ``mixed``: products in 16 bits, whose sums are carried to
 #: 32 bits in chunks, and ``auto``: what the device is fast at.
 MIXED = "mixed"

@@ -343,8 +343,10 @@ class _Fusion(Rewriter):
         self, expr: relax.Expr, sign: int, depth: int
     ) -> list[tuple[int, _Product, relax.Expr]]:
         """The terms of a sum, with their signs."""
-        value = self.values.get(expr) if isinstance(expr, relax.Var) else None
-        name = op_name(value) if depth and expr not in self.products else None
+        value = self.values.get(expr) if depth and expr not in self.products else None
+        name = op_name(value)
+        if value is None:
+            return [(sign, self._product(expr), expr)]
         if name == "relax.negative":
             return self._terms(value.args[0], -sign, depth - 1)
         if name not in ("relax.add", "relax.subtract"):

@@ -14,7 +14,7 @@ what a constant beyond 65504 makes, such as the -1e9 of a mask.
 Other large tensors are named by a warning where their numbers may exceed 65504.  An interval of
 numbers is known of what a sigmoid or a clip limits; of what it is not known, inputs are taken
 to be up to 255, as pictures are, and results of layers up to 64, as those of trained networks are.
-A measurement (:mod:`tvmflow.verify.calibration`) is better than both.
+A measurement (`tvmflow.verify.halves`) is better than both.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ import numpy as np
 from tvm import IRModule, relax
 
 from ..ir.expressions import nodes_in
+from ..ir.limits import LARGEST_HALF
 from ..ir.rewriter import constant_array, identifier, op_name, shape_of
 from ..ir.signatures import bindings_of
 
-#: The largest number of 16 bits.
-LARGEST_HALF = 65504.0
 #: What results of layers and inputs are taken to be.
 ORDINARY, INPUT = 64.0, 255.0
 
@@ -107,6 +106,9 @@ class _Analysis:
                 self.found.wide[name] = reason
             elif self._magnitude(var) > LARGEST_HALF and not self._is_share(var):
                 self.found.risky[name] = self._why(value)
+                # What is computed from it is not at fault.
+                low, high = self.ranges[var]
+                self.ranges[var] = (max(low, -LARGEST_HALF), min(high, LARGEST_HALF))
         return self.found
 
     # -- ranges ---------------------------------------------------------------------------
@@ -156,9 +158,9 @@ class _Analysis:
     def _is_maximum_of(self, maximum: relax.Expr, x: relax.Expr) -> bool:
         """True if a tensor has the maxima of another one's rows, in whatever view."""
         value = self.values.get(maximum)
-        while op_name(value) in _VIEWS:
+        while value is not None and op_name(value) in _VIEWS:
             value = self.values.get(value.args[0])
-        return op_name(value) == "relax.max" and value.args[0].same_as(x)
+        return value is not None and op_name(value) == "relax.max" and value.args[0].same_as(x)
 
     # -- what stays in 32 bits --------------------------------------------------------------
 
@@ -286,31 +288,31 @@ def _cumsum(_: _Analysis, call: relax.Call, sides: Sequence[Interval]) -> Interv
 
 
 def _clip(_: _Analysis, call: relax.Call, sides: Sequence[Interval]) -> Interval:
-    (low, high), *_ = sides
+    low, high = sides[0]
     least, most = (float(a.value) for a in call.args[1:3])
     return max(low, least), min(high, most)
 
 
 _RULES: dict[str, Rule] = {
-    "relax.add": lambda _a, _c, s: (s[0][0] + s[1][0], s[0][1] + s[1][1]),
+    "relax.add": lambda _, __, s: (s[0][0] + s[1][0], s[0][1] + s[1][1]),
     "relax.subtract": _subtract,
     **dict.fromkeys(("relax.multiply", "relax.tvmflow.product"), _multiply),
     **dict.fromkeys(("relax.divide", "relax.tvmflow.quotient"), _divide),
     "relax.power": _power,
-    "relax.maximum": lambda _a, _c, s: (max(s[0][0], s[1][0]), max(s[0][1], s[1][1])),
-    "relax.minimum": lambda _a, _c, s: (min(s[0][0], s[1][0]), min(s[0][1], s[1][1])),
-    "relax.where": lambda _a, _c, s: _union(s[1:]),
+    "relax.maximum": lambda _, __, s: (max(s[0][0], s[1][0]), max(s[0][1], s[1][1])),
+    "relax.minimum": lambda _, __, s: (min(s[0][0], s[1][0]), min(s[0][1], s[1][1])),
+    "relax.where": lambda _, __, s: _union(s[1:]),
     "relax.clip": _clip,
     "relax.sum": _sum,
     "relax.cumsum": _cumsum,
-    "relax.exp": lambda _a, _c, s: (float(np.exp(s[0][0])), float(np.exp(s[0][1]))),
-    "relax.log": lambda _a, _c, s: (-ORDINARY, float(np.log(max(s[0][1], 1.0)))),
-    "relax.sqrt": lambda _a, _c, s: (0.0, float(np.sqrt(max(s[0][1], 0.0)))),
-    "relax.rsqrt": lambda _a, _c, _s: (0.0, ORDINARY),
-    "relax.negative": lambda _a, _c, s: (-s[0][1], -s[0][0]),
-    "relax.abs": lambda _a, _c, s: (0.0, max(map(abs, s[0]))),
-    "relax.nn.relu": lambda _a, _c, s: (max(s[0][0], 0.0), max(s[0][1], 0.0)),
-    "relax.nn.relu6": lambda _a, _c, _s: (0.0, 6.0),
+    "relax.exp": lambda _, __, s: (float(np.exp(s[0][0])), float(np.exp(s[0][1]))),
+    "relax.log": lambda _, __, s: (-ORDINARY, float(np.log(max(s[0][1], 1.0)))),
+    "relax.sqrt": lambda _, __, s: (0.0, float(np.sqrt(max(s[0][1], 0.0)))),
+    "relax.rsqrt": lambda *_: (0.0, ORDINARY),
+    "relax.negative": lambda _, __, s: (-s[0][1], -s[0][0]),
+    "relax.abs": lambda _, __, s: (0.0, max(map(abs, s[0]))),
+    "relax.nn.relu": lambda _, __, s: (max(s[0][0], 0.0), max(s[0][1], 0.0)),
+    "relax.nn.relu6": lambda *_: (0.0, 6.0),
 }
 
 

@@ -15,6 +15,8 @@ from .units import bytes_text
 
 #: Kernels count a tensor's elements in 32 bits, as OpenCL counts work-items along an axis.
 MOST_ELEMENTS = 2**31 - 1
+#: The largest number of 16 bits.
+LARGEST_HALF = 65504.0
 #: Weights of at least this size stay outside the IR, as memory-mapped arrays: they are read as they
 #: came in, and of 8 bits they are no products of bytes.
 LARGE_WEIGHT_BYTES = 128 << 20

@@ -51,9 +51,9 @@ def found_in(names: Mapping[str, T], tensor: str, model_names: Collection[str]) 
     but not in ``model_names``, the identifiers of the model's own tensors.
     """
     name = tensor.removesuffix("_blocked").removesuffix("_plain")
-    if name in names or name in model_names:
-        return names.get(name)
-    return names.get(name.rstrip("0123456789"))
+    while name not in names and name not in model_names and name[-1:].isdigit():
+        name = name[:-1]
+    return names.get(name)
 
 
 #: Drivers call files after kernels, and a file's name has 255 bytes on most systems.

@@ -164,6 +164,7 @@ STANDALONE = record(
     {
         "code_digest": text,
         "half_sums": list_of(whole()),
+        "halves": list_of(text),
         "logical_shapes": named(SHAPE),
         "open_dims": named(SHAPE),
         "storage_counts": named(whole()),

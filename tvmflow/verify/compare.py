@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Beyond this number a tensor that is stored in 16 bits is infinite.
-_LARGEST_HALF = float(np.finfo(np.float16).max)
 #: Networks with numbers one unit in the last place away that are run for this.
 _NEIGHBOURS = 3
 #: Most by which results of a network without quantization may differ, of the output's magnitude:
@@ -72,6 +70,8 @@ class Report:
     #: Outputs beyond their tolerance of which the reference's own results differ as much when all
     #: numbers move by a unit in their last place: with these inputs it does not tell what is right.
     undecided: tuple[str, ...] = ()
+    #: A sentence on the first tensor that storage in 16 bits makes infinite, or that loses digits.
+    lost: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -90,12 +90,14 @@ class Report:
         failed = [output for output in self.outputs if not output.passed]
         if failed:
             worst = max(failed, key=lambda output: output.used)
-            notes = (*self.not_finite, *map(_undecided_note, self.undecided))
+            notes = (*self.not_finite, *self.lost, *map(_undecided_note, self.undecided))
             raise VerificationError(
                 f"{len(failed)} of {len(self.outputs)} outputs differ from {self.reference} by "
                 f"more than the tolerance, most of all {worst.name!r}, whose relative error is "
                 + " ".join((f"{worst.max_rel_error:.3g}.", *notes)),
-                remedy="Compile with `dump_ir` and compare the stages, or report the model.",
+                remedy="Compile with `calibrate`, or with `dtype=fp32`."
+                if self.lost
+                else "Compile with `dump_ir` and compare the stages, or report the model.",
             )
 
 
@@ -150,9 +152,18 @@ def verify(
         if not output.passed and output.max_abs_error <= 2 * differs.get(output.name, 0.0)
     )
     found = [disagreement(key, result, reference[key]) for key, result in results.items()]
-    if any(found):
-        found.append(origin(model, logical, half=half, options=wanted))
-    return Report(outputs, name, tuple(filter(None, found)), undecided)
+    loss = None
+    if half and not all(output.passed for output in outputs):
+        from .halves import first_loss
+
+        loss = first_loss(Path(model), logical, module.metadata, wanted)
+    lost: tuple[str, ...] = ()
+    if loss is not None and not loss.is_choice:
+        # The results are wrong: they do not depend on an order of nearly equal numbers.
+        undecided, lost = (), (str(loss),)
+    elif any(found):
+        found.append(origin(model, logical, wanted))
+    return Report(outputs, name, tuple(filter(None, found)), undecided, lost)
 
 
 def _undecided_note(output: str) -> str:
@@ -177,13 +188,16 @@ def _opened(model: Path | onnx.ModelProto, options: JsonMapping) -> Source:
     return changed_model(open_model(model), options)
 
 
-def _read(path: Path, options: JsonMapping, *, external: bool = False) -> onnx.ModelProto:
+def read_model(
+    model: Path | onnx.ModelProto, options: JsonMapping, *, external: bool = False
+) -> onnx.ModelProto:
     """Read such a model with its large weights, and those in files of their own if asked for."""
     import onnx
 
     # Those in files are rounded, too.
     external = external or bool(options.get("weights"))
-    return _opened(onnx.load(path, load_external_data=external), options).model
+    loaded = onnx.load(model, load_external_data=external) if isinstance(model, Path) else model
+    return _opened(loaded, options).model
 
 
 def run_reference(
@@ -217,11 +231,11 @@ def run_reference(
         name = f"ONNX {onnx.__version__}'s reference evaluator"
         session = _attempt(
             f"Loading {path} in {name}",
-            lambda: _evaluator(inline_local_functions(_read(path, options, external=True))),
+            lambda: _evaluator(inline_local_functions(read_model(path, options, external=True))),
         )
         known: Sequence[list[str]] = session.input_names, session.output_names
     else:
-        session = _open_session(path, _read(path, options) if is_changed else None)
+        session = _open_session(path, read_model(path, options) if is_changed else None)
         import onnxruntime
 
         name = f"ONNX Runtime {onnxruntime.__version__}"
@@ -356,62 +370,60 @@ def disagreement(name: str, got: np.ndarray, reference: np.ndarray) -> str | Non
 
 
 def origin(
-    model: str | os.PathLike[str],
-    inputs: Arrays,
-    *,
-    half: bool,
-    options: JsonMapping | None = None,
+    model: str | os.PathLike[str], inputs: Arrays, options: JsonMapping | None = None
 ) -> str | None:
     """Say which node of an ONNX file yields NaN or an infinity first, in the reference.
 
-    With `half` the module stores tensors in 16 bits: the first number that is infinite there
-    counts, too.  Returns a sentence; ``None`` if the reference does not tell what is inside.
+    Returns a sentence; ``None`` if the reference does not tell what is inside.
     """
     for name, array in inputs.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             return f"Input {name!r} has NaN or infinity."
     try:
-        found = _every_result(Path(model), inputs, options or {})
+        loaded = read_model(Path(model), options or {})
+        found = all_results(Path(model), loaded, inputs)
     except Exception:  # noqa: BLE001 (another comparison stands already; this only explains it)
         return None
-    for node, name, array in found:
-        where = f"the result {name!r} of the node {node.name or name!r} ({node.op_type})"
+    nodes = {name: node for node in loaded.graph.node for name in node.output}
+    for name, array in found.items():
+        if array.dtype.kind != "f":
+            continue
+        where = f"the result {name!r} of the node {nodes[name].name or name!r}"
+        where += f" ({nodes[name].op_type})"
         if not np.isfinite(array).all():
             kind = "NaN" if np.isnan(array).any() else "infinity"
             return f"In the reference {kind} is first seen in {where}."
-        largest = float(np.abs(array).max(initial=0))
-        if half and largest > _LARGEST_HALF:
-            return (
-                f"The first numbers that are infinite in 16 bits, up to {largest:.3g}, are in "
-                f"{where}; compile with `dtype=fp32`."
-            )
     return "No tensor in the reference has NaN or infinity."
 
 
-def _every_result(
-    path: Path, inputs: Arrays, options: JsonMapping
-) -> list[tuple[onnx.NodeProto, str, np.ndarray]]:
-    """Run a model with the reference; return all nodes' floats in the order of the nodes."""
+def all_results(path: Path, model: onnx.ModelProto, inputs: Arrays) -> dict[str, np.ndarray]:
+    """Run a model with the reference; return all nodes' arrays in the order of the nodes.
+
+    `path` is the model's file, next to which its external data is.
+    """
     import onnx
 
-    loaded = _read(path, options)
-    if has_custom_operators(loaded):
-        evaluator = _evaluator(_read(path, options, external=True))
+    names = [name for node in model.graph.node for name in node.output if name]
+    if has_custom_operators(model):
+        # It loads what lies in files of their own when it is made.
+        whole = onnx.ModelProto()
+        whole.CopyFrom(model)
+        onnx.load_external_data_for_model(whole, str(path.parent))
         with np.errstate(all="ignore"):
-            arrays = evaluator.run(None, dict(inputs), intermediate=True)
+            arrays = _evaluator(whole).run(None, dict(inputs), intermediate=True)
     else:
-        known = {output.name for output in loaded.graph.output}
-        names = [name for node in loaded.graph.node for name in node.output if name]
-        loaded.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in known)
+        extended = onnx.ModelProto()
+        extended.CopyFrom(model)
+        known = {output.name for output in model.graph.output}
+        extended.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in known)
         # Optimised, nodes that were made one would not be told apart.
-        session = _open_session(path, loaded, optimised=False)
-        arrays = dict(zip(names, session.run(names, dict(inputs)), strict=True))
-    return [
-        (node, name, arrays[name])
-        for node in loaded.graph.node
-        for name in node.output
-        if isinstance(arrays.get(name), np.ndarray) and arrays[name].dtype.kind == "f"
-    ]
+        session = _open_session(path, extended, optimised=False)
+        with np.errstate(all="ignore"):
+            arrays = _attempt(
+                f"Running {path} in ONNX Runtime",
+                lambda: dict(zip(names, session.run(names, dict(inputs)), strict=True)),
+            )
+    return {name: arrays[name] for name in names if isinstance(arrays.get(name), np.ndarray)}
 
 
 def _with_noise(
@@ -481,9 +493,9 @@ def _noise(
     from ..frontend.nested import all_nodes
 
     rng = np.random.default_rng(0)
-    model = _read(path, options)
+    model = read_model(path, options)
     shaping = (n for n in all_nodes(model.graph.node) if n.op_type in _SHAPING)
-    fixed = {name for node in shaping for name in node.input} | _of_integers(model)
+    fixed = {name for node in shaping for name in node.input} | integers_of(model)
     moving = [
         (tensor, to_array(tensor))
         for tensor in model.graph.initializer
@@ -501,7 +513,8 @@ def _noise(
     runs = [run(model, inputs, optimised) for optimised in (True, False)]
     runs.append(run(model, inputs, optimised=True, int8=True))
     if half:
-        runs.append(run(_stored_in_half(model, fixed), inputs, optimised=False))
+        rounded = stored_in_half(model, lambda name: name not in fixed)
+        runs.append(run(rounded, inputs, optimised=False))
     for _ in range(_NEIGHBOURS):
         feeds = {name: _neighbour(array, rng, half) for name, array in inputs.items()}
         for tensor, array in moving:
@@ -511,7 +524,7 @@ def _noise(
     return {name: max(_distance(run[name], first[name]) for run in runs) for name in outputs}
 
 
-def _of_integers(model: onnx.ModelProto) -> set[str]:
+def integers_of(model: onnx.ModelProto) -> set[str]:
     """Return the tensors made of integers, booleans and single numbers, and those numbers.
 
     They are exact: exporters divide places as floats and round them down.
@@ -537,8 +550,8 @@ def _of_integers(model: onnx.ModelProto) -> set[str]:
     return found
 
 
-def _stored_in_half(model: onnx.ModelProto, fixed: Container[str]) -> onnx.ModelProto:
-    """Return a copy in which what nodes compute in 32 bits is rounded to 16, except `fixed`."""
+def stored_in_half(model: onnx.ModelProto, is_stored: Callable[[str], bool]) -> onnx.ModelProto:
+    """Return a copy in which what nodes compute in 32 bits is rounded to 16, if it is stored so."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -550,7 +563,7 @@ def _stored_in_half(model: onnx.ModelProto, fixed: Container[str]) -> onnx.Model
     for node in nodes:
         casts = []
         for index, name in enumerate(node.output):
-            if types.get(name) == TensorProto.FLOAT and name not in fixed:
+            if types.get(name) == TensorProto.FLOAT and is_stored(name):
                 wide, stored = f"{name}/32 bits", f"{name}/16 bits"
                 node.output[index] = wide
                 casts.append(helper.make_node("Cast", [wide], [stored], to=TensorProto.FLOAT16))

@@ -189,6 +189,8 @@ def _metadata(job: Compilation, plan: Plan) -> JsonObject:
             info.name: info.logical_shape for info in infos if info.logical_shape is not None
         },
         "open_dims": {info.name: info.open_dims for info in job.model.inputs if info.open_dims},
+        # They tell `verify` which tensors to round in the reference.
+        **({"halves": job.halves} if job.half else {}),
         "bounded_axes": {
             info.name: info.bounded_axis
             for info in job.model.outputs
