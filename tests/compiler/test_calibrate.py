@@ -12,7 +12,10 @@ from onnx import helper
 from operators import build, random
 
 import tvmflow
+from tvmflow.compiler.compilation import Compilation
 from tvmflow.compiler.options import CompileOptions
+from tvmflow.compiler.pipeline import run_stages
+from tvmflow.compiler.variants import expand_variants
 from tvmflow.errors import CompileError, TargetError
 from tvmflow.verify.compare import run_reference
 from tvmflow.verify.tolerance import STORED_AS_HALF, assert_close
@@ -104,3 +107,38 @@ def test_options_are_checked():
         CompileOptions(target="opencl", dtype="fp16", calibrate="inputs.npz").resolve()
     with pytest.raises(CompileError, match="is of type ndarray"):
         CompileOptions(dtype="fp16", calibrate=np.zeros(3))
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("in_file", [True, False])
+def test_of_what_options_make_of_a_model(tmp_path, in_file):
+    """Another output, a bound input, and names that exporters write."""
+    c = Chain(SHAPE, (1,))
+    c.nodes += [
+        helper.make_node("Mul", ["x", "factor"], ["/a/Mul"], "/a/Mul"),
+        helper.make_node("Conv", ["/a/Mul", c.constant(random((6, 6, 1, 1)) * 1e-5)], ["y"], "/b"),
+    ]
+    model = build(c.nodes, {"x": SHAPE, "factor": ()}, ["y"], c.constants)
+    if in_file:
+        (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
+        model = tmp_path / "net.onnx"
+    job = compiled_until(
+        "storage", model, **OPTIONS, inputs={"factor": 3e4}, results={"y": "softmax"},
+        calibrate={"x": X},
+    )  # fmt: skip
+    (place,) = (p for p in job.placements if p.tensor.startswith("_a_Mul"))
+    assert (place.stored_as, "measured: up to" in place.reason) == ("float32", True)
+
+
+@pytest.mark.onnxruntime
+def test_of_several_shapes(model):
+    value = model.graph.input[0].type.tensor_type.shape.dim[0]
+    value.Clear()
+    value.dim_param = "batch"
+    shapes = {"x": ("1..2", *SHAPE[1:])}
+    options = CompileOptions(**OPTIONS, shapes=shapes, calibrate={"x": X})
+    parts = expand_variants(Compilation(model, options))
+    for part in parts:
+        run_stages(part, until="storage")
+    kept = [p for part in parts for p in part.placements if p.tensor == "conv0"]
+    assert [(p.shape[0], p.stored_as) for p in kept] == [(1, "float32"), (2, "float32")]

@@ -51,9 +51,9 @@ def calibrate(job: Compilation, stored: Sequence[str]) -> Calibration:
         inputs = random_inputs(SimpleNamespace(inputs=job.model.inputs, metadata={}), seed=0)
     else:
         inputs = dict(given)
-    source = job.parsed or open_model(job.source)
-    wanted = {"results": job.options.results, "weights": job.options.weights}
-    halves = Halves(source.model if source.file is None else source.file, inputs, wanted)
+    assert job.source is not None
+    source = open_model(job.source)
+    halves = Halves(source.file or source.model, inputs, vars(job.options))
     kept = halves.keep(halves.named(stored))
     bindings = {name: identifier(binding) for name, binding in job.model.bindings.items()}
     wide = {bindings[name]: why for name, why in kept.tensors.items() if name in bindings}
