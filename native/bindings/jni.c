@@ -3,7 +3,8 @@
 // The virtual machine takes these functions from the first library that it loads, and every
 // library has them: they use the library that they are given, never their own model.  Texts are
 // arrays of UTF-8, because JNI's own strings have another encoding, and failures are codes whose
-// message Java fetches: nothing here needs a class, a string or an exception of the machine.
+// message Java fetches: nothing here needs a string or an exception of the machine.  Lines of the
+// log go to a stream, as a shrinker renames methods of the application, and none of the platform.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -15,6 +16,13 @@ typedef void (*tf_jni_entry)(void);
 typedef const tf_jni_entry* const* tf_jni;  // JNIEnv*
 typedef void* tf_object;
 enum {
+  TF_FIND_CLASS = 6,
+  TF_EXCEPTION_CLEAR = 17,
+  TF_NEW_GLOBAL_REF = 21,
+  TF_DELETE_GLOBAL_REF = 22,
+  TF_DELETE_LOCAL_REF = 23,
+  TF_GET_METHOD_ID = 33,
+  TF_CALL_VOID_METHOD_A = 63,
   TF_GET_ARRAY_LENGTH = 171,
   TF_NEW_BYTE_ARRAY = 176,
   TF_GET_BYTE_ARRAY_REGION = 200,
@@ -22,9 +30,12 @@ enum {
   TF_SET_BYTE_ARRAY_REGION = 208,
   TF_SET_LONG_ARRAY_REGION = 212,
   TF_SET_DOUBLE_ARRAY_REGION = 214,
+  TF_GET_JAVA_VM = 219,
   TF_GET_DIRECT_BUFFER_ADDRESS = 230,
   TF_GET_DIRECT_BUFFER_CAPACITY = 231,
 };
+// Of the table of a JavaVM, and the version of JNI.
+enum { TF_GET_ENV = 6, TF_JNI_VERSION = 0x00010006 };
 
 typedef int32_t (*tf_get_array_length)(tf_jni, tf_object);
 typedef tf_object (*tf_new_byte_array)(tf_jni, int32_t);
@@ -33,6 +44,14 @@ typedef void (*tf_get_long_region)(tf_jni, tf_object, int32_t, int32_t, int64_t*
 typedef void (*tf_set_byte_region)(tf_jni, tf_object, int32_t, int32_t, const signed char*);
 typedef void (*tf_set_long_region)(tf_jni, tf_object, int32_t, int32_t, const int64_t*);
 typedef void (*tf_set_double_region)(tf_jni, tf_object, int32_t, int32_t, const double*);
+typedef tf_object (*tf_find_class)(tf_jni, const char*);
+typedef void (*tf_exception_clear)(tf_jni);
+typedef tf_object (*tf_of_reference)(tf_jni, tf_object);
+typedef void (*tf_delete_reference)(tf_jni, tf_object);
+typedef void* (*tf_get_method)(tf_jni, tf_object, const char*, const char*);
+typedef void (*tf_call_void)(tf_jni, tf_object, void*, const int64_t*);
+typedef int32_t (*tf_get_vm)(tf_jni, tf_jni*);
+typedef int32_t (*tf_get_env)(tf_jni, void**, int32_t);
 typedef void* (*tf_get_address)(tf_jni, tf_object);
 typedef int64_t (*tf_get_capacity)(tf_jni, tf_object);
 
@@ -46,6 +65,9 @@ typedef struct tf_opened {
   tvmflow_status status;  // of the last call
   const char* reason;     // why the library was not opened; NULL: ask the model
   char text[512];         // behind `reason`
+  tf_jni machine;         // a JavaVM*
+  tf_object log;          // a java.io.OutputStream, or NULL
+  void* write;            // its method
 } tf_opened;
 
 static tf_opened* tf_from_handle(int64_t handle) { return (tf_opened*)(intptr_t)handle; }
@@ -72,6 +94,44 @@ static tf_object tf_new_bytes(tf_jni env, const char* bytes, size_t count) {
   return array;
 }
 
+// A line of the log, in whichever thread is in a call: its level and its text.
+static void tf_write_log(void* user, tvmflow_log_level level, const char* text) {
+  const tf_opened* const opened = user;
+  void* found = NULL;
+  if (TF_CALL(opened->machine, tf_get_env, TF_GET_ENV)(opened->machine, &found, TF_JNI_VERSION))
+    return;
+  tf_jni const env = found;
+  const size_t bytes = strlen(text);
+  char* const line = malloc(bytes + 1);
+  if (line == NULL) return;
+  line[0] = (char)level;
+  memcpy(line + 1, text, bytes);
+  tf_object const array = tf_new_bytes(env, line, bytes + 1);
+  free(line);
+  if (array != NULL) {
+    // A `jvalue` has 64 bits.
+    const int64_t argument = (int64_t)(intptr_t)array;
+    TF_CALL(env, tf_call_void, TF_CALL_VOID_METHOD_A)(env, opened->log, opened->write, &argument);
+  }
+  // What the receiver throws is not the library's.
+  TF_CALL(env, tf_exception_clear, TF_EXCEPTION_CLEAR)(env);
+  if (array != NULL) TF_CALL(env, tf_delete_reference, TF_DELETE_LOCAL_REF)(env, array);
+}
+
+static void tf_set_log(tf_jni env, tf_opened* opened, tf_object log, tvmflow_options* options) {
+  tf_object const stream = TF_CALL(env, tf_find_class, TF_FIND_CLASS)(env, "java/io/OutputStream");
+  if (stream != NULL)
+    opened->write = TF_CALL(env, tf_get_method, TF_GET_METHOD_ID)(env, stream, "write", "([B)V");
+  if (opened->write != NULL && TF_CALL(env, tf_get_vm, TF_GET_JAVA_VM)(env, &opened->machine) == 0)
+    opened->log = TF_CALL(env, tf_of_reference, TF_NEW_GLOBAL_REF)(env, log);
+  // Without memory there is no log.
+  TF_CALL(env, tf_exception_clear, TF_EXCEPTION_CLEAR)(env);
+  if (stream != NULL) TF_CALL(env, tf_delete_reference, TF_DELETE_LOCAL_REF)(env, stream);
+  if (opened->log == NULL) return;
+  options->log = tf_write_log;
+  options->log_user = opened;
+}
+
 static void tf_fail_to_open(tf_opened* opened, const char* path, const char* reason) {
   snprintf(opened->text, sizeof(opened->text), "Opening the library %s failed: %s",
            path ? path : "(null)", reason);
@@ -94,12 +154,14 @@ static void tf_open(tf_opened* opened, const char* path, const tvmflow_options* 
 }
 
 // 0 without memory; else a handle that must be closed, also when opening failed.
-static int64_t tf_new_opened(tf_jni env, const tf_object texts[4], tvmflow_options* options) {
+static int64_t tf_new_opened(tf_jni env, const tf_object texts[4], tf_object log,
+                             tvmflow_options* options) {
   tf_opened* opened = calloc(1, sizeof(*opened));
   if (opened == NULL) return 0;
   char* copies[4];
   for (int i = 0; i < 4; ++i) copies[i] = tf_copy_text(env, texts[i]);
   options->struct_size = sizeof(*options);
+  if (log != NULL) tf_set_log(env, opened, log, options);
   options->cache_folder = copies[1];
   options->weights_path = copies[2];
   options->opencl_library = copies[3];
@@ -109,9 +171,9 @@ static int64_t tf_new_opened(tf_jni env, const tf_object texts[4], tvmflow_optio
 }
 
 // `numbers`: device, flags, backend, threads, priority, of which an older class has fewer.
-TF_NATIVE(int64_t, openWith)
+TF_NATIVE(int64_t, openLogged)
 (tf_jni env, tf_object class, tf_object library, tf_object cache_folder, tf_object weights,
- tf_object opencl, tf_object numbers) {
+ tf_object opencl, tf_object numbers, tf_object log) {
   (void)class;
   int64_t n[5] = {0};
   int32_t count =
@@ -123,10 +185,18 @@ TF_NATIVE(int64_t, openWith)
                              .backend = (uint32_t)n[2],
                              .cpu_threads = (uint32_t)n[3],
                              .priority = (uint32_t)n[4]};
-  return tf_new_opened(env, (const tf_object[]){library, cache_folder, weights, opencl}, &options);
+  return tf_new_opened(env, (const tf_object[]){library, cache_folder, weights, opencl}, log,
+                       &options);
 }
 
-// For classes that are older than `openWith`, and than backends.
+// For classes that are older than `openLogged`, than `openWith`, and than backends.
+TF_NATIVE(int64_t, openWith)
+(tf_jni env, tf_object class, tf_object library, tf_object cache_folder, tf_object weights,
+ tf_object opencl, tf_object numbers) {
+  return Java_ai_tvmflow_Native_openLogged(env, class, library, cache_folder, weights, opencl,
+                                           numbers, NULL);
+}
+
 TF_NATIVE(int64_t, openOn)
 (tf_jni env, tf_object class, tf_object library, tf_object cache_folder, tf_object weights,
  tf_object opencl, int32_t device, int32_t flags, int32_t backend, int32_t cpu_threads) {
@@ -135,7 +205,8 @@ TF_NATIVE(int64_t, openOn)
                              .flags = (uint32_t)flags,
                              .backend = (uint32_t)backend,
                              .cpu_threads = (uint32_t)cpu_threads};
-  return tf_new_opened(env, (const tf_object[]){library, cache_folder, weights, opencl}, &options);
+  return tf_new_opened(env, (const tf_object[]){library, cache_folder, weights, opencl}, NULL,
+                       &options);
 }
 
 TF_NATIVE(int64_t, open)
@@ -146,11 +217,13 @@ TF_NATIVE(int64_t, open)
 }
 
 TF_NATIVE(void, close)(tf_jni env, tf_object class, int64_t handle) {
-  (void)env, (void)class;
+  (void)class;
   tf_opened* opened = tf_from_handle(handle);
   if (opened == NULL) return;
   if (opened->model != NULL) opened->library.destroy(opened->model);
   tvmflow_library_close(&opened->library);
+  if (opened->log != NULL)
+    TF_CALL(env, tf_delete_reference, TF_DELETE_GLOBAL_REF)(env, opened->log);
   free(opened);
 }
 

@@ -8,11 +8,14 @@ import ai.tvmflow.ModelOptions;
 import ai.tvmflow.SelfTest;
 import ai.tvmflow.Tensor;
 import java.io.File;
+import java.io.OutputStream;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.FloatBuffer;
+import java.nio.file.Files;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
@@ -32,6 +35,8 @@ public final class ModelTest {
         describesItself(path);
         takesPictures(path);
         tellsAndCancels(path);
+        logs(path);
+        namesWhatJavaHas(arguments[4]);
         runsOnArraysAndBuffers(path);
         givesIntegers(path);
         startsAndWaits(path);
@@ -45,6 +50,38 @@ public final class ModelTest {
         measuresAndTests(path);
         runsInManyThreads(path, tenfold);
         System.out.println("passed");
+    }
+
+    private static void logs(String path) {
+        List<String> lines = new ArrayList<>();
+        ModelOptions options = new ModelOptions().log((level, text) -> lines.add(level + " " + text));
+        Model.open(path, options).close();
+        check(lines.toString().equals("[WARNING Grüße 𝄞: see Model.setInput.]"), lines.toString());
+        // Failures have lines, too, and what a receiver throws harms nobody.
+        ModelOptions failing = options.openclLibrary("fail create 2");
+        expect(ModelException.class, "Creating the model failed", () -> Model.open(path, failing));
+        check(lines.size() == 2, lines.toString());
+        ModelOptions throwing =
+                new ModelOptions()
+                        .log(
+                                (level, text) -> {
+                                    throw new IllegalStateException(text);
+                                });
+        try (Model model = Model.open(path, throwing)) {
+            check(model.outputs().size() == 1, "opened");
+        }
+    }
+
+    /** Prints messages as Java has them. */
+    private static void namesWhatJavaHas(String messages) throws Exception {
+        Class<?> words = Class.forName("ai.tvmflow.Words");
+        Method inJava = words.getDeclaredMethod("inJava", String.class);
+        inJava.setAccessible(true);
+        String plain = "tvmflow_inputs and tvmflow: my options";
+        check(inJava.invoke(null, plain).equals("Model.inputs and tvmflow: my options"), plain);
+        for (String line : Files.readAllLines(new File(messages).toPath())) {
+            System.out.println(inJava.invoke(null, line));
+        }
     }
 
     private static void tellsAndCancels(String path) {
@@ -356,15 +393,17 @@ public final class ModelTest {
         check(call("Shape", new Class<?>[] {long.class}, 0L).equals(0), "shape");
         check(((byte[]) call("Message", new Class<?>[] {long.class}, 0L)).length == 0, "message");
         check(((byte[]) call("Describe", new Class<?>[] {long.class}, 0L)).length == 0, "text");
-        Class<?>[] open = {byte[].class, byte[].class, byte[].class, byte[].class, long[].class};
-        long failed = (Long) call("OpenWith", open, null, null, null, null, null);
+        Class<?>[] open = {
+            byte[].class, byte[].class, byte[].class, byte[].class, long[].class, OutputStream.class
+        };
+        long failed = (Long) call("OpenLogged", open, null, null, null, null, null, null);
         check(failed != 0, "a handle of what failed");
         check(call("Status", new Class<?>[] {long.class}, failed).equals(6), "its status");
         check(call("Run", new Class<?>[] {long.class}, failed).equals(1), "running it");
         call("Close", new Class<?>[] {long.class}, failed);
 
         byte[] name = (System.mapLibraryName("mock") + "").getBytes();
-        long handle = (Long) call("OpenWith", open, name, null, null, null, new long[2]);
+        long handle = (Long) call("OpenLogged", open, name, null, null, null, new long[2], null);
         check(call("Status", new Class<?>[] {long.class}, handle).equals(0), "opened");
         Class<?>[] copy = {
             long.class, int.class, int.class, ByteBuffer.class, int.class, int.class

@@ -62,6 +62,8 @@ tvmflow_status tvmflow_create(const tvmflow_options* options, tvmflow_model** mo
            "\"cache\": \"%s\", \"plan\": %d}",
            SCALE, options ? options->device_index : 0, options ? options->backend : 0,
            options ? options->cpu_threads : 0, options ? options->flags : 0, cache, plan[0]);
+  if (options && options->log)
+    options->log(options->log_user, TVMFLOW_LOG_WARNING, "Grüße 𝄞: see tvmflow_set_input.");
   if (library && sscanf(library, "fail create %d", &status) == 1)
     return fail(made, status, "Creating the model");
   made->integers = library && !strcmp(library, "integers");

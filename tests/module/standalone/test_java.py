@@ -28,11 +28,13 @@ def test_every_use_of_a_model_right_and_wrong(classes, mock, mock_tenfold, tvm_m
     (tmp_path / "foreign.c").write_text("int unrelated(void) { return 1; }")
     command = [*C_COMPILER, "-shared", "-fPIC", str(tmp_path / "foreign.c"), "-o", str(foreign)]
     subprocess.run(command, check=True)
+    messages = tmp_path / "messages"
+    messages.write_text("\n".join(messages_of_the_runtime()), encoding="utf-8")
     process = subprocess.run(
         [
             *("java", "-Xcheck:jni", "-Xmx128m", f"-Djava.library.path={mock.parent}"),
             *("-cp", str(classes), "ModelTest"),
-            *map(str, (mock, mock_tenfold, foreign, tvm_module)),
+            *map(str, (mock, mock_tenfold, foreign, tvm_module, messages)),
         ],
         env={**os.environ, "LC_ALL": "C.UTF-8"},
         capture_output=True,
@@ -42,8 +44,36 @@ def test_every_use_of_a_model_right_and_wrong(classes, mock, mock_tenfold, tvm_m
     )
     assert process.returncode == 0, process.stdout + process.stderr
     # The machine's own checks of JNI only print.
-    assert process.stdout.split() == ["passed"], process.stdout
+    *translated, last = process.stdout.splitlines()
+    assert last == "passed", process.stdout
+    assert "JNI" not in process.stdout
+    methods = {
+        f"{name}.{method}"
+        for name in ("Model", "ModelOptions")
+        for method in re.findall(r"public .*?(\w+)\(", _read(JAVA / f"ai/tvmflow/{name}.java"))
+    }
+    assert len(translated) > 10
+    for line in translated:
+        assert not re.search(r"tvmflow_|TVMFLOW_(?!OPENCL_)|options'", line), line
+        assert {*re.findall(r"\bModel(?:Options)?\.\w+", line)} <= methods, line
     assert "in native method" not in process.stdout + process.stderr
+
+
+def messages_of_the_runtime() -> list[str]:
+    """Texts that name something of C, but for what cannot be done from Java."""
+    c_only = (
+        r"sizeof|struct_size|cl_context|cl_device|cl_event|cl_memory of|flags 0x|one of tvmflow_|"
+        r"tvmflow_start\b"
+    )
+    found = []
+    for path in sorted((BINDINGS.parent / "standalone").glob("*.c")):
+        for call in re.findall(r"(?:tf_fail\w*|tf_append|tf_log)\([^;]*;", _read(path)):
+            text = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', call)).replace("\\n", " ")
+            if re.search(r"tvmflow_|TVMFLOW_|options", text) and not re.search(c_only, text):
+                # The only place where a name is put into a message.
+                found += [text.replace("tvmflow_%s", f"tvmflow_{side}") for side in
+                          (("input", "output") if "tvmflow_%s" in text else ("",))]  # fmt: skip
+    return found
 
 
 def test_methods_of_buffers_are_those_that_old_androids_have(tmp_path):
@@ -64,7 +94,7 @@ def test_the_natives_of_the_class_are_those_of_the_library(mock):
     exported = subprocess.run(["nm", "-D", mock], check=True, capture_output=True, text=True).stdout
     found = re.findall(r" T Java_ai_tvmflow_Native_(\w+)", exported)
     # Older classes have others.
-    assert sorted([*declared, "open", "openOn", "setImage"]) == sorted(found)
+    assert sorted([*declared, "open", "openOn", "openWith", "setImage"]) == sorted(found)
     assert len(found) > 10
 
 
@@ -73,12 +103,15 @@ def test_the_entries_of_jni_have_the_numbers_that_a_jdk_gives_them(tmp_path):
     if header is None:
         pytest.skip("this JDK has no jni.h")
     numbers = re.findall(r"^  TF_(\w+) = (\d+),$", _read(BINDINGS / "jni.c"), re.MULTILINE)
-    assert len(numbers) == 9
+    assert len(numbers) == 17
     checks = [
         f"_Static_assert(offsetof(struct JNINativeInterface_, {_camel(name)}) == {number} * "
         f'sizeof(void*), "{name}");'
         for name, number in numbers
     ]
+    entry = "offsetof(struct JNIInvokeInterface_, GetEnv) == 6 * sizeof(void*)"
+    checks.append(f'_Static_assert({entry} && JNI_VERSION_1_6 == 0x00010006, "GET_ENV");')
+    assert "TF_GET_ENV = 6, TF_JNI_VERSION = 0x00010006" in _read(BINDINGS / "jni.c")
     source = tmp_path / "numbers.c"
     source.write_text("#include <stddef.h>\n#include <jni.h>\n" + "\n".join(checks) + "\n")
     folders = [f"-I{header.parent}", f"-I{header.parent / 'linux'}"]
@@ -106,7 +139,7 @@ def test_dtypes_and_statuses_are_those_of_the_c_interface():
 
 
 def _camel(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("_"))
+    return "".join(p if p in ("ID", "VM") else p.capitalize() for p in name.split("_"))
 
 
 def _read(path: Path) -> str:

@@ -69,12 +69,13 @@ public final class Model implements Closeable {
                 System.loadLibrary(library);
             }
             handle =
-                    Native.openWith(
+                    Native.openLogged(
                             Native.utf8(file),
                             Native.utf8(options.cacheFolder()),
                             Native.utf8(options.weights()),
                             Native.utf8(options.openclLibrary()),
-                            options.numbers());
+                            options.numbers(),
+                            options.logStream());
         } catch (UnsatisfiedLinkError error) {
             throw new ModelException(
                     ModelException.Status.DAMAGED,

@@ -1,6 +1,8 @@
 package ai.tvmflow;
 
 import java.io.File;
+import java.io.OutputStream;
+import java.nio.charset.StandardCharsets;
 
 /** How a model is opened; what is not set is left to the library. */
 public final class ModelOptions {
@@ -16,6 +18,20 @@ public final class ModelOptions {
         /** Frames that are drawn come first. */
         LOW,
         HIGH
+    }
+
+    /** Of a line of the log. */
+    public enum Level {
+        /** What was chosen, built, taken from the cache. */
+        INFO,
+        /** What could not be used, and what is used instead. */
+        WARNING
+    }
+
+    /** Gets the lines of the log. */
+    public interface Log {
+        /** A sentence, on the thread that is in a call of the model; it must not call the model. */
+        void line(Level level, String text);
     }
 
     /** What kernels run on, of those that the library has. */
@@ -34,6 +50,7 @@ public final class ModelOptions {
     private Backend backend = Backend.AUTO;
     private Priority priority = Priority.DEFAULT;
     private int cpuThreads;
+    private Log log;
 
     /**
      * Where built kernels are kept, so that the next start need not build them. On Android {@code
@@ -114,9 +131,33 @@ public final class ModelOptions {
         return this;
     }
 
+    /** Who gets the lines of the log, also while the model is opened; what it throws is ignored. */
+    public ModelOptions log(Log receiver) {
+        log = receiver;
+        return this;
+    }
+
     private ModelOptions flag(int flag, boolean set) {
         flags = set ? flags | flag : flags & ~flag;
         return this;
+    }
+
+    /** For the library: an array is a line, a byte of its level before it. */
+    OutputStream logStream() {
+        final Log receiver = log;
+        if (receiver == null) {
+            return null;
+        }
+        return new OutputStream() {
+            @Override
+            public void write(int ignored) {}
+
+            @Override
+            public void write(byte[] line) {
+                String text = new String(line, 1, line.length - 1, StandardCharsets.UTF_8);
+                receiver.line(Level.values()[line[0]], Words.inJava(text));
+            }
+        };
     }
 
     File cacheFolder() {
@@ -131,7 +172,7 @@ public final class ModelOptions {
         return openclLibrary;
     }
 
-    /** In the order of {@code Native.openWith}. */
+    /** In the order of {@code Native.openLogged}. */
     long[] numbers() {
         return new long[] {device, flags, backend.ordinal(), cpuThreads, priority.ordinal()};
     }

@@ -1,5 +1,6 @@
 package ai.tvmflow;
 
+import java.io.OutputStream;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 
@@ -18,7 +19,7 @@ final class Native {
 
     static ModelException failure(long handle) {
         return new ModelException(
-                ModelException.Status.of(status(handle)), text(message(handle)), null);
+                ModelException.Status.of(status(handle)), Words.inJava(text(message(handle))), null);
     }
 
     static byte[] utf8(Object text) {
@@ -29,8 +30,13 @@ final class Native {
         return new String(utf8, StandardCharsets.UTF_8);
     }
 
-    static native long openWith(
-            byte[] library, byte[] cacheFolder, byte[] weights, byte[] opencl, long[] numbers);
+    static native long openLogged(
+            byte[] library,
+            byte[] cacheFolder,
+            byte[] weights,
+            byte[] opencl,
+            long[] numbers,
+            OutputStream log);
 
     static native void close(long handle);
 
