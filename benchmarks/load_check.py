@@ -1,4 +1,4 @@
-"""What comparing weights and code with their checksums costs when a module is opened.
+"""Measure what comparing weights and code with their checksums adds to opening a module.
 
 *Checksums*: ways to look at the weights' bytes, in turn, in CPU time.
 

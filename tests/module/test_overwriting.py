@@ -76,13 +76,13 @@ def test_what_is_no_file_is_kept(module, kind, tmp_path):
 
 def test_weights_of_the_users_next_to_the_module_are_kept(with_sidecar, tmp_path):
     module, path = load(with_sidecar), tmp_path / "net.so"
-    beside = tmp_path / "net.so.weights"
-    beside.write_bytes(b"mine")
+    sidecar = tmp_path / "net.so.weights"
+    sidecar.write_bytes(b"mine")
     with pytest.raises(ArtifactError, match=r"net\.so\.weights failed: .* the weights of a module"):
         module.save(path)
     assert not path.exists()
     module.save(path, overwrite=True)
-    assert beside.read_bytes() == module.weights_path.read_bytes()
+    assert sidecar.read_bytes() == module.weights_path.read_bytes()
     module.save(path)
 
 

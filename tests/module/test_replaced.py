@@ -130,11 +130,12 @@ def test_a_module_that_is_open_can_be_saved_over_and_profiled(versions, tmp_path
         np.testing.assert_array_equal(again(X)[0], other)
 
 
-def test_a_module_that_was_replaced_before_it_was_opened_says_so(versions, tmp_path):
+@pytest.mark.parametrize("how", [replace, shutil.copyfile], ids=["renamed", "overwritten"])
+def test_a_module_that_was_replaced_before_it_was_opened_says_so(versions, how, tmp_path):
     path = tmp_path / "net.so"
     replace(versions[0][0], path)
     module = tvmflow.load(path)
-    replace(versions[1][0], path)
+    how(versions[1][0], path)
     for use in (module.open, lambda: module(X), lambda: module.save(tmp_path / "other.so")):
         with pytest.raises(ArtifactError, match="was replaced or changed after it was loaded") as e:
             use()

@@ -36,7 +36,7 @@ class FileIdentity(NamedTuple):
 class OpenLibrary:
     """A shared library that the system's loader has opened.
 
-    It is open until `close`, or until nobody has this object any more.
+    It stays open until `close`, or until this object is collected.
     """
 
     def __init__(self, path: str | os.PathLike[str]):

@@ -22,7 +22,7 @@ from tvmflow.module import elf
 from tvmflow.module.standalone import link
 from tvmflow.module.standalone.code_digest import check_code
 
-#: Of the ELF header, what it says of sections: nothing of it is loaded.
+#: Bytes of the ELF header about sections, of which nothing is loaded.
 OF_SECTIONS = {*range(40, 48), *range(58, 64)}
 DIGEST = {"code_digest": "xxh64"}
 PROGRAM = """
@@ -230,7 +230,7 @@ def test_c_compares_the_same(library, program, tmp_path, rng, mock):
 @pytest.mark.cross
 @pytest.mark.parametrize("host", ["linux-arm64", "android-arm64", "android-armv7"])
 def test_libraries_for_other_machines_have_one(host, tmp_path):
-    """Of 32 bits, too."""
+    """Check files of 32 and 64 bits that another compiler linked."""
     path = tmp_path / "libnet.so"
     weights = tmp_path / "weights"
     weights.write_bytes(bytes(range(256)))
