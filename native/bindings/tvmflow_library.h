@@ -159,8 +159,12 @@ static inline int tvmflow_library_needs_tvm(const char* message) {
 // this thread; nothing needs to be closed then.
 static inline const char* tvmflow_library_open(tvmflow_library* library, const char* path) {
   const char* missing = NULL;
+  struct stat kind;
   void* symbol;
   memset(library, 0, sizeof(*library));
+  // A FIFO would be waited for.
+  if (strchr(path, '/') != NULL && stat(path, &kind) == 0 && !S_ISREG(kind.st_mode))
+    return "it is no regular file";
   if (tvmflow_library_is_cut_short(path)) return "it was cut short: copy it again";
   library->handle = tvmflow_library_load(path);
   if (library->handle == NULL) {

@@ -6,8 +6,10 @@
 #define O_RDWR 2
 #define O_CREAT 0100
 #define O_EXCL 0200
+#define O_NOCTTY 0400
 #define O_TRUNC 01000
 #define O_APPEND 02000
+#define O_NONBLOCK 04000
 // Arm has numbers of its own for the next two.
 #if defined(__x86_64__)
 #define O_DIRECTORY 0200000

@@ -40,8 +40,16 @@ std::atomic<uint64_t> hits{0}, misses{0}, rebuilt{0}, stored{0};
 
 class File {
  public:
-  File(const std::string& path, int flags)
-      : descriptor_(open(path.c_str(), flags | O_CLOEXEC, 0600)) {}
+  // A new file, in the place of none: no link is followed.
+  static File New(const std::string& path) {
+    return File(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  }
+  // A regular file.  Opening a FIFO waits for who writes to it, and a device may do something.
+  static File Regular(const std::string& path) {
+    struct stat status{};
+    if (stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return File(-1);
+    return File(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  }
   ~File() { Close(); }
   File(const File&) = delete;
   bool IsOpen() const { return descriptor_ >= 0; }
@@ -73,6 +81,7 @@ class File {
   }
 
  private:
+  explicit File(int descriptor) : descriptor_(descriptor) {}
   int descriptor_;
 };
 
@@ -173,10 +182,11 @@ void CountCacheHit() { ++hits; }
 void CountCacheRefusal() { ++rebuilt; }
 
 std::optional<std::vector<unsigned char>> LoadBinary(const Digest& key) {
+  const Settings settings = CurrentSettings();
   const std::string folder = Folder();
   if (folder.empty()) return std::nullopt;
   const std::string path = folder + "/" + Hex(key) + kSuffix;
-  File file(path, O_RDONLY);
+  File file = File::Regular(path);
   if (!file.IsOpen()) {
     ++misses;
     return std::nullopt;
@@ -184,12 +194,12 @@ std::optional<std::vector<unsigned char>> LoadBinary(const Digest& key) {
   struct stat status{};
   Header header;
   std::vector<unsigned char> binary;
-  bool sound = fstat(file.descriptor(), &status) == 0 && IsTrusted(status) &&
-               static_cast<size_t>(status.st_size) > sizeof(header) &&
-               file.Read(&header, sizeof(header)) &&
-               std::memcmp(header.magic, kMagic, sizeof(kMagic)) == 0 && header.format == kFormat &&
-               header.reserved == 0 && header.key == key &&
-               header.bytes == static_cast<uint64_t>(status.st_size) - sizeof(header);
+  bool sound =
+      fstat(file.descriptor(), &status) == 0 && IsTrusted(status) &&
+      static_cast<size_t>(status.st_size) > sizeof(header) && file.Read(&header, sizeof(header)) &&
+      std::memcmp(header.magic, kMagic, sizeof(kMagic)) == 0 && header.format == kFormat &&
+      header.reserved == 0 && header.key == key && header.bytes <= settings.cache_limit_bytes &&
+      header.bytes == static_cast<uint64_t>(status.st_size) - sizeof(header);
   if (sound) {
     binary.resize(header.bytes);
     sound = file.Read(binary.data(), binary.size()) &&
@@ -220,7 +230,7 @@ void StoreBinary(const Digest& key, const std::vector<unsigned char>& binary) {
   header.bytes = binary.size();
   header.checksum = Sha256().Update(binary.data(), binary.size()).Finish();
   {
-    File file(temporary, O_WRONLY | O_CREAT | O_EXCL);
+    File file = File::New(temporary);
     if (!file.IsOpen()) return;
     const bool written = file.Write(&header, sizeof(header)) &&
                          file.Write(binary.data(), binary.size()) && file.Close();

@@ -92,11 +92,12 @@ static uint8_t* read_entry(const tf_cache* cache, int file, const uint8_t* key, 
   struct stat status;
   entry_header header;
   // It holds code that will run: nobody else may have been able to write it.
-  if (fstat(file, &status) || !S_ISREG(status.st_mode) || status.st_uid != geteuid() ||
-      status.st_mode & (S_IWGRP | S_IWOTH) || !read_all(file, &header, sizeof(header)) ||
-      memcmp(header.magic, magic, sizeof(magic)) || header.format != FORMAT ||
-      header.driver != cache->driver || memcmp(header.key, key, sizeof(header.key)) ||
-      header.bytes == 0 || header.bytes != (uint64_t)status.st_size - sizeof(header))
+  if (fstat(file, &status) || status.st_uid != geteuid() || status.st_mode & (S_IWGRP | S_IWOTH) ||
+      !read_all(file, &header, sizeof(header)) || memcmp(header.magic, magic, sizeof(magic)) ||
+      header.format != FORMAT || header.driver != cache->driver ||
+      memcmp(header.key, key, sizeof(header.key)) || header.bytes == 0 ||
+      header.bytes > TF_CACHE_LIMIT_BYTES ||
+      header.bytes != (uint64_t)status.st_size - sizeof(header))
     return NULL;
   uint8_t* const binary = malloc(header.bytes);
   uint8_t digest[DIGEST_BYTES];
@@ -116,8 +117,9 @@ static uint8_t* read_entry(const tf_cache* cache, int file, const uint8_t* key, 
 uint8_t* tf_cache_load(const tf_cache* cache, const uint8_t key[32], size_t* bytes, bool* shipped) {
   char path[MAX_PATH];
   uint8_t* binary = NULL;
+  const char* wrong;
   const int file =
-      cache->folder && entry_path(cache, key, path) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+      cache->folder && entry_path(cache, key, path) ? tf_open_file(path, bytes, &wrong) : -1;
   if (file >= 0) {
     binary = read_entry(cache, file, key, bytes);
     close(file);
@@ -174,7 +176,9 @@ void tf_cache_store(tf_cache* cache, const uint8_t key[32], const uint8_t* binar
   memcpy(header.magic, magic, sizeof(magic));
   memcpy(header.key, key, sizeof(header.key));
   Sha256Digest(binary, bytes, header.checksum);
-  const int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  // A process of the same number may have left one; a link is removed, and never followed.
+  unlink(temporary);
+  const int file = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   bool written =
       file >= 0 && write_all(file, &header, sizeof(header)) && write_all(file, binary, bytes);
   if (file >= 0 && close(file) != 0) written = false;

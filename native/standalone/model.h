@@ -128,6 +128,9 @@ void tf_weights_close(tf_weights* weights);
 // Pages that were read need not stay in memory: they can be read from the file again.
 void tf_forget(const uint8_t* data, size_t bytes);
 
+// Opens a regular file for reading; -1: there is none or it cannot be, and `wrong` is why.
+int tf_open_file(const char* path, size_t* bytes, const char** wrong);
+
 // Maps a file of at least `least` bytes; `wrong` is why it cannot be.
 tvmflow_status tf_map_file(const char* path, size_t least, const uint8_t** data, size_t* bytes,
                            const char** wrong);

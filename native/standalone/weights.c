@@ -161,14 +161,29 @@ tvmflow_status tf_weights_checked(const tf_weights* weights, tf_message* message
                  weights->check->name);
 }
 
+int tf_open_file(const char* path, size_t* bytes, const char** wrong) {
+  static const char* const no_file = "it is no regular file";
+  struct stat status;
+  *wrong = NULL;
+  // Opening a FIFO waits for who writes to it, and a device may do something when it is opened.
+  if (stat(path, &status))
+    *wrong = strerror(errno);
+  else if (!S_ISREG(status.st_mode))
+    *wrong = no_file;
+  if (*wrong) return -1;
+  const int file = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (file < 0) *wrong = strerror(errno);
+  if (file >= 0 && (fstat(file, &status) || !S_ISREG(status.st_mode))) *wrong = no_file;
+  *bytes = (size_t)status.st_size;
+  if (!*wrong) return file;
+  if (file >= 0) close(file);
+  return -1;
+}
+
 tvmflow_status tf_map_file(const char* path, size_t least, const uint8_t** data, size_t* bytes,
                            const char** wrong) {
-  const int file = open(path, O_RDONLY | O_CLOEXEC);
-  struct stat status = {0};
-  *wrong = file < 0 ? strerror(errno) : NULL;
-  if (!*wrong && (fstat(file, &status) || !S_ISREG(status.st_mode))) *wrong = "it is no file";
-  if (!*wrong && (uint64_t)status.st_size < least) *wrong = "it was cut short";
-  *bytes = (size_t)status.st_size;
+  const int file = tf_open_file(path, bytes, wrong);
+  if (!*wrong && *bytes < least) *wrong = "it was cut short";
   void* const mapping = *wrong ? NULL : mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, file, 0);
   const int code = errno;
   if (file >= 0) close(file);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 
 import numpy as np
@@ -96,6 +97,27 @@ def test_ir_is_dumped_after_each_stage(tmp_path):
     for index, stage in enumerate(STAGES):
         assert any(w.startswith(f"{index}_{stage.name}.") for w in written)
     assert "conv2d" in (tmp_path / "ir" / "2_layout.py").read_text()
+
+
+def test_dumped_ir_follows_no_link(tmp_path):
+    """In a folder that others can write, a link could lead to any file of the user."""
+    victim, folder = tmp_path / "victim", tmp_path / "ir"
+    victim.write_text("kept")
+    folder.mkdir()
+    written = [folder / f"{index}_{stage.name}.py" for index, stage in enumerate(STAGES[:3])]
+    for path in written:
+        path.symlink_to(victim)
+    tvmflow.compile(conv((1, 3, 8, 8), 5), target="llvm", dump_ir=folder).close()
+    assert victim.read_text() == "kept"
+    assert not any(path.is_symlink() for path in written)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    passes = folder / f"1_{STAGES[1].name}"
+    shutil.rmtree(passes)
+    passes.symlink_to(elsewhere)
+    with pytest.raises(TvmflowError, match="is a link"):
+        tvmflow.compile(conv((1, 3, 8, 8), 5), target="llvm", dump_ir=folder)
+    assert not list(elsewhere.iterdir())
 
 
 def test_progress_names_every_stage():

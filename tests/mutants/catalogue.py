@@ -490,6 +490,14 @@ MUTANTS = (
         ("tests/module/standalone/test_recording.py",),
     ),
     Mutant(
+        "group-writable-entry",
+        "native/standalone/cache.c",
+        "status.st_mode & (S_IWGRP | S_IWOTH)",
+        "status.st_mode & S_IWOTH",
+        "code that a member of the user's group has put into the cache is run",
+        ("tests/module/standalone/test_program_cache.py",),
+    ),
+    Mutant(
         "dropped-retain",
         "native/standalone/memory.c",
         "const cl_int code = m->device.api.clRetainMemObject(memory);",

@@ -106,8 +106,28 @@ def test_every_damage_is_noticed(fake, script, builds):
     assert result["tried"] > 20
     # Only the last of all builds trusted its entry.
     assert [number for number, kind in enumerate(builds()) if kind == "binary"] == [
-        result["tried"] + 3
+        result["tried"] + 5
     ]
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602], ids=oct)
+def test_an_entry_that_others_can_write_is_not_trusted(fake, script, builds, mode):
+    script("cached.py", env=fake)
+    entries(fake)[0].chmod(mode)
+    assert counts(script("cached.py", env=fake)) == REBUILT
+    assert builds() == ["source", "source"]
+
+
+def test_an_entry_beyond_the_limit_is_not_read(fake, script, builds):
+    """Its header may say anything: a file can be larger than memory, and take no room."""
+    script("cached.py", env=fake)
+    (entry,) = entries(fake)
+    size = 1 << 40
+    with open(entry, "r+b") as file:
+        file.truncate(size)
+        file.seek(48)
+        file.write((size - 88).to_bytes(8, "little"))
+    assert counts(script("cached.py", env=fake)) == REBUILT
 
 
 def test_an_entry_that_the_driver_refuses_is_rebuilt(fake, script, builds):

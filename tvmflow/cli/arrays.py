@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from ..errors import InputError
+from ..runtime.regular_files import open_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,7 +44,7 @@ def read_inputs(
     # A blocked layout has up to four times the elements.
     most = most or 4 * max((info.elements for info in infos), default=1)
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             begin = file.read(len(_ARRAY_BEGIN))
             if begin.startswith(_ZIP_BEGIN):
                 return _read_archive(file, most)

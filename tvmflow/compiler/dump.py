@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ from tvm.ir.transform import PassInfo
 
 from ..errors import TvmflowError
 from ..module.functions import modules_in
+from ..runtime.regular_files import write_new
 from .compilation import Compilation
 
 
@@ -50,9 +53,9 @@ class Dump:
                 if name == "sequential" or not wanted.search(name) or failed:
                     return
                 try:
-                    folder.mkdir(exist_ok=True)
+                    _make_folder(folder)
                     path = folder / f"{number:03}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}.py"
-                    path.write_text(mod.script(show_meta=False), encoding="utf-8")
+                    write_new(path, mod.script(show_meta=False).encode())
                 except OSError as error:
                     # TVM would wrap it: it is told after the stage.
                     failed.append(error)
@@ -83,16 +86,23 @@ class Dump:
             ) from error
 
 
+def _make_folder(folder: Path) -> None:
+    """Make a folder unless it is there; one elsewhere that a link leads to is refused."""
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, f"{folder.name} is a link", os.fspath(folder))
+    folder.mkdir(exist_ok=True)
+
+
 def _write_stage(job: Compilation, stem: Path) -> None:
     """Write the program as it stands, and the kernels' source once there is one."""
     if job.executable is None:
-        stem.with_suffix(".py").write_text(job.mod.script(show_meta=False), encoding="utf-8")
+        write_new(stem.with_suffix(".py"), job.mod.script(show_meta=False).encode())
         if job.kernels is not None:
             source = "\n".join(job.kernels.sources.values())
-            stem.with_suffix(".opencl").write_text(source, encoding="utf-8")
+            write_new(stem.with_suffix(".opencl"), source.encode())
         return
-    stem.with_suffix(".vm.txt").write_text(job.executable.as_text(), encoding="utf-8")
+    write_new(stem.with_suffix(".vm.txt"), job.executable.as_text().encode())
     for number, module in enumerate(modules_in(job.executable.mod)):
         source = module.inspect_source()
         if source:
-            stem.with_suffix(f".{number}.{module.kind}").write_text(source, encoding="utf-8")
+            write_new(stem.with_suffix(f".{number}.{module.kind}"), source.encode())

@@ -33,6 +33,7 @@ from ..ir.extents import OPEN, THE_OPEN_INPUT, Extent
 from ..ir.pictures import ImageInput
 from ..ir.results import parse_boxes, parse_result
 from ..runtime.json_types import JsonMapping, JsonObject
+from ..runtime.regular_files import read_text
 from ..tuning_logs import find_journal
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Table:
         Raises `CompileError` if the file cannot be read, or is not of that form.
         """
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_text(path)
             content = _toml(path, text) if path.suffix == ".toml" else _json(text)
         except (OSError, ValueError, RecursionError) as error:
             reason = getattr(error, "strerror", None) or error

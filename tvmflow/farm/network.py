@@ -36,6 +36,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from ..errors import FarmError
+from ..runtime.regular_files import open_file
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ logger = logging.getLogger(__name__)
 GREETING = b"tvmflow\x01"
 #: Shorter ones can be guessed.
 SHORTEST_BYTES = 16
+#: What is longer is another file.
+LONGEST_BYTES = 4096
 
 _CHALLENGE_BYTES = 32
 _PROOF_BYTES = 32
@@ -75,9 +78,9 @@ class Secret:
         Raises `FarmError` if it cannot be read, others can read it, or it can be guessed.
         """
         try:
-            with open(file, "rb") as opened:
+            with open_file(file) as opened:
                 mode = os.fstat(opened.fileno()).st_mode
-                value = opened.read().strip()
+                value = opened.read(LONGEST_BYTES + 1).strip()
         except OSError as error:
             raise FarmError(
                 f"Reading the secret file {file} failed: {error.strerror or error}.",
@@ -89,10 +92,13 @@ class Secret:
                 f"(mode {stat.S_IMODE(mode):03o}).",
                 remedy=f"chmod 600 {file}",
             )
-        if len(value) < SHORTEST_BYTES:
+        if not SHORTEST_BYTES <= len(value) <= LONGEST_BYTES:
+            found, expected = f"{len(value)} bytes", f"at least {SHORTEST_BYTES}"
+            if len(value) > LONGEST_BYTES:
+                found, expected = f"more than {LONGEST_BYTES} bytes", f"at most {LONGEST_BYTES}"
             raise FarmError(
-                f"The secret file {file} was not used: it has {len(value)} bytes, where at least "
-                f"{SHORTEST_BYTES} were expected.",
+                f"The secret file {file} was not used: it has {found}, where {expected} were "
+                "expected.",
                 remedy=f"Make a secret that nobody guesses: {_MAKE.format(file)}",
             )
         return cls(file, value)

@@ -28,6 +28,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ..errors import ModelError, UnsupportedModelError
 from ..ir.limits import LARGE_WEIGHT_BYTES, check_size
 from ..ir.tensors import TensorType
+from ..runtime.regular_files import open_file
 from .nested import all_nodes, nested_graphs
 
 #: Element types that can be compiled, by ONNX's number.
@@ -141,7 +142,7 @@ def _read(path: Path, label: str, large_weight_bytes: int) -> bytes:
                 f"Cannot read {label}: it is not a regular file.",
                 remedy="Pass the path of an ONNX file.",
             )
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             if os.fstat(file.fileno()).st_size < large_weight_bytes:
                 return file.read()
             with (
@@ -407,7 +408,8 @@ def _map_external(tensor: TensorProto, dtype: str, source: Source | None) -> np.
     if size == 0:
         return np.zeros(shape, dtype)
     try:
-        return np.memmap(file, np.dtype(dtype).newbyteorder("<"), "r", offset, shape)
+        with open_file(file) as opened:
+            return np.memmap(opened, np.dtype(dtype).newbyteorder("<"), "r", offset, shape)
     except (OSError, ValueError) as error:
         raise ModelError(
             f"{what}: {str(file)!r} cannot be memory-mapped: {error}.",

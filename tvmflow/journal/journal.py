@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ..errors import JournalError, nearest
+from ..runtime.regular_files import open_fd
 from ..tuning_logs import shipped
 from . import encoding, frames
 from .encoding import SHORT, Context, K, MalformedError, MissingError
@@ -75,7 +76,7 @@ class Journal:
         file = Path(path)
         writing = mode == "a"
         try:
-            fd = open_locked(file) if writing else os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_locked(file) if writing else open_fd(file)
         except OSError as error:
             names = shipped()
             near = nearest(str(path), names, {}) if isinstance(error, FileNotFoundError) else ""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import JournalError
+from ..runtime.regular_files import open_fd
 from . import encoding
 from .encoding import SHORT, pack_block, pack_definition
 from .frames import BLOCK, DEFINITION, EVENT, HEADER_BYTES, INDEX, TRIAL, encode, header, write_all
@@ -39,7 +40,7 @@ def open_locked(path: Path) -> int:
     """
     try:
         while True:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            fd = open_fd(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # Compaction may have put another file in its place before the lock was had.

@@ -40,6 +40,7 @@ from ..devices.host import Host
 from ..errors import ArtifactError, CompileError
 from ..ir.tensors import TensorInfo
 from ..runtime.json_types import JsonMapping, JsonObject
+from ..runtime.regular_files import open_file
 from ..runtime.shared_library import FileIdentity
 from ..runtime.stage_times import StageTimes
 from . import elf
@@ -129,7 +130,7 @@ class Artifact:
 
     def check_library(self) -> None:
         """Refuse (`ArtifactError`) a library of which a byte has changed: it could do anything."""
-        with open(self.path, "rb") as file:
+        with open_file(self.path) as file:
             if sha256_of(file, self.library_bytes) != self._library_digest:
                 raise _damaged(self.path, "the code is not what was written")
 
@@ -443,7 +444,7 @@ def remove_stale_sidecar(path: Path) -> None:
 
 def is_sidecar(path: Path) -> bool:
     """Tell whether a file has the weights of a module."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         start = file.read(256)
     return start.startswith(WEIGHTS_MAGIC) or b'"tvmflow.sha256"' in start
 

@@ -29,6 +29,7 @@ from elftools.elf.sections import SymbolTableSection
 from elftools.elf.segments import NoteSegment, Segment
 
 from ..errors import ArtifactError
+from ..runtime.regular_files import open_file
 
 #: Section with what a module for TVM's runtime says of itself.
 META = ".tvmflow.meta"
@@ -60,7 +61,7 @@ class Library(NamedTuple):
 
 def read_library(path: str | os.PathLike[str]) -> Library:
     """List the sections of a shared library; `ElfError` if it is none, or cut short."""
-    with _opened(path, "rb") as elf:
+    with _opened(path) as elf:
         size = elf.stream.seek(0, os.SEEK_END)
         sections: dict[str, Section] = {}
         for section in elf.iter_sections():
@@ -73,7 +74,7 @@ def read_library(path: str | os.PathLike[str]) -> Library:
 
 def read_section(path: str | os.PathLike[str], section: Section) -> bytes:
     """Return the content of a section."""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         file.seek(section.offset)
         return file.read(section.bytes)
 
@@ -88,7 +89,7 @@ def append_sections(
     at the file's position (streaming; it may be larger than memory).  They are returned by name.
     An `ElfError` says that the file is not a shared library, or has a section of that name.
     """
-    with _opened(path, "r+b") as elf:
+    with _opened(path) as elf:
         header, structs = elf.header, elf.structs
         table = [section.header for section in elf.iter_sections()]
         existing = {section.name for section in elf.iter_sections()}
@@ -117,9 +118,9 @@ def append_sections(
 
 
 @contextmanager
-def _opened(path: str | os.PathLike[str], mode: str) -> Iterator[ELFFile]:
+def _opened(path: str | os.PathLike[str]) -> Iterator[ELFFile]:
     """Open a shared library; what the reader raises of damaged tables becomes an `ElfError`."""
-    with open(path, mode) as file:
+    with open_file(path) as file:
         start = file.read(6)
         if not start.startswith(b"\x7fELF"):
             raise ElfError("it is not an ELF file")
@@ -216,7 +217,7 @@ class ElfFacts:
 def read_facts(path: str | os.PathLike[str]) -> ElfFacts:
     """Read the facts; `ArtifactError` if the file is unreadable, damaged or no ELF library."""
     try:
-        with _opened(path, "rb") as elf:
+        with _opened(path) as elf:
             return _facts(elf)
     except OSError as error:
         reason, remedy = error.strerror or error, "Give the path of a shared library."

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ArtifactError
+from ..runtime.regular_files import open_file
 
 #: What the system says when there is no room; such an error names no file.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -55,7 +56,7 @@ def begins_with(*starts: bytes) -> Callable[[Path], bool]:
 
 
 def _beginning(path: Path) -> bytes:
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return file.read(1024)
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import xxhash
 
 from ..runtime.json_types import JsonObject
+from ..runtime.regular_files import open_file
 from .schema import MOST_BYTES, SchemaError, list_of, named, one_of, parse, record, text, whole
 
 #: Bytes that are converted and written at once.
@@ -147,7 +148,7 @@ def map_weights(
     Returned are the tensors by name (read-only), and the SHA-256 that the header promises
     for their bytes.  A `WeightsError` says that it is damaged, or a tensor lies outside the file.
     """
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         available = min(size, file.seek(0, os.SEEK_END) - offset)
         if available < 8:
             raise WeightsError("it is cut short")

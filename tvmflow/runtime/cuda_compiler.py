@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ..errors import DeviceError, KernelBuildError
 from .caches import program_cache
+from .regular_files import read_bytes, write_new
 
 _OPTIONS = ("-O3", "-std=c++17", "--fatbin")
 
@@ -50,7 +51,7 @@ def compile_for(source: str, *chips: str) -> bytes:
     kept = folder and folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.fatbin"
     if kept:
         with suppress(OSError):
-            return kept.read_bytes()
+            return read_bytes(kept)
     with tempfile.TemporaryDirectory(prefix="tvmflow-cuda-") as work:
         written, code = Path(work, "kernels.cu"), Path(work, "kernels.fatbin")
         written.write_text(source)
@@ -63,7 +64,7 @@ def compile_for(source: str, *chips: str) -> bytes:
             with suppress(OSError):
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 part = kept.with_suffix(f".{os.getpid()}")
-                part.write_bytes(result)
+                write_new(part, result)
                 part.replace(kept)
     return result
 

@@ -20,6 +20,7 @@ from ..journal import records
 from ..journal.journal import Journal
 from ..journal.records import Device, Error, Event, Original, Target, Trial, Value, Workload
 from ..runtime.json_types import JsonObject
+from ..runtime.regular_files import open_file, read_bytes
 
 #: A parsed line.
 Document = Any
@@ -115,7 +116,7 @@ def import_file(
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield number, line
@@ -270,7 +271,7 @@ def read_workloads(beside: Path) -> list[Workload]:
     """Read the modules beside a file of records; `JournalError` if they cannot be read."""
     path = beside.with_name(beside.name.replace("tuning_record", "workload"))
     try:
-        rows = [json.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
+        rows = [json.loads(line) for line in read_bytes(path).splitlines() if line.strip()]
         return [_workload(*row) for row in rows]
     except (OSError, ValueError, TypeError, RecursionError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)

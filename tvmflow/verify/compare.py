@@ -26,6 +26,7 @@ from ..ir.units import counted
 from ..module.blocked_layout import all_to_logical
 from ..module.module import Module, load
 from ..module.samples import random_inputs
+from ..runtime.regular_files import open_file
 from .tolerance import (
     HALF_ROUNDING,
     Comparison,
@@ -196,8 +197,10 @@ def read_model(
 
     # Those in files are rounded, too.
     external = external or bool(options.get("weights"))
-    loaded = onnx.load(model, load_external_data=external) if isinstance(model, Path) else model
-    return _opened(loaded, options).model
+    if isinstance(model, Path):
+        with open_file(model) as file:
+            model = onnx.load(file, load_external_data=external)
+    return _opened(model, options).model
 
 
 def run_reference(

@@ -74,6 +74,9 @@ def test_a_library_that_was_cut_short_is_refused_and_ends_nothing(mock, tmp_path
         assert "libcut.so failed: it was cut short: copy it again" in process.stderr, length
     cut.write_bytes(content[:40])
     assert "libcut.so failed: " in run(program, cut).stderr
+    cut.unlink()
+    os.mkfifo(cut)
+    assert "it is no regular file" in run(program, cut).stderr
 
 
 @pytest.mark.parametrize(

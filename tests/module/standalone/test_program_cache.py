@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import runtime_build
 from drivers import DRIVERS, system_loader
-from fake_opencl import Fake, build_fake
+from fake_opencl import Fake, build_fake, compile_c
 from small_plans import ADD, Plan, add_plan
-from standalone_api import Model
+from standalone_api import CallError, Model
 
 from tvmflow.errors import ArtifactError
 from tvmflow.journal.frames import HEADER_BYTES
@@ -173,10 +173,73 @@ def test_a_driver_without_binaries_builds_each_time(case):
     assert not case.files
 
 
-def test_a_file_that_others_can_write_is_not_trusted(case):
+@pytest.mark.parametrize("mode", [0o620, 0o602], ids=oct)
+def test_a_file_that_others_can_write_is_not_trusted(case, mode):
     case.run()
-    case.files[0].chmod(0o622)
+    case.files[0].chmod(mode)
     assert counts(case.run()) == (1, PROGRAMS - 1)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["FIFO", "device", "folder"])
+def test_what_is_no_regular_file_is_not_opened(case, kind):
+    case.run()
+    path = case.files[0]
+    path.unlink()
+    if kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    assert counts(case.run()) == (1, PROGRAMS - 1)
+
+
+def test_a_file_beyond_the_limit_is_not_read(case):
+    """Its header may say anything: a file can be larger than memory, and take no room."""
+    case.run()
+    size = 1 << 40
+    with case.files[0].open("r+b") as file:
+        file.truncate(size)
+        file.seek(48)
+        file.write((size - 88).to_bytes(8, "little"))
+    assert counts(case.run()) == (1, PROGRAMS - 1)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("beside", [".weights", ".programs"])
+def test_a_fifo_beside_the_library_is_not_waited_for(case, tmp_path, beside):
+    plan, _ = many_programs()
+    library = runtime_build.link(tmp_path / "libbeside.so", plan.encode())
+    library.with_name("libbeside.so.weights").write_bytes(plan.weights())
+    path = library.with_name(library.name + beside)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    if beside == ".programs":
+        assert counts(case.run(library)) == (PROGRAMS, 0)
+    else:
+        with pytest.raises(CallError, match="it is no regular file"):
+            case.run(library)
+
+
+def test_a_temporary_file_s_link_is_not_followed(case, tmp_path):
+    """The name of one has the process and an address, which others can guess."""
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    case.run()
+    for path in case.files:
+        path.unlink()
+    program = tmp_path / "links.so"
+    compile_c(program, "-shared", Path(__file__).with_name("link_first.c"))
+    code = THROUGH_A_LOADER.replace('"libOpenCL.so.1"', "sys.argv[3]")
+    command = [sys.executable, "-c", code, case.library, case.folder, case.driver]
+    env = {**os.environ, "LD_PRELOAD": str(program), "LINK_TO": str(victim)}
+    done = subprocess.run(
+        [*map(str, command)], env=env, check=True, timeout=300, capture_output=True, text=True
+    )
+    assert "linked" in done.stderr
+    assert victim.read_text() == "kept"
+    assert len(case.files) == PROGRAMS
 
 
 def test_binaries_are_taken_when_they_are_whole(case):

@@ -69,10 +69,16 @@ def main() -> None:
         # A real driver's binaries differ from build to build.
         if "--exact" in sys.argv and entry.read_bytes() != sound:
             unnoticed.append(f"{name}: the entry was not replaced by a sound one")
-    entry.chmod(0o622)
+    for mode in (0o620, 0o602):
+        entry.chmod(mode)
+        _, did = build(folder)
+        if did.rebuilt != 1:
+            unnoticed.append(f"mode {mode:o}: {did}")
+    entry.unlink()
+    os.mkfifo(entry)
     _, did = build(folder)
-    if did.rebuilt != 1:
-        unnoticed.append(f"writable by others: {did}")
+    if did != CacheStatistics(0, 1, 0, 1):
+        unnoticed.append(f"a FIFO: {did}")
     _, did = build(folder)
     if did != CacheStatistics(1, 0, 0, 0):
         unnoticed.append(f"sound: {did}")

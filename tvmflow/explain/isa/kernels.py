@@ -22,6 +22,7 @@ from ...module.standalone.format import Section
 from ...module.standalone.read import EncodedPlan, find_plan
 from ...module.variants import tell_first
 from ...runtime.json_types import JsonObject
+from ...runtime.regular_files import open_file
 from ..analysis.lowered import kernels_of
 from ..profiling.counting import count_kernels
 from ..profiling.measure import launch_origins, work_of
@@ -158,7 +159,7 @@ def _embedded_text(path: Path, head: bytes) -> str:
 
     So TVM's modules keep their source.
     """
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with open_file(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         at = content.find(head)
         begin = content.rfind(b"\0", 0, at) + 1
         if at >= 0 and begin >= 8:

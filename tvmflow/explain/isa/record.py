@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ...errors import InputError
 from ...runtime.json_types import JsonObject
+from ...runtime.regular_files import MOST_CONTENT_BYTES, read_text
 from ..profiling.reading import typed
 from ..profiling.record import Finding
 
@@ -205,7 +206,7 @@ def read_report(path: Path) -> Report:
         If there is no such file, or it holds no report.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path, MOST_CONTENT_BYTES))
         if not isinstance(content, Mapping) or content.get("format") != FORMAT:
             raise ValueError(f"it has another format than {FORMAT}")
         rest = {name: value for name, value in content.items() if name not in ("format", "totals")}

@@ -36,6 +36,7 @@ from ...module.files import write_file
 from ...runtime.caches import user_cache
 from ...runtime.devices import FP16_EXTENSION, DeviceInfo
 from ...runtime.load import Watch, others_now
+from ...runtime.regular_files import read_text
 from ...runtime.timing import elapsed_ms, repeat
 from .caches import Cache, cpu_caches
 from .counting import Work, count_kernels
@@ -85,7 +86,7 @@ def ceilings(target: str, info: DeviceInfo, *, fresh: bool = False) -> Ceilings:
     kept: Ceilings | None = None
     if path is not None and not fresh:
         with suppress(OSError, ValueError):
-            kept = typed(Ceilings, json.loads(path.read_text(encoding="utf-8")))
+            kept = typed(Ceilings, json.loads(read_text(path)))
     if kept is not None and not (kept.were_disturbed and _is_quieter_than(kept)):
         return kept
     found = _Device(target, info).measure()

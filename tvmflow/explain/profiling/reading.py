@@ -9,10 +9,10 @@ import os
 import types
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ...errors import ArtifactError
+from ...runtime.regular_files import MOST_CONTENT_BYTES, read_text
 from .record import DERIVED, FORMAT, Profile
 
 
@@ -22,7 +22,7 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
     `ArtifactError` if there is no such file, or it holds no profile of this format.
     """
     try:
-        return from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+        return from_json(json.loads(read_text(path, MOST_CONTENT_BYTES)))
     except OSError as error:
         raise ArtifactError(
             f"Reading the profile {path} failed: {error.strerror or error}.",

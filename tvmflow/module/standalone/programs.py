@@ -29,6 +29,7 @@ from ...journal.frames import (
     header,
 )
 from ...runtime.json_types import JsonObject
+from ...runtime.regular_files import read_bytes
 from ..files import check_writable, write_file
 
 #: What follows the library's name.
@@ -120,7 +121,7 @@ def update(path: Path, programs: Iterable[Program]) -> Updated:
 def from_folder(folder: Path, description: dict[str, str]) -> Iterator[Program]:
     """Programs that a library has stored in an application's cache folder; damaged ones are not."""
     for path in sorted(folder.glob("*.program")):
-        content = path.read_bytes()
+        content = read_bytes(path)
         if binary := content[_ENTRY.size :]:
             magic, _, _, key, size, checksum = _ENTRY.unpack_from(content)
             digest = hashlib.sha256(binary).digest()
@@ -131,7 +132,7 @@ def from_folder(folder: Path, description: dict[str, str]) -> Iterator[Program]:
 def _read(path: Path) -> tuple[list[Program], int]:
     """Programs, and how many bytes are damaged."""
     try:
-        data = memoryview(path.read_bytes())
+        data = memoryview(read_bytes(path))
         damage = check_header(data, path)
     except (OSError, JournalError) as error:
         found = error.message if isinstance(error, JournalError) else error.strerror

@@ -23,6 +23,7 @@ from ...errors import ArtifactError
 from ...ir.pictures import IMAGE_FORMATS
 from ...runtime.json_types import JsonObject
 from ...runtime.plugin import unpack_text
+from ...runtime.regular_files import open_file
 from .. import elf
 from ..artifact import COPY_AGAIN, SIDECAR_SUFFIX, sha256_of, unreadable
 from ..metadata import STANDALONE, check_interface
@@ -198,7 +199,7 @@ def readable(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         if not os.fstat(file.fileno()).st_size:
             yield b""
             return
@@ -345,7 +346,7 @@ class FoundWeights:
     def check(self) -> None:
         """Refuse (`ArtifactError`) weights of which a byte has changed."""
         header = WEIGHTS_HEADER.itemsize
-        with open(self.path, "rb") as file:
+        with open_file(self.path) as file:
             found = sha256_of(file, self.size - header, self.offset + header)
         if self.size and found != self.digest:
             raise ArtifactError(

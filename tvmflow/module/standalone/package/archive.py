@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
+from ....runtime.regular_files import open_file
 from ...artifact import sha256_of
 
 #: Contents by name in the archive: bytes, or the file that has them.
@@ -56,7 +57,7 @@ def write_tar(contents: Contents, output: Path) -> None:
 
 
 def _opened(content: bytes | Path) -> BinaryIO:
-    return BytesIO(content) if isinstance(content, bytes) else open(content, "rb")
+    return BytesIO(content) if isinstance(content, bytes) else open_file(content)
 
 
 def _size(content: bytes | Path) -> int:
@@ -66,5 +67,5 @@ def _size(content: bytes | Path) -> int:
 def _sha256(content: bytes | Path) -> str:
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
-    with open(content, "rb") as file:
+    with open_file(content) as file:
         return sha256_of(file, _size(content)).hex()
