@@ -28,6 +28,7 @@ from typing import BinaryIO, NamedTuple
 import xxhash
 
 from ...runtime.json_types import JsonMapping
+from ...runtime.regular_files import open_file
 from .. import elf
 from ..artifact import unreadable
 from .format import WEIGHTS_HEADER
@@ -79,7 +80,7 @@ def check_code(path: Path, metadata: JsonMapping) -> None:
     compiled have none.
     """
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             library = _Library.read(file)
             slot = _find_slot(library)
             written = 0 if slot is None else _CONTENT.unpack(library.part(slot, _CONTENT.size))[0]
