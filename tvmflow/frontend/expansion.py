@@ -28,6 +28,7 @@ from ..ir.units import counted
 from .converter import InvalidNode, Refusal
 from .graph import Graph, invalid, node_attributes, node_name
 from .nested import all_nodes, names_of, needed, nested_graphs, reads, renamed
+from .opsets import is_marked, raised
 
 if TYPE_CHECKING:
     from .bounded import RunTimeSizes
@@ -400,7 +401,9 @@ def expanded(nodes: Iterable[onnx.NodeProto], values: Values) -> Iterator[onnx.N
     Raises ``ModelError`` for a node that breaks ONNX's rules.
     """
     for node in nodes:
-        if node.op_type in EXPANDERS and not node.domain:
+        if is_marked(node):
+            yield from expanded(raised(node, values), values)
+        elif node.op_type in EXPANDERS and not node.domain:
             yield from expanded(_expansion(node, values), values)
         elif values.conditions and not node.domain and node.op_type in _UNSAFE:
             yield from _safe(node, values)

@@ -16,6 +16,7 @@ from ..ops.onnx_form import register_schemas
 from .graph import DEFAULT_DOMAINS, Graph, node_name, unknown_operator
 from .lift import lift_constants
 from .nested import all_nodes, nested_graphs, rewritten
+from .opsets import with_marked_opsets
 from .rewrite import expand_quantized, move_quantized
 from .shapes import static_inputs
 from .source import PACKED, Source, dtype_name
@@ -35,7 +36,7 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     inputs do not become static.
     """
     model = source.model
-    opset = check_versions(model)
+    model, opset = with_marked_opsets(model, check_versions(model))
     _check_content(model.graph)
     if opset < OLDEST_OPSET:
         model, opset = upgraded(model, opset), OLDEST_OPSET

@@ -69,13 +69,7 @@ def upgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         kept = [entry for entry in result.opset_import if entry.domain != _DONE]
         del result.opset_import[:]
         result.opset_import.extend(kept)
-        # The converter may not know whether nodes fit the newer operators.
-        context = onnx.checker.C.CheckerContext()
-        context.ir_version = result.ir_version
-        imports = {entry.domain: entry.version for entry in result.opset_import}
-        context.opset_imports = imports | {"": OLDEST_OPSET}
-        for node in result.graph.node:
-            onnx.checker.check_node(node, context)
+        check_nodes(result)
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise UnsupportedModelError(
@@ -91,6 +85,18 @@ def upgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     result.graph.input.extend(inputs)
     result.graph.initializer.extend(weights)
     return result
+
+
+def check_nodes(model: onnx.ModelProto) -> None:
+    """Check a converted model: the converter may not know whether nodes fit the newer operators.
+
+    Raises ``onnx.checker.ValidationError`` for a node that does not.
+    """
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version = model.ir_version
+    context.opset_imports = {entry.domain: entry.version for entry in model.opset_import}
+    for node in model.graph.node:
+        onnx.checker.check_node(node, context)
 
 
 #: Elements of the largest weights whose values shapes may depend on.

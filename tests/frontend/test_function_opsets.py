@@ -1,0 +1,156 @@
+"""Local functions of other operator sets than the graph's."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from random_windows import Random
+from reference import evaluator_results, judge, onnxruntime_results
+from reference import node_model as model_of_node
+from test_random_cases import FAMILIES, ONLY_EVALUATED, REASONS, RESULTS, SEQUENCES
+
+from tvmflow.errors import UnsupportedModelError
+from tvmflow.frontend import load_model
+
+#: Of the graph around functions.
+NEWEST = 22
+
+
+def in_function(model: onnx.ModelProto, opset: int, functions: int = 1) -> onnx.ModelProto:
+    """The node of a model in a function of its operator set, called by a graph of another one."""
+    (node,) = model.graph.node
+    names = list(dict.fromkeys(filter(None, node.input)))
+    own = model.opset_import[0].version
+    made = [
+        helper.make_function(
+            "pkg", "F0", names, list(node.output), [node], [helper.make_opsetid("", own)]
+        )
+    ]
+    for number in range(1, functions):
+        call = helper.make_node(f"F{number - 1}", names, list(node.output), domain="pkg")
+        imports = [helper.make_opsetid("", own), helper.make_opsetid("pkg", 1)]
+        made.append(
+            helper.make_function("pkg", f"F{number}", names, list(node.output), [call], imports)
+        )
+    call = helper.make_node(f"F{functions - 1}", names, list(node.output), domain="pkg")
+    graph = helper.make_graph(
+        [call], "graph", model.graph.input, model.graph.output, model.graph.initializer
+    )
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid("pkg", 1)]
+    return helper.make_model(graph, opset_imports=imports, functions=made, ir_version=10)
+
+
+def check(family: str, seed: int, opset: int = NEWEST) -> bool:
+    """Compare one case with ONNX Runtime's result without a function; tell whether it compiles."""
+    op_type, values, attributes, own = FAMILIES[family](Random(seed))
+    results = 1 if (op_type, own) == ("MaxPool", 7) else RESULTS.get(op_type, 1)
+    model, feeds = model_of_node(op_type, values, own, results, **attributes)
+    expected = None if op_type in ONLY_EVALUATED else onnxruntime_results(model, feeds)
+    if expected is None and family in SEQUENCES:
+        expected = evaluator_results(model, feeds)
+    wrapped = in_function(model, opset)
+    try:
+        with np.errstate(all="ignore"):
+            refusal = judge(wrapped, feeds, expected)
+    except Exception as error:
+        raise AssertionError(f"seed {seed}: {op_type} of {own} {attributes}") from error
+    if refusal is not None and expected is not None:
+        known = (*REASONS, "ONNX's version converter does not bring it")
+        assert any(reason in refusal for reason in known), (seed, op_type, own, refusal)
+    return refusal is None
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("family", FAMILIES)
+def test_some(family):
+    for seed in range(2):
+        check(family, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("family", FAMILIES)
+def test_many(family):
+    # Half of the cases of sampling are of sets that are refused.
+    assert sum(check(family, seed) for seed in range(100, 140)) > 10
+
+
+def simple(op_type, opset, *values, **attributes):
+    return model_of_node(op_type, [(value, False) for value in values], opset, **attributes)
+
+
+X = np.random.default_rng(1).standard_normal((2, 4, 3)).astype(np.float32)
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(
+    ("op_type", "function", "graph", "attributes"),
+    [
+        ("Softmax", 11, 17, {}),
+        ("Softmax", 17, 11, {}),
+        ("LogSoftmax", 9, 22, {"axis": 2}),
+        ("ReduceSum", 11, 17, {"axes": [1]}),
+        ("ReduceMean", 13, 18, {"axes": [1, -1]}),
+        ("Unsqueeze", 11, 13, {"axes": [0]}),
+        ("Clip", 6, 17, {"min": -0.5, "max": 0.25}),
+        ("Relu", 1, 17, {}),
+    ],
+)
+@pytest.mark.parametrize("functions", [1, 3])
+def test_meanings_stay(op_type, function, graph, attributes, functions):
+    model, feeds = simple(op_type, function, X, **attributes)
+    expected = onnxruntime_results(model, feeds)
+    assert judge(in_function(model, graph, functions), feeds, expected) is None
+
+
+def test_nodes_around_an_older_function_keep_theirs():
+    """The graph's own nodes are of the older set here."""
+    model, feeds = simple("Softmax", 17, X)
+    wrapped = in_function(model, 11)
+    wrapped.graph.node.append(helper.make_node("Softmax", ["y0"], ["z"]))
+    wrapped.graph.output[0].name = "z"
+    exponentials = np.exp(X - X.max(-1, keepdims=True))
+    rows = (exponentials / exponentials.sum(-1, keepdims=True)).reshape(2, 12)
+    expected = np.exp(rows) / np.exp(rows).sum(-1, keepdims=True)
+    assert judge(wrapped, feeds, [expected.reshape(X.shape).astype(np.float32)]) is None
+
+
+def test_what_the_converter_gets_wrong_is_refused():
+    model, _ = simple("Hardmax", 11, X)
+    with pytest.raises(UnsupportedModelError) as caught:
+        load_model(in_function(model, 13))
+    assert "from operator set 11 of its function to 13: its meaning would change" in str(
+        caught.value
+    )
+
+
+def test_a_function_with_an_attribute_and_a_branch():
+    """Attributes of the call reach nodes that are converted; nested graphs are converted, too."""
+    inner = [
+        helper.make_node("Softmax", ["x"], ["s"]),
+        helper.make_node("Neg", ["x"], ["n"]),
+    ]
+    inner[0].attribute.append(onnx.AttributeProto(name="axis", type=2, ref_attr_name="a"))
+    infos = [onnx.ValueInfoProto(name=name) for name in ("s", "n")]
+    branches = {
+        f"{label}_branch": helper.make_graph([node], label, [], [info])
+        for label, node, info in zip(("then", "else"), inner, infos, strict=True)
+    }
+    function = helper.make_function(
+        "pkg", "F", ["x", "c"], ["y"], [helper.make_node("If", ["c"], ["y"], **branches)],
+        [helper.make_opsetid("", 11)], ["a"],
+    )  # fmt: skip
+    call = helper.make_node("F", ["x", "c"], ["y"], domain="pkg", a=1)
+    inputs = [
+        helper.make_tensor_value_info("x", 1, X.shape),
+        helper.make_tensor_value_info("c", 9, []),
+    ]
+    graph = helper.make_graph([call], "g", inputs, [onnx.ValueInfoProto(name="y")])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("pkg", 1)]
+    model = helper.make_model(graph, opset_imports=imports, functions=[function], ir_version=9)
+    flat = np.exp(X.reshape(2, -1))
+    expected = (flat / flat.sum(-1, keepdims=True)).reshape(X.shape)
+    for condition, result in ((True, expected), (False, -X)):
+        assert judge(model, {"x": X, "c": np.array(condition)}, [result]) is None
