@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import onnx
 import pytest
@@ -165,6 +167,54 @@ def test_an_axis_that_stays_costs_nothing(mode):
         mode=mode,
     )  # fmt: skip
     assert load_model(model).outputs[0].shape == (1, 1, 1 << 20, 6)
+
+
+def functions(count: int, calls: int, wrapped: bool = False) -> onnx.ModelProto:
+    """Functions each of which calls the next one as often, the last one Relu."""
+    made = []
+    for number in range(count):
+        last = number == count - 1
+        names = ["x", *(f"v{i}" for i in range(calls - 1)), "y"]
+        operator, domain = ("Relu", "") if last else (f"F{number + 1}", "pkg")
+        nodes = [
+            helper.make_node(operator, [a], [b], domain=domain)
+            for a, b in itertools.pairwise(names)
+        ]
+        if wrapped:
+            yes = helper.make_node("Constant", [], ["c"], value_ints=[1])
+            test = helper.make_node("Cast", ["c"], ["t"], to=TensorProto.BOOL)
+            branches = {
+                f"{label}_branch": helper.make_graph(
+                    [helper.make_node(operator, ["x"], [label], domain=domain)],
+                    label, [], [onnx.ValueInfoProto(name=label)],
+                )
+                for label in ("then", "else")
+            }  # fmt: skip
+            nodes = [yes, test, helper.make_node("If", ["t"], ["y"], **branches)]
+        imports = [helper.make_opsetid("", 17), helper.make_opsetid("pkg", 1)]
+        made.append(helper.make_function("pkg", f"F{number}", ["x"], ["y"], nodes, imports))
+    call = helper.make_node("F0", ["x"], ["y"], domain="pkg")
+    infos = [helper.make_tensor_value_info(name, 1, [2, 3]) for name in "xy"]
+    graph = helper.make_graph([call], "g", infos[:1], infos[1:])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("pkg", 1)]
+    return helper.make_model(graph, opset_imports=imports, functions=made, ir_version=9)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_functions_that_double(wrapped):
+    error = refused(functions(26, 2, wrapped), r"become \d{8,} nodes .* more than the 100000")
+    assert "call each other" in error.remedy
+
+
+def test_functions_that_call_each_other_in_a_long_row():
+    refused(functions(5000, 1), "call each other more than 100 deep")
+    load_model(functions(60, 1))
+
+
+def test_functions_that_call_themselves():
+    model = functions(3, 1)
+    model.functions[2].node[0].op_type, model.functions[2].node[0].domain = "F0", "pkg"
+    refused(model, "call each other more than 100 deep")
 
 
 def test_a_valid_model_at_the_limit():

@@ -91,6 +91,43 @@ def test_custom_domain():
     assert "`ops`" not in error_of(chain(("Unique", {}))).remedy
 
 
+@pytest.mark.parametrize(
+    ("domain", "op_type"),
+    [("com.microsoft", "FusedConv"), ("com.microsoft", "SkipLayerNormalization"),
+     ("com.microsoft.nchwc", "Conv"), ("com.ms.internal.nhwc", "MaxPool")],
+)  # fmt: skip
+def test_files_that_onnx_runtime_optimised(domain, op_type):
+    node = helper.make_node(op_type, ["x"], ["y"], domain=domain)
+    model = graph_model([node], {"x": ([1, 4, 3, 3], "float32")}, ["y"])
+    model.opset_import.append(helper.make_opsetid(domain, 1))
+    with pytest.raises(UnsupportedModelError) as caught:
+        load_model(model)
+    assert "ORT_ENABLE_BASIC" in caught.value.remedy
+
+
+@pytest.mark.onnxruntime
+def test_a_file_that_onnx_runtime_optimised(tmp_path, rng):
+    """With basic optimisation it compiles, with all of it the remedy says so."""
+    import onnxruntime
+
+    w = rng.standard_normal((16, 16, 3, 3)).astype(np.float32)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["y"])]
+    model = graph_model(nodes, {"x": ([1, 16, 8, 8], "float32")}, ["y"], {"w": w})
+    levels = onnxruntime.GraphOptimizationLevel
+    for level in (levels.ORT_ENABLE_BASIC, levels.ORT_ENABLE_ALL):
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = level
+        options.optimized_model_filepath = str(tmp_path / "net.onnx")
+        options.log_severity_level = 4
+        onnxruntime.InferenceSession(model.SerializeToString(), options)
+        if level == levels.ORT_ENABLE_BASIC:
+            load_model(tmp_path / "net.onnx")
+            continue
+        with pytest.raises(UnsupportedModelError) as caught:
+            load_model(tmp_path / "net.onnx")
+        assert "ORT_ENABLE_BASIC" in caught.value.remedy
+
+
 def test_text_constants():
     node = helper.make_node("Constant", [], ["y"], value_string="hello")
     model = graph_model([helper.make_node("Relu", ["x"], ["z"]), node], {"x": ([2], "float32")},

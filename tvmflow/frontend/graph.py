@@ -34,6 +34,19 @@ ELEMENTWISE = (
 )  # fmt: skip
 #: What a refusal begins with that is no decision: TVM has an error, as for shapes that do not fit.
 NOT_TAKEN = "TVM does not take it"
+#: Operators that ONNX Runtime puts in the place of others when it optimises a model beyond the
+#: basic level: in domains of its own, and fused ones.
+_OPTIMISED_DOMAINS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
+_OPTIMISED = {
+    f"com.microsoft.{name}"
+    for name in (
+        "BiasAdd", "BiasGelu", "BiasSoftmax", "BiasSplitGelu", "ConvTransposeWithDynamicPads",
+        "EmbedLayerNormalization", "FastGelu", "FusedConv", "FusedGemm", "FusedMatMul",
+        "FusedMatMulActivation", "NhwcConv", "NhwcFusedConv", "NhwcMaxPool", "QuickGelu",
+        "SkipGroupNorm", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
+        "SimplifiedLayerNormalization", "TransposeMatMul",
+    )
+}  # fmt: skip
 #: Nodes listed by name for each reason in an error; the rest are counted.
 _NAMES_SHOWN = 8
 
@@ -167,7 +180,13 @@ def unsupported(problems: Iterable[tuple[str, str, str]], label: str) -> Unsuppo
     operators = sorted({op_type for op_type, _ in groups})
     nodes = sum(map(len, groups.values()))
     remedy = "Export the model without them, or cut it before them (onnx.utils.extract_model)."
-    if any("." in op_type for op_type in operators):
+    if any(op in _OPTIMISED or op.rpartition(".")[0] in _OPTIMISED_DOMAINS for op in operators):
+        remedy = (
+            "ONNX Runtime has optimised this file for one machine: take the file from before, or "
+            "let it write one with basic optimisation only (SessionOptions: "
+            "graph_optimization_level = ORT_ENABLE_BASIC)."
+        )
+    elif any("." in op_type for op_type in operators):
         remedy += (
             f" Or bring an operator of your own: define it in a file for `ops` and give its nodes "
             f"the domain {DOMAIN} (docs/custom-operators.md)."

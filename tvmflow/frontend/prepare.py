@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -85,8 +85,42 @@ def _check_content(graph: onnx.GraphProto) -> None:
             raise ModelError(text, remedy=remedy)
 
 
+#: Nodes of a model when its functions are put in the place of their calls, and functions that call
+#: each other in a row: the largest networks have some ten thousand nodes.
+MOST_INLINED, DEEPEST_CALLS = 100_000, 100
+
+
+def _check_calls(model: onnx.ModelProto) -> None:
+    """Refuse functions that become too many nodes, before any is inlined."""
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+    sizes: dict[tuple[str, str, str], int] = {}
+
+    def size(nodes: Iterable[onnx.NodeProto], depth: int) -> int:
+        total = 0
+        for node in all_nodes(nodes):
+            key = node.domain, node.op_type, node.overload
+            if key in functions and key not in sizes:
+                if depth >= DEEPEST_CALLS:
+                    raise UnsupportedModelError(
+                        f"The model's functions call each other more than {DEEPEST_CALLS} deep, at "
+                        f"{node.op_type!r}.",
+                        remedy="Export the model without functions.",
+                    )
+                sizes[key] = size(functions[key].node, depth + 1)
+            total += sizes.get(key, 1)
+        return total
+
+    if (total := size(model.graph.node, 0)) > MOST_INLINED:
+        raise UnsupportedModelError(
+            f"The model's functions become {total} nodes where they are called, more than the "
+            f"{MOST_INLINED} that are compiled.",
+            remedy="Export the model without functions that call each other many times.",
+        )
+
+
 def _inlined(skeleton: onnx.ModelProto) -> onnx.GraphProto:
     """Return the graph with the nodes of the model's own functions in the place of their calls."""
+    _check_calls(skeleton)
     try:
         return inliner.inline_local_functions(skeleton).graph
     except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
