@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ import onnx
 from tvmflow.cli.options import with_flags
 from tvmflow.frontend import __name__ as FRONTEND
 from tvmflow.frontend.bounded import MAKERS, RULES
+from tvmflow.frontend.contrib import EXPANSIONS
 from tvmflow.frontend.converter import CONVERTERS, RESULT_TYPES
 from tvmflow.frontend.expansion import EXPANDERS
 from tvmflow.frontend.propagate import propagate  # noqa: F401 (registers all of them)
@@ -35,18 +37,35 @@ bound](deploying.md#sizes-known-at-run-time)), and element types other than floa
 float64, bool and whole numbers of 8 to 64 bits; of standalone libraries also inputs and outputs
 without elements. What an operator reads from constants may be computed, as long as it follows from
 constants and shapes. Constant, ConstantOfShape, EyeLike, Range, Shape, Size, the windows of signals
-and whatever else depends on constants only are computed when a model is read; Identity and ONNX
-Runtime's quantized operators (QLinearAdd, QGemm, ...) become others.
+and whatever else depends on constants only are computed when a model is read; Identity and
+[ONNX Runtime's quantized operators](#quantized-operators-of-onnx-runtime) become others.
 
 | operator | since | refused, if |
 |---|---|---|
+"""
+TAIL = """
+## Quantized operators of ONNX Runtime
+
+What ONNX Runtime's quantizers write (`quantize_static` in both formats and with
+`UseQDQContribOps`, `quantize_dynamic`, `get_qnn_qdq_config`) is taken, with numbers of 4, 8 and 16
+bits. Of the domain `com.microsoft` these are:
+{names}.
+
+Results are those of ONNX Runtime without its graph optimisations; with them its own results differ
+by some steps. Two things are not the same: QLinearSoftmax may round a number that is nearly between
+two steps the other way, and DynamicQuantizeLSTM keeps the state in fp32, where ONNX Runtime rounds
+it to 8 bits at each step. Models that ONNX Runtime's optimizer for transformers changed before they
+were quantized have operators that are not in this list (QAttention, QEmbedLayerNormalization) and
+are refused, by name: quantize the model that was exported.
 """
 
 
 def operators() -> str:
     """Return the page."""
     rows = (row(op_type) for op_type in sorted({*CONVERTERS, *EXPANDERS, *MAKERS}))
-    return HEAD + "\n".join(filter(None, rows)) + "\n"
+    return HEAD + "\n".join(filter(None, rows)) + "\n" + TAIL.format(
+        names=textwrap.fill(", ".join(sorted(EXPANSIONS)), 100)
+    )  # fmt: skip
 
 
 def row(op_type: str) -> str | None:

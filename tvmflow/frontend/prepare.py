@@ -13,11 +13,12 @@ from ..ir.operator import DOMAIN, VERSION
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorInfo, TensorType
 from ..ops.onnx_form import register_schemas
+from .contrib import expand_quantized
 from .graph import DEFAULT_DOMAINS, Graph, node_name, unknown_operator
 from .lift import lift_constants
 from .nested import all_nodes, nested_graphs, rewritten
 from .opsets import with_marked_opsets
-from .rewrite import expand_quantized, move_quantized
+from .rewrite import move_quantized
 from .shapes import static_inputs
 from .source import PACKED, Source, dtype_name
 from .upgrade import OLDEST_OPSET, upgraded
@@ -43,7 +44,7 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     graph = model.graph
     constants: dict[str, np.ndarray] = {}
     nodes = lift_constants(graph, source, constants)
-    _check_packed(graph)
+    packed = _packed_weights(graph)
     # Since format 4 an input with an initializer is a weight that a caller might replace.
     inputs = [value for value in graph.input if value.name not in constants]
     infos = static_inputs(inputs, shapes)
@@ -52,10 +53,12 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     skeleton = _skeleton(model, infos, nodes)
     if skeleton.functions:
         # Their bodies have weights, too.
-        nodes = lift_constants(_inlined(skeleton), source, constants)
+        inlined = _inlined(skeleton)
+        packed |= _packed_weights(inlined)
+        nodes = lift_constants(inlined, source, constants)
 
     def rewrite(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
-        return move_quantized(expand_quantized(nodes, opset), constants)
+        return move_quantized(expand_quantized(nodes, opset, constants, packed), constants)
 
     result = Graph(
         source.name, opset,
@@ -130,8 +133,12 @@ def _inlined(skeleton: onnx.ModelProto) -> onnx.GraphProto:
         ) from error
 
 
-def _check_packed(graph: onnx.GraphProto) -> None:
-    """Refuse weights of 2 and 4 bits but where their numbers are all that counts, as in bytes."""
+def _packed_weights(graph: onnx.GraphProto) -> dict[str, int]:
+    """Return the element types of weights of 2 and 4 bits, by name.
+
+    Refuse them but where their numbers are all that counts, as in bytes, and as the zero points
+    that name the type of a result.
+    """
     nodes = list(all_nodes(graph.node))
     graphs = [graph, *(inner for node in nodes for inner in nested_graphs(node))]
     weights = [tensor for each in graphs for tensor in each.initializer]
@@ -141,16 +148,19 @@ def _check_packed(graph: onnx.GraphProto) -> None:
             kinds = [a.t.data_type for a in node.attribute if a.t.data_type in PACKED]
             packed |= dict.fromkeys(node.output[:1], kinds[0]) if kinds else {}
     if not packed:
-        return
+        return {}
+    # Names of weights in nested graphs may change: they would not be known by theirs.
+    quantizing = {id(node) for node in graph.node if node.op_type == "QuantizeLinear"}
     readers = [(name, node) for node in nodes for name in node.input if name in packed]
     for name, node in readers:
-        if node.op_type not in _READ_PACKED:
+        if node.op_type not in _READ_PACKED and id(node) not in quantizing:
             raise UnsupportedModelError(
                 f"Tensor {name!r} has the element type {dtype_name(packed[name])} and is read by "
                 f"node {node_name(node)!r} ({node.op_type}); only {' and '.join(_READ_PACKED)} "
                 "may read such weights.",
                 remedy="Keep the weights in 8 bits.",
             )
+    return packed
 
 
 def check_versions(model: onnx.ModelProto) -> int:

@@ -1,0 +1,311 @@
+"""ONNX Runtime's quantized operators, of the domain ``com.microsoft``, become ONNX's.
+
+Its quantizers have operators of their own for what ONNX computes in real numbers only.  Most are
+that operator between DequantizeLinear and QuantizeLinear::
+
+    QLinearAdd(a, sa, za, b, sb, zb, sy, zy)
+    QuantizeLinear(Add(DequantizeLinear(a, sa, za), DequantizeLinear(b, sb, zb)), sy, zy)
+
+Others quantize their input at run time, and multiply integers::
+
+    DynamicQuantizeMatMul(a, b, sb, zb, bias)
+    MatMulIntegerToFloat(q, b, sa, sb, za, zb, bias)    with q, sa, za = DynamicQuantizeLinear(a)
+    Cast(MatMulInteger(q, b, za, zb)) * (sa * sb) + bias
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from .graph import node_attributes, node_name
+from .source import PACKED
+
+DOMAIN = "com.microsoft"
+#: The first operator set with QuantizeLinear, with DynamicQuantizeLinear, with a scale for each
+#: column (and Softmax along one axis), with axes of ReduceMean as an input, and with blocks.
+_QUANTIZE, _DYNAMIC, _COLUMNS, _AXES, _BLOCKS = 10, 11, 13, 18, 21
+#: Least and largest number of 2 and 4 bits.
+_LIMITS = {
+    TensorProto.INT4: (-8, 7), TensorProto.UINT4: (0, 15),
+    TensorProto.INT2: (-2, 1), TensorProto.UINT2: (0, 3),
+}  # fmt: skip
+
+
+def expand_quantized(
+    nodes: Sequence[onnx.NodeProto],
+    opset: int,
+    constants: dict[str, np.ndarray],
+    packed: Mapping[str, int],
+) -> list[onnx.NodeProto]:
+    """Return the nodes with ONNX's own in the place of ONNX Runtime's quantized ones.
+
+    Constants that they need are added.  ``packed`` has the element types of the constants of 2 and
+    4 bits, which are bytes in ``constants``.  Unknown operators stay, and are reported as not
+    supported.
+    """
+    result: list[onnx.NodeProto] = []
+    for node in nodes:
+        if node.domain == DOMAIN and opset >= _QUANTIZE and node.op_type in EXPANSIONS:
+            parts = _Parts(node, opset, constants)
+            found = parts.nodes if EXPANSIONS[node.op_type](parts) else [node]
+        else:
+            found = [node]
+        for each in found:
+            result.extend(_without_packed(each, opset, constants, packed) or [each])
+    return result
+
+
+class _Parts:
+    """The nodes that a node becomes; the last one has its name and first result."""
+
+    def __init__(self, node: onnx.NodeProto, opset: int, constants: dict[str, np.ndarray]):
+        self.node, self.opset, self.constants = node, opset, constants
+        self.attributes: dict[str, Any] = node_attributes(node)
+        self._name = node_name(node)
+        # Several nodes may have one name, but no two results.
+        self._base = next(filter(None, node.output), self._name)
+        self._nodes: list[onnx.NodeProto] = []
+
+    def input(self, index: int) -> str:
+        """Return the name of an input, which is empty where it is not given."""
+        return str(self.node.input[index]) if index < len(self.node.input) else ""
+
+    def inputs(self, *indices: int) -> list[str]:
+        """Return the names of several inputs."""
+        return [self.input(index) for index in indices]
+
+    @property
+    def nodes(self) -> list[onnx.NodeProto]:
+        """All nodes that were added."""
+        last = self._nodes[-1]
+        last.name = self._name
+        for index, name in enumerate(self.node.output):
+            if index < len(last.output):
+                last.output[index] = name
+            else:
+                last.output.append(name)
+        return self._nodes
+
+    def add(self, op_type: str, inputs: Sequence[str], **attributes: object) -> str:
+        """Add a node and return the name of its first result."""
+        return self.add_several(op_type, inputs, 1, **attributes)[0]
+
+    def add_several(
+        self, op_type: str, inputs: Sequence[str], count: int, **attributes: object
+    ) -> list[str]:
+        """Add a node and return the names of its results."""
+        name = f"{self._base}:{op_type}{len(self._nodes)}"
+        results = [name, *(f"{name}:{index}" for index in range(1, count))]
+        given = list(inputs)
+        while given and not given[-1]:
+            given.pop()
+        self._nodes.append(helper.make_node(op_type, given, results, name=name, **attributes))
+        return results
+
+    def constant(self, array: np.ndarray) -> str:
+        """Add a constant and return its name."""
+        name = f"{self._base}:constant{len(self._nodes)}"
+        while name in self.constants:
+            name += "_"
+        self.constants[name] = array
+        return name
+
+    def real(self, quantized: Sequence[str], **attributes: object) -> str:
+        """Add the real numbers of a tensor with its scale and zero point."""
+        return self.add("DequantizeLinear", quantized, **attributes)
+
+    def quantize(self, parameters: Sequence[str]) -> bool:
+        """Quantize the last node's result, if there is a scale for it; decline without its type."""
+        if parameters[0] and not parameters[1]:
+            return False
+        if parameters[0]:
+            self.add("QuantizeLinear", [self._nodes[-1].output[0], *parameters])
+        return True
+
+    def reshaped(self, value: str, shape: Sequence[int]) -> str:
+        """Add a tensor in another shape."""
+        return self.add("Reshape", [value, self.constant(np.array(shape, np.int64))])
+
+
+#: Adds the nodes of one; returns false, and the node stays, where there are none.
+_Rule = Callable[[_Parts], bool]
+
+
+def _between(operands: int, *, first: int = 0) -> _Rule:
+    """Return the rule of ONNX's operator between DequantizeLinear and QuantizeLinear.
+
+    ``operands`` have a scale and a zero point each, and ``first`` other inputs precede them.
+    """
+
+    def rule(parts: _Parts) -> bool:
+        end = first + 3 * operands
+        if len(parts.node.input) != end + 2 or parts.attributes.pop("channels_last", 0):
+            return False
+        reals = [parts.real(parts.inputs(i, i + 1, i + 2)) for i in range(first, end, 3)]
+        others = parts.inputs(*range(first))
+        op_type = parts.node.op_type.removeprefix("QLinear")
+        parts.add(op_type, [*others, *reals], **parts.attributes)
+        return parts.quantize(parts.inputs(end, end + 1))
+
+    return rule
+
+
+def _concat(parts: _Parts) -> bool:
+    count = len(parts.node.input)
+    if count % 3 != 2:
+        return False
+    reals = [parts.real(parts.inputs(i, i + 1, i + 2)) for i in range(2, count, 3)]
+    parts.add("Concat", reals, **parts.attributes)
+    return parts.quantize(parts.inputs(0, 1))
+
+
+def _gemm(parts: _Parts) -> bool:
+    """Add a product whose bias, if any, is in int32 with the scale of the product."""
+    attributes = parts.attributes
+    if parts.opset < _COLUMNS or attributes.pop("alpha", 1.0) != 1:
+        return False
+    a, b, bias = parts.inputs(0, 1, 2), parts.inputs(3, 4, 5), parts.input(6)
+    reals = [parts.real(a), parts.real(b, axis=0 if attributes.get("transB") else 1)]
+    if bias:
+        scale = parts.add("Mul", [a[1], b[1]])
+        reals.append(parts.real([bias, scale, ""], axis=-1))
+    parts.add("Gemm", reals, **attributes)
+    return parts.quantize(parts.inputs(7, 8))
+
+
+def _softmax(parts: _Parts) -> bool:
+    """Add a Softmax of the operator set that the node names.
+
+    Before set 13 it is one over all axes starting at ``axis``.
+    """
+    real = parts.real(parts.inputs(0, 1, 2))
+    set_13 = parts.attributes.get("opset", parts.opset) >= _COLUMNS
+    axis = parts.attributes.get("axis", -1 if set_13 else 1)
+    if set_13 == (parts.opset >= _COLUMNS) or (set_13 and axis == -1):
+        parts.add("Softmax", [real], axis=axis)
+    elif set_13:
+        return False
+    else:
+        shape = parts.add("Shape", [real])
+        flat = parts.add("Softmax", [parts.add("Flatten", [real], axis=axis)], axis=1)
+        parts.add("Reshape", [flat, shape])
+    return parts.quantize(parts.inputs(3, 4))
+
+
+def _reduce_mean(parts: _Parts) -> bool:
+    real = parts.real(parts.inputs(0, 1, 2))
+    attributes = dict(parts.attributes)
+    inputs = [real]
+    if parts.opset >= _AXES:
+        inputs.append(parts.constant(np.array(attributes.pop("axes", ()), np.int64)))
+    parts.add("ReduceMean", inputs, **attributes)
+    return parts.quantize(parts.inputs(3, 4))
+
+
+def _same(parts: _Parts) -> bool:
+    """Rename QuantizeLinear and DequantizeLinear, to which ONNX gave the further types later."""
+    if parts.attributes and parts.opset < _COLUMNS:
+        return False
+    parts.add(parts.node.op_type, parts.node.input, **parts.attributes)
+    return True
+
+
+def _product(
+    parts: _Parts, a: str, b: str, scales: Sequence[str], zeros: Sequence[str], bias: str
+) -> str:
+    """Add a product of integers, its real numbers, and the bias if there is one."""
+    total = parts.add("Cast", [parts.add("MatMulInteger", [a, b, *zeros])], to=TensorProto.FLOAT)
+    result = parts.add("Mul", [total, parts.add("Mul", scales)])
+    return parts.add("Add", [result, bias]) if bias else result
+
+
+def _matmul_integer(parts: _Parts) -> bool:
+    a, b, *scales = parts.inputs(0, 1, 2, 3)
+    _product(parts, a, b, scales, parts.inputs(4, 5), parts.input(6))
+    return True
+
+
+def _dynamic_matmul(parts: _Parts) -> bool:
+    if parts.opset < _DYNAMIC:
+        return False
+    a, b, scale, zero, bias = parts.inputs(0, 1, 2, 3, 4)
+    a, own_scale, own_zero = parts.add_several("DynamicQuantizeLinear", [a], 3)
+    _product(parts, a, b, [own_scale, scale], [own_zero, zero], bias)
+    return True
+
+
+def _dynamic_lstm(parts: _Parts) -> bool:
+    """Add an LSTM of the quantized input and weights.
+
+    ONNX Runtime also rounds the state of each step to 8 bits; here it stays in fp32.  Weights are
+    ``[D, I, 4 H]``, with one scale for each direction, or one for each of its columns.
+    """
+    if parts.opset < _DYNAMIC:
+        return False
+    x = parts.real(parts.add_several("DynamicQuantizeLinear", [parts.input(0)], 3))
+    weights = []
+    for index, parameters in ((1, (8, 9)), (2, (10, 11))):
+        value = parts.add("Cast", [parts.input(index)], to=TensorProto.FLOAT)
+        scale, zero = parts.inputs(*parameters)
+        if zero:
+            zero = parts.add("Cast", [parts.reshaped(zero, (0, 1, -1))], to=TensorProto.FLOAT)
+            value = parts.add("Sub", [value, zero])
+        value = parts.add("Mul", [value, parts.reshaped(scale, (0, 1, -1))])
+        weights.append(parts.add("Transpose", [value], perm=[0, 2, 1]))
+    others = parts.inputs(3, 4, 5, 6, 7)
+    parts.add_several("LSTM", [x, *weights, *others], len(parts.node.output), **parts.attributes)
+    return True
+
+
+#: Rule by operator.
+EXPANSIONS: dict[str, _Rule] = {
+    **dict.fromkeys(("QLinearAdd", "QLinearMul"), _between(2)),
+    **dict.fromkeys(
+        (
+            "QLinearLeakyRelu", "QLinearSigmoid", "QLinearGlobalAveragePool",
+            "QLinearAveragePool",
+        ),
+        _between(1),
+    ),
+    "QLinearWhere": _between(2, first=1),
+    "QLinearConcat": _concat,
+    "QLinearSoftmax": _softmax,
+    "QLinearReduceMean": _reduce_mean,
+    "QGemm": _gemm,
+    "QuantizeLinear": _same,
+    "DequantizeLinear": _same,
+    "MatMulIntegerToFloat": _matmul_integer,
+    "DynamicQuantizeMatMul": _dynamic_matmul,
+    "DynamicQuantizeLSTM": _dynamic_lstm,
+}  # fmt: skip
+
+
+def _without_packed(
+    node: onnx.NodeProto, opset: int, constants: dict[str, np.ndarray], packed: Mapping[str, int]
+) -> list[onnx.NodeProto] | None:
+    """Return nodes that quantize to 2 or 4 bits, in bytes; ``None`` for any other node.
+
+    ::
+
+        before  QuantizeLinear(x, s, z : int4)
+        after   Clip(QuantizeLinear(x, s, z : int8), -8, 7)
+    """
+    if node.op_type != "QuantizeLinear" or node.domain:
+        return None
+    kind = packed.get(node.input[2]) if len(node.input) > 2 else None
+    attributes = node_attributes(node)
+    kind = kind or attributes.get("output_dtype")
+    if kind is None or kind not in _LIMITS:
+        return None
+    if attributes.get("output_dtype"):
+        attributes["output_dtype"] = helper.np_dtype_to_tensor_dtype(np.dtype(PACKED[kind]))
+    parts = _Parts(node, opset, constants)
+    value = parts.add("QuantizeLinear", node.input, **attributes)
+    limits = [parts.constant(np.array(n, PACKED[kind])) for n in _LIMITS[kind]]
+    parts.add("Clip", [value, *limits])
+    return parts.nodes
