@@ -219,11 +219,15 @@ typedef struct tvmflow_image {
 } tvmflow_image;
 
 TVMFLOW_API uint32_t tvmflow_api_version(void);
+// The name of a status as above, such as "TVMFLOW_ERROR_BUSY"; never NULL.
+TVMFLOW_API const char* tvmflow_status_name(tvmflow_status status);
 
 // Opens OpenCL, builds the kernels or takes them from the cache, and uploads the weights.
 // Also gives an instance on failure, which only has a message and must be destroyed; NULL
 // when there is no memory for it.
 TVMFLOW_API tvmflow_status tvmflow_create(const tvmflow_options* options, tvmflow_model** model);
+// A forked child goes on with models on the CPU, and has threads of its own; models on OpenCL are
+// refused there, and can only be destroyed (docs/deploying.md).
 TVMFLOW_API void tvmflow_destroy(tvmflow_model* model);  // waits for what was started; NULL is fine
 
 // What went wrong in the last call that failed, and what helps; "" before.  Valid until the
@@ -265,6 +269,12 @@ TVMFLOW_API tvmflow_status tvmflow_set_input(tvmflow_model* model, uint32_t inde
                                              tvmflow_dtype dtype, const void* data, size_t bytes);
 TVMFLOW_API tvmflow_status tvmflow_get_output(tvmflow_model* model, uint32_t index,
                                               tvmflow_dtype dtype, void* data, size_t bytes);
+// No copy, on the CPU: waits for the run and gives the address of its result, which is valid until
+// the next run, another shape, or the end of the model.  UNSUPPORTED where `tvmflow_get_output`
+// converts: on OpenCL, and boxes that it brings to a picture's pixels.
+TVMFLOW_API tvmflow_status tvmflow_output_data(tvmflow_model* model, uint32_t index,
+                                               tvmflow_dtype dtype, const void** data,
+                                               size_t bytes);
 
 // For inputs that were compiled with `--image-input`, beside `tvmflow_set_input`.  Pixels in
 // this process's memory may be changed when this returns; other memory when the run is done.

@@ -182,6 +182,16 @@ class Model {
   tvmflow_status GetOutput(uint32_t index, Container& values) {
     return GetOutput(index, std::data(values), std::size(values));
   }
+  // On the CPU the result itself, valid until the next run; nullptr where this fails.
+  template <typename T>
+  const T* OutputData(uint32_t index) {
+    const void* data = nullptr;
+    const size_t bytes = OutputInfo(index).bytes;
+    if (status_ != TVMFLOW_OK ||
+        Call(&tvmflow_library::output_data, index, DType<T>(), &data, bytes) != TVMFLOW_OK)
+      return nullptr;
+    return static_cast<const T*>(data);
+  }
   // In a new vector, empty where this fails.
   template <typename T>
   std::vector<T> Output(uint32_t index) {

@@ -53,7 +53,9 @@
   X(memory)                                                                                        \
   X(run_async)                                                                                     \
   X(cancel)                                                                                        \
-  X(warm_up)
+  X(warm_up)                                                                                       \
+  X(status_name)                                                                                   \
+  X(output_data)
 
 // `create` is `tvmflow_create` of this library, and so on.
 typedef struct tvmflow_library {

@@ -298,6 +298,8 @@ cl_mem tf_cpu_wrap(void* data, size_t bytes) {
   return create_buffer(&context, CL_MEM_USE_HOST_PTR, bytes, data, &code);
 }
 
+const void* tf_cpu_data(cl_mem object) { return ((const memory*)object)->data; }
+
 static cl_mem create_image(cl_context in, cl_bitfield flags, const cl_image_format* format,
                            const cl_image_desc* layout, void* host, cl_int* code) {
   (void)in, (void)flags, (void)format, (void)layout, (void)host;

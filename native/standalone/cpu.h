@@ -42,5 +42,7 @@ void tf_cpu_watch(const tf_device* device, cl_command_queue queue, const tf_stop
 // Memory of the application as memory of the device, without a copy; NULL where it is not aligned
 // to 64 bytes, or no memory is left.
 cl_mem tf_cpu_wrap(void* data, size_t bytes);
+// Where memory of the device begins.
+const void* tf_cpu_data(cl_mem memory);
 
 #endif

@@ -4,10 +4,11 @@
 
 #include "model.h"
 
-// Adds a text, which others follow; all control characters are left out.
+// Adds a text, which others follow; its lines stay such, other control characters are left out.
 static void append_text(char* json, size_t bytes, const char* key, const char* text) {
   tf_append(json, bytes, "\"%s\":\"", key);
   for (; *text; ++text) {
+    if (*text == '\n') tf_append(json, bytes, "\\n");
     if ((unsigned char)*text < 0x20) continue;
     tf_append(json, bytes, "%s%c", *text == '"' || *text == '\\' ? "\\" : "", *text);
   }

@@ -220,18 +220,39 @@ tvmflow_status tf_do_warm_up(tvmflow_model* m) {
   return tf_do_run(m);
 }
 
-tvmflow_status tf_do_get_output(tvmflow_model* m, uint32_t index, tvmflow_dtype dtype, void* data,
-                                size_t bytes) {
+// An output that is there to be read, once the run is done.
+static tvmflow_status wait_for_output(tvmflow_model* m, uint32_t index, tvmflow_dtype dtype,
+                                      const void* data, size_t bytes) {
   tvmflow_status status = tf_check(m);
   if (!status) status = check_data(m, outputs_of(m), index, dtype, data, bytes);
   if (!status) status = tf_do_wait(m);
+  if (status || !m->half_done) return status;
+  return tf_fail(&m->message, TVMFLOW_ERROR_DEVICE,
+                 "Reading output '%s': the last run failed, and there is no whole result. "
+                 "Remedy: set the inputs and run again.",
+                 m->plan.strings + tf_outputs(m)[index].name);
+}
+
+tvmflow_status tf_do_output_data(tvmflow_model* m, uint32_t index, tvmflow_dtype dtype,
+                                 const void** data, size_t bytes) {
+  const tvmflow_status status = wait_for_output(m, index, dtype, data, bytes);
   if (status) return status;
   const tf_interface* const t = &tf_outputs(m)[index];
-  if (m->half_done)
-    return tf_fail(&m->message, TVMFLOW_ERROR_DEVICE,
-                   "Reading output '%s': the last run failed, and there is no whole result. "
-                   "Remedy: set the inputs and run again.",
-                   m->plan.strings + t->name);
+  const bool converted = t->half || tf_has_picture_boxes(m, index);
+  if (converted || m->backend != TVMFLOW_CPU)
+    return tf_fail(&m->message, TVMFLOW_ERROR_UNSUPPORTED,
+                   "Reading output '%s' without a copy: %s. Remedy: call tvmflow_get_output.",
+                   m->plan.strings + t->name,
+                   converted ? "its elements are converted" : "the network runs on OpenCL");
+  *data = tf_cpu_data(m->bound[t->allocation]);
+  return TVMFLOW_OK;
+}
+
+tvmflow_status tf_do_get_output(tvmflow_model* m, uint32_t index, tvmflow_dtype dtype, void* data,
+                                size_t bytes) {
+  const tvmflow_status status = wait_for_output(m, index, dtype, data, bytes);
+  if (status) return status;
+  const tf_interface* const t = &tf_outputs(m)[index];
   const cl_int code = transfer(m, t, t->half ? (uint8_t*)m->halves : data, false);
   if (code != CL_SUCCESS)
     return tf_backend_failed(

@@ -9,6 +9,26 @@
 
 uint32_t tvmflow_api_version(void) { return TVMFLOW_API_VERSION; }
 
+const char* tvmflow_status_name(tvmflow_status status) {
+#define NAME(status) [status] = #status
+  static const char* const names[] = {
+      NAME(TVMFLOW_OK),
+      NAME(TVMFLOW_ERROR_ARGUMENT),
+      NAME(TVMFLOW_ERROR_NO_OPENCL),
+      NAME(TVMFLOW_ERROR_UNSUPPORTED),
+      NAME(TVMFLOW_ERROR_BUILD),
+      NAME(TVMFLOW_ERROR_MEMORY),
+      NAME(TVMFLOW_ERROR_DAMAGED),
+      NAME(TVMFLOW_ERROR_DEVICE),
+      NAME(TVMFLOW_ERROR_BUSY),
+      NAME(TVMFLOW_ERROR_WRONG),
+      NAME(TVMFLOW_ERROR_CANCELLED),
+  };
+#undef NAME
+  return (uint32_t)status < sizeof(names) / sizeof(names[0]) ? names[status]
+                                                             : "an unknown tvmflow_status";
+}
+
 static tvmflow_status read_options(tvmflow_model* m, const tvmflow_options* given,
                                    tvmflow_options* options) {
   memset(options, 0, sizeof(*options));
@@ -321,7 +341,16 @@ void tf_log(const tvmflow_model* m, tvmflow_log_level level, const char* format,
   char text[1024];
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(text, sizeof(text), format, arguments);
+  const int length = vsnprintf(text, sizeof(text), format, arguments);
   va_end(arguments);
-  m->log(m->log_user, level, text);
+  const size_t bytes = length < 0 ? 0 : (size_t)length + 1;
+  char* const whole = bytes > sizeof(text) ? malloc(bytes) : NULL;
+  if (whole) {
+    va_start(arguments, format);
+    vsnprintf(whole, bytes, format, arguments);
+    va_end(arguments);
+  }
+  // Without memory it is cut.
+  m->log(m->log_user, level, whole ? whole : text);
+  free(whole);
 }

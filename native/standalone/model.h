@@ -200,6 +200,8 @@ uint64_t tf_picture_bytes(const tvmflow_model* model);
 void tf_picture_replaced(tvmflow_model* model, uint32_t input);
 // Brings an output's boxes, which may lie at any address, to where the picture has them.
 void tf_picture_boxes(const tvmflow_model* model, uint32_t output, float* data);
+// Whether an output has boxes that are brought there.
+bool tf_has_picture_boxes(const tvmflow_model* model, uint32_t output);
 
 // backend.c: opens what the options ask for, or what can be used.
 tvmflow_status tf_backend_open(tvmflow_model* model, const tvmflow_options* options);
@@ -238,6 +240,9 @@ void tf_adopt(tvmflow_model* model);
       (m, index, dtype, data, bytes))                                                              \
   ROW(get_output,                                                                                  \
       (tvmflow_model * m, uint32_t index, tvmflow_dtype dtype, void* data, size_t bytes),          \
+      (m, index, dtype, data, bytes))                                                              \
+  ROW(output_data,                                                                                 \
+      (tvmflow_model * m, uint32_t index, tvmflow_dtype dtype, const void** data, size_t bytes),   \
       (m, index, dtype, data, bytes))                                                              \
   ROW(use_input, (tvmflow_model * m, uint32_t index, void* memory), (m, index, memory))            \
   ROW(use_output, (tvmflow_model * m, uint32_t index, void* memory), (m, index, memory))           \

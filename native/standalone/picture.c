@@ -623,6 +623,13 @@ tvmflow_status tf_do_image_place(tvmflow_model* m, uint32_t index, double scale[
   return TVMFLOW_OK;
 }
 
+bool tf_has_picture_boxes(const tvmflow_model* m, uint32_t output) {
+  bool has = false;
+  for (uint32_t i = 0; i < tf_count(&m->plan, TF_BOXES); ++i)
+    has = has || m->plan.boxes[i].output == output;
+  return has;
+}
+
 void tf_picture_boxes(const tvmflow_model* m, uint32_t output, float* data) {
   for (uint32_t i = 0; i < tf_count(&m->plan, TF_BOXES); ++i) {
     const tf_boxes* const b = &m->plan.boxes[i];

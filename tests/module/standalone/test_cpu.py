@@ -27,6 +27,7 @@ from tvmflow.errors import ArtifactError
 from tvmflow.ir.limits import LARGE_WEIGHT_BYTES
 from tvmflow.module.blocked_layout import all_to_blocked
 from tvmflow.module.standalone import precompile
+from tvmflow.module.standalone.binding import LOG
 from tvmflow.module.standalone.format import Section
 from tvmflow.module.standalone.read import find_plan, find_plans
 from tvmflow.verify.tolerance import NETWORK, assert_close
@@ -340,6 +341,20 @@ def test_the_cpu_is_taken_where_a_vendor_s_library_lacks_functions(both, tmp_pat
     with api.Model(library, opencl_library=build_no_icd(tmp_path, 2)) as model:
         assert "it lacks" in model.describe()["opencl_rejected"]
         np.testing.assert_allclose(model(X), [2 * X + w], rtol=1e-6)
+
+
+def test_a_long_sentence_reaches_the_log_whole_and_the_description_with_its_lines(
+    both,
+):
+    """Such as a driver's build log, which says what is wrong at its end."""
+    lines: list[str] = []
+    log = LOG(lambda _, level, text: lines.append(text.decode()) if level else None)
+    places = "/".join(["nowhere" * 20] * 10)
+    with api.Model(both[0], opencl_library=f"/{places}/lib.so", log=log) as model:
+        told = model.describe()["opencl_rejected"]
+    assert len(told) > 1400
+    assert lines == [f"OpenCL is not used: {told}"]
+    assert "\nLibraries tried:\n" in told
 
 
 def test_a_device_that_computes_wrong_is_not_taken_and_that_is_remembered(make, driver, tmp_path):

@@ -163,6 +163,63 @@ def test_the_application_is_told(quick, opencl, driver, tmp_path):
     assert any(level == 1 and text.startswith("Programs are not kept: ") for level, text in told)
 
 
+def test_statuses_have_names(quick):
+    name = ctypes.CDLL(str(quick)).tvmflow_status_name
+    name.restype = ctypes.c_char_p
+    header = (runtime_build.BINDINGS / "tvmflow.h").read_text(encoding="utf-8")
+    listed = re.findall(r"^  (TVMFLOW_(?:OK|ERROR_\w+)) = (\d+),", header, re.MULTILINE)
+    assert len(listed) > 10
+    assert [name(int(number)).decode() for _, number in listed] == [each for each, _ in listed]
+    for unknown in (len(listed), -1, 2**31 - 1):
+        assert name(unknown) == b"an unknown tvmflow_status"
+
+
+# -- outputs without a copy ------------------------------------------------------------------
+
+
+def output_data(model: api.Model, dtype: int = 0, size: int = 256) -> np.ndarray:
+    found = ctypes.POINTER(ctypes.c_float)()
+    model.call("output_data", 0, dtype, ctypes.byref(found), ctypes.c_size_t(size))
+    return np.ctypeslib.as_array(found, (64,))
+
+
+def test_an_output_is_read_where_it_is(quick):
+    _, w = add_plan()
+    with api.Model(quick) as model:
+        (copied,) = model(X)
+        there = output_data(model)
+        np.testing.assert_array_equal(there, copied)
+        # The next run writes to the same place; what was started is waited for.
+        model.set_input(0, 3 * X)
+        model.call("start")
+        again = output_data(model)
+        np.testing.assert_allclose(again, 6 * X + w, rtol=1e-6)
+        assert again.ctypes.data == there.ctypes.data
+        for dtype, size, text in ((1, 256, "expected float32"), (0, 255, "expected 256 bytes")):
+            with pytest.raises(api.CallError, match=text) as caught:
+                output_data(model, dtype, size)
+            assert caught.value.status == api.ARGUMENT
+        with pytest.raises(api.CallError, match="got NULL"):
+            model.call("output_data", 0, 0, None, ctypes.c_size_t(256))
+
+
+def test_an_output_in_the_application_s_memory_is_there(quick):
+    room = np.zeros(64 + 16, np.float32)
+    own = room[(-room.ctypes.data % 64) // 4 :][:64]
+    with api.Model(quick) as model:
+        model.call("use_output", 0, own.ctypes.data_as(ctypes.c_void_p))
+        model(X)
+        assert output_data(model).ctypes.data == own.ctypes.data
+
+
+def test_an_output_on_a_device_is_copied(opencl, driver):
+    with api.Model(opencl, opencl_library=driver) as model:
+        model(X)
+        with pytest.raises(api.CallError, match="runs on OpenCL") as caught:
+            output_data(model)
+    assert caught.value.status == api.UNSUPPORTED
+
+
 # -- threads ---------------------------------------------------------------------------------
 
 

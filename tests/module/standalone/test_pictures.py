@@ -441,6 +441,8 @@ def test_boxes_are_brought_back_to_the_picture(tmp_path, form, unit):
         model.set_input(1, given)
         model.call("run")
         np.testing.assert_allclose(model.get_output(1), wanted, rtol=1e-4, atol=1e-2)
+        with pytest.raises(api.CallError, match="its elements are converted"):
+            model.call("output_data", 1, 0, ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(80))
         # Without a picture they are the network's.
         x = np.zeros((1, 3, HEIGHT, WIDTH), np.float32)
         np.testing.assert_array_equal(model(x, given)[1], given)

@@ -1,4 +1,5 @@
 // Uses tvmflow.hpp in every way on the mock model, with and without exceptions.
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -82,6 +83,8 @@ int main(int argc, char** argv) {
   CHECK(model.Output<float>(0) == sum);
   float got[6];
   CHECK(model.GetOutput(0, got) == TVMFLOW_OK && got[3] == 1000004);
+  const float* const there = model.OutputData<float>(0);
+  CHECK(there != nullptr && std::equal(sum.begin(), sum.end(), there));
 
   // Wrong size, dtype and index.
   auto failure = Failure(&model, [&] { return model.SetInput(0, b.data(), 5); });
