@@ -12,6 +12,7 @@ import onnx
 from drawing_rules import Rule, rule_of
 from graphs import ERRATIC, IR_VERSION, TAME, VALUES, Graph, InvalidError, Tensor, opset_imports
 from hypothesis import strategies as st
+from norm_chains import FORMS, Chain
 from onnx import helper, numpy_helper
 
 #: No whole blocks of four or sixteen, and some that are.
@@ -30,6 +31,8 @@ class Network:
     constants: Mapping[str, np.ndarray] = field(repr=False)
     feeds: Mapping[str, np.ndarray] = field(repr=False)
     outputs: tuple[Tensor, ...]
+    #: Tensors that are never stored in half precision.
+    wide: frozenset[str] = frozenset()
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -201,6 +204,47 @@ def read_twice(g: Graph, rule: Rule, apply: Apply) -> list[Tensor]:
     return [first, y, *others]
 
 
+class _OfGraph(Chain):
+    """A chain of nodes of a graph."""
+
+    def __init__(self, g: Graph, x: Tensor, axes: Sequence[int]):
+        super().__init__(x.shape, axes, g.opset)
+        self.graph = g
+
+    def add(self, operator: str, *inputs: str | float, **attributes: Any) -> str:
+        g = self.graph
+        operands = [
+            g.tensors[i if isinstance(i, str) else self.constant(np.float32(i))] for i in inputs
+        ]
+        return g.one(operator, operands, **attributes).name
+
+    def constant(self, array: Any) -> str:
+        return self.graph.constant(array).name
+
+    def reduce(self, operator: str, x: str, keepdims: int = 1) -> str:
+        g = self.graph
+        return g.with_axes(operator, g.tensors[x], self.axes, keepdims=keepdims)[0].name
+
+
+def into_statistics(g: Graph, rule: Rule, apply: Apply) -> list[Tensor]:
+    """A chain of sums, squares and roots, whose numbers leave half precision or cancel in it."""
+    y, *others = apply(_convolved(g, rule))
+    y = g.picture(y)
+    if g.chance(0.7):
+        y = g.one("Add", [g.one("Mul", [y, g.constant(np.float32(3))]), g.constant(np.float32(30))])
+    axes = g.pick([1], [2, 3], [3], [1, 2, 3])
+    before = len(g.nodes)
+    result = FORMS[g.pick(*FORMS)](_OfGraph(g, y, axes), y.name)
+    made = [(node, g.tensors[name]) for node in g.nodes[before:] for name in node.output]
+    # They stay in fp32, whatever else is stored in half precision.
+    g.wide |= {
+        t.name
+        for node, t in made
+        if t.elements < y.elements or node.op_type == "Exp" or set(node.input) == {y.name}
+    }
+    return [g.tensors[result], *others]
+
+
 POSITIONS: dict[str, Callable[[Graph, Rule, Apply], list[Tensor]]] = {
     "alone": alone,
     "input": at_input,
@@ -214,6 +258,7 @@ POSITIONS: dict[str, Callable[[Graph, Rule, Apply], list[Tensor]]] = {
     "where": into_where,
     "residual": into_residual,
     "read twice": read_twice,
+    "statistics": into_statistics,
 }
 
 
@@ -257,4 +302,5 @@ def network(
         {name: array for name, array in g.constants.items() if name in read},
         {name: array for name, array in g.feeds.items() if name in read},
         tuple(unique.values()),
+        frozenset(g.wide),
     )

@@ -26,6 +26,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 from compiling import KINDS, RIGHT  # noqa: E402
 from configurations import COLUMNS, CUDA  # noqa: E402
+from contexts import POSITIONS  # noqa: E402
 from cuda_host import ON_GPU  # noqa: E402
 from drivers import processor_drivers  # noqa: E402
 from graphs import VALUES  # noqa: E402
@@ -76,7 +77,7 @@ def work(index: int, options: argparse.Namespace, before: Counts, queue: Any) ->
         round_ = turn // len(columns)
         turn += 1
         opset = rng.choices(OPSETS, [6, 3, 2, 2, 2, 1, 1])[0]
-        aims = aims_for(column, opset, hits, options.operators)
+        aims = aims_for(column, opset, hits, options.operators, options.positions)
         if not aims:
             continue
         rng.shuffle(aims)
@@ -236,6 +237,7 @@ def main(arguments: list[str] | None = None) -> int:
         help=f"of {', '.join(COLUMNS)}; also {', '.join(CUDA)}",
     )  # fmt: skip
     parser.add_argument("--operators", nargs="*", default=[])
+    parser.add_argument("--positions", nargs="*", default=[], choices=POSITIONS)
     parser.add_argument("--values", nargs="*", default=VALUES, choices=VALUES)
     parser.add_argument("--again", action="store_true", help="judge what failed before, alone")
     parser.add_argument("--optimised", action="store_true", help="machine code, by all compilers")

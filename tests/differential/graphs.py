@@ -91,6 +91,8 @@ class Graph:
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     feeds: dict[str, np.ndarray] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    #: Tensors that are never stored in half precision.
+    wide: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.draw(st.integers(0, 2**16)))

@@ -173,7 +173,7 @@ def moved(
         body = _function(node, network.opset, kinds) if single else None
         if single and node.op_type == "InstanceNormalization":
             body = _instance_normalization(values[node.input[0]].ndim, _attribute(node, "epsilon"))
-        if body is not None:
+        if body is not None and not network.wide.intersection(node.output):
             nodes.extend(_inlined(copy, body, noise, network.opset))
         else:
             nodes.append(copy)
@@ -234,7 +234,8 @@ def moved(
                 # Of the weights of neighbours, which are stored, and made of positions in fp32.
                 unit = max(2.0**-11 * half, 2.0**-23 * max(first.shape, default=1))
                 last = noise.beside_one(nodes, last, values[name], error=unit * largest(first))
-            if half and types[name] == "float32" and name not in exact_in_half:
+            narrow = name not in exact_in_half and name not in network.wide
+            if half and types[name] == "float32" and narrow:
                 last = noise.stored(nodes, last, values[name].shape)
             renamed[name] = last
     if not used and not half:

@@ -271,13 +271,17 @@ class Net:
 
 
 def aims_for(
-    column: str, opset: int, hits: Counter[tuple[str, str, str]], names: Iterable[str] = ()
+    column: str,
+    opset: int,
+    hits: Counter[tuple[str, str, str]],
+    names: Iterable[str] = (),
+    positions: Iterable[str] = (),
 ) -> list[Aim]:
     """What was hit least in a column, with the operators that an operator set has."""
     options = [
         (hits[o, p, column], o, p)
         for o in names or drawing_rules.drawn()
-        for p in POSITIONS
+        for p in positions or POSITIONS
         if drawing_rules.available(o, opset)
     ]
     if not options:

@@ -53,6 +53,7 @@ def save(verdict: Verdict, folder: Path, stem: str) -> str:
         "kind": verdict.kind,
         "command": command,
         "network": {name: getattr(network, name) for name in DRAWN},
+        "wide": sorted(network.wide),
         "configuration": asdict(verdict.configuration),
     }
     (folder / f"{stem}.json").write_text(json.dumps(said, indent=1) + "\n")
@@ -70,6 +71,7 @@ def load(path: Path) -> tuple[Network, Configuration]:
             constants={tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer},
             feeds=dict(feeds),
             outputs=tuple(_tensor(value) for value in graph.output),
+            wide=frozenset(said.get("wide", ())),
         )
     return network, Configuration(**said["configuration"])
 

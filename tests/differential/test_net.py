@@ -82,6 +82,24 @@ def test_control_flow_computes_the_same(flow):
             np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
+@pytest.mark.opencl
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("column", [name for name in COLUMNS if name.endswith("fp16")])
+def test_chains_that_leave_16_bits_are_right(column, worker):
+    aims = [(operator, "statistics") for operator in ("Relu", "Add", "Transpose", "MaxPool")]
+    net = Net(worker, shrink_seconds=0)
+    verdict = net.run(batches(aims, column, OPSET, size=4), 1, zlib.crc32(column.encode()))
+    assert verdict is None, str(verdict)
+    assert net.counts.kinds["right"] >= 1
+
+
+def test_chains_say_what_is_not_rounded():
+    (n,) = drawn([("Relu", "statistics")], size=1).networks
+    sums = {name for node in n.nodes if node.op_type.startswith("Reduce") for name in node.output}
+    assert sums & n.wide
+
+
 def test_cells_are_operators_places_and_columns():
     assert len(cells()) == len(drawing_rules.drawn()) * len(POSITIONS) * len(COLUMNS)
 
@@ -179,7 +197,7 @@ def test_networks_are_one_model():
 def test_a_failure_is_saved_with_its_commands(tmp_path):
     from judging import Verdict
 
-    (n, *_) = drawn([("Relu", "before conv")], "mali").networks
+    (n, *_) = drawn([("Relu", "statistics")], "mali").networks
     configuration = Configuration("mali", {"keep_layout": "nchw4c"})
     command = save(Verdict(n, configuration, "wrong", "why"), tmp_path, "one")
     assert command.startswith(
@@ -191,6 +209,7 @@ def test_a_failure_is_saved_with_its_commands(tmp_path):
     assert "wrong: why" in (tmp_path / "one.json").read_text()
     again, options = load(tmp_path / "one.json")
     assert (again.digest, again.outputs, options) == (n.digest, n.outputs, configuration)
+    assert again.wide == n.wide
 
 
 @pytest.mark.onnxruntime

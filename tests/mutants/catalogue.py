@@ -49,6 +49,7 @@ _SIZES = (
 )
 _NMS = "tests/schedules/test_selection.py::test_boxes_that_do_not_overlap"
 _DAMAGE = "tests/module/standalone/test_runtime_damage.py"
+_NORMALISATION = ("tests/graph/test_normalization.py",)
 _PICTURES = "tests/module/standalone/test_pictures.py"
 
 MUTANTS = (
@@ -841,5 +842,54 @@ MUTANTS = (
         "(not found.st_size or True)",
         "saving a module replaces the user's model",
         ("tests/module/test_overwriting.py",),
+    ),
+    # -- 16 bits --------------------------------------------------------------------------------
+    Mutant(
+        "normalization-rows",
+        "tvmflow/graph/normalization.py",
+        "return _stripped(shape_of(expr)) in (_stripped(kept), _stripped(shape))",
+        "return True",
+        "statistics of a square matrix's columns are taken for those of its rows",
+        _NORMALISATION,
+    ),
+    Mutant(
+        "normalization-mean",
+        "tvmflow/graph/normalization.py",
+        "abs(share - 1) < _CLOSE",
+        "abs(share - 1) < 1",
+        "a sum that is divided by another number than its length is taken for a mean",
+        _NORMALISATION,
+    ),
+    Mutant(
+        "ranges-mean",
+        "tvmflow/graph/ranges.py",
+        'if length < 2 or (name == "relax.mean" and not self._is_computed_with(var)):',
+        "if length < 2:",
+        "the mean before a squeeze-and-excite's layers is kept in 32 bits",
+        ("tests/graph/test_ranges.py",),
+    ),
+    Mutant(
+        "ranges-chain",
+        "tvmflow/graph/ranges.py",
+        "if not small or _elements(var) > sum(map(_elements, small)):",
+        "if not small:",
+        "what a sum divides is kept in 32 bits, as large as it is",
+        ("tests/graph/test_ranges.py",),
+    ),
+    Mutant(
+        "halves-masks",
+        "tvmflow/verify/halves.py",
+        "if each in bad and each not in found]",
+        "if False]",
+        "an overflow that comes back from infinity is taken for a mask",
+        ("tests/verify/test_halves.py",),
+    ),
+    Mutant(
+        "halves-undecided",
+        "tvmflow/verify/compare.py",
+        "undecided, lost = (), (str(loss),)",
+        "lost = (str(loss),)",
+        "results that 16 bits make wrong are called undecided",
+        ("tests/verify/test_ill_conditioned.py",),
     ),
 )

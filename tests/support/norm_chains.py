@@ -12,9 +12,12 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper
-from operators import build, random
 
 EPSILON = 1e-3
+
+
+def _numbers(shape: Sequence[int], scale: float, seed: int) -> np.ndarray:
+    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
 
 
 class Chain:
@@ -52,7 +55,7 @@ class Chain:
         shape = [d if a == axis else 1 for a, d in enumerate(self.shape)]
         while shape and shape[0] == 1:
             shape.pop(0)
-        return self.constant(random(shape, 0.3, 3) + 1), self.constant(random(shape, 0.3, 4))
+        return self.constant(_numbers(shape, 0.3, 3) + 1), self.constant(_numbers(shape, 0.3, 4))
 
 
 Form = Callable[[Chain, str], str]
@@ -159,7 +162,7 @@ def log_of_sum(c: Chain, x: str) -> str:
 
 def cosine(c: Chain, x: str) -> str:
     """Similarity to a fixed vector."""
-    other = c.constant(random(c.shape, 3, 6) + 30)
+    other = c.constant(_numbers(c.shape, 3, 6) + 30)
     both = c.reduce("ReduceSum", c.add("Mul", x, other))
     norms = c.add("Mul", c.reduce("ReduceL2", x), c.reduce("ReduceL2", other))
     return c.add("Div", both, norms)
@@ -177,13 +180,15 @@ def network(
     form: str, shape: Sequence[int], axes: Sequence[int], *, conv: bool = False, opset: int = 17
 ) -> onnx.ModelProto:
     """A form between two element-wise operators, or after a convolution that keeps the shape."""
+    from operators import build
+
     chain = Chain(shape, axes, opset)
     if conv:
         channels = shape[1]
         weight = chain.constant(np.eye(channels, dtype=np.float32)[..., None, None])
         inner = chain.add("Conv", "x", weight)
     else:
-        inner = chain.add("Add", "x", chain.constant(random(shape[-1:], 0.01, 5)))
+        inner = chain.add("Add", "x", chain.constant(_numbers(shape[-1:], 0.01, 5)))
     result = FORMS[form](chain, inner)
     # A last operator that is not fused with what is before it.
     chain.nodes.append(helper.make_node("Identity", [result], ["y"]))
