@@ -210,7 +210,7 @@ MUTANTS = (
     Mutant(
         "inner-half",
         "tvmflow/graph/storage/storage.py",
-        "tensor.can_be_half and name not in self.inner",
+        "tensor.can_be_half and self._why_wide(tensor) is None",
         "tensor.can_be_half",
         "sums of squares are infinite in 16 bits",
         ("tests/codegen/test_half.py::test_what_an_operator_has_within_it_stays_whole",),
@@ -647,8 +647,8 @@ MUTANTS = (
     Mutant(
         "shape-name",
         "tvmflow/cli/options.py",
-        'name, equals, value = text.rpartition("=")',
-        'name, equals, value = text.partition("=")',
+        'default=text.rfind("=")',
+        'default=text.find("=")',
         "inputs whose names have an equals sign cannot be given a shape",
         ("tests/cli/test_cli_options.py",),
     ),

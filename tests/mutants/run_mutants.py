@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -189,8 +189,8 @@ class Verdict:
     by: str
     seconds: float
     cpu_s: float
-    #: What its tests take without it.
-    unchanged_s: float
+    #: What its tests take without it; ``None`` where that was not run.
+    unchanged_s: float | None
 
     def described(self) -> dict[str, Any]:
         """The facts as JSON has them."""
@@ -205,13 +205,15 @@ class Verdict:
         }
 
 
-def judge(mutant: Mutant, run: Run, limit_s: float, unchanged_s: float) -> Verdict:
+def judge(mutant: Mutant, run: Run, limit_s: float, unchanged_s: float | None) -> Verdict:
     """Say whether a mutant was caught in a run of its tests."""
     by, caught = run.failed, False
     if run.status is None:
         by = f"not ended after {limit_s:g} s"
     elif run.status == 0:
         by = "all tests passed"
+    elif run.status < 0:
+        by, caught = f"pytest was ended by signal {-run.status}", True
     elif run.status != 1 or not run.failed:
         by = f"no test failed, but pytest ended with {run.status}"
     elif _BROKEN.match(run.message):
@@ -219,6 +221,26 @@ def judge(mutant: Mutant, run: Run, limit_s: float, unchanged_s: float) -> Verdi
     else:
         caught = True
     return Verdict(mutant, caught, by, run.seconds, run.cpu_s, unchanged_s)
+
+
+def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Read the command line with the options of every run."""
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds for each (default: 60)")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants at a time (default: 1)")
+    parser.add_argument("-v", action="store_true", help="show what pytest printed of survivors")
+    return parser.parse_args()
+
+
+def write_table(verdicts: Sequence[Verdict]) -> int:
+    """Print what became of mutants; return how many were caught."""
+    rows = [
+        (v.mutant.name, v.by if v.caught else f"SURVIVES: {v.by}", v.seconds, v.cpu_s)
+        for v in verdicts
+    ]
+    report("mutants", ("mutant", "caught by", "s", "CPU s"), rows)
+    caught = sum(v.caught for v in verdicts)
+    print(f"{caught} of {len(verdicts)} caught")
+    return caught
 
 
 def main() -> int:
@@ -229,63 +251,57 @@ def main() -> int:
     parser.add_argument(
         "-k", nargs="+", default=[""], metavar="NAME", help="only mutants with this in their name"
     )
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds for each (default: 60)")
-    parser.add_argument("--jobs", type=int, default=1, help="mutants at a time (default: 1)")
-    parser.add_argument("-v", action="store_true", help="show what pytest printed of survivors")
-    options = parser.parse_args()
+    options = arguments(parser)
     chosen = [m for m in MUTANTS if any(part in m.name for part in options.k)]
     if not chosen:
         parser.error(f"no mutant has {' or '.join(options.k)} in its name")
-    with tempfile.TemporaryDirectory(prefix="tvmflow-mutants-") as temporary:
-        verdicts = _run(chosen, Path(temporary), options)
-    rows = [
-        (v.mutant.name, v.by if v.caught else f"SURVIVES: {v.by}", v.seconds, v.cpu_s)
-        for v in verdicts
-    ]
-    report("mutants", ("mutant", "caught by", "s", "CPU s"), rows)
-    caught = sum(v.caught for v in verdicts)
-    print(f"{caught} of {len(verdicts)} caught")
+    verdicts = run_all(chosen, options)
+    caught = write_table(verdicts)
     if len(chosen) == len(MUTANTS):
         facts = {"limit_s": options.limit, "jobs": options.jobs, "caught": caught}
         write_json("mutants", {**facts, "mutants": [v.described() for v in verdicts]})
     return 0 if caught == len(verdicts) else 1
 
 
-def _run(chosen: Sequence[Mutant], folder: Path, options: argparse.Namespace) -> list[Verdict]:
-    copies: queue.Queue[Copy] = queue.Queue()
-    for number in range(options.jobs):
-        copies.put(Copy(folder / str(number)))
+def run_all(
+    chosen: Sequence[Mutant], options: argparse.Namespace, check_unchanged: bool = True
+) -> list[Verdict]:
+    """Run mutants; with ``check_unchanged`` their tests run without them first."""
+    with tempfile.TemporaryDirectory(prefix="tvmflow-mutants-") as folder, ExitStack() as stack:
+        copies: queue.Queue[Copy] = queue.Queue()
+        for number in range(options.jobs):
+            copies.put(Copy(Path(folder, str(number))))
 
-    @contextmanager
-    def a_copy() -> Iterator[Copy]:
-        copy = copies.get()
-        try:
-            yield copy
-        finally:
-            copies.put(copy)
+        @contextmanager
+        def a_copy() -> Iterator[Copy]:
+            copy = copies.get()
+            try:
+                yield copy
+            finally:
+                copies.put(copy)
 
-    def unchanged(files: tuple[str, ...]) -> Run:
-        with a_copy() as copy:
-            run = copy.test(files, _WHOLE * options.limit)
-        print(f"unchanged, {' '.join(files)}: {run.status} ({run.seconds} s)", flush=True)
-        return run
+        def unchanged(files: tuple[str, ...]) -> Run:
+            with a_copy() as copy:
+                run = copy.test(files, _WHOLE * options.limit)
+            print(f"unchanged, {' '.join(files)}: {run.status} ({run.seconds} s)", flush=True)
+            return run
 
-    def changed(mutant: Mutant) -> Verdict:
-        without = good[mutant.tests]
-        if without.status != 0:
-            print(f"{' '.join(mutant.tests)}, package unchanged:\n{without.output[-3000:]}")
-            by = f"its tests do not pass without it: {without.failed or without.status}"
-            return Verdict(mutant, False, by, 0.0, 0.0, without.seconds)
-        with a_copy() as copy, copy.edited(mutant):
-            run = copy.test(mutant.tests, options.limit)
-        verdict = judge(mutant, run, options.limit, without.seconds)
-        print(f"{mutant.name}: {verdict.by} ({run.seconds} s)", flush=True)
-        if options.v and not verdict.caught:
-            print(run.output[-3000:])
-        return verdict
+        def changed(mutant: Mutant) -> Verdict:
+            without = good.get(mutant.tests)
+            if without is not None and without.status != 0:
+                print(f"{' '.join(mutant.tests)}, package unchanged:\n{without.output[-3000:]}")
+                by = f"its tests do not pass without it: {without.failed or without.status}"
+                return Verdict(mutant, False, by, 0.0, 0.0, without.seconds)
+            with a_copy() as copy, copy.edited(mutant):
+                run = copy.test(mutant.tests, options.limit)
+            verdict = judge(mutant, run, options.limit, without.seconds if without else None)
+            print(f"{mutant.name}: {verdict.by} ({run.seconds} s)", flush=True)
+            if options.v and not verdict.caught:
+                print(run.output[-3000:])
+            return verdict
 
-    with ThreadPoolExecutor(options.jobs) as pool:
-        sets = list(dict.fromkeys(mutant.tests for mutant in chosen))
+        pool = stack.enter_context(ThreadPoolExecutor(options.jobs))
+        sets = list(dict.fromkeys(m.tests for m in chosen)) if check_unchanged else []
         good = dict(zip(sets, pool.map(unchanged, sets), strict=True))
         return list(pool.map(changed, chosen))
 

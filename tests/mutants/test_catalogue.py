@@ -50,6 +50,8 @@ def test_a_text_that_has_changed_is_refused():
         (0, "", "", False),
         (2, "", "", False),
         (4, "", "", False),
+        # It crashed the tests.
+        (-11, "", "", True),
         # It did not end in time.
         (None, "", "", False),
     ],
