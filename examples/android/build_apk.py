@@ -80,6 +80,8 @@ def compile_classes(arguments: argparse.Namespace, aars: Sequence[ZipFile], work
     """Compile the app's Kotlin, and all classes to what Android runs."""
     jars = [Path(jar) for jar in arguments.jar]
     for index, aar in enumerate(aars):
+        if "classes.jar" not in aar.namelist():
+            continue
         jars.append(work / f"classes{index}.jar")
         jars[-1].write_bytes(aar.read("classes.jar"))
     own, dex = work / "app.jar", work / "dex.zip"

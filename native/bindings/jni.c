@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `ai.tvmflow.Native` calls (java/ has the class).
 //
 // The virtual machine takes these functions from the first library that it loads, and every

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Run a compiled network: the C interface of a library that `tvmflow compile --standalone`
 // writes.  Kernels, weights and execution plan are inside; the device's OpenCL library is
 // opened at run time.

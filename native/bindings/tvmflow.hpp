@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Run a compiled network from C++17: `tvmflow.h` with destructors, containers and exceptions.
 //
 //   tvmflow::Model model("./libmobilenet.so");     // any number of libraries in one program

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a library is what `tvmflow compile --standalone` wrote, before it is opened:
 //
 //   const char* reason = tvmflow_library_check("./libmobilenet.so");

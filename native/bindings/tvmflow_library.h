@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several models in one program: the functions of a library that is opened at run time.
 //
 // Every library of `tvmflow compile --standalone` has functions of the same names.  A program

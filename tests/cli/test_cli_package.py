@@ -7,6 +7,7 @@ import tarfile
 import pytest
 from mock_library import build_mock
 
+from tvmflow._versions import __version__
 from tvmflow.devices.host import Host
 
 
@@ -28,12 +29,28 @@ def test_an_archive_for_linux(cli, library, tmp_path):
     assert [one["name"] for one in about["libraries"]] == ["mock"]
 
 
+@pytest.mark.java
+def test_classes_apart_in_a_repository(cli, tmp_path):
+    done = cli("package", "--only-classes", "--repository", tmp_path / "repo")
+    assert done.status == 0, done.stderr
+    folder = tmp_path / "repo/ai/tvmflow/tvmflow-runtime" / __version__
+    names = [f"tvmflow-runtime-{__version__}.{end}" for end in ("aar", "pom")]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    assert f"ai.tvmflow:tvmflow-runtime:{__version__}" in done.stderr
+    cli("package", "--aar", tmp_path / "a.aar").refused("libraries were expected")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ((), "either --aar or --tar was expected"),
-        (("--aar", "a.aar", "--tar", "a.tar.gz"), "either --aar or --tar was expected"),
+        ((), "one of --aar, --tar and --repository was expected"),
+        (("--aar", "a.aar", "--tar", "a.tar.gz"), "one of --aar, --tar and --repository"),
         (("--tar", "a.tar.gz", "--prefab"), "--prefab is about --aar"),
+        (("--tar", "a.tar.gz", "--no-classes"), "--no-classes is about --aar"),
+        (("--aar", "a.aar", "--only-classes"), "with --only-classes there are no libraries"),
+        (("--aar", "a.aar", "--maven", "a:b"), "--maven names what libraries are in --repository"),
+        (("--repository", "repo"), "--maven names what libraries are in --repository"),
+        (("--repository", "repo", "--maven", "a/b"), "'a/b' is not of the form GROUP:ARTIFACT"),
         (("--tar", "a.tar.gz", "--package-version", "1.0-beta"), "one to four numbers"),
         (("--aar", "a.aar"), "libraries for Android were expected"),
         (("--tar", "nowhere/a.tar.gz"), "the folder nowhere does not exist"),

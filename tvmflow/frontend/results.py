@@ -296,7 +296,7 @@ class _Boxes:
         """Keep the boxes with the largest scores, each with its best class."""
         t = self.tail
         axes = [self._axes([0])] if t.opset >= 18 else []
-        given = {} if axes else {"axes": [0]}
+        given: dict[str, Any] = {} if axes else {"axes": [0]}
         best = t._emit("ReduceMax", [scores, *axes], keepdims=0, **given)
         pair = [t._fresh("largest"), t._fresh("places")]
         t._emit("TopK", [best, self._axes([selection.most])], pair, axis=0)

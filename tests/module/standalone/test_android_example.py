@@ -211,16 +211,20 @@ def platform(tmp_path_factory):
 def aar(tmp_path_factory):
     """A package of a small network for all ABIs."""
     folder = tmp_path_factory.mktemp("aar")
+    write_aar(libraries("mobilenet", folder), folder / "mobilenet.aar")
+    return folder / "mobilenet.aar"
+
+
+def libraries(name, folder, hosts=("android-arm64", "android-armv7", "android-x64")):
+    """A small network for these hosts."""
     plan, _ = add_plan()
     (folder / "weights").write_bytes(plan.weights())
-    libraries = []
-    for name in ("android-arm64", "android-armv7", "android-x64"):
-        host, path = Host.parse(name), folder / name / "libmobilenet.so"
-        path.parent.mkdir()
+    paths = [folder / host / f"lib{name}.so" for host in hosts]
+    for path in paths:
+        host = Host.parse(path.parent.name)
+        path.parent.mkdir(exist_ok=True)
         link_library(plan.encode(host), folder / "weights", host, path, embed=True)
-        libraries.append(path)
-    write_aar(libraries, folder / "mobilenet.aar")
-    return folder / "mobilenet.aar"
+    return paths
 
 
 def run(*command):
@@ -240,6 +244,9 @@ def test_the_app_is_built_and_android_s_tools_read_it_back(aar, platform, tmp_pa
     project = shutil.copytree(PROJECT, tmp_path / "android", ignore=shutil.ignore_patterns("libs"))
     (project / "app" / "libs").mkdir()
     shutil.copyfile(aar, project / "app" / "libs" / aar.name)
+    # Another team's, whose classes are those of the first.
+    second = project / "app" / "libs" / "pose.aar"
+    write_aar(libraries("pose", tmp_path, ["android-arm64"]), second, classes=False)
     apk = tmp_path / "app.apk"
     tools = ("--kotlinc", shlex.join(kotlinc()), "--d8", shlex.join(r8("D8")))
     jars = [word for jar in kotlin_jars() for word in ("--jar", jar)]
@@ -261,8 +268,9 @@ def test_the_app_is_built_and_android_s_tools_read_it_back(aar, platform, tmp_pa
     assert "Verified using v2 scheme (APK Signature Scheme v2): true" in told
     with ZipFile(apk) as archive, ZipFile(aar) as package:
         assert archive.testzip() is None
-        found = [info for info in archive.infolist() if info.filename.endswith(".so")]
+        found = [info for info in archive.infolist() if info.filename.endswith("mobilenet.so")]
         assert len(found) == 3
+        assert "lib/arm64-v8a/libpose.so" in archive.namelist()
         for info in found:
             own = package.read(info.filename.replace("lib/", "jni/", 1))
             assert archive.read(info) == own

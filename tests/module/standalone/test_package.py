@@ -17,11 +17,14 @@ import pytest
 from mock_library import BINDINGS, C_COMPILER, JAVA, ROOT
 from small_plans import add_plan
 
+from tvmflow._versions import __version__
 from tvmflow.devices.host import Host
 from tvmflow.errors import ArtifactError, TargetError
 from tvmflow.module import link as host_link
 from tvmflow.module.standalone.link import link_library
-from tvmflow.module.standalone.package.aar import OPENCL_LIBRARIES, write_aar
+from tvmflow.module.standalone.package.aar import OPENCL_LIBRARIES, write_aar, write_runtime_aar
+from tvmflow.module.standalone.package.libraries import licenses
+from tvmflow.module.standalone.package.maven import RUNTIME, Coordinates
 from tvmflow.module.standalone.package.tar import write_linux_tar
 
 #: Hosts with the ABIs of their libraries; 32-bit Arm's takes seconds to link.
@@ -86,6 +89,8 @@ class TestAar:
         metadata = folder / "META-INF/com/android/build/gradle/aar-metadata.properties"
         assert "minCompileSdk=31\n" in metadata.read_text()
         assert (folder / "R.txt").read_bytes() == b""
+        for name in ("LICENSE", "NOTICE"):
+            assert (folder / name).read_bytes() == (ROOT / name).read_bytes()
         assert not (folder / "prefab").exists()
 
     def test_its_classes_are_those_of_the_bindings_for_java_8(self, android, tmp_path):
@@ -156,6 +161,40 @@ class TestAar:
         ]
         manifest = ZipFile(tmp_path / "2 both.aar").read("AndroidManifest.xml").decode()
         assert 'package="ai.tvmflow.net2_both"' in manifest
+
+    def test_packages_of_two_teams_share_the_classes_of_a_third(self, android, tmp_path):
+        pose = [network(tmp_path, host, "libpose.so") for host in ABIS]
+        names = [Coordinates("com.one", "face", "2.1"), Coordinates("org.two", "1net", "3")]
+        archives = []
+        for name, libraries in zip(names, (android, pose), strict=True):
+            archives.append(name.path(tmp_path / "repo"))
+            archives[-1].parent.mkdir(parents=True)
+            write_aar(libraries, archives[-1], classes=False, coordinates=name, prefab=True)
+        archives.append(RUNTIME.path(tmp_path / "repo"))
+        archives[-1].parent.mkdir(parents=True)
+        write_runtime_aar(archives[-1], coordinates=RUNTIME)
+        assert archives[0] == tmp_path / "repo/com/one/face/2.1/face-2.1.aar"
+        folders = [unpacked(path, tmp_path / path.stem) for path in archives]
+        assert [(f / "classes.jar").exists() for f in folders] == [False, False, True]
+        assert [(f / "proguard.txt").exists() for f in folders] == [False, False, True]
+        assert [(f / "jni").exists() for f in folders] == [True, True, False]
+        manifests = [ElementTree.parse(f / "AndroidManifest.xml").getroot() for f in folders]
+        packages = [manifest.get("package") for manifest in manifests]
+        assert packages == ["com.one.face", "org.two.net1net", "ai.tvmflow.tvmflow_runtime"]
+        assert json.loads((folders[0] / "prefab/prefab.json").read_text())["name"] == "face"
+        tag = "{http://maven.apache.org/POM/4.0.0}"
+        for path, name in zip(archives, [*names, RUNTIME], strict=True):
+            pom = ElementTree.parse(path.with_suffix(".pom")).getroot()
+            found = [pom.findtext(f"{tag}{key}") for key in ("groupId", "artifactId", "version")]
+            assert found == [name.group, name.artifact, name.version]
+            assert pom.findtext(f"{tag}packaging") == "aar"
+            needed = [
+                (one.findtext(f"{tag}groupId"), one.findtext(f"{tag}artifactId"),
+                 one.findtext(f"{tag}version"), one.findtext(f"{tag}type"))
+                for one in pom.iter(f"{tag}dependency")
+            ]  # fmt: skip
+            runtime = ("ai.tvmflow", "tvmflow-runtime", __version__, "aar")
+            assert needed == ([] if name is RUNTIME else [runtime])
 
     def test_without_a_jdk_it_says_what_to_install(self, android, tmp_path, monkeypatch):
         monkeypatch.setenv("PATH", str(tmp_path))
@@ -244,6 +283,29 @@ def run(*command, **variables):
     return done.stdout
 
 
+def test_an_installed_package_has_the_licenses_among_its_metadata(monkeypatch):
+    tree = licenses()
+    monkeypatch.setattr("tvmflow.module.standalone.package.libraries.native_folder",
+                        lambda name: Path("/nowhere/native") / name)  # fmt: skip
+    installed = licenses()
+    assert {*installed} == {"LICENSE", "NOTICE"}
+    for name, path in installed.items():
+        assert path != tree[name]
+        assert path.read_bytes() == tree[name].read_bytes()
+    monkeypatch.setattr("importlib.metadata.files", lambda name: None)
+    with pytest.raises(ArtifactError, match="tvmflow's LICENSE, which this installation lacks"):
+        licenses()
+
+
+def test_what_apps_get_says_its_license():
+    sources = [*BINDINGS.rglob("*.h"), *BINDINGS.rglob("*.hpp"), *JAVA.rglob("*.java"),
+               *(ROOT / "examples/android").rglob("ai/tvmflow/*.kt")]  # fmt: skip
+    assert len(sources) > 15
+    for source in sources:
+        first, _, _ = source.read_text(encoding="utf-8").partition("\n")
+        assert first == "// SPDX-License-Identifier: Apache-2.0", source
+
+
 class TestTar:
     @pytest.fixture
     def folder(self, mock, tmp_path):
@@ -254,6 +316,8 @@ class TestTar:
 
     def test_checksums_are_those_that_the_system_checks(self, folder):
         assert folder.name == "mock-1.2"
+        for name in ("LICENSE", "NOTICE"):
+            assert (folder / name).read_bytes() == (ROOT / name).read_bytes()
         assert "FAILED" not in run("sh", "-c", f"cd '{folder}' && sha256sum -c SHA256SUMS")
 
     def test_cmake_finds_it_and_the_program_runs(self, folder, tmp_path):

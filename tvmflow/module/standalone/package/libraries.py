@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import metadata
 from pathlib import Path
 
 from ....devices.host import Host
@@ -17,6 +19,8 @@ from ..host_abi import Report, check_host_abi
 from ..programs import beside
 from ..read import EncodedPlan, find_plans, find_weights, is_standalone
 
+#: What each package carries of the runtime that is in the libraries, and of the Java classes.
+_LICENSES = ("LICENSE", "NOTICE")
 #: Of the C and C++ interfaces.
 _HEADERS = ("tvmflow.h", "tvmflow_library.h", "tvmflow_check.h", "tvmflow.hpp")
 #: Names that a loader, CMake, pkg-config and Java take alike.
@@ -173,6 +177,28 @@ def for_linux(libraries: Sequence[Library], attempt: str) -> Library:
             "`aar`.",
         )
     return library
+
+
+def licenses() -> dict[str, bytes | Path]:
+    """Return license and notice of the runtime, as files of a package.
+
+    An `ArtifactError` says that the installation lacks one.
+    """
+    # In the tree; an installed package has them among its metadata.
+    tree = native_folder("bindings").parents[1]
+    found = {name: tree / name for name in _LICENSES if (tree / name).is_file()}
+    with suppress(metadata.PackageNotFoundError):
+        for file in metadata.files("tvmflow") or ():
+            if file.name in _LICENSES and file.parent.parent.suffix == ".dist-info":
+                found.setdefault(file.name, Path(file.locate()))
+    for name in _LICENSES:
+        if name not in found:
+            raise ArtifactError(
+                f"Packaging failed: a package carries tvmflow's {name}, which this installation "
+                "lacks.",
+                remedy="Install tvmflow again.",
+            )
+    return {**found}
 
 
 def weights_of(library: Library) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from ...files import GZIP, publish, staging
 from ..programs import beside
 from .archive import with_sums, write_tar
-from .libraries import Library, for_linux, headers, read_libraries, weights_of
+from .libraries import Library, for_linux, headers, licenses, read_libraries, weights_of
 
 _CONFIG = """\
 # find_package({name}) gives the target {name}::{name}.
@@ -64,6 +64,7 @@ def write_linux_tar(
     contents: dict[str, bytes | Path] = {
         f"lib/{library.path.name}": library.path,
         **headers("include"),
+        **licenses(),
         f"lib/cmake/{name}/{name}-config.cmake": _CONFIG.format(**values).encode(),
         f"lib/cmake/{name}/{name}-config-version.cmake": _CONFIG_VERSION.format(**values).encode(),
         f"lib/pkgconfig/{name}.pc": _PKG_CONFIG.format(**values).encode(),

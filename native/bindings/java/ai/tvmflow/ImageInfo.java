@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package ai.tvmflow;
 
 /** What pictures an input takes that was compiled with {@code --image-input}. */

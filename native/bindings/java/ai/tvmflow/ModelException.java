@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package ai.tvmflow;
 
 /** What a model's library or the device's driver reports, and what helps. */

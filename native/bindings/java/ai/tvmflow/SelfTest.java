@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package ai.tvmflow;
 
 /** How far the device's results are from those that the library carries. */
