@@ -49,6 +49,59 @@ def test_others_stay(form):
     assert not any(name.endswith("_norm") for name in found)
 
 
+def unsqueezed(c, x):
+    """Reductions that drop their axis, and a power for the root."""
+    last = c.constant(np.array([-1]))
+    centred = c.add("Sub", x, c.add("Unsqueeze", c.reduce("ReduceMean", x, keepdims=0), last))
+    variance = c.reduce("ReduceMean", c.add("Pow", centred, 2.0), keepdims=0)
+    root = c.add("Pow", c.add("Add", variance, 1e-5), 0.5)
+    return c.add("Div", centred, c.add("Unsqueeze", root, last))
+
+
+def centred_twice(c, x):
+    """Each reader of the difference has one of its own, and the epsilon stands first."""
+    mean = c.reduce("ReduceMean", x)
+    first, second = c.add("Sub", x, mean), c.add("Sub", x, mean)
+    variance = c.reduce("ReduceMean", c.add("Mul", first, first))
+    inverse = c.add("Reciprocal", c.add("Sqrt", c.add("Add", 1e-6, variance)))
+    return c.add("Mul", inverse, second)
+
+
+def root_of_the_inverse(c, x):
+    mean = c.add("Mul", c.reduce("ReduceSum", x), 1 / c.length)
+    square = c.add("Div", c.reduce("ReduceSumSquare", x), float(c.length))
+    variance = c.add("Max", 0.0, c.add("Sub", square, c.add("Pow", mean, 2.0)))
+    inverse = c.add("Sqrt", c.add("Reciprocal", c.add("Add", variance, 1e-6)))
+    return c.add("Mul", c.add("Sub", x, mean), inverse)
+
+
+def negated_shift(c, x):
+    """``x * r + -(m * r)``."""
+    mean = c.reduce("ReduceMean", x)
+    variance = c.reduce("ReduceMean", c.add("Pow", c.add("Sub", x, mean), 2.0))
+    inverse = c.add("Reciprocal", c.add("Sqrt", c.add("Add", variance, 1e-5)))
+    return c.add("Add", c.add("Mul", x, inverse), c.add("Neg", c.add("Mul", mean, inverse)))
+
+
+def without_epsilon(c, x):
+    square = c.add("Div", c.reduce("ReduceSumSquare", x), float(c.length))
+    return c.add("Div", x, c.add("Sqrt", square))
+
+
+@pytest.mark.parametrize(
+    ("form", "norm"),
+    [
+        (unsqueezed, "layer_norm"), (centred_twice, "layer_norm"),
+        (root_of_the_inverse, "layer_norm"), (negated_shift, "layer_norm"),
+        (without_epsilon, "rms_norm"),
+    ],
+)  # fmt: skip
+def test_other_ways_to_write_it(form, norm):
+    c = Chain((2, 3, 5), (2,))
+    c.nodes.append(helper.make_node("Identity", [form(c, "x")], ["y"]))
+    assert operators(build(c.nodes, {"x": (2, 3, 5)}, ["y"], c.constants)) == [f"relax.nn.{norm}"]
+
+
 def of_variance(shape, change):
     """A normalisation in which `change` makes other statistics of ``x`` than those it needs."""
     c = Chain(shape, (len(shape) - 1,))
