@@ -77,7 +77,7 @@ typedef struct tf_device {
   bool is_inside;  // the driver is the library's own (cpu.h)
 } tf_device;
 
-// What a forked process is told that cannot use OpenCL.
+// The message of calls in a forked process that cannot use OpenCL.
 #define TF_FORKED                                                                                  \
   "An OpenCL device was used in a process forked from one that had used it. Remedy: fork before "  \
   "OpenCL is used, or have the child start a program (exec; in Python, multiprocessing's "         \

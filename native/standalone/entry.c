@@ -18,7 +18,7 @@ static void adopt(tvmflow_model* m) {
                         "Remedy: create another one.");
     return;
   }
-  // What was told of the end of a run, or waited for, is in the other process.
+  // The threads that report the end of a run, or store programs, are in the other process.
   m->storing = false;
   m->notice = NULL;
   const bool unfinished = in_run || m->started;

@@ -1,4 +1,4 @@
-"""What a forked child finds of modules: locks that are free, and which devices it cannot use.
+"""Prepare modules for forks: locks are free in the child, and lost devices are refused.
 
 A child has the memory of the process that it was forked from, but of its threads only the one that
 forked.  A lock that another thread held would never be released there.
@@ -20,15 +20,15 @@ _locks: weakref.WeakSet[RunLock] = weakref.WeakSet()
 #: Held while the process forks: runs that follow each other at once would leave no gap for it.
 _gate = threading.RLock()
 _forking = False
-#: Those that were acquired for the fork.
+#: Locks that were acquired for the fork.
 _held: list[RunLock] = []
-#: Kinds of devices whose driver this process uses; those of which it lacks the driver's threads.
+#: Kinds of devices whose driver this process uses, and kinds whose driver's threads it lacks.
 _used: set[str] = set()
 _lost: set[str] = set()
 
 
 class RunLock:
-    """A lock that is held while a module runs; a forked child finds it free.
+    """Lock of a module that is held during a run, and is free in a forked child.
 
     The process forks between runs, so that what a run changes, in TVM too, is whole in the child.
     Entering it raises a `DeviceError` in a child that was forked during a run that took longer than

@@ -1,6 +1,6 @@
-"""Runs modules in threads, forks children that use them, and prints what each child did, as JSON.
+"""Runs a module in a thread, forks children that use it, and prints what they did, as JSON.
 
-fork_children.py MODULE.so...    a standalone library with a fallback runs on the CPU
+fork_children.py MODULE.so    alone_cpu.so runs on the CPU, alone_opencl.so on OpenCL
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ LIMIT_S = 60
 
 
 def load(path: str) -> tvmflow.Module:
-    return tvmflow.load(path, backend="cpu" if Path(path).stem == "both" else "auto")
+    backends = {"alone_cpu": "cpu", "alone_opencl": "opencl"}
+    return tvmflow.load(path, backend=backends.get(Path(path).stem, "auto"))
 
 
 def check(module: tvmflow.Module) -> None:
@@ -80,17 +81,16 @@ def spin(module: tvmflow.Module, stop: threading.Event) -> None:
         module(X)
 
 
-MODULES = {path: load(path) for path in sys.argv[1:]}
-for module in MODULES.values():
-    check(module)
-results: dict[str, dict[str, dict[str, str]]] = {}
-for path, module in MODULES.items():
-    found = results[Path(path).stem] = {"idle": child(path, run, new, collect)}
-    stop = threading.Event()
-    thread = threading.Thread(target=spin, args=(module, stop))
-    thread.start()
-    found["busy"] = child(path, run, new, close)
-    stop.set()
-    thread.join()
-    check(module)
+PATH = sys.argv[1]
+MODULES = {PATH: load(PATH)}
+module = MODULES[PATH]
+check(module)
+results = {"idle": child(PATH, run, new, collect)}
+stop = threading.Event()
+thread = threading.Thread(target=spin, args=(module, stop))
+thread.start()
+results["busy"] = child(PATH, run, new, close)
+stop.set()
+thread.join()
+check(module)
 print(json.dumps(results))

@@ -207,15 +207,15 @@ def test_a_file_beyond_the_limit_is_not_read(case):
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("beside", [".weights", ".programs"])
-def test_a_fifo_beside_the_library_is_not_waited_for(case, tmp_path, beside):
+@pytest.mark.parametrize("suffix", [".weights", ".programs"])
+def test_a_fifo_as_a_sidecar_is_not_waited_for(case, tmp_path, suffix):
     plan, _ = many_programs()
     library = runtime_build.link(tmp_path / "libbeside.so", plan.encode())
     library.with_name("libbeside.so.weights").write_bytes(plan.weights())
-    path = library.with_name(library.name + beside)
+    path = library.with_name(library.name + suffix)
     path.unlink(missing_ok=True)
     os.mkfifo(path)
-    if beside == ".programs":
+    if suffix == ".programs":
         assert counts(case.run(library)) == (PROGRAMS, 0)
     else:
         with pytest.raises(CallError, match="it is no regular file"):

@@ -165,7 +165,7 @@ def start(library: Path, device_index: int) -> tuple[float, JsonObject] | Tvmflo
     """
     began = time.perf_counter()
     try:
-        # Where it may take the CPU instead, it keeps its choice beside the binaries, and it would
+        # Where it may take the CPU instead, it keeps its choice next to the binaries, and would
         # take the CPU without saying what is wrong with the device.
         with StandaloneModule(library, device_index=device_index, backend="opencl") as module:
             inputs = module.inputs
