@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..runtime.regular_files import open_file
@@ -117,14 +117,20 @@ def _read_array(file: IO[bytes], size: int, most: int, name: str = "") -> np.nda
     return array.reshape(shape, order="F" if is_fortran else "C")
 
 
-def choose_inputs(path: Path | None, seed: int | None, module: Module) -> dict[str, np.ndarray]:
-    """Return the inputs of a file, and random ones for those it lacks if there is a seed."""
+def choose_inputs(
+    path: Path | None, seed: int | None, module: Module, pictures: list[str] | None = None
+) -> dict[str, Any]:
+    """Return inputs: those of a file, pictures, and random ones for the others with a seed."""
     from ..module.samples import random_inputs
+    from .pictures import read_pictures
 
     shapes = module.variants
     largest = max((i.elements for one in shapes for i in one.inputs), default=1)
     most = 4 * largest * (_MOST_PARTS if len(shapes) > 1 else 1)
-    values = read_inputs(path, module.inputs, most) if path is not None else {}
+    values: dict[str, Any] = {}
+    if path is not None:
+        values |= read_inputs(path, module.inputs, most)
+    values |= read_pictures(pictures, module)
     if seed is not None:
         values |= random_inputs(module, seed, without=values)
     return values

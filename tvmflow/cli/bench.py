@@ -125,6 +125,7 @@ def bench_module(
     key: str | None = None,
     secret_file: Path | None = None,
     inputs: Path | None = None,
+    picture: list[str] | None = None,
     random_seed: int = 0,
     device_index: int = 0,
     backend: str = "auto",
@@ -154,11 +155,11 @@ def bench_module(
         plot=plot,
     )
     if scaling:
-        given = any(option is not None for option in (runs, warmup, inputs, of_extents))
+        given = any(option is not None for option in (runs, warmup, inputs, picture, of_extents))
         if kernels or given or backend != "auto":
             raise typer.BadParameter(
-                "--runs, --warmup, --kernels, --at, --inputs and --backend do not go with "
-                "--scaling."
+                "--runs, --warmup, --kernels, --at, --inputs, --picture and --backend do not go "
+                "with --scaling."
             )
         if link is None and (plot, microbatches, latency_us) != (None, None, None):
             raise typer.BadParameter("--latency-us, --microbatches and --plot go with --link.")
@@ -193,7 +194,7 @@ def bench_module(
     opened = load(module, device=device_index, check_weights=check_weights, backend=backend)
     with closing(opened) as whole:
         network = chosen(whole.variants, whole.metadata, shape, of_extents) or whole.variants[0]
-        values = choose_inputs(inputs, random_seed, network)
+        values = choose_inputs(inputs, random_seed, network, picture)
         console = err_console()
         is_watched = console.is_terminal and not state.quiet
         with console.status("measuring") if is_watched else nullcontext():

@@ -176,7 +176,7 @@ def _print_summary(about: JsonMapping, **told: Cell) -> None:
         ("size", f"{bytes_text(sizes['file'])}, {part} {bytes_text(sizes[part])}"),
         *(
             (name, told.get(name))
-            for name in ("weights", "kernels", "fallback", "precompiled", "storage")
+            for name in ("pictures", "weights", "kernels", "fallback", "precompiled", "storage")
         ),
         ("chosen by", about.get("settled_storage") or None),
         ("memory", told.get("memory")),
@@ -348,6 +348,7 @@ def _print_standalone(
         else f"{len(launches)} calls of functions",
         fallback=_fallback_text(about["fallback"]),
         precompiled=_precompiled_text(about["precompiled"]),
+        pictures="; ".join(map(_picture_text, about["pictures"])) or None,
         storage=about["storage_summary"],
         memory=f"{bytes_text(about['memory_bytes'])} on the device, besides the weights",
     )
@@ -363,6 +364,13 @@ def _print_standalone(
     if with_memory:
         facts = "number", "role", "storage", "bytes"
         _print_records("Memory objects", about["allocations"], facts)
+
+
+def _picture_text(about: JsonMapping) -> str:
+    """Tell what pictures an input takes, such as ``x: nv21, 640x480, letterbox``."""
+    size = "x".join(map(str, about["size"])) if about["size"] else "any size"
+    turned = f", turned by {about['rotate']} degrees" if about["rotate"] else ""
+    return f"{about['input']}: {about['format']}, {size}, {about['fit']}{turned}"
 
 
 def _fallback_text(about: JsonMapping | None) -> str | None:

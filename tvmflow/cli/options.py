@@ -94,6 +94,12 @@ SHARED: dict[str, Any] = {
         "IN.npz",
         "Inputs by ONNX name (or one array in an .npy file, for a single input).",
     ],
+    "picture": Annotated[
+        list[str] | None,
+        "[NAME=]FILE",
+        "A picture, such as face.jpg, for an input that was compiled with --image-input; "
+        "repeatable. It needs Pillow.",
+    ],
     "fresh_ceilings": Annotated[
         bool, "Measure what the device reaches at most, although it is known."
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
     from ..runtime.json_types import JsonObject
 
 _STATISTICS = ("min", "mean", "max")
+#: How many of the largest values are printed, and of how few all are.
+_TOP, _FEW = 5, 8
 RUN_EXAMPLES = """
 [bold]Examples[/bold]
   tvmflow run net.so --inputs in.npz --outputs out.npz
       in.npz from Python: numpy.savez("in.npz", **{"input.1": image})
+  tvmflow run libnet.so --picture face.jpg
+      a library that was compiled with --image-input
   tvmflow run net.so --random-seed 0
-      random inputs; prints the outputs' shapes and ranges
+      random inputs; prints the outputs' shapes and largest values
 """
 VERIFY_EXAMPLES = """
 [bold]Examples[/bold]
@@ -43,6 +48,7 @@ VERIFY_EXAMPLES = """
 def run_module(
     module: Path,
     inputs: Path | None = None,
+    picture: list[str] | None = None,
     outputs: Annotated[Path | None, "OUT.npz", "Write the outputs by ONNX name."] = None,
     random_seed: Annotated[
         int | None, "N", "Random values, the same for the same N, for inputs that no file gives."
@@ -61,8 +67,10 @@ def run_module(
     A module with several shapes takes inputs of any of them, and other batches in parts where the
     network's samples are independent of each other.
     """
-    if inputs is None and random_seed is None:
-        raise typer.BadParameter("give --inputs IN.npz, or --random-seed N for random inputs.")
+    if inputs is None and random_seed is None and not picture:
+        raise typer.BadParameter(
+            "give --inputs IN.npz, --picture FILE, or --random-seed N for random inputs."
+        )
     from .. import load
     from ..module.blocked_layout import all_to_logical
     from ..module.files import ZIP, check_writable
@@ -73,7 +81,7 @@ def run_module(
         check_writable(outputs, ZIP)
     with load(module, device=device_index, check_weights=check_weights, backend=backend) as network:
         one = chosen(network.variants, network.metadata, of_shape, of_extents) or network
-        values = choose_inputs(inputs, random_seed, one)
+        values = choose_inputs(inputs, random_seed, one, picture)
         given = one.run(values, pad_batch=pad_batch)
         results = all_to_logical(network.outputs, dict(given.items()))
     if outputs is not None:
@@ -85,23 +93,39 @@ def run_module(
         note_file(outputs)
         return
     rows = [
-        (s["name"], s["dtype"], shape_text(s["shape"]), *(_number(s[k]) for k in _STATISTICS))
+        (s["name"], s["dtype"], shape_text(s["shape"]), _values_text(results[s["name"]], s["top"]))
         for s in summary
     ]
-    columns = ["output", "dtype", "shape", *(f">{name}" for name in _STATISTICS)]
-    print_table(None, columns, rows)
+    print_table(None, ["output", "dtype", "shape", "values, or the largest by index"], rows)
 
 
 def _summary(name: str, array: np.ndarray) -> JsonObject:
+    import numpy as np
+
     statistics: dict[str, float | None] = dict.fromkeys(_STATISTICS)
+    top: list[JsonObject] = []
     if array.size:
         wide = array.astype("float64")
         statistics = {kind: float(getattr(wide, kind)()) for kind in _STATISTICS}
-    return {"name": name, "dtype": array.dtype.name, "shape": list(array.shape), **statistics}
+        # The first of equal ones; NaN are last.
+        order = np.argsort(-wide, axis=None, kind="stable")[:_TOP]
+        for place in order.tolist():
+            index = [int(i) for i in np.unravel_index(place, array.shape)]
+            top.append({"index": index, "value": float(wide.flat[place])})
+    about = {"name": name, "dtype": array.dtype.name, "shape": list(array.shape)}
+    return {**about, **statistics, "top": top}
 
 
-def _number(value: float | None) -> str | None:
-    return None if value is None else f"{value:.6g}"
+def _values_text(array: np.ndarray, top: Sequence[JsonObject]) -> str:
+    """Return all values of a small array, or the largest ones by their indices."""
+    if array.size <= _FEW:
+        return " ".join(f"{value:.6g}" for value in array.astype("float64").ravel())
+    # Axes of one element say nothing.
+    axes = [axis for axis, extent in enumerate(array.shape) if extent > 1]
+    return ", ".join(
+        f"{','.join(str(each['index'][axis]) for axis in axes)}: {each['value']:.4g}"
+        for each in top
+    )
 
 
 @command

@@ -51,7 +51,7 @@ from .binding import (
 )
 from .code_digest import check_code
 from .format import DTYPES, Section
-from .read import INTERFACES, EncodedPlan, find_plans, interfaces, readable
+from .read import INTERFACES, EncodedPlan, find_plans, interfaces, pictures_of, readable
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,11 @@ class StandaloneModule(Module):
         """The file with devices' binaries beside the library, if there is one."""
         path = programs.beside(self.path)
         return path if path.is_file() else None
+
+    @property
+    def picture_inputs(self) -> dict[str, tuple[str, str]]:
+        """Format and range of luma (``full`` or ``video``) of inputs that take pictures."""
+        return {row["input"]: (row["format"], row["luma"]) for row in pictures_of(self._plan)}
 
     def self_test(self) -> SelfTest:
         """Run the inputs that the library carries, of all shapes, and compare with its results.

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import ArtifactError
-from ...ir.pictures import IMAGE_FORMATS
+from ...ir.pictures import FITS, IMAGE_FORMATS
 from ...runtime.json_types import JsonObject
 from ...runtime.plugin import unpack_text
 from ...runtime.regular_files import open_file
@@ -326,6 +326,8 @@ def _wrong_references(plan: EncodedPlan) -> Iterator[str]:
             yield f"{section.name.lower()} has too many dimensions"
     if (plan[Section.PICTURES]["format"] >= len(IMAGE_FORMATS)).any():
         yield "pictures has no format"
+    if (plan[Section.PICTURES]["fit"] >= len(FITS)).any():
+        yield "pictures has no fit"
     dimensions = plan[Section.LAUNCHES]["dimensions"]
     if ((dimensions < 1) | (dimensions > 3)).any():
         yield "launches has no dimensions"
@@ -394,6 +396,25 @@ def _fallback(plan: EncodedPlan) -> JsonObject:
     }
 
 
+def pictures_of(plan: EncodedPlan) -> list[JsonObject]:
+    """Return what inputs take pictures, and how these are put into the network."""
+    inputs = plan[Section.INPUTS]
+    return [
+        {
+            "input": plan.text(int(inputs[int(row["input"])]["name"])),
+            "format": IMAGE_FORMATS[row["format"]],
+            "size": [int(row["width"]), int(row["height"])] if row["width"] else None,
+            "fit": FITS[row["fit"]],
+            "rotate": int(row["rotation"]),
+            "order": "bgr" if row["swapped"] else "rgb",
+            "luma": "video" if row["video"] else "full",
+            "scale": row["scale"][: row["channels"]].tolist(),
+            "shift": row["shift"][: row["channels"]].tolist(),
+        }
+        for row in plan[Section.PICTURES]
+    ]
+
+
 def describe(path: Path, plans: Sequence[EncodedPlan], weights: FoundWeights) -> JsonObject:
     """Return all that a library says of itself; of a second plan, what is different."""
     plan, *others = plans
@@ -406,6 +427,7 @@ def describe(path: Path, plans: Sequence[EncodedPlan], weights: FoundWeights) ->
         "plan_version": int(plan.header["version"]),
         **_interfaces_of(plan, 0),
         **_variants_of(plan),
+        "pictures": pictures_of(plan),
         "extensions": [plan.text(int(offset)) for offset in plan[Section.EXTENSIONS]],
         "fallback": _fallback(others[0]) if others else None,
         "programs": len(plan[Section.PROGRAMS]),
