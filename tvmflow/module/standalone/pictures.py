@@ -77,7 +77,7 @@ _KERNEL = """\
 __kernel void {name}({output}, __constant const tvmflow_geometry* restrict g, {picture}) {{
   const int2 at = (int2)(get_global_id(0), get_global_id(1));
   if (at.x >= g->size.x || at.y >= g->size.y) return;
-  float4 level = (float4)({pad});
+{planes}  float4 level = (float4)({pad});
   if (all(at >= g->from) && all(at < g->to)) {{
     const float2 center = g->origin + (convert_float2(at - g->from) + 0.5f) * g->step;
     const float2 reach = fmax(g->step, 1.0f), slope = 1.0f / reach;
@@ -103,11 +103,16 @@ __kernel void {name}({output}, __constant const tvmflow_geometry* restrict g, {p
 {store}
 }}
 """
-_PIXEL = "picture[g->offset[0] + p.y * g->stride[0] + p.x * g->pixel[0]]"
-_CHROMA = (
-    "picture[g->offset[{c}] + min(p.y / 2 * g->stride[{c}] + p.x / 2 * g->pixel[{c}], "
-    "g->last[{c} - 1])]"
-)
+#: Before the loops, as drivers do not move them there: where the samples of a plane are.
+_PLANE = """\
+  __global const uchar* const plane{c} = picture + g->offset[{c}];
+  const int stride{c} = g->stride[{c}], pixel{c} = g->pixel[{c}];
+"""
+_LAST = """\
+  const int last{c} = g->last[{c} - 1];
+"""
+_PIXEL = "plane0[p.y * stride0 + p.x * pixel0]"
+_CHROMA = "plane{c}[min((p.y >> 1) * stride{c} + (p.x >> 1) * pixel{c}, last{c})]"
 _LUMA = {
     "full": """\
         const float luma = {y}, u = {u} - 128.0f, v = {v} - 128.0f;""",
@@ -122,6 +127,13 @@ _FROM_LUMA = """
                      0.0f), 0.0f, 255.0f);"""
 _IMAGE_PIXEL = """\
         const float4 pixel = 255.0f * read_imagef(picture, p);"""
+
+
+def _planes(spec: ImageInput) -> str:
+    """Statements that define the planes which `_pixel` reads."""
+    chroma = (1, 2) if spec.format in CHROMA_FORMATS else ()
+    text = "".join(_PLANE.format(c=c) for c in (0, *chroma))
+    return text + "".join(_LAST.format(c=c) for c in chroma)
 
 
 def _pixel(spec: ImageInput) -> str:
@@ -241,6 +253,7 @@ def make_picture(
             name=picture.kernel,
             output=output,
             picture="__global const uchar* restrict picture",
+            planes=_planes(spec),
             pad=_f(spec.pad),
             pixel=_pixel(spec),
             store=store,
@@ -252,6 +265,7 @@ def make_picture(
             name=picture.image_kernel,
             output=output,
             picture="__read_only image2d_t picture",
+            planes="",
             pad=_f(spec.pad),
             pixel=_IMAGE_PIXEL,
             store=store,
