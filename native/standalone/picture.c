@@ -190,10 +190,11 @@ static tvmflow_status check_format(tvmflow_model* m, const char* name, const tf_
   return TVMFLOW_OK;
 }
 
-// Bytes that there are of a plane from its first one on; SIZE_MAX: not told.
-static size_t told_bytes(const tvmflow_image* image, const placed_planes* p, unsigned plane) {
-  const size_t told = plane == 2 ? image->third_bytes : image->bytes[plane];
-  if (told) return told;
+// Bytes that there are of a plane, starting at its first one; SIZE_MAX: the application does not
+// say.
+static size_t known_bytes(const tvmflow_image* image, const placed_planes* p, unsigned plane) {
+  const size_t known = plane == 2 ? image->third_bytes : image->bytes[plane];
+  if (known) return known;
   if (!image->bytes_in_all || (plane && image->planes[1])) return SIZE_MAX;
   const size_t before = p->offsets[plane] - p->offsets[0];
   return image->bytes_in_all > before ? image->bytes_in_all - before : 0;
@@ -229,17 +230,17 @@ static tvmflow_status place_plane(tvmflow_model* m, const char* name, const tvmf
                    name, image->width, image->height, (unsigned long long)stride);
   p->strides[i] = (uint32_t)stride;
   p->bytes[i] = (size_t)last;
-  const size_t told = told_bytes(image, p, i);
+  const size_t known = known_bytes(image, p, i);
   // A sample before it is there to take its place.
-  if (bytes == 2 && told == last - 1 && last > 2) {
+  if (bytes == 2 && known == last - 1 && last > 2) {
     p->is_cut = true;
     --p->bytes[i];
-  } else if (told < last) {
+  } else if (known < last) {
     return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
                    "A picture for input '%s': expected %llu bytes of plane %u for %ux%u pixels "
                    "of %s with a stride of %u, got %zu.",
                    name, (unsigned long long)last, i, image->width, image->height, format,
-                   p->strides[i], told);
+                   p->strides[i], known);
   }
   if (p->offsets[i] + p->bytes[i] > p->end) p->end = p->offsets[i] + p->bytes[i];
   return TVMFLOW_OK;

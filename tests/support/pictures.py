@@ -36,7 +36,7 @@ class Picture:
     height: int
     gaps: tuple[int, int] = (0, 0)
     seed: int = 0
-    pixel_stride: int = 1  #: Of chroma in planes of its own.
+    pixel_stride: int = 1  #: Bytes between samples of chroma that has planes of its own.
     planes: list[np.ndarray] = field(init=False)
 
     def __post_init__(self) -> None:
