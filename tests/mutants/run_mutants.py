@@ -126,12 +126,14 @@ class Copy:
             if compiled is not None:
                 compiled.unlink(missing_ok=True)
 
-    def test(self, files: Sequence[str], limit_s: float) -> Run:
-        """Run tests until one fails."""
+    def test(self, files: Sequence[str], limit_s: float, workers: int = 0) -> Run:
+        """Run tests until one fails, in this many processes if there are any, in order."""
         results = self._folder / "results.xml"
         results.unlink(missing_ok=True)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
         command += ["-o", "junit_family=xunit1", f"--junitxml={results}", "--tb=short", *files]
+        if workers:
+            command += ["-n", str(workers), "--dist", "load", "--maxschedchunk", "1"]
         started = time.monotonic()
         with tempfile.TemporaryFile() as output:
             process = subprocess.Popen(
@@ -227,6 +229,7 @@ def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Read the command line with the options of every run."""
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for each (default: 60)")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time (default: 1)")
+    parser.add_argument("--workers", type=int, default=0, help="test processes (default: one)")
     parser.add_argument("-v", action="store_true", help="show what pytest printed of survivors")
     return parser.parse_args()
 
@@ -282,7 +285,7 @@ def run_all(
 
         def unchanged(files: tuple[str, ...]) -> Run:
             with a_copy() as copy:
-                run = copy.test(files, _WHOLE * options.limit)
+                run = copy.test(files, _WHOLE * options.limit, options.workers)
             print(f"unchanged, {' '.join(files)}: {run.status} ({run.seconds} s)", flush=True)
             return run
 
@@ -293,7 +296,7 @@ def run_all(
                 by = f"its tests do not pass without it: {without.failed or without.status}"
                 return Verdict(mutant, False, by, 0.0, 0.0, without.seconds)
             with a_copy() as copy, copy.edited(mutant):
-                run = copy.test(mutant.tests, options.limit)
+                run = copy.test(mutant.tests, options.limit, options.workers)
             verdict = judge(mutant, run, options.limit, without.seconds if without else None)
             print(f"{mutant.name}: {verdict.by} ({run.seconds} s)", flush=True)
             if options.v and not verdict.caught:
