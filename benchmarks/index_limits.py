@@ -1,4 +1,4 @@
-"""What limiting indices from data costs: a call with the limits by one without them, in turn.
+"""Measure what limiting indices from data costs: calls with and without the limits, in turn.
 
 python benchmarks/index_limits.py [--targets llvm opencl] [--rounds 101]
 """

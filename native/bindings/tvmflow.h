@@ -200,7 +200,7 @@ typedef struct tvmflow_image {
   uint32_t rotation;      // degrees clockwise until it is upright: 0, 90, 180 or 270
   uint32_t strides[2];    // bytes from one row to the next, of each plane; 0: there is no gap
   const void* planes[2];  // the second one of NV12 and NV21 may be NULL: it follows the first
-  // That there are of each plane, to be checked; 0: not told.  Of pairs of chroma the last byte may
+  // Bytes that each plane has, to be checked; 0: unknown.  Of pairs of chroma the last byte may
   // be missing, as in Android's planes: the sample before it takes its place.
   size_t bytes[2];
   void* cl_memory;        // a cl_mem: a buffer, or of RGBA8 and BGRA8 an image2d of CL_UNORM_INT8
@@ -216,7 +216,7 @@ typedef struct tvmflow_image {
   // a format with chroma at half the size for another one, or the other way round.
   uint32_t has_format;
   uint32_t format;
-  size_t bytes_in_all;  // from `planes[0]` on, where it has the others in it, too; 0: not told
+  size_t bytes_in_all;  // from `planes[0]` on, where it has the others in it, too; 0: unknown
 } tvmflow_image;
 
 TVMFLOW_API uint32_t tvmflow_api_version(void);

@@ -35,7 +35,7 @@ def model():
 
 
 def stored(job):
-    """By tensor between primary functions."""
+    """Return the precision of each tensor between primary functions."""
     return {p.tensor: p.stored_as for p in job.placements if not p.constant}
 
 

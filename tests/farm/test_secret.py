@@ -219,7 +219,7 @@ def test_a_client_that_is_dropped_does_not_blame_its_secret(make_secret: MakeSec
 
 
 def answer(secret: Secret, hello: bytes, change: int | None = None) -> bytes:
-    """What a client answers that knows the secret, with one byte of the proof changed."""
+    """Return the answer of a client that knows the secret, with one byte of the proof changed."""
     challenge = bytes(range(32))
     proof = bytearray(secret._proof(b"client", hello[len(GREETING) :], challenge))
     if change is not None:

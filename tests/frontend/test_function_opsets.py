@@ -14,7 +14,7 @@ from test_random_cases import FAMILIES, ONLY_EVALUATED, REASONS, RESULTS, SEQUEN
 from tvmflow.errors import UnsupportedModelError
 from tvmflow.frontend import load_model
 
-#: Of the graph around functions.
+#: Operator set of the graph around functions.
 NEWEST = 22
 
 

@@ -212,7 +212,7 @@ def test_constant_ones_are_refused(name: str):
 
 
 def test_every_operator_with_indices_is_here():
-    """By ONNX's own list: inputs that are int32 or int64 and nothing else."""
+    """ONNX's own list has the inputs that are int32 or int64 and nothing else."""
     integers = {"tensor(int32)", "tensor(int64)"}
     have = {
         schema.name

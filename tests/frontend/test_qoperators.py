@@ -252,7 +252,7 @@ NARROW = {
 @pytest.mark.parametrize("domain", ["com.microsoft", pytest.param("", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", NARROW)
 def test_numbers_of_4_and_16_bits(dtype, domain, channels, target, device):
-    """What is beyond the range of the type is limited to it."""
+    """Values beyond the range of the type are limited to it."""
     count = 7 if channels else 1
     lowest, highest = {"int4": (-8, 7), "uint4": (0, 15)}.get(dtype) or (
         np.iinfo(dtype).min, np.iinfo(dtype).max

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's quantizers write, for each operator of their registry, against ONNX Runtime.
+"""Operators that ONNX Runtime's quantizers write, each of their registry, against ONNX Runtime.
 
 Networks are quantized here, by the installed package: an operator that a new version of it takes
 has no case yet, and fails the first test.

@@ -152,7 +152,7 @@ def test_only_what_is_a_normalisation(name):
 
 
 def test_statistics_of_columns_are_not_those_of_rows():
-    """Of a square matrix both have the same number of elements."""
+    """Rows and columns of a square matrix have the same number of elements."""
     c = Chain((4, 4), (1,))
     mean, square = (
         c.reduce("ReduceMean", each, keepdims=0) for each in ("x", c.add("Mul", "x", "x"))

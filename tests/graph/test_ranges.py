@@ -13,7 +13,7 @@ from tvmflow.graph.ranges import Precision
 
 
 def precision(form, shape=(1, 3, 8)) -> Precision:
-    """What is found of a network from ``x`` to ``y``."""
+    """Return what the analysis finds in a network from ``x`` to ``y``."""
     chain = Chain(shape, (2,))
     chain.nodes.append(helper.make_node("Identity", [form(chain)], ["y"]))
     model = build(chain.nodes, {"x": shape}, ["y"], chain.constants)
@@ -75,7 +75,7 @@ def test_a_softmax_of_what_is_less_its_maximum():
 
 
 def test_masks_of_large_numbers():
-    """What a mask adds stays; a softmax takes minus infinity for it."""
+    """The numbers of a mask stay; a softmax takes minus infinity for them."""
 
     def form(c):
         mask = c.add("Mul", c.add("Sub", 1.0, "x"), -1e9)

@@ -41,7 +41,7 @@ _C = (
 _PARTS = {"tvmflow": "tests", "schedules": "tests/schedules"}
 _C_PART, _C_TESTS = "native/standalone", "tests/module/standalone"
 
-#: Where a text is replaced: offset, length, replacement.
+#: Offset and length of the text that is replaced, and its replacement.
 Edit = tuple[int, int, str]
 
 

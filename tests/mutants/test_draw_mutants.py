@@ -1,4 +1,4 @@
-"""What the rule draws is an edit of code, which can be applied and parsed."""
+"""The rule draws edits of code, which can be applied and parsed."""
 
 from __future__ import annotations
 

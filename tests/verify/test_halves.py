@@ -1,4 +1,4 @@
-"""What 16 bits do to tensors, measured: which is the first to lose, and what must stay in 32."""
+"""Loss of tensors in 16 bits, measured: the first to lose, and those that must stay in 32."""
 
 from __future__ import annotations
 

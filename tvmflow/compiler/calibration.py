@@ -1,4 +1,4 @@
-"""What `calibrate` measures: tensors that 16 bits do not hold stay in 32."""
+"""Measure which tensors 16 bits do not hold, for `calibrate`: these stay in 32."""
 
 from __future__ import annotations
 

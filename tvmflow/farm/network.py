@@ -49,7 +49,7 @@ LONGEST_BYTES = 4096
 
 _CHALLENGE_BYTES = 32
 _PROOF_BYTES = 32
-#: Sent in place of a proof to a client that was dropped before it was asked to the end.
+#: Sent in place of a proof to a client that was dropped to make room for others.
 BUSY = b"tvmflow: dropped, try again".ljust(_PROOF_BYTES, b"\0")
 _MAKE = "(umask 077; openssl rand -hex 32 > {})"
 

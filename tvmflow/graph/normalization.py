@@ -116,7 +116,7 @@ class _Fusion(Rewriter):
         return None
 
     def _product_of(self, name: str, call: relax.Call) -> _Product | None:
-        """What a call's result is; ``None`` if it is nothing but itself."""
+        """Return a call's result as a product; ``None`` if it is none."""
         if name in ("relax.mean", "relax.sum"):
             found = self._reduced(name, call)
         elif name in _VIEWS:

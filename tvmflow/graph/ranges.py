@@ -1,8 +1,8 @@
-"""What must not be stored in 16 bits: an estimate of ranges, and the way of sums.
+"""Find tensors that must not be stored in 16 bits: by estimated ranges, and by sums.
 
 16 bits hold numbers up to 65504 with eleven digits of base two.  Sums of many numbers exceed that,
-and a variance taken as E[x²] - E[x]² loses all its digits there.  Such statistics are small beside
-the tensors that they are of, and are kept in 32 bits, with all that is computed from them element
+and a variance taken as E[x²] - E[x]² loses all its digits there.  Such statistics are small next to
+their tensors, and are kept in 32 bits, with all that is computed from them element
 by element::
 
     m = R.mean(x, [1])    s = R.sum(R.multiply(x, x), [1])    v = R.subtract(s, R.multiply(m, m))

@@ -1,4 +1,4 @@
-"""What storing tensors in 16 bits does to a network, measured in ONNX Runtime.
+"""Measure in ONNX Runtime what storing tensors in 16 bits does to a network.
 
 The model runs twice: as it is, and with the tensors rounded to 16 bits that a module stores so.
 Where results first differ by more than `LOSS` although what they are computed from does not, a
@@ -35,7 +35,7 @@ LOSS = 0.05
 _MOST_STEPS = 8
 #: Most measurements of one network.
 _MOST_RUNS = 40
-#: Operators whose results jump, beside those whose results are no floats.
+#: Operators whose results jump, in addition to those whose results are no floats.
 _CHOICES = ("Floor", "Ceil", "Round", "Sign", "Hardmax", "TopK", "QuantizeLinear", "Mod")
 
 
@@ -121,7 +121,7 @@ class Halves:
         return found - {""}
 
     def losses(self, stored: Collection[str] | None) -> list[Loss]:
-        """Where results first differ by more than `LOSS`, in the order of the nodes.
+        """Tensor whose results first differ by more than `LOSS`, in the order of the nodes.
 
         `stored` are the ONNX names of tensors in 16 bits, or all of fp32 (``None``).
         """
@@ -233,7 +233,7 @@ class Halves:
 
 @dataclass
 class Kept:
-    """What `Halves.keep` finds, by ONNX name."""
+    """Reasons that `Halves.keep` finds, by ONNX name."""
 
     #: Tensors that stay in 32 bits, with reasons.
     tensors: dict[str, str] = field(default_factory=dict)

@@ -22,7 +22,7 @@ _NAMES = re.compile(rf"({_PART}):({_PART})")
 
 @dataclass(frozen=True)
 class Coordinates:
-    """What names a package."""
+    """Name of a Maven package."""
 
     group: str
     artifact: str
