@@ -225,3 +225,15 @@ def test_a_valid_model_at_the_limit():
 def test_from_a_file(tmp_path):
     onnx.save(CASES["resize"], tmp_path / "net.onnx")
     refused(tmp_path / "net.onnx", "The result of node 'y'")
+
+
+def test_tensors_with_too_many_axes():
+    """Inputs, results in between, and constants."""
+    many = one_node("Relu", ["x"], shape=(1,) * 33)
+    refused(many, r"The input 'x' has 33 axes, expected at most 32")
+    reshaped = one_node("Reshape", ["x", "z"], {"z": np.ones(100, np.int64)}, shape=(1,))
+    refused(reshaped, r"result of node 'y' \(Reshape\) has 100 axes")
+    weight = one_node("Add", ["x", "w"], {"w": np.float32(1)}, shape=(1,))
+    weight.graph.initializer[0].dims.extend([1] * 100)
+    refused(weight, "'w' has 100 axes")
+    load_model(one_node("Relu", ["x"], shape=(1,) * 32))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import InputError
+from ..ir.limits import MOST_DIMENSIONS
 from ..runtime.regular_files import open_file
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 #: Of files in the form of zip.
 _ZIP_BEGIN = b"PK"
 _ARRAY_BEGIN = b"\x93NUMPY"
-_MOST_DIMENSIONS = 32
 
 
 class _DamagedError(ValueError):
@@ -100,7 +100,7 @@ def _read_array(file: IO[bytes], size: int, most: int, name: str = "") -> np.nda
     if dtype.kind not in "biufV" or dtype.hasobject or dtype.names:
         raise _DamagedError(f"its array {name}has the dtype {dtype}, expected numbers")
     needed = prod(shape) * dtype.itemsize
-    if min(shape, default=0) < 0 or len(shape) > _MOST_DIMENSIONS or needed > size:
+    if min(shape, default=0) < 0 or len(shape) > MOST_DIMENSIONS or needed > size:
         raise _DamagedError(
             f"its array {name}needs {needed} bytes for {dtype}{list(shape)}, but there are {size}"
         )

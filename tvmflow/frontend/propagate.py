@@ -29,6 +29,7 @@ from .graph import (
     unknown_operator,
 )
 from .machine_loops import RUN_LOOP
+from .node_types import check_types, types_opset
 from .ops import RESULT_TYPES
 from .ops.shaping import slice_ranges
 from .source import DTYPES, constant_value, dtype_name
@@ -132,6 +133,7 @@ class _Walk:
             # Something before it is refused; it may have problems of its own.
             self.kept.append(node)
         else:
+            check_types(node, graph)
             try:
                 if not self.sizes.visit(node):
                     self.take(node)
@@ -224,7 +226,7 @@ def _infer_own(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType
         for name, kind in inputs.items()
         if name in graph.constants and kind.elements <= _SHAPE_DATA_ELEMENTS
     }
-    schema = onnx.defs.get_schema(node.op_type, graph.opset, "")
+    schema = onnx.defs.get_schema(node.op_type, types_opset(node, graph.opset), "")
     if not schema.has_type_and_shape_inference_function:
         # GreaterOrEqual and LessOrEqual had none before operator set 16.
         schema = onnx.defs.get_schema(node.op_type)

@@ -15,6 +15,8 @@ from .units import bytes_text
 
 #: Kernels count a tensor's elements in 32 bits, as OpenCL counts work-items along an axis.
 MOST_ELEMENTS = 2**31 - 1
+#: Axes of a tensor, as NumPy before version 2 has them.
+MOST_DIMENSIONS = 32
 #: The largest number of 16 bits.
 LARGEST_HALF = 65504.0
 #: Weights of at least this size stay outside the IR, as memory-mapped arrays: they are read as they
@@ -57,6 +59,14 @@ def excess(kind: TensorType, *, in_memory: bool = True) -> str | None:
 
 
 def check_size(what: str, kind: TensorType, remedy: str, *, in_memory: bool = True) -> None:
-    """Raise a `ShapeError` if a tensor is too large; `what` begins it, as "The input 'x'" does."""
+    """Raise a `ShapeError` if a tensor is too large, or has too many axes.
+
+    `what` begins the message, as "The input 'x'" does.
+    """
+    if (rank := len(kind.shape)) > MOST_DIMENSIONS:
+        raise ShapeError(
+            f"{what} has {rank} axes, expected at most {MOST_DIMENSIONS}.",
+            remedy="Merge axes by a Reshape, and export the model again.",
+        )
     if (reason := excess(kind, in_memory=in_memory)) is not None:
         raise ShapeError(f"{what} is too large: {reason}.", remedy=remedy)

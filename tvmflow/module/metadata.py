@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..ir.limits import excess
+from ..ir.limits import MOST_DIMENSIONS, excess
 from ..ir.tensors import TensorType, count_name
 from ..runtime.json_types import JsonMapping, JsonObject
 from .schema import (
@@ -25,7 +25,7 @@ from .schema import (
     text,
     whole,
 )
-from .weights import DTYPE_NAMES, MOST_DIMENSIONS
+from .weights import DTYPE_NAMES
 
 #: The format of a module with several shapes (`.artifact`).
 FORMAT_OF_SHAPES = 2

@@ -22,6 +22,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 import xxhash
 
+from ..ir.limits import MOST_DIMENSIONS
 from ..runtime.json_types import JsonObject
 from ..runtime.regular_files import open_file
 from .schema import MOST_BYTES, SchemaError, list_of, named, one_of, parse, record, text, whole
@@ -39,8 +40,6 @@ _DTYPES = {
 }  # fmt: skip
 #: NumPy's names of the element types that there are.
 DTYPE_NAMES = tuple(_DTYPES)
-#: More dimensions are no tensor: NumPy has 32 in some versions.
-MOST_DIMENSIONS = 32
 _NUMPY_NAMES = {code: name for name, code in _DTYPES.items()}
 #: NumPy multiplies extents also where one of them is 0.
 _MOST_ELEMENTS = 2**58

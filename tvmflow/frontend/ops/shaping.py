@@ -7,13 +7,17 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 import onnx
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 from tvm.relax import op as R
 
+from ...ir.expressions import OPAQUE
 from ...ir.rewriter import constant, shape_of
 from ...ir.tensors import TensorType
 from ..converter import NodeContext, Refusal, converts, formulas, normalized_axes
 from ..graph import Graph, node_attributes
+
+#: Parts that one kernel joins.
+MOST_JOINED = 32
 
 
 @converts("Transpose")
@@ -26,9 +30,32 @@ def transpose(c: NodeContext) -> relax.Expr:
 @converts("Concat")
 def concat(c: NodeContext) -> relax.Expr:
     """Join along an axis; empty parts vanish."""
-    axis = c.axis()
-    parts = [x for x in c.inputs() if 0 not in shape_of(x)]
-    return parts[0] if len(parts) == 1 else R.concat(parts, axis)
+    return joined(c, [x for x in c.inputs() if 0 not in shape_of(x)], c.axis())
+
+
+def joined(c: NodeContext, parts: Sequence[relax.Expr], axis: int) -> relax.Expr:
+    """Return parts joined along an axis, many in groups.
+
+    ::
+
+        before  Concat(x0, x1, ..., x4999)
+        after   R.concat(join(x0, ..., x31), join(x32, ..., x63), ...)
+
+    A kernel decides for each element which part has it: its code, and the time to compile it, grow
+    faster than the number of parts, and drivers limit its arguments.  The functions of groups are
+    fused with nothing, so that they stay apart.
+    """
+    while len(parts) > MOST_JOINED:
+        groups = [parts[i : i + MOST_JOINED] for i in range(0, len(parts), MOST_JOINED)]
+        parts = [c.emit(_join(c, group, axis)) for group in groups]
+    return parts[0] if len(parts) == 1 else R.concat(list(parts), axis)
+
+
+def _join(c: NodeContext, parts: Sequence[relax.Expr], axis: int) -> relax.Expr:
+    if len(parts) == 1:
+        return parts[0]
+    options = {"primfunc_name_hint": "join", "primfunc_attrs": {"op_pattern": OPAQUE}}
+    return c.builder.call_te(lambda *xs: topi.concatenate(xs, axis), *parts, **options)
 
 
 @converts("Split")

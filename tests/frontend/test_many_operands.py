@@ -1,0 +1,74 @@
+"""Operators with hundreds of inputs, whose cost must not grow faster than their number."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+import tvmflow
+from tvmflow.frontend.load import load_model
+
+pytestmark = pytest.mark.onnxruntime
+
+
+def model_of(nodes, inputs, constants=()):
+    """A model of fp32 inputs with these shapes."""
+    graph = helper.make_graph(
+        nodes,
+        "many",
+        [helper.make_tensor_value_info(n, 1, s) for n, s in inputs.items()],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [numpy_helper.from_array(np.asarray(a), n) for n, a in dict(constants).items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def concatenation(count, axis):
+    """Parts of two extents along an axis, in turn."""
+    inputs = {"a": (3, 2, 5), "b": (3, 2, 5)}
+    shape = [3, 2, 5]
+    shape[axis] = 1
+    inputs["b"] = tuple(shape)
+    names = ["ab"[i % 3 == 0] for i in range(count)]
+    return model_of([helper.make_node("Concat", names, ["y"], axis=axis)], inputs)
+
+
+def check(model, target="llvm"):
+    rng = np.random.default_rng(3)
+    feeds = {
+        i.name: rng.standard_normal([d.dim_value for d in i.type.tensor_type.shape.dim]).astype(
+            "f4"
+        )
+        for i in model.graph.input
+    }
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    with tvmflow.compile(model, target=target) as module:
+        np.testing.assert_allclose(module(feeds)["y"], wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["llvm", pytest.param("opencl", marks=pytest.mark.opencl)])
+@pytest.mark.parametrize(("count", "axis"), [(33, 0), (400, 1)])
+def test_concatenation(count, axis, target):
+    check(concatenation(count, axis), target)
+
+
+def test_no_function_joins_many_parts():
+    """2,000 parts are joined by functions of at most 32, of which most are one and the same."""
+    mod = load_model(concatenation(2000, 1)).mod
+    counts = [len(function.params) for name, function in mod.functions.items()
+              if name.name_hint.startswith("join")]  # fmt: skip
+    assert counts
+    assert max(counts) <= 33  # and the result
+    assert len(counts) < 20
+
+
+@pytest.mark.parametrize("op_type", ["Sum", "Mean"])
+def test_operators_of_many_inputs(op_type):
+    names = ["ab"[i % 3 == 0] for i in range(1200)]
+    model = model_of([helper.make_node(op_type, names, ["y"])], {"a": (3, 5), "b": (5,)})
+    assert load_model(model).mod is not None
+    del model.graph.node[0].input[40:]
+    check(model)
