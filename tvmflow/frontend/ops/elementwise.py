@@ -99,7 +99,7 @@ def variadic(c: NodeContext) -> relax.Expr:
     """Operators of any number of inputs: one by one from the left."""
     combine = {"Max": R.maximum, "Min": R.minimum}.get(c.op_type, R.add)
     # Bound one by one, as thousands within each other are too deep for what walks them.
-    total = reduce(lambda left, right: c.emit(combine(left, right)), c.inputs())
+    total = reduce(lambda left, right: combine(c.emit(left), right), c.inputs())
     return total * c.constant(1.0 / len(c.inputs())) if c.op_type == "Mean" else total
 
 
