@@ -72,3 +72,19 @@ def test_operators_of_many_inputs(op_type):
     assert load_model(model).mod is not None
     del model.graph.node[0].input[40:]
     check(model)
+
+
+@pytest.mark.parametrize("op_type", ["Max", "Min"])
+@pytest.mark.parametrize("count", [6, 40])
+def test_extremes_of_many_tensors(op_type, count):
+    """Compiled in any time at all; NaN and infinities are as in ONNX Runtime, as are broadcasts."""
+    rng = np.random.default_rng(5)
+    shapes = {f"x{i}": [(5,), (4, 5), (4, 1)][i % 3] for i in range(count)}
+    model = model_of([helper.make_node(op_type, [*shapes, "x0"], ["y"])], shapes)
+    feeds = {name: rng.standard_normal(shape).astype("f4") for name, shape in shapes.items()}
+    for value, special in ((feeds["x1"], np.nan), (feeds["x4"], np.inf), (feeds["x2"], -np.inf)):
+        value[1, 0] = special
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    assert np.isnan(wanted).any()
+    with tvmflow.compile(model, target="llvm") as module:
+        np.testing.assert_array_equal(module(feeds)["y"], wanted)

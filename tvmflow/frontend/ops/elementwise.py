@@ -13,6 +13,7 @@ from tvm.relax import op as R
 from ...codegen import rounding
 from ...ir.rewriter import constant, op_name
 from ..converter import NodeContext, Refusal, converts, dtype_of, formulas
+from .shaping import joined
 
 #: Operators that Relax has under another name; those of two inputs broadcast like NumPy's.
 _SAME: dict[str, Callable[..., relax.Expr]] = {
@@ -94,9 +95,24 @@ def of_equals(c: NodeContext) -> relax.Expr:
     return c.input() >= c.constant(-np.inf)
 
 
+#: Operands of a Max that are compared one by one.
+_MOST_CHAINED = 4
+
+
 @converts("Max", "Min", "Sum", "Mean")
 def variadic(c: NodeContext) -> relax.Expr:
-    """Operators of any number of inputs: one by one from the left."""
+    """Operators of any number of inputs: one by one from the left.
+
+    A maximum that keeps NaN reads each operand twice, so a chain of them would double with each
+    input: many are stacked, and reduced along the new axis.
+    """
+    if c.op_type in ("Max", "Min"):
+        parts = list(dict.fromkeys(c.inputs()))
+        if len(parts) > _MOST_CHAINED:
+            shape = c.result.shape
+            rows = [R.reshape(R.broadcast_to(x, shape), (1, *shape)) for x in parts]
+            stacked = joined(c, [c.emit(row) for row in rows], 0)
+            return (R.max if c.op_type == "Max" else R.min)(stacked, [0], keepdims=False)
     combine = {"Max": R.maximum, "Min": R.minimum}.get(c.op_type, R.add)
     # Bound one by one, as thousands within each other are too deep for what walks them.
     total = reduce(lambda left, right: combine(c.emit(left), right), c.inputs())
