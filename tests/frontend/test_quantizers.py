@@ -220,7 +220,7 @@ def registered():
             seen |= set() if form == "dynamic" else {op_type}
 
 
-@pytest.mark.parametrize(("form", "op_type"), registered())
+@pytest.mark.parametrize(("form", "op_type"), list(registered()))
 def test_operator_of_a_registry(form, op_type, tmp_path):
     model = quantized(network(op_type), form, tmp_path)
     assert any("Quantize" in n.op_type or "QLinear" in n.op_type for n in model.graph.node)

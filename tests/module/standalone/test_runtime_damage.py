@@ -214,7 +214,7 @@ WRONG = [
     (Section.TRANSFORMED, 0, {"side": 7}),
     (Section.PICTURES, 0, {"input": 4}),
     (Section.PICTURES, 0, {"input": 1}),
-    (Section.PICTURES, 0, {"format": 6}),
+    (Section.PICTURES, 0, {"format": 9}),
     (Section.PICTURES, 0, {"fit": 3}),
     (Section.PICTURES, 0, {"rotation": 45}),
     (Section.PICTURES, 0, {"rotation": 360}),
