@@ -6,10 +6,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from random_windows import Random
-from reference import evaluator_results, judge, onnxruntime_results
+from reference import judge, onnxruntime_results
 from reference import node_model as model_of_node
-from test_random_cases import FAMILIES, ONLY_EVALUATED, REASONS, RESULTS, SEQUENCES
+from test_random_cases import FAMILIES, REASONS, draw
 
 from tvmflow.errors import UnsupportedModelError
 from tvmflow.frontend import load_model
@@ -44,21 +43,16 @@ def in_function(model: onnx.ModelProto, opset: int, functions: int = 1) -> onnx.
 
 def check(family: str, seed: int, opset: int = NEWEST) -> bool:
     """Compare one case with ONNX Runtime's result without a function; tell whether it compiles."""
-    op_type, values, attributes, own = FAMILIES[family](Random(seed))
-    results = 1 if (op_type, own) == ("MaxPool", 7) else RESULTS.get(op_type, 1)
-    model, feeds = model_of_node(op_type, values, own, results, **attributes)
-    expected = None if op_type in ONLY_EVALUATED else onnxruntime_results(model, feeds)
-    if expected is None and family in SEQUENCES:
-        expected = evaluator_results(model, feeds)
+    model, feeds, expected, described = draw(family, seed)
     wrapped = in_function(model, opset)
     try:
         with np.errstate(all="ignore"):
             refusal = judge(wrapped, feeds, expected)
     except Exception as error:
-        raise AssertionError(f"seed {seed}: {op_type} of {own} {attributes}") from error
+        raise AssertionError(f"seed {seed}: {described}") from error
     if refusal is not None and expected is not None:
         known = (*REASONS, "ONNX's version converter does not bring it")
-        assert any(reason in refusal for reason in known), (seed, op_type, own, refusal)
+        assert any(reason in refusal for reason in known), (seed, described, refusal)
     return refusal is None
 
 

@@ -49,24 +49,21 @@ def branch(c: Expansion) -> Nodes[None]:
                 f"{len(body.output)}"
             )
     wanted = [index for index in range(len(c.node.output)) if c.is_used(index)]
-    if truth is not None:
-        label = "then" if truth else "else"
+    label = None if truth is None else "then" if truth else "else"
+    if label is None:
+        condition = yield from c.scalar(c.inputs[0])
+        opposite = yield from c.make("Not", [condition])
+        begins = {each: f"{node_name(c.node)}/{each}/" for each in bodies}
+        for left_out, is_taken in (("then", condition), ("else", opposite)):
+            reason = c.graph.untaken.get(begins[left_out])
+            if reason is not None:
+                yield from _forbid(c, left_out, is_taken, reason)
+                label = "else" if left_out == "then" else "then"
+    if label is not None:
         results = yield from c.instance(bodies[label], label, {}, wanted)
         for index in wanted:
             yield from c.result(index, results[index])
         return
-    condition = yield from c.scalar(c.inputs[0])
-    opposite = yield from c.make("Not", [condition])
-    begins = {label: f"{node_name(c.node)}/{label}/" for label in bodies}
-    for label, other, is_taken in (("then", "else", condition), ("else", "then", opposite)):
-        reason = c.graph.untaken.get(begins[label])
-        if reason is not None:
-            yield from _forbid(c, label, is_taken, reason)
-            arguments = {"condition": c.values.conditions[-1]} if c.values.conditions else {}
-            results = yield from c.instance(bodies[other], other, {}, wanted, **arguments)
-            for index in wanted:
-                yield from c.result(index, results[index])
-            return
     c.graph.branches |= {begins["then"]: begins["else"], begins["else"]: begins["then"]}
     then = yield from c.instance(bodies["then"], "then", {}, wanted, condition=condition)
     otherwise = yield from c.instance(bodies["else"], "else", {}, wanted, condition=opposite)
