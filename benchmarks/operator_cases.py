@@ -31,7 +31,6 @@ sys.path[:0] = [str(TESTS / "support"), str(TESTS / "differential")]
 from configurations import Configuration  # noqa: E402 - found in the tests' folder
 from drivers import processor_drivers  # noqa: E402
 from judging import Worker  # noqa: E402
-from moved import names  # noqa: E402
 from node_cases import (  # noqa: E402
     FORMS,
     cases,
@@ -42,6 +41,7 @@ from node_cases import (  # noqa: E402
     opset_of,
     values,
 )
+from rounding_noise import names  # noqa: E402
 
 COLUMNS = ("llvm", "auto")
 #: Cases that are compiled as one.

@@ -20,9 +20,9 @@ import onnx
 
 from tvmflow.cli.options import with_flags
 from tvmflow.frontend import __name__ as FRONTEND
-from tvmflow.frontend.bounded import MAKERS, RULES
 from tvmflow.frontend.contrib import EXPANSIONS
 from tvmflow.frontend.converter import CONVERTERS, RESULT_TYPES
+from tvmflow.frontend.dynamic import MAKERS, RULES
 from tvmflow.frontend.expansion import EXPANDERS
 from tvmflow.frontend.propagate import propagate  # noqa: F401 (registers all of them)
 

@@ -337,7 +337,7 @@ class Workload:
 
         What lies outside of an image is undefined, and some drivers fault: the last place in it is
         read instead.  Places that the block tests itself are those of a padded picture
-        (:mod:`tvmflow.codegen.border_texels`).  Tests stay where a tile may begin before the first
+        (:mod:`tvmflow.codegen.clamp_reads`).  Tests stay where a tile may begin before the first
         place or is larger than all of them, because private memory is made for what is inside.
         """
         realize = self._innermost(block)

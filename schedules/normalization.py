@@ -20,9 +20,9 @@ from math import prod
 
 from tvm import te, tirx
 
-from . import rows
+from . import row_reduction
 from .common import FAMILY, ROLE
-from .rows import AXES, CONSTRAINTS, ROW, Knobs, Shape, heuristic, space
+from .row_reduction import AXES, CONSTRAINTS, ROW, Knobs, Shape, heuristic, space
 
 NAME = "normalization"
 ORDER = 520
@@ -62,7 +62,7 @@ def compute(x: te.Tensor, axes: Sequence[int], epsilon: float, centred: bool) ->
 
 
 # Scheduled with the knobs of all functions of rows.
-match = partial(rows.match, family=NAME)
-apply = partial(rows.apply, family=NAME)
+match = partial(row_reduction.match, family=NAME)
+apply = partial(row_reduction.apply, family=NAME)
 
 __all__ = ["CONSTRAINTS", "Knobs", "Shape", "heuristic", "space"]

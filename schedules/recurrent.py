@@ -1,8 +1,8 @@
 """Recurrent layers, ONNX's LSTM, GRU and RNN: a scan over the steps, in one function.
 
 The products of all inputs are one matrix product before it, and an operand here.  For D directions,
-B batch entries, H hidden units and the gates G of a cell (:mod:`.cells`), in blocks of 16 units,
-``H' = ceil(H / 16)``, of which the last may run beyond H::
+B batch entries, H hidden units and the gates G of a cell (:mod:`.rnn_cells`), in blocks of 16
+units, ``H' = ceil(H / 16)``, of which the last may run beyond H::
 
     x[T, B, D, H', G, 16]     W · input, with biases
     r[D, H', K, G, 16]        the weights of the state, K = H
@@ -37,9 +37,9 @@ from tvm.tirx import Buffer, Expr, ForKind
 from ..devices.target import Device
 from ..ir.expressions import OPAQUE
 from .boxes.builder import Statements, arithmetic, number, schedule_of
-from .cells import PEEPHOLES, RESET, STATE, Cell, Values
 from .common import FAMILY, Workload
 from .family import GROUP_FITS, Declined, Value, knob
+from .rnn_cells import PEEPHOLES, RESET, STATE, Cell, Values
 from .sizes import LOCAL_BYTES, largest_divisor, tile_choices
 
 NAME = "recurrent"

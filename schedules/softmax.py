@@ -13,10 +13,10 @@ from functools import partial
 
 from tvm import te, tirx
 
-from . import rows
+from . import row_reduction
 from .common import FAMILY, ROLE
 from .definitions import exponential
-from .rows import AXES, CONSTRAINTS, ROW, Knobs, Shape, heuristic, space
+from .row_reduction import AXES, CONSTRAINTS, ROW, Knobs, Shape, heuristic, space
 
 NAME = "softmax"
 ORDER = 510
@@ -58,7 +58,7 @@ def compute(x: te.Tensor, axis: int, log: bool) -> te.Tensor:
 
 
 # Scheduled with the knobs of all functions of rows.
-match = partial(rows.match, family=NAME)
-apply = partial(rows.apply, family=NAME)
+match = partial(row_reduction.match, family=NAME)
+apply = partial(row_reduction.apply, family=NAME)
 
 __all__ = ["CONSTRAINTS", "Knobs", "Shape", "heuristic", "space"]

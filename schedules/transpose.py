@@ -24,7 +24,7 @@ from ..ir.scope import is_texture
 from .common import Loop, Workload
 from .data_parallel import CPU_ELEMENTS, CPU_GROUPS, Nest
 from .family import GROUP_FITS, Declined, Value, knob
-from .moving import one_block
+from .injective import one_block
 from .sizes import LANES, divisors, group_sizes, largest_divisor, tile_of
 
 NAME = "transpose"

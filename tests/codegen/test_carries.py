@@ -16,7 +16,7 @@ from tvm.ir.expr import TensorLoad
 
 from tvmflow.codegen.index_divisions import HideDivisions, RestoreDivisions
 from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
-from tvmflow.graph.layout.rules import moving
+from tvmflow.graph.layout.rules import injective
 from tvmflow.schedules.data_parallel import Axis, regroup
 
 _NUMPY = {
@@ -109,9 +109,9 @@ def sliced(begin, channels, block, step=1):
     """A slice of channels of a blocked tensor, as a plain one."""
     total = -(-(begin + step * channels) // block)
     x = te.placeholder((1, total, 2, 3, block), "float32", "x")
-    taken = moving.rearrange(
+    taken = injective.rearrange(
         (1, channels, 2, 3), block, "float32",
-        lambda n, c, y, v: moving.element(x, n, begin + c * step, y, v),
+        lambda n, c, y, v: injective.element(x, n, begin + c * step, y, v),
         "slice", guarded=begin % block != 0 or step != 1,
     )  # fmt: skip
     result = te.compute(

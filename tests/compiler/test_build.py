@@ -13,7 +13,7 @@ from tvmflow.codegen.opencl_source import fold_splats
 from tvmflow.compiler.scheduling import schedule_module
 from tvmflow.devices.target import resolve
 from tvmflow.errors import CompileError
-from tvmflow.schedules import fallback, moving
+from tvmflow.schedules import fallback, injective
 from tvmflow.schedules.pooling import output_extent
 from tvmflow.schedules.sizes import largest_divisor, tile_of
 
@@ -94,7 +94,7 @@ def next_number():
 
 @pytest.mark.opencl
 def test_a_schedule_without_code_gives_way_to_the_fallback(monkeypatch, caplog):
-    monkeypatch.setattr(moving, "apply", five_lanes)
+    monkeypatch.setattr(injective, "apply", five_lanes)
     model = next_number()
     x = np.linspace(-1, 1, 10, dtype=np.float32).reshape(2, 5)
     with tvmflow.compile(model, target="opencl", device="cpu") as module:
@@ -106,7 +106,7 @@ def test_a_schedule_without_code_gives_way_to_the_fallback(monkeypatch, caplog):
 
 @pytest.mark.opencl
 def test_code_that_cannot_be_generated_names_function_and_node(monkeypatch):
-    monkeypatch.setattr(moving, "apply", five_lanes)
+    monkeypatch.setattr(injective, "apply", five_lanes)
     monkeypatch.setattr(fallback, "apply", five_lanes)
     model = next_number()
     with pytest.raises(CompileError, match=r"primary function add \(node the_sum\) could not"):

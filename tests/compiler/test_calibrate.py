@@ -15,7 +15,7 @@ import tvmflow
 from tvmflow.compiler.compilation import Compilation
 from tvmflow.compiler.options import CompileOptions
 from tvmflow.compiler.pipeline import run_stages
-from tvmflow.compiler.variants import expand_variants
+from tvmflow.compiler.shapes import expand_variants
 from tvmflow.errors import CompileError, TargetError
 from tvmflow.verify.compare import run_reference
 from tvmflow.verify.tolerance import STORED_AS_HALF, assert_close

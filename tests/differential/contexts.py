@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from drawing_rules import Rule, rule_of
+from generators import Rule, rule_of
 from graphs import ERRATIC, IR_VERSION, TAME, VALUES, Graph, InvalidError, Tensor, opset_imports
 from hypothesis import strategies as st
 from norm_chains import FORMS, Chain

@@ -29,9 +29,9 @@ from configurations import COLUMNS, CUDA  # noqa: E402
 from contexts import POSITIONS  # noqa: E402
 from cuda_host import ON_GPU  # noqa: E402
 from drivers import processor_drivers  # noqa: E402
+from fuzzer import BATCH, OPSETS, Counts, Net, aims_for, batches, cells, next_option  # noqa: E402
 from graphs import VALUES  # noqa: E402
 from judging import Worker  # noqa: E402
-from net import BATCH, OPSETS, Counts, Net, aims_for, batches, cells, next_option  # noqa: E402
 from saving import load, save, signature  # noqa: E402
 
 #: Batches that Hypothesis draws before it is steered anew.

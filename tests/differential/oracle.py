@@ -20,9 +20,9 @@ import onnx
 import onnxruntime
 from contexts import Network
 from graphs import ERRATIC
-from moved import ULPS, WEIGHTED, Moved, is_tiled, largest, moved
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from rounding_noise import ULPS, WEIGHTED, Moved, is_tiled, largest, moved
 
 onnxruntime.set_default_logger_severity(4)
 

@@ -17,7 +17,7 @@ from oracle import NoReferenceError, Oracle
 
 from tvmflow.errors import ModelError
 from tvmflow.frontend import load_model
-from tvmflow.frontend.bounded import MAKERS
+from tvmflow.frontend.dynamic import MAKERS
 from tvmflow.frontend.expansion import EXPANDERS
 from tvmflow.frontend.ops import CONVERTERS
 

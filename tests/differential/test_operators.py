@@ -6,14 +6,14 @@ import numpy as np
 import onnx
 import pytest
 from contexts import POSITIONS, network
-from drawing_rules import EXCLUDED, RULES, available, drawn, rule_of
+from fuzzer import OPSETS
+from generators import EXCLUDED, RULES, available, drawn, rule_of
 from graphs import InvalidError
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from net import OPSETS
 from oracle import NoReferenceError, Oracle
 
-from tvmflow.frontend.bounded import MAKERS
+from tvmflow.frontend.dynamic import MAKERS
 from tvmflow.frontend.ops import CONVERTERS
 
 QUIET = settings(

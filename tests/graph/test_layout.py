@@ -11,7 +11,7 @@ from tvm import sym, tirx
 
 from tvmflow.devices.target import PRESETS
 from tvmflow.graph.layout.layout import LayoutPass
-from tvmflow.graph.layout.rules import moving
+from tvmflow.graph.layout.rules import injective
 from tvmflow.ir import blocked
 from tvmflow.ir.rewriter import op_name
 from tvmflow.models import build as build_model
@@ -173,14 +173,14 @@ def test_steps_of_a_channel_shuffle_are_not_computed():
 def test_places_by_formula():
     """Reflected, repeated and clamped axes need no table; others do."""
     for places in ([2, 1, 0, 1, 2, 3, 2], [0, 0, 0, 1, 2, 3, 3], [0, 0, 1, 1, 2, 2], [4, 3, 2]):
-        formula = moving.place_formula(np.array(places))
+        formula = injective.place_formula(np.array(places))
         assert formula is not None
         analyzer = sym.Analyzer()
         found = [
             int(analyzer.simplify(formula(tirx.const(i, "int32")))) for i in range(len(places))
         ]
         assert found == places
-    assert moving.place_formula(np.array([0, 2, 1, 5, 3, 3, 0, 4])) is None
+    assert injective.place_formula(np.array([0, 2, 1, 5, 3, 3, 0, 4])) is None
 
 
 def test_broadcasts_of_constants_and_maps():

@@ -16,7 +16,7 @@ from tvmflow.errors import ArtifactError, CompileError, InputError, ModelError, 
 from tvmflow.module.bench import benchmark
 from tvmflow.module.metadata import check_module
 from tvmflow.module.schema import SchemaError
-from tvmflow.module.variants import counts
+from tvmflow.module.shapes import counts
 from tvmflow.verify.compare import verify
 from tvmflow.verify.tolerance import assert_close, table_for
 
@@ -199,7 +199,7 @@ def test_knobs_of_any_shape(network):
 
 @pytest.mark.opencl
 def test_a_schedule_without_code_gives_way_in_all_shapes(monkeypatch, caplog, network):
-    from tvmflow.schedules import moving
+    from tvmflow.schedules import injective
 
     def five_lanes(workload, knobs):
         (block,) = workload.blocks[-1:]
@@ -216,7 +216,7 @@ def test_a_schedule_without_code_gives_way_in_all_shapes(monkeypatch, caplog, ne
     nodes = [helper.make_node("Add", ["x", "one"], ["y"], name="the_sum")]
     model = build(nodes, {"x": (2, 5)}, ["y"], {"one": np.float32(1)})
     model = open_networks.with_open_extents(model, "N", None)
-    monkeypatch.setattr(moving, "apply", five_lanes)
+    monkeypatch.setattr(injective, "apply", five_lanes)
     options = {"target": "opencl", "device": "cpu", "shapes": {"x": ("1..2", 5)}}
     with tvmflow.compile(model, **options) as module:
         for size in (1, 2, 3):

@@ -72,7 +72,7 @@ MUTANTS = (
     ),
     Mutant(
         "recurrent-peephole",
-        "schedules/cells.py",
+        "schedules/rnn_cells.py",
         'PEEPHOLES = "iof"',
         'PEEPHOLES = "ifo"',
         "the peepholes of the output and the forget gate are exchanged",
@@ -185,7 +185,7 @@ MUTANTS = (
     ),
     Mutant(
         "gate-for-each-pixel",
-        "tvmflow/graph/gates.py",
+        "tvmflow/graph/prevent_broadcast_fusion.py",
         "if not alone and any(",
         "if alone and any(",
         "a gate is computed for each pixel that it multiplies",
@@ -322,7 +322,7 @@ MUTANTS = (
     ),
     Mutant(
         "loop-count",
-        "tvmflow/frontend/machine_loops.py",
+        "tvmflow/frontend/vm_loops.py",
         '"Less", [after, trips]',
         '"LessOrEqual", [after, trips]',
         "a loop has one iteration more than its trip count",
@@ -330,7 +330,7 @@ MUTANTS = (
     ),
     Mutant(
         "loop-not-run",
-        "tvmflow/frontend/machine_loops.py",
+        "tvmflow/frontend/vm_loops.py",
         "conditions = [*c.values.conditions, *",
         "conditions = [*",
         "a loop runs though its branch does not",
@@ -338,7 +338,7 @@ MUTANTS = (
     ),
     Mutant(
         "loop-backward",
-        "tvmflow/frontend/machine_loops.py",
+        "tvmflow/frontend/vm_loops.py",
         "np.arange(extent)[::-1] if rows.backward",
         "np.arange(extent)[::-1] if not rows.backward",
         "rows of a loop are in the other order",
@@ -655,7 +655,7 @@ MUTANTS = (
     # -- sizes known at run time -----------------------------------------------------------------
     Mutant(
         "padding-mixed-in",
-        "tvmflow/frontend/bounded/rewriter.py",
+        "tvmflow/frontend/dynamic/rewriter.py",
         'return self.emit("Where", [mask, name, self.constant(np.array(fill, kind.dtype))])',
         "return name",
         "what is behind the elements that count is summed up, and returned",
@@ -663,7 +663,7 @@ MUTANTS = (
     ),
     Mutant(
         "joined-in-place",
-        "tvmflow/frontend/bounded/parts.py",
+        "tvmflow/frontend/dynamic/parts.py",
         "    if not any(name in r.bounded for name in names[:-1]):",
         "    if True:",
         "elements that do not count stay between those of two joined values",
@@ -671,7 +671,7 @@ MUTANTS = (
     ),
     Mutant(
         "last-row",
-        "tvmflow/frontend/bounded/indices.py",
+        "tvmflow/frontend/dynamic/indices.py",
         "        indices = r.from_front(indices, there.size)\n        there = None",
         "        there = None",
         "the last row is that of the bound, not of those that were found",
@@ -679,7 +679,7 @@ MUTANTS = (
     ),
     Mutant(
         "padding-written",
-        "tvmflow/frontend/bounded/indices.py",
+        "tvmflow/frontend/dynamic/indices.py",
         "] = shape[axis]",
         "] = 0",
         "indices behind those that count write to the first place",
@@ -755,7 +755,7 @@ MUTANTS = (
         'mode == "pytorch_half_pixel" and result > 1',
         'mode == "pytorch_half_pixel" and result > 0',
         "resizing to one element takes the middle and not the first, as PyTorch does",
-        ("tests/graph/test_kept_layout.py::test_the_layout_is_kept[resize-linear_to_one-llvm]",),
+        ("tests/graph/test_blocked_ops.py::test_the_layout_is_kept[resize-linear_to_one-llvm]",),
     ),
     Mutant(
         "symmetric-resize",
@@ -764,7 +764,7 @@ MUTANTS = (
         "centre * (adjustment - one) + (y + half) / s - half",
         "resizing with half_pixel_symmetric moves the picture",
         (
-            "tests/graph/test_kept_layout.py::test_the_layout_is_kept[resize-linear_symmetric-texture]",
+            "tests/graph/test_blocked_ops.py::test_the_layout_is_kept[resize-linear_symmetric-texture]",
         ),
     ),
     Mutant(
@@ -790,7 +790,7 @@ MUTANTS = (
         "element(x, 0, 0, y, v), name=",
         "pictures of one channel that scale others are those of the first sample",
         (
-            "tests/graph/test_kept_layout.py::test_the_layout_is_kept[elementwise-gate_by_map-texture]",
+            "tests/graph/test_blocked_ops.py::test_the_layout_is_kept[elementwise-gate_by_map-texture]",
         ),
     ),
     Mutant(

@@ -15,14 +15,14 @@ from tvmflow.schedules.depthwise import Shape as WindowShape
 from tvmflow.schedules.fallback import Shape as FallbackShape
 from tvmflow.schedules.gemv import Shape as GemvShape
 from tvmflow.schedules.grouped import Shape as GroupedShape
+from tvmflow.schedules.injective import Shape as MovingShape
 from tvmflow.schedules.matmul import Shape as MatmulShape
 from tvmflow.schedules.matmul import padded
-from tvmflow.schedules.moving import Shape as MovingShape
 from tvmflow.schedules.nms import Shape as NmsShape
 from tvmflow.schedules.recurrent import Shape as RecurrentShape
 from tvmflow.schedules.reduction import Shape as ReductionShape
 from tvmflow.schedules.resize import Shape as ResizeShape
-from tvmflow.schedules.rows import Shape as RowShape
+from tvmflow.schedules.row_reduction import Shape as RowShape
 from tvmflow.schedules.transpose import Shape as TransposeShape
 from tvmflow.schedules.winograd import InputShape as InputShape
 from tvmflow.schedules.winograd import OutputShape as OutputShape

@@ -187,7 +187,7 @@ def bench_module(
     from .. import load
     from ..module.bench import bench
     from .arrays import choose_inputs
-    from .variants import chosen
+    from .shapes import chosen
 
     (module,) = files
     # Not opened here: how long that takes is measured, too.

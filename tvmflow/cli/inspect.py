@@ -89,7 +89,7 @@ def inspect_module(
         if check:
             note(("Every byte of code, plan and weights is what was written.", "green"))
         return
-    from .variants import chosen as of_options
+    from .shapes import chosen as of_options
 
     whole = read_artifact(module)
     if check:

@@ -125,7 +125,7 @@ def profile_module(
             from .. import load
             from ..explain.profiling.measure import DEFAULT_RUNS, profile
             from .arrays import choose_inputs
-            from .variants import chosen
+            from .shapes import chosen
 
             whole = load(module, device=device_index, check_weights=check_weights)
             stack.callback(whole.close)

@@ -75,7 +75,7 @@ def run_module(
     from ..module.blocked_layout import all_to_logical
     from ..module.files import ZIP, check_writable
     from .arrays import choose_inputs, write_outputs
-    from .variants import chosen
+    from .shapes import chosen
 
     if outputs is not None:
         check_writable(outputs, ZIP)
@@ -150,7 +150,7 @@ def verify_module(
     from .. import load
     from ..verify.compare import verify
     from .arrays import choose_inputs
-    from .variants import chosen
+    from .shapes import chosen
 
     load_operators(ops)
     with load(module, device=device_index, check_weights=check_weights, backend=backend) as network:

@@ -48,9 +48,9 @@ from tvm.ir.expr import Call, TensorLoad
 from ..ir.expressions import lower_to_function, nodes_in, substitute_vars, uses
 from ..ir.passes import node_pass, prim_func_pass
 from ..ir.rewriter import op_name
-from . import aligned_vectors, error_function, half, kept_loops, nan_propagation, rounding
+from . import aligned_vectors, error_function, half, nan_propagation, prevent_unrolling, rounding
 from .aligned_vectors import CONSTANT_SUFFIX
-from .border_texels import read_with_sampler
+from .clamp_reads import read_with_sampler
 from .dot_products import OPENCL, with_functions
 
 #: Functions that OpenCL C has for every float type, where TVM prints those of C (``acosf``).
@@ -411,8 +411,8 @@ def postprocess(source: str, _target: tvm.target.Target) -> str:
     source = _with_definitions(source, aligned_vectors.NAME, aligned_vectors.definition)
     source = _with_definitions(source, error_function.NAME, error_function.definition)
     source = choose_channels(read_with_sampler(source))
-    if kept_loops.NAME in source:
-        source = kept_loops.DEFINITION + source
+    if prevent_unrolling.NAME in source:
+        source = prevent_unrolling.DEFINITION + source
     if rounding.FUNCTION in source:
         source = rounding.OPENCL + source
     if _GATHER in source or _LOAD in source:

@@ -17,14 +17,13 @@ from . import opencl_modules  # noqa: F401 (generates the code of kernels)
 from .aligned_vectors import AlignVectors
 from .argument_checks import DropChecks
 from .barriers import HideSharedReads, ShowSharedReads
-from .border_texels import ReadBorders
 from .chunked_sums import SumInChunks
+from .clamp_reads import ReadBorders
 from .cuda_passes import BindLoads, DivideVectors, JoinBarriers, RewriteStorage, SplitVectors
 from .dot_products import ChainDots
 from .error_function import WidenErrorFunctions
 from .half import LowerHalfBuffers, NarrowLocals, ReadHalfTexels, WidenBFloat16
 from .index_divisions import HideDivisions, RestoreDivisions
-from .kept_loops import KeepLoops
 from .llvm_passes import (
     KeepOnStack,
     NameSubexpressions,
@@ -46,6 +45,7 @@ from .opencl_source import (
     UndoIntegerPromotion,
     WriteLiterals,
 )
+from .prevent_unrolling import PreventLoopUnrolling
 from .rounding import RoundByAddition
 from .textures import NameTexels, TextureFlatten, VerifyTextures
 
@@ -147,7 +147,7 @@ DEVICE = [
     BindLoads,
     AlignVectors,
     ReadBorders,
-    KeepLoops,
+    PreventLoopUnrolling,
     NameIndices,
     NameIndexTerms,
     NameGroup,

@@ -96,7 +96,7 @@ class Compilation:
     #: The model, if it was read before: by a compilation of several shapes.
     parsed: Source | None = None
     #: Compilations of several shapes, or of one with loops, which go through the stages up to
-    #: "lower" on their own: see `.variants`.
+    #: "lower" on their own: see `.shapes`.
     variants: list[Compilation] = field(default_factory=list)
     #: Those of the bodies of loops in it, and which loop it is the body of: see `.loops`.
     bodies: list[Compilation] = field(default_factory=list)

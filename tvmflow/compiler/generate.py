@@ -27,7 +27,7 @@ from ..schedules import Scheduled, fallback
 from .compilation import Attempt, Compilation
 from .loops import weight_names, with_bodies
 from .scheduling import described, reason_of
-from .variants import nodes_by_function, parts
+from .shapes import nodes_by_function, parts
 
 logger = logging.getLogger(__name__)
 

@@ -26,16 +26,16 @@ from ..codegen.tir_pipeline import stages as tir_stages
 from ..devices.target import TargetSpec
 from ..errors import CompileError, TvmflowError
 from ..frontend import ImportedModel, load_model
-from ..frontend.changes import changed_model
+from ..frontend.apply_options import apply_options
 from ..frontend.source import open_model
 from ..graph.attention import fuse_attention
 from ..graph.cuda_graph import CaptureGraph, StageBoundary
-from ..graph.gates import KeepGatesApart
 from ..graph.layout.interface import block_interface
 from ..graph.layout.layout import LayoutPass
 from ..graph.legalize import LEGALIZE, AnnotateCustomOperators, DecomposeCumsum, not_legalized
 from ..graph.memory import HoistWorkspaces, plan_memory
 from ..graph.normalization import FuseNormalization
+from ..graph.prevent_broadcast_fusion import PreventBroadcastFusion
 from ..graph.ranges import analyse
 from ..graph.ranks import RankShortRows
 from ..graph.simplify import FoldArrays, FoldCalls, KeepZeros
@@ -70,7 +70,7 @@ WEIGHTS = "tvmflow.weights"
 def import_model(job: Compilation) -> None:
     """ONNX to Relax, with static shapes and constant weights."""
     options = job.options
-    source = job.parsed or changed_model(open_model(job.source), vars(options))
+    source = job.parsed or apply_options(open_model(job.source), vars(options))
     job.model = load_model(
         source, options.static_shapes or None, bounds=options.bounds,
         has_machine=not (job.standalone or options.cuda_graph), check_indices=options.check_indices,
@@ -89,7 +89,7 @@ def fuse(job: Compilation) -> list[Pass]:
         transform.LegalizeOps(LEGALIZE),
         transform.AnnotateTIROpPattern(),
         AnnotateCustomOperators,
-        KeepGatesApart,
+        PreventBroadcastFusion,
         fuse_operators(job),
         transform.FuseTIR(),
         # A reshape is a view in the virtual machine, not a kernel.

@@ -116,7 +116,7 @@ def compile(
 def run_variants(job: Compilation, progress: Progress | None, dump: Dump | None) -> None:
     """Run all stages; those up to "weights" for each of several shapes, and each body of a loop."""
     from .loops import bodies_of, with_bodies
-    from .variants import FunctionPool, WeightPool, check_results, expand_variants, kept_apart
+    from .shapes import FunctionPool, WeightPool, check_results, expand_variants, kept_apart
 
     job.variants = expand_variants(job)
     is_one = not job.variants
@@ -178,12 +178,12 @@ def run_stages(
     """Run the stages of a compilation from ``first`` to ``until``, both included.
 
     Returns the program as it is then.  ``suffix`` is behind the names of what is dumped.  Of
-    several shapes, "schedule" and "lower" run for each of them (`.variants`).
+    several shapes, "schedule" and "lower" run for each of them (`.shapes`).
 
     Where no code can be generated, the schedules are made again: see `generate.next_attempt`.
     """
     from .passes import STAGES
-    from .variants import begin_schedules
+    from .shapes import begin_schedules
 
     names = [stage.name for stage in STAGES]
     index, end = names.index(first), names.index(until)
@@ -212,7 +212,7 @@ def run_stages(
 
 def _run_stage(stage: Stage, job: Compilation, dump: Dump | None, stem: str) -> None:
     """Run a stage for each shape, or for all at once; write what it makes if that is wanted."""
-    from .variants import merge_lowered, merge_schedules, parts, share_memory
+    from .shapes import merge_lowered, merge_schedules, parts, share_memory
 
     def run(each: Compilation, name: str) -> None:
         with dump.stage(each, name) if dump is not None else nullcontext():

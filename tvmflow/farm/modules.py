@@ -13,8 +13,8 @@ import numpy as np
 from ..errors import FarmError, TvmflowError
 from ..module.blocked_layout import to_blocked
 from ..module.module import Module, load
+from ..module.shapes import tell_first
 from ..module.values import Outputs, as_array, put
-from ..module.variants import tell_first
 from .connect import last_line
 from .network import Address
 

@@ -27,12 +27,12 @@ from onnx import TensorProto
 
 from ..errors import TvmflowError
 from ..runtime.json_types import JsonObject
+from .expand_shapes import Shapes
 from .graph import ELEMENTWISE, Graph, node_attributes, node_name
 from .nested import reads
 from .prepare import prepare
 from .propagate import evaluated, propagate
 from .source import Source
-from .variants import Shapes
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """If, Loop and Scan: branches are inlined or selected from, short loops unrolled.
 
 Long loops, and those whose number of iterations is computed, run in the virtual machine
-(:mod:`.machine_loops`).
+(:mod:`.vm_loops`).
 
 ONNX's operators are specified at https://onnx.ai/onnx/operators/; :mod:`.expansion` says how nodes
 are put in their place.
@@ -19,9 +19,9 @@ from ..ir.units import counted
 from .converter import InvalidNode, Refusal, normalized_axis
 from .expansion import Expansion, Nodes, conjunction, expands
 from .graph import Check, node_name
-from .machine_loops import Repeated, Rows, Slices, run_loop, try_loop
 from .nested import all_nodes, names_of
 from .source import DTYPES
+from .vm_loops import Repeated, Rows, Slices, run_loop, try_loop
 
 #: Nodes that a loop is unrolled to where the virtual machine could run it: they are fused and
 #: scheduled in seconds, and run without a look at the condition between iterations.

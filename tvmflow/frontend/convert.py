@@ -18,8 +18,8 @@ from ..ir.operators import OPERATORS
 from ..ir.rewriter import constant, identifier, shape_of
 from ..ir.tensors import TensorType
 from ..ops.onnx_form import attributes_of
-from .bounded import MAKERS
 from .converter import Converter, InvalidNode, NodeContext, Refusal, bind, dtype_of
+from .dynamic import MAKERS
 from .expansion import EXPANDERS
 from .graph import NOT_TAKEN, Graph, invalid, node_name
 from .ops import CONVERTERS

@@ -31,8 +31,8 @@ from .nested import all_nodes, names_of, needed, nested_graphs, reads, renamed
 from .opsets import is_marked, raised
 
 if TYPE_CHECKING:
-    from .bounded import RunTimeSizes
-    from .bounded.rewriter import Bounded
+    from .dynamic import RunTimeSizes
+    from .dynamic.rewriter import Bounded
 
 #: Nodes that the loops of a model are unrolled to.  Compiling takes time by their square: 1,200
 #: took 40 s on two cores, so many would take minutes.
@@ -85,7 +85,7 @@ class Values:
     unrolled: int = 0
     #: What the walk knows of sizes that are known only at run time.
     sizes: RunTimeSizes | None = None
-    #: Whether loops may be the virtual machine's (:mod:`.machine_loops`).
+    #: Whether loops may be the virtual machine's (:mod:`.vm_loops`).
     has_machine: bool = True
 
     def __post_init__(self) -> None:

@@ -105,7 +105,7 @@ class Graph:
     #: Of outputs with an axis of which only the first elements count: the axis, and the name of the
     #: int64 scalar that is their number.
     counts: dict[str, tuple[int, str]] = field(default_factory=dict)
-    #: Bodies of the loops that the virtual machine runs, by the node: :mod:`.machine_loops`.
+    #: Bodies of the loops that the virtual machine runs, by the node: :mod:`.vm_loops`.
     loops: dict[str, Graph] = field(default_factory=dict)
     #: Bounds that were asked for.
     limits: list[Limit] = field(default_factory=list)

@@ -18,14 +18,14 @@ from ..ir.names import unique
 from ..ir.tensors import SizeLimit, TensorInfo, count_name
 from ..module.call_checks import CallCheck
 from .convert import binding_names, to_relax
+from .expand_shapes import Expansion, expand
 from .graph import NOT_TAKEN, Graph, node_name, unsupported
 from .index_checks import add_index_checks
-from .nibbles import keep_nibbles
+from .int4 import keep_nibbles
 from .prepare import prepare
 from .propagate import call_checks, propagate
 from .rewrite import fold_batch_norms, widen
 from .source import Source, open_model
-from .variants import Expansion, expand
 
 logger = logging.getLogger(__name__)
 

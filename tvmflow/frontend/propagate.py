@@ -18,8 +18,8 @@ from ..ir.tensors import TensorType
 from ..module.call_checks import CallCheck
 from ..ops.onnx_form import attributes_of
 from . import control_flow, sequences  # noqa: F401 (they register what they expand)
-from .bounded import RunTimeSizes
 from .converter import CONVERTERS, InvalidNode, Refusal
+from .dynamic import RunTimeSizes
 from .expansion import Values, expanded
 from .graph import (
     Graph,
@@ -28,11 +28,11 @@ from .graph import (
     node_name,
     unknown_operator,
 )
-from .machine_loops import RUN_LOOP
 from .node_types import check_types, types_opset
 from .ops import RESULT_TYPES
 from .ops.shaping import slice_ranges
 from .source import DTYPES, constant_value, dtype_name
+from .vm_loops import RUN_LOOP
 
 #: Constants up to this size are shown to ONNX's shape inference (shapes, axes, scales).
 _SHAPE_DATA_ELEMENTS = 1024
@@ -71,11 +71,11 @@ def propagate(
     """Infer static types, fold constants and drop nodes without effect, in place.
 
     Control flow and sequences become other nodes (:mod:`.expansion`), as do those whose results
-    have sizes known only at run time (:mod:`.bounded`).  Afterwards ``graph.nodes`` holds only
+    have sizes known only at run time (:mod:`.dynamic`).  Afterwards ``graph.nodes`` holds only
     nodes that have to run, and ``graph.problems`` those that never can: of unknown operators or
     domains, or with a result whose shape depends on values at run time in a way that has no rule.
     ``bounds`` are those of such results, by node or value, where the worst case is larger.
-    ``has_machine``: loops may be the virtual machine's (:mod:`.machine_loops`).
+    ``has_machine``: loops may be the virtual machine's (:mod:`.vm_loops`).
 
     Raises ``ModelError`` if ONNX's shape inference finds a contradiction, such as shapes that do
     not fit; ``UnsupportedModelError`` if an output is a sequence.

@@ -1,6 +1,6 @@
 """How several shapes of one module are written: ranges of the batch, and open extents.
 
-Apart from what expands them (`tvmflow.frontend.variants`), as options need neither TVM nor ONNX.
+`tvmflow.frontend.expand_shapes` expands them; options, which read this, need neither TVM nor ONNX.
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ from .artifact import SIDECAR_SUFFIX, Artifact, is_sidecar, read_artifact, remov
 from .files import Kind, begins_with, place_copy, publish, staging
 from .html import module_html
 from .run_time_sizes import RunTimeSizes
+from .shapes import Interface, find, run_any
 from .standalone.programs import SUFFIX as PROGRAMS_SUFFIX
 from .standalone.read import is_standalone
 from .values import Outputs, order_inputs, order_outputs, plain, put
-from .variants import Interface, find, run_any
 
 if TYPE_CHECKING:
     import numpy as np

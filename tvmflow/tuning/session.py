@@ -26,13 +26,13 @@ from ..module.samples import random_inputs
 from ..runtime.load import Watch as LoadWatch
 from ..runtime.load import disturbance
 from ..runtime.timing import elapsed_ms
+from .alternatives import Decision, alternatives_of, tune_alternatives
 from .building import Builder
 from .measure import Config, LocalRunner, Runner, Standing
 from .search import check_search, searches
 from .tasks import Knobs, Task, network_tasks, reference_task
 from .timing import is_faster
 from .tuner import Budget, Progress, Tuner, Watch
-from .variants import Decision, tune_variants, variants_of
 
 if TYPE_CHECKING:
     import onnx
@@ -164,7 +164,7 @@ def tune(
     with ExitStack() as stack:
         output = stack.enter_context(Journal.open(journal, "a"))
         others = [stack.enter_context(Journal.open(path)) for path in relatives]
-        variants = variants_of(network.job())
+        alternatives = alternatives_of(network.job())
         # On a CPU, the driver's compiler takes most of a trial's time.
         compiles = farm is None and spec.kind == "opencl" and spec.device.is_cpu
         builder = Builder(options.workers, device_index=options.device_index if compiles else None)
@@ -194,7 +194,7 @@ def tune(
             )
             return tuner.run()
 
-        result = tune_variants(variants, measure, options.budget.since(began), output)
+        result = tune_alternatives(alternatives, measure, options.budget.since(began), output)
         standings, measured_on = runner.standings(), runner.devices()
     points = [point for p in result.progress for point in p.points]
     if points and all(point.error for point in points):

@@ -183,10 +183,10 @@ def _compare_all(
 
 def _opened(model: Path | onnx.ModelProto, options: JsonMapping) -> Source:
     """Open a model with what a module's options make of it."""
-    from ..frontend.changes import changed_model
+    from ..frontend.apply_options import apply_options
     from ..frontend.source import open_model
 
-    return changed_model(open_model(model), options)
+    return apply_options(open_model(model), options)
 
 
 def read_model(
@@ -215,7 +215,7 @@ def run_reference(
     make of it.  Returns the outputs by name, and name and version of the
     reference.  Raises what `verify` raises.
     """
-    from ..frontend.changes import CHANGES
+    from ..frontend.apply_options import MODEL_OPTIONS
 
     options = options or {}
     path = Path(model)
@@ -224,7 +224,7 @@ def run_reference(
         raise ModelError(f"Reading the model {path} failed: {found}.", remedy="Check the name.")
     from ..frontend.source import check_external_files
 
-    is_changed = any(options.get(name) for name in CHANGES)
+    is_changed = any(options.get(name) for name in MODEL_OPTIONS)
     source = _opened(path, options)
     check_external_files(source)
     if has_custom_operators(source.model):

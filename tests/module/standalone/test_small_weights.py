@@ -17,7 +17,7 @@ import tvmflow
 from tvmflow.compiler.compilation import Compilation
 from tvmflow.compiler.standalone import export
 from tvmflow.errors import CompileError, ModelError, TargetError
-from tvmflow.frontend.rounded_weights import in_half, in_steps
+from tvmflow.frontend.weight_quantization import in_half, in_steps
 from tvmflow.module.standalone.format import Section
 from tvmflow.module.standalone.read import find_plan, find_plans
 from tvmflow.module.standalone.small_weights import Axes, Form, smaller

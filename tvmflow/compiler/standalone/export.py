@@ -37,7 +37,7 @@ from ..generate import common_metadata, extensions
 from .check import check_plan
 from .extract import PlanExtractor
 from .self_test import expected_outputs, reference_outputs, seeded_inputs, values_of
-from .variants import merge_plans
+from .shapes import merge_plans
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ import numpy as np
 import onnx
 
 from ...errors import TvmflowError
-from ...frontend.changes import changed_model
+from ...frontend.apply_options import apply_options
 from ...frontend.source import open_model
 from ...ir.tensors import TensorInfo
 from ...module.blocked_layout import all_to_logical, to_blocked
@@ -127,6 +127,6 @@ def reference_outputs(
     kept = {name: getattr(job.options, name) for name in ("shapes", "bounds", "results", "inputs")}
     model = job.source
     if job.options.weights is not None:
-        model = changed_model(open_model(model), {"weights": job.options.weights}).model
+        model = apply_options(open_model(model), {"weights": job.options.weights}).model
     with compile_network(model, target="llvm", **kept) as module:
         return sizes.whole(dict(module(logical).items())), "tvmflow's llvm target"

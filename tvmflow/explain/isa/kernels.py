@@ -18,9 +18,9 @@ from ...devices.target import resolve
 from ...errors import ArtifactError, TargetError
 from ...module.artifact import Artifact, read_artifact
 from ...module.functions import unpack_functions
+from ...module.shapes import tell_first
 from ...module.standalone.format import Section
 from ...module.standalone.read import EncodedPlan, find_plan
-from ...module.variants import tell_first
 from ...runtime.json_types import JsonObject
 from ...runtime.regular_files import open_file
 from ..analysis.lowered import kernels_of

@@ -12,7 +12,7 @@ from ...compiler.options import CompileOptions
 from ...compiler.pipeline import compile
 from ...errors import InputError
 from ...module.module import load
-from ...module.variants import tell_first
+from ...module.shapes import tell_first
 from .data_parallel import batch_of
 from .measure import check_numbers
 

@@ -26,7 +26,7 @@ def matmul(c: NodeContext) -> relax.Expr:
 
 @converts("NibbleProduct")
 def nibble_product(c: NodeContext) -> relax.Expr:
-    """Product with weights of 4 bits, two in a byte (:mod:`..nibbles`)."""
+    """Product with weights of 4 bits, two in a byte (:mod:`..int4`)."""
     *lead, depth = c.shape()
     compute = partial(dense.compute_nibbles, units=c.result.shape[-1], offset=c.required("offset"))
     rows = R.reshape(c.input(), (prod(lead), depth))

@@ -19,8 +19,8 @@ from tvm import relax
 from tvm.relax import op as R
 
 from ...ir.rewriter import constant, constant_array, shape_of
-from ...schedules.cells import GATES, PEEPHOLES, USUAL, Activation, Cell, activations
 from ...schedules.recurrent import BLOCK, NAME, Layer, define
+from ...schedules.rnn_cells import GATES, PEEPHOLES, USUAL, Activation, Cell, activations
 from ..converter import InvalidNode, NodeContext, Refusal, converts
 
 #: Inputs by number, as ONNX has them; the cells' own from 6 on.

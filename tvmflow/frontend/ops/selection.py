@@ -1,6 +1,6 @@
 """What selects elements at run time: compaction of marked ones, and boxes that do not overlap.
 
-ONNX has none of these operators; :mod:`..bounded` makes NonZero, Compress and NonMaxSuppression of
+ONNX has none of these operators; :mod:`..dynamic` makes NonZero, Compress and NonMaxSuppression of
 them.  Their results have static extents, and zeros behind what was found.
 """
 

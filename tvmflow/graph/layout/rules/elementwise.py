@@ -15,7 +15,7 @@ from ....ir import blocked
 from ....ir.expressions import BROADCAST, INJECTIVE
 from ....ir.rewriter import constant_array, op_name, shape_of
 from . import Later, Result, Rule, is_float, rule
-from .moving import Index, element
+from .injective import Index, element
 
 if TYPE_CHECKING:
     from ..layout import LayoutPass

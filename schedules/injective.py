@@ -1,8 +1,8 @@
 """Layers that move or combine elements one by one: concat, slices, padding, gather.
 
 Serves any function that is one data-parallel block once producers are computed where they are
-read; what it computes comes from the operator, or from :mod:`tvmflow.graph.layout.rules.moving` for
-tensors in blocks of channels.
+read; what it computes comes from the operator, or for tensors in blocks of channels from
+:mod:`tvmflow.graph.layout.rules.injective`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tvm import te, tirx
 import tvmflow
 from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
 from tvmflow.devices.target import resolve, with_storage
-from tvmflow.schedules import moving, schedule_function
+from tvmflow.schedules import injective, schedule_function
 from tvmflow.schedules.common import Workload
 from tvmflow.schedules.family import candidates
 from tvmflow.verify.tolerance import OPERATOR, STORED_AS_HALF, assert_close
@@ -202,7 +202,7 @@ def test_all_knobs_are_right(device):
         computed([(3, 5, 16)], (3, 6, 16), lambda a, i, j, k: a[i, tirx.max(j - 1, 0), k] + 1),
     ]
     for function in functions:
-        shape = moving.match(Workload.of(function, spec))
+        shape = injective.match(Workload.of(function, spec))
         arrays = [
             rng.standard_normal([int(d) for d in p.shape]).astype(np.float32)
             for p in function.params
@@ -211,11 +211,11 @@ def test_all_knobs_are_right(device):
             expected = np.concatenate(arrays[:2], axis=2)
         else:
             expected = arrays[0][:, [0, 0, 1, 2, 3, 4]] + 1
-        chosen = list(candidates(moving, shape, spec.device))
+        chosen = list(candidates(injective, shape, spec.device))
         assert len(chosen) >= 4
         for knobs in chosen[:: max(1, len(chosen) // 6)]:
             workload = Workload.of(function, spec)
-            schedule = moving.apply(workload, knobs)
+            schedule = injective.apply(workload, knobs)
             named = schedule.mod["main"].with_attrs(
                 {"global_symbol": "moved", "tirx.is_scheduled": True}
             )

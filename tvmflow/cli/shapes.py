@@ -12,7 +12,7 @@ from .options import parse_at, parse_shapes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..module.variants import OfShape
+    from ..module.shapes import OfShape
     from ..runtime.json_types import JsonMapping
 
     T = TypeVar("T", bound=OfShape)
@@ -38,7 +38,7 @@ def chosen(
             wanted.setdefault(input_name, {}).update(zip(axes, choices[0], strict=True))
     if not wanted:
         return None
-    from ..module.variants import choose
+    from ..module.shapes import choose
 
     return variants[choose(variants, wanted)]
 

@@ -11,7 +11,7 @@ from onnx import helper
 from operators import build, random
 
 import tvmflow
-from tvmflow.codegen.border_texels import read_with_sampler
+from tvmflow.codegen.clamp_reads import read_with_sampler
 from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 NODES = {

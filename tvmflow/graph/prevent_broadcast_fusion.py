@@ -1,4 +1,4 @@
-"""Gates: small computed tensors that stretch over large ones, as in squeeze-and-excite.
+"""Keep computed gates, as in squeeze-and-excite, out of the functions that broadcast them.
 
     gate = call_tir(conv2d, (means, w))       [1, C', 1, 1, c]
     y    = call_tir(multiply, (x, gate))      [1, C', H, W, c]
@@ -21,12 +21,12 @@ from ..ir.rewriter import shape_of
 from ..ir.signatures import bindings_of, called_function
 
 
-@module_pass("KeepGatesApart")
-def KeepGatesApart(mod: IRModule) -> IRModule:  # noqa: N802
-    """Have TVM fuse no sum into what stretches its result.
+@module_pass("PreventBroadcastFusion")
+def PreventBroadcastFusion(mod: IRModule) -> IRModule:  # noqa: N802
+    """Do not fuse a reduction into a consumer that broadcasts its result.
 
-    To it, such a function is one that moves elements.  One stays what it is that is all that reads
-    a large tensor: with the function that makes this it is fused as before.
+    The consumer is marked as injective, which TVM does not fuse into reductions.  A consumer that
+    is the only reader of a large tensor keeps its pattern, and fuses with that tensor's producer.
     """
     bindings = bindings_of(mod["main"])
     readers = Counter(nodes_in(mod["main"].body.body, relax.Var))

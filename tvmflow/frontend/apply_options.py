@@ -1,6 +1,6 @@
-"""What options make of a model before anything else is done with it.
+"""The options that change a model before anything else reads it.
 
-The compiler reads the model that is made so, and the reference that results are compared with.
+The compiler and the reference that results are compared with read the same changed model.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Any
 
 from .bound_inputs import with_bound_inputs
 from .results import with_results
-from .rounded_weights import with_rounded_weights
 from .source import Source
+from .weight_quantization import with_rounded_weights
 
 #: The options that change a model.
-CHANGES = ("inputs", "results", "weights")
+MODEL_OPTIONS = ("inputs", "results", "weights")
 
 
-def changed_model(source: Source, options: Mapping[str, Any]) -> Source:
-    """Return the model with what the options `inputs`, `results` and `weights` make of it."""
+def apply_options(source: Source, options: Mapping[str, Any]) -> Source:
+    """Return the model changed by the options `inputs`, `results` and `weights`."""
     source = with_bound_inputs(source, options.get("inputs"))
     source = with_results(source, options.get("results"))
     return with_rounded_weights(source, options.get("weights"))

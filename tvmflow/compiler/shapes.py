@@ -20,11 +20,11 @@ from tvm.ir import GlobalVar
 
 from ..devices.target import TargetSpec
 from ..errors import CompileError, ShapeError
+from ..frontend.apply_options import apply_options
 from ..frontend.batch import BatchProof, prove_independence
-from ..frontend.changes import changed_model
+from ..frontend.expand_shapes import Expansion, is_open
 from ..frontend.load import expand_shapes
 from ..frontend.source import Source, open_model
-from ..frontend.variants import Expansion, is_open
 from ..graph.memory import shared_rooms
 from ..ir.names import nodes_of_functions, unique, with_renamed_functions
 from ..module.weights import content_digest
@@ -55,7 +55,7 @@ def expand_variants(job: Compilation) -> list[Compilation]:
     options = job.options
     if not is_open(options.shapes, options.at):
         return []
-    source = changed_model(open_model(job.source), vars(options))
+    source = apply_options(open_model(job.source), vars(options))
     expansion = expand_shapes(source, options.shapes, options.extents_by_input)
     if len(expansion.variants) == 1:
         job.options = replace(options, shapes=dict(expansion.variants[0]), at={})

@@ -16,11 +16,17 @@ from tvmflow.compiler.options import CompileOptions
 from tvmflow.compiler.pipeline import run_stages
 from tvmflow.journal.journal import Journal
 from tvmflow.tuning import maintenance
+from tvmflow.tuning.alternatives import (
+    HOPELESS,
+    LAUNCH_S,
+    alternatives_of,
+    network_of,
+    tune_alternatives,
+)
 from tvmflow.tuning.measure import CRASH
 from tvmflow.tuning.search import searches
 from tvmflow.tuning.session import Network
 from tvmflow.tuning.tuner import Budget, Tuner
-from tvmflow.tuning.variants import HOPELESS, LAUNCH_S, network_of, tune_variants, variants_of
 from tvmflow.verify.compare import run_reference
 from tvmflow.verify.tolerance import OPERATOR, assert_close
 
@@ -49,9 +55,9 @@ def tune(tmp_path, model):
 
     def run(cost, budget=None, **options):
         options = {"device": "adreno", "storage": "buffer", **options}
-        variants = variants_of(network(model, **options).job())
-        kernels = [*variants.tasks]
-        kernels += [t for d in variants.decisions for ts in d.options.values() for t in ts]
+        alternatives = alternatives_of(network(model, **options).job())
+        kernels = [*alternatives.tasks]
+        kernels += [t for d in alternatives.decisions for ts in d.options.values() for t in ts]
         by_digest = {task.digest: task for task in kernels}
 
         class Runner(PretendedRunner):
@@ -70,7 +76,7 @@ def tune(tmp_path, model):
                 builder = PretendedBuilder(tmp_path)
                 return Tuner(tasks, builder, Runner(), journal, budget, made).run()
 
-            result = tune_variants(variants, measure, budget or Budget(3), journal)
+            result = tune_alternatives(alternatives, measure, budget or Budget(3), journal)
         return result, asked
 
     return run
@@ -104,8 +110,8 @@ def direct_wins(family: str, storage: str) -> float:
 
 
 def test_a_layers_tasks_are_those_of_the_network(model):
-    variants = variants_of(network(model, device="adreno", storage="buffer").job())
-    (decision,) = variants.decisions
+    alternatives = alternatives_of(network(model, device="adreno", storage="buffer").job())
+    (decision,) = alternatives.decisions
     assert (decision.what, decision.names, decision.default) == (
         "algorithm",
         ("t0", "t2"),
@@ -116,7 +122,7 @@ def test_a_layers_tasks_are_those_of_the_network(model):
         "winograd2": WINOGRAD,
         "winograd4": WINOGRAD,
     }
-    known = {task.digest for task in variants.tasks}
+    known = {task.digest for task in alternatives.tasks}
     assert {task.digest for task in decision.options["direct"]} <= known
     # Of the network with Winograd's convolution as well, bias and activation included.
     asked = network(model, device="adreno", storage="buffer", algorithms={"t0": "winograd4"})
@@ -127,7 +133,7 @@ def test_a_layers_tasks_are_those_of_the_network(model):
 
 def test_products_of_matrices_are_options_on_cuda(model):
     strided, of_equal = sorted(
-        variants_of(network(model, target="cuda", dtype="fp16").job()).decisions,
+        alternatives_of(network(model, target="cuda", dtype="fp16").job()).decisions,
         key=lambda d: d.names[0] != "t4",
     )
     assert set(strided.options) == {"direct", "gemm"}
@@ -139,15 +145,15 @@ def test_products_of_matrices_are_options_on_cuda(model):
 def test_what_the_user_asks_for_is_not_decided(model):
     both = {"t0": "winograd2", "t2": "direct"}
     asked = network(model, device="adreno", storage="texture", algorithms=both)
-    assert variants_of(asked.job()).decisions == []
+    assert alternatives_of(asked.job()).decisions == []
     # A device without images has one storage.
-    assert [d.what for d in variants_of(network(model, target="llvm").job()).decisions] == [
+    assert [d.what for d in alternatives_of(network(model, target="llvm").job()).decisions] == [
         "algorithm"
     ]
     job = network(model, device="adreno").job()
-    assert [d.what for d in variants_of(job).decisions] == ["storage", "algorithm"]
+    assert [d.what for d in alternatives_of(job).decisions] == ["storage", "algorithm"]
     kept = network(model, device="adreno", keep_layout={"x": "nchw4c"}).job()
-    assert [d.what for d in variants_of(kept).decisions] == ["algorithm"]
+    assert [d.what for d in alternatives_of(kept).decisions] == ["algorithm"]
 
 
 def imported(model: object) -> Compilation:

@@ -7,9 +7,9 @@ from onnx import helper
 from reference import graph_model
 
 from tvmflow.errors import ShapeError
+from tvmflow.frontend.expand_shapes import compiled_batches, is_open
 from tvmflow.frontend.load import expand_shapes
 from tvmflow.frontend.source import open_model
-from tvmflow.frontend.variants import compiled_batches, is_open
 
 
 def model(*shapes):

@@ -105,7 +105,7 @@ class Decision:
 
 
 @dataclass
-class Variants:
+class Alternatives:
     """A network as the cost models have it, and what else it could be."""
 
     #: Before layouts are chosen.
@@ -124,7 +124,7 @@ class Outcome:
     algorithms: Mapping[str, str]
 
 
-def variants_of(job: Compilation) -> Variants:
+def alternatives_of(job: Compilation) -> Alternatives:
     """Find what of a network can be decided in several ways.
 
     ``job`` has run no stage yet, and names what the user asks for: that is not decided here.
@@ -139,7 +139,7 @@ def variants_of(job: Compilation) -> Variants:
         if len(choice.possible) > 1 and not choice.asked:
             groups[choice.layer, choice.half, choice.possible].append(choice)
     found += [_algorithms(job, group) for group in groups.values()]
-    return Variants(job, tasks, [decision for decision in found if decision is not None])
+    return Alternatives(job, tasks, [decision for decision in found if decision is not None])
 
 
 def _tasks(
@@ -246,21 +246,21 @@ def _function(chain: Sequence[relax.Binding]) -> relax.Function:
 # -- tuning --------------------------------------------------------------------------------------
 
 
-def tune_variants(
-    variants: Variants, measure: Measure, budget: Budget, journal: Journal
+def tune_alternatives(
+    alternatives: Alternatives, measure: Measure, budget: Budget, journal: Journal
 ) -> Outcome:
     """Tune a network and its options, write the decisions down, and tune what they lead to."""
     began = time.monotonic()
-    found, best = _tune_options(variants, measure, budget)
-    settled = [decision.with_costs(best) for decision in variants.decisions]
+    found, best = _tune_options(alternatives, measure, budget)
+    settled = [decision.with_costs(best) for decision in alternatives.decisions]
     for decision in settled:
-        _write_down(journal, variants.job, decision, best)
-    job = variants.job
+        _write_down(journal, alternatives.job, decision, best)
+    job = alternatives.job
     changed = [s for s in settled if s.choice != s.default]
     algorithms = {n: s.choice for s in changed if s.what == lookup.ALGORITHM for n in s.names}
     algorithms = {**job.options.algorithms, **algorithms}
     storage = next((s.choice for s in changed if s.what == lookup.STORAGE), job.storage)
-    tasks = _tasks(job, storage, algorithms) if changed else variants.tasks
+    tasks = _tasks(job, storage, algorithms) if changed else alternatives.tasks
     if new := [task for task in tasks if task.digest not in found]:
         found |= {p.task.digest: p for p in measure(new, budget.since(began))}
     progress = [replace(found[task.digest], task=task) for task in tasks]
@@ -268,7 +268,7 @@ def tune_variants(
 
 
 def _tune_options(
-    variants: Variants, measure: Measure, budget: Budget
+    alternatives: Alternatives, measure: Measure, budget: Budget
 ) -> tuple[dict[str, Progress], dict[str, float]]:
     """Tune the network and those options that may win; costs of all that was measured."""
 
@@ -280,7 +280,7 @@ def _tune_options(
         return {p.task.digest: p for p in measure(list(once.values()), budget)}
 
     began = time.monotonic()
-    decisions, chosen = variants.decisions, list(variants.tasks)
+    decisions, chosen = alternatives.decisions, list(alternatives.tasks)
     best: dict[str, float] = {}
     if decisions:
         options = [t for d in decisions for option in d.options for t in d.weighed(option)]

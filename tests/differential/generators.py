@@ -16,7 +16,7 @@ import onnx
 from graphs import TAME, VALUES, Graph, InvalidError, Tensor
 from onnx import helper
 
-from tvmflow.frontend.bounded import MAKERS
+from tvmflow.frontend.dynamic import MAKERS
 from tvmflow.frontend.ops import CONVERTERS
 
 NEWEST_OPSET = 24

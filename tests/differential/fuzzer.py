@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import drawing_rules
+import generators
 from configurations import COLUMNS, OPTIONS, PLAIN, Configuration, option_values
 from contexts import POSITIONS, Network, network
 from graphs import TAME, VALUES, InvalidError
@@ -97,7 +97,7 @@ def reason(message: str) -> str:
 
 def cells(columns: Iterable[str] = COLUMNS) -> list[tuple[str, str, str]]:
     """All cells that there are in these columns."""
-    return [(o, p, c) for o in drawing_rules.drawn() for p in POSITIONS for c in columns]
+    return [(o, p, c) for o in generators.drawn() for p in POSITIONS for c in columns]
 
 
 @dataclass(frozen=True)
@@ -280,9 +280,9 @@ def aims_for(
     """What was hit least in a column, with the operators that an operator set has."""
     options = [
         (hits[o, p, column], o, p)
-        for o in names or drawing_rules.drawn()
+        for o in names or generators.drawn()
         for p in positions or POSITIONS
-        if drawing_rules.available(o, opset)
+        if generators.available(o, opset)
     ]
     if not options:
         return []

@@ -7,8 +7,8 @@ import os
 import zlib
 from collections import Counter
 
-import drawing_rules
 import fuzz
+import generators
 import numpy as np
 import onnx
 import pytest
@@ -17,9 +17,9 @@ from configurations import COLUMNS, CUDA, OPTIONS, Configuration, option_values
 from contexts import POSITIONS, merged
 from drivers import processor_drivers
 from flow import FLOWS, in_flow
+from fuzzer import Batch, Counts, Net, aims_for, batches, cells
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from judging import Worker, has_reference
-from net import Batch, Counts, Net, aims_for, batches, cells
 from oracle import run
 from saving import load, save
 
@@ -101,7 +101,7 @@ def test_chains_say_what_is_not_rounded():
 
 
 def test_cells_are_operators_places_and_columns():
-    assert len(cells()) == len(drawing_rules.drawn()) * len(POSITIONS) * len(COLUMNS)
+    assert len(cells()) == len(generators.drawn()) * len(POSITIONS) * len(COLUMNS)
 
 
 def test_aims_are_what_was_hit_least():

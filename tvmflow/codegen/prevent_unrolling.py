@@ -34,7 +34,7 @@ DEFINITION = f"#ifndef {NAME}\n#define {NAME}(n) ((n) * (int)min(get_work_dim(),
 
 
 @prim_func_pass("opencl")
-def KeepLoops(function: tirx.PrimFunc) -> tirx.PrimFunc:
+def PreventLoopUnrolling(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Hide the extents of loops around many texels; runs last, on kernels."""
     items = [
         attr.value

@@ -11,7 +11,7 @@ from rows import MODES, TURNS, scheduled_text, schedules
 from turns import in_turn
 
 import tvmflow
-from tvmflow.schedules.rows import Knobs
+from tvmflow.schedules.row_reduction import Knobs
 from tvmflow.verify.tolerance import OPERATOR, STORED_AS_HALF, assert_close
 
 pytestmark = pytest.mark.opencl
