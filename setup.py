@@ -137,7 +137,7 @@ def show_types(site_packages: Path) -> None:
     package = view / "tvmflow-stubs"
     shutil.rmtree(view, ignore_errors=True)
     package.mkdir(parents=True)
-    for path in (*(ROOT / "tvmflow").iterdir(), *(ROOT / name for name in MAPPED)):
+    for path in (ROOT / "tvmflow").iterdir():
         # A stub package has to begin with a stub.
         name = "__init__.pyi" if path.name == "__init__.py" else path.name
         if path.name != "__pycache__":
@@ -159,34 +159,20 @@ def wheel_tag_options() -> dict[str, object]:
     return {"bdist_wheel": TagWheel}
 
 
-#: Folders at the top of the tree that are packages inside tvmflow.
-MAPPED = ("schedules", "models", "tuning_logs")
-#: Folders of C and Java files that users' machines compile, for other machines.
-COMPILED_LATER = (
-    "standalone",
-    "bindings",
-    "bindings/java/ai/tvmflow",
-    "isa",
-    "opencl",
-    "bionic",
-    "bionic/linux",
-    "bionic/sys",
-)
+#: Folders of ``native`` whose C, C++ and Java files users' machines compile for other machines.
+COMPILED_LATER = ("standalone", "bindings", "isa", "opencl", "bionic")
 
 
-def packages_and_folders() -> tuple[list[str], dict[str, str]]:
-    """Return the packages to install and where their files are."""
-    folders = {"tvmflow": "tvmflow"}
-    packages = ["tvmflow", *(f"tvmflow.{name}" for name in find_namespace_packages("tvmflow"))]
-    for top in MAPPED:
-        folders[f"tvmflow.{top}"] = top
-        packages.append(f"tvmflow.{top}")
-        packages += [f"tvmflow.{top}.{name}" for name in find_namespace_packages(top)]
-    # Beside each other, as in the tree: they include each other's headers.
-    for top in COMPILED_LATER:
-        packages.append(f"tvmflow.native_sources.{top}".replace("/", "."))
-        folders[packages[-1]] = f"native/{top}"
-    return [name for name in packages if "__pycache__" not in name], folders
+def packages() -> list[str]:
+    """Return the packages to install: folders of `tvmflow`, links to other folders included."""
+    names = [f"tvmflow.{name}" for name in find_namespace_packages("tvmflow")]
+    native = "tvmflow.native_sources."
+    return ["tvmflow"] + [
+        name
+        for name in names
+        if "__pycache__" not in name
+        and (not name.startswith(native) or name.split(".")[2] in COMPILED_LATER)
+    ]
 
 
 sources = [
@@ -197,11 +183,8 @@ sources = [
 # Modules for the host share the threads of standalone libraries.
 sources.append("native/standalone/threads.c")
 
-packages, package_dir = packages_and_folders()
-
 setup(
-    packages=packages,
-    package_dir=package_dir,
+    packages=packages(),
     package_data={
         "tvmflow": ["py.typed"],
         "tvmflow.tuning_logs": ["**/*"],

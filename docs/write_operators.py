@@ -29,33 +29,40 @@ from tvmflow.frontend.propagate import propagate  # noqa: F401 (registers all of
 PAGE = Path(__file__).with_name("operators.md")
 HEAD = """# Operators, types and control flow
 
-What tvmflow compiles of ONNX. `python docs/write_operators.py` writes this page; the refusals in the
-table are the words of the messages, and one message lists every node that is refused.
+What tvmflow compiles of ONNX. `python docs/write_operators.py` writes this page; the refusals in
+the table are the words of the messages, and one message lists every node that is refused.
 
-| | |
-|---|---|
-| Operator sets | 1 to the newest; 1 to 6 are brought to 7 by ONNX's version converter and rules of ours |
-| Shapes | static: open dimensions are set with `--shape`; several of them [in one module](shapes.md); [results of any size up to a bound](deploying.md#sizes-known-at-run-time) (NonMaxSuppression, NonZero, Compress and what reads them); other shapes that depend on values of run time are refused |
-| Weights | external data, over 2 GB, packed to 4 bits |
-| Types | float32, float16 (computed in float32), float64, bool, and whole numbers of 8 to 64 bits, of 4 bits for weights; 16 bits between real operators |
-| Quantized networks | ONNX's operators, QuantizeLinear and DequantizeLinear around real ones, and [those of ONNX Runtime](#quantized-operators-of-onnx-runtime) |
-| Control flow | If, Loop, Scan, sequences and optional values: branches are inlined or selected from, short loops unrolled; long loops, and those whose condition or count is computed, run in TVM's virtual machine, which standalone libraries do not have |
-| PyTorch | `tvmflow.compile(net, (torch.rand(1, 3, 224, 224),))`, with the extra `torch` |
+- **Operator sets**: 1 to the newest; 1 to 6 are brought to 7 by ONNX's version converter and rules
+  of our own.
+- **Shapes** are static; open dimensions are set with `--shape`. There may be several [in one
+  module](shapes.md), and [results of any size up to a bound](deploying.md#sizes-known-at-run-time)
+  (NonMaxSuppression, NonZero, Compress and what reads them). Other shapes that depend on values of
+  run time are refused.
+- **Types**: float32, float16 (computed in float32), float64, bool, and whole numbers of 8 to 64
+  bits; of 4 bits for weights, which stay packed; of 16 bits between real operators.
+- **Quantized networks**: ONNX's operators, QuantizeLinear and DequantizeLinear around real ones,
+  and [those of ONNX Runtime](#quantized-operators-of-onnx-runtime).
+- **Control flow**: If, Loop, Scan, sequences and optional values. Branches are inlined or selected
+  from, short loops are unrolled. Long loops, and those whose condition or count is computed, run in
+  TVM's virtual machine, which standalone libraries do not have.
+- **Weights**: also external data, and more than 2 GB.
+- **PyTorch**: `tvmflow.compile(net, (torch.rand(1, 3, 224, 224),))`, with the extra `torch`.
 
-Standalone libraries take no inputs or outputs without elements. What an operator reads from constants
-may be computed, as long as it follows from constants and shapes.
+Standalone libraries take no inputs or outputs without elements. What an operator reads from
+constants may be computed, as long as it follows from constants and shapes.
 
-ONNX 1.23 has 1,884 test cases of all operators; 295 are of other types (float8, text, sequences) or of
-operators outside ONNX's own set. Of the other 1,589, 1,262 are right on `llvm` and `opencl` as they are,
-265 with shapes, axes or weights as constants, and 13 of constants only; 48 are refused, one ONNX
-Runtime does not run, and none is wrong. Of the 521 with operators of convolutional networks 513 are
-right (`benchmarks/operator_cases.py`).
+ONNX 1.23 has 1,884 test cases of all operators; 295 are of other types (float8, text, sequences) or
+of operators outside ONNX's own set. Of the other 1,589, 1,262 are right on `llvm` and `opencl` as
+they are, 265 with shapes, axes or weights as constants, and 13 of constants only; 48 are refused,
+one ONNX Runtime does not run, and none is wrong. Of the 521 with operators of convolutional
+networks 513 are right (`benchmarks/operator_cases.py`).
 
 ## Operators
 
-`since` is the first of ONNX's operator sets that has the operator. Constant, ConstantOfShape, EyeLike,
-Range, Shape, Size and the windows of signals, which follow from constants, are computed when a model
-is read; Identity and ONNX Runtime's quantized operators are replaced with others.
+The column "since" has the first of ONNX's operator sets with the operator. Constant,
+ConstantOfShape, EyeLike, Range, Shape, Size and the windows of signals, which follow from
+constants, are computed when a model is read; Identity and ONNX Runtime's quantized operators are
+replaced with others.
 
 | operator | since | refused, if |
 |---|---|---|

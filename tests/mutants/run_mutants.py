@@ -40,8 +40,6 @@ _COPIED = (
     *("tvmflow", "schedules", "models", "tuning_logs", "native"),
     *("tests", "benchmarks", "docs", "examples", "pyproject.toml"),
 )
-#: Packages inside tvmflow that lie beside it in the tree.
-_MAPPED = ("schedules", "models", "tuning_logs")
 #: Where a file comes from that a process imports, in a folder of no meaning.
 _WHERE = """
 import sys, tvmflow.schedules.conv2d, tvmflow.codegen.loop_peeling
@@ -78,10 +76,11 @@ class Copy:
         self.root.mkdir(parents=True)
         for name in _COPIED:
             source = ROOT / name
-            copy = shutil.copytree if source.is_dir() else shutil.copy2
-            copy(source, self.root / name)
-        for name in _MAPPED:
-            (self.root / "tvmflow" / name).symlink_to(self.root / name)
+            if source.is_dir():
+                # The package links to folders next to it, which are copied as well.
+                shutil.copytree(source, self.root / name, symlinks=True)
+            else:
+                shutil.copy2(source, self.root / name)
         self._folder = folder
         # What drivers compile depends on sources only: PoCL need not compile it for each run.
         pocl = folder / "pocl"

@@ -145,13 +145,8 @@ def ziglang() -> tuple[str, ...] | None:
 
 
 def native_folder(name: str) -> Path:
-    """Return a folder of ``native``: inside the installed package, or beside it in the tree.
-
-    Its C files are compiled on users' machines, for other machines.
-    """
-    package = Path(__file__).parents[1]
-    installed = package / "native_sources" / name
-    return installed if installed.is_dir() else package.parent / "native" / name
+    """Return a folder of ``native``, whose C files are compiled for other machines."""
+    return Path(__file__).parents[1] / "native_sources" / name
 
 
 NDK_VARIABLE = "ANDROID_NDK_HOME"
