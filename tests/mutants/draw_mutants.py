@@ -108,16 +108,19 @@ def mutant(file: str, text: str, edit: Edit, tests: tuple[str, ...]) -> Mutant:
 
 
 def tests_of(file: str) -> tuple[str, ...]:
-    """Return the test files of the folder that mirrors a file's, those that name it first."""
+    """Return the test files of the folder that mirrors a file's, the nearest ones first.
+
+    Those that are called like the file come first, also of other folders, then those that name it.
+    """
     part, _, rest = file.partition("/")
     folder = ROOT / (_C_TESTS if file.startswith(_C_PART) else _PARTS[part])
     for name in rest.split("/")[:-1] if part == "tvmflow" else ():
         folder = folder / name if (folder / name).is_dir() else folder
     stem = file.rpartition("/")[2].partition(".")[0]
     named = re.compile(rf"\b{re.escape(stem)}\b")
-    found = sorted(folder.rglob("test_*.py"))
+    found = {*folder.rglob("test_*.py"), *(ROOT / "tests").rglob(f"test_{stem}.py")}
     counts = {path: len(named.findall(path.read_text(encoding="utf-8"))) for path in found}
-    ordered = sorted(found, key=lambda path: (stem not in path.stem, -counts[path]))
+    ordered = sorted(found, key=lambda path: (stem not in path.stem, -counts[path], path))
     return tuple(str(path.relative_to(ROOT)) for path in ordered)
 
 

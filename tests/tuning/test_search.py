@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from itertools import product
 
 import pytest
 from tunables import cost_of, tasks
@@ -52,6 +53,17 @@ def test_a_search_ends_when_all_is_tried(kind):
     while batch := search.propose(8):
         found += batch
     assert {key_of(knobs) for knobs in found} == allowed(task)
+
+
+@pytest.mark.parametrize("trials", [1, 5, 16])
+def test_a_grid_leaves_gaps_of_one_size(trials):
+    """The first trials are spread over the whole space."""
+    task = tasks()["conv2d_1x1"]
+    space = [dict(zip(task.space, values, strict=True)) for values in product(*task.space.values())]
+    step = len(space) // trials
+    expected = [knobs for knobs in space[::step] if task.allows(knobs)][:trials]
+    assert len(expected) >= min(trials, 3)
+    assert searches("grid", 0, trials)(task).propose(len(expected)) == expected
 
 
 def allowed(task):

@@ -81,6 +81,18 @@ def long_rows(steps):
     return rows
 
 
+@T.prim_func(s_tir=True)
+def uneven(
+    a: T.Buffer((1, 64, 4), "float32", scope="global.texture:0.1"),
+    b: T.Buffer((128, 4), "float32"),
+):
+    """The first group reads a row of texels, the second one texel."""
+    for group in T.thread_binding(2, thread="blockIdx.x"):
+        for item in T.thread_binding(64, thread="threadIdx.x"):
+            for lane in T.vectorized(4):
+                b[group * 64 + item, lane] = a[0, item * (1 - group), lane]
+
+
 def only(function, device="adreno"):
     (use,) = texture_locality(function, resolve("opencl", device))
     return use
@@ -118,6 +130,10 @@ def test_images_of_cpus_are_rows():
     uses = [only(squares(64, h, w), "cpu") for h, w in ((1, 64), (8, 8), (64, 1))]
     assert [use.blocks for use in uses] == [1024, 1024, 4096]
     assert only(texel_columns(64), "cpu").blocks == 4096
+
+
+def test_groups_of_a_kernel_are_looked_at_and_no_others():
+    assert only(uneven).group_texels == (64 + 1) / 2
 
 
 def test_windows_read_their_neighbours_texels_again():
