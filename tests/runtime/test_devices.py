@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from fake_opencl import NO_ICD, build_fake, build_no_icd
+
+from tvmflow.runtime import devices
 
 MANY = "One:Slow CPU:cpu,One:Big GPU:gpu,Two:DSP:accelerator,Two:Small GPU:gpu"
 
@@ -162,3 +166,26 @@ def test_importing_tvm_survives_a_missing_plugin(run_python):
     process = run_python(code)
     assert process.returncode == 0, process.stderr
     assert "was not built" in process.stdout
+
+
+def test_facts_of_cuda_devices(monkeypatch):
+    """They are those of TVM; what a runtime does not know is 0."""
+    facts = {
+        "max_threads_per_block": 1024, "max_shared_memory_per_block": 49152,
+        "l2_cache_size_bytes": 50 << 20, "multi_processor_count": 132,
+        "total_global_memory": 80 << 30,
+    }  # fmt: skip
+    known = SimpleNamespace(exist=True, index=0, device_name="H", compute_version="9.0", **facts)
+    unknown = SimpleNamespace(**{**vars(known), "index": 1, **dict.fromkeys(facts)})
+    gpus = [known, unknown, SimpleNamespace(exist=False)]
+    monkeypatch.setattr("tvm.cuda", gpus.__getitem__)
+    first, second = devices.cuda_devices()
+    assert (first.max_work_group_size, first.local_memory_bytes) == (1024, 49152)
+    assert (first.global_cache_bytes, first.compute_units) == (50 << 20, 132)
+    assert first.global_memory_bytes == first.max_allocation_bytes == 80 << 30
+    assert (second.max_work_group_size, second.local_memory_bytes, second.compute_units) == (
+        0,
+        0,
+        0,
+    )
+    assert second.global_cache_bytes == second.global_memory_bytes == 0
