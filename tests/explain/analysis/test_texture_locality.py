@@ -84,13 +84,13 @@ def long_rows(steps):
 @T.prim_func(s_tir=True)
 def uneven(
     a: T.Buffer((1, 64, 4), "float32", scope="global.texture:0.1"),
-    b: T.Buffer((128, 4), "float32"),
+    b: T.Buffer((256, 4), "float32"),
 ):
-    """The first group reads one texel, the second a row of them."""
-    for group in T.thread_binding(2, thread="blockIdx.x"):
+    """The third of four groups reads a row of texels, the others one texel."""
+    for group in T.thread_binding(4, thread="blockIdx.x"):
         for item in T.thread_binding(64, thread="threadIdx.x"):
             for lane in T.vectorized(4):
-                b[group * 64 + item, lane] = a[0, item * group, lane]
+                b[group * 64 + item, lane] = a[0, item * (group // 2) * (1 - group % 2), lane]
 
 
 def only(function, device="adreno"):
@@ -133,7 +133,7 @@ def test_images_of_cpus_are_rows():
 
 
 def test_groups_of_a_kernel_are_looked_at_and_no_others():
-    assert only(uneven).group_texels == (1 + 64) / 2
+    assert only(uneven).group_texels == (1 + 1 + 64 + 1) / 4
 
 
 def test_windows_read_their_neighbours_texels_again():
