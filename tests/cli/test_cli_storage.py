@@ -100,6 +100,11 @@ def test_inspect_shows_the_plan(cli, network):
     assert "fused_conv2d" in row
     assert "2–3" in row
     assert "an output of the model" in result.stdout
+    plan = cli("inspect", "chain.so", "--json").json["memory"]
+    blocks = result.stdout[result.stdout.index("Blocks") :].splitlines()
+    for number in range(len(plan["blocks"])):
+        row = next(r.split() for r in blocks if r.split()[:1] == [str(number)])
+        assert int(row[-1]) == [tensor["block"] for tensor in plan["tensors"]].count(number) > 0
     assert "Tensors" not in cli("inspect", "chain.so").stdout
 
 

@@ -972,4 +972,20 @@ MUTANTS = (
         "`tvmflow devices` and `auto` see a CUDA device without threads",
         ("tests/runtime/test_devices.py::test_facts_of_cuda_devices",),
     ),
+    Mutant(
+        "columns-are-summed-one-by-one",
+        "schedules/reduction.py",
+        "if not shape.positions and shape.along > 1:",
+        "if not shape.positions and shape.along >= 1:",
+        "sums over rows do without vectors on CPUs",
+        ("tests/schedules/test_knobs.py::test_sums_over_rows_have_vectors_of_columns_on_a_cpu",),
+    ),
+    Mutant(
+        "tensors-of-other-blocks-are-counted",
+        "tvmflow/cli/inspect.py",
+        'sum(tensor["block"] == number for tensor in plan["tensors"])',
+        'sum(tensor["block"] != number for tensor in plan["tensors"])',
+        "`inspect --memory` counts the tensors that do not share a block",
+        ("tests/cli/test_cli_storage.py::test_inspect_shows_the_plan",),
+    ),
 )

@@ -52,6 +52,14 @@ def test_what_a_cpu_unrolls_is_bounded(name):
     assert "is at most 112" in found
 
 
+@pytest.mark.parametrize(("across", "lanes"), [(56, 8), (48, 16), (7, 1)])
+def test_sums_over_rows_have_vectors_of_columns_on_a_cpu(across, lanes):
+    shape = BY_NAME["reduction"].Shape(
+        across * 3, 49, along=1, across=across, broadcast=False, positions=False
+    )
+    assert BY_NAME["reduction"].heuristic(shape, PRESETS["cpu"]).lanes == lanes
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_space_has_several_candidates_and_all_are_allowed(name):
     family, preset, rng = BY_NAME[name], PRESETS["adreno"], random.Random(1)
