@@ -1,4 +1,4 @@
-"""The vocabulary of the passes: tensors, memory scopes, layouts, signatures, names, expressions.
+"""Shared vocabulary of the passes: tensors, scopes, layouts, signatures, names, expressions.
 
-It has the one rewriter of Relax programs.
+`rewriter` rewrites Relax programs; all graph passes are built on it.
 """

@@ -1,4 +1,4 @@
-"""Indices and conditions of TIR, computed for many values at a time with NumPy."""
+"""Evaluation of TIR indices and conditions for many values at once, with NumPy."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .expressions import CHOICE, nodes_in
 from .rewriter import op_name
 
 Array = NDArray[np.int64]
-#: A variable, and the number of its values, which count from 0.
+#: A loop variable and its extent; its values start at 0.
 Axis = tuple[tirx.Var, int]
 
 
 class UnknownError(Exception):
-    """An expression that depends on what is in memory."""
+    """Raised for an expression that depends on the contents of memory."""
 
 
 def _truncated(a: Array, b: Array) -> Array:
@@ -38,7 +38,7 @@ _BINARY: dict[type, Callable[[Array, Array], Array]] = {
     tirx.BitwiseXor: np.bitwise_xor,
 }  # fmt: skip
 
-#: Calls that indices are made of.
+#: Intrinsic calls that may occur in indices, by name.
 CALLS: dict[str, Callable[..., Array]] = {
     CHOICE: np.where,
     "prim.likely": lambda value: value,
@@ -46,10 +46,10 @@ CALLS: dict[str, Callable[..., Array]] = {
 
 
 def evaluate(expr: tirx.Expr, values: Mapping[tirx.Var, Array]) -> Array:
-    """Compute an expression of whole numbers, for arrays of its variables that broadcast.
+    """Evaluate an integer expression for arrays of its variables' values, which broadcast.
 
-    The result has a number for each of the variables' values; for vectors the lanes are the last
-    axis.  Raises an `UnknownError` if it depends on anything but those variables.
+    The result has one number for each value; the lanes of vectors are the last axis.  Raises
+    `UnknownError` if the expression depends on anything but those variables.
     """
     at = partial(evaluate, values=values)
     if (operation := _BINARY.get(type(expr))) is not None:
@@ -76,7 +76,7 @@ def evaluate(expr: tirx.Expr, values: Mapping[tirx.Var, Array]) -> Array:
 
 
 def is_whole(expr: tirx.Expr) -> bool:
-    """True for whole numbers and truth values."""
+    """Return whether an expression is an integer or a truth value."""
     return str(expr.ty.dtype).startswith(("int", "uint", "bool"))
 
 
@@ -85,7 +85,7 @@ def all_hold(
     values: Mapping[tirx.Var, Array],
     shape: int | tuple[int, ...],
 ) -> NDArray[np.bool_]:
-    """Tell for which values all conditions hold."""
+    """Return a mask of the values for which all conditions hold."""
     mask = np.ones(shape, bool)
     for condition in conditions:
         mask &= np.broadcast_to(np.asarray(evaluate(condition, values), bool), shape)
@@ -93,12 +93,12 @@ def all_hold(
 
 
 def variables(exprs: Iterable[tirx.Expr]) -> list[tirx.Var]:
-    """Variables of expressions, each once."""
+    """Return the variables of expressions, each once."""
     return list(dict.fromkeys(nodes_in(list(exprs), tirx.Var)))
 
 
 def values_at(points: Array, axes: Sequence[Axis]) -> dict[tirx.Var, Array]:
-    """Values of variables at points numbered in row-major order, the last one fastest."""
+    """Return the variables' values at points that are numbered in row-major order."""
     values: dict[tirx.Var, Array] = {}
     for var, extent in reversed(axes):
         points, values[var] = np.divmod(points, extent)

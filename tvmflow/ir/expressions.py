@@ -1,4 +1,4 @@
-"""Nodes of programs: finding them, and operators of Relax and TIR that are ours."""
+"""Search and substitution of IR nodes; registration of our own Relax and TIR operators."""
 
 from __future__ import annotations
 
@@ -17,33 +17,32 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
-#: The choice that computes only one of its sides.
+#: The conditional expression that evaluates only one of its branches.
 CHOICE = "prim.if_then_else"
 
-#: TVM's numbers for how a function's results depend on its operands, its ``op_pattern``, by which
-#: it is fused with others.
+#: TVM's ``op_pattern`` numbers: how results depend on operands, which decides on fusion.
 ELEMENTWISE, BROADCAST, INJECTIVE, REDUCTION, PRODUCT, OPAQUE = 0, 1, 2, 3, 4, 8
 
 
 def nodes_in(root: object, *kinds: type[Found]) -> list[Found]:
-    """Nodes of these classes within a node or a list of some, in the order of TVM's walk."""
+    """Return the nodes of these classes within a node or a list of nodes, in TVM's order."""
     found: list[Found] = []
     tvm_ffi.structural_walk(root, (kinds, found.append))
     return found
 
 
 def substitute_vars(node: Found, values: Mapping[tirx.Var, tirx.Expr]) -> Found:
-    """A node of TIR or Relax with expressions in place of variables."""
+    """Replace variables of a TIR or Relax node with expressions."""
     return tvm_ffi.structural_map(node, (tirx.Var, lambda var: values.get(var, var)))
 
 
 def uses(expr: Node, var: tirx.Var | None) -> bool:
-    """True if a variable occurs in an expression; ``None`` occurs in none."""
+    """Return whether a variable occurs in an expression; ``None`` never does."""
     return var is not None and any(found.same_as(var) for found in nodes_in(expr, tirx.Var))
 
 
 def conjuncts(test: tirx.Expr) -> list[tirx.Expr]:
-    """The conditions that must all hold."""
+    """Split a conjunction into its conditions."""
     return [*conjuncts(test.a), *conjuncts(test.b)] if isinstance(test, tirx.And) else [test]
 
 
@@ -69,9 +68,9 @@ def register_intrinsic(name: str, summary: str) -> None:
 
 
 def lower_to_function(operator: str, target: str, function: str) -> None:
-    """Let code for a target call a function for an operator of TIR.
+    """Lower a TIR operator to a call of an external function on a target.
 
-    The function is one for each number of lanes where its name has a place for it, ``{}``.
+    A ``{}`` in the function's name is replaced with the number of lanes.
     """
 
     def call(call: Call) -> tirx.Expr:

@@ -1,4 +1,4 @@
-"""The largest tensors: larger ones are refused before work or memory is spent on them."""
+"""Limits of tensors, checked before work or memory is spent on them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .units import bytes_text
 
 #: Kernels count a tensor's elements in 32 bits, as OpenCL counts work-items along an axis.
 MOST_ELEMENTS = 2**31 - 1
-#: Axes of a tensor, as NumPy before version 2 has them.
+#: Most axes of a tensor: the limit of NumPy 1.
 MOST_DIMENSIONS = 32
-#: The largest number of 16 bits.
+#: The largest finite float16.
 LARGEST_HALF = 65504.0
-#: Weights of at least this size stay outside the IR, as memory-mapped arrays: they are read as they
-#: came in, and of 8 bits they are no products of bytes.
+#: Weights of at least this size stay outside the IR, as memory-mapped arrays in their own layout;
+#: 8-bit ones are not multiplied by byte dot products.
 LARGE_WEIGHT_BYTES = 128 << 20
 
 
 @cache
 def memory_bytes() -> int:
-    """Return the memory of this machine, or what a control group leaves of it."""
+    """Return the memory of this machine in bytes, or the limit of its control group."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         allowed = Path("/sys/fs/cgroup/memory.max").read_text().strip()
@@ -36,9 +36,9 @@ def memory_bytes() -> int:
 
 
 def excess(kind: TensorType, *, in_memory: bool = True) -> str | None:
-    """Say why a tensor is too large, ``None`` if it is not.
+    """Return why a tensor is too large; ``None`` if it is not.
 
-    A weight in a file need not fit this machine's memory.
+    Without ``in_memory`` (a weight in a file), it need not fit this machine's memory.
     """
     # NumPy knows bfloat16 only with another package.
     itemsize = 2 if kind.dtype == "bfloat16" else np.dtype(kind.dtype).itemsize

@@ -1,16 +1,16 @@
-"""Names of tensors through fusion.
+"""Tensor names that survive fusion.
 
-Fusion calls its results ``lv``, ``lv1`` and so on; people know the tensors by the names
-of the model.  Before::
+Fusion names its results ``lv``, ``lv1`` and so on; users know tensors by the names of the
+model.  Before::
 
     c  = R.call_tir(conv2d, (x, w))         y = R.call_tir(relu, (c,))
 
-After fusion, and with the names back::
+After fusion, and with the names restored::
 
     lv = fused_conv2d_relu(x, w)            y = fused_conv2d_relu(x, w)
 
-What a fused function computes is compared with what stood there before: the same
-operators of the same arguments are the same tensor.
+Tensors before and after fusion are matched by value numbering: the same operators of the
+same arguments are the same tensor.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ T = TypeVar("T")
 
 
 def inner_names(imported: IRModule) -> dict[str, str]:
-    """Identifiers of what nodes of the model compute before their results: ``NODE#1`` and so on.
+    """Return the tensors inside nodes of the model, ``NODE#1`` and so on, with a reason.
 
-    They stay in 32 bits, which is the reason that goes with each: the square of a norm may be
-    infinite in 16 bits where the norm is not.
+    The reason says why they stay in 32 bits: the square in a norm may be infinite in 16 bits where
+    the norm is not.
     """
     names = [binding.var.name for binding in bindings_of(imported["main"])]
     return {identifier(name): "inside a node" for name in names if "#" in name}
 
 
 def found_in(names: Mapping[str, T], tensor: str, model_names: Collection[str]) -> T | None:
-    """Look up a tensor between primary functions among those before layouts and fusion.
+    """Look up a tensor between primary functions in a table of names before layout and fusion.
 
-    The layout pass names other forms of a tensor after it, and numbers follow names that are taken,
-    but not in ``model_names``, the identifiers of the model's own tensors.
+    The layout pass appends suffixes to a tensor's name, and numbers make names unique; the model's
+    own names, ``model_names`` as identifiers, are never shortened.
     """
     name = tensor.removesuffix("_blocked").removesuffix("_plain")
     while name not in names and name not in model_names and name[-1:].isdigit():
@@ -56,13 +56,13 @@ def found_in(names: Mapping[str, T], tensor: str, model_names: Collection[str]) 
     return names.get(name)
 
 
-#: Drivers call files after kernels, and a file's name has 255 bytes on most systems.
+#: Drivers name files after kernels, and file names have at most 255 bytes on most systems.
 LONGEST_FUNCTION = 128
 
 
 @module_pass("ShortenFunctions")
 def ShortenFunctions(mod: IRModule) -> IRModule:  # noqa: N802
-    """Cut the names of fused functions that are too long for drivers, and put a digest behind."""
+    """Cut names of fused functions that are too long for drivers, and append a digest."""
     renamed = {}
     for var, _ in mod.functions_items():
         name = var.name_hint
@@ -73,7 +73,7 @@ def ShortenFunctions(mod: IRModule) -> IRModule:  # noqa: N802
 
 
 def with_renamed_functions(mod: IRModule, names: Mapping[str, str]) -> IRModule:
-    """A module with other names for some of its primary functions; equal ones may get one name."""
+    """Rename primary functions of a module; equal functions may get one name."""
     if not names:
         return mod
     renamed: dict[GlobalVar, GlobalVar] = {}
@@ -96,15 +96,15 @@ def with_renamed_functions(mod: IRModule, names: Mapping[str, str]) -> IRModule:
 
 
 class _Fields(tuple[Hashable, ...]):
-    """The values of a tuple's fields; other values are tuples, too."""
+    """Values of a tuple's fields, as a type of its own, since other values are tuples, too."""
 
     __slots__ = ()
 
 
 class _Values:
-    """Numbers for values by how they are computed (value numbering), with their names.
+    """Value numbering of the tensors of a program, with their names.
 
-    Calls of the functions of ``mod`` are looked into, and ``inner`` gets the values of their own
+    Calls of functions of ``mod`` are entered, and ``inner`` collects the values of their
     bindings.
     """
 
@@ -115,7 +115,7 @@ class _Values:
         self.names: dict[Hashable, list[str]] = {}
 
     def of(self, expr: relax.Expr, env: dict[relax.Var, Hashable]) -> Hashable:
-        """The value of ``expr``, where ``env`` has those of its variables."""
+        """Return the value of ``expr``, given those of its variables in ``env``."""
         if isinstance(expr, relax.Var):
             return env.get(expr, expr.name)
         if isinstance(expr, GenericConst):
@@ -138,7 +138,7 @@ class _Values:
                 self.inner.append(within[binding.var])
             return self.of(function.body.body, within)
         key = (str(expr.op), arguments, str(expr.attrs), str(expr.ty))
-        # A number in place of the key, which would hold all that led to it.
+        # A number in place of the key, which would grow with the depth of the expression.
         return ("value", self.numbers.setdefault(key, len(self.numbers)))
 
 
@@ -147,9 +147,9 @@ def restore_names(
 ) -> IRModule:
     """Give the variables of ``main`` the names that their tensors had before fusion.
 
-    ``model_names`` are those of the model's tensors, as identifiers: a variable that got a number
-    behind one of them, because a function is called so, loses it.  ``members`` gets the names of
-    the tensors that one call computes, by the name of its result.
+    ``model_names`` are the names of the model's tensors, as identifiers: a number that was appended
+    to one of them, because a function has that name, is removed.  ``members`` receives the names of
+    the tensors that each call computes, by the name of its result.
     """
     values = _Values(fused)
     env: dict[relax.Var, Hashable] = {p: ("parameter", p.name) for p in before["main"].params}
@@ -171,9 +171,9 @@ def restore_names(
         env[var] = values.of(value, env)
         known = [values.names[v][0] for v in (*values.inner, env[var]) if values.names.get(v)]
         names = values.names.get(env[var], [])
-        # Equal tensors that were computed twice have the names in their order.
+        # Equal tensors that were computed twice take the names in order.
         name = unique(names.pop(0) if names else var.name, taken)
-        # Another name of a tensor, such as that of a result, has what the tensor has.
+        # An alias of a tensor, such as an output, has the same members.
         other = renamed.get(value) if isinstance(value, relax.Var) else None
         same = members.get(other.name) if other is not None else None
         members[name] = same or list(dict.fromkeys(known or [name]))
@@ -187,10 +187,10 @@ def restore_names(
 
 
 def nodes_of(members: Mapping[str, list[str]], bindings: Collection[str]) -> dict[str, list[str]]:
-    """ONNX nodes in place of the tensors that one call computes (as from `restore_names`).
+    """Return the ONNX nodes of each call, from the tensors that it computes (`restore_names`).
 
-    ``bindings`` are names that the front end gives to the nodes' results: ``NODE``, and ``NODE:1``
-    and so on for further ones.  What a node needs in between is ``NODE#1``.
+    ``bindings`` are the names that the front end gives to results of nodes: ``NODE``, ``NODE:1``
+    and so on; intermediate tensors of a node are ``NODE#1`` and so on.
     """
     nodes = {identifier(name): name for name in bindings}
     for name in bindings:
@@ -199,9 +199,9 @@ def nodes_of(members: Mapping[str, list[str]], bindings: Collection[str]) -> dic
             nodes[identifier(name)] = node
 
     def node_of(name: str) -> str | None:
-        # Convolutions of several steps name those before the last.
+        # Convolutions of several steps append a suffix to the steps before the last.
         step = re.sub(r"_(tiles|products)\d*$", "", name)
-        # A number is that of a tensor in between, or of a name that was taken.
+        # A number marks an intermediate tensor, or a name that was taken.
         tries = (name, step, step.rstrip("0123456789"), re.sub(r"_\d+$", "", step))
         return next((nodes[known] for known in tries if known in nodes), None)
 
@@ -212,7 +212,7 @@ def nodes_of(members: Mapping[str, list[str]], bindings: Collection[str]) -> dic
 
 
 def nodes_of_functions(mod: IRModule, nodes: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """ONNX nodes of each primary function that ``main`` calls; ``nodes`` as from `nodes_of`."""
+    """Return the ONNX nodes of each primary function that ``main`` calls (see `nodes_of`)."""
     found: dict[str, list[str]] = {}
     for binding in bindings_of(mod["main"]):
         value = binding.value
@@ -224,7 +224,7 @@ def nodes_of_functions(mod: IRModule, nodes: Mapping[str, list[str]]) -> dict[st
 
 
 def unique(name: str, taken: set[str], form: Callable[[str], str] = str) -> str:
-    """``name``, with a number behind it if its form is taken; that is then taken."""
+    """Return ``name``, with a number appended if its form is taken, and take the result."""
     candidates = chain([name], (f"{name}_{number}" for number in count(1)))
     found = next(candidate for candidate in candidates if form(candidate) not in taken)
     taken.add(form(found))
@@ -242,11 +242,11 @@ def resolve_names(
     suffix: str = "",
     remark: str = "",
 ) -> dict[str, str]:
-    """A user's table, such as ``{"conv1": "winograd4"}``, by the names that there are.
+    """Resolve the names in a user's table, such as ``{"conv1": "winograd4"}``.
 
-    ``aliases`` are known names by others: ONNX's, behind which ``suffix`` may have been added.
-    ``table``, ``kind`` and ``unknown`` are for errors: "The algorithms", "convolution" and a
-    sentence about a name ``{!r}``, which ``remark`` follows if that is an alias.
+    ``aliases`` maps other names, such as ONNX's, to known ones, to which ``suffix`` may have been
+    appended.  ``table``, ``kind`` and ``unknown`` are for errors: "The algorithms", "convolution"
+    and a sentence about a name ``{!r}``, followed by ``remark`` if the name is an alias.
 
     Raises ``CompileError`` if a name is unknown (it lists the nearest), or two names disagree.
     """

@@ -1,4 +1,4 @@
-"""Normalisation as one operator of Relax, without scale and bias."""
+"""Normalisation as one Relax operator, without scale and bias."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Custom operators: types, mathematics, reference and gradient as one value.
+"""Custom operators: types, computation, reference and gradient in one value.
 
-An operator is a node ``ai.tvmflow.NAME`` of an ONNX model.  One file an operator holds what
-an :class:`Operator` names; `docs/custom-operators.md` teaches how to write one.  How its block
-is scheduled is a family's matter (``schedules/``), which finds the block by its annotation.
+A custom operator is a node ``ai.tvmflow.NAME`` of an ONNX model, defined in one file as an
+:class:`Operator`; `docs/custom-operators.md` teaches how to write one.  A schedule family
+(``schedules/``) finds its block by an annotation.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 DOMAIN = "ai.tvmflow"
 VERSION = 1
 
-#: The attribute of a primary function that is an operator: its number of results.
+#: The attribute of a custom operator's primary function that has its number of results.
 FUNCTION_ATTRIBUTE = "tvmflow.results"
 
-#: Values of an attribute; ONNX has no other kinds that are plain values.
+#: Value of an attribute: all plain kinds that ONNX has.
 Attribute = float | int | str | tuple[float, ...] | tuple[int, ...]
 
-#: Arguments of an operator's functions: one item an input, and all attributes by name.  An item is
-#: a `TensorType`, a `te.Tensor` or an array, and ``None`` for an optional input that is left out.
+#: Arguments of an operator's functions: one item per input (``None`` for an optional input that is
+#: left out) as a `TensorType`, a `te.Tensor` or an array, and all attributes by name.
 Types = Sequence[Any]
 Tensors = Sequence[Any]
 Arrays = Sequence[Any]
@@ -40,20 +40,20 @@ Attributes = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Operand:
-    """An input or an output.
+    """An input or an output of a custom operator.
 
     Parameters
     ----------
     name
-        A Python identifier: the name of the argument, too.
+        A Python identifier, which is also the name of the argument.
     dtypes
         NumPy's names of the element types that it can have.
     optional
         Whether an input may be left out; it is ``None`` then.
     shapes
-        Shapes of an input such as ``"B, M, 4"``, at most one of each rank: what is known of the
-        extents when an operator is compiled for any.  Extents of one name are the same number,
-        and ``B + 1`` may stand where ``B`` is an extent, too.  Without, all of them differ.
+        Shapes of an input such as ``"B, M, 4"``, at most one of each rank, used when the operator
+        is compiled for all shapes.  Extents of one name are equal, and ``B + 1`` may occur where
+        ``B`` is an extent.  Without shapes, all extents are independent.
     """
 
     name: str
@@ -71,32 +71,32 @@ class Operator:
     name
         ONNX's ``op_type`` in the domain ``ai.tvmflow``, and the name of the primary function.
     summary
-        What it computes: one sentence.
+        One sentence about what it computes.
     inputs, outputs
-        In ONNX's order.  Functions get one item an input, ``None`` for one that is left out.
+        Operands in ONNX's order.  Functions get one item per input, ``None`` for one that is left
+        out.
     infer
-        From the types of the inputs and the attributes to those of the outputs.  Raises
-        `ShapeError` with the shapes in its sentence where they do not fit together; numbers of
-        operands, dtypes and attributes are checked before it is called.
+        Maps the types of the inputs and the attributes to the types of the outputs.  Raises
+        `ShapeError` with the shapes in its sentence if they do not fit together; numbers of
+        operands, dtypes and attributes are checked before.
     compute
-        From TE tensors and the attributes to a TE tensor for each output.  Extents may be
-        variables (``tirx.Var``): the operators of a program that is compiled once for all shapes.
+        Maps TE tensors and the attributes to a TE tensor for each output.  Extents may be
+        variables (``tirx.Var``) when a program is compiled once for all shapes.
     reference
-        From NumPy arrays and the attributes to an array for each output.  Floats are float64,
-        and results may be.
+        Maps NumPy arrays and the attributes to an array for each output.  Floats are float64, and
+        results may be.
     attributes
-        Name and default, whose type is the attribute's.
+        Defaults by name; the type of a default is the type of the attribute.
     gradient
-        The operator of the gradients.  Its operands say by their names what they are: ``x`` is
-        an input or output of this operator, ``grad_x`` the gradient of one.  It takes inputs
-        of this operator, the outputs that it wants to have been kept, and gradients of outputs;
-        it returns gradients of inputs.  Its attributes are among this operator's.
+        The operator that computes gradients.  Its operands have telling names: ``x`` is an input or
+        output of this operator, ``grad_x`` the gradient of one.  It takes inputs of this operator,
+        outputs that must have been kept, and gradients of outputs; it returns gradients of inputs.
+        Its attributes are among this operator's.
     check
-        Looks at the values of inputs, of which it gets arrays, ``None`` where values are not
-        known; of floats only the shape counts.  Raises `InputError` where they are out of range.
+        Checks the values of inputs: gets arrays, or ``None`` for unknown values; of float arrays
+        only the shape is meaningful.  Raises `InputError` if values are out of range.
     host_only
-        Those of the operands' dtypes that an operator can be compiled for by itself on the target
-        ``llvm`` only.
+        Dtypes of operands for which a single operator can be compiled on the target ``llvm`` only.
 
     Raises
     ------
@@ -150,12 +150,12 @@ class Operator:
 
     @property
     def differentiable(self) -> tuple[str, ...]:
-        """Names of the inputs that the gradient operator has gradients of."""
+        """Return the names of the inputs that the gradient operator computes gradients of."""
         outputs = self.gradient.outputs if self.gradient is not None else ()
         return tuple(output.name.removeprefix("grad_") for output in outputs)
 
     def complete(self, given: Attributes) -> dict[str, Any]:
-        """All attributes: those given, and the defaults of the others.
+        """Return all attributes: those given, and defaults for the others.
 
         Raises ``OperatorError`` if one is unknown or of another type.
         """
@@ -181,7 +181,7 @@ class Operator:
         return completed
 
     def result_types(self, types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
-        """The types of the outputs, for types of the inputs that need not fit, and all attributes.
+        """Return the types of the outputs for types of the inputs, which are checked.
 
         Raises ``OperatorError`` or ``ShapeError`` if a required input is missing, there are too
         many, or one does not fit.
@@ -227,7 +227,7 @@ class Operator:
         return results
 
     def tensors(self, inputs: Tensors, attributes: Attributes) -> list[te.Tensor]:
-        """The mathematics, for TE tensors that fit; ``attributes`` are complete.
+        """Return TE tensors of the outputs, for inputs that fit; ``attributes`` are complete.
 
         Raises ``OperatorError`` if there is not a tensor for each output.
         """
@@ -241,10 +241,7 @@ class Operator:
         return results
 
     def evaluate(self, arrays: Arrays, attributes: Attributes) -> list[np.ndarray]:
-        """The reference's results for arrays of any dtype that fits, in the outputs' dtypes.
-
-        ``attributes`` are complete.
-        """
+        """Compute the reference's results in the outputs' dtypes; ``attributes`` are complete."""
         padded = [*arrays, *[None] * (len(self.inputs) - len(arrays))]
         types = [None if a is None else TensorType(a.shape, a.dtype.name) for a in padded]
         results = self.result_types(types, attributes)
@@ -258,7 +255,7 @@ class Operator:
 
 
 def dtype_of(name: str) -> np.dtype:
-    """NumPy's dtype, also of ``bfloat16``, which NumPy knows from the package ml_dtypes."""
+    """Return NumPy's dtype of a name; ``bfloat16`` comes from the package ml_dtypes."""
     if name == "bfloat16":
         import ml_dtypes  # onnx needs it, too
 
@@ -267,7 +264,7 @@ def dtype_of(name: str) -> np.dtype:
 
 
 def _widened(array: np.ndarray) -> np.ndarray:
-    """Floats in float64."""
-    # Of bfloat16, NumPy does not know that it is a float.
+    """Convert floats to float64."""
+    # NumPy does not know that bfloat16 is a float.
     floating = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
     return array.astype(np.float64) if floating else array

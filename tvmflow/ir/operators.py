@@ -1,4 +1,4 @@
-"""Custom operators by name: those of `tvmflow.ops`, imported on first use, and registered ones."""
+"""Registry of custom operators: those of `tvmflow.ops`, imported on first use, and users'."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _DEFINED = {
     "tvmflow.ops.box_decode": ("BoxDecode", "BoxDecodeGrad"),
     "tvmflow.ops.giou": ("GIoU", "GIoUGrad", "GIoULoss", "GIoULossGrad"),
 }
-#: The module of each of them.
+#: The module that defines each built-in operator.
 BUILT_IN = {name: module for module, names in _DEFINED.items() for name in names}
-#: What users registered.
+#: Operators that users registered.
 REGISTERED: dict[str, Operator] = {}
 
 

@@ -1,7 +1,7 @@
-"""Passes of ours in the form of TVM's, so that its instruments see them.
+"""Our passes as TVM passes, so that its instruments see them.
 
-What a Python callback raises arrives from TVM's C++ code as a ``RuntimeError`` with the same text.
-What such a pass raises is kept, and raised again by whoever runs passes within `original_errors`.
+An exception of a Python callback arrives from TVM's C++ code as a ``RuntimeError`` with the same
+text.  The original is stored, and `original_errors` raises it again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tvm.ir import Node
     from tvm.ir.transform import PassContext
 
-    #: Classes of nodes, and what takes the place of each.
+    #: Classes of nodes, and the function that replaces each node.
     Callback = tuple[type | tuple[type, ...], Callable[[Node], Node]]
 
 _Program = TypeVar("_Program")
@@ -31,15 +31,15 @@ _raised = threading.local()
 
 
 def module_pass(name: str) -> Callable[[Callable[[IRModule], IRModule]], Pass]:
-    """Make a pass of a function from module to module."""
+    """Make a pass from a function that maps modules to modules."""
     make = tvm.transform.module_pass(opt_level=0, name=f"tvmflow.{name}")
     return lambda function: make(lambda mod, _context: _run(function, mod))
 
 
 def prim_func_pass(*targets: str) -> Callable[[Callable[[tirx.PrimFunc], tirx.PrimFunc]], Pass]:
-    """Make a pass of a function from primary function to primary function, called as it is.
+    """Make a pass, with the function's name, from a function that maps primary functions.
 
-    With ``targets`` it leaves functions alone that are not bound to one of these kinds.
+    With ``targets``, functions that are not bound to one of these target kinds are left unchanged.
     """
 
     def make(function: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> Pass:
@@ -55,7 +55,7 @@ def prim_func_pass(*targets: str) -> Callable[[Callable[[tirx.PrimFunc], tirx.Pr
 def node_pass(
     *kinds: type, targets: tuple[str, ...] = ()
 ) -> Callable[[Callable[[Any], Node]], Pass]:
-    """Make a pass over primary functions of what takes the place of nodes of these classes."""
+    """Make a pass over primary functions from a function that replaces nodes of these classes."""
 
     def make(change: Callable[[Any], Node]) -> Pass:
         run = wraps(change)(lambda function: map_nodes(function, (kinds, change)))
@@ -65,12 +65,12 @@ def node_pass(
 
 
 def map_nodes(function: tirx.PrimFunc, *callbacks: Callback) -> tirx.PrimFunc:
-    """A primary function with nodes of its body replaced, the inner ones first."""
+    """Replace nodes in the body of a primary function, inner ones first."""
     return function.with_body(tvm_ffi.structural_map(function.body, list(callbacks)))
 
 
 def target_kind(function: tirx.PrimFunc) -> str | None:
-    """The kind of the target that a function is bound to, such as ``opencl``; ``None``: unbound."""
+    """Return the target kind of a function, such as ``opencl``; ``None`` if it has no target."""
     target = (function.attrs or {}).get("target")
     return None if target is None else str(target.kind.name)
 
@@ -85,7 +85,7 @@ def _run(function: Callable[[_Program], _Program], program: _Program) -> _Progra
 
 
 def refuse(function: tirx.PrimFunc, what: str, remedy: str) -> NoReturn:
-    """Raise a :class:`CompileError` about a primary function, also within what TVM calls."""
+    """Raise a :class:`CompileError` about a primary function, also inside a callback of TVM."""
     name = (function.attrs or {}).get("global_symbol", "(without a name)")
     _raised.error = CompileError(f"The primary function {name} {what}.", remedy=remedy)
     raise _raised.error
@@ -93,7 +93,7 @@ def refuse(function: tirx.PrimFunc, what: str, remedy: str) -> NoReturn:
 
 @contextmanager
 def original_errors() -> Iterator[None]:
-    """Raise what a pass of ours raised, in place of what TVM made of it."""
+    """Raise the original exception of one of our passes instead of TVM's translation."""
     _raised.error = None
     try:
         yield

@@ -1,7 +1,7 @@
-"""Pictures as an application has them, as the option `image_inputs` says it.
+"""The option `image_inputs`: pictures that an application passes as inputs.
 
-Apart from their kernels (`tvmflow.module.standalone.pictures`), as options need neither TVM nor
-NumPy.
+Their kernels are in `tvmflow.module.standalone.pictures`; this file is imported with the options,
+so it needs neither TVM nor NumPy.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ..errors import CompileError
 
 #: Formats of pictures, in the order of `tvmflow_image_format`.
 IMAGE_FORMATS = ("rgba8", "bgra8", "rgb8", "grey8", "nv12", "nv21", "yuv420", "i420", "yv12")
-#: Formats with a plane of luma, and chroma at half the size; one kernel takes all of them.
+#: Formats with a luma plane and chroma at half its size; one kernel takes all of them.
 CHROMA_FORMATS = IMAGE_FORMATS[4:]
 #: How a picture fills the network's input, in the order of `tf_fit`.
 FITS = ("stretch", "crop", "letterbox")
-#: As in `native/standalone/plan.h`.
+#: Largest width and height, as in `native/standalone/plan.h`.
 LARGEST_PICTURE = 32767
 _EXAMPLE = (
     "Write a format with what differs from the defaults behind it, such as "
@@ -28,9 +28,9 @@ _EXAMPLE = (
 
 @dataclass(frozen=True)
 class ImageInput:
-    """What pictures of an input are, and what becomes of their levels.
+    """Format and size of the pictures of an input, and how their levels are normalised.
 
-    A number of the network is ``(level / range - mean) / std``.
+    The network gets ``(level / range - mean) / std``.
     """
 
     format: str
@@ -40,15 +40,15 @@ class ImageInput:
     mean: tuple[float, ...] = (0.0,)  #: Of all channels, or of each in the network's order.
     std: tuple[float, ...] = (1.0,)
     range: float = 255.0  #: 255: levels are divided by it; 1: they are from 0 to 255.
-    order: str = "rgb"  #: Or ``bgr``: of the network's channels.
+    order: str = "rgb"  #: Order of the network's channels, or ``bgr``.
     pad: float = 114.0  #: Level around a picture with ``fit=letterbox``.
-    luma: str = "full"  #: Or ``video``: levels of luma begin at 16.
+    luma: str = "full"  #: Range of luma levels; with ``video`` they begin at 16.
 
     @classmethod
     def parse(cls, name: str, text: str) -> ImageInput:
         """Read ``FORMAT,KEY=VALUE,...``; values with commas are lists.
 
-        Raises `CompileError` for a key or value that there is not.
+        Raises `CompileError` for an unknown key or value.
         """
         pieces = [piece.strip() for piece in text.split(",")]
         given: dict[str, list[str]] = {}
@@ -71,7 +71,7 @@ class ImageInput:
         return cls(**values)
 
     def levels(self, channels: int) -> tuple[list[float], list[float]]:
-        """``scale`` and ``shift`` of each channel: a number is ``level * scale + shift``."""
+        """Return ``scale`` and ``shift`` per channel: the input is ``level * scale + shift``."""
         pairs = [(v * channels)[:channels] for v in (self.mean, self.std)]
         scale = [1 / (self.range * std) for std in pairs[1]]
         return scale, [-mean / std for mean, std in zip(*pairs, strict=True)]
@@ -79,9 +79,9 @@ class ImageInput:
 
 @dataclass(frozen=True)
 class Image:
-    """A picture for an input of a standalone library, with what an array alone does not say.
+    """A picture for an input of a standalone library, with its format and rotation.
 
-    ``pixels`` is ``[height, width, channels]`` of uint8 (``grey8`` also ``[height, width]``).  Of
+    ``pixels`` is ``[height, width, channels]`` of uint8 (``grey8`` also ``[height, width]``).  For
     formats with chroma at half the size it is one array ``[height * 3 / 2, width]`` with all
     planes, or a tuple of planes: luma ``[height, width]``, then pairs ``[height / 2, width / 2,
     2]`` (``nv12``, ``nv21``) or two planes ``[height / 2, width / 2]``.  Planes may be views with
@@ -89,13 +89,13 @@ class Image:
     """
 
     pixels: Any
-    #: One of `IMAGE_FORMATS`, which the library's kernel must take; ``None``: the compiled one.
+    #: One of `IMAGE_FORMATS` that the library accepts; ``None`` for the compiled one.
     format: str | None = None
     rotation: int = 0  #: Degrees clockwise until it is upright.
 
 
 def refuse_picture(name: str, why: str) -> CompileError:
-    """The error for what cannot be said of the pictures of an input."""
+    """Return the error for a wrong picture option of an input."""
     return CompileError(f"The pictures of input {name!r}: {why}.", remedy=_EXAMPLE)
 
 
@@ -114,11 +114,11 @@ def _numbers(name: str, key: str, texts: list[str]) -> tuple[float, ...]:
         values = tuple(map(float, texts))
     except ValueError:
         values = ()
-    # Beyond the fifth part of what single precision has, sums of it overflow.
+    # Sums of larger values could overflow single precision.
     if len(values) not in (1, 3) or not all(abs(v) < 1e37 for v in values):
         raise refuse_picture(name, f"{key} is {','.join(texts)!r}; expected one number, or three")
     if key == "std" and not all(abs(v) > 1e-30 for v in values):
-        raise refuse_picture(name, f"{key} is {','.join(texts)!r}; zero divides nothing")
+        raise refuse_picture(name, f"{key} is {','.join(texts)!r}; it must not be zero")
     return values
 
 

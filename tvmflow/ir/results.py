@@ -1,7 +1,7 @@
-"""What an application gets of an output, as the option `results` says it.
+"""The option `results`: forms in which an application gets outputs.
 
-Apart from what appends the nodes (`tvmflow.frontend.results`), as options need neither TVM nor
-ONNX.
+`tvmflow.frontend.results` appends the nodes; this file is imported with the options, so it needs
+neither TVM nor ONNX.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _NUMBER = r"-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?"
 _NMS_PART = re.compile(
     rf"(iou|score)=({_NUMBER})|(max)=([1-9]\d{{,8}})|(form)=({'|'.join(BOX_FORMS)})"
 )
-#: What names of results begin with, after the equals sign of a flag.
+#: Prefixes of result names, after the equals sign of a flag.
 RESULT_KINDS = ("softmax", "argmax", "topk", "boxes:", "nms")
 _CHAINS = ("softmax", "argmax", "topk", "softmax+argmax", "softmax+topk")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One of ``softmax``, ``argmax`` and ``topk``, along an axis."""
+    """A ``softmax``, ``argmax`` or ``topk`` along an axis."""
 
     kind: str
-    #: How many elements ``topk`` keeps.
+    #: Number of elements that ``topk`` keeps.
     k: int
     #: ``None`` is the axis of the classes.
     axis: int | None
@@ -38,13 +38,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Selection:
-    """Some of the boxes of an output, by scores that another output has."""
+    """Selection of boxes of one output by the scores of another."""
 
-    most: int  #: How many are kept.
-    #: Overlap from which on a box of a higher score suppresses another of its class; ``None``: none
-    #: is suppressed.
+    most: int  #: Largest number of boxes kept.
+    #: Overlap at which a box with a higher score suppresses another of its class; ``None``
+    #: suppresses none.
     iou: float | None = None
-    score: float | None = None  #: Scores of boxes are above it.
+    score: float | None = None  #: Threshold that scores of kept boxes exceed.
     form: str | None = None  #: One of `BOX_FORMS`.
 
 
@@ -72,23 +72,23 @@ def parse_selection(name: str, what: str) -> Selection | None:
 
 
 def pairs(name: str) -> list[tuple[str, str]]:
-    """Return the ways to read ``boxes+scores`` as two names, which may have a plus sign, too."""
+    """Return all ways to split ``boxes+scores`` into two names, which may contain a plus sign."""
     ends = [match.start() for match in re.finditer(r"\+", name)]
     return [(name[:end], name[end + 1 :]) for end in ends if 0 < end < len(name) - 1]
 
 
 def classes_name(scores: str) -> str:
-    """The output that has the classes of the boxes that are kept by these scores."""
+    """Return the name of the output with the classes of the kept boxes."""
     return f"{scores}_classes"
 
 
 def indices_name(output: str) -> str:
-    """The output that has the indices of the elements that ``topk`` keeps."""
+    """Return the name of the output with the indices that ``topk`` keeps."""
     return f"{output}_indices"
 
 
 def outputs_of_indices(results: Mapping[str, str]) -> set[str]:
-    """The outputs that are indices, or what indices of nearly equal scores have chosen."""
+    """Return the outputs that are indices, or were chosen by indices of scores."""
     steps = {name: parse_result(name, what) for name, what in results.items()}
     chosen: set[str] = set()
     for boxes, scores in (pair for name in results for pair in pairs(name)):
@@ -99,18 +99,18 @@ def outputs_of_indices(results: Mapping[str, str]) -> set[str]:
 
 
 def parse_boxes(what: str) -> tuple[str, bool] | None:
-    """The form of boxes, and whether 1 is a side of the input; ``None``: something else is wanted.
+    """Read ``boxes:FORM[:unit]``: the form, and whether coordinates are relative; else ``None``.
 
-    They are brought back to the picture when an application gets them, not by nodes.
+    The runtime maps boxes back to the picture when an application reads them; no nodes are added.
     """
     match = _BOXES.fullmatch(what)
     return (match[1], match[2] is not None) if match else None
 
 
 def parse_result(name: str, what: str) -> tuple[Step, ...]:
-    """Read what is wanted of the output ``name``, such as ``softmax+topk:5@-1``; of boxes nothing.
+    """Read the steps for the output ``name``, such as ``softmax+topk:5@-1``; empty for boxes.
 
-    Of what `parse_selection` reads, ``topk`` is a step and ``nms`` is none.
+    ``topk`` of `parse_selection` is a step, ``nms`` is not.
 
     Raises `CompileError` if it is not of that form.
     """

@@ -1,8 +1,8 @@
-"""Rewriting ``main``: binding by binding, whole passes by a :class:`Rewriter`.
+"""Rewriting of ``main``, binding by binding.
 
-The front end yields one function of one dataflow block.  A rewriter walks its bindings in order,
-emits new ones, and remembers what each old variable became.  :func:`with_bindings` is for passes
-that change bindings and leave variables what they are.
+The front end returns one function of one dataflow block.  A :class:`Rewriter` walks its bindings in
+order, emits new ones, and remembers the new expression of each old variable.
+:func:`with_bindings` is for passes that change bindings and keep the variables.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .signatures import bindings_of, with_parameters
 def with_bindings(
     function: relax.Function, change: Callable[[relax.Binding], Iterable[relax.Binding]]
 ) -> relax.Function:
-    """A function with other bindings in place of each, in the same blocks."""
+    """Replace each binding of a function with others, in the same blocks."""
     blocks = [
         type(block)([new for old in block.bindings for new in change(old)])
         for block in function.body.blocks
@@ -36,7 +36,7 @@ def with_body(
     result: relax.Expr,
     params: Sequence[relax.Var] = (),
 ) -> relax.Function:
-    """A function with another body, and with further parameters."""
+    """Replace the body of a function, and append parameters."""
     body = relax.SeqExpr(blocks, result)
     params = [*function.params, *params]
     return relax.Function(
@@ -45,7 +45,7 @@ def with_body(
 
 
 def with_main(mod: IRModule, main: relax.Function, primary: IRModule | None = None) -> IRModule:
-    """A module with another ``main``, and with the primary functions of ``primary``."""
+    """Replace ``main`` of a module, and its primary functions with those of ``primary``."""
     functions = dict(primary.functions.items()) if primary is not None else {}
     for gv, function in mod.functions.items():
         if gv.name_hint == "main":
@@ -79,7 +79,7 @@ class Rewriter:
                 for binding in bindings_of(main):
                     new = self.rewrite(binding.var, binding.value)
                     if new is None:
-                        continue  # the subclass keeps the variable in a form of its own
+                        continue  # the subclass stores the variable itself
                     if not isinstance(new, (relax.Var, GenericConst)):
                         new = self.bb.emit(new, name_hint=identifier(binding.var.name))
                     self.env[binding.var] = new
@@ -96,43 +96,43 @@ class Rewriter:
         return IRModule(functions, attrs=rewritten.attrs)
 
     def parameter(self, index: int, old: relax.Var) -> relax.Var:
-        """The new parameter of ``main`` for an old one."""
+        """Return the new parameter of ``main`` for an old one."""
         return relax.Var(f"{identifier(old.name)}_{index}", old.ty)
 
     def result(self, old: relax.Expr) -> relax.Expr:
-        """The new result of ``main`` for the old one."""
+        """Return the new result of ``main`` for the old one."""
         return self.substitute(old)
 
     def start(self, params: list[relax.Var]) -> None:
-        """Called once before the first binding."""
+        """Prepare for the first binding; called once."""
 
     def rewrite(self, var: relax.Var, value: relax.Expr) -> relax.Expr:
         """Return the new expression for ``var``; the default changes only its arguments."""
         return self.substitute(value)
 
     def plain(self, var: relax.Var) -> relax.Expr:
-        """The new expression that stands for an old variable."""
+        """Return the new expression of an old variable."""
         return self.env.get(var, var)
 
     def substitute(self, expr: relax.Expr) -> relax.Expr:
-        """``expr`` with every old variable replaced."""
+        """Replace every old variable in ``expr``."""
         return tvm_ffi.structural_map(expr, (relax.Var, self.plain))
 
 
 def identifier(name: str) -> str:
-    """``name`` as an identifier of C: variables' names reach the kernels' source.
+    """Return ``name`` as a C identifier, since names of variables reach the kernels' source.
 
-    ONNX names may hold anything; exporters write ``/features/conv/Conv_output_0`` and ``495``.
+    ONNX names may contain anything; exporters write ``/features/conv/Conv_output_0`` and ``495``.
     """
     return re.sub(r"^(?=\d|$)|\W", "_", name, flags=re.ASCII)
 
 
 def with_identifiers(function: relax.Function | tirx.PrimFunc) -> relax.Function | tirx.PrimFunc:
-    """A primary function that was called after a model's tensors, with identifiers for them."""
+    """Rename parameters of a primary function to identifiers."""
     if not isinstance(function, tirx.PrimFunc):
         return function
     renamed = {
-        # Without the layout that a new buffer has: to TVM's fusion such a tensor is another one.
+        # With the old layout: TVM's fusion takes a tensor with another layout for another tensor.
         param: tirx.decl_buffer(
             param.shape, param.dtype, name, scope=param.scope(), layout=param.layout
         )
@@ -143,15 +143,15 @@ def with_identifiers(function: relax.Function | tirx.PrimFunc) -> relax.Function
 
 
 def constant(array: np.ndarray | np.generic) -> relax.Expr:
-    """An array as a constant of exactly its dtype, which Relax would narrow else.
+    """Return an array as a constant of exactly its dtype, which Relax would narrow.
 
-    It is copied once, `relax.const` copies an array twice.
+    The array is copied once; `relax.const` copies it twice.
     """
     return relax.const(tvm.runtime.tensor(np.asarray(array, order="C")))
 
 
 def constant_array(expr: relax.Expr) -> np.ndarray | None:
-    """The value of a constant, not to be written to; ``None`` for any other expression."""
+    """Return the read-only value of a constant; ``None`` for any other expression."""
     if not isinstance(expr, GenericConst):
         return None
     array = np.from_dlpack(expr.value)  # which `numpy()` copies
@@ -162,7 +162,7 @@ def constant_array(expr: relax.Expr) -> np.ndarray | None:
 def narrow_source(
     expr: relax.Expr, definition: Callable[[relax.Expr], relax.Expr]
 ) -> tuple[relax.Expr, int] | None:
-    """The 8-bit tensor that an expression is, converted, less one constant zero point."""
+    """Return the 8-bit tensor and zero point of ``astype(x) - zero``; ``None`` otherwise."""
     zero, value = 0, definition(expr)
     if op_name(value) == "relax.subtract":
         point = constant_array(value.args[1])
@@ -174,15 +174,15 @@ def narrow_source(
 
 
 def shape_of(expr: relax.Expr) -> tuple[int, ...]:
-    """The static shape of a tensor expression."""
+    """Return the static shape of a tensor expression."""
     return ints(expr.ty.shape)
 
 
 def ints(values: Iterable[tirx.IntImm]) -> tuple[int, ...]:
-    """Python's integers of TVM's."""
+    """Convert TVM's integers to Python's."""
     return tuple(int(value) for value in values)
 
 
 def op_name(expr: relax.Expr) -> str | None:
-    """``"relax.nn.conv2d"`` and the like for a call of a Relax operator, else ``None``."""
+    """Return the operator that a call has, such as ``relax.nn.conv2d``; else ``None``."""
     return expr.op.name if isinstance(expr, relax.Call) and isinstance(expr.op, Op) else None

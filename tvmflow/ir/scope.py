@@ -1,30 +1,28 @@
-"""Memory scopes of textures, and the extents of the image behind a tensor.
+"""Memory scopes of textures, and the extents of the image that holds a tensor.
 
 A texture is an OpenCL ``image2d_array_t`` of RGBA texels.  The last axis of its
-tensor has extent 4, the channels of a texel.  Where the other axes go is part of the
-scope's name, in one of two forms:
+tensor has extent 4, the channels of a texel.  The scope's name says how the other axes map to
+columns, rows and layers, in one of two forms:
 
-``global.texture:p8``, *panels*, for what passes between functions, ``[N, C', H, W, 4]``:
-    8 channel blocks stand side by side, and every 8 more below::
+``global.texture:p8``, *panels*, for tensors between functions, ``[N, C', H, W, 4]``:
+    8 channel blocks are next to each other, and the next 8 below them::
 
         column = (c' % 8) * W + w        row = (n * ceil(C' / 8) + c' // 8) * H + h
 
-    Pictures of any size get images of about the same width, so that they can share
-    memory; what is near in the picture is near in the image.
+    Tensors of all sizes get images of about the same width, so that they can share
+    memory; pixels that are near in the tensor are near in the image.
 
 ``global.texture:1.2``, *cuts*, for constants of any rank:
     axes before the first number are layers, those before the second rows, the others
     columns, each part flattened in row-major order.  The texels, in the order
-    (layer, row, column), are then the elements in the order of a buffer, which is
-    how the host has them.
+    (layer, row, column), are then the elements in the order of a buffer, as on the host.
 
 ``global.texture-half:p8`` and ``global.texture-half:1.2`` are the same with channels of
 16 bits: an image of ``CL_HALF_FLOAT``, which kernels read and write as fp32.  Every
-OpenCL device with images converts between the two, also one without ``cl_khr_fp16``;
-what is computed is fp32, and the tensor's dtype stays ``float32``.
+OpenCL device with images converts between the two, also without ``cl_khr_fp16``; arithmetic is
+in fp32, and the tensor's dtype stays ``float32``.
 
-The runtime reads the same names (``native/tvm_plugin/texture_shape.cc``), besides
-TVM's own.
+The runtime reads the same names (``native/tvm_plugin/texture_shape.cc``), and TVM's own.
 """
 
 from __future__ import annotations
@@ -53,20 +51,20 @@ _CUTS = re.compile(r"global\.texture(?:-half)?:(\d+)\.(\d+)$")
 
 @dataclass(frozen=True)
 class Extent:
-    """Size of an image array, in texels and layers."""
+    """Extent of an image array, in texels and layers."""
 
     width: int
     height: int
     layers: int = 1
 
     def fits(self, device: Device) -> bool:
-        """True if a device has images of this size."""
+        """Return whether a device has images of this size."""
         longest = max(self.width, self.height)
         return longest <= device.image_extent and self.layers <= device.image_layers
 
     @property
     def texels(self) -> int:
-        """Number of texels."""
+        """Return the number of texels."""
         return self.width * self.height * self.layers
 
     def __str__(self) -> str:
@@ -75,55 +73,55 @@ class Extent:
 
 
 def is_texture(scope: str) -> bool:
-    """True for the memory scope of a texture."""
+    """Return whether a memory scope is a texture."""
     return scope.startswith(PREFIX)
 
 
 def is_half(scope: str) -> bool:
-    """True for a memory scope, of a texture or a buffer, that stores fp32 tensors in 16 bits."""
+    """Return whether a memory scope, texture or buffer, stores fp32 tensors in 16 bits."""
     return scope.startswith(HALF) or scope == HALF_BUFFER
 
 
 def with_half(scope: str) -> str:
-    """The scope of the same image with channels of 16 bits."""
+    """Return the scope of the same image with 16-bit channels."""
     return scope.replace(PREFIX + ":", HALF + ":")
 
 
 def texel_bytes(scope: str) -> int:
-    """Size of a texel of fp32 channels, or of their 16-bit form."""
+    """Return the size of a texel in bytes."""
     return CHANNELS * (2 if is_half(scope) else 4)
 
 
 class Stored:
-    """A tensor in memory, by its shape, dtype and memory scope."""
+    """Storage of a tensor in memory: shape, dtype and memory scope."""
 
     shape: tuple[int, ...]
     dtype: str
-    #: ``None`` is a buffer of its dtype.
+    #: ``None`` for a buffer of its dtype.
     scope: str | None
 
     @property
     def is_image(self) -> bool:
-        """True for a texture."""
+        """Return whether the tensor is a texture."""
         return self.scope is not None and is_texture(self.scope)
 
     @property
     def extent(self) -> Extent | None:
-        """Extent of its image."""
+        """Return the extent of its image; ``None`` for a buffer."""
         return extent_of(self.shape, str(self.scope)) if self.is_image else None
 
     @property
     def storage(self) -> str:
-        """``texture`` or ``buffer``."""
+        """Return ``texture`` or ``buffer``."""
         return "texture" if self.is_image else "buffer"
 
     @property
     def stored_as(self) -> str:
-        """The dtype of its elements in memory."""
+        """Return the dtype of its elements in memory."""
         return "float16" if is_half(self.scope or "") else self.dtype
 
     def place(self) -> JsonObject:
-        """All of these as JSON."""
+        """Return shape and storage as JSON."""
         return {
             "shape": list(self.shape),
             "storage": self.storage,
@@ -133,7 +131,7 @@ class Stored:
 
 
 def extent_of(shape: Sequence[int], scope: str) -> Extent:
-    """Extents of the image that holds a tensor of ``shape``."""
+    """Return the extent of the image that holds a tensor of ``shape``."""
     if match := _PANELS.match(scope):
         panels = int(match.group(1))
         n, blocks, height, width, _ = shape
@@ -145,7 +143,7 @@ def extent_of(shape: Sequence[int], scope: str) -> Extent:
 def coordinates(
     shape: Sequence[tirx.Expr], scope: str, indices: Sequence[tirx.Expr]
 ) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr]:
-    """Column, row and layer of a texel, as expressions of the tensor's indices."""
+    """Return column, row and layer of a texel, as expressions of the tensor's indices."""
     if match := _PANELS.match(scope):
         panels = int(match.group(1))
         _, blocks, height, width, _ = (int(d) for d in shape)
@@ -165,7 +163,7 @@ def coordinates(
 
 
 def panel_scope(shape: Sequence[int], device: Device, width: int) -> str | None:
-    """The scope of a tensor ``[N, C', H, W, 4]`` in an image of about this width.
+    """Return the scope of a tensor ``[N, C', H, W, 4]`` in an image of about this width.
 
     The number of panels is a power of 2, so that dividing by it is a shift, and no
     larger than ``C'``.  ``None`` if no image of the device holds the tensor.
@@ -182,10 +180,10 @@ def panel_scope(shape: Sequence[int], device: Device, width: int) -> str | None:
 
 
 def interface_scope(shape: Sequence[int], device: Device, half: bool = False) -> str | None:
-    """The scope of an input or output of the model that is a texture; ``None`` if none fits.
+    """Return the scope of an input or output of the model that is a texture; ``None`` if none fits.
 
-    The fewest panels, of which the last row is full: the image is then as large as the
-    tensor, and for one panel it has the order of a buffer.
+    The number of panels is the least that fits and fills the last row: the image then has no unused
+    texels, and with one panel it has the order of a buffer.
     """
     _, blocks, _, _, _ = shape
     panels = 1
@@ -198,10 +196,9 @@ def interface_scope(shape: Sequence[int], device: Device, half: bool = False) ->
 
 
 def constant_scope(shape: Sequence[int], device: Device) -> str | None:
-    """The scope of a constant; ``None`` if no image of the device holds it.
+    """Return the scope of a constant; ``None`` if no image of the device holds it.
 
-    Weights should have a row for each block of output channels, their first axis, and
-    need few layers.
+    Prefers a row for each block of output channels, the first axis of weights, and few layers.
     """
     fitting = [
         ((extent.layers > 1, abs(columns - 1), extent.layers), scope)

@@ -1,4 +1,4 @@
-"""Signatures of primary functions: the scopes of their parameters, and who calls them."""
+"""Signatures of primary functions: scopes of parameters, and their calls in ``main``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .expressions import nodes_in, substitute_vars
 
 
 def with_scopes(function: tirx.PrimFunc, scopes: list[str | None]) -> tirx.PrimFunc:
-    """``function`` with its parameters in these memory scopes."""
+    """Return ``function`` with its parameters in these memory scopes."""
     buffers = {
         param: tirx.decl_buffer(param.shape, param.dtype, param.name, scope=scope)
         for param, scope in zip(function.params, scopes, strict=True)
@@ -21,9 +21,9 @@ def with_scopes(function: tirx.PrimFunc, scopes: list[str | None]) -> tirx.PrimF
 
 
 def with_parameters(function: tirx.PrimFunc, buffers: Mapping[Var, Var]) -> tirx.PrimFunc:
-    """``function`` with other buffers of the same elements for some of its parameters.
+    """Replace buffers of some parameters with buffers of the same elements.
 
-    Their names and alignments may differ, which TVM's ``specialize`` keeps or refuses.
+    Unlike in TVM's ``specialize``, names and alignments may differ.
     """
     params = [buffers.get(param, param) for param in function.params]
     body = substitute_vars(function.body, buffers)
@@ -31,14 +31,14 @@ def with_parameters(function: tirx.PrimFunc, buffers: Mapping[Var, Var]) -> tirx
 
 
 def bindings_of(function: relax.Function) -> list[relax.Binding]:
-    """The bindings of a Relax function, in order."""
+    """Return the bindings of a Relax function, in order."""
     return [binding for block in function.body.blocks for binding in block.bindings]
 
 
 def called_function(
     mod: IRModule, value: relax.Expr
 ) -> tuple[tirx.PrimFunc, list[relax.Expr]] | None:
-    """The primary function that ``value`` calls and its tensor arguments, if it does."""
+    """Return the primary function that ``value`` calls and its arguments; ``None`` for no call."""
     is_call = isinstance(value, relax.Call) and isinstance(value.op, Op)
     if not is_call or value.op.name != "relax.call_tir" or len(value.args) != 2:
         return None
@@ -48,7 +48,7 @@ def called_function(
 
 
 def parameter_scopes(mod: IRModule) -> dict[str, str]:
-    """Memory scopes of those parameters of ``main`` that are no plain buffers."""
+    """Return memory scopes of those parameters of ``main`` that are not plain buffers."""
     params = set(mod["main"].params)
     calls = (called_function(mod, binding.value) for binding in bindings_of(mod["main"]))
     return {
@@ -60,9 +60,9 @@ def parameter_scopes(mod: IRModule) -> dict[str, str]:
 
 
 def wants_schedule(function: tirx.PrimFunc) -> bool:
-    """True if a function is still a plain computation.
+    """Return whether a function is not scheduled yet.
 
-    TVM's own sorts and scans come scheduled, or as low-level loops without blocks.
+    TVM's own sorts and scans arrive scheduled, or as low-level loops without blocks.
     """
     body, attributes = function.body, function.attrs or {}
     is_root = isinstance(body, s_tir.SBlockRealize) and body.block.name_hint == "root"
@@ -70,9 +70,9 @@ def wants_schedule(function: tirx.PrimFunc) -> bool:
 
 
 def takes_textures(function: tirx.PrimFunc) -> bool:
-    """True if a function can read and write textures: a plain computation of whole elements.
+    """Return whether a function can read and write textures.
 
-    TVM's scattering is to be scheduled, but has loops within its block, element by element.
+    TVM's scatter functions cannot: they are unscheduled, but loop over elements within a block.
     """
     if not wants_schedule(function):
         return False

@@ -1,4 +1,4 @@
-"""Types of tensors: shape and dtype, and at an interface a name."""
+"""Types of tensors: shape and dtype, and for inputs and outputs a name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class TensorType:
-    """The static shape and NumPy dtype name of a value."""
+    """Static shape and NumPy dtype name of a tensor."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -31,22 +31,20 @@ class TensorInfo:
     Parameters
     ----------
     name
-        The name it has in the ONNX model.
+        Name in the ONNX model.
     shape
-        Its extents, outermost first; ``()`` is a scalar.
+        Extents, outermost first; ``()`` is a scalar.
     dtype
         NumPy's name of the element type, such as ``"float32"`` or ``"bool"``.
     logical_shape
-        Of a tensor whose blocked layout is kept: the shape in the ONNX model, of which
-        `shape` ``[N, C', H, W, 4]`` is the blocked form.
+        Shape in the ONNX model, if `shape` is its blocked form ``[N, C', H, W, 4]``.
     scope, image
-        Of one that is also kept in an image: its memory scope, and its extent in texels.
+        Memory scope and extent in texels of a blocked tensor that is a texture.
     open_dims
-        Numbers of the dimensions whose extents the ONNX model leaves to whoever compiles it;
-        they do not tell one tensor from another.
+        Indices of the dimensions that the ONNX model leaves open; not compared.
     bounded_axis
-        Of an output whose size is known only at run time: the axis of which only the first elements
-        count, as many as the output `count_name` says.  Its extent in `shape` is the bound.
+        Bounded axis of an output whose size is known only at run time: its extent in `shape` is the
+        bound, and the output `count_name` has the number of valid elements.
     """
 
     name: str
@@ -87,20 +85,20 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class SizeLimit:
-    """A bound of the user's for a size that is known only at run time, or the range of indices."""
+    """Upper bound of a size that is known only at run time, or range of run-time indices."""
 
-    #: The output with the size, or with an index out of range if there is one.
+    #: Output with the size, or with an index that is out of range, if any.
     count: str
-    #: The node that it was given for, or that has the indices.
+    #: Node that the bound was given for, or that has the indices.
     node: str
-    #: The largest size or index.
+    #: Largest size or index.
     bound: int
-    #: The least index; ``None`` for a size.
+    #: Least index; ``None`` for a size.
     least: int | None = None
-    #: Why a run is an error that exceeds the bound; ``None`` for sizes and indices.
+    #: Error message for a run that exceeds the bound; ``None`` for sizes and indices.
     reason: str | None = None
 
 
 def count_name(name: str) -> str:
-    """The output with the number of elements of a bounded one, or of what a bound was given for."""
+    """Return the name of the output that has the size of a bounded one."""
     return f"{name}.count"

@@ -794,7 +794,7 @@ def test_an_input_that_takes_none(tmp_path):
         ("rgba8,size=40000x5", "each up to 32767"),
         ("rgba8,mean=1,2", "mean is '1,2'; expected one number, or three"),
         ("rgba8,mean=nan", "mean is 'nan'"),
-        ("rgba8,std=0", "std is '0'; zero divides nothing"),
+        ("rgba8,std=0", "std is '0'; it must not be zero"),
         ("rgba8,rotate=45", "rotate is '45'"),
         ("rgba8,pad=256", "pad is '256'; expected a level from 0 to 255"),
         ("rgba8,pad=1,2,3", "pad is '1,2,3'"),
