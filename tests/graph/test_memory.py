@@ -79,6 +79,32 @@ def test_the_lower_bound_is_the_most_that_lives_at_one_time():
     assert [t.block for t in tensors] == [0, 1, 1, 0]
 
 
+class CountingTensor(Tensor):
+    """A tensor that counts how often its life is looked at."""
+
+    looked_at = 0
+
+    def __getattribute__(self, name: str) -> object:
+        if name in ("first", "last"):
+            CountingTensor.looked_at += 1
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("readers", ["next", "end"])
+def test_the_life_of_each_of_many_tensors_is_looked_at_a_few_times(readers):
+    """Of a chain, and of parts that are joined at the end."""
+    count, life = 600, 1 if readers == "next" else 600
+    tensors = [
+        CountingTensor(f"t{i}", (8,), "float32", first=i, last=min(i + life, count))
+        for i in range(count)
+    ]
+    CountingTensor.looked_at = 0
+    plan = MemoryPlan(tensors, assign_blocks(tensors))
+    assert plan.lower_bound_bytes == 4 * 8 * (2 if readers == "next" else count)
+    assert CountingTensor.looked_at < 20 * count
+    assert len(plan.blocks) == (2 if readers == "next" else count)
+
+
 def test_a_half_texture_and_a_texture_share_nothing():
     shape = (1, 1, 4, 4, 4)
     single = Tensor("a", shape, "float32", "global.texture:p1", 0, 1)

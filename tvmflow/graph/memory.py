@@ -34,9 +34,11 @@ for any plan.
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import prod
+from itertools import accumulate
+from math import inf, prod
 
 import numpy as np
 import tvm
@@ -135,6 +137,11 @@ class Tensor(Stored):
         return "NCHW" if len(self.shape) == 4 else "plain"
 
     @property
+    def steps(self) -> int:
+        """Bits of the steps at which it lives: sets of steps are compared at once."""
+        return (2 << self.last) - (1 << self.first)
+
+    @property
     def kind(self) -> str:
         """The memory scope of allocations that it can share; of images the one for any extents."""
         image = f"{HALF if is_half(self.scope or '') else PREFIX}:1.2"
@@ -150,6 +157,8 @@ class Block:
     bytes: int = 0
     extent: Extent | None = None
     tensors: list[Tensor] = field(default_factory=list)
+    #: Bits of the steps at which one of the tensors lives.
+    steps: int = 0
 
     def with_room_for(self, tensor: Tensor) -> tuple[int, Extent | None]:
         """Size and extent that the block would have with one more tensor."""
@@ -162,11 +171,11 @@ class Block:
         assert tensor.scope is not None
         return extent.texels * texel_bytes(tensor.scope), extent
 
-    def is_free_for(self, tensor: Tensor) -> bool:
-        """True if the kind fits and nobody in it lives at the same time."""
-        return tensor.kind == self.kind and all(
-            tensor.last < t.first or t.last < tensor.first for t in self.tensors
-        )
+    def add(self, tensor: Tensor) -> None:
+        """Grow by what a tensor needs that lives when no other in the block does."""
+        self.bytes, self.extent = self.with_room_for(tensor)
+        self.tensors.append(tensor)
+        self.steps |= tensor.steps
 
 
 @dataclass(frozen=True)
@@ -210,10 +219,7 @@ class MemoryPlan:
     def lower_bound_bytes(self) -> int:
         """Largest sum of tensors in blocks that live at one time."""
         planned = [t for t in self.tensors if t.block is not None]
-        steps = range(max((t.last for t in planned), default=-1) + 1)
-        return max(
-            (sum(t.bytes for t in planned if t.first <= s <= t.last) for s in steps), default=0
-        )
+        return _most_at_one_time(planned, [t.bytes for t in planned])
 
     def report(self) -> JsonObject:
         """The plan as JSON, for ``tvmflow inspect --memory``."""
@@ -251,32 +257,54 @@ def together(plans: Sequence[MemoryPlan]) -> MemoryPlan:
     return whole
 
 
+def _most_at_one_time(tensors: Sequence[Tensor], sizes: Sequence[int]) -> int:
+    """Return the largest sum of the sizes of tensors that live at one time."""
+    changes: Counter[int] = Counter()
+    for tensor, size in zip(tensors, sizes, strict=True):
+        changes[tensor.first] += size
+        changes[tensor.last + 1] -= size
+    return max(accumulate(changes[step] for step in sorted(changes)), default=0)
+
+
 def assign_blocks(tensors: Iterable[Tensor]) -> list[Block]:
     """Give every tensor a block; see the module's docstring."""
     by_size = sorted(tensors, key=lambda t: (-t.bytes, t.first))
-    # The greedy order is not always the best one: some others near it are tried, too.
-    shuffle = random.Random(0)
-    orders = [by_size] + [
-        sorted(by_size, key=lambda t: -t.bytes * shuffle.uniform(0.3, 1)) for _ in range(ORDERS)
-    ]
-    blocks = min((_greedy(order) for order in orders), key=lambda b: sum(x.bytes for x in b))
-    blocks.sort(key=lambda b: min(t.first for t in b.tensors))
-    for number, block in enumerate(blocks):
+    # No plan needs less than blocks for those that live at one time.
+    least = _most_at_one_time(by_size, [Block(t.kind).with_room_for(t)[0] for t in by_size])
+    best: list[Block] = []
+    total = inf
+    for order in _orders(by_size):
+        blocks = _greedy(order)
+        size = sum(block.bytes for block in blocks)
+        if size < total:
+            best, total = blocks, size
+        if total == least:
+            break
+    best.sort(key=lambda b: min(t.first for t in b.tensors))
+    for number, block in enumerate(best):
         for tensor in block.tensors:
             tensor.block = number
-    return blocks
+    return best
+
+
+def _orders(by_size: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield tensors by size, and, as that is not always the best order, in some others near it."""
+    yield by_size
+    shuffle = random.Random(0)
+    for _ in range(ORDERS):
+        yield sorted(by_size, key=lambda t: -t.bytes * shuffle.uniform(0.3, 1))
 
 
 def _greedy(tensors: Iterable[Tensor]) -> list[Block]:
     """Blocks for tensors that choose in this order."""
     blocks: list[Block] = []
     for tensor in tensors:
-        fresh = Block(tensor.kind)
-        options = [b for b in blocks if b.is_free_for(tensor)] + [fresh]
+        kind, steps = tensor.kind, tensor.steps
+        fresh = Block(kind)
+        options = [b for b in blocks if not b.steps & steps and b.kind == kind] + [fresh]
         # Of several that need not grow the smallest: larger ones are left for larger tensors.
         best = min(options, key=lambda b: (b.with_room_for(tensor)[0] - b.bytes, b.bytes))
-        best.bytes, best.extent = best.with_room_for(tensor)
-        best.tensors.append(tensor)
+        best.add(tensor)
         if best is fresh:
             blocks.append(fresh)
     return blocks
