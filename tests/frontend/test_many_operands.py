@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 import pytest
+from first_stages import compiled_until
 from onnx import helper, numpy_helper
 
 import tvmflow
@@ -63,6 +64,41 @@ def test_no_function_joins_many_parts():
     assert counts
     assert max(counts) <= 33  # and the result
     assert len(counts) < 20
+
+
+def pieces(count, axis=1, join=True):
+    """A Split whose parts are joined in another order, or added up; the last part is shorter."""
+    shape = [3, 2, 5]
+    shape[axis] = 2 * count - 1
+    names = [f"s{index}" for index in range(count)]
+    last = helper.make_node("Concat", names[::-1], ["y"], axis=axis)
+    if not join:
+        last = helper.make_node("Sum", names[:-1], ["y"])
+    split = helper.make_node("Split", ["a", "lengths"], names, axis=axis)
+    lengths = np.array([2] * (count - 1) + [1])
+    return model_of([split, last], {"a": shape}, {"lengths": lengths})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["llvm", pytest.param("opencl", marks=pytest.mark.opencl)])
+@pytest.mark.parametrize(("count", "axis", "join"), [(33, 0, True), (300, 1, True), (70, 2, False)])
+def test_parts_of_a_tensor(count, axis, join, target):
+    check(pieces(count, axis, join), target)
+
+
+def test_many_parts_share_their_functions():
+    """300 parts are cut by 32 functions from groups, and these by 10, and are joined by as many."""
+    compiled = compiled_until("schedule", pieces(300), target="llvm")
+    assert len(compiled.schedules) < 60
+
+
+def test_unused_parts_are_not_cut():
+    model = pieces(300)
+    joined = model.graph.node[1]
+    del joined.input[40:]
+    functions = load_model(model).mod.functions
+    # The parts are joined from the last on: two groups of the ten are read.
+    assert sum(name.name_hint.startswith("part") for name in functions) == 2
 
 
 @pytest.mark.parametrize("op_type", ["Sum", "Mean"])

@@ -16,7 +16,7 @@ from ...ir.tensors import TensorType
 from ..converter import NodeContext, Refusal, converts, formulas, normalized_axes
 from ..graph import Graph, node_attributes
 
-#: Parts that one kernel joins.
+#: Parts that one kernel joins, and parts of a Split that are cut from the tensor itself.
 MOST_JOINED = 32
 
 
@@ -60,13 +60,41 @@ def _join(c: NodeContext, parts: Sequence[relax.Expr], axis: int) -> relax.Expr:
 
 @converts("Split")
 def split(c: NodeContext) -> list[relax.Expr | None]:
-    """Cut into parts along an axis: one slice for each part that is used."""
+    """Cut into parts along an axis: one slice for each part that is used, of many in groups.
+
+    ::
+
+        before  s0, s1, ..., s499 = Split(x)
+        after   part0 = part(x)    s0  = R.strided_slice(part0)    s1  = ...
+                part1 = part(x)    s32 = R.strided_slice(part1)    s33 = ...
+
+    Slices at different places of a tensor are different functions, and take some 40 ms each to
+    compile; those of equal groups are the same.  The functions of groups are fused with nothing,
+    so that they stay apart.
+    """
     axis = c.axis(0)
-    places = accumulate(_split_lengths(c, axis), initial=0)
-    return [
-        R.strided_slice(c.input(), [axis], [begin], [end]) if c.uses_result(index) else None
-        for index, (begin, end) in enumerate(pairwise(places))
-    ]
+    ranges = list(pairwise(accumulate(_split_lengths(c, axis), initial=0)))
+    used = [c.uses_result(index) for index in range(len(ranges))]
+    size = MOST_JOINED if sum(used) > MOST_JOINED else len(ranges)
+    parts: list[relax.Expr | None] = []
+    for first in range(0, len(ranges), size):
+        group, wanted = ranges[first : first + size], used[first : first + size]
+        start, x = 0, c.input()
+        if size < len(ranges) and any(wanted):
+            start = group[0][0]
+            x = c.emit(_part(c, axis, start, group[-1][1]))
+        parts += [
+            R.strided_slice(x, [axis], [begin - start], [end - start]) if is_used else None
+            for (begin, end), is_used in zip(group, wanted, strict=True)
+        ]
+    return parts
+
+
+def _part(c: NodeContext, axis: int, begin: int, end: int) -> relax.Expr:
+    options = {"primfunc_name_hint": "part", "primfunc_attrs": {"op_pattern": OPAQUE}}
+    return c.builder.call_te(
+        lambda x: topi.strided_slice(x, [begin], [end], [1], [axis]), c.input(), **options
+    )
 
 
 def _split_lengths(c: NodeContext, axis: int) -> list[int]:
