@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, partial, reduce
 from math import prod
 
@@ -9,7 +10,7 @@ import numpy as np
 from tvm import relax, topi
 from tvm.relax import op as R
 
-from ...ir.rewriter import constant
+from ...ir.rewriter import constant, shape_of
 from ...schedules import dense
 from ..converter import InvalidNode, NodeContext, Refusal, converts, dtype_of, formulas
 from .quantization import difference, integer_product, requantize
@@ -87,47 +88,101 @@ def _with_addend(c: NodeContext, product: relax.Expr) -> relax.Expr:
 
 @converts("Einsum")
 def einsum(c: NodeContext) -> relax.Expr:
-    """Einstein summation; of two operands, whose shared axes are summed or kept, as a product."""
-    equation = c.required("equation").replace(" ", "")
-    operands = c.inputs()
-    assert all(dtype_of(operand) == c.result.dtype for operand in operands)
-    axes = _product_axes(equation)
-    if axes is not None and np.dtype(c.result.dtype).kind == "f":
-        return _einsum_product(c, *axes)
-    return c.builder.call_te(partial(topi.einsum, equation), *operands, primfunc_name_hint="einsum")
+    """Einstein summation, of two operands at a time where that takes fewer products.
+
+    ::
+
+        before  ab,bc,cd->ad          a sum of b * c products for each element
+        after   ab,bc->ac, ac,cd->ad
+    """
+    terms, result = _einsum_terms(c.required("equation").replace(" ", ""))
+    values = c.inputs()
+    assert all(dtype_of(value) == c.result.dtype for value in values)
+    left = list(range(len(terms)))
+    for places in _contractions(f"{','.join(terms)}->{result}", [shape_of(x) for x in values]):
+        # In the order in which they are written, as neighbours are products without transposes.
+        own = sorted(left[place] for place in places)
+        left = [number for number in left if number not in own]
+        kept = "".join(terms[number] for number in left) + result
+        own_terms = [terms[number] for number in own]
+        axes = _kept_axes(own_terms, kept) if left else result
+        value = _einsum_step(c, own_terms, [values[number] for number in own], axes)
+        # The last value gets the node's own name.
+        terms[own[0]], values[own[0]] = axes, c.emit(value) if left else value
+        left.append(own[0])
+    return values[0]
 
 
-def _product_axes(equation: str) -> tuple[str, str, str] | None:
-    """The axes of two operands and of the result of a sum that is a (batched) matrix product."""
+#: Elements that a tensor between two steps of an Einstein sum may have, or as many as its largest
+#: operand.
+_MOST_BETWEEN = 1 << 20
+
+
+def _einsum_terms(equation: str) -> tuple[list[str], str]:
+    """Return the axes of the operands and of the result, which equations may leave out."""
     inputs, arrow, result = equation.partition("->")
-    left, comma, right = inputs.partition(",")
-    if not comma or "," in right or "." in equation:
-        return None
     if not arrow:
         # Axes that occur once, by their names.
-        result = "".join(sorted(a for a in left + right if (left + right).count(a) == 1))
+        letters = inputs.replace(",", "").replace(".", "")
+        result = "..." if "." in inputs else ""
+        result += "".join(sorted(a for a in letters if letters.count(a) == 1))
+    return inputs.split(","), result
+
+
+def _contractions(equation: str, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Return the places of the operands of each step, whose result follows those that are left."""
+    most = max(_MOST_BETWEEN, *map(prod, shapes))
+    operands = [np.broadcast_to(np.float32(0), shape) for shape in shapes]
+    _, *steps = np.einsum_path(equation, *operands, optimize=("greedy", most))[0]
+    return steps
+
+
+def _kept_axes(terms: Sequence[str], kept: str) -> str:
+    """Return the axes of terms that are among the kept ones, in their order."""
+    letters = "".join(terms)
+    axes = "".join(axis for axis in dict.fromkeys(letters.replace(".", "")) if axis in kept)
+    return f"...{axes}" if "." in letters else axes
+
+
+def _einsum_step(
+    c: NodeContext, terms: list[str], values: list[relax.Expr], result: str
+) -> relax.Expr:
+    """Return an Einstein sum: a product where two operands' shared axes are summed or kept."""
+    if np.dtype(c.result.dtype).kind == "f" and _is_product(terms, result):
+        return _einsum_product(c, terms, values, result)
+    compute = partial(topi.einsum, f"{','.join(terms)}->{result}")
+    return c.builder.call_te(compute, *values, primfunc_name_hint="einsum")
+
+
+def _is_product(terms: list[str], result: str) -> bool:
+    """Tell whether an Einstein sum is a (batched) matrix product of two operands."""
+    if len(terms) != 2 or "." in "".join(terms):
+        return False
+    left, right = terms
     whole = all(len(set(axes)) == len(axes) for axes in (left, right, result))
     # An axis of one operand alone would be summed before the product.
     alone = (set(left) ^ set(right)) - set(result)
     summed = set(left) & set(right) - set(result)
     if not whole or alone or not summed or not set(result) <= set(left + right):
-        return None
-    if not set(left) - set(right) or not set(right) - set(left):
-        return None  # sums of rows
-    return left, right, result
+        return False
+    # Else it is a sum of rows.
+    return bool(set(left) - set(right) and set(right) - set(left))
 
 
-def _einsum_product(c: NodeContext, left: str, right: str, result: str) -> relax.Expr:
+def _einsum_product(
+    c: NodeContext, terms: list[str], values: list[relax.Expr], result: str
+) -> relax.Expr:
     """Axes in order, and those of rows, depth and columns together, for a product of matrices."""
-    sizes = dict(zip(left + right, (*c.shape(0), *c.shape(1)), strict=True))
+    left, right = terms
+    sizes = dict(zip(left + right, (*shape_of(values[0]), *shape_of(values[1])), strict=True))
     batch = [a for a in result if a in left and a in right]
     rows = [a for a in result if a in left and a not in right]
     columns = [a for a in result if a in right and a not in left]
     depth = [a for a in left if a in right and a not in result]
 
-    def matrices(operand: int, axes: str, first: list[str], second: list[str]) -> relax.Expr:
+    def matrices(operand: int, first: list[str], second: list[str]) -> relax.Expr:
         order = [*batch, *first, *second]
-        value = c.input(operand)
+        value, axes = values[operand], terms[operand]
         if order != list(axes):
             value = c.emit(R.permute_dims(value, [axes.index(a) for a in order]))
         if len(first) == len(second) == 1:
@@ -137,7 +192,7 @@ def _einsum_product(c: NodeContext, left: str, right: str, result: str) -> relax
     def shape(axes: list[str]) -> list[int]:
         return [sizes[a] for a in axes]
 
-    product = R.matmul(matrices(0, left, rows, depth), matrices(1, right, depth, columns))
+    product = R.matmul(matrices(0, rows, depth), matrices(1, depth, columns))
     order = [*batch, *rows, *columns]
     if len(rows) + len(columns) > 2:
         product = R.reshape(c.emit(product), shape(order))
