@@ -20,9 +20,6 @@ from ._versions import __version__, check_tvm
 from .errors import EnvironmentMismatchError, TvmflowError
 
 if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
-
     from .compiler.pipeline import compile
     from .explain import analysis, lab
     from .explain.profiling.measure import profile
@@ -58,40 +55,6 @@ _LAZY = {
     "analysis": ".explain.analysis",
     "lab": ".explain.lab",
 }
-#: Packages that documents named before they were moved, and where they are.
-_MOVED = ("analysis", "lab", "profiling", "scaling")
-
-
-# Not of `importlib.abc`'s classes: these import 20 ms of the standard library.
-class _Moved:
-    """Imports ``tvmflow.analysis`` and the like from ``tvmflow.explain``, with a warning."""
-
-    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        """Find modules of the packages that were moved."""
-        top, _dot, rest = name.removeprefix(f"{__name__}.").partition(".")
-        if not name.startswith(f"{__name__}.") or top not in _MOVED:
-            return None
-        import warnings
-        from importlib.machinery import ModuleSpec
-
-        new = f"{__name__}.explain.{top}{'.' + rest if rest else ''}"
-        warnings.warn(f"{name} is {new} now.", DeprecationWarning, stacklevel=2)
-        return ModuleSpec(name, self, loader_state=import_module(new))  # type: ignore[arg-type]
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return the module in its new place; importing it has put its own description there."""
-        module: ModuleType = spec.loader_state
-        self._own = module.__spec__
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Leave the module, which has been run, as it is."""
-        module.__spec__ = self._own
-
-
-# Before the finder of files, which would import the modules of a moved package once more.
-sys.meta_path.insert(0, _Moved())
-
 __all__ = [
     "Image", "Module", "TvmflowError", "__version__", "analysis", "bench", "compile", "lab", "load",
     "profile", "tune", "verify",

@@ -39,18 +39,6 @@ def test_public_names_are_there_on_first_use(run_python: Callable):
     assert run_python(code).stdout.split() == ["True", "True"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["analysis", "lab", "profiling.page.write", "profiling.reading", "scaling.data_parallel"],
-)
-def test_packages_that_were_moved_are_still_found(name, run_python: Callable):
-    """With a warning that says where they are, and not as second modules."""
-    code = f"import tvmflow.{name} as old, tvmflow.explain.{name} as new\nprint(old is new)"
-    done = run_python(f"import warnings\nwarnings.simplefilter('always')\n{code}")
-    assert done.stdout.split() == ["True"], done.stderr
-    assert f"DeprecationWarning: tvmflow.{name} is tvmflow.explain.{name} now." in done.stderr
-
-
 @pytest.mark.parametrize("name", ["schedules", "models"])
 def test_folders_at_the_top_of_the_tree_are_part_of_the_package(name: str):
     assert import_module(f"tvmflow.{name}").__name__ == f"tvmflow.{name}"
