@@ -154,67 +154,34 @@ static void tf_open(tf_opened* opened, const char* path, const tvmflow_options* 
   if (opened->model == NULL) tf_fail_to_open(opened, path, "there is no memory for the model");
 }
 
-// 0 without memory; else a handle that must be closed, also when opening failed.
-static int64_t tf_new_opened(tf_jni env, const tf_object texts[4], tf_object log,
-                             tvmflow_options* options) {
-  tf_opened* opened = calloc(1, sizeof(*opened));
-  if (opened == NULL) return 0;
-  char* copies[4];
-  for (int i = 0; i < 4; ++i) copies[i] = tf_copy_text(env, texts[i]);
-  options->struct_size = sizeof(*options);
-  if (log != NULL) tf_set_log(env, opened, log, options);
-  options->cache_folder = copies[1];
-  options->weights_path = copies[2];
-  options->opencl_library = copies[3];
-  tf_open(opened, copies[0], options);
-  for (int i = 0; i < 4; ++i) free(copies[i]);
-  return (int64_t)(intptr_t)opened;
-}
-
-// `numbers`: device, flags, backend, threads, priority, of which an older class has fewer.
-TF_NATIVE(int64_t, openLogged)
+// `numbers` has device, flags, backend, threads and priority; those that it lacks are zero.
+// Returns 0 without memory; else a handle that must be closed, also when opening failed.
+TF_NATIVE(int64_t, open)
 (tf_jni env, tf_object class, tf_object library, tf_object cache_folder, tf_object weights,
  tf_object opencl, tf_object numbers, tf_object log) {
   (void)class;
+  tf_opened* opened = calloc(1, sizeof(*opened));
+  if (opened == NULL) return 0;
   int64_t n[5] = {0};
   int32_t count =
       numbers ? TF_CALL(env, tf_get_array_length, TF_GET_ARRAY_LENGTH)(env, numbers) : 0;
   if (count > 5) count = 5;
   if (count) TF_CALL(env, tf_get_long_region, TF_GET_LONG_ARRAY_REGION)(env, numbers, 0, count, n);
-  tvmflow_options options = {.device_index = (uint32_t)n[0],
+  char* const texts[] = {tf_copy_text(env, library), tf_copy_text(env, cache_folder),
+                         tf_copy_text(env, weights), tf_copy_text(env, opencl)};
+  tvmflow_options options = {.struct_size = sizeof(options),
+                             .device_index = (uint32_t)n[0],
                              .flags = (uint32_t)n[1],
+                             .opencl_library = texts[3],
+                             .cache_folder = texts[1],
+                             .weights_path = texts[2],
                              .backend = (uint32_t)n[2],
                              .cpu_threads = (uint32_t)n[3],
                              .priority = (uint32_t)n[4]};
-  return tf_new_opened(env, (const tf_object[]){library, cache_folder, weights, opencl}, log,
-                       &options);
-}
-
-// For classes that are older than `openLogged`, than `openWith`, and than backends.
-TF_NATIVE(int64_t, openWith)
-(tf_jni env, tf_object class, tf_object library, tf_object cache_folder, tf_object weights,
- tf_object opencl, tf_object numbers) {
-  return Java_ai_tvmflow_Native_openLogged(env, class, library, cache_folder, weights, opencl,
-                                           numbers, NULL);
-}
-
-TF_NATIVE(int64_t, openOn)
-(tf_jni env, tf_object class, tf_object library, tf_object cache_folder, tf_object weights,
- tf_object opencl, int32_t device, int32_t flags, int32_t backend, int32_t cpu_threads) {
-  (void)class;
-  tvmflow_options options = {.device_index = (uint32_t)device,
-                             .flags = (uint32_t)flags,
-                             .backend = (uint32_t)backend,
-                             .cpu_threads = (uint32_t)cpu_threads};
-  return tf_new_opened(env, (const tf_object[]){library, cache_folder, weights, opencl}, NULL,
-                       &options);
-}
-
-TF_NATIVE(int64_t, open)
-(tf_jni env, tf_object class, tf_object library, tf_object cache_folder, tf_object weights,
- tf_object opencl, int32_t device, int32_t flags) {
-  return Java_ai_tvmflow_Native_openOn(env, class, library, cache_folder, weights, opencl, device,
-                                       flags, TVMFLOW_AUTO, 0);
+  if (log != NULL) tf_set_log(env, opened, log, &options);
+  tf_open(opened, texts[0], &options);
+  for (int i = 0; i < 4; ++i) free(texts[i]);
+  return (int64_t)(intptr_t)opened;
 }
 
 TF_NATIVE(void, close)(tf_jni env, tf_object class, int64_t handle) {
@@ -424,32 +391,6 @@ TF_NATIVE(int32_t, setPicture)
   image.format = n[3] >= 0 ? (uint32_t)n[3] : 0;
   return tf_set_picture(env, opened, index, &image, n + 4,
                         (const tf_object[]){first, second, third}, hardware_buffer);
-}
-
-// For classes that are older than `setPicture`: width, height, rotation, and of each plane stride,
-// offset in its buffer and bytes from there on.
-TF_NATIVE(int32_t, setImage)
-(tf_jni env, tf_object class, int64_t handle, int32_t index, tf_object numbers, tf_object first,
- tf_object second, tf_object hardware_buffer) {
-  (void)class;
-  tf_opened* opened = tf_from_handle(handle);
-  if (opened == NULL || opened->model == NULL || numbers == NULL) return TVMFLOW_ERROR_ARGUMENT;
-  int64_t n[9] = {0}, planes[12] = {0};
-  if (TF_CALL(env, tf_get_array_length, TF_GET_ARRAY_LENGTH)(env, numbers) < 9)
-    return opened->status = TVMFLOW_ERROR_ARGUMENT;
-  TF_CALL(env, tf_get_long_region, TF_GET_LONG_ARRAY_REGION)(env, numbers, 0, 9, n);
-  tvmflow_image image;
-  memset(&image, 0, sizeof(image));
-  image.width = (uint32_t)n[0];
-  image.height = (uint32_t)n[1];
-  image.rotation = (uint32_t)n[2];
-  for (int i = 0; i < 2; ++i) {
-    planes[4 * i] = n[3 + 3 * i];
-    planes[4 * i + 2] = n[4 + 3 * i];
-    planes[4 * i + 3] = n[5 + 3 * i];
-  }
-  return tf_set_picture(env, opened, index, &image, planes,
-                        (const tf_object[]){first, second, NULL}, hardware_buffer);
 }
 
 // `numbers` gets format, width and height.

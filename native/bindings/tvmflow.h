@@ -28,7 +28,7 @@ extern "C" {
 #endif
 
 // Grows when functions, or members of structures that change what a call does, are added.
-#define TVMFLOW_API_VERSION 5
+#define TVMFLOW_API_VERSION 1
 #define TVMFLOW_MAX_DIMENSIONS 8
 #define TVMFLOW_API __attribute__((visibility("default")))
 

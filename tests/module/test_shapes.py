@@ -12,7 +12,7 @@ from networks import NETWORKS
 from onnx import helper
 
 import tvmflow
-from tvmflow.errors import ArtifactError, CompileError, InputError, ModelError, ShapeError
+from tvmflow.errors import CompileError, InputError, ModelError, ShapeError
 from tvmflow.module.bench import benchmark
 from tvmflow.module.metadata import check_module
 from tvmflow.module.schema import SchemaError
@@ -250,8 +250,7 @@ def test_stages_are_dumped_for_each_shape(network, tmp_path):
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        (("format",), 1, "does not fit its variants"),
-        (("variants",), [], "does not fit its variants"),
+        (("variants",), [], "expected several"),
         (("variants", 1, "entry"), "main", "one entry"),
         (("variants", 1, "weight_names", 0), "nobody", "is no weight"),
         (("variants", 1, "inputs"), [], "are others than"),
@@ -272,14 +271,6 @@ def test_descriptions_that_contradict_themselves(module, path, value, words):
     inner[path[-1]] = value
     with pytest.raises(SchemaError, match=words):
         check_module(meta)
-
-
-def test_an_older_tvmflow_refuses_several_shapes(module, monkeypatch):
-    import tvmflow.module.artifact as artifact
-
-    monkeypatch.setattr(artifact, "FORMAT_OF_SHAPES", 1)
-    with pytest.raises(ArtifactError, match="format 2"):
-        artifact.read_artifact(module.path)
 
 
 def test_analyses_see_the_functions_of_their_shape(module):

@@ -47,7 +47,7 @@ from . import elf
 from .elf import META
 from .files import publish, require_space, staging
 from .link import link_shared
-from .metadata import FORMAT_OF_SHAPES, check_module
+from .metadata import check_module
 from .schema import MOST_BYTES, SchemaError, anything, parse, record
 from .standalone.format import WEIGHTS_MAGIC
 from .weights import WeightsError, map_weights, pieces, plan_weights, write_weights
@@ -55,8 +55,7 @@ from .weights import WeightsError, map_weights, pieces, plan_weights, write_weig
 if TYPE_CHECKING:
     import tvm
 
-#: Version of the layout of sections and metadata; another version is refused.  A module of several
-#: shapes has `FORMAT_OF_SHAPES`: an older tvmflow would take it for the first of them.
+#: Version of the layout of sections and metadata; another version is refused.
 FORMAT = 1
 
 WEIGHTS = ".tvmflow.weights"
@@ -235,12 +234,12 @@ def _parse_metadata(path: Path, text: bytes) -> JsonObject:
     except SchemaError as error:
         raise _damaged(path, f"its description is not readable: {error}") from error
     found = meta["format"]
-    if found is True or found not in (FORMAT, FORMAT_OF_SHAPES):
+    if found is True or found != FORMAT:
         raise unreadable(
             path,
             f"it has format {str(found)[:60]}, written by tvmflow "
             f"{str(meta.get('tvmflow', 'of an unknown version'))[:60]}, but this tvmflow "
-            f"{_versions.__version__} reads formats {FORMAT} and {FORMAT_OF_SHAPES}",
+            f"{_versions.__version__} reads format {FORMAT}",
             "Compile the model again, or use the version of tvmflow that wrote it.",
         )
     return meta
@@ -383,7 +382,7 @@ def write_artifact(
         with timed:
             linked_with = export_library(executable, library, machine, stage)
         meta = {
-            "format": FORMAT_OF_SHAPES if variants else FORMAT,
+            "format": FORMAT,
             "tvmflow": _versions.__version__,
             "tvm": _versions.REQUIRED_TVM["apache-tvm"],
             "tvm_ffi": _versions.REQUIRED_TVM["apache-tvm-ffi"],

@@ -27,9 +27,6 @@ from .schema import (
 )
 from .weights import DTYPE_NAMES
 
-#: The format of a module with several shapes (`.artifact`).
-FORMAT_OF_SHAPES = 2
-
 SHAPE = list_of(whole(0), most=MOST_DIMENSIONS)
 DTYPE = one_of(DTYPE_NAMES)
 IMAGE = maybe(matching(r"\d{1,9}x\d{1,9}(x\d{1,9})?", "an extent in texels"))
@@ -183,12 +180,7 @@ def check_module(metadata: JsonObject) -> None:
     _check_names(metadata, "weights")
     _check_shape(metadata)
     _check_weight_names(metadata, metadata, "")
-    several = metadata.get("format") == FORMAT_OF_SHAPES
-    if several != ("variants" in metadata) or (several and len(metadata["variants"]) < 2):
-        raise SchemaError(
-            f"its format is {metadata.get('format')}, which does not fit its variants"
-        )
-    if several:
+    if "variants" in metadata:
         _check_variants(metadata)
 
 
@@ -210,6 +202,8 @@ def _check_shape(metadata: JsonMapping) -> None:
 def _check_variants(metadata: JsonMapping) -> None:
     """Compare the shapes with each other, and their weights and batches with what there is."""
     variants = metadata["variants"]
+    if len(variants) < 2:
+        raise SchemaError(f"variants has {len(variants)} shapes, expected several")
     if len({variant["entry"] for variant in variants}) < len(variants):
         raise SchemaError("two of the variants have one entry")
     shapes = set()

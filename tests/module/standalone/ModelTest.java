@@ -396,14 +396,14 @@ public final class ModelTest {
         Class<?>[] open = {
             byte[].class, byte[].class, byte[].class, byte[].class, long[].class, OutputStream.class
         };
-        long failed = (Long) call("OpenLogged", open, null, null, null, null, null, null);
+        long failed = (Long) call("Open", open, null, null, null, null, null, null);
         check(failed != 0, "a handle of what failed");
         check(call("Status", new Class<?>[] {long.class}, failed).equals(6), "its status");
         check(call("Run", new Class<?>[] {long.class}, failed).equals(1), "running it");
         call("Close", new Class<?>[] {long.class}, failed);
 
         byte[] name = (System.mapLibraryName("mock") + "").getBytes();
-        long handle = (Long) call("OpenLogged", open, name, null, null, null, new long[2], null);
+        long handle = (Long) call("Open", open, name, null, null, null, new long[2], null);
         check(call("Status", new Class<?>[] {long.class}, handle).equals(0), "opened");
         Class<?>[] copy = {
             long.class, int.class, int.class, ByteBuffer.class, int.class, int.class
@@ -432,14 +432,14 @@ public final class ModelTest {
         };
         long[] all = {6, 1, 180, -1, 64, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0};
         ByteBuffer six = direct(6);
-        check(call("SetPicture", planes, handle, 0, all, six, null, null, null).equals(0), "it");
-        check(call("SetPicture", planes, handle, 0, null, six, null, null, null).equals(1), "null");
-        check(call("SetPicture", planes, handle, 0, few, six, null, null, null).equals(1), "few");
-        check(call("SetPicture", planes, handle, 0, all, direct(5), null, null, null).equals(1), "e");
+        check(call("SetImage", planes, handle, 0, all, six, null, null, null).equals(0), "it");
+        check(call("SetImage", planes, handle, 0, null, six, null, null, null).equals(1), "null");
+        check(call("SetImage", planes, handle, 0, few, six, null, null, null).equals(1), "few");
+        check(call("SetImage", planes, handle, 0, all, direct(5), null, null, null).equals(1), "e");
         // Planes without bytes are none.
-        check(call("SetPicture", planes, handle, 0, all, six, six, null, null).equals(1), "second");
-        check(call("SetPicture", planes, handle, 0, all, six, null, six, null).equals(1), "third");
-        check(call("SetPicture", planes, 0L, 0, all, six, null, null, null).equals(1), "no model");
+        check(call("SetImage", planes, handle, 0, all, six, six, null, null).equals(1), "second");
+        check(call("SetImage", planes, handle, 0, all, six, null, six, null).equals(1), "third");
+        check(call("SetImage", planes, 0L, 0, all, six, null, null, null).equals(1), "no model");
         Class<?>[] input = {long.class, int.class, long[].class};
         check(call("ImageInput", input, handle, 0, null).equals(1), "no numbers");
         check(call("ImageInput", input, handle, 0, new long[2]).equals(1), "few numbers");

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import zlib
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime_build import NATIVE
 from small_plans import add_plan
 
-from tvmflow.module.standalone.format import HEADER, HEADER_BYTES, Section
 from tvmflow.module.standalone.read import read_plan
 from tvmflow.module.standalone.shorter import shorter
 from tvmflow.runtime.plugin import pack_text, unpack_text
@@ -85,21 +82,3 @@ def test_text_that_repeats_itself_stays_within_what_a_byte_may_become():
     found = read_plan(plan.encode())
     assert found is not None
     assert found.source.endswith(" " * 1_000_000)
-
-
-def test_sources_of_plans_before_are_deflated():
-    plan, _ = add_plan()
-    now = read_plan(plan.encode())
-    assert now is not None
-    deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
-    stream = deflate.compress(now.source.encode()) + deflate.flush()
-    header = np.frombuffer(now.content, HEADER, 1).copy()
-    old, body = HEADER_BYTES[3], now.content[HEADER.itemsize :]
-    header[0]["section"]["offset"] -= HEADER.itemsize - old
-    header[0]["section"][Section.SOURCES] = (old + len(body), len(stream))
-    header[0]["version"], header[0]["sections"] = 3, 17
-    header[0]["bytes"] = old + len(body) + len(stream)
-    header[0]["checksum"] = np.frombuffer(hashlib.sha256(body + stream).digest(), np.uint8)
-    before = read_plan(header.tobytes()[:old] + body + stream)
-    assert before is not None
-    assert before.source == now.source

@@ -20,8 +20,8 @@ from operators import build
 import tvmflow
 from tvmflow.errors import InputError, TvmflowError
 from tvmflow.ir.tensors import TensorInfo
-from tvmflow.module.standalone.format import HEADER, HEADER_BYTES, Section
-from tvmflow.module.standalone.read import find_plan, read_plan
+from tvmflow.module.standalone.format import HEADER, Section
+from tvmflow.module.standalone.read import find_plan
 from tvmflow.verify.tolerance import assert_close, table_for
 
 pytestmark = [pytest.mark.opencl, pytest.mark.cross]
@@ -94,27 +94,6 @@ def test_one_set_of_weights_and_memory_of_the_largest(library, network):
     assert sizes[0] == sizes[1]
     # Images of other proportions do not fit into each other in all directions.
     assert plan.metadata["memory_bytes"] <= 1.5 * own.metadata["memory_bytes"]
-
-
-@pytest.mark.parametrize(("version", "sections_less"), [(1, 6), (2, 5), (3, 4)])
-def test_a_plan_of_a_version_before_is_read(version, sections_less, library, network):
-    """They lack the last sections; the libraries that have them bring their own runtime."""
-    with closing(tvmflow.compile(network, **STANDALONE, shapes={"x": SHAPES[0]})) as module:
-        plan = find_plan(module.path)
-    assert plan is not None
-    header = np.frombuffer(plan.content, HEADER, 1).copy()
-    old = HEADER_BYTES[version]
-    sections = header[0]["section"]
-    sections["offset"] -= HEADER.itemsize - old
-    header[0]["version"], header[0]["sections"] = version, len(Section) - sections_less
-    body = plan.content[HEADER.itemsize :]
-    header[0]["bytes"] = old + len(body)
-    read = read_plan(header.tobytes()[:old] + body)
-    assert read is not None
-    assert read.shapes == 1
-    assert read.metadata == plan.metadata
-    for section in list(Section)[:-sections_less]:
-        np.testing.assert_array_equal(read[section], plan[section])
 
 
 PROGRAM = r"""

@@ -25,10 +25,8 @@ from ...runtime.caches import program_cache
 from ...runtime.plugin import no_device_remedy, search_folders, split_message
 from ...runtime.shared_library import OpenLibrary
 
-#: Of the interface, and the oldest that does for a library of one shape, and of several.
-API_VERSION, OLDEST_API_VERSION, OLDEST_OF_SHAPES = 5, 1, 2
-#: The oldest in which pictures have formats and planes of their own.
-OLDEST_OF_PLANES = 5
+#: Version of the interface that is called here; libraries of later versions have all of it.
+API_VERSION = 1
 NO_OPENCL = 2
 PROFILE = 1
 UNCHECKED_WEIGHTS = 4
@@ -141,15 +139,9 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
         (_MODEL, ctypes.POINTER(ctypes.POINTER(MeasuredKernel)), ctypes.POINTER(ctypes.c_uint32)),
     ),
     "self_test": (ctypes.c_int, (_MODEL, ctypes.POINTER(Test))),
-}
-#: Those of version 4: for inputs that take pictures, memory and threads.
-_FUNCTIONS_OF_VERSION_4: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "memory": (ctypes.c_int, (_MODEL, ctypes.POINTER(MemoryInfo))),
     "cancel": (None, (_MODEL,)),
     "set_image": (ctypes.c_int, (_MODEL, _INDEX, ctypes.POINTER(ImageData))),
-}
-#: Those of version 2, which a library of one shape can do without.
-_FUNCTIONS_OF_SHAPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "choose_shape": (ctypes.c_int, (_MODEL, _INDEX)),
 }
 
@@ -158,20 +150,14 @@ class Library:
     """A loaded library's functions, by their names without ``tvmflow_``.
 
     It is unloaded with this object: models of it must be destroyed before.
-    An `ArtifactError` says that the system's loader refuses it, or a function is missing; with
-    ``several``, also those that choose among shapes.
+    An `ArtifactError` says that the system's loader refuses it, or a function is missing.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, several: bool = False):
+    def __init__(self, path: str | os.PathLike[str]):
         try:
             self._opened = OpenLibrary(path)
             self._loaded = ctypes.CDLL(self._opened.name, handle=self._opened.handle)
-            functions = dict(_FUNCTIONS)
-            if several:
-                functions |= _FUNCTIONS_OF_SHAPES
-            if self["api_version"]() >= 4:
-                functions |= _FUNCTIONS_OF_VERSION_4
-            for name, (result, parameters) in functions.items():
+            for name, (result, parameters) in _FUNCTIONS.items():
                 self[name].restype, self[name].argtypes = result, parameters
         except (OSError, AttributeError) as error:
             raise ArtifactError(
@@ -179,11 +165,10 @@ class Library:
                 remedy="Compile the model again with `format=standalone`, for this machine's host.",
             ) from error
         found = self["api_version"]()
-        needed = OLDEST_OF_SHAPES if several else OLDEST_API_VERSION
-        if found < needed:
+        if found < API_VERSION:
             raise ArtifactError(
                 f"Loading {path} failed: it has version {found} of the C interface, but this "
-                f"tvmflow needs {needed}.",
+                f"tvmflow needs {API_VERSION}.",
                 remedy="Compile the model again with this tvmflow.",
             )
 

@@ -23,10 +23,9 @@ from ..weights import WeightStream
 
 PLAN_MAGIC = b"TVMFPLAN"
 WEIGHTS_MAGIC = b"TVMFWGTS"
-#: Of plans; one of version 1 lacks `Section.SHAPES`, and has one shape; one of version 2
-#: `Section.MADE`; one of version 3 `Section.PICTURES` and those behind it, and has its sources
-#: as one DEFLATE stream.
-VERSION = 4
+#: Layouts of plans and of weights.  Each library brings the runtime for its own plan, so one layout
+#: is read here, and a change raises the number.
+VERSION = 1
 WEIGHTS_VERSION = 1
 #: What a byte of packed text becomes at most (native/standalone/plan.h).
 TEXT_RATIO = 1024
@@ -137,11 +136,6 @@ HEADER = _record(
     weights_id=("u1", 32), checksum=("u1", 32),
     section=(np.dtype([("offset", _U4), ("count", _U4)]), len(Section)),
 )  # fmt: skip
-#: Bytes of a plan's header by version: sections have been added at its end.
-HEADER_BYTES = {
-    version: HEADER.itemsize - 8 * (len(Section) - sections)
-    for version, sections in ((1, 15), (2, 16), (3, 17), (VERSION, len(Section)))
-}
 WEIGHTS_HEADER = _record(
     magic="S8", version=_U4, reserved=_U4, bytes=_U8, id=("u1", 32), checksum=_U8,
     padding=("u1", 64),

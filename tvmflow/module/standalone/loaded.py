@@ -37,7 +37,6 @@ from ..weights import dtype_from_name
 from . import programs
 from .binding import (
     NO_OPENCL,
-    OLDEST_OF_PLANES,
     PROFILE,
     UNCHECKED_WEIGHTS,
     ImageData,
@@ -194,8 +193,7 @@ class StandaloneModule(Module):
         if backend == "auto" and len(self._plans) > 1 and forks.is_lost("opencl"):
             backend = "cpu"
         options = Options(device_index=index, backend=BACKENDS.index(backend))
-        library = Library(self.path, several=self._plan.shapes > 1)
-        return Instance(self.path, library, self._plans, options, self._flags)
+        return Instance(self.path, Library(self.path), self._plans, options, self._flags)
 
     def _check_process(self) -> None:
         uses_opencl = self.target == "opencl" and self._backend != "cpu"
@@ -334,13 +332,6 @@ class Instance:
             if is_image or (index in self._pictures and np.ndim(value) in (2, 3)):  # type: ignore[arg-type]
                 given = value if isinstance(value, Image) else Image(value)
                 image, _kept = image_data(info.name, given, self._pictures[index])
-                found = self._library["api_version"]()
-                if found < OLDEST_OF_PLANES and (image.has_format or image.third_plane):
-                    raise InputError(
-                        f"The picture for input {info.name!r} has a format of its own, and "
-                        f"{self._path} has version {found} of the C interface, which has none.",
-                        remedy="Compile the model again with this tvmflow.",
-                    )
                 self._call("set_image", index, ctypes.byref(image))
                 continue
             array = np.ascontiguousarray(as_array(info, to_blocked(info, _on_host(info, value))))

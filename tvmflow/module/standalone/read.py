@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,7 +31,6 @@ from . import programs
 from .format import (
     DTYPES,
     HEADER,
-    HEADER_BYTES,
     MAX_DIMENSIONS,
     PLAN_MAGIC,
     RECORDS,
@@ -101,19 +99,12 @@ class EncodedPlan:
         size = int(self.header["source_bytes"])
         packed = self[Section.SOURCES].tobytes()
         try:
-            if self.header["version"] >= VERSION:
-                content = unpack_text(packed, size)
-                digests = self[Section.DIGESTS].tobytes()
-                if digests_of(self[Section.PROGRAMS], content) != digests:
-                    raise ValueError("another text")
-                return content.decode()
-            stream = zlib.decompressobj(-15)
-            # No more than the header says: a few bytes can become gigabytes.
-            content = stream.decompress(packed, size + 1)
-            if len(content) != size or not stream.eof:
-                raise ValueError("another size")
+            content = unpack_text(packed, size)
+            digests = self[Section.DIGESTS].tobytes()
+            if digests_of(self[Section.PROGRAMS], content) != digests:
+                raise ValueError("another text")
             return content.decode()
-        except (zlib.error, ValueError) as error:
+        except ValueError as error:
             raise ArtifactError(
                 "Reading the kernels of the library failed: they are cut short or damaged.",
                 remedy=COPY_AGAIN,
@@ -122,9 +113,7 @@ class EncodedPlan:
     @property
     def source_digest(self) -> str:
         """SHA-256 that tells that source from others."""
-        if self.header["version"] >= VERSION:
-            return hashlib.sha256(self[Section.DIGESTS].tobytes()).hexdigest()
-        return hashlib.sha256(self.source.encode()).hexdigest()
+        return hashlib.sha256(self[Section.DIGESTS].tobytes()).hexdigest()
 
     @cached_property
     def metadata(self) -> JsonObject:
@@ -139,26 +128,17 @@ def read_plan(content: bytes) -> EncodedPlan | None:
         return None
     header = _padded(content, HEADER)
     size = int(header["bytes"])
-    begin = _header_bytes(header)
-    if begin is None or not begin <= size <= len(content):
+    if not _is_known(header) or not HEADER.itemsize <= size <= len(content):
         return None
-    digest = hashlib.sha256(content[begin:size]).digest()
+    digest = hashlib.sha256(content[HEADER.itemsize : size]).digest()
     if digest != bytes(header["checksum"]):
         return None
-    if begin < HEADER.itemsize:
-        # What lies there in an older plan is its first section.
-        header = header.copy()
-        header["section"][int(header["sections"]) :] = (size, 0)
     return EncodedPlan(bytes(content[:size]), header)
 
 
-def _header_bytes(header: np.void) -> int | None:
-    """Return the size of a plan's header; ``None`` if it is of a version that is not known."""
-    size = HEADER_BYTES.get(int(header["version"]))
-    if size is None:
-        return None
-    sections = len(Section) - (HEADER.itemsize - size) // HEADER["section"].base.itemsize
-    return size if header["sections"] == sections else None
+def _is_known(header: np.void) -> bool:
+    """Tell whether a plan is of the version that is read here."""
+    return bool(header["version"] == VERSION and header["sections"] == len(Section))
 
 
 def _padded(content: bytes, header: np.dtype) -> np.void:
@@ -211,7 +191,7 @@ def _search(path: Path, content: mmap.mmap | bytes) -> list[EncodedPlan]:
     begins, plans = False, []
     for position, header in _headers(content, PLAN_MAGIC, HEADER):
         # The runtime has the magic word, too, as text.
-        if _header_bytes(header) is not None:
+        if _is_known(header):
             begins = True
             found = read_plan(content[position : position + int(header["bytes"])])
             if found is not None:
@@ -236,9 +216,6 @@ def _headers(
 
 
 # -- its records ------------------------------------------------------------------------------
-
-#: Largest factor by which a DEFLATE stream can grow.
-_INFLATE_RATIO = 1032
 
 #: Fields that are offsets of texts.
 _TEXTS = (
@@ -265,15 +242,13 @@ _RANGES = (
 
 def check_plan(plan: EncodedPlan) -> None:
     """Check everything that is read of a plan in Python; raise `SchemaError` for what is wrong."""
-    begin = _header_bytes(plan.header) or HEADER.itemsize
     for section, (offset, count) in zip(Section, plan.header["section"].tolist(), strict=True):
         size = RECORDS[section].itemsize if section in RECORDS else 1
-        if offset < begin or offset + count * size > len(plan.content):
+        if offset < HEADER.itemsize or offset + count * size > len(plan.content):
             raise SchemaError(f"the section {section.name.lower()} lies outside the plan")
     for wrong in _wrong_references(plan):
         raise SchemaError(f"a record of the section {wrong}")
-    ratio = TEXT_RATIO if plan.header["version"] >= VERSION else _INFLATE_RATIO
-    if int(plan.header["source_bytes"]) > ratio * (len(plan[Section.SOURCES]) + 1):
+    if int(plan.header["source_bytes"]) > TEXT_RATIO * (len(plan[Section.SOURCES]) + 1):
         raise SchemaError("its source is said to be larger than it can be")
     STANDALONE(plan.metadata, "")
     _check_shapes(plan)

@@ -133,7 +133,7 @@ public final class Image {
                 }
             }
         }
-        return Native.setPicture(
+        return Native.setImage(
                 handle, index, numbers, planes[0], planes[1], planes[2], hardwareBuffer);
     }
 

@@ -71,7 +71,7 @@ public final class Model implements Closeable {
                 System.loadLibrary(library);
             }
             handle =
-                    Native.openLogged(
+                    Native.open(
                             Native.utf8(file),
                             Native.utf8(options.cacheFolder()),
                             Native.utf8(options.weights()),

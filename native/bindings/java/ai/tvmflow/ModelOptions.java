@@ -174,7 +174,7 @@ public final class ModelOptions {
         return openclLibrary;
     }
 
-    /** In the order of {@code Native.openLogged}. */
+    /** In the order of {@code Native.open}. */
     long[] numbers() {
         return new long[] {device, flags, backend.ordinal(), cpuThreads, priority.ordinal()};
     }

@@ -32,7 +32,7 @@ final class Native {
         return new String(utf8, StandardCharsets.UTF_8);
     }
 
-    static native long openLogged(
+    static native long open(
             byte[] library,
             byte[] cacheFolder,
             byte[] weights,
@@ -63,7 +63,7 @@ final class Native {
     static native int setInput(
             long handle, int index, int dtype, ByteBuffer data, int offset, int bytes);
 
-    static native int setPicture(
+    static native int setImage(
             long handle,
             int index,
             long[] numbers,
