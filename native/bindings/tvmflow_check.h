@@ -142,7 +142,7 @@ static inline const char* tvmflow_check_file(FILE* file) {
     return cut;
   slot = tvmflow_find_digest(file, segments, header.e_phnum);
   if (slot == 0 || !tvmflow_read_at(file, slot, content, sizeof(content)) || content[0] == 0)
-    return "it has no digest: it is damaged, or was compiled by an older tvmflow";
+    return "it has no digest: it is damaged, or was not written by `tvmflow compile --standalone`";
   holes[0][0] = slot;
   holes[0][1] = slot + sizeof(content[0]);
   for (i = 0; i < header.e_phnum; ++i) {

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tvmflow.devices.host import Host
+from tvmflow.module.standalone import code_digest
 from tvmflow.module.standalone.format import Section, Strings, encode_plan, records
 
 ROOT = Path(__file__).parents[2]
@@ -69,20 +70,23 @@ def mock_plan() -> bytes:
 
 
 def build_mock(path: Path, scale: int = 1, flags: Sequence[str] = ()) -> Path:
-    """Compile the mock to a library with JNI functions and a plan, as the real ones have."""
-    plan = path.with_suffix(".plan")
+    """Compile the mock to a library with JNI functions, a plan and a digest, as real ones have."""
+    plan, note = path.with_suffix(".plan"), path.with_suffix(".s")
     plan.write_bytes(mock_plan())
+    note.write_text(code_digest.note() + '.section .note.GNU-stack,"",%progbits\n')
     subprocess.run(
         [
             *C_COMPILER,
             *("-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC"),
             *("-fvisibility=hidden", f"-I{BINDINGS}", f"-DSCALE={scale}", f"-DPLAN={plan}"),
             *flags,
-            *(str(SOURCE), str(BINDINGS / "jni.c"), "-ldl"),
+            *(str(SOURCE), str(BINDINGS / "jni.c"), str(note), "-ldl"),
             # Its own functions, whatever other model the program is linked to.
             *("-Wl,-Bsymbolic", f"-Wl,-soname,{path.name}", "-o", str(path)),
         ],
         check=True,
     )
+    code_digest.stamp(path, "")
     plan.unlink()
+    note.unlink()
     return path

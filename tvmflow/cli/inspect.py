@@ -80,7 +80,7 @@ def inspect_module(
             )
         found = find_weights(module, encoded[0])
         if check:
-            check_code(module, encoded[0].metadata)
+            check_code(module)
             found.check()
         about = {"path": str(module), **describe(module, encoded, found), "checked": check}
         if print_json(about):

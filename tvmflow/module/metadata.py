@@ -159,7 +159,6 @@ MODULE = record(
 STANDALONE = record(
     {**_COMMON, "storage_summary": text, "memory_bytes": whole()},
     {
-        "code_digest": text,
         "half_sums": list_of(whole()),
         "halves": list_of(text),
         "logical_shapes": named(SHAPE),

@@ -593,8 +593,7 @@ def load(
         Index of the device among those of the module's target.
     check_weights
         Whether opening the module compares its weights with their checksum; code is always
-        compared, except in standalone libraries that an older tvmflow compiled.  Weights of several
-        gigabytes take about as long as a first run.
+        compared.  Weights of several gigabytes take about as long as a first run.
     backend
         What runs a standalone library that has kernels for both: ``opencl`` or ``cpu``; ``auto``
         is the CPU where no device's OpenCL can be used.

@@ -21,7 +21,6 @@ from ...ir.results import outputs_of_indices, parse_boxes
 from ...ir.rewriter import op_name
 from ...ir.signatures import bindings_of
 from ...ir.units import bytes_text
-from ...module.standalone import code_digest
 from ...module.standalone.format import WrittenWeights, write_weights
 from ...module.standalone.link import Functions, link_library
 from ...module.standalone.pictures import CPU_PICTURE, make_picture
@@ -184,7 +183,6 @@ def _metadata(job: Compilation, plan: Plan) -> JsonObject:
         "host": _host(job).triple,
         "tvmflow": _versions.__version__,
         "tvm": _versions.REQUIRED_TVM["apache-tvm"],
-        code_digest.KEY: code_digest.NAME,
         "logical_shapes": {
             info.name: info.logical_shape for info in infos if info.logical_shape is not None
         },

@@ -6,7 +6,7 @@ is stripped:
 ====== ====== ==============================================
 offset bytes
 ====== ====== ==============================================
-0      8      digest; zero in a library that has none
+0      8      digest; zero before `stamp` has written it
 8      8      virtual address of the embedded weights
 16     8      bytes of these weights, zero without any
 ====== ====== ==============================================
@@ -27,14 +27,11 @@ from typing import BinaryIO, NamedTuple
 
 import xxhash
 
-from ...runtime.json_types import JsonMapping
 from ...runtime.regular_files import open_file
 from .. import elf
 from ..artifact import unreadable
 from .format import WEIGHTS_HEADER
 
-#: Entry of the plan's metadata, which has a digest of its own, and its value.
-KEY, NAME = "code_digest", "xxh64"
 #: Beginning of the note: sizes of name and content, type, name.
 _NOTE = struct.pack("<III8s", 8, 24, 1, b"tvmflow\0")
 _CONTENT = struct.Struct("<QQQ")
@@ -73,20 +70,14 @@ def stamp(path: Path, weights_section: str) -> None:
         file.write(struct.pack("<Q", digest))
 
 
-def check_code(path: Path, metadata: JsonMapping) -> None:
-    """Refuse (`ArtifactError`) a library whose code has changed: it could do anything.
-
-    The plan's ``metadata`` says whether there must be a digest.  Libraries that an older tvmflow
-    compiled have none.
-    """
+def check_code(path: Path) -> None:
+    """Refuse (`ArtifactError`) a library whose code has changed: it could do anything."""
     try:
         with open_file(path) as file:
             library = _Library.read(file)
             slot = _find_slot(library)
             written = 0 if slot is None else _CONTENT.unpack(library.part(slot, _CONTENT.size))[0]
             if slot is None or not written:
-                if KEY not in metadata:
-                    return
                 raise elf.ElfError("the digest of its code is missing")
             if _digest(library, slot) != written:
                 raise elf.ElfError("the code is not what was written")

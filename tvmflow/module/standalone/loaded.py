@@ -180,7 +180,7 @@ class StandaloneModule(Module):
 
     def _open(self) -> Instance:
         self._require_host(elf.read_library(self.path).architecture)
-        check_code(self.path, self.metadata)
+        check_code(self.path)
         index = self.device_index
         # As 32 bits in the C interface, where others would become another device.
         if not isinstance(index, int) or not 0 <= index < 1 << 32:
