@@ -337,42 +337,9 @@ static void* tf_hardware_buffer(tf_jni env, tf_object object) {
   return convert ? convert(env, object) : NULL;
 }
 
-// Sets a picture with planes in buffers of Java; of each plane `numbers` has stride, pixel stride,
+// `numbers`: width, height, rotation, format or -1, then for each plane stride, pixel stride,
 // offset in its buffer and bytes from there on.
-static int32_t tf_set_picture(tf_jni env, tf_opened* opened, int32_t index, tvmflow_image* image,
-                              const int64_t* numbers, const tf_object buffers[3],
-                              tf_object hardware_buffer) {
-  const void* planes[3] = {NULL, NULL, NULL};
-  size_t bytes[3] = {0, 0, 0};
-  uint32_t strides[3];
-  image->struct_size = sizeof(*image);
-  for (int i = 0; i < 3; ++i, numbers += 4) {
-    strides[i] = (uint32_t)numbers[0];
-    image->pixel_strides[i] = (uint32_t)numbers[1];
-    if (buffers[i] == NULL) continue;
-    // No bytes are none, not an unknown number.
-    if (numbers[3] < 1) return opened->status = TVMFLOW_ERROR_ARGUMENT;
-    bytes[i] = (size_t)numbers[3];
-    planes[i] = tf_buffer_memory(env, buffers[i], (int32_t)numbers[2], (int32_t)numbers[3]);
-    if (planes[i] == NULL) return opened->status = TVMFLOW_ERROR_ARGUMENT;
-  }
-  memcpy(image->planes, planes, sizeof(image->planes));
-  memcpy(image->strides, strides, sizeof(image->strides));
-  image->third_plane = planes[2];
-  image->third_stride = strides[2];
-  // In one buffer all planes are.
-  if (planes[1] == NULL && planes[2] == NULL) {
-    image->bytes_in_all = bytes[0];
-  } else {
-    memcpy(image->bytes, bytes, sizeof(image->bytes));
-    image->third_bytes = bytes[2];
-  }
-  image->hardware_buffer = tf_hardware_buffer(env, hardware_buffer);
-  return opened->status = opened->library.set_image(opened->model, (uint32_t)index, image);
-}
-
-// `numbers`: width, height, rotation, format or -1, and those of `tf_set_picture`.
-TF_NATIVE(int32_t, setPicture)
+TF_NATIVE(int32_t, setImage)
 (tf_jni env, tf_object class, int64_t handle, int32_t index, tf_object numbers, tf_object first,
  tf_object second, tf_object third, tf_object hardware_buffer) {
   (void)class;
@@ -384,13 +351,26 @@ TF_NATIVE(int32_t, setPicture)
   TF_CALL(env, tf_get_long_region, TF_GET_LONG_ARRAY_REGION)(env, numbers, 0, 16, n);
   tvmflow_image image;
   memset(&image, 0, sizeof(image));
+  image.struct_size = sizeof(image);
   image.width = (uint32_t)n[0];
   image.height = (uint32_t)n[1];
   image.rotation = (uint32_t)n[2];
   image.has_format = n[3] >= 0;
   image.format = n[3] >= 0 ? (uint32_t)n[3] : 0;
-  return tf_set_picture(env, opened, index, &image, n + 4,
-                        (const tf_object[]){first, second, third}, hardware_buffer);
+  const tf_object buffers[] = {first, second, third};
+  for (int i = 0; i < 3; ++i) {
+    const int64_t* const plane = n + 4 + 4 * i;
+    image.strides[i] = (uint32_t)plane[0];
+    image.pixel_strides[i] = (uint32_t)plane[1];
+    if (buffers[i] == NULL) continue;
+    // No bytes are none, not an unknown number.
+    if (plane[3] < 1) return opened->status = TVMFLOW_ERROR_ARGUMENT;
+    image.bytes[i] = (size_t)plane[3];
+    image.planes[i] = tf_buffer_memory(env, buffers[i], (int32_t)plane[2], (int32_t)plane[3]);
+    if (image.planes[i] == NULL) return opened->status = TVMFLOW_ERROR_ARGUMENT;
+  }
+  image.hardware_buffer = tf_hardware_buffer(env, hardware_buffer);
+  return opened->status = opened->library.set_image(opened->model, (uint32_t)index, &image);
 }
 
 // `numbers` gets format, width and height.

@@ -197,26 +197,21 @@ typedef struct tvmflow_image {
   size_t struct_size;
   uint32_t width;  // in pixels, as it lies in memory
   uint32_t height;
-  uint32_t rotation;      // degrees clockwise until it is upright: 0, 90, 180 or 270
-  uint32_t strides[2];    // bytes from one row to the next, of each plane; 0: there is no gap
-  const void* planes[2];  // the second one of NV12 and NV21 may be NULL: it follows the first
-  // Bytes that each plane has, to be checked; 0: unknown.  Of pairs of chroma the last byte may
-  // be missing, as in Android's planes: the sample before it takes its place.
-  size_t bytes[2];
-  void* cl_memory;        // a cl_mem: a buffer, or of RGBA8 and BGRA8 an image2d of CL_UNORM_INT8
-  size_t offsets[2];      // bytes before each plane of a buffer; second 0: it follows the first
-  void* hardware_buffer;  // an AHardwareBuffer*, where the device's driver can import one
-  // Of formats with three planes.
-  const void* third_plane;  // NULL with the second one: both follow the first
-  size_t third_bytes;
-  size_t third_offset;
-  uint32_t third_stride;
+  uint32_t rotation;          // degrees clockwise until it is upright: 0, 90, 180 or 270
+  uint32_t strides[3];        // bytes from one row to the next, of each plane; 0: there is no gap
   uint32_t pixel_strides[3];  // bytes from one sample of a row to the next; 0: there is no gap
+  const void* planes[3];      // those after the first one may be NULL: they follow it
+  // Bytes that each plane has, to be checked; 0: unknown.  Those of a first plane that the others
+  // follow include theirs.  The last byte of pairs of chroma may be missing, as in Android's
+  // planes: the sample before it takes its place.
+  size_t bytes[3];
+  void* cl_memory;        // a cl_mem: a buffer, or of RGBA8 and BGRA8 an image2d of CL_UNORM_INT8
+  size_t offsets[3];      // bytes before each plane of a buffer; 0: it follows the one before
+  void* hardware_buffer;  // an AHardwareBuffer*, where the device's driver can import one
   // 1: the picture is of `format`, not of that which the library was compiled for: BGRA8 for RGBA8,
   // a format with chroma at half the size for another one, or the other way round.
   uint32_t has_format;
   uint32_t format;
-  size_t bytes_in_all;  // from `planes[0]` on, where it has the others in it, too; 0: unknown
 } tvmflow_image;
 
 TVMFLOW_API uint32_t tvmflow_api_version(void);

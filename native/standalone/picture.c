@@ -182,7 +182,7 @@ static tvmflow_status check_format(tvmflow_model* m, const char* name, const tf_
                    : how->format <= TVMFLOW_BGRA8  ? " and takes rgba8 and bgra8"
                                                    : "",
                    is_known ? formats[*format].name : "an unknown format");
-  if (formats[*format].planes == 3 && !image->planes[1] != !image->third_plane)
+  if (formats[*format].planes == 3 && !image->planes[1] != !image->planes[2])
     return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
                    "A picture for input '%s': expected three planes of %s, or one that the others "
                    "follow, got two.",
@@ -193,11 +193,11 @@ static tvmflow_status check_format(tvmflow_model* m, const char* name, const tf_
 // Bytes that there are of a plane, starting at its first one; SIZE_MAX: the application does not
 // say.
 static size_t known_bytes(const tvmflow_image* image, const placed_planes* p, unsigned plane) {
-  const size_t known = plane == 2 ? image->third_bytes : image->bytes[plane];
-  if (known) return known;
-  if (!image->bytes_in_all || (plane && image->planes[1])) return SIZE_MAX;
+  if (image->bytes[plane]) return image->bytes[plane];
+  // Planes that follow the first one are within its bytes.
+  if (!image->bytes[0] || !image->planes[0] || image->planes[1]) return SIZE_MAX;
   const size_t before = p->offsets[plane] - p->offsets[0];
-  return image->bytes_in_all > before ? image->bytes_in_all - before : 0;
+  return image->bytes[0] > before ? image->bytes[0] - before : 0;
 }
 
 static tvmflow_status place_plane(tvmflow_model* m, const char* name, const tvmflow_image* image,
@@ -212,14 +212,14 @@ static tvmflow_status place_plane(tvmflow_model* m, const char* name, const tvmf
                    "one to the next, got %u.",
                    name, format, bytes, p->pixels[i]);
   const uint64_t row = (uint64_t)p->pixels[i] * (columns - 1) + bytes;
-  const uint32_t given = i == 2 ? image->third_stride : image->strides[i];
+  const uint32_t given = image->strides[i];
   const uint64_t stride = given ? given : (uint64_t)p->pixels[i] * columns;
   if (stride < row)
     return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
                    "A picture for input '%s': expected a stride of at least %llu bytes for rows "
                    "of %u pixels of %s, got %u.",
                    name, (unsigned long long)row, image->width, format, given);
-  p->offsets[i] = i == 2 ? image->third_offset : image->offsets[i];
+  p->offsets[i] = image->offsets[i];
   if (i && !p->offsets[i])
     p->offsets[i] = p->offsets[i - 1] + (size_t)p->strides[i - 1] * samples(image->height, i - 1);
   const uint64_t last = stride * (rows - 1) + row;
@@ -263,13 +263,12 @@ static tvmflow_status place_planes(tvmflow_model* m, const char* name, uint32_t 
   memset(p, 0, sizeof(*p));
   p->format = format;
   p->count = formats[format].planes;
-  const void* const given[] = {image->planes[0], image->planes[1], image->third_plane};
   for (unsigned i = 0; i < p->count; ++i) {
     const tvmflow_status status = place_plane(m, name, image, p, i);
     if (status) return status;
-    if (given[0])
-      p->memory[i] =
-          given[i] ? given[i] : (const uint8_t*)given[0] + (p->offsets[i] - p->offsets[0]);
+    const uint8_t* const first = image->planes[0];
+    if (first)
+      p->memory[i] = image->planes[i] ? image->planes[i] : first + (p->offsets[i] - p->offsets[0]);
   }
   join_planes(p);
   return TVMFLOW_OK;

@@ -62,12 +62,10 @@ class Picture:
     def image(self, **changes: object) -> Image:
         """The structure for `tvmflow_set_image`; the picture must outlive its use."""
         found = Image(struct_size=ctypes.sizeof(Image), width=self.width, height=self.height)
-        for i, plane in enumerate(self.planes[:2]):
+        for i, plane in enumerate(self.planes):
             found.planes[i] = plane.ctypes.data
             found.strides[i] = plane.shape[1]
         if len(self.planes) == 3:
-            found.third_plane = self.planes[2].ctypes.data
-            found.third_stride = self.planes[2].shape[1]
             found.pixel_strides[1] = found.pixel_strides[2] = self.pixel_stride
         for name, value in changes.items():
             setattr(found, name, value)

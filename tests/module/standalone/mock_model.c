@@ -173,19 +173,19 @@ tvmflow_status tvmflow_image_input(tvmflow_model* model, uint32_t index, tvmflow
 tvmflow_status tvmflow_set_image(tvmflow_model* model, uint32_t index, const tvmflow_image* image) {
   if (index == 0 && image->has_format && image->format == TVMFLOW_YUV420) {
     if (image->width != 4 || image->height != 2 || image->rotation != 90 ||
-        image->strides[0] != 5 || image->strides[1] != 6 || image->third_stride != 6 ||
+        image->strides[0] != 5 || image->strides[1] != 6 || image->strides[2] != 6 ||
         image->pixel_strides[0] != 1 || image->pixel_strides[1] != 2 ||
         image->pixel_strides[2] != 2 || image->bytes[0] != 9 || image->bytes[1] != 3 ||
-        image->third_bytes != 3 || image->bytes_in_all)
+        image->bytes[2] != 3)
       return fail(model, TVMFLOW_ERROR_ARGUMENT, "Setting planes");
     for (int i = 0; i < 4; ++i) model->values[0][i] = ((const unsigned char*)image->planes[0])[i];
     model->values[0][4] = ((const unsigned char*)image->planes[1])[2];
-    model->values[0][5] = ((const unsigned char*)image->third_plane)[2];
+    model->values[0][5] = ((const unsigned char*)image->planes[2])[2];
     return TVMFLOW_OK;
   }
   if (index > 0 || image->struct_size != sizeof(*image) || image->width != ELEMENTS ||
       image->height != 1 || image->rotation != 180 || image->strides[0] != 64 ||
-      !image->planes[0] || (image->bytes_in_all && image->bytes_in_all < ELEMENTS))
+      !image->planes[0] || (image->bytes[0] && image->bytes[0] < ELEMENTS))
     return fail(model, TVMFLOW_ERROR_ARGUMENT, "Setting a picture");
   for (int i = 0; i < ELEMENTS; ++i)
     model->values[0][i] = ((const unsigned char*)image->planes[0])[ELEMENTS - 1 - i];

@@ -134,7 +134,7 @@ def test_the_last_byte_of_chroma_may_be_missing(compiled, backend, size, format)
     rows = picture.planes[1].ravel()
     used = (len(picture.planes[1]) - 1) * picture.planes[1].shape[1] + picture.sizes[1][1]
     guarded = GuardedPlane(rows[: used - 1])
-    image = picture.image(planes=(ctypes.c_void_p * 2)(picture.planes[0].ctypes.data,
+    image = picture.image(planes=(ctypes.c_void_p * 3)(picture.planes[0].ctypes.data,
                                                        guarded.address))  # fmt: skip
     image.bytes[1] = used - 1
     before = 2 if size[0] > 2 else picture.planes[1].shape[1]
@@ -186,10 +186,10 @@ def test_planes_within_each_other(compiled, backend, order, format):
     first = int(order == "nv21")
     u, v = guarded.address + first, guarded.address + 1 - first
     one, two = (u, v) if format == "yuv420" else (v, u)
-    image = picture.image(planes=(ctypes.c_void_p * 2)(picture.planes[0].ctypes.data, one))
-    image.third_plane, image.third_stride = two, pairs.shape[1]
+    image = picture.image(planes=(ctypes.c_void_p * 3)(picture.planes[0].ctypes.data, one, two))
+    image.strides[2] = pairs.shape[1]
     image.pixel_strides[1] = image.pixel_strides[2] = 2
-    image.bytes[1] = image.third_bytes = used - 1
+    image.bytes[1] = image.bytes[2] = used - 1
     with api.Model(compiled(format, **backend)) as model:
         set_image(model, 0, image)
         model.call("run")
@@ -201,7 +201,7 @@ def test_planes_within_each_other(compiled, backend, order, format):
             model.call("memory", ctypes.byref(info))
             copied = picture.planes[0].nbytes + picture.planes[1].nbytes
             assert copied - 16 < info.pictures < copied + 1024
-        image.third_bytes = used - 2
+        image.bytes[2] = used - 2
         with pytest.raises(api.CallError, match=f"expected {used - 1} bytes of plane 2"):
             set_image(model, 0, image)
     guarded.close()
@@ -228,13 +228,13 @@ def test_planes_that_follow_each_other(compiled, format):
     picture = Picture(format, 33, 21)
     data = np.concatenate([plane.ravel() for plane in picture.planes])
     image = Image(struct_size=ctypes.sizeof(Image), width=33, height=21)
-    image.planes[0], image.bytes_in_all = data.ctypes.data, data.nbytes
+    image.planes[0], image.bytes[0] = data.ctypes.data, data.nbytes
     with api.Model(compiled(format, **ON_CPU)) as model:
         set_image(model, 0, image)
         model.call("run")
         wanted = expected(picture, ImageInput.parse("x", format), (WIDTH, HEIGHT), 3)
         assert np.abs(model.get_output(0)[0] - wanted).max() < LEVEL / 255
-        image.bytes_in_all -= 2
+        image.bytes[0] -= 2
         with pytest.raises(api.CallError, match=r"bytes of plane [12] .* got"):
             set_image(model, 0, image)
         if format in PLANAR:

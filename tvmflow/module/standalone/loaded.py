@@ -401,10 +401,7 @@ def image_data(name: str, given: Image, compiled: str) -> tuple[ImageData, list[
             for i, array in enumerate(arrays)]  # fmt: skip
     for number, array in enumerate(kept):
         stride = array.strides[0] if len(arrays) > 1 or format not in CHROMA_FORMATS else 0
-        if number == 2:
-            image.third_plane, image.third_stride = array.ctypes.data, stride
-        else:
-            image.planes[number], image.strides[number] = array.ctypes.data, stride
+        image.planes[number], image.strides[number] = array.ctypes.data, stride
         if not whole:
             image.pixel_strides[number] = array.strides[1]
     return image, kept
