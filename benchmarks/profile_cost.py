@@ -193,7 +193,7 @@ def module_cost(model: Path, output: Path, target: str) -> dict[str, Any]:
         "compile_s": round(total, 2),
         **{f"{name}_s": round(seconds, 3) for name, seconds in spent.items()},
         "file_bytes": output.stat().st_size,
-        "functions_bytes": len(functions or b""),
+        "functions_bytes": len(functions),
         "names_and_fusion_bytes": kept,
     }
 

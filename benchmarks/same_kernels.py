@@ -101,8 +101,7 @@ def compiled(network: str, configuration: str) -> dict[str, bytes]:
         module = tvmflow.compile(models.make(network, **NETWORKS[network]), **options)
         told = {key: value for key, value in module.metadata.items() if key not in VARYING}
         # Of the text of the functions: which nodes its JSON shares is nothing that code shows.
-        content = module.read_functions()
-        functions = sorted(unpack_functions(content).items()) if content else []
+        functions = sorted(unpack_functions(module.read_functions()).items())
         texts = "\n".join(f"{name}\n{tir_text(function)}" for name, function in functions)
         told["functions_digest"] = hashlib.sha256(texts.encode()).hexdigest()
         text = json.dumps(told, indent=1, sort_keys=True, default=str)

@@ -62,6 +62,11 @@ def test_another_description_is_read(module_file: Path):
     load(module_file)
 
 
+TENSOR = {
+    "name": "t", "shape": [1], "dtype": "float32", "stored_as": "float32", "layout": "plain",
+    "scope": None, "image": None, "bytes": 4, "first": 0, "last": 0, "producer": "f",
+    "readers": [], "storage": "buffer", "block": None,
+}  # fmt: skip
 WRONG = [
     (("inputs",), ...),
     (("inputs",), {"x": 1}),
@@ -115,14 +120,10 @@ WRONG = [
     (("placements",), [{"tensor": "t"}]),
     (("algorithms",), [None]),
     (("memory",), []),
-    (("memory",), {"peak_bytes": "1", "lower_bound_bytes": 1}),
-    (
-        ("memory",),
-        {
-            "peak_bytes": 1, "lower_bound_bytes": 1, "steps": [], "blocks": [],
-            "tensors": [{"storage": "buffer", "block": 2**50}],
-        },
-    ),
+    (("memory", "peak_bytes"), "1"),
+    (("memory", "steps"), ...),
+    (("memory", "tensors"), [TENSOR | {"block": 2**50}]),
+    (("memory", "tensors"), [TENSOR | {"last": 1}]),
     (("cpu",), 1),
     (("half_sums",), [-1]),
 ]  # fmt: skip

@@ -43,6 +43,8 @@ def metadata(**changes: Any) -> dict[str, Any]:
         "inputs": (X, SHIFT),
         "outputs": OUTPUTS,
         "kernels": [{"name": "conv2d", "function": "conv2d"}],
+        "memory": dict.fromkeys(("peak_bytes", "lower_bound_bytes"), 0)
+        | {part: [] for part in ("steps", "blocks", "tensors")},
         "options": {"storage": "buffer"},
         "stage_ms": {"build": 1.5},
         **changes,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ArtifactError
 from ..ir.units import bytes_text, counted
 from .output import note, note_file, print_facts, print_json, print_table
 from .session import command
@@ -95,7 +94,7 @@ def inspect_module(
     if check:
         whole.check()
     artifact = of_options(whole.variants, whole.metadata, of_shape, of_extents) or whole
-    plan = _memory_plan(artifact) if memory or memory_svg else None
+    plan = artifact.metadata["memory"] if memory or memory_svg else None
     if plan is not None and memory_svg is not None:
         from ..module.files import TEXT, write_file
         from ..module.memory_svg import memory_svg as picture_of
@@ -261,17 +260,6 @@ def _options_text(options: JsonMapping) -> str:
 
 def _image_text(extent: str | None) -> str:
     return (extent or "").replace("x", "×")
-
-
-def _memory_plan(artifact: Artifact) -> JsonMapping:
-    plan = artifact.metadata.get("memory")
-    if not isinstance(plan, Mapping) or "steps" not in plan:
-        # The module is older than plans with steps.
-        raise ArtifactError(
-            f"Showing the memory plan of {artifact.path} failed: the module holds none.",
-            remedy="Compile the model again.",
-        )
-    return plan
 
 
 def _print_memory(plan: JsonMapping) -> None:

@@ -133,18 +133,17 @@ class Artifact:
             if sha256_of(file, self.library_bytes) != self._library_digest:
                 raise _damaged(self.path, "the code is not what was written")
 
-    def read_functions(self) -> bytes | None:
-        """The scheduled primary functions, if there are any; `ArtifactError` if damaged."""
-        if self._functions is None:
-            return None
-        content = elf.read_section(self.path, self._functions)
-        if hashlib.sha256(content).hexdigest() != self.metadata.get("functions_digest"):
+    def read_functions(self) -> bytes:
+        """Return the scheduled primary functions, packed; `ArtifactError` if damaged."""
+        section = self._functions
+        content = b"" if section is None else elf.read_section(self.path, section)
+        if hashlib.sha256(content).hexdigest() != self.metadata["functions_digest"]:
             raise _damaged(self.path, "its primary functions are not what was written")
         return content
 
     def check_weights(self) -> None:
         """Refuse (`ArtifactError`) weights that do not have their checksum, which is quick."""
-        promised = self.metadata.get("weights_xxh64")
+        promised = self.metadata["weights_xxh64"]
         if promised is not None and self._hash_weights(xxhash.xxh64()) != promised:
             raise self._damaged_weights()
 

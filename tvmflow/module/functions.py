@@ -38,6 +38,8 @@ def pack_functions(mod: IRModule | None) -> bytes:
 
 def unpack_functions(content: bytes) -> dict[str, tirx.PrimFunc]:
     """Primary functions by name, each with its name as ``global_symbol``."""
+    if not content:
+        return {}
     mod = tvm.ir.load_json(lzma.decompress(content).decode())
     return {
         gv.name_hint: function.with_attr("global_symbol", gv.name_hint)
@@ -48,7 +50,7 @@ def unpack_functions(content: bytes) -> dict[str, tirx.PrimFunc]:
 def functions_of_shape(content: bytes, metadata: JsonMapping) -> dict[str, tirx.PrimFunc]:
     """The same, of a module with several shapes only those of the one that is described."""
     found = unpack_functions(content)
-    if not {"entry", "variants"} & metadata.keys():
+    if not found or not {"entry", "variants"} & metadata.keys():
         return found
     called = {kernel["function"] for kernel in metadata["kernels"]}
     return {name: function for name, function in found.items() if name in called}

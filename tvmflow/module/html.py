@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ def module_html(module: Module) -> str:
     shapes = module.variants
     plan = about.get("memory")
     facts = [f"{module.target} ({about['device']}) on {about['host']}"]
-    if isinstance(plan, Mapping) and "peak_bytes" in plan:
+    if plan is not None:
         facts.append(f"{bytes_text(plan['peak_bytes'])} of intermediate memory")
     if len(shapes) > 1:
         facts.append(f"{len(shapes)} shapes, of which this is the first")
@@ -43,7 +43,7 @@ def module_html(module: Module) -> str:
         f"<p><b>{escape(str(about['name']))}</b>: {escape(', '.join(facts))}</p>",
         html_table(("", "name", "dtype", "shape"), tensors),
     ]
-    if isinstance(plan, Mapping) and plan.get("blocks"):
+    if plan is not None and plan["blocks"]:
         parts.append(memory_svg(plan, str(about["name"])))
     return "".join(parts)
 

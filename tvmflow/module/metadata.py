@@ -64,18 +64,18 @@ PLACEMENT = record(
     }
 )  # fmt: skip
 MEMORY = record(
-    {"peak_bytes": whole(), "lower_bound_bytes": whole()},
     {
+        "peak_bytes": whole(),
+        "lower_bound_bytes": whole(),
         "steps": list_of(text),
         "blocks": list_of(record({"bytes": whole(), "image": maybe(text)})),
         "tensors": list_of(
             record(
-                {"storage": text, "block": maybe(whole())},
                 {
                     "name": text, "shape": SHAPE, "dtype": text, "stored_as": text,
                     "layout": text, "scope": maybe(text), "image": maybe(text), "bytes": whole(),
                     "first": whole(), "last": whole(), "producer": maybe(text),
-                    "readers": list_of(text),
+                    "readers": list_of(text), "storage": text, "block": maybe(whole()),
                 },
             )
         ),
@@ -113,6 +113,7 @@ _INTERFACE = {
     "inputs": list_of(TENSOR),
     "outputs": list_of(TENSOR),
     "kernels": list_of(record({"name": text, "function": text})),
+    "memory": MEMORY,
 }
 _OF_SHAPE = {
     "call_checks": list_of(CALL_CHECK),
@@ -123,7 +124,6 @@ _OF_SHAPE = {
     "algorithms": list_of(record({"convolution": text, "algorithm": text, "reason": text})),
     "settled_storage": maybe(text),
     "placements": list_of(PLACEMENT),
-    "memory": maybe(MEMORY),
     "loops": list_of(text),
 }
 
@@ -135,17 +135,17 @@ MODULE = record(
         "weights": list_of(WEIGHT),
         "weights_file": FILE_NAME,
         "weights_digest": HEX,
+        "weights_xxh64": HEX,
+        "functions_digest": HEX,
+        "linked_with": text,
     },
     {
         **_OF_SHAPE,
-        "weights_xxh64": HEX,
-        "functions_digest": HEX,
         "extensions": list_of(text),
         "weight_scopes": named(maybe(text)),
         "weight_names": list_of(text),
         "initializers": named(list_of(text)),
         "cpu": maybe(text),
-        "linked_with": text,
         "limits": list_of(LIMIT),
         "variants": list_of(
             record({"entry": text, "weight_names": list_of(text), **_INTERFACE}, _OF_SHAPE),
@@ -195,7 +195,7 @@ def _check_shape(metadata: JsonMapping) -> None:
         for index, tensor in enumerate(metadata[side]):
             check_interface(tensor, f"{side}[{index}]")
     check_counts(metadata["outputs"], metadata.get("limits", ()))
-    _check_memory(metadata.get("memory") or {})
+    _check_memory(metadata["memory"])
 
 
 def _check_variants(metadata: JsonMapping) -> None:
@@ -283,10 +283,10 @@ def check_counts(outputs: Sequence[JsonMapping], limits: Sequence[JsonMapping]) 
 
 def _check_memory(memory: JsonMapping) -> None:
     """Compare the places of tensors with the steps and blocks that there are."""
-    blocks, steps = len(memory.get("blocks", ())), len(memory.get("steps", ()))
-    for index, tensor in enumerate(memory.get("tensors", ())):
+    blocks, steps = len(memory["blocks"]), len(memory["steps"])
+    for index, tensor in enumerate(memory["tensors"]):
         where = f"memory.tensors[{index}]"
-        if "blocks" in memory and (tensor["block"] or 0) >= max(blocks, 1):
+        if (tensor["block"] or 0) >= max(blocks, 1):
             raise SchemaError(f"{where}.block is {tensor['block']}, but there are {blocks}")
-        if "steps" in memory and not tensor.get("first", 0) <= tensor.get("last", 0) <= steps:
+        if not tensor["first"] <= tensor["last"] <= steps:
             raise SchemaError(f"{where} lives beyond the {steps} steps")

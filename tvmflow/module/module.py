@@ -155,9 +155,9 @@ class Module(ABC):
             return self._whole[0].upload_ms
         return None if self._running is None else self._running.upload_ms
 
-    def read_functions(self) -> bytes | None:
-        """Return the scheduled primary functions that the file carries, packed, if it has any."""
-        return None
+    def read_functions(self) -> bytes:
+        """Return the scheduled primary functions that the file carries, packed; empty without."""
+        return b""
 
     def device_sources(self) -> list[str]:
         """Source of the kernels, where the file holds any."""
@@ -499,8 +499,8 @@ class RelaxModule(Module):
 
         return self
 
-    def read_functions(self) -> bytes | None:
-        """Return the scheduled primary functions that the file carries, packed, if it has any."""
+    def read_functions(self) -> bytes:
+        """Return the scheduled primary functions that the file carries, packed; empty without."""
         return self.artifact.read_functions()
 
     def device_sources(self) -> list[str]:

@@ -12,8 +12,6 @@ import pytest
 from counted_network import small_network
 from onnx import helper
 from operators import build, random
-from tiny_network import build as build_tiny
-from tiny_network import metadata, weight
 
 import tvmflow
 from tvmflow.errors import ArtifactError, DeviceError, InputError
@@ -21,7 +19,6 @@ from tvmflow.explain.profiling import ceilings as ceilings_module
 from tvmflow.explain.profiling.reading import from_json
 from tvmflow.explain.profiling.record import BOUNDS, FINDING_KINDS, Ceilings
 from tvmflow.explain.profiling.trace import trace
-from tvmflow.module.artifact import write_artifact
 from tvmflow.module.bench import benchmark
 
 pytestmark = pytest.mark.usefixtures("known_ceilings")
@@ -169,16 +166,6 @@ def test_kernels_that_fill_a_queue_sum_up_to_it():
     products = sum(kernel.flops for kernel in found.kernels)
     # Partial sums of tiles are added up, too.
     assert products == pytest.approx(4 * 2 * 1024 * 512 * 512, rel=0.01)
-
-
-def test_a_module_without_functions_has_times_and_names(tmp_path):
-    path = tmp_path / "old.so"
-    write_artifact(build_tiny(), path, metadata=metadata(), weights={"w": weight()})
-    found = tvmflow.profile(path, runs=2)
-    assert found.kernels
-    assert all(kernel.flops is None and kernel.median_us > 0 for kernel in found.kernels)
-    assert found.tir == {}
-    assert any("carries no scheduled functions" in sentence for sentence in found.notes)
 
 
 @pytest.mark.opencl

@@ -33,9 +33,7 @@ def artifact(request, tmp_path_factory):
 
 
 def functions_of(artifact):
-    content = artifact.read_functions()
-    assert content is not None
-    return unpack_functions(content)
+    return unpack_functions(artifact.read_functions())
 
 
 def test_functions_are_those_that_are_called(artifact):

@@ -137,16 +137,16 @@ Analysed: TypeAlias = "tirx.PrimFunc | LoweredKernel"
 def functions_of(module: Module) -> dict[str, tirx.PrimFunc]:
     """The scheduled primary functions that a module carries, by name.
 
-    `InputError` if it carries none, as standalone libraries and modules of older versions.
+    `InputError` if it carries none, as standalone libraries.
     """
-    content = module.read_functions()
-    if content is None:
+    functions = functions_of_shape(module.read_functions(), module.metadata)
+    if not functions:
         raise InputError(
             f"{module.path} cannot be analysed: scheduled functions were expected in it, and it "
             "carries none.",
-            remedy="Compile the network with this version, without `format=standalone`.",
+            remedy="Compile the network without `format=standalone`.",
         )
-    return functions_of_shape(content, module.metadata)
+    return functions
 
 
 def kernels_of(function: Analysed, target: TargetSpec) -> list[LoweredKernel]:

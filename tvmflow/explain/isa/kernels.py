@@ -133,10 +133,7 @@ def _launches(
     artifact: Artifact, functions: Sequence[str]
 ) -> dict[str, tuple[tuple[int, ...], int, int | None]]:
     """Work-group, number of groups and operations of each kernel, if the module tells."""
-    content = artifact.read_functions()
-    if content is None:
-        return {}
-    carried = unpack_functions(content)
+    carried = unpack_functions(artifact.read_functions())
     meta = artifact.metadata
     target = resolve(meta["target"], str(meta["device"]))
     calls = Counter(meta.get("memory", {}).get("steps", ()))

@@ -292,14 +292,7 @@ def _functions(module: Module, notes: list[str]) -> dict[str, tirx.PrimFunc]:
             "Profile the module that `tvmflow compile` writes without `format=standalone`; its "
             "kernels are the same. The library builds its kernels while it is loaded."
         )
-    elif (content := module.read_functions()) is not None:
-        return functions_of_shape(content, module.metadata)
-    else:
-        notes.append(
-            "Operations and bytes are not known: the module carries no scheduled functions, as "
-            "modules of older versions do not."
-        )
-    return {}
+    return functions_of_shape(module.read_functions(), module.metadata)
 
 
 def _work_of_functions(
@@ -320,16 +313,14 @@ def weights_bytes(module: Module) -> int:
     """Bytes of a module's weights on the device."""
     if isinstance(module, StandaloneModule):
         return int(module.describe()["memory"]["weight_bytes"])
-    weights = module.metadata.get("weights", ())
-    return sum(int(weight.get("bytes", 0)) for weight in weights if isinstance(weight, Mapping))
+    return sum(int(weight["bytes"]) for weight in module.metadata["weights"])
 
 
 def _memory(metadata: JsonMapping) -> tuple[MemoryStep, ...]:
     """Memory of intermediate tensors at each call."""
     plan = metadata.get("memory")
-    if not isinstance(plan, Mapping) or "steps" not in plan:
+    if plan is None:
         return ()
-
     steps = []
     for step, name in enumerate(plan["steps"]):
         live = (t["bytes"] for t in plan["tensors"] if t["first"] <= step <= t["last"])

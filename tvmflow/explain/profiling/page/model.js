@@ -13,7 +13,7 @@ for (const [side, profile] of profiles.entries()) {
     kernel.profile = profile;
     kernel.index = index;
     kernel.id = `${side}.${index}`;
-    // Modules of older versions name none.
+    // Standalone libraries name none.
     kernel.family ||= "unknown";
     kernel.label = kernel.nodes.join(" + ") || kernel.function;
     kernel.share = part(kernel.median_us, profile.kernels_us);
