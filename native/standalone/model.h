@@ -289,7 +289,7 @@ static inline const tf_interface* tf_outputs(const tvmflow_model* model) {
   return model->plan.outputs + (size_t)model->shape * tf_count_each(&model->plan, TF_OUTPUTS);
 }
 static inline tf_shape tf_launches(const tvmflow_model* model) {
-  return tf_launches_of(&model->plan, model->shape);
+  return model->plan.shapes[model->shape];
 }
 // Why a call cannot be made now; the message is set.
 tvmflow_status tf_check_idle(tvmflow_model* model, const char* attempt);

@@ -204,7 +204,7 @@ static bool is_alike(const tf_plan* p, const tf_interface* a, const tf_interface
 
 static bool side_is_right(const tf_plan* p, const tf_interface* tensors, tf_section_name side) {
   const uint32_t each = tf_count_each(p, side);
-  if (tf_count(p, side) % tf_shape_count(p)) return false;
+  if (tf_count(p, side) % tf_count(p, TF_SHAPES)) return false;
   for (uint32_t i = each; i < tf_count(p, side); ++i)
     if (!is_alike(p, &tensors[i], &tensors[i % each])) return false;
   return true;
@@ -219,8 +219,8 @@ static bool shapes_are_right(const tf_plan* p) {
       return false;
     launches += s->launches;
   }
-  return (!tf_count(p, TF_SHAPES) || launches == tf_count(p, TF_LAUNCHES)) &&
-         side_is_right(p, p->inputs, TF_INPUTS) && side_is_right(p, p->outputs, TF_OUTPUTS);
+  return launches == tf_count(p, TF_LAUNCHES) && side_is_right(p, p->inputs, TF_INPUTS) &&
+         side_is_right(p, p->outputs, TF_OUTPUTS);
 }
 
 static bool test_is_right(const tf_plan* p) {

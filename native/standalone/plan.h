@@ -36,7 +36,7 @@
   ROW(TF_TEST_INPUTS, tf_test_input, test_inputs) /* one for each input, or none */                \
   ROW(TF_TEST_OUTPUTS, tf_test_output, test_outputs)                                               \
   ROW(TF_TEST_VALUES, double, test_values)                                                         \
-  ROW(TF_SHAPES, tf_shape, shapes) /* none: one shape, with all launches */                        \
+  ROW(TF_SHAPES, tf_shape, shapes)                                                                 \
   ROW(TF_MADE, tf_made, made)                                                                      \
   ROW(TF_PICTURES, tf_picture, pictures)                                                           \
   ROW(TF_BOXES, tf_boxes, boxes)                                                                   \
@@ -203,8 +203,9 @@ typedef struct tf_test_output {
   double atol;
 } tf_test_output;
 
-// One of several shapes of the inputs.  The inputs' records are those of the first shape, then
-// those of the second, and so on; so are outputs and test inputs.  All share the allocations.
+// A shape of the inputs, of which there is at least one.  The inputs' records are those of the
+// first shape, then those of the second, and so on; so are outputs and test inputs.  All share the
+// allocations.
 typedef struct tf_shape {
   uint32_t first_launch;  // behind the last one of the shape before
   uint32_t launches;
@@ -262,20 +263,9 @@ static inline uint32_t tf_count(const tf_plan* plan, tf_section_name name) {
   return plan->header->section[name].count;
 }
 
-static inline uint32_t tf_shape_count(const tf_plan* plan) {
-  const uint32_t count = tf_count(plan, TF_SHAPES);
-  return count ? count : 1;
-}
-
 // Records of one shape in a section that has as many of each: inputs, outputs, test inputs.
 static inline uint32_t tf_count_each(const tf_plan* plan, tf_section_name name) {
-  return tf_count(plan, name) / tf_shape_count(plan);
-}
-
-// The launches of a shape.
-static inline tf_shape tf_launches_of(const tf_plan* plan, uint32_t shape) {
-  if (tf_count(plan, TF_SHAPES)) return plan->shapes[shape];
-  return (tf_shape){0, tf_count(plan, TF_LAUNCHES)};
+  return tf_count(plan, name) / tf_count(plan, TF_SHAPES);
 }
 
 // Checks everything that a damaged file could have wrong; `data` must stay.

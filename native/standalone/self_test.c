@@ -116,9 +116,9 @@ tvmflow_status tf_do_self_test(tvmflow_model* m, tvmflow_test* result) {
                    "Self-test: the library carries none. Remedy: compile the network with one.");
   tvmflow_test found = {0};
   const uint32_t chosen = m->shape;
-  for (uint32_t i = 1; !status && i <= tf_shape_count(&m->plan); ++i) {
+  for (uint32_t i = 1; !status && i <= tf_count(&m->plan, TF_SHAPES); ++i) {
     // The shape that is chosen comes last: its inputs stay.
-    status = tf_do_choose_shape(m, (chosen + i) % tf_shape_count(&m->plan));
+    status = tf_do_choose_shape(m, (chosen + i) % tf_count(&m->plan, TF_SHAPES));
     if (!status) status = test_shape(m, &found);
   }
   if (status) return status;

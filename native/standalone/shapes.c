@@ -4,7 +4,7 @@
 #include "model.h"
 
 uint32_t tvmflow_shape_count(const tvmflow_model* m) {
-  return tf_check(m) ? 0 : tf_shape_count(&m->plan);
+  return tf_check(m) ? 0 : tf_count(&m->plan, TF_SHAPES);
 }
 
 uint32_t tvmflow_shape(const tvmflow_model* m) { return tf_check(m) ? 0 : m->shape; }
@@ -12,10 +12,10 @@ uint32_t tvmflow_shape(const tvmflow_model* m) { return tf_check(m) ? 0 : m->sha
 tvmflow_status tf_do_choose_shape(tvmflow_model* m, uint32_t index) {
   tvmflow_status status = tf_check_idle(m, "Choosing a shape");
   if (status) return status;
-  if (index >= tf_shape_count(&m->plan))
+  if (index >= tf_count(&m->plan, TF_SHAPES))
     return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
                    "There is no shape %u: the network has %u, counted from 0.", index,
-                   tf_shape_count(&m->plan));
+                   tf_count(&m->plan, TF_SHAPES));
   if (index == m->shape) return TVMFLOW_OK;
   status = tf_give_back(m);
   if (status) return status;
@@ -64,7 +64,7 @@ static void append_dims(char* text, size_t bytes, const int64_t* dims, uint32_t 
 static tvmflow_status refuse(tvmflow_model* m, uint32_t input, const int64_t* dims,
                              uint32_t count) {
   uint32_t near = 0;
-  for (uint32_t i = 1; i < tf_shape_count(&m->plan); ++i)
+  for (uint32_t i = 1; i < tf_count(&m->plan, TF_SHAPES); ++i)
     if (distance(input_of(m, i, input), dims, count) <
         distance(input_of(m, near, input), dims, count))
       near = i;
@@ -75,7 +75,7 @@ static tvmflow_status refuse(tvmflow_model* m, uint32_t input, const int64_t* di
   return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
                  "Input '%s': the network has %u shapes, but not [%s]; the nearest is [%s]. "
                  "Remedy: resize the data to it, or compile the network for this shape, too.",
-                 m->plan.strings + t->name, tf_shape_count(&m->plan), asked, there);
+                 m->plan.strings + t->name, tf_count(&m->plan, TF_SHAPES), asked, there);
 }
 
 tvmflow_status tf_do_set_shape(tvmflow_model* m, uint32_t input, const int64_t* dims,
@@ -91,7 +91,7 @@ tvmflow_status tf_do_set_shape(tvmflow_model* m, uint32_t input, const int64_t* 
                    "Setting the shape of input %u: expected up to %d extents, got %u%s.", input,
                    TVMFLOW_MAX_DIMENSIONS, count, dims ? "" : " at NULL");
   uint32_t best = TF_NONE;
-  for (uint32_t i = 0; i < tf_shape_count(&m->plan); ++i)
+  for (uint32_t i = 0; i < tf_count(&m->plan, TF_SHAPES); ++i)
     if (is_equal(input_of(m, i, input), dims, count) &&
         (best == TF_NONE || kept(m, i) > kept(m, best)))
       best = i;

@@ -64,6 +64,7 @@ def mock_plan() -> bytes:
                 for kernel, function in (("add_kernel", "add"), ("scale_kernel", "scale"))
             ],
         ),
+        Section.SHAPES: records(Section.SHAPES, [{"launches": 2}]),
         Section.METADATA: json.dumps(metadata).encode() + b"\0",
     }
     return encode_plan({**sections, Section.STRINGS: strings.content}, b"")

@@ -195,6 +195,9 @@ class Plan:
         }
         extensions = [self.strings(name) for name in self.rows[Section.EXTENSIONS]]
         sections[Section.EXTENSIONS] = np.array(extensions, "<u4")
+        if not self.rows[Section.SHAPES]:
+            one = {"launches": len(self.rows[Section.LAUNCHES])}
+            sections[Section.SHAPES] = records(Section.SHAPES, [one])
         sections[Section.STRINGS] = self.strings.content
         triple = (host or Host.native()).triple
         metadata = {

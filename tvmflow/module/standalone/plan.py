@@ -271,10 +271,11 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
     for boxes in plan.boxes:
         row = {**asdict(boxes), "form": BOX_FORMS.index(boxes.form), "unit": int(boxes.unit)}
         rows[Section.BOXES].append(row)
-    ends = list(itertools.accumulate(plan.shapes, initial=0))
+    counts = plan.shapes or [len(plan.launches)]
+    ends = itertools.accumulate(counts, initial=0)
     rows[Section.SHAPES] = [
         {"first_launch": first, "launches": count}
-        for first, count in zip(ends, plan.shapes, strict=False)
+        for first, count in zip(ends, counts, strict=False)
     ]
     rows[Section.TEST_INPUTS] = [asdict(test) for test in plan.test_inputs]
     first = 0

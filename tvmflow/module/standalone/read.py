@@ -77,11 +77,11 @@ class EncodedPlan:
     @property
     def shapes(self) -> int:
         """How many shapes of the inputs it is for."""
-        return max(1, len(self[Section.SHAPES]))
+        return len(self[Section.SHAPES])
 
     def of_shape(self, section: Section, number: int) -> np.ndarray:
         """Inputs, outputs or launches of one shape."""
-        if section == Section.LAUNCHES and len(self[Section.SHAPES]):
+        if section == Section.LAUNCHES:
             first, count = self[Section.SHAPES][number].tolist()
             return self[section][first : first + count]
         found = self[section]
@@ -260,9 +260,9 @@ def check_plan(plan: EncodedPlan) -> None:
 
 def _check_shapes(plan: EncodedPlan) -> None:
     """Compare the shapes with the launches, inputs and outputs that are theirs."""
-    shapes, told = plan[Section.SHAPES], plan.metadata.get("variants", [])
+    shapes, told = plan[Section.SHAPES], plan.metadata.get("variants", [plan.metadata])
     if not len(shapes):
-        return
+        raise SchemaError("it has no shapes")
     ends = np.cumsum(shapes["launches"].astype(np.uint64))
     begins = np.concatenate([[0], ends[:-1]])
     whole = ends[-1] == len(plan[Section.LAUNCHES]) and (shapes["first_launch"] == begins).all()
@@ -458,7 +458,7 @@ def _variants_of(plan: EncodedPlan) -> JsonObject:
 
 def interfaces(plan: EncodedPlan, section: Section, shape: int = 0) -> list[JsonObject]:
     """Return inputs or outputs, of one of the shapes, as a module's metadata has them."""
-    own = plan.metadata["variants"][shape] if len(plan[Section.SHAPES]) else plan.metadata
+    own = plan.metadata.get("variants", [plan.metadata])[shape]
     logical = own.get("logical_shapes", {})
     open_dims = plan.metadata.get("open_dims", {})
     bounded = plan.metadata.get("bounded_axes", {})
