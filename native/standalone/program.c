@@ -60,7 +60,7 @@ static tvmflow_status make_keys(tvmflow_model* m) {
     if (tf_is_cpu(&m->device)) HostFeatures(features);
     Sha256State hash;
     Sha256Begin(&hash);
-    add_text(&hash, "tvmflow program 2");
+    add_text(&hash, "tvmflow program 1");
     add_text(&hash, m->device.name);
     add_text(&hash, m->device.driver);
     add_text(&hash, m->device.platform_name);

@@ -45,8 +45,8 @@ from .record import CacheCeiling, Ceilings, KernelLaunch
 
 logger = logging.getLogger(__name__)
 
-#: Of the kernels that measure; what other ones found is measured again.
-_VERSION = 5
+#: Version of the kernels that measure; ceilings that others found are measured again.
+_VERSION = 1
 #: A kernel runs some times, and again for half a second; the best time counts, as others only
 #: disturb.  A process that holds a core keeps it for longer than some runs of a kernel.
 _times = partial(repeat, least=7, seconds=0.5)
