@@ -4,8 +4,8 @@ The weights are not in the safetensors format of modules for TVM's runtime: the 
 has no parser of JSON, finds each by an offset in the plan, and drivers take memory at multiples of
 `WEIGHT_ALIGNMENT` without a copy, where that format allows no gaps.
 
-Records are NumPy structures with the same fields as the C structures; `tests/module/standalone` compares
-offsets and sizes with what a C compiler says.
+Records are NumPy structures with the same fields as the C structures;
+`tests/module/standalone/test_format.py` compares offsets and sizes with what a C compiler says.
 """
 
 from __future__ import annotations
