@@ -1,1 +1,1 @@
-"""Facts of machines to compile for: targets, presets of devices, hosts, precisions."""
+"""Machines to compile for: targets, device presets, GPUs, hosts and precisions."""

@@ -1,34 +1,34 @@
-"""Choices that options of a compilation have, by name."""
+"""Names of the choices that compilation options have."""
 
 from __future__ import annotations
 
 #: Code generators.
 TARGETS = ("opencl", "cuda", "llvm")
-#: Where tensors between primary functions may be kept.
+#: Storage of tensors between primary functions.
 STORAGES = ("texture", "buffer", "auto")
-#: In which tensors are stored.
+#: Precisions in which tensors are stored.
 PRECISIONS = ("fp32", "fp16")
-#: What `calibrate` may be besides inputs: those that `verify` draws.
+#: Values of `calibrate` other than inputs: the random inputs of `verify`.
 CALIBRATIONS = ("random",)
-#: In which products and sums are taken; ``mixed``: products in 16 bits, whose sums are carried to
-#: 32 bits in chunks, and ``auto``: what the device is fast at.
+#: Precisions of products and sums: ``mixed`` computes products in 16 bits and adds chunks of them
+#: in 32 bits; ``auto`` is the fastest that the device has.
 MIXED = "mixed"
 ACCUMULATIONS = ("auto", "fp32", MIXED, "fp16")
-#: Forms of an input or output that the application has in the blocked layout.
+#: Forms of inputs and outputs that applications pass in the blocked layout.
 KEPT_FORMS = ("nchw4c", "texture")
-#: Algorithms of convolutions: directly, as a product of matrices, and Winograd's with the outputs
-#: of a tile in each direction.
+#: Algorithms of convolutions: direct, as a matrix product, and Winograd's with the tile's number of
+#: outputs in each direction.
 DIRECT, GEMM, WINOGRAD = "direct", "gemm", {"winograd2": 2, "winograd4": 4}
 ALGORITHMS = (DIRECT, GEMM, *WINOGRAD)
-#: Forms of a module: for TVM's runtime, or a library that needs none.
+#: Formats of a module: for TVM's runtime, or a library without it.
 TVM, STANDALONE = "tvm", "standalone"
 FORMATS = (TVM, STANDALONE)
-#: What a standalone library for OpenCL can have besides.
+#: Fallback kernels that a standalone library for OpenCL can carry.
 FALLBACKS = ("cpu",)
-#: What it can store its weights as.
+#: Types in which a standalone library can store its weights.
 WEIGHTS = ("fp16", "int8")
-#: What runs a standalone library, by the codes of `tvmflow_backend`.
+#: Backends of a standalone library, in the order of `tvmflow_backend`.
 BACKENDS = ("auto", "opencl", "cpu")
-#: Weights above this many bytes travel beside the module: most file systems, app stores
-#: and version control systems are still at ease with a file of this size.
+#: Size above which weights are stored in a file next to the module: file systems, app stores and
+#: version control systems still accept files of this size.
 EMBED_LIMIT_BYTES = 512 * 10**6

@@ -1,6 +1,6 @@
-"""GPUs by name: how compilers without one call them, and facts that analyses count with.
+"""GPUs by name: their names in offline compilers, and the facts that analyses use.
 
-Where facts are from; none of them is measured here:
+Sources of the facts; none of them is measured here:
 
 - Adreno's shader processors, registers and waves: Mesa's ``freedreno_devices.py`` (``num_ccu``,
   ``reg_size_vec4`` x 4 x 128 lanes; of 830 two processors in each of three slices, as Chips and
@@ -25,41 +25,41 @@ from ..errors import TargetError, nearest
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU, and how its compilers name it."""
+    """Names and facts of a GPU."""
 
     name: str
     #: Instruction set: ``ir3`` (Adreno), ``valhall`` (Mali since 2019), ``rdna`` (AMD), ``xe``
     #: (Intel) or ``sass`` (NVIDIA).
     isa: str
-    #: The compiler's own name: of Mesa's simulated devices, a device of `ocloc`, or an
+    #: Name in the offline compiler: a simulated device of Mesa, a device of `ocloc`, or an
     #: architecture of `ptxas`.
     chip: str
-    #: The device preset that its modules are compiled with.
+    #: Device preset that its modules are compiled with.
     preset: str
     #: Work-items that run one instruction together; some GPUs may double that, and Intel's
     #: compiler chooses up to 32: the width of a register, in 32-bit values.
     wave: int
     #: Shader cores (shader processors, compute units, multiprocessors, vector engines) of the
-    #: largest configuration. This and what follows is ``None`` where it is not published.
+    #: largest configuration. This and the following facts are ``None`` if not published.
     cores: int | None = None
-    #: fp32 multiply-adds that a core begins in a cycle; of fp16 it begins twice as many.
+    #: fp32 multiply-adds that a core starts per cycle; fp16 twice as many.
     multiply_adds: int | None = None
-    #: Texels of four bytes that a core filters in a cycle.
+    #: Texels of four bytes that a core filters per cycle.
     texels: int | None = None
-    #: 32-bit registers of a core, and waves that it holds at most.
+    #: 32-bit registers of a core, and its largest number of resident waves.
     registers: int | None = None
     waves: int | None = None
-    #: Highest clock in MHz, and bandwidth of the memory in GB/s, of one system on chip.
+    #: Highest clock in MHz and memory bandwidth in GB/s, in one system on chip.
     clock_mhz: int | None = None
     bandwidth_gbps: float | None = None
 
     @property
     def target(self) -> str:
-        """The target whose kernels run on it."""
+        """Return the target whose kernels run on this GPU."""
         return "cuda" if self.isa == "sass" else "opencl"
 
 
-#: Registers of a shader processor of Adreno: as many vectors of four for 128 work-items.
+#: Registers of an Adreno shader processor: 64 or 96 vectors of four for 128 work-items.
 _REGISTERS_64, _REGISTERS_96 = 64 * 4 * 128, 96 * 4 * 128
 _GPUS = (
     Gpu("adreno-618", "ir3", "618", "adreno", 64, 1),
@@ -84,7 +84,7 @@ GPUS = {gpu.name: gpu for gpu in _GPUS}
 
 
 def gpu_named(name: str) -> Gpu | None:
-    """Return the GPU of a name that is spelt with its hyphen or without; ``None`` without one."""
+    """Return the GPU of a name, with or without its hyphen; ``None`` if unknown."""
     spelt = name.lower().replace("-", "")
     return next((gpu for gpu in _GPUS if gpu.name.replace("-", "") == spelt), None)
 
@@ -95,7 +95,7 @@ def find_gpu(name: str) -> Gpu:
     Raises
     ------
     TargetError
-        If there is none; it says which there are.
+        If there is none; the remedy lists all GPUs.
     """
     gpu = gpu_named(name)
     if gpu is None:
@@ -106,7 +106,7 @@ def find_gpu(name: str) -> Gpu:
     return gpu
 
 
-#: The GPU that stands for a preset's modules, by target and preset.
+#: The GPU that represents a preset in analyses, by target and preset.
 _TYPICAL = {
     ("opencl", "adreno"): "adreno-740",
     ("opencl", "mali"): "mali-g610",
@@ -115,7 +115,7 @@ _TYPICAL = {
 
 
 def typical_gpu(target: str, preset: str) -> Gpu:
-    """Return a GPU for modules of a target and a device preset.
+    """Return the GPU that represents modules of a target and a device preset.
 
     Raises
     ------

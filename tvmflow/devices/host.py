@@ -1,4 +1,4 @@
-"""Hosts: the machines that load a module, by their triples."""
+"""Hosts: machines that load a module, described by their triples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..errors import TargetError
 
-#: Short names of hosts, with the triples that they stand for.
+#: Short names of hosts and their triples.
 HOSTS = {
     "linux-x64": "x86_64-linux-gnu",
     "linux-arm64": "aarch64-linux-gnu",
@@ -17,14 +17,14 @@ HOSTS = {
     "android-armv7": "armv7a-linux-androideabi24",
     "android-x64": "x86_64-linux-android24",
 }
-#: Android's names of architectures.
+#: Android's names for architectures.
 _ANDROID_ABIS = {"aarch64": "arm64-v8a", "armv7a": "armeabi-v7a", "x86_64": "x86_64"}
 _ARCHITECTURES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 
 
 @dataclass(frozen=True)
 class Host:
-    """The machine with Linux or Android that host code runs on: the parts of its triple."""
+    """A machine with Linux or Android that runs host code: the parts of its triple."""
 
     architecture: str
     abi: str
@@ -57,35 +57,35 @@ class Host:
 
     @property
     def triple(self) -> str:
-        """The three-part triple that cross compilers are named after."""
+        """Return the three-part triple, as in names of cross compilers."""
         return f"{self.architecture}-linux-{self.abi}"
 
     @property
     def llvm_triple(self) -> str:
-        """The four-part triple for LLVM, which knows Android's reserved registers only from it."""
+        """Return the four-part triple; LLVM takes Android's reserved registers from it only."""
         return f"{self.architecture}-unknown-linux-{self.abi}"
 
     @property
     def is_android(self) -> bool:
-        """True if the C library is Android's."""
+        """Return whether the C library is Android's."""
         return self.abi.startswith("android")
 
     @property
     def is_32_bit(self) -> bool:
-        """True if its addresses have 32 bits."""
+        """Return whether addresses have 32 bits."""
         return self.architecture.startswith(("armv", "i")) or self.architecture == "arm"
 
     @property
     def android_abi(self) -> str | None:
-        """Android's name of what code is for, such as arm64-v8a; ``None`` if it has none."""
+        """Return Android's ABI name, such as arm64-v8a; ``None`` if it has none."""
         return _ANDROID_ABIS.get(self.architecture) if self.is_android else None
 
     @property
     def android_level(self) -> int:
-        """The oldest level of Android's interface that code runs on."""
+        """Return the oldest Android API level that code runs on."""
         return int(re.sub(r"\D", "", self.abi) or 1)
 
     @property
     def is_native(self) -> bool:
-        """True if this process could load a library of this host."""
+        """Return whether this process could load a library of this host."""
         return self == Host.native()

@@ -1,7 +1,7 @@
-"""Device presets: the facts that schedules ask for, of each class of devices.
+"""Device presets: the facts about a class of devices that schedules depend on.
 
-Vector width, register budget, work-group sizes, image limits, what textures and Winograd's
-convolution cost.  All schedules read these facts and never the name of a device.
+Vector width, register budget, work-group sizes, image limits, costs of textures and of Winograd's
+convolution.  Schedules read these facts and never the name of a device.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class TextureSpeed:
     """Speeds of textures, relative to buffers of the same device.
 
-    What is not measured is an assumption from the vendor's optimisation guide; see
+    Values that were not measured are assumptions from the vendor's optimisation guide; see
     ``docs/texture.md``.
     """
 
@@ -33,31 +33,31 @@ class WinogradCost:
     :mod:`tvmflow.graph.layout.algorithms` has the formula.
     """
 
-    #: A multiply-add of the products: less where they suit the registers better than the direct
-    #: convolution, more where they read more for each.
+    #: A multiply-add of the products: less than 1 if they use registers better than the direct
+    #: convolution, more if they read more per multiply-add.
     product: float
-    tile: float  #: A vector of a transformed tile: written, read, and transformed.
-    weight: float  #: A vector of the transformed weights.
+    tile: float  #: Write, read and transform of a vector of a transformed tile.
+    weight: float  #: Read of a vector of the transformed weights.
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """What convolutions give work-items and -groups: :mod:`tvmflow.schedules.work_groups`."""
+    """Tile and work-group sizes of convolutions (:mod:`tvmflow.schedules.work_groups`)."""
 
-    vectors: int  #: Of a register tile.
+    vectors: int  #: Vectors of a register tile.
     items: int  #: Work-items of a work-group.
-    #: Blocks of output channels of a work-group; ``None`` where columns and rows come first.
+    #: Blocks of output channels of a work-group; ``None`` if columns and rows come first.
     channels: int | None = None
-    by_map: bool = False  #: Whether that is for a map of 64 tiles, and less for larger ones.
+    by_map: bool = False  #: Whether `channels` is for a map of 64 tiles, and less for larger ones.
 
 
 @dataclass(frozen=True)
 class Multiprocessors:
-    """Facts about a GPU's multiprocessors: CUDA tells them, and OpenCL does not."""
+    """Facts about a GPU's multiprocessors, which CUDA reports and OpenCL does not."""
 
     count: int
     shared_bytes: int  #: Shared memory that one work-group may have.
-    tensor_cores: bool  #: Whether products of 16×16 halves are one instruction.
+    tensor_cores: bool  #: Whether 16×16 fp16 matrix products are one instruction.
     #: Whether memory is copied to shared memory while the group computes (``cp.async``).
     async_copies: bool
 
@@ -73,31 +73,31 @@ class Device:
     #: Work-items in a work-group; 1 where a work-item is a whole CPU thread's worth of work.
     group_size: int
     max_group_size: int  #: Largest work-group the device accepts.
-    max_group_depth: int  #: The most items of one along the third axis.
-    #: Whether a work-item should copy its padded input tile to private memory first.
+    max_group_depth: int  #: Largest extent of a work-group along the third axis.
+    #: Whether a work-item first copies its padded input tile to private memory.
     stage_input: bool
     #: Largest width and height of an image, in texels; 0 where there are no images.
     image_extent: int
     image_layers: int  #: Largest number of layers of an image array.
     texture: TextureSpeed
-    #: Whether kernels may compute in half precision (``cl_khr_fp16``); ``None`` where devices
-    #: of the class differ, so that only loading a module on one tells.
+    #: Whether kernels may compute in half precision (``cl_khr_fp16``); ``None`` if devices of the
+    #: class differ, which is checked when a module is loaded.
     fp16: bool | None
     winograd: WinogradCost
     wave: int  #: Work-items that run one instruction together.
     convolution: Tiling
     depthwise: Tiling
     multiprocessors: Multiprocessors | None = None  #: Known for the target ``cuda`` only.
-    #: True where the instruction for dot products of bytes takes both factors signed.
+    #: Whether the byte dot product instruction takes two signed factors.
     signed_dots: bool | None = None
 
     @property
     def is_cpu(self) -> bool:
-        """True if one work-item is a whole thread's worth of work."""
+        """Return whether one work-item is a whole thread's worth of work."""
         return self.group_size == 1
 
 
-# Limits are the least that the devices of a class report (of CPUs: work-groups of Mesa's rusticl).
+# Limits are the least that devices of a class report (for CPUs: work-groups of Mesa's rusticl).
 
 # A CPU core: wide vectors, many registers, caches instead of texture units. The block is
 # 512 bits of fp32; on narrower CPUs the compiler splits a vector in two.
@@ -153,7 +153,7 @@ _MALI = replace(
     depthwise=Tiling(vectors=2, items=64, channels=8, by_map=True),
 )
 # NVIDIA since Volta: scalar lanes, 255 registers a thread.
-# One L1 cache for both, but a texture read is one of a quarter of the rate. Its OpenCL
+# Buffers and textures share the L1 cache, but texture reads have a quarter of its rate. The OpenCL
 # driver has no cl_khr_fp16.
 _NVIDIA = replace(
     _ADRENO,
@@ -170,7 +170,7 @@ PRESETS = {device.name: device for device in (_CPU, _ADRENO, _MALI, _NVIDIA)}
 
 
 def preset_of(info: DeviceInfo) -> Device:
-    """Preset for a running OpenCL device, with its own limits in place of the class's."""
+    """Return the preset for a running OpenCL device, with the device's own limits."""
     vendor = f"{info.vendor} {info.name}".lower()
     if info.device_type == "cpu":
         base = _CPU
@@ -188,10 +188,10 @@ def preset_of(info: DeviceInfo) -> Device:
 
 
 def first_gpu() -> tuple[str, Multiprocessors]:
-    """Architecture of the first GPU and facts about it, or those of an A100.
+    """Return architecture and facts of the first CUDA GPU, or those of an A100 if there is none.
 
-    They are from the CUDA C++ Programming Guide's table of capabilities.  Of shared memory, the
-    least that GPUs have which run the architecture's code: 99 KiB since 8.0.
+    The facts are from the CUDA C++ Programming Guide's table of capabilities; shared memory is the
+    least of the GPUs that run the architecture's code: 99 KiB since 8.0.
     """
     import tvm
 

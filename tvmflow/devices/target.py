@@ -1,9 +1,9 @@
-"""Targets, resolved and checked, with the precisions that they have.
+"""Targets: resolution and checks of target, device, host and precision.
 
 A *target* is a code generator (``opencl``, ``cuda``, ``llvm``); a *device* is a
 preset of the facts that schedules ask for (:mod:`.presets`); a *host* is
-the triple that host code is compiled for.  Tensors are stored in one *precision*, and products and
-sums taken in one.
+the triple that host code is compiled for.  Tensors are stored in one *precision*; products and
+sums are computed in one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .choices import ACCUMULATIONS, MIXED, PRECISIONS, STORAGES, TARGETS
 from .gpus import GPUS, gpu_named
 from .host import Host
 
-# These are for others, too.
+# Re-exported for users of this module.
 from .presets import PRESETS as PRESETS
 from .presets import Device as Device
 from .presets import Tiling as Tiling
@@ -38,16 +38,16 @@ _LLVM_OPTIONS = ("-vectorize-loops:bool=false",)
 
 @dataclass(frozen=True)
 class Level:
-    """A level of processors that kernels may be for, and all above have."""
+    """A processor level that kernels may require; levels above include it."""
 
-    #: LLVM's name, and features behind it.
+    #: LLVM's name, followed by features: ``x86-64-v4+avx512vnni``.
     cpu: str
-    #: What a processor has beyond the level before, by LLVM's names.
+    #: Features beyond the previous level, by LLVM's names.
     adds: frozenset[str] = frozenset()
 
     @property
     def needs(self) -> list[str]:
-        """What the C runtime looks for (`list_features` in native/standalone/cpu.c)."""
+        """Return the features that the C runtime checks (`list_features` in cpu.c)."""
         return [word for word in self.cpu.split("+") if word not in ("x86-64", "generic")]
 
 
@@ -55,8 +55,8 @@ def _level(cpu: str, adds: str = "") -> Level:
     return Level(cpu, frozenset(adds.split()))
 
 
-#: Levels by the host's architecture, the least first: those of x86-64's psABI (section 3.1.1).  Of
-#: each, the last has an instruction for dot products of bytes.
+#: Levels by the host's architecture, lowest first; those of x86-64 are from its psABI (section
+#: 3.1.1).  The last level of each has a byte dot product instruction.
 LEVELS: dict[str, dict[str, Level]] = {
     "x86_64": {
         "x86-64": _level("x86-64"),
@@ -74,27 +74,27 @@ LEVELS: dict[str, dict[str, Level]] = {
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """A target, its device and its host, resolved and checked."""
+    """A checked combination of target, device and host."""
 
     kind: str
     device: Device
     host: str | None  #: LLVM triple of the host code; ``None`` is this machine.
     arch: str | None = None  #: CUDA architecture such as ``sm_90``; ``None`` for other targets.
-    #: The least processor that kernels are for, of `LEVELS`; ``None``: this machine's, or any of
-    #: another host.
+    #: Lowest processor level that kernels run on (`LEVELS`); ``None`` for this machine's
+    #: processor, or any processor of another host.
     level: str | None = None
 
     @property
     def is_gpu_kernel(self) -> bool:
-        """True if kernels are launched with block and thread indices."""
+        """Return whether kernels are launched with block and thread indices."""
         return self.kind in ("opencl", "cuda")
 
     @cached_property
     def cpu(self) -> str | None:
-        """LLVM's name of the CPU that host code needs, and features: ``x86-64-v4+avx512vnni``.
+        """Return LLVM's name of the CPU and features that host code needs: ``x86-64-v4+avx512vnni``.
 
-        ``None`` stands for any of its architecture.  Only code that carries the kernels uses every
-        instruction of this machine.
+        ``None`` means any CPU of the architecture.  Only host code that contains the kernels uses
+        all instructions of this machine.
         """
         if self.level is not None:
             return self._levels[self.level].cpu
@@ -111,18 +111,18 @@ class TargetSpec:
 
     @property
     def needs(self) -> list[str]:
-        """What a processor must have beyond the least of its architecture, for kernels."""
+        """Return the features that kernels need beyond the architecture's lowest level."""
         return [] if self.level is None else self._levels[self.level].needs
 
     @cached_property
     def with_dots(self) -> TargetSpec | None:
-        """The same for processors with an instruction for dot products, if these have none."""
+        """Return the target at the level with byte dot products; ``None`` if it has them."""
         best = next(reversed(tuple(self._levels)), None)
         return None if self.level in (None, best) else replace(self, level=best)
 
     @cached_property
     def tvm_target(self) -> tvm.target.Target:
-        """The same as TVM's target object, with the host inside."""
+        """Return TVM's target object, including the host."""
         from tvm.target import Target
 
         host: dict[str, object] = {"kind": "llvm", "cl-opt": list(_LLVM_OPTIONS)}
@@ -131,7 +131,7 @@ class TargetSpec:
             machine = Host.parse(self.host)
             host["mtriple"] = machine.llvm_triple
             if machine.is_android and machine.architecture == "aarch64":
-                # Android keeps a register for itself.
+                # Android reserves a register.
                 features.append("reserve-x18")
         if self.cpu is not None:
             host["mcpu"], *more = self.cpu.split("+")
@@ -169,19 +169,19 @@ def check_target(target: str) -> None:
 def resolve(target: str, device: str = "auto", host: str | None = None) -> TargetSpec:
     """Check the user's choice and fill in what ``auto`` leaves open.
 
-    A `TargetError` says that a name is unknown, a combination impossible, or that ``auto`` finds
-    no device or would be this machine's for another one.
+    Raises `TargetError` if a name is unknown, a combination impossible, ``auto`` finds no device,
+    or ``auto`` is asked for another host.
 
     Parameters
     ----------
     target
         One of :data:`TARGETS`.
     device
-        ``auto``, a name in :data:`PRESETS`, or a GPU's (`gpus`), whose preset is taken.  ``auto``
-        asks the running device for ``opencl``, and is ``nvidia`` for ``cuda`` and ``cpu`` for
+        ``auto``, a name in :data:`PRESETS`, or a GPU (`gpus`), which selects its preset.  ``auto``
+        queries the running device for ``opencl``, and means ``nvidia`` for ``cuda`` and ``cpu`` for
         ``llvm``.
     host
-        LLVM triple of the machine that loads the module, default this one.
+        LLVM triple of the machine that loads the module; this machine by default.
     """
     check_target(target)
     if (named := gpu_named(device)) is not None:
@@ -233,10 +233,10 @@ def with_storage(
     overrides: Mapping[str, str] | None = None,
     keep_layout: Mapping[str, str] | None = None,
 ) -> TargetSpec:
-    """Check the choice of storage, and make the layout fit it.
+    """Check the choice of storage, and set the channel block that it needs.
 
-    Textures hold blocks of four channels; a device that prefers wider blocks has them
-    as long as nobody insists on textures, for all tensors or for one, or on such blocks.
+    Textures hold blocks of four channels.  A device that prefers wider blocks uses them unless
+    textures, or inputs and outputs in blocks of four, are asked for.
     Raises a `TargetError` if the storage is unknown, or the target has no textures.
     """
     check_choice("storage", storage, STORAGES)
@@ -253,10 +253,10 @@ def with_storage(
 
 
 def with_level(spec: TargetSpec, level: str | None = None) -> TargetSpec:
-    """The target ``llvm`` for processors from a level on.
+    """Return the target ``llvm`` for processors of at least a level.
 
-    By default that is on this machine the highest that it has, and for another one of x86-64 the
-    third.  Raises a `TargetError` if the host's architecture has no such level.
+    The default is the highest level of this machine, or ``x86-64-v3`` for another x86-64 host.
+    Raises a `TargetError` if the host's architecture has no such level.
     """
     host = Host.native() if spec.host is None else Host.parse(spec.host)
     levels = LEVELS.get(host.architecture, {})
@@ -282,7 +282,7 @@ def _default_level(here: bool, levels: Mapping[str, Level]) -> str | None:
 
 
 def features_of(cpu: str) -> set[str]:
-    """What a processor has, by LLVM's names: one of LLVM's, or a level's."""
+    """Return the features of a CPU that LLVM or a level names, by LLVM's names."""
     for levels in LEVELS.values():
         names = [level.cpu for level in levels.values()]
         if cpu in names:
@@ -295,7 +295,7 @@ def features_of(cpu: str) -> set[str]:
 
 
 def with_dtype(spec: TargetSpec, dtype: str) -> TargetSpec:
-    """The target as it is for tensors that are stored in ``dtype``, ``fp32`` or ``fp16``.
+    """Return the target for tensors that are stored in ``dtype``, ``fp32`` or ``fp16``.
 
     On CUDA a block of channels is one access of 16 bytes: four in fp32, eight in fp16.
     """
@@ -318,7 +318,7 @@ def check_dtype(spec: TargetSpec, dtype: str) -> None:
 
 
 def check_accumulate(spec: TargetSpec, accumulate: str, dtype: str, device: str) -> None:
-    """Raise a `TargetError` unless products and sums can be taken in this precision.
+    """Raise a `TargetError` unless products and sums can be computed in this precision.
 
     Tensors are stored in ``dtype``, and ``device`` is what the user asked for.
     """
@@ -343,10 +343,9 @@ def check_accumulate(spec: TargetSpec, accumulate: str, dtype: str, device: str)
 
 
 def accumulation(spec: TargetSpec, accumulate: str, dtype: str) -> str:
-    """The precision of products and sums that ``auto`` stands for, or the one that is given.
+    """Resolve ``auto`` to a precision of products and sums; return other choices unchanged.
 
-    GPUs of phones compute in half at twice the rate of fp32.  A CPU does not, and has its own
-    OpenCL's word on whether it can at all.
+    Phones' GPUs compute fp16 at twice the rate of fp32; CPUs do not.
     """
     if accumulate != "auto":
         return accumulate
@@ -356,7 +355,7 @@ def accumulation(spec: TargetSpec, accumulate: str, dtype: str) -> str:
 
 
 def _llvm_opt_level() -> int | None:
-    """The user's choice of how far LLVM optimises; ``None`` leaves it to TVM."""
+    """Return LLVM's optimisation level from the environment; ``None`` leaves it to TVM."""
     given = os.environ.get("TVMFLOW_LLVM_OPT_LEVEL", "")
     if given in ("", "0", "1", "2", "3"):
         return int(given) if given else None

@@ -1,4 +1,4 @@
-"""Sessions with servers of tvmflow, for whoever needs more of them than TVM's own functions."""
+"""Sessions with tvmflow servers, whose extra functions stock servers do not have."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from .tracker import ABOUT_FUNCTION, Offer, ServerInfo, Tracker, check_version
 if TYPE_CHECKING:
     from tvm.rpc import RPCSession
 
-#: A server that is free is lent at once, and one that another session has just left soon.
+#: How long to wait for a server: free ones are lent at once, just released ones soon.
 OFFER_S = 30.0
 
 
 def borrow(tracker: Address, key: str) -> Offer | None:
-    """Ask for a server of a key; ``None`` when none became free in time."""
+    """Request a server of a key; return ``None`` if none became free in time."""
     with Tracker(tracker) as connection:
         connection.request(key)
         return connection.offer(OFFER_S)
 
 
 def connect(offer: Offer, session_s: float) -> tuple[RPCSession, ServerInfo]:
-    """Open a session with a server that was offered; return what it tells about itself, too.
+    """Open a session with an offered server; return the session and the server's description.
 
-    After ``session_s`` the server ends the session, whatever is running.
+    The server ends the session after ``session_s`` seconds, even during a run.
 
-    Raises `FarmError` if it cannot be reached, is no server of tvmflow, or one of another version.
+    Raises `FarmError` if it cannot be reached, is not a tvmflow server, or has another version.
     """
     address = offer.address
     try:
@@ -51,7 +51,7 @@ def connect(offer: Offer, session_s: float) -> tuple[RPCSession, ServerInfo]:
 
 
 def about_of(remote: RPCSession) -> ServerInfo | None:
-    """Return what a session's server tells about itself; a stock server tells nothing."""
+    """Return the description of a session's server; ``None`` for a stock server."""
     with suppress(AttributeError):
         told = remote.get_function(ABOUT_FUNCTION)()
         with suppress(ValueError):
@@ -60,10 +60,10 @@ def about_of(remote: RPCSession) -> ServerInfo | None:
 
 
 def open_session(offer: Offer, session_s: float) -> RPCSession:
-    """Open TVM's session as `connect` does, with any server; prove the secret if there is one.
+    """Open TVM's session with any server, stock ones included; prove the secret if there is one.
 
     Raises `FarmError` if the server asks for no secret, or for another; `OSError` or `RuntimeError`
-    if it cannot be reached, or does not let the ticket in.
+    if it cannot be reached, or refuses the ticket.
     """
     from tvm import rpc
 
@@ -80,5 +80,5 @@ def open_session(offer: Offer, session_s: float) -> RPCSession:
 
 
 def last_line(error: Exception) -> str:
-    """Return what went wrong; what TVM's errors say before is a traceback of C++."""
+    """Return the last line of an error: TVM's errors begin with a C++ traceback."""
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]

@@ -1,12 +1,12 @@
-"""Carries the bytes of one session between TVM and a server that asked for the secret.
+"""Forwarding of one session's bytes between TVM and a server that asked for the secret.
 
-TVM's client opens its connections itself, and knows of no secret.  So the connection to the
-server is opened and proven by :meth:`.network.Address.connect`, and TVM connects to a port of
-the loopback that leads there.  That port takes one connection; a stranger who is faster than
-TVM has no ticket, and the server turns it away.
+TVM's client opens its connections itself and knows no secret.  Therefore
+:meth:`.network.Address.connect` opens the connection and proves the secret, and TVM connects to
+a loopback port that is forwarded to it.  That port accepts one connection; a stranger who is
+faster than TVM has no ticket, so the server refuses it.
 
-The bytes are carried by a process of its own: TVM may wait for an answer while it holds
-Python's lock.  It runs this file alone, and ends with the session.
+A separate process forwards the bytes, because TVM may wait for an answer while it holds
+Python's lock.  It runs only this file, and ends with the session.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import sys
 import threading
 from contextlib import suppress
 
-#: TVM connects at once.
+#: How long to wait for TVM, which connects at once.
 _CONNECT_S = 30.0
 _PIECE_BYTES = 1 << 18
 
 
 def lead_to(server: socket.socket) -> tuple[str, int]:
-    """Return an address of the loopback that one connection to reaches a server.
+    """Return a loopback address that forwards one connection to a server.
 
-    The server's connection belongs to the other process from now on.
+    The forwarding process takes over the server's connection.
     """
     with server, socket.create_server(("127.0.0.1", 0), backlog=1) as listening:
-        # Neither has a time limit there: a kernel may take long.
+        # Without a time limit: a kernel may take long.
         server.settimeout(None)
         descriptors = (listening.fileno(), server.fileno())
-        # It leaves a process behind that nobody has to wait for.
+        # The command forks a process that nobody has to wait for.
         subprocess.run(
             [sys.executable, "-I", "-S", __file__, *map(str, descriptors)],
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
-            # Not those of the command, whose reader waits until all have closed them.
+            # Not inherited: a reader of the command's output waits until all copies close.
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             check=True,
@@ -50,14 +50,14 @@ def _carry(source: socket.socket, sink: socket.socket) -> None:
     with suppress(OSError):
         while piece := source.recv(_PIECE_BYTES):
             sink.sendall(piece)
-    # Whichever side ends, the session is over.
+    # The session is over as soon as one side ends.
     for end in (source, sink):
         with suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)
 
 
 def _main(listening_fd: int, server_fd: int) -> None:
-    # Ctrl-C of the terminal is for the process that measures.
+    # Ctrl-C in the terminal is meant for the process that measures.
     os.setsid()
     if os.fork() > 0:
         os._exit(0)
@@ -70,7 +70,7 @@ def _main(listening_fd: int, server_fd: int) -> None:
             return
     client.settimeout(None)
     for end in (client, server):
-        # Questions and answers are short: none waits for more to be sent with it.
+        # Messages are short: do not delay them to merge packets.
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     back = threading.Thread(target=_carry, args=(server, client), daemon=True)
     back.start()

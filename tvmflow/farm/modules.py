@@ -1,4 +1,4 @@
-"""Modules that run on servers of the farm: sent there, and called as if they were here."""
+"""Modules that run on servers of the farm but are called like local ones."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from ..module.kernel_time import KernelTime
 
-#: Functions of a server of tvmflow: a file's name, JSON of all files' sizes by name, and a device's
-#: index → JSON; a number → the tensor of the server's host for that input, or behind them output;
-#: two without arguments.
+#: Functions of a tvmflow server.  `open`: a file's name, JSON of all files' sizes by name, and a
+#: device's index → JSON; `tensor`: a number → the host tensor of that input or, after the inputs,
+#: output; `run` and `close` have no arguments.
 OPEN_FUNCTION = "tvmflow.farm.open_module"
 TENSOR_FUNCTION = "tvmflow.farm.tensor_of_module"
 RUN_FUNCTION = "tvmflow.farm.run_module"
@@ -36,9 +36,9 @@ CLOSE_FUNCTION = "tvmflow.farm.close_module"
 class RemoteModule(Module):
     """A module on a device of a server.
 
-    Calls bring the inputs there and the outputs back.  A server has one module at a time.  The
-    same one here is not opened; `remote` is TVM's session with a server of tvmflow, and the address
-    is the server's, for messages.
+    Calls send the inputs and fetch the outputs.  A server has one module open at a time.  The local
+    `module` is not opened; `remote` is TVM's session with a tvmflow server, and `address` is the
+    server's, for messages.
     """
 
     def __init__(self, module: Module, remote: RPCSession, address: Address, device_index: int):
@@ -48,9 +48,9 @@ class RemoteModule(Module):
         self._module, self._remote, self._address = module, remote, address
 
     def close(self) -> None:
-        """Free what the server holds."""
+        """Close the module on the server."""
         with suppress(AttributeError, RuntimeError):
-            # A server that has gone holds nothing.
+            # A server that has ended holds nothing.
             self._remote.get_function(CLOSE_FUNCTION)()
         super().close()
 
@@ -69,7 +69,7 @@ class _RemoteRunning:
             files = [path for path in (module.path, module.weights_path) if path is not None]
             for path in files:
                 remote.upload(str(path))
-            # TVM's server does not notice when it has no room for all of a file.
+            # TVM's server does not report a full disk.
             sizes = json.dumps({path.name: path.stat().st_size for path in files})
             open_there = remote.get_function(OPEN_FUNCTION)
             answer = json.loads(open_there(module.path.name, sizes, device_index))
@@ -79,7 +79,7 @@ class _RemoteRunning:
                     remedy=answer["remedy"],
                 )
             self._run = remote.get_function(RUN_FUNCTION)
-            # The server's own: TVM's RPC lends those of a client as views that Python cannot keep.
+            # Allocated by the server: a client's tensors arrive as views that Python cannot keep.
             tensor = remote.get_function(TENSOR_FUNCTION)
             count = len(module.inputs)
             tensors = [tensor(number) for number in range(count + len(module.network_outputs))]
@@ -88,7 +88,7 @@ class _RemoteRunning:
     def run(
         self, values: Sequence[Any], *, on_device: bool, into: Sequence[np.ndarray | None] = ()
     ) -> Outputs:
-        """Run the network once; the outputs are always brought here."""
+        """Run the network once; outputs are always copied to this machine."""
         arrays = [
             as_array(info, to_blocked(info, value))
             for info, value in zip(self._module.inputs, values, strict=True)
@@ -103,7 +103,7 @@ class _RemoteRunning:
         return Outputs(names, map(put, names, arrays, given))
 
     def profile(self, values: Sequence[Any], runs: int) -> list[KernelTime]:
-        """Kernels of other machines are not measured."""
+        """Raise `FarmError`: kernels of other machines are not measured."""
         raise FarmError(
             f"Profiling {self._module.path} on the server at {self._address} is not possible.",
             remedy="Run `tvmflow profile` on that machine.",
@@ -111,7 +111,7 @@ class _RemoteRunning:
 
     @contextmanager
     def _errors(self, attempt: str) -> Iterator[None]:
-        """Say which server failed, whatever broke."""
+        """Turn any error into a `FarmError` that names the server."""
         try:
             yield
         except TvmflowError:
@@ -124,7 +124,7 @@ class _RemoteRunning:
             ) from error
 
 
-# -- in a session, which is a process of its own ---------------------------------------------
+# -- in the process of a session on the server -----------------------------------------------
 
 
 #: The module of this session, and tensors for its inputs and outputs.
@@ -132,7 +132,7 @@ _opened: tuple[Module, Sequence[tvm.runtime.Tensor]] | None = None
 
 
 def register() -> None:
-    """Make the functions known to the sessions of this process."""
+    """Register the functions for the sessions of this process."""
     import tvm_ffi
 
     tvm_ffi.register_global_func(OPEN_FUNCTION, _open_module)
@@ -165,7 +165,7 @@ def _open_module(name: str, sizes: str, device_index: int) -> str:
     except TvmflowError as error:
         return json.dumps({"error": error.message, "remedy": error.remedy})
     finally:
-        # Phones have little room, and another file of that name may come while this one is in use.
+        # Free the disk at once; another file of that name may arrive while this one is in use.
         for path in files:
             path.unlink(missing_ok=True)
     infos = (*module.inputs, *module.network_outputs)

@@ -1,11 +1,10 @@
-"""Addresses of a farm, the secret that guards them, and the listener that asks for it.
+"""Addresses of a farm, the shared secret, and the listener that asks for it.
 
-TVM's servers run whatever they are sent.  So a tracker or server that others can reach asks
-before TVM reads a single byte: it sends a challenge, the client answers with a challenge of its
-own and a proof, HMAC-SHA256 over both, and gets a proof in return.  The secret itself is never
-sent, an answer that was overheard is of no use for another connection, and a client does not
-send its kernels to a server that does not know the secret either.  What follows is not
-encrypted.
+TVM's servers run any program that they receive.  Therefore a tracker or server that others can
+reach authenticates clients before TVM reads a byte: it sends a challenge, the client answers with
+its own challenge and a proof, HMAC-SHA256 over both, and receives a proof in return.  The secret
+is never sent, a recorded answer is useless for another connection, and a client sends no kernels
+to a server that does not know the secret.  The traffic that follows is not encrypted.
 
 ::
 
@@ -40,11 +39,11 @@ from ..runtime.regular_files import open_file
 
 logger = logging.getLogger(__name__)
 
-#: What a tracker or server that has a secret says first; TVM's wait for the client.
+#: First bytes of a tracker or server with a secret; stock ones wait for the client.
 GREETING = b"tvmflow\x01"
-#: Shorter ones can be guessed.
+#: Shortest secret; shorter ones can be guessed.
 SHORTEST_BYTES = 16
-#: What is longer is another file.
+#: Longest secret; a longer file was named by mistake.
 LONGEST_BYTES = 4096
 
 _CHALLENGE_BYTES = 32
@@ -55,25 +54,25 @@ _MAKE = "(umask 077; openssl rand -hex 32 > {})"
 
 
 class UnprovenError(Exception):
-    """The other side does not know the secret, or knows nothing of secrets."""
+    """Raised if the other side does not know the secret, or does not ask for one."""
 
 
 class BusyError(ConnectionError):
-    """The other side dropped this connection to make room for others."""
+    """Raised if the other side dropped this connection in favour of others."""
 
 
 @dataclass(frozen=True)
 class Secret:
-    """The content of a file that tracker, servers and clients of a farm share."""
+    """Shared secret of the tracker, servers and clients of a farm, read from a file."""
 
-    #: Where it was read, for messages.
+    #: Path of the file, for messages.
     file: Path
-    #: The content, without the space around it.
+    #: Content without surrounding whitespace.
     value: bytes = field(repr=False)
 
     @classmethod
     def read(cls, file: Path) -> Secret:
-        """Read a file that nobody else may read.
+        """Read a secret file, which other users must not be able to read.
 
         Raises `FarmError` if it cannot be read, others can read it, or it can be guessed.
         """
@@ -104,10 +103,10 @@ class Secret:
         return cls(file, value)
 
     def prove(self, connection: socket.socket, limit_s: float) -> None:
-        """Show that this side knows the secret, and see that the other does.
+        """Authenticate as a client, and check the server's proof.
 
-        Raises `UnprovenError` if the other side asks for no secret, or has another; `BusyError` if
-        it has too many connections that wait; `OSError` if the connection breaks.
+        Raises `UnprovenError` if the server asks for no secret, or has another; `BusyError` if it
+        has too many waiting connections; `OSError` if the connection breaks.
         """
         ends = time.monotonic() + limit_s
         try:
@@ -121,7 +120,7 @@ class Secret:
         try:
             proof = receive(connection, _PROOF_BYTES, ends)
         except OSError:
-            # It closes the connection.
+            # A server that refuses a proof closes the connection.
             raise UnprovenError(f"it refused the secret of {self.file}") from None
         if proof == BUSY:
             raise BusyError("it has too many connections that did not give the secret; try again")
@@ -129,9 +128,10 @@ class Secret:
             raise UnprovenError(f"it does not know the secret of {self.file}")
 
     def demand(self, connection: socket.socket, limit_s: float) -> None:
-        """Let the other side show that it knows the secret, and show it, too.
+        """Authenticate a client as a server, and send the server's proof.
 
-        Raises `UnprovenError` if it does not, in time; `OSError` if the connection breaks.
+        Raises `UnprovenError` if the client's proof is wrong or late; `OSError` if the connection
+        breaks.
         """
         ends = time.monotonic() + limit_s
         ours = secrets.token_bytes(_CHALLENGE_BYTES)
@@ -149,12 +149,12 @@ class Secret:
         connection.sendall(self._proof(b"server", ours, theirs))
 
     def _proof(self, side: bytes, server_challenge: bytes, client_challenge: bytes) -> bytes:
-        # With the side: what one sends is no answer for the other.
+        # The side is part of the proof, so that one side's proof cannot be replayed as the other's.
         return hmac.digest(self.value, side + server_challenge + client_challenge, "sha256")
 
 
 def receive(connection: socket.socket, count: int, ends: float) -> bytes:
-    """Return so many bytes, however slowly they come, before a time of the monotonic clock."""
+    """Receive exactly ``count`` bytes before a time of the monotonic clock."""
     received = b""
     while len(received) < count:
         left_s = ends - time.monotonic()
@@ -173,16 +173,16 @@ def receive(connection: socket.socket, count: int, ends: float) -> bytes:
 
 @dataclass(frozen=True, order=True)
 class Address:
-    """Where a tracker or a server listens."""
+    """Address at which a tracker or a server listens."""
 
     host: str
     port: int
-    #: What clients must know there; it does not tell one address from another.
+    #: Secret that clients need there; not compared.
     secret: Secret | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def parse(cls, text: str, secret_file: Path | None = None) -> Address:
-        """Read ``HOST:PORT``; an IPv6 host may stand in brackets.
+        """Read ``HOST:PORT``; an IPv6 host may be in brackets.
 
         Raises `FarmError` if it is not of that form, or the secret cannot be used.
         """
@@ -197,9 +197,9 @@ class Address:
         return cls(host, int(port), secret)
 
     def connect(self, limit_s: float) -> socket.socket:
-        """Return a connection, on which the secret has been proven if there is one.
+        """Open a connection, authenticated if there is a secret.
 
-        Raises `OSError` if nobody answers, or `BusyError` if too many others wait there;
+        Raises `OSError` if nobody answers, `BusyError` if too many connections wait there, and
         `UnprovenError` if the other side asks for no secret, or for another.
         """
         connection = socket.create_connection((self.host, self.port), limit_s)
@@ -217,7 +217,7 @@ class Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches an address; ``False`` if there is no such name."""
+    """Return whether only this machine reaches an address; ``False`` for an unknown name."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -227,10 +227,9 @@ def is_loopback(host: str) -> bool:
 
 
 def check_bind(host: str, secret: Secret | None) -> None:
-    """Refuse to listen for strangers.
+    """Refuse to listen without a secret where other machines can connect.
 
-    Raises `FarmError` if others than this machine can reach the address, and no secret keeps them
-    out.
+    Raises `FarmError` if other machines can reach the address and there is no secret.
     """
     if secret is None and not is_loopback(host):
         raise FarmError(
@@ -243,19 +242,19 @@ def check_bind(host: str, secret: Secret | None) -> None:
 
 # -- listening ----------------------------------------------------------------------------------
 
-#: A client that knows the secret answers at once.
+#: Time limit of a client's proof; a client that knows the secret answers at once.
 ASK_S = 5.0
-#: Connections that may wait for their proof at the same time, from all addresses and from one.
-#: A client proves in one round trip; only who stays silent fills these, and is dropped first.
+#: Most connections that wait for a proof, from all addresses and from one.  A proof takes one round
+#: trip, so only silent clients fill these, and the oldest is dropped first.
 _UNPROVEN, _UNPROVEN_FROM_ONE = 64, 16
-#: Addresses whose refusals are counted one by one; more are counted together, in bounded memory.
+#: Addresses whose refusals are counted separately; the rest are counted together to bound memory.
 _REMEMBERED = 20
 _OTHERS = "other addresses"
 
 
 @dataclass(eq=False)
 class _Unproven:
-    """A connection that has not proven the secret yet."""
+    """A connection without a proof yet."""
 
     connection: socket.socket
     host: str
@@ -265,23 +264,22 @@ class _Unproven:
 
 
 class SecretListener:
-    """A listening socket that lets only those in who know the secret.
+    """A listening socket that passes on only authenticated connections.
 
-    TVM's tracker and servers take connections from a listening socket.  This stands in its place,
-    with what they use of one: it accepts, asks each client for the secret, and only what has
-    passed is there to be accepted by TVM, which gets the client's own socket.  A client that stays
-    silent keeps nobody else from being asked: when too many wait, the oldest from the address with
-    most of them is dropped.
+    It has the methods of a socket that TVM's tracker and servers use: it accepts connections, asks
+    each client for the secret, and `accept` returns the sockets of those that proved it.  A silent
+    client does not block others: when too many wait, the oldest from the address with most of them
+    is dropped.
     """
 
     def __init__(self, listening: socket.socket, secret: Secret):
         self._listening = listening
         self._secret = secret
         self._passed: deque[tuple[socket.socket, tuple[str, int]]] = deque()
-        #: Readable when a connection has passed: what `select` and event loops look at.
+        #: Readable when a connection has passed, for `select` and event loops.
         self._ready, self._signal = socket.socketpair()
         self._lock = threading.Lock()
-        #: In the order in which they came.
+        #: Connections without a proof, oldest first.
         self._unproven: list[_Unproven] = []
         self._refused: Counter[str] = Counter()
         threading.Thread(target=self._watch, name="tvmflow-listener", daemon=True).start()
@@ -295,13 +293,13 @@ class SecretListener:
         self._ready.setblocking(flag)
 
     def accept(self) -> tuple[socket.socket, tuple[str, int]]:
-        """Return a connection that has passed, and where it comes from; waits as sockets do."""
+        """Return an authenticated connection and its address; blocks like a socket."""
         self._ready.recv(1)
         return self._passed.popleft()
 
     def close(self) -> None:
         """Stop listening."""
-        # Wakes up the thread that accepts, which closing alone does not.
+        # Closing alone does not wake up the thread that accepts.
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -309,7 +307,7 @@ class SecretListener:
         self._ready.close()
 
     def take_refused(self) -> list[str]:
-        """Return a sentence for each address that was turned away since the last call."""
+        """Return a sentence for each address that was refused since the last call."""
         with self._lock:
             refused, self._refused = self._refused, Counter()
         one, many = "A connection from {} was refused.", "{1} connections from {0} were refused."
@@ -357,7 +355,7 @@ class SecretListener:
         with self._lock:
             if client in self._unproven:
                 self._unproven.remove(client)
-        # Also a client whose proof arrived while it was dropped: its socket is shut down.
+        # This includes a client whose proof arrived while it was dropped: its socket is shut down.
         if client.dropped:
             with suppress(OSError):
                 client.connection.send(BUSY, socket.MSG_DONTWAIT)
@@ -369,7 +367,7 @@ class SecretListener:
         self._signal.send(b"\0")
 
     def _refuse(self, connection: socket.socket, host: str, reason: str) -> None:
-        # Not only closed: a session that was forked meanwhile has the socket, too.
+        # Shut down as well as closed: a session that was forked meanwhile has the socket, too.
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
         connection.close()
@@ -384,7 +382,7 @@ class SecretListener:
 def listen(
     host: str, ports: Iterable[int], secret: Secret | None
 ) -> tuple[socket.socket | SecretListener, int]:
-    """Listen at the first of the ports that is free, else raise `OSError`; return that, too."""
+    """Listen at the first free port; return the socket and the port, or raise `OSError`."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family = found[0][0]
     for port in ports:

@@ -1,4 +1,4 @@
-"""Binaries of a library's programs from every free server of a key."""
+"""Precompilation of a library's programs on every free server of a key."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from .connect import borrow, connect, last_line
 from .network import Address
 from .tracker import Offer, Tracker, check_key, check_served
 
-#: The function of a server of tvmflow: a library's name, a device's index → JSON.
+#: Function of a tvmflow server: a library's name, a device's index → JSON.
 PRECOMPILE_FUNCTION = "tvmflow.farm.precompile"
-#: Sending the library, on a slow network, and opening the session.
+#: Time to open the session and send the library on a slow network.
 _SEND_S = 600.0
-#: Two starts, each with a process.
+#: Time limit of a session: two starts, each with a process.
 _SESSION_S = 2 * (START_LIMIT_S + process.START_LIMIT_S) + _SEND_S
 
 
 def precompile_on_farm(
     source: Source, tracker: Address, key: str, device_index: int
 ) -> Iterator[tuple[str, Precompiled | str]]:
-    """Precompile on one server after the other, until all that are free had their turn.
+    """Precompile on each free server in turn.
 
-    Yields a server's address, and what it gave or the reason why it gave nothing.
+    Yields each server's address, and its binaries or the reason why there are none.
 
     Raises `FarmError` if the tracker cannot be reached, nobody serves the key, only servers of
     other versions do, or no process can be started here.
@@ -45,7 +45,7 @@ def precompile_on_farm(
         # A server that hangs blocks the process that talks to it, which can be ended.
         with closing(Worker()) as worker:
             try:
-                # A server that is lent waits for seconds only; the process takes some to begin.
+                # A lent server waits for seconds only, and the process takes some to start.
                 worker.start()
             except WorkerLostError as error:
                 raise FarmError(
@@ -54,7 +54,7 @@ def precompile_on_farm(
                     remedy="Free memory on this machine, and try again.",
                 ) from error
             offer = borrow(tracker, key)
-            # The tracker lends who has waited longest: one that comes again has no other before it.
+            # The tracker lends the server that waited longest: a repetition means all were used.
             if offer is None or offer.address in done:
                 break
             done.add(offer.address)
@@ -80,7 +80,7 @@ def _ask(worker: Worker, offer: Offer, source: Source, device_index: int) -> Pre
         path.write_bytes(content)
         try:
             programs = tuple(read(path))
-            # Others' programs would be dropped for those of other sources.
+            # Programs of other sources must not be stored for this library.
             if {p.description.get(SOURCE) for p in programs} == {source.plan.source_digest}:
                 return Precompiled(**facts, programs=programs)
         except (TvmflowError, TypeError):
@@ -91,7 +91,7 @@ def _ask(worker: Worker, offer: Offer, source: Source, device_index: int) -> Pre
 def talk(
     offer: Offer, library: Path, weights: Path | None, device_index: int
 ) -> tuple[JsonObject, bytes] | str:
-    """Let a server precompile, in a process of its own; return facts and binaries, or an error."""
+    """Precompile on a server; return facts and binaries, or an error.  Runs in a worker process."""
     try:
         remote, about = connect(offer, _SESSION_S)
     except FarmError as error:
@@ -114,7 +114,7 @@ def talk(
 
 
 def precompile_for_client(name: str, device_index: int) -> str:
-    """In a session: precompile what was uploaded; the binaries lie beside it then."""
+    """Precompile an uploaded library into its sidecar; runs in a session on the server."""
     import tvm_ffi
 
     library = Path(tvm_ffi.get_global_func("tvm.rpc.server.workpath")(name))

@@ -1,4 +1,4 @@
-"""Measures on all servers that a key matches, at the same time.
+"""Parallel measurement on all servers of a key.
 
 Each server has a thread, with a process that talks to it, as a server that hangs blocks whoever
 talks to it: :mod:`.session` runs there.  The threads share one :class:`.scheduler.Scheduler`.
@@ -83,16 +83,16 @@ class Farm:
             check_host(check_served(tracker, self.key), host)
 
     def runner(self, kind: str, measuring: Config, listener: Callable[[Event], None]) -> FarmRunner:
-        """Measure on all of its devices."""
+        """Return a runner that measures on all devices of the key."""
         return FarmRunner(self.tracker, self.key, kind, measuring, listener=listener)
 
 
 class FarmRunner:
-    """Measures on the servers of a tracker that have a key; a :class:`~.tuning.measure.Runner`.
+    """Runner (:class:`~.tuning.measure.Runner`) on the servers of a tracker that have a key.
 
-    It takes the first device of the kind ``opencl``, ``cuda`` or ``llvm`` of each server.  A
-    candidate may take ``limit_s``, its kernels' compilation included.  Futures fail only when no
-    device is left, or `listener` does, which gets events for the journal: ``joined``, ``lost``,
+    It uses each server's first device of the kind ``opencl``, ``cuda`` or ``llvm``.  A candidate
+    may take ``limit_s`` seconds, including compilation of its kernels.  Futures fail only if no
+    device is left or `listener` fails, which gets events for the journal: ``joined``, ``lost``,
     ``returned``, ``failed``, ``set_aside``.
 
     Raises `FarmError` if the tracker cannot be reached, nobody serves the key, or only servers of
@@ -132,16 +132,16 @@ class FarmRunner:
 
     @property
     def session_limit_s(self) -> float:
-        """After so long the server ends a session; this side has ended it before."""
+        """Return the server's time limit of a session; this side ends it earlier."""
         return SESSION_S + self.limit_s + CONNECT_S
 
     @property
     def patience_s(self) -> float:
-        """A server that hung is back by then, if it comes back at all."""
+        """Return how long to wait for a hung server to come back."""
         return self.session_limit_s + CONNECT_S
 
     def submit(self, built: Built, case: Case, incumbent: Built | None = None) -> Future[Measured]:
-        """Queue a candidate for the next device that is free."""
+        """Queue a candidate for the next free device."""
         trial = Trial(built, case, incumbent)
         if built.path is None:
             trial.future.set_result(Measured((), BUILD, str(built.error)))
@@ -155,12 +155,12 @@ class FarmRunner:
         return trial.future
 
     def devices(self) -> list[Device]:
-        """The devices that the tracker showed so far."""
+        """Return the devices that the tracker has listed so far."""
         with self._changed:
             return list(self._devices.values())
 
     def standings(self) -> list[Standing]:
-        """How many trials each device had, and why some get no more."""
+        """Return the number of trials of each device, and why some get no more."""
         with self._changed:
             names = {address: device.name for address, device in self._devices.items()}
             return [
@@ -169,7 +169,7 @@ class FarmRunner:
             ]
 
     def close(self) -> None:
-        """Drop what is queued, and give the devices back."""
+        """Drop queued trials, and release the devices."""
         with self._changed:
             self._closing = True
             dropped = self._scheduler.give_up()
@@ -200,7 +200,7 @@ class FarmRunner:
                     return
 
     def _look(self, servers: Sequence[Server]) -> None:
-        """Bring the scheduler up to date; there is a thread for each server."""
+        """Update the scheduler from the tracker, with one thread for each server."""
         for server in servers:
             if server.address not in self._devices:
                 self.describe(server.address, "", ServerInfo.read(server.about))
@@ -239,13 +239,13 @@ class FarmRunner:
     # -- what threads ask and tell -------------------------------------------------------------
 
     def wait_for_work(self, limit_s: float | None = None) -> bool:
-        """Wait until a trial waits, for so long; ``False`` at the end, or if there is none."""
+        """Wait for a queued trial; return ``False`` when closing, or if there is none in time."""
         with self._changed:
             self._changed.wait_for(lambda: self._closing or self._scheduler.has_work, limit_s)
             return not self._closing and self._scheduler.has_work
 
     def describe(self, address: Address, name: str, about: ServerInfo | None) -> None:
-        """Learn what a device is; a stock server tells no more than its device's name."""
+        """Store a device's description; a stock server reports only its device's name."""
         driver = ""
         if about is not None and (served := about.device_of(self.target)):
             name, driver = served.name, served.driver
@@ -253,7 +253,7 @@ class FarmRunner:
             self._devices[address] = Device(self.key, name, driver, {"address": str(address)})
 
     def take(self, address: Address, wait_s: float) -> Trial | None:
-        """Return the next trial for a device, within a time."""
+        """Return the next trial for a device; ``None`` if there is none in time."""
         deadline = time.monotonic() + wait_s
         with self._changed:
             while not self._closing:
@@ -266,46 +266,46 @@ class FarmRunner:
         return None
 
     def give_back(self, address: Address, trial: Trial) -> None:
-        """Return a trial that was taken and not measured."""
+        """Queue a trial again that was taken and not measured."""
         with self._changed:
             del self._running[address]
         self.tell(lambda scheduler: scheduler.give_back(address, trial))
 
     def finish(self, address: Address, trial: Trial, measured: Measured) -> None:
-        """Account for a trial."""
+        """Record the result of a trial."""
         with self._changed:
             del self._running[address]
             failure, closing = self._failure, self._closing
         if closing:
-            # It may have been stopped in the middle, which is nobody's failure.
+            # The trial may have been interrupted, which is not a failure.
             _drop([trial])
             return
         self.tell(lambda scheduler: scheduler.finish(address, trial, measured))
         if failure is not None:
-            # It failed, and there will be no other device to repeat it on.
+            # The trial failed, and there is no other device to repeat it on.
             self._give_up(failure)
 
     def tell(self, tell: Callable[[Scheduler], T]) -> T:
-        """Let the scheduler know something, and deliver the trials that this ends."""
+        """Call the scheduler under the lock, and deliver the trials that ended."""
         with self._changed:
             answer = tell(self._scheduler)
             finished = self._scheduler.take_finished()
             events, self._events = self._events, []
             self._changed.notify_all()
-        # Without the lock: who waits for a result may submit the next candidate at once.
+        # Without the lock: a thread that gets a result may submit the next candidate at once.
         try:
             if self._listener is not None:
                 for event in events:
                     self._listener(event)
         except TvmflowError as error:
-            # A journal that cannot be written, say: no trial may go unrecorded.
+            # For example, the journal cannot be written: no trial may go unrecorded.
             self._give_up(error)
         for trial, measured in finished:
             trial.future.set_result(measured)
         return answer
 
     def _heard(self, kind: str, address: Address, details: JsonMapping) -> None:
-        """Take an event from the scheduler."""
+        """Log an event of the scheduler, and queue it for the listener."""
         level = logging.WARNING if kind == "set_aside" else logging.INFO
         said = "; ".join(f"{name}: {value}" for name, value in details.items())
         logger.log(level, "%s %s. %s", address, kind.replace("_", " "), said)
@@ -316,7 +316,7 @@ class FarmRunner:
 def _drop(trials: Iterable[Trial]) -> None:
     """End trials without a result."""
     for trial in trials:
-        # Those that were being measured can no longer be cancelled.
+        # Trials that were being measured cannot be cancelled any more.
         if not trial.future.cancel():
             trial.future.set_exception(CancelledError())
 
@@ -340,11 +340,11 @@ class SessionThread:
     def _run(self) -> None:
         while self._runner.wait_for_work():
             try:
-                # Starts the process: an offer holds for some seconds only.
+                # Starts the process, because an offer is valid for seconds only.
                 self._disconnect()
                 offer = self._next_offer()
             except FarmError:
-                # The runner knows, too, and decides when that is the end.
+                # The runner sees the same failure, and decides when to give up.
                 time.sleep(TICK_S)
                 continue
             if offer is not None:
@@ -360,7 +360,7 @@ class SessionThread:
         return None
 
     def _serve(self, offer: Offer) -> None:
-        """Measure in one session, for as long as there is something to measure."""
+        """Measure trials in one session while there are any."""
         address, ends = offer.address, time.monotonic() + SESSION_S
         is_usable = self._runner.tell(lambda scheduler: scheduler.offer(address))
         opened = self._connect(offer) if is_usable else None
@@ -371,7 +371,7 @@ class SessionThread:
             if trial is None:
                 return
             if not opened.has_plugin and any(a.scope for a in trial.built.arguments):
-                # Unmeasured: another server may have it.
+                # Leave the trial to another server.
                 self._runner.give_back(address, trial)
                 self._runner.tell(
                     lambda scheduler: scheduler.set_aside(address, _NO_TEXTURES, final=True)
@@ -383,7 +383,7 @@ class SessionThread:
                 return
 
     def _connect(self, offer: Offer) -> Opened | None:
-        """Open a session; if there is to be none, the runner knows why."""
+        """Open a session; on failure set the device aside and return ``None``."""
         runner, address = self._runner, offer.address
         first = runner.firsts.get(address)
         try:

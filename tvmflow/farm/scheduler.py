@@ -1,9 +1,9 @@
 """Scheduling of trials on a farm's devices, and fault attribution, without threads and network.
 
-A trial that fails is repeated on other devices.  Where one succeeds, those that failed were
-at fault and are set aside; where two fail alike, the candidate was.  So each trial ends once,
-with one result, whatever happens to the devices meanwhile.  Where no other device is left, a
-failure counts as the candidate's.
+A trial that fails is repeated on other devices.  If it succeeds on one, the devices where it
+failed were at fault and are set aside; if two fail alike, the candidate is at fault.  Each trial
+ends once, with one result, whatever happens to the devices.  If no other device is left, a failure
+counts as the candidate's.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ..tuning.building import Built, Case
 from ..tuning.measure import CRASH, DEVICE, TIMEOUT, WRONG, Measured
 from .network import Address
 
-#: After its first failure a device may try again, later: phones restart, networks hiccup.
+#: Rest of a device after its first failure: phones restart, networks fail briefly.
 REST_S = 60.0
-#: So long may trials wait while the tracker lists devices and lends none.
+#: Longest wait of trials while the tracker lists devices but lends none.
 LENT_WITHIN_S = 600.0
 
 _REASONS = {
@@ -35,7 +35,7 @@ _REASONS = {
 
 @dataclass(eq=False)
 class Trial:
-    """A candidate that waits for a device, is measured, or is measured again."""
+    """A candidate that waits for its first or a repeated measurement."""
 
     built: Built
     case: Case
@@ -46,26 +46,26 @@ class Trial:
 
 @dataclass
 class DeviceState:
-    """What is known of one device."""
+    """State of one device."""
 
-    #: Whether the tracker lists it, and it has not vanished from a session since it was offered.
+    #: Whether the tracker lists it and no session lost it since its last offer.
     present: bool = True
-    #: Why it gets no trials, until when; empty if it gets some.
+    #: Why it gets no trials until `aside_until`; empty if it gets trials.
     reason: str = ""
     aside_until: float = 0.0
     trials: int = 0
 
 
-#: Takes the kind of an event, the device, and what else there is to say.
+#: Callback that gets the kind of an event, the device, and details.
 Listener = Callable[[str, Address, JsonMapping], None]
 
 
 class Scheduler:
-    """The trials and devices of a tuning run; its caller holds a lock around every call.
+    """Trials and devices of a tuning run; callers hold a lock around every call.
 
-    ``listener`` gets what happens to devices and repeated trials.  For ``patience_s`` may all
-    devices be away before that is the end, and a failure wait for another device before it counts
-    as the candidate's.
+    ``listener`` gets events of devices and repeated trials.  ``patience_s`` is how long all devices
+    may be away before the run ends, and how long a failure waits for another device before it
+    counts as the candidate's.
     """
 
     def __init__(
@@ -75,17 +75,17 @@ class Scheduler:
         self._patience_s = patience_s
         self._clock = clock
         self._waiting: deque[Trial] = deque()
-        #: Failed once, at these times, and not yet known by whose fault.
+        #: Trials that failed once with the fault still open, and when they failed.
         self._unconfirmed: dict[Trial, float] = {}
         self._finished: list[tuple[Trial, Measured]] = []
         self.devices: dict[Address, DeviceState] = {}
         self._hopeless_since: float | None = None
-        #: When a device was last lent, took a trial or ended one.
+        #: When a device was last lent, or took or ended a trial.
         self._active_at = clock()
 
     @property
     def has_work(self) -> bool:
-        """True if a trial waits."""
+        """Return whether a trial waits."""
         return bool(self._waiting)
 
     def add(self, trial: Trial) -> None:
@@ -95,14 +95,14 @@ class Scheduler:
         self._waiting.append(trial)
 
     def take_finished(self) -> list[tuple[Trial, Measured]]:
-        """Return the trials that ended since the last call, each once."""
+        """Return the trials that ended since the last call."""
         finished, self._finished = self._finished, []
         return finished
 
     # -- devices -----------------------------------------------------------------------------
 
     def update(self, addresses: Iterable[Address]) -> None:
-        """Learn which devices the tracker lists."""
+        """Update the devices that the tracker lists."""
         listed = set(addresses)
         for address in listed - self.devices.keys():
             self._join(address)
@@ -113,7 +113,7 @@ class Scheduler:
         self._end_unrepeatable()
 
     def offer(self, address: Address) -> bool:
-        """Learn that the tracker gives a device; say whether it is to be used."""
+        """Note that the tracker offers a device; return whether to use it."""
         self._active_at = self._clock()
         if address not in self.devices:
             self._join(address)
@@ -125,7 +125,7 @@ class Scheduler:
         return self._is_usable(address)
 
     def set_aside(self, address: Address, reason: str, final: bool = False) -> None:
-        """Give a device no trials: for a while at first, then for good, or at once for good."""
+        """Stop giving a device trials: at first for a while; again, or ``final``, for good."""
         state = self.devices[address]
         final |= bool(state.reason)
         state.reason, state.aside_until = reason, math.inf if final else self._clock() + REST_S
@@ -144,9 +144,9 @@ class Scheduler:
     # -- trials ------------------------------------------------------------------------------
 
     def take(self, address: Address) -> Trial | None:
-        """Return the next trial for a device, if there is one for it.
+        """Return the next trial for a device, if there is one.
 
-        A device whose last failure is in doubt gets only what others failed at.
+        A device with a failure whose fault is open gets only trials that failed elsewhere.
         """
         if not self._is_usable(address):
             return None
@@ -162,21 +162,21 @@ class Scheduler:
         return None
 
     def give_back(self, address: Address, trial: Trial) -> None:
-        """Take back a trial that was not measured."""
+        """Queue a trial again that was taken and not measured."""
         self.devices[address].trials -= 1
         self._waiting.appendleft(trial)
 
     def finish(self, address: Address, trial: Trial, measured: Measured) -> None:
-        """Take what became of a trial on a device."""
+        """Record the result of a trial on a device."""
         self._active_at = self._clock()
         if measured.error in (CRASH, TIMEOUT):
-            # Its session has gone; whether it comes back, the tracker's next offer tells.
+            # Its session is lost; the tracker's next offer shows whether it came back.
             self.devices[address].present = False
         if measured.error is None:
             self._end(trial, measured)
             for suspect, failure in trial.failures.items():
                 fault = f"{_REASONS[str(failure.error)]} where {address} succeeded"
-                # Wrong numbers are no accident, and would not be noticed a second time.
+                # Wrong results are no accident, and might go unnoticed a second time.
                 final = failure.error == WRONG
                 self.set_aside(suspect, f"{fault}: {failure.message}", final=final)
             return
@@ -196,11 +196,11 @@ class Scheduler:
         self._finished.append((trial, measured))
 
     def _end_unrepeatable(self) -> None:
-        """End the trials that failed where there is no other device to repeat them on."""
+        """End failed trials for which there is no other device."""
         usable = {address for address in self.devices if self._is_usable(address)}
         latest = self._clock() - self._patience_s
         for trial, since in list(self._unconfirmed.items()):
-            # A device that the tracker lists may be busy for others, or may not live any more.
+            # A listed device may be busy with other clients, or dead.
             is_over = usable <= trial.failures.keys() or since < latest
             if usable and is_over and trial in self._waiting:
                 self._waiting.remove(trial)
@@ -209,42 +209,42 @@ class Scheduler:
     # -- the end -----------------------------------------------------------------------------
 
     def is_hopeless(self) -> bool:
-        """Tell whether no device is left, and none is likely to come back."""
+        """Return whether no device is left and none is likely to come back."""
         now = self._clock()
         if any(self._is_usable(address) for address in self.devices):
             self._hopeless_since = None
             return False
         if all(math.isinf(state.aside_until) for state in self.devices.values()):
             return True
-        # Those that rest, or were lost a moment ago, may come back.
+        # Devices that rest, or were lost a moment ago, may come back.
         returns = [a.aside_until for a in self.devices.values() if not math.isinf(a.aside_until)]
         if self._hopeless_since is None:
             self._hopeless_since = now
         return now > max(self._hopeless_since, *returns) + self._patience_s
 
     def is_starved(self) -> bool:
-        """Tell whether trials wait, and no device was lent for longer than any trial takes."""
+        """Return whether trials wait and no device was lent for longer than any trial takes."""
         return self.has_work and self._clock() - self._active_at > LENT_WITHIN_S
 
     def give_up(self) -> list[Trial]:
-        """Return all trials that wait, and forget them."""
+        """Remove and return all waiting trials."""
         waiting, self._waiting, self._unconfirmed = self._waiting, deque(), {}
         return [*waiting]
 
     def reasons(self) -> str:
-        """Say why each device gets no trials."""
+        """Return why each device gets no trials, one line per device."""
         return "\n".join(
             f"{address}: {state.reason or 'the tracker does not offer it any more'}"
             for address, state in sorted(self.devices.items())
         )
 
     def aside(self, address: Address) -> str:
-        """Say why a device gets no trials now; empty if it gets some."""
+        """Return why a device gets no trials now; empty if it gets trials."""
         state = self.devices[address]
         if state.aside_until > self._clock():
             return state.reason
         return "" if state.present else "it was lost"
 
     def counts(self) -> Counter[Address]:
-        """Count each device's trials."""
+        """Return the number of trials of each device."""
         return Counter({address: state.trials for address, state in self.devices.items()})

@@ -1,8 +1,8 @@
-"""TVM's RPC tracker and server, kept running, behind a listener that asks for the secret.
+"""TVM's RPC tracker and server, restarted after crashes, with a listener that asks for the secret.
 
-TVM's server runs each session in a process of its own, but ends itself when one crashes:
-one bad kernel would take the device out of the farm.  Here it is started again, on the
-same port.  Beside it, facts about the machine are published through the tracker.
+TVM's server runs each session in its own process, but ends itself when one crashes: one bad
+kernel would remove the device from the farm.  Here it is restarted on the same port, and facts
+about the machine are published through the tracker.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from .tracker import (
 if TYPE_CHECKING:
     from tvm.support.popen_pool import PopenWorker
 
-#: Ports that are tried when none is given.
+#: Ports to try if none is given.
 PORTS = range(9090, 9190)
 _THERMAL = Path("/sys/class/thermal")
-#: How often a tracker that is away is tried.
+#: Interval of attempts to reach an absent tracker.
 _RETRY_S = 1.0
-#: Events of sessions that wait to be logged; the newest stay.
+#: Most events of sessions that wait to be logged; the oldest are dropped.
 _LOGGED = 1000
 
 logger = logging.getLogger(__name__)
@@ -53,31 +53,31 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """What a server serves, and where."""
+    """Options of a server: key, devices and addresses."""
 
-    #: Hands it out; its secret is the server's, too.
+    #: Tracker that lends the server; they share its secret.
     tracker: Address
-    #: What clients ask for.
+    #: Key that clients request.
     key: str
-    #: The address to listen at.
+    #: Address to listen at.
     host: str = "127.0.0.1"
-    #: ``None``: the first free one of :data:`PORTS`.
+    #: ``None`` for the first free one of :data:`PORTS`.
     port: int | None = None
-    #: The host that clients connect to, where it is not the one that is listened at.
+    #: Host that clients connect to, if it differs from `host`.
     advertise: str | None = None
-    #: Becomes ``opencl:0``: ``PLATFORM:DEVICE``, indices or parts of names.
+    #: Device that becomes ``opencl:0``: ``PLATFORM:DEVICE``, indices or parts of names.
     opencl_device: str | None = None
-    #: So long is a tracker waited for that is not there yet; ``None``: without a limit.
+    #: How long to wait for an absent tracker; ``None`` without a limit.
     wait_s: float | None = None
 
     @property
     def advertised(self) -> str | None:
-        """The host that clients connect to; ``None`` for the one that the tracker sees."""
-        # These stand for all addresses of the machine.
+        """Return the host that clients connect to; ``None`` for the one that the tracker sees."""
+        # These mean all addresses of the machine.
         return self.advertise or (None if self.host in ("0.0.0.0", "::") else self.host)
 
     def check(self) -> None:
-        """Refuse what nobody could connect to, and what everybody could.
+        """Refuse addresses that nobody, or everybody, could connect to.
 
         Raises `FarmError` if the key or the address to listen at cannot be used.
         """
@@ -97,14 +97,14 @@ class Event:
     """A line of a service's log."""
 
     text: str
-    #: Whether it belongs to normal work: a session that began or ended, a tracker that is back.
+    #: Whether it is part of normal operation: begin and end of sessions, a tracker that is back.
     is_routine: bool = False
 
 
 class FarmServer:
-    """A server in a process of its own, and its entry in the tracker's summary.
+    """A server in its own process, and its entry in the tracker's summary.
 
-    Raises `FarmError` if the tracker does not come in time or asks for another secret, strangers
+    Raises `FarmError` if the tracker is absent for too long or asks for another secret, strangers
     could reach the server, or no port is free.
     """
 
@@ -115,7 +115,7 @@ class FarmServer:
         # Before TVM is imported, here and in the server's process: the plug-in reads them once.
         if options.opencl_device is not None:
             os.environ["TVMFLOW_OPENCL_DEVICE"] = options.opencl_device
-        # Candidates run once and never again: the cache of built programs is for others.
+        # Candidates run only once: do not cache built programs.
         os.environ.setdefault("TVMFLOW_CACHE", "0")
         protocol()
         self.about = ServerInfo.here()
@@ -130,7 +130,7 @@ class FarmServer:
         self._publish()
 
     def check(self) -> list[Event]:
-        """Start the server again if it ended, publish the state; return what happened."""
+        """Restart the server if it ended, publish the state, and return new events."""
         is_alive, happened = _take_events(self._worker)
         if not is_alive:
             self._worker.kill()
@@ -147,7 +147,7 @@ class FarmServer:
             if self._tracker is not None:
                 self._tracker.close()
                 self._tracker = None
-                # TVM's server connects again by itself.
+                # TVM's server reconnects by itself.
                 happened.append(Event(f"{error.message} Trying again."))
         return happened
 
@@ -191,7 +191,7 @@ class FarmServer:
 
 
 def _wait_for(address: Address, limit_s: float | None) -> Tracker:
-    """Connect to a tracker, as soon as it is there."""
+    """Connect to a tracker as soon as it answers."""
     began, told = time.monotonic(), ""
     while True:
         try:
@@ -209,7 +209,7 @@ def _wait_for(address: Address, limit_s: float | None) -> Tracker:
 def running_tracker(
     host: str, port: int, secret: Secret | None
 ) -> Iterator[Callable[[], list[Event]]]:
-    """Run a tracker in a process of its own; yields a function that returns what happened since.
+    """Run a tracker in its own process; yields a function that returns new events.
 
     Raises `FarmError` if strangers could reach it, the port is taken, or the address is not this
     machine's.
@@ -227,7 +227,7 @@ def running_tracker(
 
 
 def _take_events(worker: PopenWorker) -> tuple[bool, list[Event]]:
-    """Return whether a process still listens, and what happened there since the last call."""
+    """Return whether a process still listens, and its new events."""
     try:
         worker.send(take_events)
         told: tuple[bool, list[Event]] = worker.recv()
@@ -237,7 +237,7 @@ def _take_events(worker: PopenWorker) -> tuple[bool, list[Event]]:
 
 
 def _started(worker: PopenWorker, start: Callable[[], int | str], host: str, ports: range) -> int:
-    """Let a process listen; return the port."""
+    """Start listening in a process; return the port."""
     worker.send(start)
     port: int | str = worker.recv()
     if isinstance(port, int):
@@ -254,15 +254,15 @@ def _started(worker: PopenWorker, start: Callable[[], int | str], host: str, por
 
 
 def temperature_c(folder: Path = _THERMAL) -> float | None:
-    """Return the temperature of the machine's hottest sensor, if Linux shows any."""
+    """Return the temperature of the machine's hottest sensor; ``None`` without sensors."""
     found = [degrees / 1000 for degrees in _numbers(folder, "thermal_zone*/temp")]
     # Sensors that are switched off report nonsense.
     return max((value for value in found if 0 < value < 200), default=None)
 
 
 def is_throttled(folder: Path = _THERMAL) -> bool | None:
-    """Tell whether the machine is being slowed down to cool it, if Linux shows that."""
-    # Fans cool, too, but slow nothing down.
+    """Return whether the machine is throttled to cool it; ``None`` if Linux does not show it."""
+    # Fans cool without throttling.
     states = [
         state
         for device in folder.glob("cooling_device*")
@@ -273,7 +273,7 @@ def is_throttled(folder: Path = _THERMAL) -> bool | None:
 
 
 def _contents(folder: Path, pattern: str) -> Iterator[str]:
-    """The contents of files; those that cannot be read are left out."""
+    """Yield the contents of the files that can be read."""
     for path in sorted(folder.glob(pattern)):
         try:
             yield path.read_text(encoding="utf-8").strip()
@@ -287,18 +287,18 @@ def _numbers(folder: Path, pattern: str) -> list[int]:
 
 # -- in the process of the server or the tracker ---------------------------------------------
 
-#: What is listened at, and the thread that serves who comes there.
+#: Listening socket, and the thread that serves its connections.
 _listening: socket.socket | SecretListener | None = None
 _thread: threading.Thread | None = None
 _sessions: deque[Event] = deque(maxlen=_LOGGED)
 
 
 def _serve(options: ServeOptions, ports: range, set_up: Callable[[], None]) -> int | str:
-    """Start TVM's server; return its port, or the reason why not."""
+    """Start TVM's server; return its port, or why that failed."""
     from tvm.rpc import base, server
 
     set_up()
-    # Its own ends after a minute without the tracker, and knows of no secret.
+    # TVM's own function gives up after a minute without the tracker, and knows no secret.
     base.connect_with_retry = _connect_to_tracker
     server._serving = _logging_sessions(server._serving)
 
@@ -312,7 +312,7 @@ def _serve(options: ServeOptions, ports: range, set_up: Callable[[], None]) -> i
 
 
 def _track(host: str, ports: range, secret: Secret | None, parent: int) -> int | str:
-    """Start TVM's tracker; return its port, or the reason why not."""
+    """Start TVM's tracker; return its port, or why that failed."""
     from tvm.rpc import tracker
 
     _belong_to(parent)
@@ -337,7 +337,7 @@ def _listen(
 
 
 def take_events() -> tuple[bool, list[Event]]:
-    """Return whether somebody is still served, and what happened since the last call."""
+    """Return whether the server thread still runs, and new events."""
     taken = [_sessions.popleft() for _ in range(len(_sessions))]
     if isinstance(_listening, SecretListener):
         taken += [Event(refusal) for refusal in _listening.take_refused()]
@@ -362,18 +362,18 @@ def _logging_sessions(serving: Callable[..., None]) -> Callable[..., None]:
 
 
 def prepare(parent: int) -> None:
-    """Set the server's process up; sessions are forked from it."""
+    """Set up the server's process, from which sessions are forked."""
     import tvm_ffi
 
     _belong_to(parent)
-    # In a session, which is a process of its own: no driver is opened before TVM forks.
+    # Evaluated in a session's process: no driver may be opened before TVM forks.
     tvm_ffi.register_global_func(ABOUT_FUNCTION, lambda: json.dumps(asdict(ServerInfo.here())))
     tvm_ffi.register_global_func(PRECOMPILE_FUNCTION, precompile_for_client)
     modules.register()
 
 
 def _connect_to_tracker(address: Address) -> socket.socket:
-    """Stand for TVM's function: connect as soon as the tracker is there."""
+    """Connect as soon as the tracker answers; replaces a function of TVM."""
     while True:
         with suppress(OSError, UnprovenError):
             connection = address.connect(_RETRY_S)
@@ -383,8 +383,8 @@ def _connect_to_tracker(address: Address) -> socket.socket:
 
 
 def _belong_to(parent: int) -> None:
-    """End with the process that started this one."""
-    # Ctrl-C reaches all processes of a terminal: the one that started this one ends it.
+    """End this process when its parent ends."""
+    # Ctrl-C reaches all processes of a terminal; the parent ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""A session with a server: in the process that measures through it, one at a time."""
+"""Measuring session with a server, in a worker process; one at a time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..tuning.measure import CRASH, DEVICE, DEVICES, Config, Measured, Session
 from .connect import about_of, open_session
 from .tracker import Offer, ServerInfo
 
-#: One of those that tvmflow's plug-in registers.
+#: A function that tvmflow's plug-in registers.
 _PLUGIN_FUNCTION = "tvmflow.opencl.describe"
 _EVERY_SERVERS_FUNCTION = "tvm.rpc.server.workpath"
-#: What can be said from here; a connection that broke has no status.
+#: Explanation of a broken connection, which has no exit status.
 _ENDED = (
     "the server's process ended during the trial: the kernel or the driver crashed it, or the "
     "system there killed it, most often because memory ran out (`dmesg` there tells)"
@@ -28,28 +28,28 @@ _ENDED = (
 
 @dataclass(frozen=True)
 class Opened:
-    """What a session knows about its server."""
+    """Facts about the server of a session."""
 
-    #: The device's.
+    #: Name of the device.
     name: str
-    #: ``None`` from a stock server.
+    #: ``None`` for a stock server.
     about: ServerInfo | None
-    #: Whether the OpenCL runtime there is tvmflow's, as that of stock servers may be, too.
+    #: Whether the OpenCL runtime there is tvmflow's; stock servers may load it, too.
     has_plugin: bool
 
 
 class RemoteSession(Session):
-    """Measures on a server's first device of a kind.
+    """Measuring session on a server's first device of a kind.
 
-    After ``limit_s`` the server ends the session, whatever is running; ``first`` is the time of the
-    reference kernel in the device's first session, if it had one.
+    The server ends the session after ``limit_s`` seconds, even during a run.  ``first`` is the time
+    of the reference kernel in the device's first session, if there was one.
     """
 
     def __init__(
         self, offer: Offer, kind: str, config: Config, limit_s: float, first: float | None
     ):
         self.remote = open_session(offer, limit_s)
-        # Not a method: the server stays busy until the last reference has gone.
+        # Not a bound method: the server stays busy until the last reference is gone.
         load = functools.partial(_bring, self.remote)
         super().__init__(self.remote.device(DEVICES[kind]), load, config)
         self.first = first
@@ -57,9 +57,9 @@ class RemoteSession(Session):
         self._since = config.reference_every
 
     def answers(self) -> bool:
-        """Tell whether the server's process of this session still runs."""
+        """Return whether the server's process of this session still runs."""
         try:
-            # A function of every server, also of stock ones: that it is missing is no answer.
+            # Every server has this function, also stock ones: if it is missing, nothing answered.
             self.remote.get_function(_EVERY_SERVERS_FUNCTION)("")
         except Exception:  # noqa: BLE001 (a broken connection fails in every way)
             return False
@@ -70,7 +70,7 @@ def _bring(remote: rpc.RPCSession, path: Path) -> tvm.runtime.Module:
     """Load a library on the server."""
     remote.upload(str(path))
     library = remote.load_module(path.name)
-    # It is loaded: phones have little room.
+    # The file is loaded: free the phone's disk.
     with suppress(AttributeError, RuntimeError):
         remote.remove(path.name)
     return library
@@ -86,10 +86,10 @@ def begin(offer: Offer, kind: str, config: Config, limit_s: float, first: float 
     try:
         _session = RemoteSession(offer, kind, config, limit_s, first)
     except FarmError as error:
-        # The runner shows the last line, which is the reason in TVM's errors.
+        # The runner shows the last line, which holds the reason in TVM's errors.
         raise RuntimeError(error.message) from error
     about = about_of(_session.remote)
-    # Of a CPU, TVM does not tell the name.
+    # TVM does not report the name of a CPU.
     if about is not None and (served := about.device_of(kind)) is not None:
         _session.name, _session.driver = served.name, served.driver
     plugin = None
@@ -99,9 +99,9 @@ def begin(offer: Offer, kind: str, config: Config, limit_s: float, first: float 
 
 
 def measure(built: Built, case: Case, incumbent: Built | None) -> tuple[Measured, float | None]:
-    """Measure a candidate; return the time of the reference kernel, too.
+    """Measure a candidate; return its result and the time of the reference kernel.
 
-    A session that ended meanwhile is told from a kernel that failed.
+    An ended session is distinguished from a failed kernel.
     """
     assert _session is not None
     measured = _session.measure(built, case, incumbent)
@@ -111,6 +111,6 @@ def measure(built: Built, case: Case, incumbent: Built | None) -> tuple[Measured
 
 
 def end() -> None:
-    """End the session, if there is one: the server takes the next."""
+    """End the session, if there is one, so that the server accepts the next."""
     global _session
     _session = None

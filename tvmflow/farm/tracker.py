@@ -1,11 +1,10 @@
-"""Talks to a TVM RPC tracker: who serves what, which server is free.
+"""Client of a TVM RPC tracker: lists servers, and requests free ones.
 
-TVM's ``TrackerSession`` waits without a limit and does not say which server it got; here
-every wait ends, and an offer has the server's address.  Messages are TVM's
-(``tvm.rpc.base``).  A tracker keeps a dictionary for every connection and shows those
-whose key begins with ``server``: servers of tvmflow and tuning runs publish what they
-know about themselves that way.  Entries are whatever those who connected sent: they are read with
-care, and what is malformed spoils nothing else.
+TVM's ``TrackerSession`` waits without a limit and does not say which server it got; here every
+wait has a limit, and an offer has the server's address.  Messages are TVM's (``tvm.rpc.base``).
+A tracker keeps a dictionary for every connection and lists those whose key begins with
+``server``; tvmflow servers and tuning runs publish facts about themselves this way.  Entries come
+from any client: malformed ones are skipped without affecting others.
 """
 
 from __future__ import annotations
@@ -29,22 +28,22 @@ from .network import GREETING, Address, UnprovenError
 
 T = TypeVar("T")
 
-#: The function that a session of a server of tvmflow has, and of a stock server has not.
+#: Function of sessions of tvmflow servers; stock servers do not have it.
 ABOUT_FUNCTION = "tvmflow.farm.about"
-#: What the keys of entries begin with: servers.
+#: Prefixes of the keys of entries: servers,
 SERVER = "server:"
-#: Not `server:`, so that TVM's own tools do not count it as one more server of its key.
+#: and facts about servers; not `server:`, or TVM's tools would count another server of the key.
 ABOUT = "server-about:(about) "
 TUNING = "server-about:(tuning) "
 
-#: A tracker answers at once; one that does not within this time is not reachable.
+#: Time limit of a tracker's answer.
 _ANSWER_S = 5.0
 _START = "Start one (tvmflow farm tracker), or correct the address and the firewall."
-#: So much of an entry that is not understood is shown.
+#: Most characters of a malformed entry that are shown.
 _SHOWN = 200
-#: Characters of a key; names of devices are shorter.
+#: Longest key; names of devices are shorter.
 KEY_LIMIT = 64
-#: What :mod:`.server` publishes, as far as it is used here, and of which types it is.
+#: Facts that :mod:`.server` publishes and this file uses, with their types.
 _PUBLISHED: Mapping[str, tuple[type, ...]] = {
     "tvmflow": (str,),
     "devices": (list,),
@@ -56,11 +55,11 @@ _PUBLISHED: Mapping[str, tuple[type, ...]] = {
 
 
 class TrackerAwayError(FarmError):
-    """Nobody answers at a tracker's address, which may change."""
+    """Raised if nobody answers at a tracker's address; it may start later."""
 
 
 class MalformedError(ValueError):
-    """What came through a tracker is not of the form."""
+    """Raised for malformed data from a tracker."""
 
 
 # -- servers, as they describe themselves -------------------------------------------------------
@@ -78,13 +77,13 @@ class ServedDevice:
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """Versions and devices of a server of tvmflow, as it tells in sessions and to the tracker."""
+    """Versions and devices of a tvmflow server, as reported in sessions and to the tracker."""
 
     tvmflow: str
     tvm: str
-    #: Triple of the machine, which host code must be compiled for.
+    #: Triple of the machine, for host code.
     host: str
-    #: What can be measured on.
+    #: Devices to measure on.
     devices: tuple[ServedDevice, ...]
 
     @classmethod
@@ -99,7 +98,7 @@ class ServerInfo:
 
     @classmethod
     def read(cls, told: JsonMapping) -> ServerInfo | None:
-        """Read what another server told, ``None`` if it is of another form."""
+        """Read another server's description; ``None`` if it is malformed."""
         with suppress(KeyError, TypeError, MalformedError):
             devices = tuple(ServedDevice(**device) for device in told["devices"])
             for device in devices:
@@ -135,7 +134,7 @@ def check_version(address: object, about: ServerInfo) -> None:
 
 @dataclass(frozen=True)
 class Server:
-    """A server that a tracker lists; ``about`` is empty unless it is one of tvmflow's."""
+    """A server that a tracker lists; ``about`` is empty for stock servers."""
 
     address: Address
     key: str
@@ -144,7 +143,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Queue:
-    """How many servers of a key wait for work, and how many requests wait for a server."""
+    """Numbers of free servers and of waiting requests of a key."""
 
     free: int
     waiting: int
@@ -152,15 +151,15 @@ class Queue:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a tracker knows."""
+    """Summary of a tracker."""
 
-    #: In the order of their addresses.
+    #: Servers in the order of their addresses.
     servers: tuple[Server, ...]
-    #: By key.
+    #: Queues by key.
     queues: Mapping[str, Queue]
-    #: What servers measure, by their addresses, as far as tuning runs tell.
+    #: Tasks that tuning runs report, by the server's address.
     runs: Mapping[str, str]
-    #: Entries of another form, as they came but cut short.
+    #: Malformed entries, truncated.
     malformed: tuple[str, ...] = ()
 
     def serving(self, key: str) -> list[Server]:
@@ -169,7 +168,7 @@ class Summary:
 
 
 def read_summary(answer: object) -> Summary:
-    """Read a tracker's answer; `MalformedError` if it is none."""
+    """Read a tracker's summary.  Raises `MalformedError`."""
     value = _of(dict, answer)
     servers: dict[Address, str] = {}
     about: dict[Address, JsonMapping] = {}
@@ -201,7 +200,7 @@ def read_summary(answer: object) -> Summary:
 
 
 def read_address(value: object) -> Address:
-    """Read a host and a port; `MalformedError` if it is something else."""
+    """Read a host and a port.  Raises `MalformedError`."""
     parts = _of(list, value)
     if len(parts) != 2 or not isinstance(parts[1], int) or not 0 < parts[1] < 65536:
         raise MalformedError(f"{_short(value)} is no host with a port")
@@ -222,7 +221,7 @@ def _published(value: object) -> JsonMapping:
 
 def _text(value: object) -> str:
     text = _of(str, value)
-    # A terminal obeys others.
+    # Other characters could control a terminal.
     if not text.isprintable():
         raise MalformedError(f"{_short(value)} has characters that are not printable")
     return text
@@ -235,7 +234,7 @@ def _of(expected: type[T], value: object) -> T:
 
 
 def _short(value: object) -> str:
-    # ASCII: it may have anything in it.
+    # As ASCII, since it may contain any characters.
     text = json.dumps(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
@@ -245,7 +244,7 @@ def _short(value: object) -> str:
 
 @dataclass(frozen=True)
 class Offer:
-    """A server that is this client's until it disconnects; the ticket lets one session in."""
+    """A server reserved for this client until it disconnects; the ticket admits one session."""
 
     address: Address
     ticket: str
@@ -277,7 +276,7 @@ class Tracker(AbstractContextManager["Tracker"]):
             stack.pop_all()
 
     def close(self) -> None:
-        """End the connection; what it published and requested is forgotten."""
+        """End the connection; the tracker forgets what it published and requested."""
         self._socket.close()
 
     def __exit__(self, *_: object) -> None:
@@ -290,10 +289,10 @@ class Tracker(AbstractContextManager["Tracker"]):
             return read_summary(self._granted())
 
     def publish(self, key: str, facts: JsonMapping, host: str | None = None, port: int = 0) -> None:
-        """Show facts in the tracker's summary: `ABOUT` a server, or what one of `TUNING` measures.
+        """Publish facts in the tracker's summary, with a key that begins with `ABOUT` or `TUNING`.
 
-        They replace those published before and go when the connection ends.  Without a
-        `host`, the tracker takes the address that the connection comes from.
+        They replace earlier ones and vanish when the connection ends.  Without a `host`, the
+        tracker uses the address that the connection comes from.
         """
         info = {"key": key, "addr": [host, port], "tvmflow": facts}
         with self._talking():
@@ -301,7 +300,7 @@ class Tracker(AbstractContextManager["Tracker"]):
             self._base.recvjson(self._socket)
 
     def request(self, key: str) -> None:
-        """Ask for a server; :meth:`offer` gives it, and nothing else may be asked before."""
+        """Request a server; call :meth:`offer` to get it before any other request."""
         with self._talking():
             self._base.sendjson(self._socket, [self._base.TrackerCode.REQUEST, key, "", 1])
 
@@ -314,12 +313,12 @@ class Tracker(AbstractContextManager["Tracker"]):
             value = self._granted()
             if not isinstance(value, list) or len(value) != 3 or not isinstance(value[2], str):
                 raise MalformedError(f"{value!r} is no offer")
-            # Its servers have the same secret.
+            # Servers share the tracker's secret.
             place = replace(read_address(value[:2]), secret=self.address.secret)
             return Offer(place, value[2])
 
     def _granted(self) -> object:
-        """Receive what was asked for."""
+        """Receive the answer to a request."""
         answer, success = self._base.recvjson(self._socket), self._base.TrackerCode.SUCCESS
         if not isinstance(answer, list) or len(answer) != 2 or answer[0] != success:
             raise MalformedError("it answered something else than what was asked for")
@@ -343,8 +342,8 @@ class Tracker(AbstractContextManager["Tracker"]):
 
 
 def protocol() -> ModuleType:
-    """Return TVM's protocol of trackers, or say what is missing."""
-    # The protocol needs none of them, but TVM's trackers and servers do.
+    """Return TVM's tracker protocol; raises `FarmError` if a package is missing."""
+    # Only TVM's trackers and servers need these packages, not the protocol.
     for package in ("cloudpickle", "psutil", "tornado"):
         if find_spec(package) is None:
             raise FarmError(
@@ -355,7 +354,7 @@ def protocol() -> ModuleType:
 
 
 def check_key(key: str) -> str:
-    """Return a key that TVM's protocol can carry.
+    """Check that TVM's protocol can carry a key, and return it.
 
     Raises `FarmError` if it is empty, longer than `KEY_LIMIT` characters, cannot be printed, or has
     a space or a colon, which separate the protocol's words.
@@ -391,7 +390,7 @@ def check_served(tracker: Tracker, key: str) -> list[Server]:
     errors = []
     for server in servers:
         try:
-            # A stock server has no version to differ.
+            # Stock servers report no version.
             if (about := ServerInfo.read(server.about)) is not None:
                 check_version(server.address, about)
             return servers
@@ -401,9 +400,9 @@ def check_served(tracker: Tracker, key: str) -> list[Server]:
 
 
 def check_host(servers: Sequence[Server], host: Host) -> None:
-    """Refuse to compile for a machine that none of the servers is.
+    """Refuse to compile for a host that no server matches.
 
-    Raises `FarmError` if all of them have another processor; stock servers do not tell theirs.
+    Raises `FarmError` if all servers have another processor; stock servers do not report theirs.
     """
     told = [ServerInfo.read(server.about) for server in servers]
     triples = {about.host for about in told if about is not None}
