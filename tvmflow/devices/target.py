@@ -91,7 +91,7 @@ class TargetSpec:
 
     @cached_property
     def cpu(self) -> str | None:
-        """Return LLVM's name of the CPU and features that host code needs: ``x86-64-v4+avx512vnni``.
+        """Return the CPU and features that host code needs, in LLVM's names: ``x86-64-v3+f16c``.
 
         ``None`` means any CPU of the architecture.  Only host code that contains the kernels uses
         all instructions of this machine.
