@@ -1,4 +1,4 @@
-"""Results compared with a reference: ONNX Runtime, or ONNX's evaluator for custom operators.
+"""Comparison of results with ONNX Runtime, or ONNX's evaluator for custom operators.
 
 The package is a function as well, :func:`.compare.verify`:
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Callable(ModuleType):
-    """The class of this package: `tvmflow.verify` is its name, and the function's."""
+    """Class of this package, which makes `tvmflow.verify` a package and a function."""
 
     def __call__(
         self,

@@ -1,8 +1,8 @@
-"""A module's results against ONNX Runtime on the CPU, or ONNX's evaluator for custom operators.
+"""Comparison of a module's results with ONNX Runtime on the CPU, or ONNX's evaluator.
 
-Where the two disagree on NaN or infinity, the report says where that begins.  Where an output is
-beyond its tolerance, the reference's own results are taken with all numbers moved by a unit in
-their last place: a quantized or ill-conditioned network may differ as much as those do.
+If the two disagree on NaN or infinity, the report names the first such tensor.  If an output is
+beyond its tolerance, the noise model runs the reference with all numbers moved by a unit in their
+last place: results of a quantized or ill-conditioned network may differ as much.
 """
 
 from __future__ import annotations
@@ -49,34 +49,34 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Networks with numbers one unit in the last place away that are run for this.
+#: Perturbed networks that the noise model runs.
 _NEIGHBOURS = 3
-#: Most by which results of a network without quantization may differ, of the output's magnitude:
+#: Largest noise allowed for a network without quantization, relative to the output's magnitude:
 #: in fp32, and stored in 16 bits.
 _LARGEST_NOISE = (1e-3, 5e-2)
-#: Operators with floats that say how large results are, which stay as they are.
+#: Operators whose float inputs determine shapes; these inputs are not perturbed.
 _SHAPING = ("Resize", "Upsample", "Range")
-#: Operators that pass on what they read.
+#: Operators that move elements without changing them.
 _MOVES = ("Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Identity")
 
 
 @dataclass(frozen=True)
 class Report:
-    """The comparison of every output, in the module's order."""
+    """Comparison of every output, in the module's order."""
 
     outputs: tuple[Comparison, ...]
-    reference: str  #: What the results were compared with: name and version.
-    #: Sentences on NaN and infinities that only one of both has, and where they come from.
+    reference: str  #: Name and version of the reference.
+    #: Sentences about NaN and infinities that only one of the two has, and their origin.
     not_finite: tuple[str, ...] = ()
-    #: Outputs beyond their tolerance of which the reference's own results differ as much when all
-    #: numbers move by a unit in their last place: with these inputs it does not tell what is right.
+    #: Outputs beyond their tolerance whose reference differs as much when all numbers move by a
+    #: unit in their last place: these inputs do not decide which result is right.
     undecided: tuple[str, ...] = ()
-    #: A sentence on the first tensor that storage in 16 bits makes infinite, or that loses digits.
+    #: Sentence about the first tensor that is infinite or loses digits in 16 bits.
     lost: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """True if every output is within its tolerance."""
+        """Return whether every output is within its tolerance."""
         return all(output.passed for output in self.outputs)
 
     def __repr__(self) -> str:
@@ -87,7 +87,7 @@ class Report:
         return f"<Report: {verdict} against {self.reference}, {outputs}{most}>"
 
     def raise_if_failed(self) -> None:
-        """Raise `VerificationError` that names the outputs beyond their tolerance."""
+        """Raise `VerificationError` if outputs are beyond their tolerance."""
         failed = [output for output in self.outputs if not output.passed]
         if failed:
             worst = max(failed, key=lambda output: output.used)
@@ -114,8 +114,8 @@ def verify(
     A model with custom operators, which ONNX Runtime does not know, is run by ONNX's reference
     evaluator instead, which is slow.
 
-    An `EnvironmentMismatchError` says that ONNX Runtime is not installed, a `ModelError` that the
-    reference cannot read or run the model, or it is not the module's, an `InputError` that an
+    Raises `EnvironmentMismatchError` if ONNX Runtime is not installed, `ModelError` if the
+    reference cannot read or run the model or it is not the module's model, and `InputError` if an
     input does not fit.
 
     Parameters
@@ -125,7 +125,7 @@ def verify(
     module
         The module, or its file.
     inputs
-        Arrays by ONNX name, default random ones of `seed`.
+        Arrays by ONNX name; random ones of `seed` by default.
     """
     if isinstance(module, str | os.PathLike):
         with closing(load(module)) as opened:
@@ -160,7 +160,7 @@ def verify(
         loss = first_loss(Path(model), logical, module.metadata, wanted)
     lost: tuple[str, ...] = ()
     if loss is not None and not loss.is_choice:
-        # The results are wrong: they do not depend on an order of nearly equal numbers.
+        # The results are wrong, and not a choice among nearly equal numbers.
         undecided, lost = (), (str(loss),)
     elif any(found):
         found.append(origin(model, logical, wanted))
@@ -182,7 +182,7 @@ def _compare_all(
 
 
 def _opened(model: Path | onnx.ModelProto, options: JsonMapping) -> Source:
-    """Open a model with what a module's options make of it."""
+    """Open a model and apply a module's options to it."""
     from ..frontend.apply_options import apply_options
     from ..frontend.source import open_model
 
@@ -192,10 +192,10 @@ def _opened(model: Path | onnx.ModelProto, options: JsonMapping) -> Source:
 def read_model(
     model: Path | onnx.ModelProto, options: JsonMapping, *, external: bool = False
 ) -> onnx.ModelProto:
-    """Read such a model with its large weights, and those in files of their own if asked for."""
+    """Read a model with a module's options applied, and external weights if asked for."""
     import onnx
 
-    # Those in files are rounded, too.
+    # Rounding applies to external weights, too.
     external = external or bool(options.get("weights"))
     if isinstance(model, Path):
         with open_file(model) as file:
@@ -211,9 +211,9 @@ def run_reference(
 ) -> tuple[dict[str, np.ndarray], str]:
     """Run an ONNX file with ONNX Runtime on the CPU, or with ONNX's evaluator.
 
-    Inputs are arrays by name, outputs the names of those wanted; the model is what the options
-    make of it.  Returns the outputs by name, and name and version of the
-    reference.  Raises what `verify` raises.
+    ``inputs`` are arrays by name, ``outputs`` names; the options are applied to the model first.
+    Returns the outputs by name, and name and version of the reference.  Raises the errors of
+    `verify`.
     """
     from ..frontend.apply_options import MODEL_OPTIONS
 
@@ -254,7 +254,7 @@ def run_reference(
 
 
 def has_custom_operators(model: onnx.ModelProto) -> bool:
-    """True if a model, or a function in it, has nodes of our domain."""
+    """Return whether a model, or a function in it, has nodes of our domain."""
     from ..frontend.nested import all_nodes
     from ..ir.operator import DOMAIN
 
@@ -263,7 +263,7 @@ def has_custom_operators(model: onnx.ModelProto) -> bool:
 
 
 def _evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
-    """Return ONNX's reference evaluator of a model, which takes our operators."""
+    """Return ONNX's reference evaluator of a model, with our operators."""
     from onnx.reference import ReferenceEvaluator
 
     from ..ops.onnx_form import op_runs
@@ -274,10 +274,10 @@ def _evaluator(model: onnx.ModelProto) -> ReferenceEvaluator:
 def _open_session(
     path: Path, loaded: onnx.ModelProto | None = None, *, optimised: bool = True, int8: bool = False
 ) -> onnxruntime.InferenceSession:
-    """Open a file, or what was loaded from it, with ONNX Runtime; as it is unless optimised.
+    """Open a file, or the model loaded from it, with ONNX Runtime.
 
-    With `int8` operators between int8 tensors become quantized ones as on Arm; on x86 only those
-    do whose tensors can be made uint8.
+    With `int8`, operators between int8 tensors become quantized ones as on Arm; by default x86
+    converts only operators whose tensors can be made uint8.
     """
     if find_spec("onnxruntime") is None:
         raise EnvironmentMismatchError(
@@ -289,7 +289,7 @@ def _open_session(
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors are raised
-    # Products with weights of 4 bits in fp32: else it rounds their inputs to 8 bits.
+    # Compute products with 4-bit weights in fp32; by default their inputs are rounded to 8 bits.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if int8:
         options.add_session_config_entry("session.qdqisint8allowed", "1")
@@ -319,7 +319,7 @@ def _attempt(what: str, function: Callable[[], T]) -> T:
     try:
         return function()
     except Exception as error:
-        # Without what ONNX Runtime says of its own source code before the reason.
+        # Remove ONNX Runtime's own source locations, which precede the reason.
         text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error).strip())
         text = re.sub(r"/\S+\.(?:cc|h):\d+ \S.*\) (?=\S)", " ", text)
         lines = text.splitlines() or [type(error).__name__]
@@ -335,7 +335,7 @@ def _attempt(what: str, function: Callable[[], T]) -> T:
 
 
 def _check_names(kind: str, wanted: list[str], found: list[str], path: Path) -> None:
-    """Compare the module's names with the model's: another model has others."""
+    """Check that the model has the module's names."""
     for name in wanted:
         if name not in found:
             near = get_close_matches(name, found, 1)
@@ -347,9 +347,9 @@ def _check_names(kind: str, wanted: list[str], found: list[str], path: Path) -> 
 
 
 def disagreement(name: str, got: np.ndarray, reference: np.ndarray) -> str | None:
-    """Say where NaN or an infinity stands in one of two arrays and not in the other.
+    """Describe where only one of two arrays has NaN or an infinity.
 
-    Returns a sentence with the numbers of such places and the first one, ``None`` without any.
+    Returns a sentence with the number of such elements and the first one; ``None`` without any.
     """
     if got.shape != reference.shape or reference.dtype.kind != "f":
         return None
@@ -375,9 +375,9 @@ def disagreement(name: str, got: np.ndarray, reference: np.ndarray) -> str | Non
 def origin(
     model: str | os.PathLike[str], inputs: Arrays, options: JsonMapping | None = None
 ) -> str | None:
-    """Say which node of an ONNX file yields NaN or an infinity first, in the reference.
+    """Find the first node of an ONNX file that yields NaN or an infinity in the reference.
 
-    Returns a sentence; ``None`` if the reference does not tell what is inside.
+    Returns a sentence; ``None`` if the reference cannot run the model's inner tensors.
     """
     for name, array in inputs.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -400,15 +400,15 @@ def origin(
 
 
 def all_results(path: Path, model: onnx.ModelProto, inputs: Arrays) -> dict[str, np.ndarray]:
-    """Run a model with the reference; return all nodes' arrays in the order of the nodes.
+    """Run a model with the reference, and return the arrays of all nodes in order.
 
-    `path` is the model's file, next to which its external data is.
+    `path` is the model's file; external data is next to it.
     """
     import onnx
 
     names = [name for node in model.graph.node for name in node.output if name]
     if has_custom_operators(model):
-        # It loads what lies in files of their own when it is made.
+        # The evaluator needs external data when it is created.
         whole = onnx.ModelProto()
         whole.CopyFrom(model)
         onnx.load_external_data_for_model(whole, str(path.parent))
@@ -419,7 +419,7 @@ def all_results(path: Path, model: onnx.ModelProto, inputs: Arrays) -> dict[str,
         extended.CopyFrom(model)
         known = {output.name for output in model.graph.output}
         extended.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in known)
-        # Optimised, nodes that were made one would not be told apart.
+        # Without optimisations, which fuse nodes.
         session = _open_session(path, extended, optimised=False)
         with np.errstate(all="ignore"):
             arrays = _attempt(
@@ -437,17 +437,17 @@ def _with_noise(
     half: bool,
     options: JsonMapping,
 ) -> tuple[dict[str, Tolerance], dict[str, float]]:
-    """Return the tolerances of outputs, wider by what ONNX Runtime's own results differ, and that.
+    """Widen the tolerances of outputs by the noise of ONNX Runtime's own results; return both.
 
-    It is run with its optimisations, with those for Arm, and without, and with all numbers, of
-    inputs and constants, moved by a unit in their last place, as other orders of summation move
-    what is made of them.  If the module stores 16 bits the unit is theirs, and every tensor inside
-    is rounded to them.  Our results may differ twice as much.
+    The noise model runs ONNX Runtime with its optimisations, with those for Arm, without any, and
+    with all inputs and constants moved by a unit in their last place, which has the effect of
+    another order of summation.  If the module stores 16 bits, the unit is that of 16 bits, and
+    inner tensors are rounded to 16 bits.  Our results may differ by twice the noise.
 
-    In a quantized network a number between two steps goes to the one or the other by its last bit,
-    and each later layer makes more of that, without a limit; its outputs may be off by a step.
-    Without quantization it is an ill-conditioned network: `_LARGEST_NOISE` is the most, and
-    integers must be equal.
+    In a quantized network a number between two steps is rounded either way depending on its last
+    bit, and later layers amplify that without a limit; outputs may be off by a step.  Without
+    quantization, noise comes from an ill-conditioned network: it is limited to `_LARGEST_NOISE`,
+    and integers must be equal.
     """
     from ..frontend.nested import all_nodes
 
@@ -472,7 +472,7 @@ def _with_noise(
 
 
 def _neighbour(array: np.ndarray, rng: np.random.Generator, half: bool) -> np.ndarray:
-    """Move floats by one unit in the last place (of 16 bits), up, down or not, at random."""
+    """Move floats at random by one unit in the last place (of 16 bits with ``half``), or not."""
     if array.dtype.kind != "f":
         return array
     toward = rng.choice([-np.inf, 0, np.inf], array.shape)
@@ -489,7 +489,7 @@ def _noise(
     half: bool,
     options: JsonMapping,
 ) -> dict[str, float]:
-    """Return the largest difference between ONNX Runtime's results, by output."""
+    """Return the largest difference between runs of the noise model, by output."""
     import onnx
     from onnx.numpy_helper import from_array, to_array
 
@@ -528,9 +528,9 @@ def _noise(
 
 
 def integers_of(model: onnx.ModelProto) -> set[str]:
-    """Return the tensors made of integers, booleans and single numbers, and those numbers.
+    """Return the tensors computed from integers, booleans and scalars only, and their inputs.
 
-    They are exact: exporters divide places as floats and round them down.
+    They are exact in any order: exporters compute indices as floats and round them down.
     """
     import onnx
     from onnx import TensorProto
@@ -554,7 +554,7 @@ def integers_of(model: onnx.ModelProto) -> set[str]:
 
 
 def stored_in_half(model: onnx.ModelProto, is_stored: Callable[[str], bool]) -> onnx.ModelProto:
-    """Return a copy in which what nodes compute in 32 bits is rounded to 16, if it is stored so."""
+    """Return a copy that rounds the fp32 results for which ``is_stored`` holds to 16 bits."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -576,7 +576,7 @@ def stored_in_half(model: onnx.ModelProto, is_stored: Callable[[str], bool]) -> 
 
 
 def _distance(a: np.ndarray, b: np.ndarray) -> float:
-    if a.shape != b.shape:  # of an output whose extent depends on values: nothing is allowed then
+    if a.shape != b.shape:  # the extent depends on values: no noise is allowed
         return 0.0
     both = np.isfinite(a) & np.isfinite(b)
     difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
@@ -584,7 +584,7 @@ def _distance(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def step_of(model: onnx.ModelProto, output: str) -> float:
-    """Return the distance between two values of an output, 0 if it is none of quantized numbers."""
+    """Return the step between values of a quantized output; 0 for other outputs."""
     import onnx
     from onnx.numpy_helper import to_array
 
@@ -609,10 +609,10 @@ def widened(
     step: float = 0.0,
     most: float = np.inf,
 ) -> Tolerance:
-    """Return a tolerance for an output of which ONNX Runtime's own results differ so much.
+    """Return a tolerance for an output with noise of ``differs``.
 
-    `step` is the distance between two values of a quantized output; the result allows no more than
-    `most` of the reference's magnitude.
+    `step` is the distance between two values of a quantized output; at most `most` of the
+    reference's magnitude is allowed.
     """
     finite = np.abs(reference[np.isfinite(reference)].astype(np.float64))
     largest = float(finite.max(initial=0))

@@ -1,9 +1,8 @@
-"""Measure in ONNX Runtime what storing tensors in 16 bits does to a network.
+"""Measurement of what 16-bit storage does to a network, with ONNX Runtime.
 
-The model runs twice: as it is, and with the tensors rounded to 16 bits that a module stores so.
-Where results first differ by more than `LOSS` although what they are computed from does not, a
-tensor is infinite in 16 bits, or its operands nearly cancel, or it chooses among values that are
-nearly equal.
+The model runs twice: unchanged, and with the tensors rounded to 16 bits that a module stores so.
+A tensor that differs by more than `LOSS` although its inputs do not is infinite in 16 bits, or its
+operands nearly cancel, or it chooses among nearly equal values.
 """
 
 from __future__ import annotations
@@ -29,34 +28,34 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, np.ndarray]
 
-#: Most that a tensor may lose, as a part of its largest number.
+#: Largest allowed error of a tensor, relative to its largest number.
 LOSS = 0.05
-#: Times that a tensor's operands are looked for further up, before it is given up.
+#: Attempts to keep operands further up in 32 bits before a tensor is given up.
 _MOST_STEPS = 8
 #: Most measurements of one network.
 _MOST_RUNS = 40
-#: Operators whose results jump, in addition to those whose results are no floats.
+#: Operators with discontinuous results, in addition to those with integer results.
 _CHOICES = ("Floor", "Ceil", "Round", "Sign", "Hardmax", "TopK", "QuantizeLinear", "Mod")
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A tensor that is the first on its way to lose more than `LOSS`."""
+    """A tensor that loses more than `LOSS` although its inputs do not."""
 
     tensor: str
-    #: What computes it, in words.
+    #: Description of the node or input.
     where: str
     operator: str
-    #: The largest number in the reference.
+    #: Largest number in the reference.
     largest: float
-    #: The largest error as a part of that, infinite where the tensor is.
+    #: Largest error relative to `largest`; infinite if the tensor is.
     error: float
-    #: Whether it chooses among values, which may be nearly equal.
+    #: Whether the operator chooses among values, which may be nearly equal.
     is_choice: bool
 
     @property
     def is_infinite(self) -> bool:
-        """True if the tensor has infinities or NaN that the reference does not have."""
+        """Return whether the tensor has infinities or NaN that the reference does not have."""
         return not np.isfinite(self.error)
 
     def __str__(self) -> str:
@@ -74,7 +73,7 @@ class Loss:
 
 
 class Halves:
-    """A model and inputs, of which the effect of 16 bits is measured.
+    """Measurement of the effect of 16 bits on a model with given inputs.
 
     Parameters
     ----------
@@ -83,14 +82,14 @@ class Halves:
     inputs
         Arrays by ONNX name.
     options
-        A module's, of which `results` and `weights` change the model.
+        Options of a module; `results` and `weights` change the model.
     file
-        The file of a model in memory, next to which its external data is.
+        The file of a model in memory; its external data is next to it.
 
     Raises
     ------
     EnvironmentMismatchError, ModelError, InputError
-        As `verify` does: ONNX Runtime is missing, or cannot run the model with these inputs.
+        If ONNX Runtime is missing, or cannot run the model with these inputs.
     """
 
     def __init__(
@@ -109,8 +108,8 @@ class Halves:
         self._identifiers = _by_identifier(self.model)
 
     def named(self, stored: Iterable[str]) -> set[str]:
-        """ONNX names of tensors between primary functions; those that it has no name for lack."""
-        # Each pass numbers the parameters of ``main`` once more.
+        """Return the ONNX names of tensors between primary functions, as far as they have one."""
+        # Each pass appends a number to the parameters of ``main``.
         inputs = {
             name: re.compile(f"{identifier(name)}(_\\d+)*(_blocked)?") for name in self.inputs
         }
@@ -121,9 +120,9 @@ class Halves:
         return found - {""}
 
     def losses(self, stored: Collection[str] | None) -> list[Loss]:
-        """Tensor whose results first differ by more than `LOSS`, in the order of the nodes.
+        """Return the tensors that first differ by more than `LOSS`, in the order of the nodes.
 
-        `stored` are the ONNX names of tensors in 16 bits, or all of fp32 (``None``).
+        `stored` are the ONNX names of tensors in 16 bits; ``None`` for all fp32 tensors.
         """
         inputs = {
             name: _rounded(a) if stored is None or name in stored else a
@@ -166,7 +165,7 @@ class Halves:
         )
 
     def _harmless(self, bad: set[str], results: Arrays) -> set[str]:
-        """Those that are minus infinity where a softmax, say, reads a large negative number."""
+        """Return the tensors that are harmlessly minus infinity, such as masks before a softmax."""
         readers: dict[str, list[str]] = {}
         for node in self.model.graph.node:
             for name in node.input:
@@ -187,7 +186,7 @@ class Halves:
     # -- what stays in 32 bits ----------------------------------------------------------------
 
     def keep(self, stored: Collection[str]) -> Kept:
-        """Find which of the tensors in 16 bits must stay in 32, so that none loses `LOSS`."""
+        """Find the tensors that must stay in 32 bits so that no tensor loses `LOSS`."""
         kept = Kept()
         steps: dict[str, int] = {}
         tried: dict[str, list[str]] = {}
@@ -200,7 +199,7 @@ class Halves:
                 found = [] if loss.is_choice else self._to_keep(loss, left)
                 steps[loss.tensor] = steps.get(loss.tensor, 0) + 1
                 if not found or steps[loss.tensor] > _MOST_STEPS:
-                    # Nothing was gained.
+                    # Keeping its operands did not help: undo that.
                     kept.given_up[loss.tensor] = str(loss)
                     for name in tried.get(loss.tensor, []):
                         kept.tensors.pop(name, None)
@@ -212,7 +211,7 @@ class Halves:
         return kept
 
     def _to_keep(self, loss: Loss, stored: Collection[str]) -> list[str]:
-        """A tensor itself, if rounding alone loses so much, else the nearest that it reads."""
+        """Return the tensor itself if its rounding loses too much, else its nearest inputs."""
         reference = (self.inputs | self.reference)[loss.tensor]
         if loss.tensor in stored and _error(_rounded(reference), reference) > LOSS:
             return [loss.tensor]
@@ -233,20 +232,20 @@ class Halves:
 
 @dataclass
 class Kept:
-    """Reasons that `Halves.keep` finds, by ONNX name."""
+    """Result of `Halves.keep`, by ONNX name."""
 
     #: Tensors that stay in 32 bits, with reasons.
     tensors: dict[str, str] = field(default_factory=dict)
-    #: Tensors that lose `LOSS` all the same, in a sentence each.
+    #: Tensors that still lose `LOSS`, with a sentence each.
     given_up: dict[str, str] = field(default_factory=dict)
 
 
 def first_loss(
     model: Path, inputs: Arrays, metadata: JsonMapping, options: JsonMapping
 ) -> Loss | None:
-    """Name the first tensor that a module's storage in 16 bits makes infinite, or loses most of.
+    """Return the first tensor that a module's 16-bit storage makes infinite or inexact.
 
-    ``None`` where there is none, or the reference does not tell what is inside.
+    ``None`` if there is none, or the reference cannot run the model's inner tensors.
     """
     try:
         halves = Halves(model, inputs, options)
@@ -258,7 +257,7 @@ def first_loss(
 
 
 def half_names(metadata: JsonMapping) -> list[str] | None:
-    """Names of a module's tensors in 16 bits between primary functions, if it says so."""
+    """Return a module's 16-bit tensors between primary functions; ``None`` if not recorded."""
     if "halves" in metadata:
         return list(metadata["halves"])
     if "placements" not in metadata:
@@ -271,7 +270,7 @@ def half_names(metadata: JsonMapping) -> list[str] | None:
 
 
 def _by_identifier(model: onnx.ModelProto) -> dict[str, str]:
-    """ONNX names by the identifiers that the front end gives to nodes' results."""
+    """Return ONNX names by the identifiers that the front end gives to nodes' results."""
     found: dict[str, str] = {}
     for node in model.graph.node:
         name = identifier(node_name(node))
@@ -281,7 +280,7 @@ def _by_identifier(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def _rounded(array: np.ndarray) -> np.ndarray:
-    """Numbers of fp32 as 16 bits hold them."""
+    """Round fp32 numbers to 16 bits."""
     if array.dtype != np.float32:
         return array
     with np.errstate(over="ignore"):
@@ -294,7 +293,7 @@ def _largest(array: np.ndarray) -> float:
 
 
 def _error(found: np.ndarray, reference: np.ndarray) -> float:
-    """The largest difference, as a part of the reference's largest number."""
+    """Return the largest difference relative to the reference's largest number."""
     if found.shape != reference.shape:
         return np.inf
     if reference.dtype.kind != "f":

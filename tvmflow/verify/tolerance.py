@@ -1,4 +1,4 @@
-"""Tolerances of results against a reference: one table, and how it is applied.
+"""Tolerances of results against a reference: one table, and the comparison.
 
 Two errors are reported of an output `a` and its reference `b`, with
 ``scale = max|b|``:
@@ -11,7 +11,7 @@ Two errors are reported of an output `a` and its reference `b`, with
 An output passes when every element satisfies
 ``|a - b| <= relative * |b| + absolute * scale``: large elements must agree to
 `relative`, small ones to `absolute` of the output's magnitude.  NaN and infinity
-must stand at the same places.
+must be at the same positions.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ..runtime.json_types import JsonMapping
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The distance that an element may have from the reference, and why that much."""
+    """Largest allowed distance of an element from the reference, with its reason."""
 
-    relative: float  #: Part of the element's own magnitude.
-    absolute: float  #: Part of the largest magnitude in the output.
-    reason: str  #: Why not less.
+    relative: float  #: Allowed share of the element's own magnitude.
+    absolute: float  #: Allowed share of the largest magnitude in the output.
+    reason: str  #: Reason why not less is allowed.
 
 
-#: For whole networks, by the dtype of the output.
+#: Tolerances of whole networks, by the dtype of the output.
 NETWORK = {
     "float32": Tolerance(
         relative=1e-4,
@@ -61,15 +61,15 @@ NETWORK = {
     ),
 }
 
-#: For whole networks that store fp32 tensors in 16 bits (``--dtype fp16``).
+#: Tolerances of whole networks that store fp32 tensors in 16 bits (``--dtype fp16``).
 STORED_AS_HALF = {**NETWORK, "float32": NETWORK["float16"]}
 
-#: Most by which a rounding to the 11 bits of half changes a number, relative to it.
+#: Largest relative error of rounding to the 11 bits of half precision.
 HALF_ROUNDING = 2.0**-11
 
 
 def summed_in_half(lengths: Sequence[int]) -> dict[str, Tolerance]:
-    """Return the table of whole networks with sums of these lengths in 16 bits.
+    """Return tolerances of whole networks with sums of these lengths in 16 bits.
 
     Every addition rounds the partial sum, by ``u / sqrt(3)`` of it in the mean square where
     ``u = 2^-11`` is the most. After k of n products of either sign it is ``sqrt(k / n)`` of
@@ -92,18 +92,18 @@ def summed_in_half(lengths: Sequence[int]) -> dict[str, Tolerance]:
 
 
 def table_for(metadata: JsonMapping) -> dict[str, Tolerance]:
-    """Return the tolerances of a module, by how it stores tensors and takes sums."""
+    """Return the tolerances of a module, by its storage and accumulation."""
     if lengths := metadata.get("half_sums"):
         return summed_in_half(lengths)
     return STORED_AS_HALF if is_half(metadata, "dtype") else NETWORK
 
 
 def is_half(metadata: JsonMapping, option: str) -> bool:
-    """True if an option of a module's compilation names 16 bits."""
+    """Return whether an option of a module's compilation is fp16."""
     return bool(metadata.get("options", {}).get(option) == "fp16")
 
 
-#: For one operator, by the dtype of the output: no errors of earlier layers add up.
+#: Tolerances of a single operator, by the dtype of the output, without errors of other layers.
 OPERATOR = {
     "float32": Tolerance(
         relative=1e-5,
@@ -123,7 +123,7 @@ OPERATOR = {
     "float64": NETWORK["float64"],
 }
 
-#: For integers and booleans: nothing is rounded.
+#: Tolerance of integers and booleans, which are not rounded.
 EXACT = Tolerance(relative=0.0, absolute=0.0, reason="integers and booleans are not rounded")
 
 
@@ -134,17 +134,17 @@ def tolerance_for(dtype: str, table: dict[str, Tolerance] = NETWORK) -> Toleranc
 
 @dataclass(frozen=True)
 class Comparison:
-    """The errors of an output compared with its reference."""
+    """Errors of an output compared with its reference."""
 
     name: str
     max_abs_error: float  #: ``max|a - b|``; infinite when NaN, infinity or the shapes disagree.
     max_rel_error: float  #: ``max|a - b| / max|b|``.
-    used: float  #: The largest share of the tolerance that an element uses: it passes up to 1.
+    used: float  #: Largest share of the tolerance that an element uses; passes up to 1.
     tolerance: Tolerance
 
     @property
     def passed(self) -> bool:
-        """True if every element is within the tolerance."""
+        """Return whether every element is within the tolerance."""
         return self.used <= 1.0
 
 
@@ -174,7 +174,7 @@ def compare(
         magnitude = np.abs(np.where(finite, b, 0))
         scale = float(magnitude.max())
         allowed = tolerance.relative * magnitude + tolerance.absolute * scale
-        # Where nothing is allowed, any error uses infinitely much of it.
+        # An error where none is allowed uses an infinite share.
         share = np.divide(error, allowed, out=np.full(a.shape, np.inf), where=allowed > 0)
         share[error == 0] = 0
     largest = float(error.max())
@@ -198,7 +198,7 @@ def assert_close(
 
 
 def _widened(array: np.ndarray) -> np.ndarray:
-    """Convert so that differences neither overflow nor round."""
+    """Convert to a type in which differences neither overflow nor round."""
     if array.dtype.kind in "iub":
         # Differences of 64-bit integers need more than 64 bits in the extreme.
         return array.astype(np.longdouble if array.dtype.itemsize == 8 else np.float64)
