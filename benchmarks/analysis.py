@@ -11,7 +11,6 @@ A driver is chosen as for tvmflow itself (TVMFLOW_OPENCL_LIBRARY).
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,7 +20,7 @@ from typing import Any
 import analysis_kernels as kernels
 import numpy as np
 import tvm
-from common import report, summary, write_json
+from common import arguments, report, summary, write_json
 from tvm import tirx
 from tvm.script import tirx as T
 
@@ -38,7 +37,7 @@ from tvmflow.explain.analysis.hardware import hardware_of
 from tvmflow.explain.profiling.ceilings import build, target_of
 from tvmflow.runtime.devices import DeviceInfo, cuda_devices, opencl_devices
 
-#: Of 128 MiB, read once: beyond the last cache of what this is meant for.
+#: Elements of an array of 128 MiB, which exceeds the last cache of the devices measured.
 ELEMENTS = 1 << 25
 #: Costs, and times, that differ by less are the same.
 SAME = 0.05
@@ -50,10 +49,10 @@ class Series:
     """Kernels that differ in one property."""
 
     name: str
-    #: What is predicted.
+    #: Unit of the predicted costs.
     unit: str
     kernels: Mapping[str, tirx.PrimFunc]
-    #: What a kernel costs.
+    #: Function that returns the cost of a kernel.
     cost: Callable[[tirx.PrimFunc, TargetSpec], float]
     #: Why a device has no such cost; empty if it has.
     hidden: str = ""
@@ -86,7 +85,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """Whether the measured order is the predicted one: ``yes``, or what it is not."""
+        """Return ``yes`` if the measured order is the predicted one, else the difference."""
         if self.not_shown:
             return "not shown by this kind of device: " + self.not_shown
         wrong = [
@@ -98,7 +97,7 @@ class Result:
 
 
 def all_series(target: TargetSpec, elements: int, platform: str = "") -> list[Series]:
-    """Every property's kernels, of a size that follows from the elements of an array."""
+    """Return every property's kernels, sized by the elements of an array."""
     side = 1 << (elements // 8).bit_length() // 2
     few = (hardware_of(target).registers_each + 1) // 2
     kept = elements // 128
@@ -134,10 +133,7 @@ def all_series(target: TargetSpec, elements: int, platform: str = "") -> list[Se
         Series(
             "bank conflicts",
             "cycles",
-            {
-                f"rows of {width} words": kernels.tile_columns(elements // 4096, width)
-                for width in (33, 40, 32)
-            },
+            {f"rows of {n} words": kernels.tile_columns(elements // 4096, n) for n in (33, 40, 32)},
             lambda function, target: sum(a.cycles for a in bank_conflicts(function, target)),
             "its local memory has no banks" if hardware_of(target).banks == 1 else "",
         ),
@@ -171,7 +167,7 @@ def all_series(target: TargetSpec, elements: int, platform: str = "") -> list[Se
 
 
 def predicted(series: Series, target: TargetSpec) -> Result:
-    """What the analysis says, and which kernels it tells apart."""
+    """Predict the costs of a series, and which kernels differ."""
     if series.hidden:
         return Result(series.name, series.unit, {}, not_shown=series.hidden)
     costs = {name: float(series.cost(f, target)) for name, f in series.kernels.items()}
@@ -185,7 +181,7 @@ def predicted(series: Series, target: TargetSpec) -> Result:
 
 
 def measured(series: Series, result: Result, device: Device, rounds: int) -> Result:
-    """The same with the times of its kernels, in turn."""
+    """Add the times of a series' kernels to its predictions, measured in turn."""
     if result.not_shown:
         return result
     runs = {name: device.prepare(function) for name, function in series.kernels.items()}
@@ -209,14 +205,14 @@ def _judged(pair: Pair, times: Mapping[str, Sequence[float]]) -> Pair:
 
 
 class Device:
-    """What kernels are run on."""
+    """A device that runs kernels."""
 
     def __init__(self, kind: str, info: DeviceInfo):
         self.target = target_of(kind, info)
         self.device = tvm.device(kind, info.index)
 
     def prepare(self, function: tirx.PrimFunc) -> Callable[[], float]:
-        """A function that runs a kernel once, and returns its time in milliseconds."""
+        """Return a function that runs a kernel once and returns its time in milliseconds."""
         module = build(function, self.target)
         arguments = [self._tensor(parameter) for parameter in function.params]
         timer = module.time_evaluator("main", self.device, number=1, repeat=1)
@@ -237,7 +233,7 @@ class Device:
 
 
 def table(results: Sequence[Result]) -> None:
-    """A row for each kernel, cheap ones first, and a sentence for each property."""
+    """Print a row for each kernel, cheap ones first, and a sentence for each property."""
     rows: list[tuple[str, ...]] = []
     for result in results:
         for name in sorted(result.predicted, key=lambda name: result.predicted[name]):
@@ -252,12 +248,9 @@ def table(results: Sequence[Result]) -> None:
 
 def main() -> None:
     """Measure all series on one device, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__, elements=ELEMENTS, rounds=9, name="analysis")
     parser.add_argument("--target", choices=("opencl", "cuda"), default="opencl")
     parser.add_argument("--device-index", type=int, default=0)
-    parser.add_argument("--elements", type=int, default=ELEMENTS, help="a power of two")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--name", default="analysis", help="of the JSON file")
     options = parser.parse_args()
     found = opencl_devices() if options.target == "opencl" else cuda_devices()
     if options.device_index >= len(found):
@@ -270,13 +263,8 @@ def main() -> None:
         for series in all_series(device.target, options.elements, info.platform)
     ]
     table(results)
-    facts = {
-        "name": info.name,
-        "platform": info.platform,
-        "driver": info.driver,
-        "version": info.version,
-        "preset": device.target.device.name,
-    }
+    facts = {name: getattr(info, name) for name in ("name", "platform", "driver", "version")}
+    facts["preset"] = device.target.device.name
     properties = [{**asdict(result), "verdict": result.verdict} for result in results]
     data = {"device": facts, "elements": options.elements, "properties": properties}
     print(f"written: {write_json(options.name, data)}")

@@ -17,7 +17,7 @@ TEXTURE = "global.texture:0.1"
 
 
 def row_major(count: int) -> tirx.PrimFunc:
-    """Neighbours read neighbours."""
+    """Return a kernel in which neighbours read neighbours."""
 
     @T.prim_func(s_tir=True)
     def rows(a: T.Buffer((count,), "float32"), b: T.Buffer((count,), "float32")):
@@ -29,7 +29,7 @@ def row_major(count: int) -> tirx.PrimFunc:
 
 
 def strided(count: int, step: int) -> tirx.PrimFunc:
-    """Neighbours read elements that are ``step`` apart."""
+    """Return a kernel in which neighbours read elements that are ``step`` apart."""
 
     @T.prim_func(s_tir=True)
     def apart(a: T.Buffer((count * step,), "float32"), b: T.Buffer((count,), "float32")):
@@ -41,7 +41,7 @@ def strided(count: int, step: int) -> tirx.PrimFunc:
 
 
 def column_major(rows: int, columns: int) -> tirx.PrimFunc:
-    """Neighbours read a column of a matrix; groups follow it to its end.
+    """Return a kernel in which neighbours read a column of a matrix, to its end.
 
     Groups have one axis: drivers may choose any order of two.
     """
@@ -59,7 +59,7 @@ def column_major(rows: int, columns: int) -> tirx.PrimFunc:
 
 
 def gathered(count: int) -> tirx.PrimFunc:
-    """Items read where numbers in memory tell them."""
+    """Return a kernel whose items read at places that numbers in memory give."""
 
     @T.prim_func(s_tir=True)
     def gather(
@@ -75,7 +75,7 @@ def gathered(count: int) -> tirx.PrimFunc:
 
 
 def branching(count: int, ways: int, steps: int, *, by_group: bool) -> tirx.PrimFunc:
-    """One of up to four computations of ``steps`` steps each: the group's, or the item's choice."""
+    """Return a kernel of up to four computations, chosen by group or by item."""
 
     def way(group: Any, item: Any) -> Any:
         return (group if by_group else item) % ways
@@ -107,7 +107,7 @@ def branching(count: int, ways: int, steps: int, *, by_group: bool) -> tirx.Prim
 
 
 def tile_columns(groups: int, width: int) -> tirx.PrimFunc:
-    """Items of a wave read rows of ``width`` words of local memory, element by element."""
+    """Return a kernel whose items read rows of ``width`` words of local memory."""
 
     @T.prim_func(s_tir=True)
     def tile_sums(
@@ -131,7 +131,7 @@ def tile_columns(groups: int, width: int) -> tirx.PrimFunc:
 
 
 def squares(side: int, height: int, width: int, apart: int = 1) -> tirx.PrimFunc:
-    """Each item of ``height`` x ``width`` reads a texel, of every ``apart``-th row and column.
+    """Return a kernel whose groups of ``height`` x ``width`` read every ``apart``-th texel.
 
     An item's place in the result follows from its number: its writes are side by side.
     """
@@ -155,7 +155,7 @@ def squares(side: int, height: int, width: int, apart: int = 1) -> tirx.PrimFunc
 
 
 def texel_columns(side: int) -> tirx.PrimFunc:
-    """Neighbours read a column of texels; groups follow it to its end."""
+    """Return a kernel in which neighbours read a column of texels, to its end."""
     groups = side // GROUP
 
     @T.prim_func(s_tir=True)
@@ -174,7 +174,7 @@ def texel_columns(side: int) -> tirx.PrimFunc:
 
 
 def copied(count: int, width: int, loop: Any) -> tirx.PrimFunc:
-    """Each item copies ``width`` neighbours, in a loop of a kind: ``T.serial`` or another one."""
+    """Return a kernel whose items copy ``width`` neighbours, in ``T.serial`` or another loop."""
 
     @T.prim_func(s_tir=True)
     def copy(a: T.Buffer((count,), "float32"), b: T.Buffer((count,), "float32")):
@@ -187,7 +187,7 @@ def copied(count: int, width: int, loop: Any) -> tirx.PrimFunc:
 
 
 def chains(items: int, count: int, steps: int) -> tirx.PrimFunc:
-    """Each item computes ``count`` numbers step by step, and keeps them all."""
+    """Return a kernel whose items compute ``count`` numbers step by step, and keep them all."""
 
     @T.prim_func(s_tir=True)
     def chain(a: T.Buffer((items * count,), "float32"), b: T.Buffer((items * count,), "float32")):

@@ -1,40 +1,10 @@
-"""Bar charts and curves as SVG, with nothing to install."""
+"""Curves as SVG, with nothing to install."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
 from math import ceil, floor, log10
-
-_WIDTH, _LABEL, _BAR, _GAP = 760, 170, 18, 6
-_COLOURS = ("#1f6f8b", "#99a8b2")
-
-
-def bars(title: str, groups: Mapping[str, Mapping[str, float]]) -> str:
-    """Draw a group of horizontal bars for each network, scaled to its own longest one.
-
-    Bars whose name begins with ``tvmflow`` have a colour of their own.
-    """
-    lines: list[str] = []
-    y = 34
-    for group, values in groups.items():
-        lines.append(f'<text x="8" y="{y + 12}" font-weight="bold">{escape(group)}</text>')
-        y += _BAR + _GAP
-        longest = max(values.values(), default=1.0)
-        for name, value in sorted(values.items(), key=lambda item: item[1]):
-            length = max(1.0, (_WIDTH - _LABEL - 90) * value / longest)
-            colour = _COLOURS[not name.startswith("tvmflow")]
-            lines.append(
-                f'<text x="{_LABEL - 8}" y="{y + 13}" text-anchor="end">{escape(name)}</text>'
-            )
-            lines.append(
-                f'<rect x="{_LABEL}" y="{y}" width="{length:.1f}" height="{_BAR}" fill="{colour}"/>'
-            )
-            lines.append(f'<text x="{_LABEL + length + 6:.1f}" y="{y + 13}">{value:.1f}</text>')
-            y += _BAR + _GAP
-        y += 14
-    return "\n".join([*_frame(title, _WIDTH, y), *lines, "</svg>"]) + "\n"
-
 
 _HUES = ("#1f6f8b", "#c0562b", "#5b8c2a", "#7a4fa3", "#99a8b2", "#b8912f", "#444444", "#c23b74")
 
@@ -75,14 +45,10 @@ def curves(title: str, axes: tuple[str, str], series: Mapping[str, Mapping[float
     lines.append(f'<text x="{left + width / 2}" y="{top + height + 38}" text-anchor="middle">'
                  f"{escape(axes[0])}</text>")  # fmt: skip
     lines.append(f'<text x="{left}" y="{top - 8}">{escape(axes[1])}</text>')
-    return "\n".join([*_frame(title, _WIDTH, top + height + 50), *lines, "</svg>"]) + "\n"
-
-
-def _frame(title: str, width: int, height: int) -> list[str]:
-    """The head of a picture, its background and its title."""
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">'
-    )
-    background = f'<rect width="{width}" height="{height}" fill="white"/>'
-    return [head, background, f'<text x="8" y="20" font-size="15">{escape(title)}</text>']
+    size = f'width="760" height="{top + height + 50}"'
+    head = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">',
+        f'<rect {size} fill="white"/>',
+        f'<text x="8" y="20" font-size="15">{escape(title)}</text>',
+    ]
+    return "\n".join([*head, *lines, "</svg>"]) + "\n"

@@ -1,7 +1,8 @@
-"""What every benchmark shares: timing in turn, the machine's description, tables and JSON."""
+"""Scaffolding of the benchmarks: arguments, timing in turn, the machine, tables and JSON."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -9,7 +10,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from importlib import metadata
 from importlib.util import find_spec
@@ -22,13 +23,33 @@ from rich.table import Table
 from tvmflow.module.files import write_file
 
 RESULTS = Path(__file__).parent / "results"
-#: Of :func:`in_blocks`: seconds of a block, and between two; blocks of each candidate.
+#: Seconds of a block and of the pause between two, and blocks of each candidate (`in_blocks`).
 BLOCK_S, PAUSE_S, BLOCKS = 0.35, 0.15, 3
+#: Columns of a line of JSON.
+WIDTH = 110
 _PACKAGES = ("tvmflow", "apache-tvm", "apache-tvm-ffi", "onnxruntime", "onnx", "numpy")
 
 
+def arguments(doc: str, **defaults: Any) -> argparse.ArgumentParser:
+    """Return a parser with a script's first line as help, and an option for each default.
+
+    A list takes several values, of the type of its first one; a tuple some of its own values.
+    """
+    parser = argparse.ArgumentParser(description=doc.strip().splitlines()[0])
+    for name, default in defaults.items():
+        options: dict[str, Any] = {"default": default, "help": "default: %(default)s"}
+        if isinstance(default, tuple):
+            options |= {"nargs": "+", "choices": default}
+        elif isinstance(default, list):
+            options |= {"nargs": "+", "type": type(default[0])}
+        else:
+            options["type"] = type(default)
+        parser.add_argument(f"--{name}", **options)
+    return parser
+
+
 def missing(target: str) -> str | None:
-    """What measuring beside PyTorch lacks here; only ``cuda`` needs a GPU."""
+    """Return what a comparison with PyTorch lacks here; only ``cuda`` needs a GPU."""
     if not find_spec("torch"):
         return "PyTorch is not installed"
     import torch
@@ -74,8 +95,23 @@ def in_blocks(candidates: Mapping[str, Callable[[], Any]]) -> dict[str, list[flo
     return times
 
 
+def cpu_times(
+    candidates: Mapping[str, Callable[[], Any]], *, rounds: int
+) -> dict[str, list[float]]:
+    """Return the CPU time of each candidate once a round, one after the other; milliseconds."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for run in candidates.values():
+        run()
+    for _ in range(rounds):
+        for name, run in candidates.items():
+            started = time.process_time()
+            run()
+            times[name].append((time.process_time() - started) * 1e3)
+    return times
+
+
 def summary(times_ms: Sequence[float]) -> dict[str, float]:
-    """Median and spread of a list of times."""
+    """Return the median and the deciles of a list of times, and their number."""
     deciles = statistics.quantiles(times_ms, n=10) if len(times_ms) > 1 else [times_ms[0]] * 9
     return {
         "median_ms": round(statistics.median(times_ms), 3),
@@ -105,7 +141,7 @@ def in_process(
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, system and the versions of what is measured."""
+    """Return the processor, its cores, the system and the versions of what is measured."""
     cpu = platform.processor()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -128,7 +164,7 @@ def machine() -> dict[str, Any]:
 
 
 def opencl_device() -> dict[str, Any]:
-    """The OpenCL device that runs the benchmark; exits cleanly where there is none."""
+    """Return the OpenCL device that runs the benchmark; exit with status 0 where there is none."""
     from tvmflow.runtime.devices import list_devices
 
     for info in list_devices():
@@ -148,9 +184,61 @@ def report(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) ->
     Console().print(table)
 
 
+def arrow(before: object, now: object) -> str:
+    """Return a table's cell: the value, with an earlier one that differs before an arrow."""
+    return str(now) if before == now else f"{before} → {now}"
+
+
+def earlier(path: Path | None) -> dict[str, Any]:
+    """Return the results of a file that a benchmark wrote; none where there is no file."""
+    if path is None or not path.exists():
+        return {}
+    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["results"]
+    return results
+
+
+def collect(
+    path: Path,
+    jobs: Iterable[tuple[str, Callable[[], dict[str, Any] | None]]],
+    line: Callable[[str, dict[str, Any]], str],
+    *,
+    again: bool,
+) -> dict[str, Any]:
+    """Measure what a file of results lacks, and write the file after each job.
+
+    A job that returns nothing is left out.  Results have the processor with them, because those of
+    one day may be of another machine than those of the day before.
+    """
+    done = earlier(path)
+    for name, measure in jobs:
+        if name in done and not again:
+            continue
+        if (result := measure()) is not None:
+            done[name] = {"cpu": machine()["cpu"], **result}
+            print(line(name, done[name]), flush=True)
+            write_json(path, {"results": done})
+    return done
+
+
+def json_text(value: Any, indent: str = "") -> str:
+    """Return JSON in which whatever fits into a line stands on one."""
+    line = json.dumps(value)
+    if len(line) + len(indent) <= WIDTH or not isinstance(value, dict | list):
+        return line
+    inner = f"{indent} "
+    if isinstance(value, dict):
+        start, end = "{", "}"
+        items = [f"{json.dumps(str(k))}: {json_text(v, inner)}" for k, v in value.items()]
+    else:
+        start, end = "[", "]"
+        items = [json_text(each, inner) for each in value]
+    return f"{start}\n{inner}" + f",\n{inner}".join(items) + f"\n{indent}{end}"
+
+
 def write_json(name: str | Path, results: Mapping[str, Any]) -> Path:
     """Write results with the machine's description to ``results/NAME.json``, or to a path."""
     RESULTS.mkdir(exist_ok=True)
     path = name if isinstance(name, Path) else RESULTS / f"{name}.json"
-    write_file(path, json.dumps({"machine": machine(), **results}, indent=2) + "\n")
+    plain = json.loads(json.dumps({"machine": machine(), **results}))
+    write_file(path, json_text(plain) + "\n")
     return path

@@ -17,7 +17,6 @@ groups of AutoTVM's space, and of ours (those of `KNOBS`, drawn at random).
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import statistics
@@ -30,7 +29,7 @@ from typing import Any
 
 import numpy as np
 from common import RESULTS as RESULTS
-from common import report, write_json
+from common import arguments, report, write_json
 from numpy.typing import NDArray
 
 from tvmflow.devices.gpus import GPUS, Gpu
@@ -47,26 +46,14 @@ JOURNALS = {"adreno660": GPUS["adreno-660"], "adreno740": GPUS["adreno-740"]}
 BYTES = {"float32": 4, "float16": 2, "fp32": 4, "fp16": 2}
 #: Alternatives of a task that are drawn, of AutoTVM's space and of ours.
 DRAWN = 200, 1000
-#: Where the fit begins: round numbers of the right size, of which half or double is likely.
+#: Start of the fit: round numbers of the right size; half or double of them is likely.
 START = Constants(
-    launch_6xx_us=10,
-    launch_7xx_us=5,
-    memory_share=0.6,
-    multiply_add_share=0.5,
-    mixed_slots=1.5,
-    fetch_slots=1,
-    texel_bytes=128,
-    line_bytes=64,
-    step_clocks=200,
-    fetch_clocks=10,
-    group_clocks=500,
-    base_registers=4,
-    texel_registers=1,
-    half_registers=0.5,
-    overlap=8,
-)
+    launch_6xx_us=10, launch_7xx_us=5, memory_share=0.6, multiply_add_share=0.5, mixed_slots=1.5,
+    fetch_slots=1, texel_bytes=128, line_bytes=64, step_clocks=200, fetch_clocks=10,
+    group_clocks=500, base_registers=4, texel_registers=1, half_registers=0.5, overlap=8,
+)  # fmt: skip
 SPREAD = np.log(1.35)
-#: Of the logarithm of a time: differences by less are nearly equal.
+#: Logarithms of times that differ by less are nearly equal.
 SOFT = 0.05
 Array = NDArray[np.float64]
 
@@ -82,12 +69,12 @@ class Record:
 
     @property
     def log(self) -> str:
-        """The file that it is from."""
+        """Return the name of the log."""
         return str(self.trial.provenance["file"])
 
     @cached_property
     def arguments(self) -> Arguments:
-        """Of the task."""
+        """Return the arguments of the task."""
         return Arguments.read(self.trial)
 
 
@@ -108,7 +95,7 @@ class Arguments:
 
     @classmethod
     def read(cls, trial: Trial) -> Arguments:
-        """The arguments of a line's task."""
+        """Return the arguments of a line's task."""
         assert trial.original is not None
         _, task, arguments, _ = trial.original.document["input"]
         (_, data, dtype), (_, kernel, _), strides, padding, dilation, sums = arguments
@@ -126,26 +113,26 @@ class Arguments:
 
     @property
     def blocks(self) -> int:
-        """Blocks of four output channels."""
+        """Return the number of blocks of four output channels."""
         return -(-self.kernel[0] // 4)
 
     @property
     def filled(self) -> tuple[int, int]:
-        """Rows and columns, filled up."""
+        """Return the rows and columns, padded to multiples of four."""
         return -(-self.height // 4) * 4, -(-self.width // 4) * 4
 
     @property
     def inputs(self) -> int:
-        """Numbers of the input, in whole blocks."""
+        """Return the number of elements of the input, in whole blocks."""
         return -(-self.data[0] // 4) * 4 * self.data[1] * self.data[2]
 
     @property
     def weights(self) -> int:
-        """Numbers of the weights."""
+        """Return the number of weights."""
         return prod(self.kernel)
 
     def convolved(self, choices: Array) -> Kernel:
-        """The convolution's kernel for each choice.
+        """Return the convolution's kernel for each choice.
 
         A step is a tap of the window for a block of input channels.  An item's columns are not
         neighbours: those of a wave's items are.
@@ -180,7 +167,7 @@ class Arguments:
 
 
 def records(seed: int) -> list[Record]:
-    """All lines of the logs whose task one of our families computes."""
+    """Return the lines of the logs whose task one of our families computes."""
     found = []
     for name, gpu in JOURNALS.items():
         with Journal.open(find_journal(Path(name))) as journal:
@@ -198,7 +185,7 @@ def records(seed: int) -> list[Record]:
 
 
 def autotvm_space(one: Arguments, gpu: Gpu) -> Array:
-    """Tiles and groups that AutoTVM's schedules for Adreno try."""
+    """Return the tiles and groups that AutoTVM's schedules for Adreno try."""
 
     def splits(extent: int, allowed: Callable[[int, int], bool]) -> list[tuple[int, int]]:
         pairs = ((t, g) for t in range(1, extent + 1) for g in range(1, extent // t + 1))
@@ -220,7 +207,7 @@ def autotvm_space(one: Arguments, gpu: Gpu) -> Array:
 
 
 def own_space(record: Record, seed: int, drawn: int = DRAWN[1]) -> list[dict[str, Any]]:
-    """Knobs of our family for the same task, drawn at random; the measured ones are the first.
+    """Return random knobs of our family for the same task, after the measured ones.
 
     Of knobs that the model does not tell apart there are the measured values only.
     """
@@ -240,7 +227,7 @@ def own_space(record: Record, seed: int, drawn: int = DRAWN[1]) -> list[dict[str
 
 
 def own_times(record: Record, choices: Sequence[dict[str, Any]], constants: Constants) -> Array:
-    """Predicted seconds of our kernels."""
+    """Predict the seconds of our kernels."""
     workload, one = record.trial.workload, record.arguments
     shape = BY_NAME[workload.family].Shape(**workload.shape)
     kernels = [
@@ -254,7 +241,7 @@ def own_times(record: Record, choices: Sequence[dict[str, Any]], constants: Cons
 
 
 def place(times: Array) -> float:
-    """Where the first lies among the others, from 0 (the fastest) to 1."""
+    """Return the place of the first among the others, from 0 (the fastest) to 1."""
     first, rest = times[0], times[1:]
     close = np.abs(rest / first - 1) < 1e-9
     return float(np.mean(np.where(close, 0.5, rest < first)))
@@ -281,7 +268,7 @@ class Stacked:
                 self.parts.append((gpu, [n for n, _ in chosen], stacked))
 
     def times(self, constants: Constants) -> list[Array]:
-        """Predicted seconds of each record's choices, as AutoTVM runs them."""
+        """Predict the seconds of each record's choices, as AutoTVM runs them."""
         found: dict[int, Array] = {}
         for gpu, numbers, kernel in self.parts:
             ends = np.cumsum([len(self.records[n].choices) for n in numbers])[:-1]
@@ -294,7 +281,7 @@ class Stacked:
 
 
 def loss(vector: Array, training: Stacked) -> float:
-    """What the fit makes small.
+    """Return the number that the fit minimises.
 
     Errors of the measured ones' times (by their logarithm), the part of alternatives that are
     predicted to be faster, and constants far from where the fit began.
@@ -311,7 +298,7 @@ def loss(vector: Array, training: Stacked) -> float:
 
 
 def fit(training: Sequence[Record], seed: int, rounds: int = 120, drawn: int = 20) -> Constants:
-    """Constants by the cross-entropy method: draw some, keep the best quarter, draw around them."""
+    """Fit constants by the cross-entropy method: draw, keep the best quarter, draw around it."""
     generator, stacked = np.random.default_rng(seed), Stacked(training)
     mean = np.log(astuple(START))
     spread = np.eye(len(mean)) * SPREAD**2
@@ -332,22 +319,17 @@ def judged(some: Sequence[Record], constants: Constants, seed: int) -> list[dict
     rows = []
     for record, times in zip(some, Stacked(some).times(constants), strict=True):
         ours = own_times(record, own_space(record, seed), constants)
-        rows.append(
-            {
-                "log": record.log,
-                "gpu": record.gpu.name,
-                "task": record.trial.workload.signature,
-                "measured_us": round(record.trial.cost * 1e6, 1),
-                "predicted_us": round(float(times[0]) * 1e6, 1),
-                "place_autotvm": round(place(times), 4),
-                "place_ours": round(place(ours), 4),
-            }
-        )
+        rows.append({
+            "log": record.log, "gpu": record.gpu.name, "task": record.trial.workload.signature,
+            "measured_us": round(record.trial.cost * 1e6, 1),
+            "predicted_us": round(float(times[0]) * 1e6, 1),
+            "place_autotvm": round(place(times), 4), "place_ours": round(place(ours), 4),
+        })  # fmt: skip
     return rows
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of many records."""
+    """Return the medians over records, and the share predicted within 1.5."""
     ratios = [row["predicted_us"] / row["measured_us"] for row in rows]
     return {
         "records": len(rows),
@@ -362,8 +344,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     """Fit, judge, print, and write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=0)
+    parser = arguments(__doc__, seed=0)
     parser.add_argument("--judge", action="store_true", help="the last run's constants, not fitted")
     given = parser.parse_args()
     every = records(given.seed)

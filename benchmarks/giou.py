@@ -1,15 +1,15 @@
-"""The loss of face boxes step by step: loop, concatenation, padding, one fused kernel, skipping.
+"""The loss of face boxes beside PyTorch: loop, concatenation, padding, one fused kernel, skipping.
 
-    python benchmarks/giou.py [--batch 1024] [--boxes 256] [--rounds 30]
+    python benchmarks/giou.py [--case loss|faces] [--batch 1024] [--boxes 256] [--rounds 30]
 
-measures what there is: an NVIDIA GPU, else the CPU.  Where the machine with the GPU lacks a
-compiler or TVM's own, functions are compiled elsewhere first:
+measures on an NVIDIA GPU if there is one, else on the CPU.  ``loss`` has any number of boxes a
+sample, in fp32; ``faces`` is like training: few faces a picture, uint8 targets, bf16 predictions.
+Tables have the copy of the targets, forward and backward of each step, and what skipping boxes
+gains by the size of what is skipped.  Where the machine with the GPU lacks a compiler, functions
+are compiled elsewhere first:
 
     python benchmarks/giou.py --compile-only DIR [--target cuda] [--arch sm_90]
     python benchmarks/giou.py --functions DIR
-
-``--case faces`` measures what training is like: few faces a picture, uint8 targets, bf16
-predictions, forward and backward apart; see `giou_faces.py`.
 
 It ends with status 0 and one sentence where PyTorch is missing, or a GPU that DIR is for.
 """
@@ -21,246 +21,182 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from chart import bars
-from common import RESULTS, in_turn, missing, report, write_json
+from chart import curves
+from common import RESULTS, arguments, in_turn, missing, report, write_json
+
+from tvmflow.module.files import write_file
 
 Run = Callable[[], Any]
 
-#: How many tensors of boxes a loss reads, and its gradient reads and writes: a copy that moves
-#: as many bytes is what they are compared with.
-TENSORS = {"loss": 2, "backward": 3}
-#: Batches and boxes: a GPU's caches hold the first, not the last.
-SIZES = ((1024, 256), (16384, 256))
 
-
-def synchronized(run: Run, device: str) -> Run:
-    """The run and the wait for it."""
-    if device == "cpu":
-        return run
-    import torch
-
-    def complete() -> Any:
-        result = run()
-        torch.cuda.synchronize()
-        return result
-
-    return complete
-
-
-def as_graph(run: Run, device: str, repeats: int = 20) -> tuple[Run, int]:
-    """Several runs as one CUDA graph, so that kernels are measured and not launches."""
-    if device == "cpu":
-        return run, 1
-    import torch
-
-    for _ in range(3):
-        run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(repeats):
-            run()
-    return synchronized(graph.replay, device), repeats
-
-
-def measure_steps(data: Any, functions: Any, rounds: int, network: Run) -> dict[str, Any]:
-    """The table: copy, forward of the network, loss, loss and backward, in ms a step."""
-    from giou_steps import check, steps
-
-    found = steps(data, functions)
-    check(found, data)
-    results: dict[str, Any] = {}
-    for row in ("copy", "loss", "backward"):
-        runs = {name: synchronized(entry[row], data.device) for name, entry in found.items()}
-        # A loop is a thousand times as long as the others: fewer rounds of it.
-        slow = {"loop": runs.pop("loop")}
-        times = in_turn(slow, rounds=max(2, rounds // 10), warmup=1) | in_turn(runs, rounds=rounds)
-        for name, each in times.items():
-            results.setdefault(name, {})[row] = _ms(each)
-    forward = in_turn({"network": synchronized(network, data.device)}, rounds=max(3, rounds // 3))
-    for entry in results.values():
-        entry["forward"] = _ms(forward["network"])
-    return results
-
-
-def _ms(times: list[float]) -> float:
-    return float(f"{statistics.median(times):.4g}")
-
-
-def network(batch: int, size: int, boxes: int, device: str) -> Run:
-    """The forward pass of FaceBoxNet, in PyTorch in every step."""
+def network(data: Any, size: int) -> tuple[Run, list[Any]]:
+    """Return FaceBoxNet under ``torch.compile`` as a run to its boxes, and its weights."""
     import torch
     from onnx_torch import OnnxModule
 
     from tvmflow.models import make
 
-    net = OnnxModule(make("facebox_net", size=size, boxes=boxes, batch=batch)).to(device)
-    image = torch.rand(batch, 1, size, size, device=device)
-
-    def run() -> Any:
-        with torch.no_grad():
-            return net(image)
-
-    return run
-
-
-# -- how fast -----------------------------------------------------------------------------
+    batch = len(data.counts)
+    model = OnnxModule(make("facebox_net", size=size, boxes=data.boxes, batch=batch))
+    model = model.to(data.device, data.pred.dtype)
+    weights = [weight.requires_grad_() for weight in model.buffers()]
+    image = torch.rand(batch, 1, size, size, device=data.device, dtype=data.pred.dtype)
+    compiled = torch.compile(model)
+    return lambda: compiled(image), weights
 
 
-def speed(batch: int, boxes: int, device: str, functions: Any, rounds: int) -> dict[str, Any]:
-    """Kernels' times: ours beside PyTorch, a copy of as many bytes, and ways of skipping."""
+def apart(name: str, forward: Run, inputs: Sequence[Any], wait: Run) -> dict[str, Run]:
+    """Return forward and backward as two runs, to be called in this order."""
     import torch
-    from giou_steps import Data, steps
 
-    data = Data(batch, boxes, device)
-    found = steps(data, functions)
-    runs: dict[str, Run] = {}
-    for name in ("padding", "padding, torch.compile", "tvmflow, conditional", "tvmflow, ragged"):
-        runs[f"{name}: loss"] = found[name]["loss"]
-        runs[f"{name}: backward"] = found[name]["backward"]
-    for row, tensors in TENSORS.items():
-        # A copy reads and writes: half of the bytes each.
-        half = torch.empty(data.pred.numel() * tensors // 2, device=device)
-        into = torch.empty_like(half)
-        runs[f"copy: {row}"] = lambda half=half, into=into: into.copy_(half)
-    rows = len(data.packed)
-    alone = data.pred.reshape(-1, 4)[:rows][None].contiguous()
-    ends = torch.tensor([0, rows], dtype=torch.int32, device=device)
-    whole = ("offsets", alone, data.packed, ends)
-    runs["valid boxes alone: loss"] = lambda: functions.loss(*whole)
-    forms = {"count": data.count, "mask": data.mask, "offsets": data.offsets}
-    for form, given in forms.items():
-        target = data.packed if form == "offsets" else data.target
-        for skip in ("none", "element", "warp", "list"):
-            if functions.has(form, skip):
-                inputs = (form, data.pred, target, given)
-                runs[f"{form}, skip {skip}: loss"] = lambda i=inputs, s=skip: functions.loss(
-                    *i, skip=s
-                )
-    graphs = {name: as_graph(run, device) for name, run in runs.items()}
-    times = in_turn({name: run for name, (run, _) in graphs.items()}, rounds=rounds)
-    return {name: _ms([t / graphs[name][1] for t in each]) for name, each in times.items()}
+    kept: list[Any] = []
+
+    def run_forward() -> None:
+        kept[:] = [forward()]
+        wait()
+
+    def run_backward() -> None:
+        # A graph serves once; warming up calls this again and again.
+        result = kept.pop() if kept else forward()
+        torch.autograd.grad(result, inputs, torch.ones_like(result))
+        wait()
+
+    return {f"{name}: forward": run_forward, f"{name}: backward": run_backward}
 
 
-def table_of_steps(results: dict[str, Any], title: str) -> None:
-    """Print copy, forward, loss and backward of each step."""
-    rows = ("copy", "forward", "loss", "backward")
-    lines = [[name, *(entry[row] for row in rows)] for name, entry in results.items()]
-    report(title, ("ms a step", *rows), lines)
+def trace(folder: Path, name: str, run: Run, wait: Run) -> None:
+    """Write what PyTorch's profiler sees of a run, for chrome://tracing and Perfetto."""
+    import torch
+
+    run()
+    wait()
+    with torch.profiler.profile() as profile:
+        run()
+        wait()
+    file = name.replace("tvmflow, ", "").replace(", ", "_").replace(" ", "_")
+    profile.export_chrome_trace(str(folder / f"{file}.json"))
 
 
-def table_of_speed(times: dict[str, float], title: str) -> None:
-    """Print times, beside PyTorch's best and a copy of the same bytes."""
-    lines = []
-    for name, ms in times.items():
-        row = "backward" if name.endswith("backward") else "loss"
-        eager, fast = (times[f"{way}: {row}"] for way in ("padding", "padding, torch.compile"))
-        ratios = (eager / ms, fast / ms, ms / times[f"copy: {row}"])
-        lines.append([name, ms, *(f"{ratio:.2f}" for ratio in ratios)])
-    columns = ("", "ms", "faster than eager", "than torch.compile", "times a copy")
-    report(title, columns, lines)
+def _ms(times: Sequence[float]) -> float:
+    return float(f"{statistics.median(times):.4g}")
 
 
 def measure(folder: Path, options: argparse.Namespace) -> None:
-    """All tables, the JSON and the chart."""
+    """Print the tables, and write the JSON, the plot and the traces."""
     import torch
-    from giou_modules import Functions
-    from giou_steps import Data
+    from giou_steps import Data, Functions, check, repeated_losses, steps
 
     functions = Functions(folder)
-    device = "cuda" if functions.manifest["target"] == "cuda" else "cpu"
-    name = (
-        torch.cuda.get_device_name()
-        if device == "cuda"
-        else f"CPU, {torch.get_num_threads()} threads"
-    )
-    if options.case == "faces":
-        import giou_faces
+    case, device, manifest = functions.manifest["case"], functions.device, functions.manifest
+    gpu = device == "cuda"
+    wait: Run = torch.cuda.synchronize if gpu else lambda: None
+    name = torch.cuda.get_device_name() if gpu else f"CPU, {torch.get_num_threads()} threads"
+    data = Data(case, manifest["batch"], manifest["boxes"], device)
+    pred = data.pred.clone().requires_grad_()
+    net, weights = network(data, options.size)
+    found = steps(data, functions)
+    losses = {}
+    for row, (copy, loss) in found.items():
+        losses[row] = partial(loss, pred, copy())
+    check(losses, pred, data)
+    runs: dict[str, Run] = {}
+    for row, (copy, _) in found.items():
+        runs[f"{row}: copy"] = lambda copy=copy: (copy(), wait())
+        runs |= apart(row, losses[row], [pred], wait)
+    # These take a thousand times as long as the others: fewer rounds.
+    slow = {key: runs.pop(key) for key in [k for k in runs if k.startswith("naive loop")]}
+    slow |= apart("network, torch.compile", net, weights, wait)
+    few = max(3, options.rounds // 5)
+    times = in_turn(slow, rounds=few, warmup=2) | in_turn(runs, rounds=options.rounds)
+    table: dict[str, dict[str, float]] = {row: {} for row in found}
+    for key, each in times.items():
+        row, part = key.split(": ")
+        table.setdefault(row, {})[part] = _ms(each)
+    parts = ("copy", "forward", "backward")
+    title = f"{name}: {case}, batch {len(data.counts)}, up to {data.boxes} boxes"
+    rows = [[row, *(entry.get(part, "") for part in parts)] for row, entry in table.items()]
+    report(title, ("ms", *parts), rows)
 
-        giou_faces.measure(functions, name, options)
-        return
-    data = Data(options.batch, options.boxes, device)
-    forward = network(options.batch, options.size, options.boxes, device)
-    table = measure_steps(data, functions, options.rounds, forward)
-    title = f"{name}: batch {options.batch}, up to {options.boxes} boxes"
-    table_of_steps(table, title)
-    results: dict[str, Any] = {
-        "device": name, "torch": torch.__version__, "batch": options.batch,
-        "boxes": options.boxes, "image": options.size, "steps_ms": table, "speed_ms": {},
-    }  # fmt: skip
-    sizes = SIZES if device == "cuda" and not options.quick else ((options.batch, options.boxes),)
-    for batch, boxes in sizes:
-        times = speed(batch, boxes, device, functions, options.rounds)
-        table_of_speed(times, f"{name}: kernels, batch {batch}, up to {boxes} boxes")
-        results["speed_ms"][f"{batch}x{boxes}"] = times
+    keyed = repeated_losses(data, functions)
+    loops = {str(key): lambda run=run: (run(), wait()) for key, run in keyed.items()}
+    times = in_turn(loops, rounds=options.rounds)
+    by_skip: dict[str, dict[int, float]] = {}
+    for form, skip, repeats in keyed:
+        ms = _ms(times[str((form, skip, repeats))])
+        by_skip.setdefault(f"{form}, {skip}", {})[repeats] = ms
+    turns = manifest["repetitions"]
+    rows = [[way, *(ms[n] for n in turns)] for way, ms in by_skip.items()]
+    columns = ("ms", *(f"×{n}" for n in turns))
+    report(f"{name}: loss, by what skips boxes, its body × times", columns, rows)
+    if options.traces:
+        options.traces.mkdir(parents=True, exist_ok=True)
+        for row, (copy, loss) in found.items():
+            whole = lambda copy=copy, loss=loss: torch.autograd.grad(loss(net(), copy()), weights)  # noqa: E731
+            trace(options.traces, row, whole, wait)
+        print(f"traces of a whole step each: {options.traces}")
     if options.quick:
         return
-    file = "giou_cuda" if device == "cuda" else "giou_cpu"
-    print(f"written: {write_json(file, results)}")
-    groups = {
-        row: {n: entry[row] for n, entry in table.items()} for row in ("copy", "loss", "backward")
-    }
-    (RESULTS / f"{file}.svg").write_text(bars(f"Milliseconds a step. {title}", groups))
+    file = f"giou_{case}_{device}"
+    results = {
+        "device": name, "torch": torch.__version__, "batch": len(data.counts), "boxes": data.boxes,
+        "valid": int(data.counts.sum()), "image": options.size, "ms": table,
+        "ms_by_repetitions": by_skip,
+    }  # fmt: skip
+    picture = curves(
+        f"The loss by what skips boxes that are not valid. {title}",
+        ("repetitions of the body", "ms"),
+        by_skip,
+    )
+    write_file(RESULTS / f"{file}.svg", picture)
+    print(f"written: {write_json(file, results)}, {RESULTS / f'{file}.svg'}")
 
 
 def main() -> None:
     """Compile, measure, or both."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__, arch="sm_90", batch=1024, boxes=256, size=32, rounds=30,
+                       repetitions=[1, 2, 4, 8, 16, 32, 64])  # fmt: skip
     step = parser.add_mutually_exclusive_group()
     step.add_argument("--compile-only", type=Path, metavar="DIR")
     step.add_argument("--functions", type=Path, metavar="DIR")
     parser.add_argument("--case", choices=["loss", "faces"], default="loss")
     parser.add_argument("--target", choices=["cuda", "llvm"], help="default: what there is")
-    parser.add_argument("--arch", default="sm_90", help="of the GPU's machine code")
-    parser.add_argument("--batch", type=int, default=1024)
-    parser.add_argument("--boxes", type=int, default=256, help="of a sample, at most")
-    parser.add_argument("--size", type=int, default=32, help="pixels of FaceBoxNet's image")
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--repetitions", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64],
-                        help="of a kernel's body (faces)")  # fmt: skip
-    parser.add_argument("--traces", type=Path, metavar="DIR", help="of each step (faces)")
-    parser.add_argument("--quick", action="store_true", help="one size, nothing is written")
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="for a trace of each step")
+    parser.add_argument("--quick", action="store_true", help="write nothing")
     options = parser.parse_args()
-    if options.functions and not (options.functions / "functions.json").exists():
-        parser.error(f"{options.functions} has no functions; make them with --compile-only")
+    target = options.target
     if options.functions:
-        case = json.loads((options.functions / "functions.json").read_text()).get("case", "loss")
-        if case != options.case:
+        file = options.functions / "functions.json"
+        if not file.exists():
+            parser.error(f"{options.functions} has no functions; make them with --compile-only")
+        manifest = json.loads(file.read_text())
+        if (case := manifest.get("case", "loss")) != options.case:
             parser.error(f"{options.functions} has functions of --case {case}, not {options.case}")
-    target = options.target or _found_target(options.functions)
+        target = manifest["target"]
+    elif target is None:
+        target = "llvm"
+        if find_spec("torch"):
+            import torch
+
+            target = "cuda" if torch.cuda.is_available() else "llvm"
     if not options.compile_only and (reason := missing(target)):
         print(f"{reason}: nothing measured")
         sys.exit(0)
-    if options.functions:
-        measure(options.functions, options)
-        return
-    # Only here: measuring may have to do without TVM's compiler.
-    from giou_modules import compile_functions
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.compile_only or options.functions or Path(temporary)
+        if not options.functions:
+            # Only here: measuring may have to do without TVM's compiler.
+            from giou_kernels import compile_functions
 
-    sizes = {name: getattr(options, name) for name in ("batch", "boxes", "repetitions")}
-    given = (target, options.arch, options.case)
-    if options.compile_only:
-        compile_functions(options.compile_only, *given, **sizes)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        compile_functions(Path(folder), *given, **sizes)
-        measure(Path(folder), options)
-
-
-def _found_target(folder: Path | None) -> str:
-    """What functions were compiled for; else CUDA where PyTorch finds a GPU."""
-    if folder is not None:
-        return str(json.loads((folder / "functions.json").read_text())["target"])
-    if find_spec("torch"):
-        import torch
-
-        return "cuda" if torch.cuda.is_available() else "llvm"
-    return "llvm"
+            compile_functions(folder, target, options.arch, options.case, options.batch,
+                              options.boxes, options.repetitions)  # fmt: skip
+        if not options.compile_only:
+            measure(folder, options)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ of machine code; where they are not, these budgets stay as they are. After a cha
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common import arguments, json_text
 from gpu_launches import GPUS, NETWORKS, before_scheduling, scheduled
 from tvm import IRModule, tirx
 
@@ -49,15 +49,13 @@ class Figure:
     name: str
     #: Whether more of it is better.
     more: bool
-    #: What it is, and where a loss comes from.
+    #: Meaning of the figure, and usual causes of a loss.
     meaning: str
 
 
-#: Of schedules.
+#: Figures of schedules.
 LAUNCH = (
-    Figure(
-        "reads", False, "reads a multiply-add: a smaller register tile, or loads of single numbers"
-    ),
+    Figure("reads", False, "reads a multiply-add: a smaller register tile, or single numbers"),
     Figure("writes", False, "writes a multiply-add: stores of single numbers instead of vectors"),
     Figure("lanes", True, "lanes of waves with an item: groups that are no multiple of the wave"),
     Figure("working", True, "lanes with something to compute: tiles that reach beyond the map"),
@@ -66,7 +64,7 @@ LAUNCH = (
     Figure("registers", False, "registers of an item, by estimate: larger tiles, or more copies"),
     Figure("spilled", False, "bytes of an item in memory: larger tiles, indices not constant"),
 )
-#: Of machine code.
+#: Figures of machine code.
 MACHINE = (
     Figure("reads", False, "loads and fetches a multiply-add in the hot code"),
     Figure("multiply-adds", True, "part of the hot code's issue slots that multiply and add"),
@@ -81,7 +79,7 @@ Rows = dict[str, list[float]]
 
 
 def launch_rows(found: Sequence[Launch], gpu: Gpu) -> Rows:
-    """Figures of a network's kernels on a GPU, by their schedules."""
+    """Return figures of a network's kernels on a GPU, from their schedules."""
     full = (gpu.cores or 1) * (gpu.waves or 1) * gpu.wave
     rows = {
         launch.kernel: [
@@ -96,7 +94,7 @@ def launch_rows(found: Sequence[Launch], gpu: Gpu) -> Rows:
 def machine_rows(
     found: Sequence[Launch], functions: Mapping[str, tirx.PrimFunc], job: Compilation, gpu: Gpu
 ) -> Rows:
-    """The same by their machine code.
+    """Return figures of a network's kernels on a GPU, from their machine code.
 
     Raises
     ------
@@ -122,7 +120,7 @@ def machine_rows(
 
 
 def _with_means(rows: Rows, shares: Mapping[str, float], figures: Sequence[Figure]) -> Rows:
-    """The rows rounded, below one of means weighted by arithmetic, and of sums."""
+    """Return the rows rounded, after one of means weighted by arithmetic, and of sums."""
     total = sum(shares[name] for name in rows)
     whole: list[float] = []
     for number, figure in enumerate(figures):
@@ -143,14 +141,14 @@ class Change:
 
     @property
     def is_worse(self) -> bool:
-        """Whether it is worse by more than the margin."""
+        """Return whether the figure is worse by more than the margin."""
         if self.figure.more:
             return self.now < self.budget * (1 - MARGIN)
         return self.now > self.budget * (1 + MARGIN)
 
     @property
     def is_better(self) -> bool:
-        """Whether it is better by more than the margin."""
+        """Return whether the figure is better by more than the margin."""
         change = Change(self.place, self.kernel, self.figure, self.now, self.budget)
         return change.is_worse
 
@@ -164,7 +162,7 @@ class Change:
 
 
 def changes(place: str, budget: Rows, now: Rows, figures: Sequence[Figure]) -> Iterator[Change]:
-    """Figures that are better or worse than their budgets.
+    """Yield figures that are better or worse than their budgets.
 
     A kernel without a budget is a change of all its figures, from the best that there could be.
     """
@@ -177,13 +175,13 @@ def changes(place: str, budget: Rows, now: Rows, figures: Sequence[Figure]) -> I
 
 
 def read() -> dict[str, Any]:
-    """The budgets."""
+    """Return the content of the budgets' file."""
     content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return content
 
 
 def advice(worse: Sequence[Change]) -> str:
-    """What to say of figures that are worse."""
+    """Return the message about figures that are worse."""
     lines = [f"{len(worse)} figures of GPU kernels are worse than their budgets in {FILE.name}:"]
     lines += [f"  {change}" for change in worse[:12]]
     lines.append(
@@ -194,7 +192,7 @@ def advice(worse: Sequence[Change]) -> str:
 
 
 def measured(network: str, gpus: Sequence[Gpu], *, machine: bool) -> Iterator[tuple[str, Rows]]:
-    """Figures of a network on GPUs of one preset, as ``launches`` and ``machine`` of each."""
+    """Yield figures of a network on GPUs of one preset, ``launches`` and ``machine`` of each."""
     job = before_scheduling(network, gpus[0].preset)
     functions = scheduled(job)
     found = launches(job.mod, functions, job.target)
@@ -205,24 +203,8 @@ def measured(network: str, gpus: Sequence[Gpu], *, machine: bool) -> Iterator[tu
 
 
 def figures_of(place: str) -> tuple[Figure, ...]:
-    """The figures of a place's rows."""
+    """Return the figures that the rows of a place have."""
     return LAUNCH if place.startswith("launches") else MACHINE
-
-
-def _text(budgets: Mapping[str, Rows]) -> str:
-    """The file: a kernel a line."""
-    content = {
-        "regenerate": REGENERATE,
-        "launches": [figure.name for figure in LAUNCH],
-        "machine": [figure.name for figure in MACHINE],
-    }
-    lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in content.items()]
-    places = []
-    for place, rows in budgets.items():
-        inner = ",\n".join(f"   {json.dumps(k)}: {json.dumps(row)}" for k, row in rows.items())
-        places.append(f"  {json.dumps(place)}: {{\n{inner}\n  }}")
-    body = ",\n".join(places)
-    return "{\n" + "\n".join(lines) + '\n "budgets": {\n' + body + "\n }\n}\n"
 
 
 def _has_mesa() -> bool:
@@ -236,9 +218,8 @@ def _has_mesa() -> bool:
 
 def main() -> int:
     """Count, compare, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__, networks=tuple(NETWORKS))
     parser.add_argument("--check", action="store_true", help="write nothing")
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=[*NETWORKS])
     parser.add_argument("--no-machine", action="store_true", help="leave machine code out")
     options = parser.parse_args()
     machine = not options.no_machine and _has_mesa()
@@ -263,7 +244,13 @@ def main() -> int:
         return int(bool(worse))
     order = [f"{kind}, {n}, {gpu}" for kind in ("launches", "machine") for n in NETWORKS
              for gpu in GPUS]  # fmt: skip
-    FILE.write_text(_text({place: now[place] for place in order if place in now}), encoding="utf-8")
+    content = {
+        "regenerate": REGENERATE,
+        "launches": [figure.name for figure in LAUNCH],
+        "machine": [figure.name for figure in MACHINE],
+        "budgets": {place: now[place] for place in order if place in now},
+    }
+    FILE.write_text(json_text(content) + "\n", encoding="utf-8")
     print(FILE)
     return 0
 

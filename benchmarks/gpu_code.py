@@ -16,18 +16,15 @@ The earlier state's modules may be kept, to be counted in the same way:
 
 from __future__ import annotations
 
-import argparse
 import json
-import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, machine, report
+from common import RESULTS, arguments, arrow, earlier, report, write_json
 from same_kernels import NETWORKS as SIZES
 
 import tvmflow
@@ -59,7 +56,7 @@ _PAGE = Path(__file__).with_name("gpu_code.html")
 
 
 def counted(path: Path, gpu: Gpu, suite: str) -> dict[str, Any]:
-    """Characters of a module's source, sums and means over its kernels, and a row for each."""
+    """Count a module's source, sums and means over its kernels, and a row for each."""
     found = machine_code(path, gpu, suite=suite, least_share=LEAST_SHARE.get(gpu.isa, 0.0))
     kernels, count = found.kernels, max(len(found.kernels), 1)
     hot = sum(each.hot.issue for each in kernels)
@@ -95,19 +92,8 @@ def counted(path: Path, gpu: Gpu, suite: str) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def modules(folder: Path | None) -> Iterator[Path]:
-    """The folder that is given, or one that does not stay."""
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield folder
-        return
-    with tempfile.TemporaryDirectory() as made:
-        yield Path(made)
-
-
 def module(folder: Path, network: str, form: str, preset: str) -> Path:
-    """A network's module in the folder; it is compiled if it is not there."""
+    """Return a network's module in the folder, compiled if it is not there."""
     path = folder / f"{network}.{form.replace(' ', '_')}.{preset}.so"
     if not path.exists():
         model = models.make(network, **SIZES.get(network, {}))
@@ -116,36 +102,24 @@ def module(folder: Path, network: str, form: str, preset: str) -> Path:
 
 
 def page(results: Mapping[str, Any], before: Mapping[str, Any]) -> str:
-    """The page that sorts and filters what was counted."""
+    """Return the page that sorts and filters the counts."""
     content = {"columns": COLUMNS, "sums": SUMS, "results": results, "before": before}
     data = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
     return _PAGE.read_text().replace("$data", data)
 
 
-def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON whose rows of numbers are a line each."""
-    text = json.dumps(content, indent=1)
-    rows = re.sub(r"\[[^][{}]*\]", lambda row: " ".join(row[0].split()), text)
-    write_file(path, f"{rows}\n")
-    print(f"Wrote {path} ({path.stat().st_size / 1e3:.0f} kB)")
-
-
 def main() -> int:
     """Compile, count, compare."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
-    parser.add_argument("--gpus", nargs="+", default=GPUS)
-    parser.add_argument("--forms", nargs="+", choices=FORMS, default=[*FORMS])
-    parser.add_argument("--suite", default=SUITE, help="of Debian, whose compilers are taken")
+    parser = arguments(__doc__, networks=tuple(NETWORKS), gpus=[*GPUS], forms=tuple(FORMS),
+                       suite=SUITE, output=RESULTS / "gpu_code.json")  # fmt: skip
     parser.add_argument("--before", type=Path, help="what this wrote for an earlier state")
     parser.add_argument("--modules", type=Path, help="folder that keeps what is compiled")
     parser.add_argument("--compile-only", action="store_true")
-    parser.add_argument("--output", type=Path, default=RESULTS / "gpu_code.json")
-    parser.add_argument("--page-only", action="store_true", help="of the output that is there")
+    parser.add_argument("--page-only", action="store_true", help="from the output that is there")
     options = parser.parse_args()
     if options.page_only:
-        content = json.loads(options.output.read_text())
-        write_file(options.output.with_suffix(".html"), page(content["results"], content["before"]))
+        text = page(earlier(options.output), earlier(options.before))
+        write_file(options.output.with_suffix(".html"), text)
         return 0
     gpus = [find_gpu(name) for name in options.gpus]
     if not options.compile_only:
@@ -155,9 +129,11 @@ def main() -> int:
         except DeviceError as error:
             print(f"Skipped: {error}")
             return 0
-    before = json.loads(options.before.read_text())["results"] if options.before else {}
+    before = earlier(options.before)
     results: dict[str, Any] = {}
-    with modules(options.modules) as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.modules or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
         for network, form, gpu in product(options.networks, options.forms, gpus):
             path = module(folder, network, form, gpu.preset)
             if options.compile_only:
@@ -170,13 +146,9 @@ def main() -> int:
     rows = []
     for name, found in results.items():
         old = before.get(name, found)
-        cells = [str(found[c]) if old[c] == found[c] else f"{old[c]} → {found[c]}" for c in SUMS]
-        rows.append([name, *cells])
+        rows.append([name, *(arrow(old[column], found[column]) for column in SUMS)])
     report("Machine code", ["network", *SUMS], rows)
-    write(
-        options.output,
-        {"machine": machine(), "columns": [*COLUMNS], "results": results, "before": before},
-    )
+    write_json(options.output, {"columns": [*COLUMNS], "results": results})
     write_file(options.output.with_suffix(".html"), page(results, before))
     return 0
 

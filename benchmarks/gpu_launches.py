@@ -10,14 +10,12 @@ and takes seconds. What an earlier state gave is compared with, if it is named.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import report, write_json
+from common import arguments, arrow, earlier, report, write_json
 from same_kernels import NETWORKS
 from tvm import IRModule, tirx
 
@@ -40,7 +38,7 @@ _COLUMNS = ("filled", "lanes", "working", "waves a core", "few waves")
 
 
 def before_scheduling(network: str, preset: str, **options: Any) -> Compilation:
-    """A network compiled until its primary functions want schedules."""
+    """Compile a network up to the stage that schedules its primary functions."""
     job = Compilation(
         models.make(network, **NETWORKS[network]),
         CompileOptions(target="opencl", device=preset, **options),
@@ -50,7 +48,7 @@ def before_scheduling(network: str, preset: str, **options: Any) -> Compilation:
 
 
 def scheduled(job: Compilation) -> dict[str, tirx.PrimFunc]:
-    """The primary functions with most arithmetic, as their heuristics schedule them."""
+    """Schedule the primary functions with most arithmetic by their heuristics."""
     chosen = set(with_arithmetic(job.mod))
     functions = {gv: f for gv, f in job.mod.functions.items() if gv.name_hint in chosen}
     return {
@@ -60,13 +58,13 @@ def scheduled(job: Compilation) -> dict[str, tirx.PrimFunc]:
 
 
 def network_launches(network: str, preset: str, **options: Any) -> list[Launch]:
-    """Launches of a network's kernels with most arithmetic, as a device's preset schedules them."""
+    """Return the launches of a network's kernels with most arithmetic, for a device's preset."""
     job = before_scheduling(network, preset, **options)
     return launches(job.mod, scheduled(job), job.target)
 
 
 def summary(found: Sequence[Launch], gpu: Gpu) -> dict[str, Any]:
-    """What a network's launches give a GPU; shares are of the arithmetic of the kernels found."""
+    """Summarise how a network's launches fill a GPU, weighted by arithmetic."""
     total = sum(launch.share for launch in found)
 
     def mean(values: Sequence[float]) -> float:
@@ -90,7 +88,7 @@ def summary(found: Sequence[Launch], gpu: Gpu) -> dict[str, Any]:
 
 
 def described(launch: Launch) -> dict[str, Any]:
-    """A kernel's figures for all GPUs."""
+    """Return a kernel's figures for all GPUs."""
     return {
         "calls": launch.calls,
         "share": round(launch.share, 4),
@@ -106,7 +104,7 @@ def described(launch: Launch) -> dict[str, Any]:
 
 
 def show_kernels(title: str, found: Sequence[Launch], gpu: Gpu) -> None:
-    """A line for each kernel of a network on a GPU: too many columns for a table's frame."""
+    """Print a line for each kernel of a network on a GPU."""
     heads = (*described(found[0]), "a core", "lanes", "held")
     print(f"\n{title}\n{'kernel':40}", *(f"{head[:9]:>9}" for head in heads))
     for launch in found:
@@ -116,16 +114,14 @@ def show_kernels(title: str, found: Sequence[Launch], gpu: Gpu) -> None:
 
 
 def show_summaries(results: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-    """A row for each network and GPU, and a sentence for each kernel with few waves."""
+    """Print a row for each network and GPU, and a sentence for each kernel with few waves."""
     rows = []
     for name, found in results.items():
         old = before.get(name, found)
         cells = []
         for column in _COLUMNS:
-            now, then = found[column], old[column]
-            if column == "few waves":
-                now, then = len(now), len(then)
-            cells.append(str(now) if now == then else f"{then} → {now}")
+            pair = old[column], found[column]
+            cells.append(arrow(*(map(len, pair) if column == "few waves" else pair)))
         rows.append([name, *cells])
     report("Launches, weighted by arithmetic", ["network", *_COLUMNS], rows)
     for name, found in results.items():
@@ -135,15 +131,11 @@ def show_summaries(results: Mapping[str, Any], before: Mapping[str, Any]) -> Non
 
 def main() -> int:
     """Schedule, analyse, compare."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=[*NETWORKS])
-    parser.add_argument("--gpus", nargs="+", choices=GPUS, default=[*GPUS])
-    parser.add_argument("--dtype", default="fp32")
-    parser.add_argument("--storage", default="auto")
+    parser = arguments(__doc__, networks=tuple(NETWORKS), gpus=GPUS, dtype="fp32", storage="auto")
     parser.add_argument("--before", type=Path, help="what this wrote for an earlier state")
     parser.add_argument("--no-kernels", action="store_true", help="print only each network's row")
     options = parser.parse_args()
-    before = json.loads(options.before.read_text())["results"] if options.before else {}
+    before = earlier(options.before)
     results: dict[str, Any] = {}
     kernels: dict[str, Any] = {}
     for network in options.networks:
@@ -162,8 +154,7 @@ def main() -> int:
     show_summaries(results, before)
     whole = vars(options) | {"before": None, "no_kernels": False} == vars(parser.parse_args([]))
     if whole:
-        content = {"results": results, "kernels": kernels, "before": before}
-        print(write_json("gpu_launches", content))
+        print(f"written: {write_json('gpu_launches', {'results': results, 'kernels': kernels})}")
     return 0
 
 

@@ -11,14 +11,13 @@ Writes results/host_cost.json.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from typing import Any
 
 import numpy as np
 import onnx
-from common import in_process, report, write_json
+from common import arguments, in_process, report, write_json
 from onnx import TensorProto, helper, numpy_helper
 from zoo_speed import OURS, driver
 
@@ -29,7 +28,7 @@ ENGINES = (*OURS, "ONNX Runtime")
 
 
 def chain(length: int) -> onnx.ModelProto:
-    """So many convolutions, one behind the other."""
+    """Return a model of so many convolutions in a row."""
     generator = np.random.default_rng(0)
     weights = generator.standard_normal((length, 16, 16, 1, 1)).astype(np.float32) / 4
     names = ["x", *(f"y{index}" for index in range(length))]
@@ -46,7 +45,7 @@ def chain(length: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-#: What a process runs: of each length the least of five means of 300 calls.
+#: Code of a process: for each length the least of five means of 300 calls.
 MEASURE = """
 import json, sys, time
 sys.path.insert(0, sys.argv[1])
@@ -82,7 +81,7 @@ print(json.dumps(found))
 
 
 def measure(engine: str, threads: int) -> dict[str, float]:
-    """Times of chains in µs by their length, in a process of its own."""
+    """Time chains in a process of its own; return µs by their length."""
     environment = {"TVM_NUM_THREADS": str(threads)}
     if library := OURS.get(engine, ("", None))[1]:
         environment |= driver(library)
@@ -91,7 +90,7 @@ def measure(engine: str, threads: int) -> dict[str, float]:
 
 def main() -> int:
     """Measure, print and write."""
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    arguments(__doc__).parse_args()
     results: dict[str, Any] = {}
     for _ in range(ROUNDS):
         for engine in ENGINES:

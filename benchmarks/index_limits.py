@@ -5,7 +5,6 @@ python benchmarks/index_limits.py [--targets llvm opencl] [--rounds 101]
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 import onnx
-from common import in_turn, report, write_json
+from common import arguments, in_turn, report, write_json
 from onnx import TensorProto, helper
 
 import tvmflow
@@ -55,10 +54,7 @@ def network(
 
 def main() -> None:
     """Measure, print and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--targets", nargs="+", default=["llvm", "opencl"])
-    parser.add_argument("--rounds", type=int, default=101)
-    options = parser.parse_args()
+    options = arguments(__doc__, targets=["llvm", "opencl"], rounds=101).parse_args()
     results, rows = [], []
     for target in options.targets:
         for name, case in CASES.items():

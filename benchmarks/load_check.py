@@ -14,21 +14,19 @@ another one's name is given), in turn, in CPU time.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import hashlib
 import json
 import statistics
 import subprocess
 import tempfile
-import time
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import xxhash
-from common import report, write_json
+from common import arguments, cpu_times, report, summary, write_json
 
 import tvmflow
 from tvmflow.models import build
@@ -37,16 +35,13 @@ from tvmflow.module.link import native_folder
 from tvmflow.module.standalone.binding import NO_OPENCL, UNCHECKED_WEIGHTS, Library, Options
 from tvmflow.module.standalone.code_digest import check_code
 
-#: What the requirements allow for MobileNetV2.
+#: Largest cost that is allowed for MobileNetV2.
 LIMIT_MS = 5.0
 
 
 def main() -> None:
     """Measure, print and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--network", default="mobilenet_v2")
-    parser.add_argument("--rounds", type=int, default=41)
-    options = parser.parse_args()
+    options = arguments(__doc__, network="mobilenet_v2", rounds=41).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = build(options.network, Path(folder) / "net.onnx")
         path = Path(folder) / "net.so"
@@ -70,7 +65,7 @@ def main() -> None:
 
 
 def checksums(artifact: Artifact, rounds: int) -> dict[str, Any]:
-    """Digests of the weights as they are mapped."""
+    """Time digests of the weights as they are mapped."""
     data = [memoryview(array.reshape(-1).view("u1")) for array in artifact.weights.values()]
 
     def streamed(make: Callable[[], Any]) -> None:
@@ -83,23 +78,19 @@ def checksums(artifact: Artifact, rounds: int) -> dict[str, Any]:
         for part in data:
             value = function(part, value)
 
-    return spread(
-        cpu_times(
-            {
-                "check_weights (XXH64)": artifact.check_weights,
-                "XXH64": lambda: streamed(xxhash.xxh64),
-                "XXH3, 64 bits": lambda: streamed(xxhash.xxh3_64),
-                "CRC-32 (zlib)": lambda: running(zlib.crc32),
-                "BLAKE2b": lambda: streamed(hashlib.blake2b),
-                "SHA-256": lambda: streamed(hashlib.sha256),
-            },
-            rounds,
-        )
-    )
+    ways = {
+        "check_weights (XXH64)": artifact.check_weights,
+        "XXH64": lambda: streamed(xxhash.xxh64),
+        "XXH3, 64 bits": lambda: streamed(xxhash.xxh3_64),
+        "CRC-32 (zlib)": lambda: running(zlib.crc32),
+        "BLAKE2b": lambda: streamed(hashlib.blake2b),
+        "SHA-256": lambda: streamed(hashlib.sha256),
+    }
+    return spread(cpu_times(ways, rounds=rounds))
 
 
 def opening(path: Path, rounds: int) -> dict[str, Any]:
-    """The module opened and closed again."""
+    """Time opening and closing the module."""
 
     def opened(check: bool) -> None:
         tvmflow.load(path, check_weights=check).open().close()
@@ -108,7 +99,7 @@ def opening(path: Path, rounds: int) -> dict[str, Any]:
 
 
 def creating(path: Path, rounds: int) -> dict[str, Any]:
-    """A model of a library, until it looks for OpenCL."""
+    """Time the creation of a library's model, up to the search for OpenCL."""
     library = Library(path)
 
     def created(check: bool) -> None:
@@ -126,7 +117,7 @@ def creating(path: Path, rounds: int) -> dict[str, Any]:
 
 
 def code(path: Path, folder: Path, rounds: int) -> dict[str, Any]:
-    """The digest of a library's code."""
+    """Time the digest of a library's code."""
     source = folder / "check.c"
     source.write_text(
         '#include "tvmflow_check.h"\n'
@@ -141,73 +132,42 @@ def code(path: Path, folder: Path, rounds: int) -> dict[str, Any]:
         if (reason := in_c(str(path).encode())) is not None:
             raise RuntimeError(reason.decode())
 
-    found: dict[str, Any] = spread(
-        cpu_times(
-            {
-                "check_code": lambda: check_code(path),
-                "tvmflow_library_check": checked_in_c,
-                "XXH64 of the file": lambda: xxhash.xxh64_intdigest(path.read_bytes()),
-            },
-            rounds,
-        )
-    )
-    return {"file_bytes": path.stat().st_size, **found}
+    ways = {
+        "check_code": lambda: check_code(path),
+        "tvmflow_library_check": checked_in_c,
+        "XXH64 of the file": lambda: xxhash.xxh64_intdigest(path.read_bytes()),
+    }
+    return {"file_bytes": path.stat().st_size, **spread(cpu_times(ways, rounds=rounds))}
 
 
 def cost(run: Callable[[bool], None], rounds: int) -> dict[str, Any]:
-    """What the comparison costs: the median of the differences within a round."""
-    found = cpu_times({"checked": lambda: run(True), "unchecked": lambda: run(False)}, rounds)
+    """Return the cost of the comparison: the median of the differences within a round."""
+    ways = {"checked": lambda: run(True), "unchecked": lambda: run(False)}
+    found = cpu_times(ways, rounds=rounds)
     pairs = zip(found["checked"], found["unchecked"], strict=True)
     differences = [checked - unchecked for checked, unchecked in pairs]
     return {**spread(found), "cost_ms": round(statistics.median(differences), 3)}
 
 
-def cpu_times(candidates: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """CPU time of each candidate once a round, in turn; milliseconds."""
-    times: dict[str, list[float]] = {name: [] for name in candidates}
-    for run in candidates.values():
-        run()
-    for _ in range(rounds):
-        for name, run in candidates.items():
-            started = time.process_time()
-            run()
-            times[name].append((time.process_time() - started) * 1e3)
-    return times
-
-
 def spread(times: Mapping[str, list[float]]) -> dict[str, Any]:
-    """Median and deciles."""
-    found = {}
-    for name, values in times.items():
-        deciles = statistics.quantiles(values, n=10)
-        found[name] = {
-            "median_ms": round(statistics.median(values), 3),
-            "p10_ms": round(deciles[0], 3),
-            "p90_ms": round(deciles[-1], 3),
-        }
-    return found
+    """Return median and deciles of each candidate."""
+    return {name: summary(values) for name, values in times.items()}
 
 
 def print_results(results: Mapping[str, Any]) -> None:
     """Print the tables."""
-    columns = ["CPU time, ms", "p10", "median", "p90"]
-    rows = [
-        (name, t["p10_ms"], t["median_ms"], t["p90_ms"]) for name, t in results["checksums"].items()
-    ]
-    report(f"{results['weights_bytes'] / 1e6:.1f} MB of weights", columns, rows)
-    rows = [
-        (name, t["p10_ms"], t["median_ms"], t["p90_ms"])
-        for name, t in results["code"].items()
-        if isinstance(t, dict)
-    ]
-    report(f"Code of a library of {results['code']['file_bytes'] / 1e6:.1f} MB", columns, rows)
+    parts = {f"{results['weights_bytes'] / 1e6:.1f} MB of weights": results["checksums"]}
+    size = results["code"]["file_bytes"] / 1e6
+    parts[f"Code of a library of {size:.1f} MB"] = results["code"]
     for form, found in results["opening"].items():
+        parts[f"Opening, {form}: the comparison costs {found['cost_ms']} ms"] = found
+    for title, found in parts.items():
         rows = [
             (name, t["p10_ms"], t["median_ms"], t["p90_ms"])
             for name, t in found.items()
             if isinstance(t, dict)
         ]
-        report(f"Opening, {form}: the comparison costs {found['cost_ms']} ms", columns, rows)
+        report(title, ["CPU time, ms", "p10", "median", "p90"], rows)
     costs = {form: found["cost_ms"] for form, found in results["opening"].items()}
     costs |= {"code": results["code"]["check_code"]["median_ms"]}
     limit = results["limit_ms"]

@@ -92,7 +92,7 @@ class OnnxModule(nn.Module):
             self.nodes.append((OPERATORS[node.op_type], names, given, node.output[0]))
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """The first output."""
+        """Return the first output."""
         values = {**self.numbers, **dict(zip(self.inputs, inputs, strict=True))}
         for operator, names, given, result in self.nodes:
             operands = [values[n] if n in values else getattr(self, _attribute(n)) for n in names]
@@ -101,5 +101,5 @@ class OnnxModule(nn.Module):
 
 
 def _attribute(name: str) -> str:
-    """A constant's name as PyTorch allows it."""
+    """Return a constant's name as PyTorch allows it."""
     return "c_" + name.replace(".", "_")

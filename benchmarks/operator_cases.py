@@ -10,8 +10,6 @@ compiled is run, and compared with the case's own results as `tests/differential
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import sys
 from collections import Counter, defaultdict
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import machine, report, write_json
+from common import arguments, report, write_json
 from onnx import TensorProto
 
 from tvmflow.errors import TvmflowError
@@ -65,7 +63,7 @@ CNN = names(
 
 
 def kind_of(case: Any) -> str | None:
-    """Why a case is not tried, ``None`` if it is."""
+    """Return why a case is not tried, ``None`` if it is."""
     if not is_plain(case):
         return OTHER_DOMAINS
     if is_numeric(case):
@@ -76,7 +74,7 @@ def kind_of(case: Any) -> str | None:
 
 
 def refusal(model: Any) -> str | None:
-    """Why a model is refused, without names; ``None`` if it is not."""
+    """Return why a model is refused, without names; ``None`` if it is not."""
     try:
         load_model(model)
     except TvmflowError as error:
@@ -88,7 +86,7 @@ def refusal(model: Any) -> str | None:
 
 
 def tried(chosen: Sequence[tuple[str, Any]]) -> tuple[dict[str, str], dict[str, Any]]:
-    """What became of cases in the front end, by name: the form they are compiled in, or why not.
+    """Return for each case the form in which the front end takes it, or why it refuses it.
 
     Also the networks, and their results, of those that are compiled.
     """
@@ -115,7 +113,7 @@ def tried(chosen: Sequence[tuple[str, Any]]) -> tuple[dict[str, str], dict[str, 
 
 
 def judged(worker: Any, column: str, chosen: Any, networks: Mapping[str, Any]) -> Iterator[Any]:
-    """Verdicts on the networks, each with the name of its case."""
+    """Yield verdicts on the networks, each with the name of its case."""
     by_opset = defaultdict(list)
     for _, case in chosen:
         if case.name in networks:
@@ -130,67 +128,54 @@ def judged(worker: Any, column: str, chosen: Any, networks: Mapping[str, Any]) -
 
 def main() -> None:
     """Try, judge, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--columns", nargs="+", default=COLUMNS)
+    parser = arguments(__doc__, columns=[*COLUMNS])
     parser.add_argument("--operators", nargs="+")
     parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     table_of = cases()
     chosen = [
         (op_type, case)
-        for op_type in sorted(arguments.operators or table_of)
+        for op_type in sorted(options.operators or table_of)
         for case in table_of.get(op_type, [])
     ]
     found, networks = tried(chosen)
     operators = {case.name: op_type for op_type, case in chosen}
     worker = Worker(processor_drivers(quick=True)[-1])
     result: dict[str, Any] = {"cases": len(chosen)}
-    for column in arguments.columns:
+    for column in options.columns:
         kinds = dict(found)
         for name, verdict in judged(worker, column, chosen, networks):
             if verdict.kind != "right":
                 kinds[name] = f"{verdict.kind}: {verdict.message}"
                 print(f"{name} ({column}): {verdict.kind}: {verdict.message}", flush=True)
         result[column] = summary(kinds, operators)
-        show(column, kinds, operators)
+        show(column, result[column])
     worker.close()
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"machine": machine(), **result}, indent=2) + "\n")
-    elif not arguments.operators:
-        write_json("operator_cases", result)
+    if options.json or not options.operators:
+        write_json(options.json or "operator_cases", result)
 
 
 def summary(kinds: Mapping[str, str], operators: Mapping[str, str]) -> dict[str, Any]:
-    """Counts of a column: of all cases, and of those of convolutional networks' operators."""
+    """Return counts of all cases, and of those with convolutional networks' operators."""
     mine = {name: kind for name, kind in kinds.items() if operators[name] in CNN}
+    refused = Counter((operators[n], k) for n, k in kinds.items() if k not in FORMS)
     return {
         "all": dict(Counter(kinds.values()).most_common()),
         "cnn": dict(Counter(mine.values()).most_common()),
-        "refused": refused_table(kinds, operators),
+        "refused": [[*key, count] for key, count in refused.most_common()],
     }
 
 
-def refused_table(kinds: Mapping[str, str], operators: Mapping[str, str]) -> list[list[Any]]:
-    """Operator, reason and count of cases that are not right, the most frequent first."""
-    counts = Counter((operators[n], k) for n, k in kinds.items() if k not in FORMS)
-    return [[*key, count] for key, count in counts.most_common()]
-
-
-def show(column: str, kinds: Mapping[str, str], operators: Mapping[str, str]) -> None:
-    """Print a column."""
-    rows = [(op, why, str(n)) for op, why, n in refused_table(kinds, operators)]
-    report(f"not right in {column}", ("operator", "why", "cases"), rows)
-    for title, chosen in (
-        ("all operators", list(kinds)),
-        ("operators of convolutional networks", [n for n in kinds if operators[n] in CNN]),
-    ):
-        counts = Counter(kinds[n] for n in chosen)
-        skipped = sum(counts[k] for k in (NO_NUMBERS, OTHER_TYPES, OTHER_DOMAINS))
-        right = sum(counts[form] for form in FORMS)
-        forms = ", ".join(f"{counts[form]} {form}" for form in FORMS)
-        print(f"{column}, {title}: {right} of {len(chosen) - skipped} right ({forms})")
-        print(f"  not tried: {skipped} of {len(chosen)}: " + ", ".join(
-            f"{counts[k]} {k}" for k in (NO_NUMBERS, OTHER_TYPES, OTHER_DOMAINS)))  # fmt: skip
+def show(column: str, found: Mapping[str, Any]) -> None:
+    """Print the summary of a column."""
+    report(f"not right in {column}", ("operator", "why", "cases"), found["refused"])
+    for title, part in (("all operators", "all"), ("operators of convolutional networks", "cnn")):
+        counts = Counter(found[part])
+        skipped = {kind: counts[kind] for kind in (NO_NUMBERS, OTHER_TYPES, OTHER_DOMAINS)}
+        right = {form: counts[form] for form in FORMS}
+        tried = counts.total() - sum(skipped.values())
+        print(f"{column}, {title}: {sum(right.values())} of {tried} right {right}")
+        print(f"  not tried: {skipped} of {counts.total()}")
 
 
 if __name__ == "__main__":

@@ -2,19 +2,17 @@
 
 Engines take turns, each with as many threads as there are cores; one that is not installed,
 or that cannot read the network, is left out with the reason.  Every engine's result is
-compared with ONNX Runtime's.  Writes tables, a chart and JSON; the last table has geometric means
-of the ratios to ONNX Runtime, over the networks that an engine reads.
+compared with ONNX Runtime's.  Writes tables and JSON; the last table has geometric means of the
+ratios to ONNX Runtime, over the networks that an engine reads.
 
     python -m pip install '.[peers]'
-    python benchmarks/peers.py [--networks mobilenet_v2,squeezenet,resnet50] [--stock]
+    python benchmarks/peers.py [--networks mobilenet_v2 squeezenet resnet50]
 
-GPU engines run on what there is: on a CPU ncnn's Vulkan by Mesa's lavapipe (Debian's
-mesa-vulkan-drivers).  One that finds no device, or that its wheel lacks (MNN's OpenCL), says so.
+On a CPU ncnn's Vulkan runs by Mesa's lavapipe (Debian's mesa-vulkan-drivers).
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -27,8 +25,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_networks
-from chart import bars
-from common import RESULTS, in_turn, opencl_device, report, summary, write_json
+from common import arguments, in_turn, opencl_device, report, summary, write_json
 from same_kernels import NETWORKS as SIZES
 
 import tvmflow
@@ -57,7 +54,7 @@ def ours(target: str) -> Callable[[Path, np.ndarray], Runner]:
 
 
 def onnxruntime(path: Path, feed: np.ndarray) -> Runner:
-    """ONNX Runtime's CPU provider."""
+    """Return a runner of ONNX Runtime's CPU provider."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -68,7 +65,7 @@ def onnxruntime(path: Path, feed: np.ndarray) -> Runner:
 
 
 def openvino(path: Path, feed: np.ndarray) -> Runner:
-    """OpenVINO's CPU plug-in, in fp32 as the others."""
+    """Return a runner of OpenVINO's CPU plug-in, in fp32 as the others."""
     import openvino
 
     hints = {
@@ -81,49 +78,34 @@ def openvino(path: Path, feed: np.ndarray) -> Runner:
     return lambda: np.array(request.infer([feed])[0])
 
 
-def mnn(backend: str) -> Callable[[Path, np.ndarray], Runner]:
-    """MNN with a backend, from its own format."""
+def mnn(path: Path, feed: np.ndarray) -> Runner:
+    """Return a runner of MNN on the CPU, which has a format of its own."""
+    import MNN
 
-    def start(path: Path, feed: np.ndarray) -> Runner:
-        import MNN
+    converted = path.with_suffix(".mnn")
+    if not converted.exists():
+        command = [str(Path(sys.executable).with_name("mnnconvert")), "-f", "ONNX"]
+        command += ["--modelFile", str(path), "--MNNModel", str(converted), "--bizCode", "x"]
+        subprocess.run(command, check=True, capture_output=True)
+    interpreter = MNN.Interpreter(str(converted))
+    options = {"backend": "CPU", "numThread": THREADS, "precision": "high"}
+    session = interpreter.createSession(options)
+    tensor, output = interpreter.getSessionInput(session), interpreter.getSessionOutput(session)
+    kind, shape = MNN.Tensor_DimensionType_Caffe, output.getShape()
+    given = MNN.Tensor(feed.shape, MNN.Halide_Type_Float, feed, kind)
+    host = MNN.Tensor(shape, MNN.Halide_Type_Float, np.zeros(shape, np.float32), kind)
 
-        converted = path.with_suffix(".mnn")
-        if not converted.exists():
-            command = [str(Path(sys.executable).with_name("mnnconvert")), "-f", "ONNX"]
-            command += ["--modelFile", str(path), "--MNNModel", str(converted), "--bizCode", "x"]
-            subprocess.run(command, check=True, capture_output=True)
-        # Of a GPU backend they are flags: its longest search, in buffers.
-        mode = 66 if backend == "OPENCL" else THREADS
-        options = {"backend": backend, "numThread": mode, "precision": "high"}
-        interpreter = MNN.Interpreter(str(converted))
-        session = interpreter.createSession(options)
-        if backend == "OPENCL":
-            # A backend that this build lacks is replaced by the CPU's without an error.
-            plain = interpreter.createSession({"backend": "CPU", "numThread": THREADS})
-            kinds = [interpreter.getSessionInfo(each, 2) for each in (session, plain)]
-            if kinds[0] == kinds[1]:
-                raise UnavailableError("this build of MNN has no OpenCL backend")
-        tensor = interpreter.getSessionInput(session)
-        kind = MNN.Tensor_DimensionType_Caffe
-        given = MNN.Tensor(feed.shape, MNN.Halide_Type_Float, feed, kind)
-        output = interpreter.getSessionOutput(session)
-        shape = output.getShape()
+    def run() -> np.ndarray:
+        tensor.copyFrom(given)
+        interpreter.runSession(session)
+        output.copyToHostTensor(host)
+        return np.array(host.getData(), np.float32).reshape(shape)
 
-        host = MNN.Tensor(shape, MNN.Halide_Type_Float, np.zeros(shape, np.float32), kind)
-
-        def run() -> np.ndarray:
-            tensor.copyFrom(given)
-            interpreter.runSession(session)
-            output.copyToHostTensor(host)
-            return np.array(host.getData(), np.float32).reshape(shape)
-
-        return run
-
-    return start
+    return run
 
 
 def ncnn(vulkan: bool) -> Callable[[Path, np.ndarray], Runner]:
-    """The ncnn library on the CPU or by Vulkan, from its own format, which pnnx writes."""
+    """Return what starts ncnn on the CPU or by Vulkan, from its format, which pnnx writes."""
 
     def start(path: Path, feed: np.ndarray) -> Runner:
         import importlib.util
@@ -164,46 +146,6 @@ def ncnn(vulkan: bool) -> Callable[[Path, np.ndarray], Runner]:
     return start
 
 
-def litert(path: Path, feed: np.ndarray) -> Runner:
-    """LiteRT reads TensorFlow Lite files only: ``NAME.tflite`` beside the benchmark's results."""
-    converted = RESULTS / f"{path.stem}.tflite"
-    if not converted.exists():
-        raise UnavailableError("nothing from pip converts ONNX to it without TensorFlow")
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(str(converted), num_threads=THREADS)
-    interpreter.allocate_tensors()
-    (given,), (result,) = interpreter.get_input_details(), interpreter.get_output_details()
-    channels_last = tuple(given["shape"]) != feed.shape
-    values = np.ascontiguousarray(feed.transpose(0, 2, 3, 1)) if channels_last else feed
-
-    def run() -> np.ndarray:
-        interpreter.set_tensor(given["index"], values)
-        interpreter.invoke()
-        return interpreter.get_tensor(result["index"])
-
-    return run
-
-
-def stock_tvm(target: str) -> Callable[[Path, np.ndarray], Runner]:
-    """Stock TVM: ``relax.build`` with its default pipeline."""
-
-    def start(path: Path, feed: np.ndarray) -> Runner:
-        import tvm
-        from tvm import relax
-        from tvm.relax.frontend.onnx import from_onnx
-
-        mod = relax.transform.DecomposeOpsForInference()(
-            from_onnx(onnx.load(path), keep_params_in_input=False)
-        )
-        executable = relax.build(mod, target=tvm.target.Target(target, host="llvm"))
-        device = tvm.device("cpu" if target == "llvm" else target, 0)
-        machine = relax.VirtualMachine(executable, device)
-        return lambda: machine["main"](tvm.runtime.tensor(feed, device)).numpy()
-
-    return start
-
-
 ENGINES: dict[str, Callable[[Path, np.ndarray], Runner]] = {
     "tvmflow opencl": ours("opencl"),
     "tvmflow llvm": ours("llvm"),
@@ -211,16 +153,12 @@ ENGINES: dict[str, Callable[[Path, np.ndarray], Runner]] = {
     "OpenVINO": openvino,
     "ncnn": ncnn(vulkan=False),
     "ncnn Vulkan": ncnn(vulkan=True),
-    "MNN": mnn("CPU"),
-    "MNN OpenCL": mnn("OPENCL"),
-    "LiteRT": litert,
+    "MNN": mnn,
 }
-#: They take seconds a call, so that they are asked for.
-STOCK = {"stock TVM opencl": stock_tvm("opencl"), "stock TVM llvm": stock_tvm("llvm")}
 
 
-def measure(name: str, folder: Path, rounds: int, stock: bool) -> dict[str, Any]:
-    """Latencies of one network through every engine that takes it."""
+def measure(name: str, folder: Path, rounds: int) -> dict[str, Any]:
+    """Return the latencies of one network through every engine that takes it."""
     path = folder / f"{name}.onnx"
     model = models.make(name, **SIZES[name]) if name in SIZES else onnx_networks.make(name)
     onnx.save(model, path)
@@ -231,7 +169,7 @@ def measure(name: str, folder: Path, rounds: int, stock: bool) -> dict[str, Any]
     runners: dict[str, Runner] = {}
     errors: dict[str, float] = {}
     missing: dict[str, str] = {}
-    for engine, start in {**ENGINES, **(STOCK if stock else {})}.items():
+    for engine, start in ENGINES.items():
         try:
             run = start(path, feed)
             result = run().reshape(reference.shape)
@@ -277,35 +215,27 @@ def geometric_means(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure every network, and write table, chart and JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", default=",".join(NETWORKS))
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--stock", action="store_true", help="stock TVM, too: seconds a call")
-    options = parser.parse_args()
+    """Measure every network, and write table and JSON."""
+    options = arguments(__doc__, networks=[*NETWORKS], rounds=30).parse_args()
     device = opencl_device()
     results = []
     with tempfile.TemporaryDirectory() as folder:
-        for name in options.networks.split(","):
-            result = measure(name, Path(folder), options.rounds, options.stock)
+        for name in options.networks:
+            result = measure(name, Path(folder), options.rounds)
             results.append(result)
-            base = result["in_turn"]["ONNX Runtime"]["median_ms"]
-            base_alone = result["alone"]["ONNX Runtime"]["median_ms"]
-            report(
-                f"{name} {'x'.join(map(str, result['shape']))} fp32, {THREADS} threads",
-                ("", "ms in turn", "of ONNX Runtime", "ms alone", "of ONNX Runtime", "error"),
-                [
-                    (
-                        engine,
-                        times["median_ms"],
-                        f"{times['median_ms'] / base:.2f}",
-                        result["alone"][engine]["median_ms"],
-                        f"{result['alone'][engine]['median_ms'] / base_alone:.2f}",
-                        f"{result['max_relative_error'][engine]:.0e}",
-                    )
-                    for engine, times in result["in_turn"].items()
-                ],
-            )
+            rows = []
+            for engine, error in result["max_relative_error"].items():
+                if engine in result["left_out"]:
+                    continue
+                cells = []
+                for way in ("in_turn", "alone"):
+                    ms = result[way][engine]["median_ms"]
+                    base = result[way]["ONNX Runtime"]["median_ms"]
+                    cells += [ms, f"{ms / base:.2f}"]
+                rows.append((engine, *cells, f"{error:.0e}"))
+            title = f"{name} {'x'.join(map(str, result['shape']))} fp32, {THREADS} threads"
+            columns = ("", "ms in turn", "of ONNX Runtime", "ms alone", "of ONNX Runtime", "error")
+            report(title, columns, rows)
             for engine, reason in result["left_out"].items():
                 print(f"left out: {engine}: {reason}")
     means = geometric_means(results)
@@ -317,13 +247,6 @@ def main() -> None:
             for engine, mean in means.items()
         ],
     )
-    chart = {
-        result["network"]: {e: t["median_ms"] for e, t in result["alone"].items()}
-        for result in results
-    }
-    picture = RESULTS / "peers.svg"
-    picture.write_text(bars("Latency, ms (each engine by itself, medians)", chart))
-    print(f"written: {picture}")
     kept = {"device": device, "geometric_means": means, "networks": results}
     print(f"written: {write_json('peers', kept)}")
 

@@ -38,7 +38,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "facebox_net": {"size": 64, "boxes": 64},
 }
 
-#: What each is compiled for.
+#: Options of compilation by name.
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "cpu": {"device": "cpu"},
     "adreno-texture": {"device": "adreno", "storage": "texture"},
@@ -51,13 +51,13 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "llvm": {"target": "llvm", "device": "cpu"},
 }
 
-#: What a module says of itself that differs from one compilation to the next.
+#: Metadata of a module that differs from one compilation to the next.
 VARYING = ("stage_ms", "options")
 
 
 @contextmanager
 def generated() -> Iterator[list[str]]:
-    """Sources of kernels that TVM generates within the block, as they leave our callbacks.
+    """Collect the kernel sources that TVM generates within the block, after our callbacks.
 
     A module gives them only where it can be opened; CUDA's cannot without a GPU.
     """
@@ -89,7 +89,7 @@ def generated() -> Iterator[list[str]]:
 
 
 def compiled(network: str, configuration: str) -> dict[str, bytes]:
-    """Files of code and decisions of a network that is compiled for a configuration."""
+    """Compile a network for a configuration; return its code and decisions as files."""
     import tvmflow
     from tvmflow import models
     from tvmflow.module.functions import tir_text, unpack_functions
@@ -117,7 +117,7 @@ def compiled(network: str, configuration: str) -> dict[str, bytes]:
 
 
 def difference(name: str, before: bytes, after: bytes) -> str:
-    """What differs in a file, in a few lines."""
+    """Return the differences of a file, in a few lines."""
     if name.endswith(".text"):
         return f"{name}: machine code of {len(before)} and of {len(after)} bytes"
     lines = difflib.unified_diff(

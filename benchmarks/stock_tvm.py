@@ -9,16 +9,23 @@ cache, the time of a compilation, and of ``tvmflow --help``.
 
 from __future__ import annotations
 
-import argparse
-import os
 import subprocess
 import sys
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from common import in_blocks, in_process, opencl_device, report, summary, write_json
+from common import (
+    arguments,
+    in_blocks,
+    in_process,
+    in_turn,
+    opencl_device,
+    report,
+    summary,
+    write_json,
+)
 
 import tvmflow
 from tvmflow.models import build as build_model
@@ -46,7 +53,7 @@ print(json.dumps({"ms": (time.perf_counter() - started) * 1e3,
 
 
 def stock_runner(path: Path, feed: np.ndarray):
-    """Stock TVM on the same device: a function that runs one inference, and one that reads it."""
+    """Return what runs one inference with stock TVM on the same device."""
     import onnx
     import tvm
     from tvm import relax
@@ -66,7 +73,7 @@ def stock_runner(path: Path, feed: np.ndarray):
 
 
 def first_calls(module: Path, repeats: int) -> dict[str, list[float]]:
-    """First call of fresh processes: without any cache, then with this project's alone.
+    """Time the first call of fresh processes: without any cache, then with this project's alone.
 
     The driver's own cache is a new folder every time, so that it never helps.
     """
@@ -84,23 +91,9 @@ def first_calls(module: Path, repeats: int) -> dict[str, list[float]]:
     return times
 
 
-def help_times(repeats: int) -> list[float]:
-    """Milliseconds of ``tvmflow --help``."""
-    command = [str(Path(sys.executable).with_name("tvmflow")), "--help"]
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ)
-        times.append((time.perf_counter() - started) * 1e3)
-    return times
-
-
 def main() -> None:
     """Measure everything side by side and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--output", default="stock_tvm", help="name of the JSON file")
-    options = parser.parse_args()
+    options = arguments(__doc__, size=224).parse_args()
     device = opencl_device()
     import onnxruntime
 
@@ -116,67 +109,56 @@ def main() -> None:
 
         reference = session.run(None, {"input": feed})[0]
         scale = np.abs(reference).max()
-        errors = {
-            "tvmflow": float(np.abs(module(input=feed)["output"] - reference).max() / scale),
-            "stock TVM": float(np.abs(stock() - reference).max() / scale),
-        }
+        results = {"tvmflow": module(input=feed)["output"], "stock TVM": stock()}
+        errors = {n: float(np.abs(y - reference).max() / scale) for n, y in results.items()}
         times = in_blocks({
             "tvmflow": lambda: module(input=feed),
             "stock TVM": stock,
             "ONNX Runtime": lambda: session.run(None, {"input": feed}),
         })  # fmt: skip
-        first = first_calls(saved, repeats=3)
+        first = {kind: summary(ms) for kind, ms in first_calls(saved, repeats=3).items()}
         compiles = [in_process(COMPILE, str(path)) for _ in range(3)]
 
     latency = {name: summary(values) for name, values in times.items()}
-    ours = latency["tvmflow"]["median_ms"]
-    cold, warm = summary(first["cold"]), summary(first["warm"])
+    ours, cold, warm = (
+        each["median_ms"] for each in (latency["tvmflow"], first["cold"], first["warm"])
+    )
     ratios = {
         "stock_tvm_over_tvmflow": round(latency["stock TVM"]["median_ms"] / ours, 2),
         "tvmflow_over_onnxruntime": round(ours / latency["ONNX Runtime"]["median_ms"], 2),
-        "warm_over_cold_first_call": round(warm["median_ms"] / cold["median_ms"], 4),
+        "warm_over_cold_first_call": round(warm / cold, 4),
     }
     compile_ms = summary([c["ms"] for c in compiles])
-    help_ms = summary(help_times(9))
-    report(
-        f"MobileNetV2 {shape} on {device['name']}",
-        ("", "median ms", "p10", "p90", "times tvmflow", "max rel error"),
-        [
-            (
-                name,
-                s["median_ms"],
-                s["p10_ms"],
-                s["p90_ms"],
-                f"{s['median_ms'] / ours:.2f}",
-                f"{errors[name]:.1e}" if name in errors else "reference",
-            )
-            for name, s in latency.items()
-        ],
-    )
-    report(
-        "Start and compilation",
-        ("", "median ms"),
-        [
-            ("first call, no cache", cold["median_ms"]),
-            ("first call, program cache", warm["median_ms"]),
-            ("compile, fresh process", compile_ms["median_ms"]),
-            ("tvmflow --help", help_ms["median_ms"]),
-        ],
-    )
-    written = write_json(
-        options.output,
-        {
-            "device": device,
-            "network": {"name": "mobilenet_v2", "shape": shape, "dtype": "float32"},
-            "latency": latency,
-            "ratios": ratios,
-            "max_relative_error": errors,
-            "first_call": {"cold": cold, "warm": warm},
-            "compile": {**compile_ms, "stage_ms": compiles[0]["stages"]},
-            "help": help_ms,
-        },
-    )
-    print(f"ratios: {ratios}\nwritten: {written}")
+    command = [str(Path(sys.executable).with_name("tvmflow")), "--help"]
+    run_help = partial(subprocess.run, command, check=True, stdout=subprocess.DEVNULL)
+    help_ms = summary(in_turn({"help": run_help}, rounds=9, warmup=0)["help"])
+    rows = [
+        (
+            *(name, s["median_ms"], s["p10_ms"], s["p90_ms"], f"{s['median_ms'] / ours:.2f}"),
+            f"{errors[name]:.1e}" if name in errors else "reference",
+        )
+        for name, s in latency.items()
+    ]
+    columns = ("", "median ms", "p10", "p90", "times tvmflow", "max rel error")
+    report(f"MobileNetV2 {shape} on {device['name']}", columns, rows)
+    starts = {
+        "first call, no cache": cold,
+        "first call, program cache": warm,
+        "compile, fresh process": compile_ms["median_ms"],
+        "tvmflow --help": help_ms["median_ms"],
+    }
+    report("Start and compilation", ("", "median ms"), list(starts.items()))
+    results = {
+        "device": device,
+        "network": {"name": "mobilenet_v2", "shape": shape, "dtype": "float32"},
+        "latency": latency,
+        "ratios": ratios,
+        "max_relative_error": errors,
+        "first_call": first,
+        "compile": {**compile_ms, "stage_ms": compiles[0]["stages"]},
+        "help": help_ms,
+    }
+    print(f"ratios: {ratios}\nwritten: {write_json('stock_tvm', results)}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Run it from the root of the repository, on a machine that does nothing else:
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import resource
@@ -51,7 +50,7 @@ def measured(target: str, arguments: str) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and write ``results/suite.json``."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = common.arguments(__doc__)
     parser.add_argument("--all", action="store_true", help="measure make test-rest, too")
     targets = ["test", "test-rest"] if parser.parse_args().all else ["test"]
     # That of the last five minutes: others' work makes these figures worthless.

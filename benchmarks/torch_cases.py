@@ -6,12 +6,14 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 from cuda_code import keep_machine_code
-from families import Layer
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import tvmflow
 from tvmflow.errors import TargetError
@@ -19,6 +21,36 @@ from tvmflow.models import make
 
 DTYPES = ("fp32", "fp16")
 BATCHES = (1, 32)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One node of a network with constant weights, or a pool."""
+
+    kind: str
+    shape: tuple[int, ...]
+    weight: tuple[int, ...]
+    attributes: tuple[tuple[str, Any], ...]
+
+    def model(self) -> onnx.ModelProto:
+        """Return a model of the layer alone, with random weights."""
+        weights = []
+        if self.weight:
+            scale = 1 / np.sqrt(prod(self.weight[1:]))
+            values = np.random.default_rng(0).standard_normal(self.weight) * scale
+            weights.append(numpy_helper.from_array(values.astype(np.float32), "w"))
+        inputs = ["x", *(weight.name for weight in weights)]
+        graph = helper.make_graph(
+            [helper.make_node(self.kind, inputs, ["y"], **dict(self.attributes))],
+            "layer",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+            weights,
+        )
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {'x'.join(map(str, self.shape[1:]))} {'x'.join(map(str, self.weight))}"
 
 
 @dataclass(frozen=True)
@@ -33,21 +65,21 @@ class Case:
 
     @property
     def file(self) -> str:
-        """What its files are called."""
+        """Return the stem of its files."""
         return f"{self.name}-{self.dtype}"
 
 
 def convolution(
     batch: int, shape: tuple[int, int, int], outputs: int, kernel: int, groups: int = 1
 ) -> Layer:
-    """A convolution that keeps the size of its picture."""
+    """Return a convolution that keeps the size of its picture."""
     weight = (outputs, shape[0] // groups, kernel, kernel)
     attributes = (("pads", (kernel // 2,) * 4), ("group", groups))
     return Layer("Conv", (batch, *shape), weight, attributes)
 
 
 def product(rows: int, depth: int, columns: int) -> onnx.ModelProto:
-    """The product of two inputs."""
+    """Return a model of the product of two inputs."""
     values = {"x": (rows, depth), "z": (depth, columns), "y": (rows, columns)}
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in values.items()]
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "z"], ["y"])], "p", infos[:2],
@@ -56,7 +88,7 @@ def product(rows: int, depth: int, columns: int) -> onnx.ModelProto:
 
 
 def layers() -> Iterator[tuple[str, str, Callable[[], onnx.ModelProto]]]:
-    """Family, name and model of each layer."""
+    """Yield family, name and model of each layer."""
     window = (("kernel_shape", (3, 3)), ("strides", (2, 2)), ("pads", (1,) * 4))
     for b in BATCHES:
         for family, layer in (
@@ -81,7 +113,7 @@ def layers() -> Iterator[tuple[str, str, Callable[[], onnx.ModelProto]]]:
 
 
 def cases(only: str) -> list[Case]:
-    """All that is compared, or what matches a regular expression."""
+    """Return the cases that match a regular expression."""
     found = [
         Case(name, dtype, model, family) for family, name, model in layers() for dtype in DTYPES
     ]

@@ -16,7 +16,6 @@ TF32.  ``--target llvm`` goes the same way on the CPU, to try the script.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -27,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from common import in_turn, missing, report, summary, write_json
+from common import arguments, in_turn, missing, report, summary, write_json
 from cuda_code import use_machine_code
 
 import tvmflow
@@ -65,11 +64,11 @@ class Peers:
         self.error = compare("y", got, reference, tolerance_for("float32", table))
 
     def ours(self) -> Any:
-        """One call of the module, results on the device."""
+        """Call the module; results stay on the device."""
         return self.module.run(self.feeds, output="dlpack")
 
     def eager(self) -> Any:
-        """One call of PyTorch."""
+        """Call PyTorch."""
         import torch
 
         with torch.inference_mode():
@@ -79,7 +78,7 @@ class Peers:
             return result
 
     def compiled(self) -> Callable[[], Any]:
-        """`torch.compile` with its longest search."""
+        """Return a call of `torch.compile` with its longest search."""
         import torch
 
         fast = torch.compile(self.net, mode="max-autotune")
@@ -95,7 +94,7 @@ class Peers:
 
 
 def kernel_us(run: Callable[[], Any], device: str) -> float:
-    """The time of a call's kernels, of whichever library; copies are none."""
+    """Return the time of a call's kernels, without copies, whichever library has them."""
     from torch.profiler import ProfilerActivity, profile
 
     if device != "cuda":
@@ -105,15 +104,12 @@ def kernel_us(run: Callable[[], Any], device: str) -> float:
     total = 0.0
     for event in profiled.key_averages():
         if not event.key.startswith(("Memcpy", "Memset")):
-            # Its name until PyTorch 2.4 is the second.
-            total += getattr(event, "self_device_time_total", None) or getattr(
-                event, "self_cuda_time_total", 0.0
-            )
+            total += event.self_device_time_total
     return total
 
 
 def copy_gbytes(device: str, rounds: int) -> float:
-    """GB/s of a kernel that reads and writes a large array."""
+    """Return the GB/s of a kernel that reads and writes a large array."""
     import torch
 
     source = torch.ones(COPIED if device == "cuda" else COPIED >> 4, device=device)
@@ -123,7 +119,7 @@ def copy_gbytes(device: str, rounds: int) -> float:
 
 
 def measure_layer(peers: Peers, entry: dict[str, str], rounds: int, copy: float) -> dict[str, Any]:
-    """Kernels' times in turn; of GEMV also the share of the copy's bandwidth."""
+    """Time kernels in turn; for GEMV also return the share of the copy's bandwidth."""
     runs = {"ours": peers.ours, "torch": peers.eager}
     for run in runs.values():
         for _ in range(3):
@@ -142,7 +138,7 @@ def measure_layer(peers: Peers, entry: dict[str, str], rounds: int, copy: float)
 
 
 def measure_network(peers: Peers, entry: dict[str, str], rounds: int) -> dict[str, Any]:
-    """Latencies of calls, in turn."""
+    """Time calls in turn."""
     runs = {"ours": peers.ours, "eager": peers.eager}
     found: dict[str, Any] = dict(entry)
     try:
@@ -171,7 +167,7 @@ def measure_case(
 
 
 def measure(folder: Path, rounds: int) -> dict[str, Any]:
-    """Both steps' comparison, as tables and JSON."""
+    """Measure the modules of a folder, print tables and return the results."""
     import torch
 
     manifest = json.loads((folder / "modules.json").read_text())
@@ -214,15 +210,12 @@ def _latencies(row: dict[str, Any]) -> list[Any]:
 
 
 def main() -> None:
-    """Both steps, or one of them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Compile, measure, or both."""
+    parser = arguments(__doc__, arch="sm_90", only="", rounds=20)
     step = parser.add_mutually_exclusive_group()
     step.add_argument("--compile-only", type=Path, metavar="DIR")
     step.add_argument("--modules", type=Path, metavar="DIR")
     parser.add_argument("--target", default="cuda", choices=["cuda", "llvm"])
-    parser.add_argument("--arch", default="sm_90", help="of the GPU's machine code")
-    parser.add_argument("--only", default="", metavar="REGEX", help="names of cases to compile")
-    parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
     if not options.compile_only and (reason := missing(options.target)):
         print(f"{reason}: nothing measured")

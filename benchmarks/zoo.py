@@ -24,12 +24,14 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from common import RESULTS, machine, write_json
+from common import RESULTS, arguments, collect
 
 #: Options of `tvmflow.compile`.
 FORMS: dict[str, dict[str, str]] = {
@@ -39,8 +41,6 @@ FORMS: dict[str, dict[str, str]] = {
     "fp16": {"target": "opencl", "dtype": "fp16"},
 }
 EXPORTERS = ("dynamo", "script")
-#: Where nothing else is said, an input has three channels and this extent.
-SIZE = 96
 #: A file that takes longer than this is given up, in seconds.
 LIMIT_S = 900
 
@@ -73,12 +73,12 @@ ULTRALYTICS = {
     "yolov5n": 96, "yolov8n": 96, "yolov8n-seg": 96, "yolov8n-pose": 96, "yolov8n-cls": 96,
     "yolov9t": 96, "yolov10n": 96, "yolo11n": 96, "yolov8n+nms": 96, "rtdetr-resnet50": 96,
 }  # fmt: skip
-#: How much of a result changes from some pictures to others, at least: one that does not change may
+#: Least share of a result that changes from some pictures to others: one that does not change may
 #: be of the last layer alone.
 DEPENDENT = 1e-2
 #: A larger number is of layers that let it grow, beyond those of 16 bits.
 LARGEST = 1e3
-#: Beyond this, errors of half precision grow layer by layer, as where half of all is cut off by
+#: Sensitivity beyond which errors of half precision grow layer by layer, as with half cut off by
 #: ReLU: with larger biases less is.
 SENSITIVE = 3e-2
 
@@ -127,12 +127,8 @@ def _torchvision(name: str, size: int) -> tuple[Any, tuple[int, ...]]:
     net = torchvision.models.get_model(name, **kinds)
     if name.startswith("ssd"):
         _decide([layers[-1] for layers in net.head.classification_head.module_list])
-    return net, (1, 3, 4, size, size) if name.startswith("r") and "_18" in name else (
-        1,
-        3,
-        size,
-        size,
-    )
+    frames = (4,) if name.startswith("r") and "_18" in name else ()
+    return net, (1, 3, *frames, size, size)
 
 
 def _timm(name: str, size: int) -> tuple[Any, tuple[int, ...]]:
@@ -225,7 +221,7 @@ def _calibrate(net: Any, inputs: list[Any], bias: float = 0.0) -> None:
 
 
 def _sensitivity(net: Any, inputs: tuple[Any, ...]) -> float:
-    """How much of a result changes with errors of half precision in the pictures."""
+    """Return the share of a result that changes with half-precision errors in the pictures."""
     import torch
 
     near = [x * (1 + 2**-11 * (2 * torch.rand_like(x) - 1)) for x in inputs]
@@ -234,7 +230,7 @@ def _sensitivity(net: Any, inputs: tuple[Any, ...]) -> float:
 
 
 def _flat(results: Any) -> list[np.ndarray]:
-    """The tensors in what a network returns."""
+    """Return the tensors among the results of a network."""
     if hasattr(results, "detach"):
         return [results.detach().numpy()]
     parts = results.values() if isinstance(results, dict) else results or ()
@@ -242,7 +238,7 @@ def _flat(results: Any) -> list[np.ndarray]:
 
 
 def dependence(results: list[np.ndarray], others: list[np.ndarray]) -> float:
-    """How much of its largest number a result changes from some pictures to others, at most.
+    """Return the largest change of a result between pictures, by its largest number.
 
     As much as it has, where it has other numbers of detections.
     """
@@ -309,7 +305,7 @@ def quantize(path: Path) -> Path:
 
 
 def feeds(path: Path, seed: int) -> dict[str, np.ndarray]:
-    """Random pictures for the inputs of a file."""
+    """Return random pictures for the inputs of a file."""
     import onnx
 
     rng = np.random.default_rng(seed)
@@ -337,7 +333,6 @@ def measure(path: Path, forms: list[str]) -> dict[str, Any]:
             with tvmflow.compile(path, **FORMS[form]) as module:
                 seconds = time.process_time() - started
                 verdict = tvmflow.verify(path, module, given)
-                stages = {n: round(ms / 1e3, 2) for n, ms in module.metadata["stage_ms"].items()}
         except TvmflowError as error:
             result[form] = {"verdict": "refused", "reason": str(error)[:400]}
             continue
@@ -347,13 +342,12 @@ def measure(path: Path, forms: list[str]) -> dict[str, Any]:
             "used": float(f"{worst.used:.3g}"),
             "tolerance": float(f"{worst.tolerance.absolute:.2g}"),
             "cpu_s": round(seconds, 1),
-            "stages_s": stages,
         }
     return result
 
 
 def judged(report: Any) -> str:
-    """The verdict of a report: undecided where ONNX Runtime's own results differ as much."""
+    """Return the verdict of a report: undecided if ONNX Runtime's results differ as much."""
     if report.passed:
         return "right"
     failed = {output.name for output in report.outputs if not output.passed}
@@ -361,7 +355,7 @@ def judged(report: Any) -> str:
 
 
 def work(name: str, exporter: str, kind: str, forms: list[str]) -> dict[str, Any]:
-    """What a process of its own does for one file."""
+    """Export, compile and compare one file, in a process of its own."""
     architecture = next(each for each in ARCHITECTURES if each.name == name)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"{name}.onnx")
@@ -378,7 +372,7 @@ def work(name: str, exporter: str, kind: str, forms: list[str]) -> dict[str, Any
 
 
 def line(name: str, result: dict[str, Any]) -> str:
-    """What is printed of a file: its verdicts."""
+    """Return what is printed of a file: its verdicts."""
     problem = result.get("not exported") or result.get("failed")
     if problem:
         return f"{name}: {problem[:100]}"
@@ -388,41 +382,35 @@ def line(name: str, result: dict[str, Any]) -> str:
 
 def main() -> int:
     """Measure what is not there yet, file by file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", default=[""], help="parts of architectures' names")
-    parser.add_argument("--exporters", nargs="+", choices=EXPORTERS, default=[*EXPORTERS])
-    parser.add_argument("--kinds", nargs="+", choices=("float", "int8"), default=["float", "int8"])
-    parser.add_argument("--forms", nargs="+", choices=FORMS, default=[*FORMS])
+    parser = arguments(__doc__, only=[""], exporters=EXPORTERS, kinds=("float", "int8"),
+                       forms=tuple(FORMS), output=RESULTS / "zoo.json")  # fmt: skip
     parser.add_argument("--again", action="store_true", help="also what is there already")
-    parser.add_argument("--output", type=Path, default=RESULTS / "zoo.json")
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         print(json.dumps(work(*options.work, options.forms)))
         return 0
-    done = json.loads(options.output.read_text())["results"] if options.output.exists() else {}
-    for architecture in ARCHITECTURES:
-        for exporter in options.exporters:
-            for kind in options.kinds:
-                # Quantized once: the quantizer makes much the same of both exports.
-                if kind == "int8" and exporter != options.exporters[0]:
-                    continue
-                name = f"{architecture.name}, {exporter}, {kind}"
-                chosen = any(part in architecture.name for part in options.only)
-                if not chosen or (name in done and not options.again):
-                    continue
-                command = [sys.executable, __file__, "--work", architecture.name, exporter, kind]
-                command += ["--forms", *options.forms]
-                # The results of a day may be of another machine than those of the day before.
-                done[name] = {"cpu": machine()["cpu"], **in_process(command)}
-                print(line(name, done[name]), flush=True)
-                write_json(options.output, {"results": done})
+    jobs = []
+    for architecture, exporter, kind in product(
+        chosen(options.only), options.exporters, options.kinds
+    ):
+        # Quantized once: the quantizer makes much the same of both exports.
+        if kind == "float" or exporter == options.exporters[0]:
+            command = [sys.executable, __file__, "--work", architecture.name, exporter, kind]
+            command += ["--forms", *options.forms]
+            jobs.append((f"{architecture.name}, {exporter}, {kind}", partial(in_process, command)))
+    done = collect(options.output, jobs, line, again=options.again)
     cells = [result[form] for result in done.values() for form in FORMS if form in result]
     return int(any(cell.get("verdict") == "wrong" for cell in cells))
 
 
+def chosen(parts: list[str]) -> list[Architecture]:
+    """Return the architectures whose names have one of these parts."""
+    return [each for each in ARCHITECTURES if any(part in each.name for part in parts)]
+
+
 def in_process(command: list[str], env: dict[str, str] | None = None) -> dict[str, Any]:
-    """Run a file's work; a crash or a hang is its result."""
+    """Run a command that prints JSON; a crash or a hang is its result."""
     try:
         found = subprocess.run(
             command, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False

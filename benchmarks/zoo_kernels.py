@@ -22,26 +22,27 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import zoo
-from common import RESULTS, machine, report, write_json
+from common import RESULTS, arguments, collect, report
 from zoo_speed import exported
 
 import tvmflow
 
 #: Seconds of each of a process's calls, and processes for each number of threads.
 SECONDS, ROUNDS = 0.7, 2
-#: Kernels of a network that are kept.
-KEPT = 12
+#: Number of kernels in the results of a network: those that lose most.
+KEPT = 3
 FAMILY_COLUMNS = ("family", "networks", "launches", "of the time", "lost", "reached")
 KERNEL_COLUMNS = ("network", "family", "node", "µs", "lost of the network", "GFLOP/s", "GB/s",
                   "of the roofline", "bound")  # fmt: skip
 
 
 def profiled(module: Path) -> dict[str, Any]:
-    """What a process of its own does: kernels with their times and their parts of the roofline."""
+    """Profile a module, in a process of its own; return times and parts of the roofline."""
     profile = tvmflow.profile(module, runs=20)
     total = sum(kernel.median_us for kernel in profile.kernels)
     families: dict[str, dict[str, float]] = {}
@@ -68,7 +69,7 @@ def profiled(module: Path) -> dict[str, Any]:
 
 
 def timed(module: Path, path: Path) -> dict[str, Any]:
-    """The median time of a call, in the process's number of threads."""
+    """Return the median time of a call, with the process's number of threads."""
     given = zoo.feeds(path, 0)
     with tvmflow.load(module) as opened:
         times: list[float] = []
@@ -97,12 +98,12 @@ def measure(path: Path, folder: Path) -> dict[str, Any]:
 
 
 def counts() -> list[int]:
-    """Numbers of threads that this machine has cores for: 1, 2 and 4."""
+    """Return the numbers of threads that this machine has cores for: 1, 2 and 4."""
     return [count for count in (1, 2, 4) if count <= len(os.sched_getaffinity(0))]
 
 
 def family_rows(results: dict[str, Any]) -> list[list[Any]]:
-    """For each family: networks, launches, and its mean part of their time, of which lost."""
+    """Return for each family its networks, launches, mean part of their time, and lost part."""
     parts: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
     for result in results.values():
         for family, cell in result["families"].items():
@@ -121,7 +122,7 @@ def family_rows(results: dict[str, Any]) -> list[list[Any]]:
 
 
 def kernel_rows(results: dict[str, Any], count: int = 10) -> Iterator[list[Any]]:
-    """The kernels that lose the largest parts of their network's time, one of each network."""
+    """Yield the kernels that lose most of their network's time, one for each network."""
     worst = [(result["slowest"][0], name) for name, result in results.items()]
     worst.sort(key=lambda item: -item[0]["lost_share"])
     for kernel, name in worst[:count]:
@@ -135,7 +136,7 @@ def kernel_rows(results: dict[str, Any], count: int = 10) -> Iterator[list[Any]]
 
 
 def threads(results: dict[str, Any]) -> str:
-    """A sentence on what all threads are good for."""
+    """Return a sentence on what all threads gain."""
     gains = {
         name: result["threads_ms"]["1"] / result["threads_ms"][most]
         for name, result in results.items()
@@ -149,13 +150,26 @@ def threads(results: dict[str, Any]) -> str:
     return f"With all cores, calls are {mean:.2f} times as fast as with one; least so {told}."
 
 
+def measured(architecture: zoo.Architecture, exports: Path | None) -> dict[str, Any] | None:
+    """Export a network and measure it; nothing is returned if that fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return measure(exported(architecture, "float", exports or Path(folder)), Path(folder))
+        except Exception as error:  # noqa: BLE001 (PyTorch's exporter, or ours)
+            print(f"{architecture.name}: {str(error).splitlines()[0][:100]}", flush=True)
+            return None
+
+
+def line(name: str, result: dict[str, Any]) -> str:
+    """Return what is printed of a network."""
+    return f"{name}: {result.get('kernels_us')} µs, {result['threads_ms']}"
+
+
 def main() -> int:
     """Measure what is not there yet, network by network."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", default=[""], help="parts of networks' names")
+    parser = arguments(__doc__, only=[""], output=RESULTS / "zoo_kernels.json")
     parser.add_argument("--exports", type=Path, help="a folder that keeps the networks' files")
     parser.add_argument("--again", action="store_true", help="also what is there already")
-    parser.add_argument("--output", type=Path, default=RESULTS / "zoo_kernels.json")
     parser.add_argument("--module", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--time", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -163,22 +177,10 @@ def main() -> int:
         found = timed(options.module, options.time) if options.time else profiled(options.module)
         print(json.dumps(found))
         return 0
-    done = json.loads(options.output.read_text())["results"] if options.output.exists() else {}
-    for architecture in zoo.ARCHITECTURES:
-        name = architecture.name
-        if not any(part in name for part in options.only) or (name in done and not options.again):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            exports = options.exports or Path(folder)
-            exports.mkdir(parents=True, exist_ok=True)
-            try:
-                path = exported(architecture, "float", exports)
-                done[name] = {"cpu": machine()["cpu"], **measure(path, Path(folder))}
-            except Exception as error:  # noqa: BLE001 (PyTorch's exporter, or ours)
-                print(f"{name}: {str(error).splitlines()[0][:100]}", flush=True)
-                continue
-        print(f"{name}: {done[name].get('kernels_us')} µs, {done[name]['threads_ms']}", flush=True)
-        write_json(options.output, {"results": done})
+    jobs = [
+        (each.name, partial(measured, each, options.exports)) for each in zoo.chosen(options.only)
+    ]
+    done = collect(options.output, jobs, line, again=options.again)
     done = {name: result for name, result in done.items() if "families" in result}
     report("Families", FAMILY_COLUMNS, family_rows(done))
     report("The kernels with most lost time", KERNEL_COLUMNS, list(kernel_rows(done)))

@@ -23,13 +23,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from ctypes.util import find_library
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import peers
 import zoo
-from common import RESULTS, in_blocks, machine, report, write_json
+from common import RESULTS, arguments, collect, in_blocks, report
 
 import tvmflow
 
@@ -48,7 +50,7 @@ DIFFERENT, DIFFERENT_INT8 = 2e-2, 0.3
 
 
 def time_engine(path: Path, engine: str, module: Path | None) -> dict[str, Any]:
-    """What a process of its own does: an engine and ONNX Runtime, in turn."""
+    """Time an engine and ONNX Runtime in turn, in a process of its own."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -69,16 +71,12 @@ def time_engine(path: Path, engine: str, module: Path | None) -> dict[str, Any]:
             if b.dtype.kind == "f" and b.size
         )
         result["kernels"] = len(opened.metadata["kernels"])
-
-        def run() -> Any:
-            return opened(given)
-
+        run: Callable[[], Any] = lambda: opened(given)  # noqa: E731
     else:
         if len(given) != 1:
             return {"missing": "it is measured with one input"}
-        start = OTHERS[engine](path, next(iter(given.values())))
-        run = start
-        error = float(np.abs(start().ravel() - wanted[0].ravel()).max() / np.abs(wanted[0]).max())
+        run = OTHERS[engine](path, next(iter(given.values())))
+        error = float(np.abs(run().ravel() - wanted[0].ravel()).max() / np.abs(wanted[0]).max())
     if error > (DIFFERENT_INT8 if path.name.endswith(".int8.onnx") else DIFFERENT):
         return {"missing": f"its result differs by {error:.1%}"}
     both = in_blocks({"ONNX Runtime": lambda: session.run(None, given), engine: run})
@@ -87,7 +85,7 @@ def time_engine(path: Path, engine: str, module: Path | None) -> dict[str, Any]:
 
 
 def driver(library: str) -> dict[str, str]:
-    """The environment of a process whose OpenCL driver is this library."""
+    """Return the environment of a process whose OpenCL driver is this library."""
     return {"TVMFLOW_OPENCL_LIBRARY": library, "TVMFLOW_OPENCL_DEVICE": ""}
 
 
@@ -124,7 +122,8 @@ def measure(path: Path, engines: list[str], folder: Path) -> dict[str, Any]:
 
 
 def exported(architecture: zoo.Architecture, kind: str, folder: Path) -> Path:
-    """The file of a network, from the folder if it is there."""
+    """Return the file of a network, exported into the folder if it is not there."""
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{architecture.name}.onnx"
     quantized = path.with_suffix(".int8.onnx")
     if kind == "float" and not path.exists():
@@ -144,7 +143,7 @@ def ratio(result: dict[str, Any], engine: str) -> float | None:
 
 
 def means(results: dict[str, dict[str, Any]]) -> list[list[Any]]:
-    """A row for each engine: networks, geometric mean, and the slowest."""
+    """Return a row for each engine: networks, geometric mean, and the slowest."""
     rows = []
     for kind in ("float", "int8"):
         for engine in (*OURS, *OTHERS):
@@ -161,15 +160,33 @@ def means(results: dict[str, dict[str, Any]]) -> list[list[Any]]:
     return rows
 
 
+def measured(
+    architecture: zoo.Architecture, kind: str, engines: list[str], exports: Path | None
+) -> dict[str, Any] | None:
+    """Export a network and time it; nothing is returned if it cannot be exported."""
+    # Other engines are measured in floats only: ONNX Runtime's 8-bit format is not theirs.
+    engines = [engine for engine in engines if kind == "float" or engine in OURS]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            path = exported(architecture, kind, exports or Path(folder))
+        except Exception as error:  # noqa: BLE001 (PyTorch's, or the quantizer's)
+            print(f"{architecture.name}, {kind}: not exported: {str(error).splitlines()[0][:100]}")
+            return None
+        return measure(path, engines, Path(folder))
+
+
+def line(name: str, result: dict[str, Any]) -> str:
+    """Return what is printed of a network: its times by ONNX Runtime's."""
+    times = {engine: ratio(result, engine) for engine in (*OURS, *OTHERS)}
+    return f"{name}: {', '.join(f'{e} {time:.2f}' for e, time in times.items() if time)}"
+
+
 def main() -> int:
     """Measure what is not there yet, network by network."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", default=[""], help="parts of networks' names")
-    parser.add_argument("--kinds", nargs="+", choices=("float", "int8"), default=["float", "int8"])
-    parser.add_argument("--engines", nargs="+", default=[*OURS, *OTHERS])
+    parser = arguments(__doc__, only=[""], engines=(*OURS, *OTHERS), kinds=("float", "int8"),
+                       output=RESULTS / "zoo_speed.json")  # fmt: skip
     parser.add_argument("--exports", type=Path, help="a folder that keeps the networks' files")
     parser.add_argument("--again", action="store_true", help="also what is there already")
-    parser.add_argument("--output", type=Path, default=RESULTS / "zoo_speed.json")
     parser.add_argument("--time", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--module", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -177,33 +194,13 @@ def main() -> int:
         path, engine = options.time
         print(json.dumps(time_engine(Path(path), engine, options.module)))
         return 0
-    done = json.loads(options.output.read_text())["results"] if options.output.exists() else {}
-    for architecture in zoo.ARCHITECTURES:
-        if not any(part in architecture.name for part in options.only):
-            continue
-        for kind in options.kinds:
-            name = f"{architecture.name}, {kind}"
-            if name in done and not options.again:
-                continue
-            # Other engines are of floats: ONNX Runtime's format is not theirs.
-            engines = [e for e in options.engines if kind == "float" or e in OURS]
-            with tempfile.TemporaryDirectory() as folder:
-                exports = options.exports or Path(folder)
-                exports.mkdir(parents=True, exist_ok=True)
-                try:
-                    path = exported(architecture, kind, exports)
-                except Exception as error:  # noqa: BLE001 (PyTorch's, or the quantizer's)
-                    print(f"{name}: not exported: {str(error).splitlines()[0][:100]}", flush=True)
-                    continue
-                done[name] = {"cpu": machine()["cpu"], **measure(path, engines, Path(folder))}
-            told = [
-                f"{e} {time:.2f}" for e in engines if (time := ratio(done[name], e)) is not None
-            ]
-            print(f"{name}: {', '.join(told)}", flush=True)
-            write_json(options.output, {"results": done})
-    report(
-        "Times by ONNX Runtime's", ["files", "engine", "networks", "mean", "slowest"], means(done)
-    )
+    jobs = [
+        (f"{each.name}, {kind}", partial(measured, each, kind, options.engines, options.exports))
+        for each, kind in product(zoo.chosen(options.only), options.kinds)
+    ]
+    done = collect(options.output, jobs, line, again=options.again)
+    columns = ["files", "engine", "networks", "mean", "slowest"]
+    report("Times by ONNX Runtime's", columns, means(done))
     return 0
 
 

@@ -9,6 +9,7 @@ import pytest
 from torch_benchmarks import check_that_it_says_so, run
 
 SCRIPT = "giou.py"
+STEPS = ("naive loop", "concatenated", "padded", "fused", "conditional", "ragged")
 
 
 def test_without_a_gpu_it_says_so_and_ends_well(tmp_path):
@@ -25,12 +26,13 @@ def test_a_folder_without_functions_is_refused(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("torch"), reason="PyTorch is not installed")
 def test_both_steps_on_the_cpu(tmp_path):
-    done = run(SCRIPT, "--compile-only", tmp_path, "--target", "llvm")
+    sizes = ("--batch", 16, "--boxes", 20, "--repetitions", 2)
+    done = run(SCRIPT, "--compile-only", tmp_path, "--target", "llvm", *sizes)
     assert done.returncode == 0, done.stderr
-    sizes = ("--batch", 16, "--boxes", 20, "--rounds", 2)
-    done = run(SCRIPT, "--functions", tmp_path, "--quick", *sizes)
+    done = run(SCRIPT, "--functions", tmp_path, "--quick", "--rounds", 2)
     assert done.returncode == 0, done.stderr
-    for step in ("loop", "concatenation", "padding", "fused", "conditional", "ragged"):
+    assert "batch 16, up to 20 boxes" in done.stdout
+    for step in STEPS:
         assert step in done.stdout
 
 
@@ -41,13 +43,11 @@ def test_faces_on_the_cpu(tmp_path):
     case = ("--case", "faces", "--quick", "--target", "llvm", "--traces", tmp_path / "traces")
     done = run(SCRIPT, *case, *sizes)
     assert done.returncode == 0, done.stderr
-    rows = ("copy per sample", "copy once", "naive loop", "concatenated", "padded", "fused")
-    for row in (*rows, "conditional", "ragged", "network"):
+    for row in (*STEPS, "network", "count, none", "mask, list"):
         assert row in done.stdout
-    assert "938, 25, 1.84, 0.629, 0.623" in done.stdout
-    traces = sorted(path.stem for path in (tmp_path / "traces").iterdir())
-    assert len(traces) == 9
-    for path in (tmp_path / "traces").iterdir():
+    traces = list((tmp_path / "traces").iterdir())
+    assert len(traces) == 7
+    for path in traces:
         assert json.loads(path.read_text())["traceEvents"], path
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import giou_repeated
+import giou_kernels
 import pytest
 from tvm import tirx
 
@@ -11,15 +11,15 @@ from tvmflow.ir.expressions import nodes_in
 
 
 @pytest.mark.parametrize("target", [("llvm", "cpu"), ("cuda", "nvidia")], ids=lambda t: t[0])
-@pytest.mark.parametrize("form", giou_repeated.FORMS)
+@pytest.mark.parametrize("form", giou_kernels.FORMS)
 def test_loops_are_around_the_body_alone(form, target):
     spec, refused = resolve(*target), []
-    for skip in giou_repeated.SKIPS:
-        scheduled = giou_repeated.schedule(5, 40, form, skip, spec)
+    for skip in giou_kernels.SKIPS:
+        scheduled = giou_kernels.schedule(5, 40, form, skip, spec)
         if isinstance(scheduled, str):
             refused.append(skip)
             continue
-        function = giou_repeated.repeated(scheduled, 7)
+        function = giou_kernels.repeated(scheduled, 7)
         found = nodes_in(function.body, tirx.For)
         turns = [loop for loop in found if loop.loop_var.name == "repetition"]
         assert turns
