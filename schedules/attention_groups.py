@@ -169,7 +169,7 @@ def is_faster(attention: Attention, device: Device, *, half: bool) -> bool:
     """Whether one kernel takes less time than products and a softmax.
 
     It has 0.2 to 0.95 of their issue slots (once 1.1, Intel), and fewer bytes to move
-    (``benchmarks/attention_code.py``: Adreno, Mali, Intel) where heads are not deep, tiles
+    (``docs/notes.md``: Adreno, Mali, Intel) where heads are not deep, tiles
     fit registers and local memory, and a wave for three quarters of the groups that keep the device
     busy has work: two for each of six cores, as an Adreno 740 and a Mali G610 have.
     Products of halves are tensor cores' where there are some, which this does not use.

@@ -358,7 +358,7 @@ def _cpu_tile(shape: Shape, device: Device) -> Extents:
     """Two blocks by some seven columns: half the registers, so that none of the rest spills.
 
     More accumulators need fewer loads for each product, but what a compiler adds to them
-    does not fit any more; see the sweep in ``docs/performance.md``.
+    does not fit any more; see the sweep in ``docs/notes.md``.
     """
     pixels = shape.height * shape.width
     if pixels <= SMALL_MAP:

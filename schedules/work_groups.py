@@ -1,8 +1,8 @@
 """Register tiles and work-groups of convolutions on GPUs: their knobs, and what heuristics choose.
 
 The rules are those that AutoTVM's trials on two phones (Adreno 660 and 740, 134 convolutions)
-agree on; ``benchmarks/tile_rules.py`` fits their numbers (:class:`Tiling`) and judges them on the
-logs that were left out:
+agree on; their numbers (:class:`Tiling`) were fitted to these logs, and judged on logs that were
+left out of a fit (``docs/schedules.md``):
 
 - A work-item computes few vectors, so that a core holds many waves and hides the latency of
   texels: four to eight of a convolution, which read each weight once for all of them; two of a

@@ -5,7 +5,7 @@
 
 #include "model.h"
 
-// On CPUs nothing is gained, and Intel's runtime keeps 100 KB at each run (docs/performance.md);
+// On CPUs nothing is gained, and Intel's runtime keeps 100 KB at each run (docs/notes.md);
 // tests record there all the same, because PoCL is a driver that has the extension.
 #ifndef TF_RECORD_ON_CPUS
 #define TF_RECORD_ON_CPUS 0

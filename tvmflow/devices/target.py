@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: Without LLVM's vectoriser of loops: the one in TVM's wheel (22) reads wrong elements where an
 #: index holds ``i & 3`` for a loop ``i`` that it widens past 3, as `Tile` has.  Our schedules write
-#: vectors out, and networks are as fast without it (docs/performance.md).
+#: vectors out, and networks are as fast without it (docs/notes.md).
 _LLVM_OPTIONS = ("-vectorize-loops:bool=false",)
 
 
