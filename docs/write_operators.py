@@ -24,6 +24,7 @@ from tvmflow.frontend.contrib import EXPANSIONS
 from tvmflow.frontend.converter import CONVERTERS, RESULT_TYPES
 from tvmflow.frontend.dynamic import MAKERS, RULES
 from tvmflow.frontend.expansion import EXPANDERS
+from tvmflow.frontend.graph import CONTRIB_DOMAIN
 from tvmflow.frontend.propagate import propagate  # noqa: F401 (registers all of them)
 
 PAGE = Path(__file__).with_name("operators.md")
@@ -71,16 +72,19 @@ TAIL = """
 ## Quantized operators of ONNX Runtime
 
 What ONNX Runtime's quantizers write (`quantize_static` in both formats and with
-`UseQDQContribOps`, `quantize_dynamic`, `get_qnn_qdq_config`) is taken, with numbers of 4, 8 and 16
-bits. Of the domain `com.microsoft` these are:
+`UseQDQContribOps`, `quantize_dynamic`, `get_qnn_qdq_config`, and of weights only
+`MatMulNBitsQuantizer` and `MatMulBnb4Quantizer`) is taken, with numbers of 2, 4, 8 and 16 bits. Of
+the domain `com.microsoft` these are:
 {names}.
 
 Results are those of ONNX Runtime without its graph optimisations; with them its own results differ
-by some steps. Two things are not the same: QLinearSoftmax may round a number that is nearly between
-two steps the other way, and DynamicQuantizeLSTM keeps the state in fp32, where ONNX Runtime rounds
-it to 8 bits at each step. Models that ONNX Runtime's optimizer for transformers changed before they
-were quantized have operators that are not in this list (QAttention, QEmbedLayerNormalization) and
-are refused, by name: quantize the model that was exported.
+by some steps. Three things are not the same: QLinearSoftmax may round a number that is nearly
+between two steps the other way, DynamicQuantizeLSTM keeps the state in fp32, where ONNX Runtime
+rounds it to 8 bits at each step, and MatMulNBits keeps its input, which `accuracy_level=4` lets
+ONNX Runtime round to 8 bits. Weights of products in packed blocks must be constants; those of 4
+bits stay packed where blocks fill K and a product is in fp32. Attention takes the masks that ONNX
+Runtime takes on CPUs; rotary positions, a cache that past and present share and weights that were
+packed for CUDA are refused, with the reason.
 """
 
 
@@ -88,8 +92,14 @@ def operators() -> str:
     """Return the page."""
     rows = (row(op_type) for op_type in sorted({*CONVERTERS, *EXPANDERS, *MAKERS}))
     return HEAD + "\n".join(filter(None, rows)) + "\n" + TAIL.format(
-        names=textwrap.fill(", ".join(sorted(EXPANSIONS)), 100)
+        names=textwrap.fill(", ".join(sorted({*EXPANSIONS, *_contributed()})), 100)
     )  # fmt: skip
+
+
+def _contributed() -> Iterator[str]:
+    """Yield the operators of ONNX Runtime's that are expanded when types are known."""
+    prefix = f"{CONTRIB_DOMAIN}."
+    return (name.removeprefix(prefix) for name in EXPANDERS if name.startswith(prefix))
 
 
 def row(op_type: str) -> str | None:

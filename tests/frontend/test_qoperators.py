@@ -279,6 +279,22 @@ def test_numbers_of_4_and_16_bits(dtype, domain, channels, target, device):
         np.testing.assert_allclose(module(feeds)["y"], wanted, rtol=1e-6, atol=1e-7)
 
 
+def test_columns_in_an_older_operator_set():
+    """ONNX has scales of columns since operator set 13, and ONNX Runtime in its own operators."""
+    scales = np.random.default_rng(4).uniform(0.01, 0.02, 9).astype(np.float32)
+    names = {"domain": "com.microsoft", "axis": 1}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], **names),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], **names),
+    ]
+    constants = {"s": scales, "z": integers(9, "uint8")}
+    model = model_of(nodes, {"x": ((3, 9), "float32")}, constants, "float32", opset=11)
+    feeds = feeds_of(model)
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    with tvmflow.compile(model, target="llvm") as module:
+        np.testing.assert_allclose(module(feeds)["y"], wanted, rtol=1e-6)
+
+
 @pytest.mark.parametrize("columns", [False, True], ids=["directions", "columns"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_recurrent_layer_of_bytes(dtype, columns):

@@ -17,15 +17,16 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import quantization
 from onnxruntime.quantization import QuantFormat, QuantType, registry
 from onnxruntime.quantization.execution_providers import qnn
+from onnxruntime.quantization.matmul_bnb4_quantizer import MatMulBnb4Quantizer
 
 import tvmflow
+from tvmflow.verify.tolerance import assert_close
 
 pytestmark = pytest.mark.onnxruntime
 
 #: Channels are odd, and no multiple of a block.
 SHAPE = (1, 7, 6, 9)
-#: Operators that are ONNX Runtime's own before they are quantized, too.
-FOREIGN = {"Attention", "EmbedLayerNormalization"}
+DOMAIN = "com.microsoft"
 REGISTRIES = {
     "dynamic": registry.IntegerOpsRegistry,
     "qoperator": registry.QLinearOpsRegistry,
@@ -50,6 +51,7 @@ class Case:
     position: int = 0
     results: tuple = ("y",)
     kind: int = TensorProto.FLOAT
+    domain: str = ""
 
 
 PADS = np.array([0, 0, 1, 2, 0, 0, 0, 1])
@@ -57,6 +59,8 @@ MATRIX = (5, 13)
 CASES = {
     "Add": Case(others=("x",)),
     "ArgMax": Case({"axis": 1, "keepdims": 1}, kind=TensorProto.INT64),
+    "Attention": Case({"num_heads": 3, "unidirectional": 1}, (weights(15, 45), weights(45)),
+                      (2, 7, 15), domain=DOMAIN),
     "AveragePool": Case({"kernel_shape": [2, 3], "strides": [2, 1]}),
     "BatchNormalization": Case(others=tuple(np.abs(weights(7, seed=s)) + 0.5 for s in range(4))),
     "Clip": Case(others=(np.float32(-0.5), np.float32(0.75))),
@@ -93,8 +97,32 @@ CASES = {
 }  # fmt: skip
 
 
+def embeddings():
+    """Words of two samples, and attention to those that count: as the optimizer fuses them."""
+    tables = {"word": (11, 15), "position": (7, 15), "segment": (2, 15), "g": (15,), "b": (15,)}
+    constants = {name: weights(*shape, seed=len(name)) for name, shape in tables.items()}
+    constants |= {"w": weights(15, 45), "c": weights(45)}
+    names = ["ids", "segments", *tables, "mask"]
+    nodes = [
+        ("EmbedLayerNormalization", names, "e", {"domain": DOMAIN}),
+        ("Attention", ["e", "w", "c", "e:1"], "y", {"domain": DOMAIN, "num_heads": 3}),
+    ]
+    inputs = dict.fromkeys(INTEGERS, (2, 7))
+    model = _network(nodes, inputs, constants)
+    model.graph.node[0].output.append("e:1")
+    return model
+
+
+#: One more than the largest of integers.
+INTEGERS = {"ids": 11, "segments": 2, "mask": 2}
+#: Operators that are more than one of a product.
+NETWORKS_OF = {"EmbedLayerNormalization": embeddings}
+
+
 def network(op_type):
     """A product, so that there are quantized values, and an operator of it."""
+    if op_type in NETWORKS_OF:
+        return NETWORKS_OF[op_type]()
     case = CASES[op_type]
     constants, names = {}, []
     for index, other in enumerate(case.others):
@@ -109,7 +137,8 @@ def network(op_type):
         product = "Conv" if len(case.shape) == 4 else "MatMul"
         nodes.append(helper.make_node(product, ["x", f"of_{name}"], [name], name=f"to_{name}"))
     results = list(case.results)
-    node = helper.make_node(op_type, names, results, name="node", **case.attributes)
+    attributes = case.attributes | ({"domain": case.domain} if case.domain else {})
+    node = helper.make_node(op_type, names, results, name="node", **attributes)
     return model_of([*nodes, node], {"x": case.shape}, {"y": case.kind}, constants)
 
 
@@ -117,11 +146,17 @@ def model_of(nodes, inputs, outputs, constants):
     graph = helper.make_graph(
         nodes,
         "quantized",
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()],
+        [
+            helper.make_tensor_value_info(
+                n, TensorProto.INT32 if n in INTEGERS else TensorProto.FLOAT, s
+            )
+            for n, s in inputs.items()
+        ],
         [helper.make_tensor_value_info(n, kind, None) for n, kind in outputs.items()],
         [numpy_helper.from_array(np.ascontiguousarray(a), n) for n, a in constants.items()],
     )
-    opsets = [helper.make_opsetid("", 17)]
+    domains = {"", *(node.domain for node in nodes)}
+    opsets = [helper.make_opsetid(domain, 1 if domain else 17) for domain in sorted(domains)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
@@ -136,13 +171,14 @@ class Reader(quantization.CalibrationDataReader):
 
 
 def draw(model, seed):
-    rng = np.random.default_rng(seed)
-    return {
-        i.name: rng.standard_normal([d.dim_value for d in i.type.tensor_type.shape.dim]).astype(
-            "f4"
-        )
-        for i in model.graph.input
-    }
+    rng, feeds = np.random.default_rng(seed), {}
+    for value in model.graph.input:
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        if value.name in INTEGERS:
+            feeds[value.name] = rng.integers(0, INTEGERS[value.name], shape, np.int32)
+        else:
+            feeds[value.name] = rng.standard_normal(shape).astype(np.float32)
+    return feeds
 
 
 def quantized(model, form, folder, **options):
@@ -166,12 +202,8 @@ def quantized(model, form, folder, **options):
     return onnx.load(path)
 
 
-def check(model):
-    """Compare with ONNX Runtime: equal, but for a few elements that are off by a step.
-
-    Without its optimisations it computes what the quantizer wrote; with them its own results are
-    as far from these as those of any other compiler.
-    """
+def both(model):
+    """The result, and ONNX Runtime's without its optimisations."""
     feeds = draw(model, 7)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -179,9 +211,18 @@ def check(model):
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     (wanted,) = session.run(None, feeds)
-    assert len(np.unique(wanted)) > 4
     with tvmflow.compile(model, target="llvm") as module:
-        found = next(iter(module(feeds).values()))
+        return next(iter(module(feeds).values())), wanted
+
+
+def check(model):
+    """Compare with ONNX Runtime: equal, but for a few elements that are off by a step.
+
+    Without its optimisations it computes what the quantizer wrote; with them its own results are
+    as far from these as those of any other compiler.
+    """
+    found, wanted = both(model)
+    assert len(np.unique(wanted)) > 4
     assert found.dtype == wanted.dtype
     assert found.shape == wanted.shape
     off = np.abs(found.astype(np.float64) - wanted)
@@ -207,14 +248,14 @@ def result_scale(model):
 
 @pytest.mark.parametrize("form", REGISTRIES)
 def test_every_operator_of_the_registries_has_a_case(form):
-    assert set(REGISTRIES[form]) <= set(CASES) | FOREIGN
+    assert set(REGISTRIES[form]) <= set(CASES) | set(NETWORKS_OF)
 
 
 def registered():
     """Each operator in each form; quick in the first that has it."""
     seen = set()
     for form, entries in REGISTRIES.items():
-        for op_type in sorted(CASES.keys() & entries.keys()):
+        for op_type in sorted((CASES.keys() | NETWORKS_OF.keys()) & entries.keys()):
             marks = [pytest.mark.slow] if op_type in seen else []
             yield pytest.param(form, op_type, marks=marks)
             seen |= set() if form == "dynamic" else {op_type}
@@ -223,7 +264,8 @@ def registered():
 @pytest.mark.parametrize(("form", "op_type"), list(registered()))
 def test_operator_of_a_registry(form, op_type, tmp_path):
     model = quantized(network(op_type), form, tmp_path)
-    assert any("Quantize" in n.op_type or "QLinear" in n.op_type for n in model.graph.node)
+    found = {n.op_type for n in model.graph.node}
+    assert any("Quantize" in each or each.startswith("Q") for each in found)
     check(model)
 
 
@@ -351,3 +393,64 @@ def test_whole_network(network, form, tmp_path):
         options["activation_type"] = activations
     model = quantized(NETWORKS[network](), kind, tmp_path, **options)
     check(model)
+
+
+@pytest.mark.parametrize("algorithm", ["RTN", "k_quant"])
+@pytest.mark.parametrize("options", [(4, "asym"), (4, "sym"), (8, "asym")], ids=str)
+def test_weight_only(options, algorithm):
+    pytest.importorskip("onnx_ir")  # the quantizer imports it
+    from onnxruntime.quantization import neural_compressor
+
+    bits, scheme = options
+    model = neural_compressor.rtn_quantize(
+        words(), num_bits=bits, group_size=32, scheme=scheme, algorithm=algorithm
+    ).model
+    assert "MatMulNBits" in {node.op_type for node in model.graph.node}
+    assert_close(*both(model))
+
+
+@pytest.mark.parametrize(
+    ("form", "bits"), [("QOperator", 2), ("QOperator", 4), ("QOperator", 8), ("QDQ", 4)]
+)
+@pytest.mark.parametrize("symmetric", [False, True], ids=["asymmetric", "symmetric"])
+def test_weight_only_by_default(form, bits, symmetric):
+    """Look-ups are quantized to 4 bits only, and in one of the forms."""
+    pytest.importorskip("onnx_ir")  # the quantizer imports it
+    from onnxruntime.quantization import matmul_nbits_quantizer
+
+    with_look_up = bits == 4 and form == "QOperator"
+    quantizer = matmul_nbits_quantizer.MatMulNBitsQuantizer(
+        words(), bits=bits, block_size=16, is_symmetric=symmetric, accuracy_level=1,
+        quant_format=QuantFormat[form],
+        op_types_to_quantize=("MatMul", "Gather") if with_look_up else ("MatMul",),
+    )  # fmt: skip
+    quantizer.process()
+    model = quantizer.model.model
+    found = {node.op_type for node in model.graph.node}
+    assert ("MatMulNBits" in found) == (form == "QOperator")
+    assert ("GatherBlockQuantized" in found) == with_look_up
+    assert_close(*both(model))
+
+
+@pytest.mark.parametrize("quant_type", [0, 1], ids=["FP4", "NF4"])
+def test_weight_only_by_a_table(quant_type):
+    quantizer = MatMulBnb4Quantizer(words(), quant_type, block_size=16)
+    quantizer.process()
+    model = quantizer.model.model
+    assert "MatMulBnb4" in {node.op_type for node in model.graph.node}
+    assert_close(*both(model))
+
+
+def words():
+    """A look-up of words and two products, in an even number of blocks of 32.
+
+    A quantizer of ONNX Runtime's packs no odd number of zero points.
+    """
+    constants = {"table": weights(11, 37), "up": weights(37, 49), "down": weights(49, 13)}
+    nodes = [
+        ("Gather", ["table", "ids"], "e", {"axis": 0}),
+        ("MatMul", ["e", "up"], "u0", {}),
+        ("Relu", ["u0"], "u", {}),
+        ("MatMul", ["u", "down"], "y", {}),
+    ]
+    return _network(nodes, {"ids": (2, 7)}, constants)

@@ -11,6 +11,9 @@ Others quantize their input at run time, and multiply integers::
     DynamicQuantizeMatMul(a, b, sb, zb, bias)
     MatMulIntegerToFloat(q, b, sa, sb, za, zb, bias)    with q, sa, za = DynamicQuantizeLinear(a)
     Cast(MatMulInteger(q, b, za, zb)) * (sa * sb) + bias
+
+Weights that only products and look-ups unpack are in :mod:`.packed_blocks`, fused operators of
+transformers in :mod:`.fused_transformers`.
 """
 
 from __future__ import annotations
@@ -22,13 +25,15 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from .graph import node_attributes, node_name
+from .converter import Refusal
+from .fused_transformers import embed_layer_normalization
+from .graph import CONTRIB_DOMAIN, node_attributes, node_name, operator_name, unsupported
+from .packed_blocks import gather_block_quantized, matmul_bnb4, matmul_nbits
 from .source import PACKED
 
-DOMAIN = "com.microsoft"
 #: The first operator set with QuantizeLinear, with DynamicQuantizeLinear, with a scale for each
-#: column (and Softmax along one axis), with axes of ReduceMean as an input, and with blocks.
-_QUANTIZE, _DYNAMIC, _COLUMNS, _AXES, _BLOCKS = 10, 11, 13, 18, 21
+#: column (and Softmax along one axis), and with axes of ReduceMean as an input.
+_QUANTIZE, _DYNAMIC, _COLUMNS, _AXES = 10, 11, 13, 18
 #: Least and largest number of 2 and 4 bits.
 _LIMITS = {
     TensorProto.INT4: (-8, 7), TensorProto.UINT4: (0, 15),
@@ -41,18 +46,27 @@ def expand_quantized(
     opset: int,
     constants: dict[str, np.ndarray],
     packed: Mapping[str, int],
+    origins: dict[str, tuple[str, ...]],
 ) -> list[onnx.NodeProto]:
     """Return the nodes with ONNX's own in the place of ONNX Runtime's quantized ones.
 
-    Constants that they need are added.  ``packed`` has the element types of the constants of 2 and
-    4 bits, which are bytes in ``constants``.  Unknown operators stay, and are reported as not
-    supported.
+    Constants that they need are added, and to ``origins`` those of the node that they may be made
+    of.  ``packed`` has the element types of the constants of 2 and 4 bits, which are bytes in
+    ``constants``.  Unknown operators stay, and are reported as not supported.
+
+    Raises ``UnsupportedModelError`` for a form of an operator that is not supported.
     """
     result: list[onnx.NodeProto] = []
     for node in nodes:
-        if node.domain == DOMAIN and opset >= _QUANTIZE and node.op_type in EXPANSIONS:
-            parts = _Parts(node, opset, constants)
-            found = parts.nodes if EXPANSIONS[node.op_type](parts) else [node]
+        if node.domain == CONTRIB_DOMAIN and opset >= _QUANTIZE and node.op_type in EXPANSIONS:
+            parts = Parts(node, opset, constants, packed)
+            try:
+                found = parts.nodes if EXPANSIONS[node.op_type](parts) else [node]
+            except Refusal as refusal:
+                problem = operator_name(node), node_name(node), str(refusal)
+                raise unsupported([problem], "the model") from None
+            sources = tuple(name for name in node.input if name in constants)
+            origins |= dict.fromkeys(parts.added, sources)
         else:
             found = [node]
         for each in found:
@@ -60,16 +74,22 @@ def expand_quantized(
     return result
 
 
-class _Parts:
+class Parts:
     """The nodes that a node becomes; the last one has its name and first result."""
 
-    def __init__(self, node: onnx.NodeProto, opset: int, constants: dict[str, np.ndarray]):
-        self.node, self.opset, self.constants = node, opset, constants
+    def __init__(
+        self, node: onnx.NodeProto, opset: int, constants: dict[str, np.ndarray],
+        packed: Mapping[str, int],
+    ):  # fmt: skip
+        self.node, self.opset, self.constants, self.packed = node, opset, constants, packed
         self.attributes: dict[str, Any] = node_attributes(node)
         self._name = node_name(node)
         # Several nodes may have one name, but no two results.
         self._base = next(filter(None, node.output), self._name)
         self._nodes: list[onnx.NodeProto] = []
+        self._results: set[str] = set()
+        #: Names of constants that were added.
+        self.added: list[str] = []
 
     def input(self, index: int) -> str:
         """Return the name of an input, which is empty where it is not given."""
@@ -85,6 +105,8 @@ class _Parts:
         last = self._nodes[-1]
         last.name = self._name
         for index, name in enumerate(self.node.output):
+            if name in self._results:
+                continue
             if index < len(last.output):
                 last.output[index] = name
             else:
@@ -107,12 +129,27 @@ class _Parts:
         self._nodes.append(helper.make_node(op_type, given, results, name=name, **attributes))
         return results
 
+    def result(self, index: int, value: str) -> None:
+        """Make a value a further result of the node, if it has that."""
+        if index < len(self.node.output) and self.node.output[index]:
+            name = self.node.output[index]
+            self._nodes.append(helper.make_node("Identity", [value], [name], name=name))
+            self._results.add(name)
+
+    def known(self, index: int, what: str) -> np.ndarray:
+        """Return the values of an input, which have to be constant."""
+        array = self.constants.get(self.input(index))
+        if array is None:
+            raise Refusal(f"its {what} are computed at run time; only constant ones are supported")
+        return array
+
     def constant(self, array: np.ndarray) -> str:
         """Add a constant and return its name."""
         name = f"{self._base}:constant{len(self._nodes)}"
         while name in self.constants:
             name += "_"
         self.constants[name] = array
+        self.added.append(name)
         return name
 
     def real(self, quantized: Sequence[str], **attributes: object) -> str:
@@ -133,7 +170,7 @@ class _Parts:
 
 
 #: Adds the nodes of one; returns false, and the node stays, where there are none.
-_Rule = Callable[[_Parts], bool]
+_Rule = Callable[[Parts], bool]
 
 
 def _between(operands: int, *, first: int = 0) -> _Rule:
@@ -142,7 +179,7 @@ def _between(operands: int, *, first: int = 0) -> _Rule:
     ``operands`` have a scale and a zero point each, and ``first`` other inputs precede them.
     """
 
-    def rule(parts: _Parts) -> bool:
+    def rule(parts: Parts) -> bool:
         end = first + 3 * operands
         if len(parts.node.input) != end + 2 or parts.attributes.pop("channels_last", 0):
             return False
@@ -155,7 +192,7 @@ def _between(operands: int, *, first: int = 0) -> _Rule:
     return rule
 
 
-def _concat(parts: _Parts) -> bool:
+def _concat(parts: Parts) -> bool:
     count = len(parts.node.input)
     if count % 3 != 2:
         return False
@@ -164,7 +201,7 @@ def _concat(parts: _Parts) -> bool:
     return parts.quantize(parts.inputs(0, 1))
 
 
-def _gemm(parts: _Parts) -> bool:
+def _gemm(parts: Parts) -> bool:
     """Add a product whose bias, if any, is in int32 with the scale of the product."""
     attributes = parts.attributes
     if parts.opset < _COLUMNS or attributes.pop("alpha", 1.0) != 1:
@@ -178,7 +215,7 @@ def _gemm(parts: _Parts) -> bool:
     return parts.quantize(parts.inputs(7, 8))
 
 
-def _softmax(parts: _Parts) -> bool:
+def _softmax(parts: Parts) -> bool:
     """Add a Softmax of the operator set that the node names.
 
     Before set 13 it is one over all axes starting at ``axis``.
@@ -197,7 +234,7 @@ def _softmax(parts: _Parts) -> bool:
     return parts.quantize(parts.inputs(3, 4))
 
 
-def _reduce_mean(parts: _Parts) -> bool:
+def _reduce_mean(parts: Parts) -> bool:
     real = parts.real(parts.inputs(0, 1, 2))
     attributes = dict(parts.attributes)
     inputs = [real]
@@ -207,16 +244,14 @@ def _reduce_mean(parts: _Parts) -> bool:
     return parts.quantize(parts.inputs(3, 4))
 
 
-def _same(parts: _Parts) -> bool:
-    """Rename QuantizeLinear and DequantizeLinear, to which ONNX gave the further types later."""
-    if parts.attributes and parts.opset < _COLUMNS:
-        return False
+def _same(parts: Parts) -> bool:
+    """Rename QuantizeLinear and DequantizeLinear, whose further forms ONNX has in newer sets."""
     parts.add(parts.node.op_type, parts.node.input, **parts.attributes)
     return True
 
 
 def _product(
-    parts: _Parts, a: str, b: str, scales: Sequence[str], zeros: Sequence[str], bias: str
+    parts: Parts, a: str, b: str, scales: Sequence[str], zeros: Sequence[str], bias: str
 ) -> str:
     """Add a product of integers, its real numbers, and the bias if there is one."""
     total = parts.add("Cast", [parts.add("MatMulInteger", [a, b, *zeros])], to=TensorProto.FLOAT)
@@ -224,13 +259,13 @@ def _product(
     return parts.add("Add", [result, bias]) if bias else result
 
 
-def _matmul_integer(parts: _Parts) -> bool:
+def _matmul_integer(parts: Parts) -> bool:
     a, b, *scales = parts.inputs(0, 1, 2, 3)
     _product(parts, a, b, scales, parts.inputs(4, 5), parts.input(6))
     return True
 
 
-def _dynamic_matmul(parts: _Parts) -> bool:
+def _dynamic_matmul(parts: Parts) -> bool:
     if parts.opset < _DYNAMIC:
         return False
     a, b, scale, zero, bias = parts.inputs(0, 1, 2, 3, 4)
@@ -239,7 +274,7 @@ def _dynamic_matmul(parts: _Parts) -> bool:
     return True
 
 
-def _dynamic_lstm(parts: _Parts) -> bool:
+def _dynamic_lstm(parts: Parts) -> bool:
     """Add an LSTM of the quantized input and weights.
 
     ONNX Runtime also rounds the state of each step to 8 bits; here it stays in fp32.  Weights are
@@ -259,6 +294,19 @@ def _dynamic_lstm(parts: _Parts) -> bool:
         weights.append(parts.add("Transpose", [value], perm=[0, 2, 1]))
     others = parts.inputs(3, 4, 5, 6, 7)
     parts.add_several("LSTM", [x, *weights, *others], len(parts.node.output), **parts.attributes)
+    return True
+
+
+def _attention(parts: Parts) -> bool:
+    """Add attention of the products of the quantized input and weights."""
+    if parts.opset < _DYNAMIC:
+        return False
+    x, weight, bias, *scales = parts.inputs(0, 1, 2, 3, 4)
+    product = _product(parts, x, weight, scales, parts.inputs(6, 7), bias)
+    parts.add_several(
+        "Attention", [product, "", "", *parts.inputs(5, 8)], len(parts.node.output),
+        domain=CONTRIB_DOMAIN, **parts.attributes,
+    )  # fmt: skip
     return True
 
 
@@ -282,6 +330,13 @@ EXPANSIONS: dict[str, _Rule] = {
     "MatMulIntegerToFloat": _matmul_integer,
     "DynamicQuantizeMatMul": _dynamic_matmul,
     "DynamicQuantizeLSTM": _dynamic_lstm,
+    "QAttention": _attention,
+    **dict.fromkeys(
+        ("EmbedLayerNormalization", "QEmbedLayerNormalization"), embed_layer_normalization
+    ),
+    "MatMulNBits": matmul_nbits,
+    "MatMulBnb4": matmul_bnb4,
+    "GatherBlockQuantized": gather_block_quantized,
 }  # fmt: skip
 
 
@@ -304,7 +359,7 @@ def _without_packed(
         return None
     if attributes.get("output_dtype"):
         attributes["output_dtype"] = helper.np_dtype_to_tensor_dtype(np.dtype(PACKED[kind]))
-    parts = _Parts(node, opset, constants)
+    parts = Parts(node, opset, constants, packed)
     value = parts.add("QuantizeLinear", node.input, **attributes)
     limits = [parts.constant(np.array(n, PACKED[kind])) for n in _LIMITS[kind]]
     parts.add("Clip", [value, *limits])

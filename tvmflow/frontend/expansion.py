@@ -26,7 +26,7 @@ from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorType
 from ..ir.units import counted
 from .converter import InvalidNode, Refusal
-from .graph import Graph, invalid, node_attributes, node_name
+from .graph import Graph, invalid, node_attributes, node_name, operator_name
 from .nested import all_nodes, names_of, needed, nested_graphs, reads, renamed
 from .opsets import is_marked, raised
 
@@ -378,12 +378,12 @@ def conjunction(c: Expansion, first: str, second: str) -> Nodes[str]:
 
 #: Expands a node, and says what its results are.
 Expander = Callable[[Expansion], Nodes[None]]
-#: Expander by ONNX operator.
+#: Expander by operator, with its domain unless that is ONNX's own.
 EXPANDERS: dict[str, Expander] = {}
 
 
 def expands(*op_types: str) -> Callable[[Expander], Expander]:
-    """Register a generator function as the expander of ONNX operators."""
+    """Register a generator function as the expander of operators."""
 
     def register(function: Expander) -> Expander:
         EXPANDERS.update(dict.fromkeys(op_types, function))
@@ -403,7 +403,7 @@ def expanded(nodes: Iterable[onnx.NodeProto], values: Values) -> Iterator[onnx.N
     for node in nodes:
         if is_marked(node):
             yield from expanded(raised(node, values), values)
-        elif node.op_type in EXPANDERS and not node.domain:
+        elif operator_name(node) in EXPANDERS:
             yield from expanded(_expansion(node, values), values)
         elif values.conditions and not node.domain and node.op_type in _UNSAFE:
             yield from _safe(node, values)
@@ -421,7 +421,7 @@ def _expansion(node: onnx.NodeProto, values: Values) -> Iterator[onnx.NodeProto]
     if not all(values.is_known(name) for name in expansion.inputs if name):
         return  # something before it is refused
     try:
-        yield from EXPANDERS[node.op_type](expansion)
+        yield from EXPANDERS[operator_name(node)](expansion)
     except _UnknownError:
         return
     except InvalidNode as broken:

@@ -21,6 +21,8 @@ from .nested import needed, reads
 
 #: ONNX's own operator domain has two spellings.
 DEFAULT_DOMAINS = ("", "ai.onnx")
+#: ONNX Runtime's own operator domain.
+CONTRIB_DOMAIN = "com.microsoft"
 #: Operators whose operands broadcast, and whose elements are computed each by itself.
 ELEMENTWISE = (
     "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift",
@@ -38,10 +40,10 @@ NOT_TAKEN = "TVM does not take it"
 #: basic level: in domains of its own, and fused ones.
 _OPTIMISED_DOMAINS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
 _OPTIMISED = {
-    f"com.microsoft.{name}"
+    f"{CONTRIB_DOMAIN}.{name}"
     for name in (
         "BiasAdd", "BiasGelu", "BiasSoftmax", "BiasSplitGelu", "ConvTransposeWithDynamicPads",
-        "EmbedLayerNormalization", "FastGelu", "FusedConv", "FusedGemm", "FusedMatMul",
+        "FastGelu", "FusedConv", "FusedGemm", "FusedMatMul",
         "FusedMatMulActivation", "NhwcConv", "NhwcFusedConv", "NhwcMaxPool", "QuickGelu",
         "SkipGroupNorm", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
         "SimplifiedLayerNormalization", "TransposeMatMul",
@@ -125,8 +127,7 @@ class Graph:
 
     def refuse(self, node: onnx.NodeProto, reason: str) -> None:
         """Note that a node cannot be compiled; it stays in ``nodes`` for what it depends on."""
-        operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-        self.problems.append((operator, node_name(node), reason))
+        self.problems.append((operator_name(node), node_name(node), reason))
         self._refused[id(node)] = node
 
     def is_refused(self, node: onnx.NodeProto) -> bool:
@@ -211,6 +212,11 @@ def invalid(node: onnx.NodeProto, reason: str) -> ModelError:
 def node_name(node: onnx.NodeProto) -> str:
     """Return the node's name; exporters that leave it out still name its results."""
     return str(node.name or next(filter(None, node.output), node.op_type))
+
+
+def operator_name(node: onnx.NodeProto) -> str:
+    """Return the operator of a node with its domain, unless that is ONNX's own."""
+    return f"{node.domain}.{node.op_type}" if node.domain else str(node.op_type)
 
 
 def node_attributes(node: onnx.NodeProto) -> dict[str, Any]:

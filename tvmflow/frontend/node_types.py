@@ -26,14 +26,14 @@ _SPELLED = {
 _DTYPES = {spelled: name for name, spelled in _SPELLED.items()}
 
 
-#: Operators to which ONNX Runtime gives the types of newer operator sets in its own domain, from
-#: which :mod:`.contrib` takes them.
-_NEWEST_TYPES = ("QuantizeLinear", "DequantizeLinear")
+#: Operators to which ONNX Runtime gives the types and attributes of newer operator sets in its own
+#: domain, from which :mod:`.contrib` takes them.
+NEWEST_FORMS = ("QuantizeLinear", "DequantizeLinear")
 
 
 def types_opset(node: onnx.NodeProto, opset: int) -> int:
     """Return the operator set whose types a node follows."""
-    return int(onnx.defs.onnx_opset_version()) if node.op_type in _NEWEST_TYPES else opset
+    return int(onnx.defs.onnx_opset_version()) if node.op_type in NEWEST_FORMS else opset
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,11 @@ from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorInfo, TensorType
 from ..ops.onnx_form import register_schemas
 from .contrib import expand_quantized
-from .graph import DEFAULT_DOMAINS, Graph, node_name, unknown_operator
+from .expansion import EXPANDERS
+from .graph import DEFAULT_DOMAINS, Graph, node_name, operator_name, unknown_operator
 from .lift import lift_constants
 from .nested import all_nodes, nested_graphs, rewritten
+from .node_types import NEWEST_FORMS
 from .opsets import with_marked_opsets
 from .rewrite import move_quantized
 from .shapes import static_inputs
@@ -25,6 +27,8 @@ from .upgrade import OLDEST_OPSET, upgraded
 
 #: Operators to which numbers of 2 and 4 bits are the same in bytes.
 _READ_PACKED = ("DequantizeLinear", "Cast")
+#: Operators that :mod:`.contrib` looks up the types of such numbers for.
+_READ_BY_NAME = ("QuantizeLinear", "GatherBlockQuantized")
 #: The oldest file format: the first with named operator sets.
 OLDEST_IR_VERSION = 3
 
@@ -57,8 +61,11 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
         packed |= _packed_weights(inlined)
         nodes = lift_constants(inlined, source, constants)
 
+    origins: dict[str, tuple[str, ...]] = {}
+
     def rewrite(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
-        return move_quantized(expand_quantized(nodes, opset, constants, packed), constants)
+        expanded = expand_quantized(nodes, opset, constants, packed, origins)
+        return move_quantized(expanded, constants)
 
     result = Graph(
         source.name, opset,
@@ -68,6 +75,7 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
         constants=constants,
         large_weight_bytes=source.large_weight_bytes,
         types={info.name: TensorType(info.shape, info.dtype) for info in infos},
+        origins=origins,
     )  # fmt: skip
     result.drop_unused_nodes()
     _check_custom(model, result.nodes)
@@ -150,10 +158,10 @@ def _packed_weights(graph: onnx.GraphProto) -> dict[str, int]:
     if not packed:
         return {}
     # Names of weights in nested graphs may change: they would not be known by theirs.
-    quantizing = {id(node) for node in graph.node if node.op_type == "QuantizeLinear"}
+    by_name = {id(node) for node in graph.node if node.op_type in _READ_BY_NAME}
     readers = [(name, node) for node in nodes for name in node.input if name in packed]
     for name, node in readers:
-        if node.op_type not in _READ_PACKED and id(node) not in quantizing:
+        if node.op_type not in _READ_PACKED and id(node) not in by_name:
             raise UnsupportedModelError(
                 f"Tensor {name!r} has the element type {dtype_name(packed[name])} and is read by "
                 f"node {node_name(node)!r} ({node.op_type}); only {' and '.join(_READ_PACKED)} "
@@ -241,8 +249,15 @@ def _check(skeleton: onnx.ModelProto, opset: int, constants: Mapping[str, np.nda
     Models with operators that it does not know are left alone: these are reported with
     everything else that is not supported, the checker would name only one.
     """
-    if any(unknown_operator(node, opset) for node in all_nodes(skeleton.graph.node)):
+    nodes = list(all_nodes(skeleton.graph.node))
+    if any(operator_name(n) not in EXPANDERS and unknown_operator(n, opset) for n in nodes):
         return
+    for node in nodes:
+        if node.op_type in NEWEST_FORMS:  # whose attributes the checker may not know yet
+            known = onnx.defs.get_schema(node.op_type, opset).attributes
+            own = [attribute for attribute in node.attribute if attribute.name in known]
+            del node.attribute[:]
+            node.attribute.extend(own)
     inputs = {value.name for value in skeleton.graph.input}
     for name, array in constants.items():
         if name not in inputs:

@@ -412,7 +412,8 @@ def evaluated(
         [onnx.ValueInfoProto(name=name) for name in inputs],
         [onnx.ValueInfoProto(name=name) for name in names],
     )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    opsets = [helper.make_opsetid("", types_opset(node, opset))]
+    model = helper.make_model(graph, opset_imports=opsets)
     with np.errstate(all="ignore"):
         values = ReferenceEvaluator(model).run(None, dict(inputs))
     return dict(zip(names, map(np.asarray, values), strict=True))

@@ -1,0 +1,81 @@
+"""Models with operators of ONNX Runtime's own, compared with it on the targets of phones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+import tvmflow
+from tvmflow.verify.tolerance import OPERATOR, assert_close
+
+TARGETS = [
+    pytest.param("llvm", "cpu", id="llvm"),
+    pytest.param("opencl", "cpu", id="opencl", marks=pytest.mark.opencl),
+    pytest.param("opencl", "adreno", id="adreno", marks=pytest.mark.opencl),
+]
+
+
+def model_of(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, tuple[Sequence[int], str]],
+    constants: Mapping[str, np.ndarray],
+    outputs: Mapping[str, str],
+    opset: int = 17,
+) -> onnx.ModelProto:
+    """Build a model; inputs are given as shape and dtype, outputs as dtype."""
+
+    def kind(dtype: str) -> int:
+        return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+    graph = helper.make_graph(
+        nodes,
+        "contributed",
+        [helper.make_tensor_value_info(n, kind(t), s) for n, (s, t) in inputs.items()],
+        [helper.make_tensor_value_info(n, kind(t), None) for n, t in outputs.items()],
+        [numpy_helper.from_array(np.ascontiguousarray(a), n) for n, a in constants.items()],
+    )
+    domains = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=domains, ir_version=10)
+
+
+def draw(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    """Return values of a model's inputs: normally distributed, or 0 and 1."""
+    rng, feeds = np.random.default_rng(7), {}
+    for value in model.graph.input:
+        kind = value.type.tensor_type
+        shape = [d.dim_value for d in kind.shape.dim]
+        dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        drawn = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
+        feeds[value.name] = drawn.astype(dtype)
+    return feeds
+
+
+def check(
+    model: onnx.ModelProto,
+    given: Mapping[str, np.ndarray] | None = None,
+    *,
+    target: str = "llvm",
+    device: str = "cpu",
+) -> None:
+    """Compare all results of a model with ONNX Runtime's, by the tolerance of one operator.
+
+    ``given`` are some of the inputs; the others are drawn.
+    """
+    feeds = draw(model) | dict(given or {})
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    names = [value.name for value in model.graph.output]
+    wanted = dict(zip(names, session.run(names, feeds), strict=True))
+    assert any(len(np.unique(array)) > 4 for array in wanted.values())
+    with tvmflow.compile(model, target=target, device=device) as module:
+        found = module(feeds)
+    for name in names:
+        assert_close(found[name], wanted[name], OPERATOR, name)
