@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from contrib_models import TARGETS, check, model_of
-from onnx import helper
+from onnx import TensorProto, helper
 
 from tvmflow.errors import UnsupportedModelError
 from tvmflow.frontend import load_model
@@ -181,3 +181,15 @@ def test_other_forms_are_refused_with_the_reason(reason, op_type):
     with pytest.raises(UnsupportedModelError) as caught:
         load_model(attention(op_type, **REFUSED[reason])[0])
     assert re.search(rf"com.microsoft.Attention[^\n]*{reason}", caught.value.details)
+
+
+def test_a_length_known_at_run_time_is_refused():
+    model, _ = attention()
+    model.graph.node[0].input[0] = "rows"
+    compress = helper.make_node("Compress", ["x", "which"], ["rows"], axis=1)
+    model.graph.node.insert(0, compress)
+    model.graph.input.append(helper.make_tensor_value_info("which", TensorProto.BOOL, [ROWS]))
+    with pytest.raises(UnsupportedModelError) as caught:
+        load_model(model)
+    assert "Attention" in caught.value.details
+    assert "known only at run time" in caught.value.details

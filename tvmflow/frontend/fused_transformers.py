@@ -107,7 +107,7 @@ def attention(c: Expansion) -> Nodes[None]:
     kind, heads = c.type_of(projected), c.attributes.get("num_heads", 0)
     if len(kind.shape) != 3 or heads < 1:
         raise InvalidNode(f"its input is {kind} for {heads} heads, expected three axes")
-    batch, length, width = kind.shape
+    batch, length, width = (c.extent(projected, axis) for axis in range(3))
     sizes = c.attributes.get("qkv_hidden_sizes") or [width // 3] * 3
     if sum(sizes) != width or sizes[0] != sizes[1] or any(size % heads for size in sizes):
         raise InvalidNode(f"{sizes} numbers of {width} cannot be those of {heads} heads")
@@ -135,7 +135,7 @@ def attention(c: Expansion) -> Nodes[None]:
     scores = yield from c.make("Mul", [scores, factor])
     if c.has(5):
         scores = yield from c.make("Add", [scores, c.inputs[5]])
-    keys = c.type_of(key).shape[2]
+    keys = c.extent(key, 2)
     allowed = (yield from _allowed(c, batch, length, keys)) if c.has(3) else None
     if allowed is not None:
         filtered = c.attributes.get("mask_filter_value", -10000.0)
