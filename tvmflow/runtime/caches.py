@@ -1,4 +1,4 @@
-"""Folders for what can be made again; the plug-in has the same (`native/opencl/settings.cc`)."""
+"""Cache folders; the plug-in uses the same ones (`native/opencl/settings.cc`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def user_cache() -> Path:
-    """The user's folder for what can be made again, where ``TVMFLOW_CACHE_DIR`` names none."""
+    """Return the user's cache folder, used unless ``TVMFLOW_CACHE_DIR`` names another."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification says that a relative path is to be ignored.
     root = Path(base) if base.startswith("/") else Path.home() / ".cache"
@@ -15,9 +15,9 @@ def user_cache() -> Path:
 
 
 def program_cache(kind: str) -> Path | None:
-    """The folder for built programs of a kind, which need not be there; ``None`` keeps none.
+    """Return the folder for built programs of a kind, which may not exist; ``None`` for no cache.
 
-    It is not the plug-in's own: that keeps more programs before the oldest go.
+    The plug-in has its own folder, with another limit of size.
     """
     if os.environ.get("TVMFLOW_CACHE") == "0":
         return None

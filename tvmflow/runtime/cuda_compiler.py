@@ -1,8 +1,9 @@
-"""CUDA's compiler: TVM keeps a module's kernels as source, for the GPU that loads them.
+"""Compilation of CUDA kernels, which modules store as source, for the GPU that loads them.
 
-TVM's own way is ``--use_fast_math``, which changes results: numbers below 1.2e-38 and quotients by
-numbers above 8.5e37 are 0, `tanh` is off by 5e-4, `sin` of large numbers has no right digit.  Here
-functions and quotients are as accurate as CUDA C++ has them, and what was compiled is kept.
+TVM's own callback uses ``--use_fast_math``, which changes results: numbers below 1.2e-38 and
+quotients by numbers above 8.5e37 become 0, `tanh` is off by 5e-4, `sin` of large numbers has no
+correct digit.  Here functions and quotients are as accurate as in CUDA C++, and machine code is
+cached.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def compile_source(source: str) -> bytes:
 def compile_for(source: str, *chips: str) -> bytes:
     """Return the machine code of kernels for GPUs such as ``sm_90``; errors as `compile_source`.
 
-    It is kept where programs for OpenCL are (``TVMFLOW_CACHE_DIR``), and taken from there without a
+    Machine code is cached next to OpenCL programs (``TVMFLOW_CACHE_DIR``); cached code needs no
     compiler.
     """
     folder = program_cache("cuda")

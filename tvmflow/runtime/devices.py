@@ -1,4 +1,4 @@
-"""The devices of this machine, as TVM and its runtimes see them."""
+"""Devices of this machine, as TVM and its runtimes see them."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from .json_types import JsonObject
 if TYPE_CHECKING:
     import tvm
 
-#: The OpenCL extensions of kernels that compute in half precision, and in double precision.
+#: OpenCL extensions for arithmetic in half and double precision.
 FP16_EXTENSION, FP64_EXTENSION = "cl_khr_fp16", "cl_khr_fp64"
 
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """Facts about one device; what a kind of device does not tell is empty, 0 or False."""
+    """Facts about one device; facts that a kind of device does not report are empty, 0 or False."""
 
     kind: str  #: ``"opencl"``, ``"cuda"`` or ``"llvm"`` (the host's CPU).
-    index: int  #: Of the device of TVM, ``tvm.device(kind, index)``.
-    name: str  #: As the driver spells it, as are the next ones.
+    index: int  #: Index in TVM: ``tvm.device(kind, index)``.
+    name: str  #: Name in the driver's spelling, like the following facts.
     vendor: str = ""
-    version: str = ""  #: Of the interface.
+    version: str = ""  #: Version of the interface.
     driver: str = ""
     device_type: str = "cpu"  #: ``"gpu"``, ``"accelerator"``, ``"cpu"`` or ``"other"``.
-    platform: str = ""  #: Of OpenCL.
-    library: str = ""  #: Path of the shared library that the device was reached through.
+    platform: str = ""  #: OpenCL platform.
+    library: str = ""  #: Path of the OpenCL library that provides the device.
     compute_units: int = 0  #: Compute units, multiprocessors or CPU cores.
     max_work_group_size: int = 0  #: Work-items (threads) of the largest work-group.
     local_memory_bytes: int = 0  #: Local (shared) memory of a work-group.
-    #: The cache of global memory that the driver tells of, whichever level it is; on CUDA the L2.
+    #: Cache of global memory that the driver reports, of whichever level; on CUDA the L2.
     global_cache_bytes: int = 0
     global_memory_bytes: int = 0
-    max_allocation_bytes: int = 0  #: The largest buffer.
+    max_allocation_bytes: int = 0  #: Size of the largest buffer.
     native_vector_width_float: int = 0  #: Lanes of fp32 that the device prefers in a vector.
     fp16: bool = False  #: Whether kernels may compute in half precision.
     images: bool = False  #: Whether there are images, which texture storage needs.
@@ -48,8 +48,7 @@ class DeviceInfo:
     image2d_max_height: int = 0
     image_max_array_size: int = 0
     image2d_from_buffer: bool = False  #: Whether a buffer can become an image.
-    #: The processor that kernels are compiled for, where the driver's compiler is
-    #: older than this CPU and does not know it.
+    #: Processor that kernels are compiled for, if the driver's compiler does not know this CPU.
     assumed_processor: str = ""
     extensions: tuple[str, ...] = field(default=(), repr=False)  #: OpenCL extensions, sorted.
 
@@ -62,7 +61,7 @@ def list_devices() -> list[DeviceInfo]:
     return [*opencl_devices(), *cuda_devices(), host_device()]
 
 
-#: Names of facts in the plug-in's description, where they are others here.
+#: Names of facts in the plug-in's description that differ from the names here.
 _OF_THE_PLUGIN = {
     "device_type": "type",
     "max_work_group_size": "max_work_group",
@@ -124,8 +123,8 @@ def cuda_devices() -> list[DeviceInfo]:
 
 
 def exists(device: tvm.runtime.Device) -> bool:
-    """Tell whether there is such a device of TVM, and the driver to use it."""
-    # TVM asks the CUDA runtime, which fails instead of answering where no driver is.
+    """Return whether a TVM device and its driver exist."""
+    # The CUDA runtime raises an error if there is no driver.
     with suppress(RuntimeError):
         return bool(device.exist)
     return False

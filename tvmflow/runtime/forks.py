@@ -1,7 +1,7 @@
-"""Prepare modules for forks: locks are free in the child, and lost devices are refused.
+"""Fork safety of modules: locks are free in the child, and devices of the parent are refused.
 
-A child has the memory of the process that it was forked from, but of its threads only the one that
-forked.  A lock that another thread held would never be released there.
+A forked child has the memory of its parent, but only the thread that forked.  A lock that another
+thread held would never be released.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import weakref
 
 from ..errors import DeviceError
 
-#: How long a fork waits for runs under way; what runs longer cannot be used in the child.
+#: How long a fork waits for runs; a module in a longer run cannot be used in the child.
 LIMIT_S = 10.0
 
 _locks: weakref.WeakSet[RunLock] = weakref.WeakSet()
-#: Held while the process forks: runs that follow each other at once would leave no gap for it.
+#: Held while the process forks, or back-to-back runs would leave no gap for the fork.
 _gate = threading.RLock()
 _forking = False
 #: Locks that were acquired for the fork.
 _held: list[RunLock] = []
-#: Kinds of devices whose driver this process uses, and kinds whose driver's threads it lacks.
+#: Kinds of devices that this process uses, and kinds whose driver threads it lost by a fork.
 _used: set[str] = set()
 _lost: set[str] = set()
 
@@ -30,9 +30,9 @@ _lost: set[str] = set()
 class RunLock:
     """Lock of a module that is held during a run, and is free in a forked child.
 
-    The process forks between runs, so that what a run changes, in TVM too, is whole in the child.
-    Entering it raises a `DeviceError` in a child that was forked during a run that took longer than
-    `LIMIT_S`.
+    The process forks between runs, so that the state of runs, also in TVM, is consistent in the
+    child.  Entering the lock raises `DeviceError` in a child that was forked during a run of more
+    than `LIMIT_S`.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class RunLock:
         _locks.add(self)
 
     def __enter__(self) -> None:
-        # Not for ever: the fork may wait for what this thread holds.
+        # With a limit: the fork may wait for a lock that this thread holds.
         if _forking and _gate.acquire(timeout=1.0):
             _gate.release()
         if self._is_torn:
@@ -63,13 +63,13 @@ class RunLock:
 
 
 def use(kind: str, attempt: str) -> None:
-    """As `note`, for ``opencl`` or ``cuda``, unless this process cannot.
+    """Note that this process uses the driver for ``opencl`` or ``cuda``, if it can.
 
     Raises
     ------
     DeviceError
-        If a process that this one was forked from has used it: the driver's threads are missing
-        here, and the first wait would never end.  ``attempt`` begins the sentence.
+        If a parent of this forked process has used the driver: its threads are missing here, and
+        the first wait would never end.  ``attempt`` begins the message.
     """
     if is_lost(kind):
         device = {"opencl": "an OpenCL", "cuda": "a CUDA"}[kind]
@@ -87,7 +87,7 @@ def note(kind: str) -> None:
 
 
 def is_lost(kind: str) -> bool:
-    """Tell whether a process that this one was forked from has used such a driver."""
+    """Return whether a parent of this forked process has used the driver of a kind."""
     return kind in _lost
 
 

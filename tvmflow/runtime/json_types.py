@@ -1,12 +1,12 @@
-"""Types of what JSON documents hold."""
+"""Types of JSON documents."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-#: An object of a JSON document; whoever reads it checks what its members are.
+#: A JSON object; readers check its members.
 JsonObject = dict[str, Any]
 
-#: The same where it is only read.
+#: A read-only JSON object.
 JsonMapping = Mapping[str, Any]

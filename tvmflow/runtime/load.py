@@ -1,7 +1,7 @@
-"""How much of a machine's processors other programs take while something is measured.
+"""Share of the processors that other programs take during a measurement.
 
-Times that were taken next to other programs are too long, and by how much differs from one kernel
-to the next: whoever prints some says so from :data:`QUIET` on, and draws no conclusions from them.
+Times measured next to other programs are too long, by an amount that differs between kernels.
+Reports above :data:`QUIET` say so, and draw no conclusions.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 _STAT, _PROC = Path("/proc/stat"), Path("/proc")
-#: Part of all processors' time, from 0 to 1, above which other programs disturb a measurement.
+#: Share of all processors' time, from 0 to 1, above which other programs disturb a measurement.
 QUIET = 0.1
-#: Seconds that are looked at, at least: the counters have steps of 10 ms.
+#: Shortest observation in seconds: the counters have steps of 10 ms.
 _LEAST_S = 0.3
 
 
@@ -24,12 +24,12 @@ class CpuTimes(NamedTuple):
 
     busy: float
     total: float
-    #: Seconds of this process, of those that it waited for, and of its living descendants.
+    #: Seconds of this process, of children that it waited for, and of living descendants.
     own: float
 
 
 def cpu_times() -> CpuTimes | None:
-    """The counters of Linux; ``None`` on systems without them."""
+    """Read Linux's counters; ``None`` on systems without them."""
     tick_s = os.sysconf("SC_CLK_TCK")
     try:
         name, *ticks = _STAT.read_text(encoding="ascii").partition("\n")[0].split()
@@ -44,13 +44,13 @@ def cpu_times() -> CpuTimes | None:
 
 
 def _of_descendants() -> int:
-    """Clock ticks of all living processes that this one has started, and of theirs."""
+    """Return the clock ticks of all living descendants of this process."""
     children: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for path in _PROC.glob("[0-9]*/stat"):
         try:
             # A command's name, in parentheses, may have spaces: state, parent, ... follow it.
             fields = path.read_bytes().rpartition(b")")[2].split()
-            # utime and stime, and those of the children that it has waited for.
+            # utime and stime, of the process and of children that it waited for.
             children[int(fields[1])].append((int(path.parent.name), sum(map(int, fields[11:15]))))
         except (OSError, ValueError, IndexError):
             continue
@@ -63,10 +63,10 @@ def _of_descendants() -> int:
 
 
 def others_share(begin: CpuTimes | None, end: CpuTimes | None) -> float | None:
-    """Part of all processors' time that other programs took in between, from 0 to 1.
+    """Return the share of processor time that other programs took, from 0 to 1.
 
-    What a hypervisor gave to other machines is in it.  ``None`` where it is not known, and where
-    no time passed.
+    Time that a hypervisor gave to other machines counts, too.  ``None`` if it is unknown, or no
+    time passed.
     """
     if begin is None or end is None or end.total <= begin.total:
         return None
@@ -76,22 +76,22 @@ def others_share(begin: CpuTimes | None, end: CpuTimes | None) -> float | None:
 
 
 def others_now(seconds: float = 0.2) -> float | None:
-    """Part of all processors' time that other programs take while this waits."""
+    """Return the share of processor time that other programs take during a pause."""
     begin = cpu_times()
     time.sleep(seconds)
     return others_share(begin, cpu_times())
 
 
 class Watch:
-    """Looks at what other programs take of the processors, from its creation on."""
+    """Observation of other programs' share of the processors, starting at its creation."""
 
     def __init__(self) -> None:
         self._begin, self._started = cpu_times(), time.monotonic()
 
     def others_share(self) -> float | None:
-        """Part of all processors' time that other programs have taken, from 0 to 1.
+        """Return the share of processor time that other programs have taken, from 0 to 1.
 
-        Waits where less than 0.3 s have passed.  ``None`` where it is not known.
+        Waits until 0.3 s have passed.  ``None`` if it is unknown.
         """
         if self._begin is None:
             return None
@@ -100,12 +100,12 @@ class Watch:
 
 
 def is_disturbed(share: float | None) -> bool:
-    """Tell whether other programs took more than :data:`QUIET` of the processors."""
+    """Return whether other programs took more than :data:`QUIET` of the processors."""
     return share is not None and share > QUIET
 
 
 def disturbance(share: float | None) -> str | None:
-    """Return a sentence about times that were taken next to other programs, if there were such."""
+    """Return a warning about a disturbed measurement; ``None`` if it was not disturbed."""
     if share is None or share <= QUIET:
         return None
     return (

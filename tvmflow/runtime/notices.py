@@ -1,4 +1,4 @@
-"""Notices: what takes long is said while it does, on the level `NOTICE` of loggers."""
+"""Notices about slow steps, logged on the level `NOTICE` while they run."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: Between INFO and WARNING: commands print it unless they are to be quiet.
+#: Level between INFO and WARNING; commands print it unless asked to be quiet.
 NOTICE = 25
-#: Seconds without which nobody wonders.
+#: Seconds after which a notice is due.
 PATIENCE_S = 5.0
 
 logging.addLevelName(NOTICE, "NOTICE")
@@ -18,7 +18,7 @@ _told: set[str] = set()
 
 @contextmanager
 def told_if_slow(logger: logging.Logger, sentence: str) -> Iterator[None]:
-    """Log a sentence, once in a process, if what is done within takes longer than a few seconds."""
+    """Log a sentence, once per process, if the block takes longer than `PATIENCE_S`."""
 
     def tell() -> None:
         if sentence not in _told:

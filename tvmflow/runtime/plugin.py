@@ -1,4 +1,4 @@
-"""The OpenCL plug-in, loaded into TVM, and errors of TVM's runtimes turned into ours.
+"""Loading of the OpenCL plug-in into TVM, and translation of runtime errors.
 
 TVM calls :func:`autoload` at ``import tvm``, in its sub-processes and RPC servers
 too, because this package declares it in the entry-point group ``tvm.backends``.
@@ -7,7 +7,7 @@ library is opened before a device is used.
 
 The plug-in raises errors of the kinds ``KernelBuildError`` and ``DeviceError``, whose text has
 the message in its first line, the remedy in a line that begins with ``Remedy:``, and a log
-below.  They arrive as classes registered here, or as ``RuntimeError`` with the kind kept inside.
+below.  They arrive as classes registered here, or as ``RuntimeError`` with the kind inside.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .._versions import install_command
 from ..errors import DeviceError, EnvironmentMismatchError, KernelBuildError, TvmflowError
 from . import cuda_compiler
 
-#: The plug-in, built beside this file.
+#: Path of the plug-in, which is built next to this file.
 LIBRARY = Path(__file__).with_name("libtvmflow_opencl.so")
 
 
 def no_device_remedy(target: str) -> str | None:
-    """Return what to do where there is no device for a target."""
+    """Return the remedy for a target without a device."""
     if target == "opencl":
         return (
             f"Install an OpenCL device for the CPU with `{install_command('cpu-opencl')}`, or the "
@@ -46,7 +46,7 @@ def no_device_remedy(target: str) -> str | None:
 
 _REFUSED_REMEDY = "Compile the model again for this device, or update its driver."
 
-#: A driver's log can be endless; its beginning is what matters.
+#: Limits of a driver's log in messages; its beginning matters most.
 _LOG_LINES = 200
 _LOG_COLUMNS = 160
 
@@ -54,7 +54,7 @@ _handle: ctypes.CDLL | None = None
 
 
 def search_folders() -> list[str]:
-    """Return the folders where wheels put OpenCL drivers: ``site-packages``, and ``lib``."""
+    """Return the folders in which wheels install OpenCL drivers: ``site-packages`` and ``lib``."""
     folders = [sysconfig.get_path("platlib"), sysconfig.get_path("purelib")]
     folders += [*(p for p in sys.path if p.endswith("-packages")), str(Path(sys.prefix, "lib"))]
     if site.ENABLE_USER_SITE and site.USER_BASE:
@@ -76,8 +76,7 @@ def load() -> None:
         return
     import tvm_ffi
 
-    # Ctrl-C in a function that TVM calls: unknown classes become a RuntimeError without a word,
-    # which callers take for TVM's own.
+    # Ctrl-C in a function that TVM calls: TVM turns unknown classes into an empty RuntimeError.
     tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
     if not LIBRARY.exists():
         raise EnvironmentMismatchError(
@@ -91,7 +90,7 @@ def load() -> None:
             f"The OpenCL plug-in does not fit the installed TVM: {error}",
             remedy="Reinstall tvmflow with pip, which compiles the plug-in again.",
         ) from error
-    # TVM registers its own under this name.
+    # TVM registers its own function under this name, which is replaced.
     import_module("tvm.support.nvcc")
     tvm_ffi.register_global_func("tvm_callback_cuda_compile", _compile_cuda, override=True)
     tvm_ffi.register_error("DeviceError", NativeDeviceError)
@@ -140,7 +139,7 @@ def configure(**settings: object) -> None:
         ``search_folders`` (folders with drivers installed by pip).  At any time, for
         programs built afterwards: ``build_options`` (a string, appended to the options
         of the driver's compiler), ``cache`` (bool), ``cache_folder``,
-        ``cache_limit_bytes``.  A `ValueError` says that there is no such setting.
+        ``cache_limit_bytes``.  Raises `ValueError` for an unknown setting.
     """
     import tvm_ffi
 
@@ -174,9 +173,9 @@ def split_message(text: str) -> tuple[str, str | None, str | None]:
 
 
 def translate(error: BaseException, attempt: str, target: str) -> TvmflowError | None:
-    """Return our error for one that came out of TVM; ``None`` if it is not about a device.
+    """Translate an error of TVM into ours; ``None`` if it is not about a device.
 
-    Its sentence begins with the attempt (``"Running m.so"``), and its remedy fits the target.
+    The message begins with the attempt (``"Running m.so"``), and the remedy fits the target.
     """
     inner = getattr(error, "__tvm_ffi_error__", None)
     if inner is None and isinstance(error, TvmflowError):
@@ -188,7 +187,7 @@ def translate(error: BaseException, attempt: str, target: str) -> TvmflowError |
     text = inner.message if inner is not None else str(error)
     # The plug-in may know a remedy of its own.
     message, own_remedy, log = split_message(text.strip())
-    # Where there is no device, the plug-in has its own remedy; TVM's runtimes have none.
+    # The plug-in has its own remedy for a missing device; TVM's runtimes have none.
     is_refused = ours is KernelBuildError or target == "opencl"
     remedy = _REFUSED_REMEDY if is_refused else no_device_remedy(target)
     return ours(f"{attempt} failed: {message}", remedy=own_remedy or remedy, details=_shorten(log))
@@ -196,7 +195,7 @@ def translate(error: BaseException, attempt: str, target: str) -> TvmflowError |
 
 @contextmanager
 def translated(attempt: str, target: str) -> Iterator[None]:
-    """Raise our error for what comes out of TVM; parameters as of `translate`."""
+    """Translate errors of TVM that the block raises; parameters as for `translate`."""
     try:
         yield
     except Exception as error:

@@ -1,12 +1,11 @@
-"""Worker processes that live on from one piece of work to the next, and are replaced when lost.
+"""Worker processes that are reused for many calls, and replaced when lost.
 
-Starting Python and importing TVM takes seconds, more than a trial: a process does it once.  It
-has a session of its own, so that Ctrl-C reaches only the process that tunes, and ends by itself
-when that one has gone.
+Starting Python and importing TVM takes seconds, longer than a trial, so a process does it once.
+It runs in its own session, so that Ctrl-C reaches only the parent, and ends when the parent ends.
 
-TVM's ``PopenWorker`` cannot do this: its processes get Ctrl-C and take no variables of their
-own, a process in the middle of its work outlives us, a lost one is told without its status and
-last line, and time runs out by a thread inside of it, which whatever holds Python's lock stops.
+TVM's ``PopenWorker`` is not used: its processes receive Ctrl-C, take no environment variables,
+outlive the parent in the middle of a call, report neither status nor last output when lost, and
+enforce time limits by a thread inside, which stops while Python's lock is held.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: Seconds in which a new process must have imported TVM, on a busy machine.
+#: Time limit for a new process to import TVM, on a busy machine.
 START_LIMIT_S = 120.0
 _INTERRUPTED = "it was interrupted"
 
 
 class WorkerLostError(Exception):
-    """The process ended by itself, was interrupted, or was ended because it took too long."""
+    """Raised if the process ended, was interrupted, or was ended after its time limit."""
 
     def __init__(self, message: str, timed_out: bool, interrupted: bool = False):
         super().__init__(message)
@@ -45,7 +44,7 @@ class WorkerLostError(Exception):
 class Worker:
     """One process, started when it is first called, or by :meth:`start`.
 
-    It has the variables of `environment`, beside those of this process.
+    `environment` is added to this process's environment variables.
     """
 
     def __init__(self, environment: dict[str, str] | None = None):
@@ -53,25 +52,25 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._interrupted = False
-        #: Processes that the system had killed for memory when this one started.
+        #: Number of processes that the system had killed for memory when this one started.
         self._memory_kills: int | None = None
-        #: Held while a process starts, which :meth:`interrupt` must find or prevent.
+        #: Held while a process starts: :meth:`interrupt` must find or prevent it.
         self._starting = threading.Lock()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
 
     def call(self, function: Callable[..., T], *arguments: object, timeout_s: float) -> T:
-        """Run a module's function in the process.
+        """Call a module-level function in the process.
 
-        Raises a `WorkerLostError` if the process did not survive it, or did not finish in time; the
-        next call starts another one, unless the worker was interrupted.
+        Raises `WorkerLostError` if the process ended or did not finish in time; the next call
+        starts another process, unless the worker was interrupted.
         """
         self.start()
         return self._exchange(function, arguments, timeout_s)
 
     def start(self) -> None:
-        """Start the process now, unless it is there, and wait until it is ready.
+        """Start the process if there is none, and wait until it is ready.
 
-        Raises a `WorkerLostError` if it ends at once, takes longer than `START_LIMIT_S`, or was
+        Raises `WorkerLostError` if it ends at once, takes longer than `START_LIMIT_S`, or was
         interrupted.
         """
         if self._process is not None:
@@ -117,7 +116,7 @@ class Worker:
         return result
 
     def _obituary(self) -> str:
-        """Tell what the process ended with, and its last line."""
+        """Return how the process ended, and its last line of output."""
         assert self._process is not None
         status = self._process.wait()
         self.stop()
@@ -131,11 +130,11 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """The process, while there is one."""
+        """Return the id of the process; ``None`` if there is none."""
         return getattr(self._process, "pid", None)
 
     def stop(self) -> None:
-        """End the process, also in the middle of its work."""
+        """End the process, even during a call."""
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:
@@ -144,7 +143,7 @@ class Worker:
         self._process = self._connection = None
 
     def interrupt(self) -> None:
-        """End the process from another thread, whose call then fails, as all later ones do."""
+        """End the process from another thread; the current and all later calls fail."""
         with self._starting:
             self._interrupted = True
             process = self._process
@@ -158,10 +157,10 @@ class Worker:
 
 
 def killed_text(before: int | None, after: int | None) -> str:
-    """Say why a process was killed (``SIGKILL``), which leaves no last words.
+    """Explain why a process was killed (``SIGKILL``), which leaves no output.
 
-    The numbers are of processes that Linux had killed because memory ran out, when this one
-    started and when it had gone; ``None`` where it does not tell.
+    ``before`` and ``after`` count the processes that Linux had killed for memory when this one
+    started and ended; ``None`` if unknown.
     """
     if before is not None and after is not None and after > before:
         why = "the system killed one for memory meanwhile"
@@ -174,7 +173,7 @@ def killed_text(before: int | None, after: int | None) -> str:
 
 
 def _memory_kills() -> int | None:
-    """Processes that Linux has killed because memory ran out, since it started."""
+    """Return how many processes Linux has killed for memory since it started."""
     with suppress(OSError, ValueError, KeyError):
         lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
         return int(dict(line.split() for line in lines)["oom_kill"])
@@ -182,10 +181,10 @@ def _memory_kills() -> int | None:
 
 
 class Pool:
-    """Workers that share a queue of work; each is a thread here that waits for a process.
+    """Workers that share a queue of calls; each has a thread that waits for its process.
 
-    All processes start at once, as that takes longer than most of the work; `environment` as of
-    `Worker`.
+    All processes start at once, since starting takes longer than most calls; `environment` is
+    passed to `Worker`.
     """
 
     def __init__(self, count: int, environment: dict[str, str] | None = None):
@@ -208,14 +207,14 @@ class Pool:
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """Ids of the processes that there are now."""
+        """Return the ids of the current processes."""
         return tuple(pid for worker in self._workers if (pid := worker.pid) is not None)
 
     def close(self) -> None:
-        """Drop what is queued and end the processes."""
+        """Drop queued calls and end the processes."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
-            # Not stopped: what belongs to a call is its thread's until it ends.
+            # Interrupted and not stopped: a worker's state belongs to its thread during a call.
             worker.interrupt()
         self._threads.shutdown()
         for worker in self._workers:
@@ -223,11 +222,11 @@ class Pool:
 
 
 def _ready() -> None:
-    """Called first: by then the process has imported TVM."""
+    """Do nothing; the first call, which returns after TVM was imported."""
 
 
 def _end_with_parent() -> None:
-    """Leave when the process that started this one has gone, whatever is running."""
+    """End this process when its parent has ended, even during a call."""
     parent = os.getppid()
     pause = threading.Event()
     while not pause.wait(1):
@@ -238,18 +237,18 @@ def _end_with_parent() -> None:
 def _serve(connection: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import_module("tvm")
-    # Until the process that started this one closes its end.
+    # Serve until the parent closes its end.
     with suppress(EOFError):
         while True:
             module, name, arguments = connection.recv()
             failure, result = None, None
             try:
                 result = getattr(import_module(module), name)(*arguments)
-            except Exception as error:  # noqa: BLE001 (told to the caller)
+            except Exception as error:  # noqa: BLE001 (reported to the caller)
                 failure = RuntimeError(f"{type(error).__name__}: {error}")
             connection.send((failure, result))
 
 
 if __name__ == "__main__":
-    # Imported again under its own name: functions of this file are found there.
+    # Imported again under its own name, so that functions of this file are found.
     import_module("tvmflow.runtime.process")._serve(Connection(int(sys.argv[1])))

@@ -1,7 +1,7 @@
-"""Files that a user names, or that lie in a cache: opened without waiting, read within a bound.
+"""Access to files that a user names, or from a cache: without blocking, and up to a size.
 
-Opening a FIFO waits for whoever writes to it, and a device may have no end, or do something when it
-is opened: both are refused.
+FIFOs and devices are refused: opening a FIFO waits for a writer, and a device may be endless or
+react to being opened.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import stat
 from contextlib import suppress
 from typing import BinaryIO
 
-#: Bounds for files that are read into memory: what people write, and what programs write.
+#: Largest files that are read into memory: text written by people, and content of programs.
 MOST_TEXT_BYTES, MOST_CONTENT_BYTES = 16 << 20, 1 << 30
 
 _KINDS = {
@@ -26,11 +26,11 @@ _KINDS = {
 def open_fd(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     """Open a regular file with ``os.open``'s flags, and return its descriptor.
 
-    `OSError` says that there is none, it cannot be opened, or is no regular file.
+    Raises `OSError` if it does not exist, cannot be opened, or is no regular file.
     """
     with suppress(FileNotFoundError):
         _check(os.stat(path), path)
-    # Another file may take its place meanwhile: nothing is waited for.
+    # Another file may replace it meanwhile: never block.
     more = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     fd = os.open(path, flags | more, 0o666)
     try:
@@ -47,9 +47,9 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_bytes(path: str | os.PathLike[str], most_bytes: int = MOST_CONTENT_BYTES) -> bytes:
-    """Return the content of a regular file; `OSError` also if it has more bytes."""
+    """Return the content of a regular file; raises `OSError` if it has more than ``most_bytes``."""
     with open_file(path) as file:
-        # Not by its size, which files of the system do not tell.
+        # Not checked by its size, which is 0 for files in /proc.
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         reason = f"it has more than {most_bytes} bytes"
@@ -58,12 +58,12 @@ def read_bytes(path: str | os.PathLike[str], most_bytes: int = MOST_CONTENT_BYTE
 
 
 def read_text(path: str | os.PathLike[str], most_bytes: int = MOST_TEXT_BYTES) -> str:
-    """Return the content as text, as `read_bytes` does; `UnicodeDecodeError` if it is no UTF-8."""
+    """Return the content as text; errors of `read_bytes`, and `UnicodeDecodeError`."""
     return read_bytes(path, most_bytes).decode("utf-8")
 
 
 def write_new(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file in place of what is there: a link is replaced, and never followed."""
+    """Write a file, replacing an existing file or link; links are never followed."""
     with suppress(FileNotFoundError):
         os.unlink(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -1,9 +1,8 @@
-"""Open shared libraries by the file that is at a path now, whatever was loaded from that path.
+"""Opening of shared libraries by their current file, even if another was loaded from the path.
 
-glibc's ``dlopen`` takes two files for the same library if they were opened under the same name,
-although one has replaced the other.  Files are the same if device and inode are, which no file
-can take over while another one has them and is loaded.  ``native/bindings/tvmflow_library.h`` does
-the same in C.
+glibc's ``dlopen`` returns the library that is open under a name, although another file has
+replaced it.  Here files are identified by device and inode, which no other file can have while the
+first is loaded.  ``native/bindings/tvmflow_library.h`` does the same in C.
 """
 
 from __future__ import annotations
@@ -19,33 +18,30 @@ if TYPE_CHECKING:
 
 
 class FileIdentity(NamedTuple):
-    """The file at a path, as opposed to others that have been or will be there."""
+    """Identity of the file at a path, as opposed to earlier and later files there."""
 
     device: int
     inode: int
     size: int
-    modified_ns: int  #: Inodes of deleted files are used again.
+    modified_ns: int  #: Time of modification, since inodes of deleted files are reused.
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> Self:
-        """Return the identity of the file at a path; `OSError` if there is none."""
+        """Return the identity of the file at a path; raises `OSError` if there is none."""
         found = os.stat(path)
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 class OpenLibrary:
-    """A shared library that the system's loader has opened.
-
-    It stays open until `close`, or until this object is collected.
-    """
+    """A shared library, open until `close` or until this object is collected."""
 
     def __init__(self, path: str | os.PathLike[str]):
-        """Open the file at a path; `OSError` if there is none or the loader refuses it."""
+        """Open the file at a path; raises `OSError` if there is none or the loader refuses it."""
         plain = os.path.realpath(path)
         while True:
             opened = FileIdentity.of(plain)
             own_name = _own_name(plain, opened)
-            # Another file, if one is open under this name.
+            # This is another file if one is open under this name.
             handle = dlopen(plain, os.RTLD_NOW)
             own = 0
             with suppress(OSError):
@@ -56,21 +52,21 @@ class OpenLibrary:
             self.handle: int = own or dlopen(own_name, os.RTLD_NOW)
             with suppress(OSError):
                 if FileIdentity.of(plain) != opened:
-                    # Replaced meanwhile: it is not known which of the two was opened.
+                    # The file was replaced meanwhile, and either may be open: try again.
                     dlclose(self.handle)
                     continue
             break
         self._finalizer = weakref.finalize(self, dlclose, self.handle)
 
     def close(self) -> None:
-        """Unload the library, if nobody else has it open; once, then nothing."""
+        """Unload the library, unless it is open elsewhere; further calls do nothing."""
         self._finalizer()
 
 
 def _own_name(path: str, file: FileIdentity) -> str:
-    """Return another spelling of an absolute path: one for each file.
+    """Return a spelling of an absolute path that is unique to a file.
 
-    ``/./`` and ``//`` before the last name are the bits of device and inode.
+    ``/./`` and ``//`` before the last name encode the bits of device and inode.
     """
     device, inode, bits = file.device, file.inode, ""
     while device or inode:

@@ -1,4 +1,4 @@
-"""How long the stages of a compilation take."""
+"""Times of the stages of a compilation."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 
 class StageTimes:
-    """Wall time by stage, in the order in which they began.
+    """Wall time by stage, in the order in which stages began.
 
-    Stages nest: while an inner one runs, the clock of the outer one stands still.  So the times
-    add up to that of the outermost stage, and what no stage measures for itself is not lost.
+    Stages nest: the clock of the outer stage stops while an inner one runs, so the times add up to
+    the total.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class StageTimes:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count the block's time for a stage, also if it was counted before."""
+        """Add the block's time to a stage."""
         self._count()
         self._seconds.setdefault(name, 0.0)
         self._running.append(name)
@@ -32,7 +32,7 @@ class StageTimes:
             self._running.pop()
 
     def milliseconds(self) -> dict[str, float]:
-        """Time of each stage so far, those that are running included, to a tenth of a ms."""
+        """Return the time of each stage so far, running ones included, to a tenth of a ms."""
         self._count()
         return {name: round(seconds * 1e3, 1) for name, seconds in self._seconds.items()}
 

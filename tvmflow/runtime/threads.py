@@ -1,4 +1,4 @@
-"""How many threads run the parallel loops of modules for ``llvm``."""
+"""Threads that run the parallel loops of modules for ``llvm``."""
 
 from __future__ import annotations
 
@@ -11,28 +11,27 @@ _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
 def use_threads(count: int | None = None) -> None:
-    """Have TVM start so many threads, unless they run already or the user says how many.
+    """Set TVM's number of threads, unless they run already or the environment sets it.
 
-    They are as many as there are cores where nothing else is said.  TVM takes half of the
-    processors, which might be hyper-threads: on virtual machines, whose processors are cores, half
-    of the speed.
+    The default is the number of cores.  TVM's own default is half of the processors, in case they
+    are hyper-threads, which halves the speed of virtual machines whose processors are cores.
     """
     if not {"OMP_NUM_THREADS", "TVM_NUM_THREADS"} & os.environ.keys():
         os.environ["TVM_NUM_THREADS"] = str(count or physical_cores())
 
 
 def share_threads(library: str | os.PathLike[str]) -> None:
-    """Have a loaded library's loops share the plug-in's threads, in place of TVM's own.
+    """Let a loaded library's loops use the plug-in's threads instead of TVM's.
 
-    TVM gives each of its threads a part of a loop.  One that another process keeps from its core
-    then holds up every loop, tens of times longer than the loop takes.
+    TVM assigns each thread a fixed part of a loop: if another process takes a thread's core, every
+    loop waits for it, tens of times longer than the loop takes.
     """
     use_threads()
     tvm_ffi.get_global_func("tvmflow.share_threads")(os.fspath(library), thread_count())
 
 
 def thread_count() -> int:
-    """Return how many threads share the loops of modules for ``llvm``, once one was opened."""
+    """Return the number of threads of modules for ``llvm``; valid once one was opened."""
     given = os.environ.get("TVM_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
     return max(int(given) if given.isdecimal() else 1, 1)
 
