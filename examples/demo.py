@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -24,11 +24,6 @@ from rich.text import Text
 
 import tvmflow
 from tvmflow import models
-from tvmflow.module.bench import Timing, benchmark
-from tvmflow.verify.compare import Report, verify
-
-if TYPE_CHECKING:
-    from tvmflow.module.module import Module
 
 #: Calls that are measured, of the module and of ONNX Runtime, after some that are not.
 RUNS = 100
@@ -69,9 +64,7 @@ def time_reference(model: Path, inputs: dict[str, np.ndarray]) -> dict[str, floa
 
 def device_rows(target: str) -> list[tuple[str, str]]:
     """Describe the device that ran the module, and its driver."""
-    from tvmflow.runtime.devices import list_devices
-
-    device = next(info for info in list_devices() if info.kind == target)
+    device = next(info for info in tvmflow.list_devices() if info.kind == target)
     rows = [("device", device.name)]
     if target == "opencl":
         rows += [("driver", f"{device.platform}, {device.driver}"), ("library", device.library)]
@@ -93,7 +86,7 @@ def facts(rows: list[tuple[str, str]]) -> Table:
     return table
 
 
-def stages(module: Module) -> Table:
+def stages(module: tvmflow.Module) -> Table:
     """Return the times of the compiler's stages."""
     table = Table(title="Compiled in", title_justify="left")
     times: dict[str, float] = module.metadata["stage_ms"]
@@ -106,7 +99,7 @@ def stages(module: Module) -> Table:
     return table
 
 
-def latencies(ours: Timing, reference: dict[str, float], name: str) -> Table:
+def latencies(ours: tvmflow.Benchmark, reference: dict[str, float], name: str) -> Table:
     """Return the times of both, side by side."""
     table = Table(title=f"Latency, {ours.runs} calls", title_justify="left")
     table.add_column("")
@@ -118,7 +111,7 @@ def latencies(ours: Timing, reference: dict[str, float], name: str) -> Table:
     return table
 
 
-def accuracy(report: Report) -> str:
+def accuracy(report: tvmflow.Report) -> str:
     """Say how far the results are from the reference."""
     worst = max(report.outputs, key=lambda output: output.used)
     verdict = "[green]within[/green]" if report.passed else "[red]beyond[/red]"
@@ -147,10 +140,10 @@ def run(options: argparse.Namespace, folder: Path, console: Console) -> bool:
                 info.name: rng.random(info.shape).astype(info.dtype) for info in module.inputs
             }
             status.update("running: the first call builds the kernels, or finds them built")
-            ours = benchmark(module, inputs, runs=RUNS, warmup=WARMUP)
+            ours = tvmflow.bench(module, inputs, runs=RUNS, warmup=WARMUP)
             status.update("running ONNX Runtime")
             reference = time_reference(model, inputs)
-            report = verify(model, module, inputs)
+            report = tvmflow.verify(model, module, inputs)
     rows = [
         ("model", f"{options.model}, {', '.join(map(str, module.inputs))}"),
         ("target", f"{options.target}, shaped for: {module.metadata['device']}"),

@@ -30,7 +30,7 @@ import tvmflow
 from tvmflow._versions import install_command
 from tvmflow.errors import EnvironmentMismatchError
 from tvmflow.module.files import write_file
-from tvmflow.ops.ragged import mask_of, pack
+from tvmflow.ops import mask_of, pack
 
 if TYPE_CHECKING:
     import torch

@@ -16,18 +16,28 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from . import errors
 from ._versions import __version__, check_tvm
 from .errors import EnvironmentMismatchError, TvmflowError
 
 if TYPE_CHECKING:
+    from . import models, ops
+    from .compiler.options import CompileOptions
     from .compiler.pipeline import compile
+    from .devices.target import resolve
     from .explain import analysis, lab
     from .explain.profiling.measure import profile
+    from .explain.profiling.page.write import write_page
+    from .explain.profiling.reading import read_profile
+    from .explain.profiling.record import Profile
     from .ir.pictures import Image
-    from .module.bench import bench
+    from .journal.journal import Journal
+    from .module.bench import Benchmark, bench
+    from .module.link import native_folder
     from .module.module import Module, load
+    from .runtime.devices import list_devices
     from .tuning.tune import tune
-    from .verify.compare import verify
+    from .verify.compare import Report, verify
 
 
 try:
@@ -42,28 +52,42 @@ except EnvironmentMismatchError as error:
 
 #: Public names and the modules that define, or are, them; imported on first use.
 _LAZY = {
+    "Benchmark": ".module.bench",
+    "CompileOptions": ".compiler.options",
+    "Image": ".ir.pictures",
+    "Journal": ".journal.journal",
+    "Module": ".module.module",
+    "Profile": ".explain.profiling.record",
+    "Report": ".verify.compare",
     "bench": ".module.bench",
     "compile": ".compiler.pipeline",
+    "list_devices": ".runtime.devices",
     "load": ".module.module",
-    "Image": ".ir.pictures",
-    "Module": ".module.module",
+    "native_folder": ".module.link",
     "profile": ".explain.profiling.measure",
+    "read_profile": ".explain.profiling.reading",
+    "resolve": ".devices.target",
     "tune": ".tuning.tune",
     # A package that is a function, too.
     "verify": ".verify",
+    "write_page": ".explain.profiling.page.write",
     # Packages with functions for users.
     "analysis": ".explain.analysis",
     "lab": ".explain.lab",
+    "models": ".models",
+    "ops": ".ops",
 }
 __all__ = [
-    "Image", "Module", "TvmflowError", "__version__", "analysis", "bench", "compile", "lab", "load",
-    "profile", "tune", "verify",
+    "Benchmark", "CompileOptions", "Image", "Journal", "Module", "Profile", "Report",
+    "TvmflowError", "__version__", "analysis", "bench", "compile", "errors", "lab", "list_devices",
+    "load", "models", "native_folder", "ops", "profile", "read_profile", "resolve", "tune",
+    "verify", "write_page",
 ]  # fmt: skip
 
 
 def __dir__() -> list[str]:
     """Names for users, also those that were not imported yet."""
-    return sorted({*__all__, "errors", *(name for name in globals() if name.startswith("__"))})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 def __getattr__(name: str) -> object:

@@ -8,6 +8,8 @@ from importlib import import_module, metadata
 
 import pytest
 
+import tvmflow
+
 #: Packages that take from a tenth of a second to seconds to import.
 HEAVY = ("tvm", "tvm_ffi", "onnx", "onnxruntime", "numpy", "rich")
 
@@ -28,6 +30,11 @@ def test_importing_the_package_imports_nothing_heavy(run_python: Callable):
 def test_importing_the_command_line_does_not_import_tvm(run_python: Callable):
     found = heavy_imports(run_python, "import tvmflow.cli")
     assert not {"tvm", "tvm_ffi", "onnx", "onnxruntime"} & set(found)
+
+
+def test_every_name_that_is_imported_on_first_use_is_public():
+    for package in (tvmflow, tvmflow.ops):
+        assert {*package._LAZY} <= {*package.__all__}
 
 
 def test_public_names_are_there_on_first_use(run_python: Callable):

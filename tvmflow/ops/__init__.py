@@ -20,8 +20,22 @@ from ..ir.operators import BUILT_IN, OPERATORS
 if TYPE_CHECKING:
     from ..ir.operator import Operand, Operator
     from ..ir.tensors import TensorType
+    from .compiled import compile_operator
+    from .ragged import mask_of, pack
 
-__all__ = ["OPERATORS", "Operand", "Operator", "TensorType", "load", "register"]
+#: Names that need NumPy or TVM, and the modules that define them; imported on first use.
+_LAZY = {
+    "Operand": "..ir.operator",
+    "Operator": "..ir.operator",
+    "TensorType": "..ir.operator",
+    "compile_operator": ".compiled",
+    "mask_of": ".ragged",
+    "pack": ".ragged",
+}
+__all__ = [
+    "OPERATORS", "Operand", "Operator", "TensorType", "compile_operator", "load", "mask_of", "pack",
+    "register",
+]  # fmt: skip
 
 
 def register(operator: Operator) -> Operator:
@@ -95,6 +109,6 @@ def _place(error: BaseException, file: str) -> str | None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Operand", "Operator", "TensorType"):
-        return getattr(import_module("..ir.operator", __name__), name)
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
