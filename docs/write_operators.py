@@ -25,7 +25,6 @@ from tvmflow.frontend.converter import CONVERTERS, RESULT_TYPES
 from tvmflow.frontend.dynamic import MAKERS, RULES
 from tvmflow.frontend.expansion import EXPANDERS
 from tvmflow.frontend.graph import CONTRIB_DOMAIN
-from tvmflow.frontend.propagate import propagate  # noqa: F401 (registers all of them)
 
 PAGE = Path(__file__).with_name("operators.md")
 HEAD = """# Operators, types and control flow

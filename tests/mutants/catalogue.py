@@ -314,7 +314,7 @@ MUTANTS = (
     ),
     Mutant(
         "loop-condition",
-        "tvmflow/frontend/control_flow.py",
+        "tvmflow/frontend/expanders/control_flow.py",
         "going = yield from conjunction(c, going, told)",
         "going = told",
         "a loop goes on once its condition is true again",
@@ -322,7 +322,7 @@ MUTANTS = (
     ),
     Mutant(
         "loop-count",
-        "tvmflow/frontend/vm_loops.py",
+        "tvmflow/frontend/expanders/vm_loops.py",
         '"Less", [after, trips]',
         '"LessOrEqual", [after, trips]',
         "a loop has one iteration more than its trip count",
@@ -330,7 +330,7 @@ MUTANTS = (
     ),
     Mutant(
         "loop-not-run",
-        "tvmflow/frontend/vm_loops.py",
+        "tvmflow/frontend/expanders/vm_loops.py",
         "conditions = [*c.values.conditions, *",
         "conditions = [*",
         "a loop runs though its branch does not",
@@ -338,7 +338,7 @@ MUTANTS = (
     ),
     Mutant(
         "loop-backward",
-        "tvmflow/frontend/vm_loops.py",
+        "tvmflow/frontend/expanders/vm_loops.py",
         "np.arange(extent)[::-1] if rows.backward",
         "np.arange(extent)[::-1] if not rows.backward",
         "rows of a loop are in the other order",

@@ -20,7 +20,6 @@ from ..ir.tensors import TensorType
 from ..ops.onnx_form import attributes_of
 from .converter import Converter, InvalidNode, NodeContext, Refusal, bind, dtype_of
 from .dynamic import MAKERS
-from .expansion import EXPANDERS
 from .graph import NOT_TAKEN, Graph, invalid, node_name
 from .ops import CONVERTERS
 
@@ -42,7 +41,7 @@ class _Expressions(dict[str, relax.Expr]):
 
 
 #: Operators that become constants or others when the types of their inputs are known.
-_OF_TYPES = {"ConstantOfShape", "EyeLike", "Range", "Shape", "Size", *MAKERS, *EXPANDERS}
+_OF_TYPES = {"ConstantOfShape", "EyeLike", "Range", "Shape", "Size", *MAKERS}
 
 
 def to_relax(graph: Graph) -> tuple[tvm.IRModule | None, dict[str, np.ndarray]]:

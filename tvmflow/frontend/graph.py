@@ -51,6 +51,8 @@ _OPTIMISED = {
 }  # fmt: skip
 #: Nodes listed by name for each reason in an error; the rest are counted.
 _NAMES_SHOWN = 8
+#: The operator of nodes that run a loop; their attribute ``loop`` names the graph of its body.
+RUN_LOOP = "RunLoop"
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Graph:
     #: Of outputs with an axis of which only the first elements count: the axis, and the name of the
     #: int64 scalar that is their number.
     counts: dict[str, tuple[int, str]] = field(default_factory=dict)
-    #: Bodies of the loops that the virtual machine runs, by the node: :mod:`.vm_loops`.
+    #: Bodies of the loops that the virtual machine runs, by the node: :mod:`.expanders.vm_loops`.
     loops: dict[str, Graph] = field(default_factory=dict)
     #: Bounds that were asked for.
     limits: list[Limit] = field(default_factory=list)

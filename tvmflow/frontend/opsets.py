@@ -11,7 +11,6 @@ before inlining, and converted one by one when the types of what they read are k
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -21,9 +20,7 @@ from ..ir.names import unique
 from .graph import DEFAULT_DOMAINS, node_name
 from .nested import all_nodes, renamed
 from .upgrade import OLDEST_OPSET, upgraded
-
-if TYPE_CHECKING:
-    from .expansion import Values
+from .values import Values
 
 _MARK = "tvmflow.opset."
 #: Operators whose nested graphs are what has changed, and whose nodes are marked themselves.

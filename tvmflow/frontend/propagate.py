@@ -17,11 +17,11 @@ from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorType
 from ..module.call_checks import CallCheck
 from ..ops.onnx_form import attributes_of
-from . import control_flow, sequences  # noqa: F401 (they register what they expand)
 from .converter import CONVERTERS, InvalidNode, Refusal
 from .dynamic import RunTimeSizes
-from .expansion import Values, expanded
+from .expansion import expanded
 from .graph import (
+    RUN_LOOP,
     Graph,
     invalid,
     node_attributes,
@@ -32,7 +32,7 @@ from .node_types import check_types, types_opset
 from .ops import RESULT_TYPES
 from .ops.shaping import slice_ranges
 from .source import DTYPES, constant_value, dtype_name
-from .vm_loops import RUN_LOOP
+from .values import Values
 
 #: Constants up to this size are shown to ONNX's shape inference (shapes, axes, scales).
 _SHAPE_DATA_ELEMENTS = 1024
@@ -75,7 +75,7 @@ def propagate(
     nodes that have to run, and ``graph.problems`` those that never can: of unknown operators or
     domains, or with a result whose shape depends on values at run time in a way that has no rule.
     ``bounds`` are those of such results, by node or value, where the worst case is larger.
-    ``has_machine``: loops may be the virtual machine's (:mod:`.vm_loops`).
+    ``has_machine``: loops may be the virtual machine's (:mod:`.expanders.vm_loops`).
 
     Raises ``ModelError`` if ONNX's shape inference finds a contradiction, such as shapes that do
     not fit; ``UnsupportedModelError`` if an output is a sequence.

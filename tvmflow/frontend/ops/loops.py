@@ -7,7 +7,7 @@ from tvm import relax
 from ...ir.loops import loop_call
 from ...ir.rewriter import shape_of
 from ..converter import NodeContext, converts, dtype_of
-from ..vm_loops import RUN_LOOP
+from ..graph import RUN_LOOP
 
 
 @converts(RUN_LOOP)

@@ -3,7 +3,7 @@
 Long loops, and those whose number of iterations is computed, run in the virtual machine
 (:mod:`.vm_loops`).
 
-ONNX's operators are specified at https://onnx.ai/onnx/operators/; :mod:`.expansion` says how nodes
+ONNX's operators are specified at https://onnx.ai/onnx/operators/; :mod:`..expansion` says how nodes
 are put in their place.
 """
 
@@ -15,12 +15,12 @@ from itertools import count
 import numpy as np
 import onnx
 
-from ..ir.units import counted
-from .converter import InvalidNode, Refusal, normalized_axis
-from .expansion import Expansion, Nodes, conjunction, expands
-from .graph import Check, node_name
-from .nested import all_nodes, names_of
-from .source import DTYPES
+from ...ir.units import counted
+from ..converter import InvalidNode, Refusal, normalized_axis
+from ..expansion import Expansion, Nodes, conjunction, expands
+from ..graph import Check, node_name
+from ..nested import all_nodes, names_of
+from ..source import DTYPES
 from .vm_loops import Repeated, Rows, Slices, run_loop, try_loop
 
 #: Nodes that a loop is unrolled to where the virtual machine could run it: they are fused and

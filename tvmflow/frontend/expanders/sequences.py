@@ -7,7 +7,7 @@ of its tensors; a model's inputs and outputs are tensors::
     s = SplitToSequence(x : (4, 3), split=2)   a, b = Split(x, [2, 2])
     y = SequenceAt(s, 1)                       y    = b
 
-ONNX's operators are specified at https://onnx.ai/onnx/operators/; :mod:`.expansion` says how nodes
+ONNX's operators are specified at https://onnx.ai/onnx/operators/; :mod:`..expansion` says how nodes
 are put in their place.
 """
 
@@ -16,9 +16,9 @@ from __future__ import annotations
 import numpy as np
 from onnx import helper
 
-from .converter import InvalidNode, Refusal, normalized_axis
-from .expansion import Expansion, Nodes, expands
-from .nested import names_of
+from ..converter import InvalidNode, Refusal, normalized_axis
+from ..expansion import Expansion, Nodes, expands
+from ..nested import names_of
 
 
 def _position(c: Expansion, index: int, length: int, *, end: bool = False) -> int:

@@ -27,15 +27,15 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ..ir.limits import excess
-from ..ir.tensors import TensorInfo, TensorType
-from .converter import InvalidNode, Refusal, normalized_axis
-from .expansion import Expansion, InnerRefusal, Nodes, conjunction
-from .graph import Graph, node_name
-from .nested import names_of, needed, reads, renamed
+from ...ir.limits import excess
+from ...ir.tensors import TensorInfo, TensorType
+from ..convert import to_relax
+from ..converter import InvalidNode, Refusal, normalized_axis
+from ..expansion import Expansion, InnerRefusal, Nodes, conjunction
+from ..graph import RUN_LOOP, Graph, node_name
+from ..nested import names_of, needed, reads, renamed
+from ..propagate import call_checks, propagate
 
-#: The operator of a node that runs a loop; its name is that of the body's graph.
-RUN_LOOP = "RunLoop"
 #: Trip counts from here on are none: exporters write the largest integer for "as long as".
 ENDLESS = 1 << 40
 
@@ -252,9 +252,6 @@ class _Maker:
         self, states: Mapping[str, str], nodes: list[onnx.NodeProto], outputs: list[str]
     ) -> Graph:
         """Return the graph of an iteration, with types for all of its values."""
-        from .convert import to_relax
-        from .propagate import call_checks, propagate
-
         c, outer = self.c, self.c.graph
         made = {name for node in nodes for name in node.output} | set(states) | {self.number}
         read = [*(name for node in nodes for name in reads(node)), *outputs]

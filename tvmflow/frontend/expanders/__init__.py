@@ -1,0 +1,12 @@
+"""Expanders of ONNX operators with graphs or lists: control flow, sequences and optional values.
+
+Importing this package imports all files in its folder, which register their expanders.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+
+for _module in pkgutil.iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
