@@ -39,9 +39,10 @@ from ...ir import blocked
 from ...ir.expressions import PRODUCT
 from ...ir.names import resolve_names
 from ...ir.rewriter import Rewriter, constant, constant_array, identifier, op_name, shape_of
+from . import rules  # noqa: F401 (registers them)
 from .algorithms import Choice, Convolution, Measured, choose, convolutions
 from .interface import BlockedInterface
-from .rules import RULES, Later, Result
+from .rule import RULES, Later, Result
 
 
 class _NamingBuilder(relax.BlockBuilder):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import relax
@@ -11,9 +10,7 @@ from tvm import relax
 from ...ir import blocked
 from ...ir.rewriter import narrow_source
 from ...schedules.integers import Dots, Integers, narrowest, sums_of
-
-if TYPE_CHECKING:
-    from .layout import LayoutPass
+from .rule import Layout
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,7 @@ class Quantized:
 
 
 def quantized(
-    layout: LayoutPass,
+    layout: Layout,
     x: relax.Expr,
     weight: np.ndarray,
     axes: tuple[int, ...],

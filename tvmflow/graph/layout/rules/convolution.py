@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -15,14 +15,11 @@ from ....ir.rewriter import constant_array, ints, op_name, shape_of
 from ....schedules import conv2d, conv2d_transpose, depthwise, gemm, grouped, pooling, winograd
 from ..algorithms import Convolution
 from ..quantized import quantized
-from . import Result, is_float, rule
-
-if TYPE_CHECKING:
-    from ..layout import LayoutPass
+from ..rule import Layout, Result, is_float, rule
 
 
 @rule("relax.nn.conv2d")
-def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+def conv2d_rule(layout: Layout, call: relax.Call) -> Result | None:
     """Direct, grouped and depthwise convolution with constant weights."""
     attrs, block = call.attrs, layout.block
     x, weight = call.args[0], constant_array(call.args[1])
@@ -85,7 +82,7 @@ def _windows(attrs: Any) -> dict[str, Any]:
     return {name: ints(getattr(attrs, name)) for name in ("strides", "padding", "dilation")}
 
 
-def _gemm(layout: LayoutPass, call: relax.Call, weight: np.ndarray) -> Result:
+def _gemm(layout: Layout, call: relax.Call, weight: np.ndarray) -> Result:
     """The product of a matrix of the picture's windows with one of the weights."""
     outputs, inputs, *kernel = weight.shape
     block = layout.block
@@ -106,7 +103,7 @@ def _gemm(layout: LayoutPass, call: relax.Call, weight: np.ndarray) -> Result:
     )
 
 
-def _winograd(layout: LayoutPass, call: relax.Call, weight: np.ndarray, outputs: int) -> Result:
+def _winograd(layout: Layout, call: relax.Call, weight: np.ndarray, outputs: int) -> Result:
     """Three functions; only elementwise operators after the last one are fused with them."""
     hint, (height, width) = layout.bb.hint, shape_of(call)[2:]
     tiles = layout.emit(
@@ -126,7 +123,7 @@ def _winograd(layout: LayoutPass, call: relax.Call, weight: np.ndarray, outputs:
 
 
 @rule("relax.nn.conv2d_transpose")
-def conv2d_transpose_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+def conv2d_transpose_rule(layout: Layout, call: relax.Call) -> Result | None:
     """Transposed convolution with constant weights, grouped or not."""
     attrs, block = call.attrs, layout.block
     weight = constant_array(call.args[1])
@@ -152,7 +149,7 @@ def conv2d_transpose_rule(layout: LayoutPass, call: relax.Call) -> Result | None
 
 
 @rule("relax.nn.max_pool2d", "relax.nn.avg_pool2d")
-def pool2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+def pool2d_rule(layout: Layout, call: relax.Call) -> Result | None:
     """Max and average pooling."""
     attrs = call.attrs
     if attrs.layout != "NCHW" or not is_float(call):

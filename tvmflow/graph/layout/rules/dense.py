@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING
 
 from tvm import relax, te
 
@@ -15,18 +14,15 @@ from ....ir.limits import LARGE_WEIGHT_BYTES
 from ....ir.rewriter import constant_array, shape_of
 from ....schedules import dense, gemm, matmul
 from ..quantized import quantized
-from . import Result, resize, rule
-
-if TYPE_CHECKING:
-    from ..layout import LayoutPass
-
+from ..rule import Layout, Result, rule
+from . import resize
 
 #: Below this, matrices of a batch are multiplied together.
 FEW_ROWS = 8
 
 
 @rule("relax.matmul")
-def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+def matmul_rule(layout: Layout, call: relax.Call) -> Result | None:
     """A product with constant weights, with large ones, or of two computed tensors.
 
     Constant weights are packed; large ones stay ``[K, N]`` or ``[N, K]``.
@@ -72,7 +68,7 @@ def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     return Result(_shaped(expr, shape), False)
 
 
-def _pays(layout: LayoutPass, call: relax.Call, rows: int) -> bool:
+def _pays(layout: Layout, call: relax.Call, rows: int) -> bool:
     """True if a product in matrices of so many rows is one for CUDA's schedules."""
     gpu = layout.device.multiprocessors
     if gpu is None or (layout.half and not gpu.tensor_cores) or str(call.ty.dtype) != "float32":
@@ -85,14 +81,12 @@ def _pays(layout: LayoutPass, call: relax.Call, rows: int) -> bool:
     return gemm.pays(rows, shape[-1], shape_of(call.args[0])[-1], batch)
 
 
-def _product(
-    layout: LayoutPass, left: relax.Expr, right: relax.Expr, call: relax.Call
-) -> relax.Var:
+def _product(layout: Layout, left: relax.Expr, right: relax.Expr, call: relax.Call) -> relax.Var:
     units = shape_of(call)[-1]
     return layout.emit("matmul", gemm.compute_matmul, left, right, units, half=layout.half)
 
 
-def _stays(layout: LayoutPass, call: relax.Call) -> bool:
+def _stays(layout: Layout, call: relax.Call) -> bool:
     """True if a right operand is read as it came in: it is large, or read for few rows only."""
     weight = call.args[1]
     if not layout.is_parameter(weight):
@@ -102,7 +96,7 @@ def _stays(layout: LayoutPass, call: relax.Call) -> bool:
     return in_vectors or 4 * prod(shape_of(weight)) >= LARGE_WEIGHT_BYTES
 
 
-def _computed(layout: LayoutPass, call: relax.Call) -> Result:
+def _computed(layout: Layout, call: relax.Call) -> Result:
     """A product of two computed tensors: of tiles in local memory, or with a packed right one."""
     left, right = (layout.substitute(arg) for arg in call.args)
     if _pays(layout, call, shape_of(call)[-2]):

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tvm import relax
 
 from ....ir.expressions import INJECTIVE, REDUCTION
 from ....ir.rewriter import shape_of
 from ....schedules import grid_sample
-from . import Result, rule
-
-if TYPE_CHECKING:
-    from ..layout import LayoutPass
+from ..rule import Layout, Result, rule
 
 
 @rule("relax.image.grid_sample", grid_sample.OPERATOR)
-def grid_sample_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+def grid_sample_rule(layout: Layout, call: relax.Call) -> Result | None:
     """Bilinear and nearest samples of pictures at positions from -1 to 1, or beside taps."""
     (x, grid, *taps), attrs = call.args, call.attrs
     options: dict[str, Any]

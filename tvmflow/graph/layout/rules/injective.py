@@ -9,7 +9,7 @@ stay in their lanes, whole vectors are moved.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from tvm import ir, relax, sym, te, tirx
@@ -17,10 +17,7 @@ from tvm import ir, relax, sym, te, tirx
 from ....ir.blocked import blocked_shape
 from ....ir.expressions import INJECTIVE
 from ....ir.rewriter import constant_array, ints, op_name, shape_of
-from . import RULES, Later, Result, rule
-
-if TYPE_CHECKING:
-    from ..layout import LayoutPass
+from ..rule import RULES, Later, Layout, Result, rule
 
 #: An element of a tensor at an index of each of four axes.
 Value = Callable[..., "tirx.Expr"]
@@ -59,7 +56,7 @@ def rearrange(
 
 
 def _moved(
-    layout: LayoutPass,
+    layout: Layout,
     call: relax.Call,
     name: str,
     value: Callable[..., tirx.Expr],
@@ -79,7 +76,7 @@ def _moved(
 
 
 @rule("relax.concat")
-def concat_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+def concat_rule(layout: Layout, call: relax.Call) -> Result | None:
     """Concatenation along any axis; parts that exist only in the plain layout are read there."""
     parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
     plain = [not layout.is_blocked(part) for part in parts]
@@ -105,7 +102,7 @@ def concat_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
 
 
 @rule("relax.strided_slice")
-def slice_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+def slice_rule(layout: Layout, call: relax.Call) -> Result | None:
     """Slices and parts of a split, with steps: ``x[begin + i * step]`` along each axis."""
     x = call.args[0]
     if not layout.is_blocked(x):
@@ -129,7 +126,7 @@ def slice_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
 
 
 @rule("relax.nn.pad")
-def pad_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+def pad_rule(layout: Layout, call: relax.Call) -> Result | None:
     """Padding with a constant, of any axis."""
     x, attrs = call.args[0], call.attrs
     if not layout.is_blocked(x) or str(attrs.pad_mode) != "constant":
@@ -153,7 +150,7 @@ def pad_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
 
 
 @rule("relax.take")
-def take_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+def take_rule(layout: Layout, call: relax.Call) -> Result | None:
     """Elements of an axis at constant places: reflection, repetition of edges, any resize.
 
     The places are a formula where there is one, else a table.
@@ -256,7 +253,7 @@ def _reshaped(index: list[Index], result: Sequence[int], source: Sequence[int]) 
 
 
 @rule("relax.reshape", "relax.permute_dims", "relax.broadcast_to")
-def view_rule(layout: LayoutPass, call: relax.Call) -> Result | Later | None:
+def view_rule(layout: Layout, call: relax.Call) -> Result | Later | None:
     """A chain of reshapes, permutations and broadcasts from a picture to a picture.
 
     Channel shuffles, and moves between channels and space.  The steps between are only

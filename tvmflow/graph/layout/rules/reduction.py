@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING
 
 from tvm import relax, te, tirx, topi
 
@@ -17,10 +16,7 @@ from ....ir import blocked
 from ....ir.rewriter import constant_array, ints, op_name, shape_of
 from ....schedules import normalization, softmax
 from ...legalize import extreme, position
-from . import Result, is_float, rule
-
-if TYPE_CHECKING:
-    from ..layout import LayoutPass
+from ..rule import Layout, Result, is_float, rule
 
 #: Of a plain tensor: axes, and whether they stay.
 Reduce = Callable[[te.Tensor, tuple[int, ...], bool], te.Tensor]
@@ -45,7 +41,7 @@ _POSITION: dict[str, Callable[[te.Tensor, int, bool], te.Tensor]] = {
 
 
 @rule(*_REDUCE)
-def reduction_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+def reduction_rule(layout: Layout, call: relax.Call) -> Result | None:
     """Reductions over any axes: sums, products, extremes."""
     x, attrs, name = call.args[0], call.attrs, op_name(call) or ""
     if not layout.is_blocked(x):
@@ -64,7 +60,7 @@ def reduction_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
 
 
 @rule(*_POSITION)
-def position_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+def position_rule(layout: Layout, call: relax.Call) -> Result | None:
     """Places of extremes along an axis."""
     if not layout.is_blocked(call.args[0]) or call.attrs.axis is None:
         return None
@@ -73,7 +69,7 @@ def position_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
 
 
 def _plain(
-    layout: LayoutPass, call: relax.Call, reduce: Callable[[te.Tensor, bool], te.Tensor]
+    layout: Layout, call: relax.Call, reduce: Callable[[te.Tensor, bool], te.Tensor]
 ) -> Result:
     """The plain result of a blocked tensor, whose channels are read from their lanes."""
     x, keepdims, dtype = call.args[0], bool(call.attrs.keepdims), str(call.ty.dtype)
@@ -88,7 +84,7 @@ def _plain(
 
 
 @rule("relax.nn.softmax", "relax.nn.log_softmax")
-def softmax_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+def softmax_rule(layout: Layout, call: relax.Call) -> Result | None:
     """Softmax and log-softmax, with plain results."""
     if not is_float(call):
         return None
@@ -105,7 +101,7 @@ def softmax_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
 
 
 @rule("relax.nn.layer_norm", "relax.nn.rms_norm")
-def normalization_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+def normalization_rule(layout: Layout, call: relax.Call) -> Result | None:
     """Normalisation of layers, instances, groups or by the root mean square.
 
     Scale and bias are operators of their own behind it: those of the call must do nothing.

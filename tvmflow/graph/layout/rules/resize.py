@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from tvm import relax
 
 from ....ir.rewriter import constant_array, shape_of
 from ....schedules import resize
 from ....schedules.resize import linear_taps, relax_nearest, relax_positions, without_zeros
-from . import Result, rule
-
-if TYPE_CHECKING:
-    from ..layout import LayoutPass
+from ..rule import Layout, Result, rule
 
 #: Weights of one element of a resize that are multiplied without a loop.
 MOST_TAPS = 8
@@ -23,7 +18,7 @@ Table = tuple[np.ndarray, np.ndarray]
 
 
 @rule("relax.image.resize2d")
-def resize_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+def resize_rule(layout: Layout, call: relax.Call) -> Result | None:
     """Bilinear and nearest resizes of Relax's operator, blocked or plain."""
     x, attrs = call.args[0], call.attrs
     if attrs.layout != "NCHW" or str(call.ty.dtype) != "float32":
@@ -44,7 +39,7 @@ def resize_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     return _emit(layout, x, tables)
 
 
-def mix_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
+def mix_rule(layout: Layout, call: relax.Call) -> Result | None:
     """A product with a sparse matrix along rows or columns: what cubic resizes are.
 
     Elements that a resize does not mix are not read, as zero times NaN is NaN.  In other products
@@ -70,7 +65,7 @@ def mix_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     return _emit(layout, x, {axis: without_zeros(order, weights)})
 
 
-def _emit(layout: LayoutPass, x: relax.Expr, tables: dict[int, Table]) -> Result | None:
+def _emit(layout: Layout, x: relax.Expr, tables: dict[int, Table]) -> Result | None:
     if not tables:
         return None
     weighted = any((weights != 1).any() for _, weights in tables.values())
