@@ -9,17 +9,14 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..errors import JournalError
 from ..runtime.regular_files import open_fd
 from . import encoding
 from .encoding import SHORT, pack_block, pack_definition
 from .frames import BLOCK, DEFINITION, EVENT, HEADER_BYTES, INDEX, TRIAL, encode, header, write_all
+from .reading import Reader
 from .records import Event, Trial, canonical, digest
-
-if TYPE_CHECKING:
-    from .journal import Journal
 
 #: Longest time that an appended record waits to be forced to the disk while others follow.
 SYNC_SECONDS = 1.0
@@ -103,7 +100,7 @@ def io_error(doing: str, path: Path, error: OSError) -> JournalError:
 class Writer:
     """Appends to a journal that was opened and locked; what is appended is in its table."""
 
-    def __init__(self, journal: Journal, fd: int):
+    def __init__(self, journal: Reader, fd: int):
         if not all(map(journal.definition, journal.table.definitions)):
             # There may be copies; what is lost is written again when a trial needs it.
             journal.read_all()
