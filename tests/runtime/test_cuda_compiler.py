@@ -8,7 +8,7 @@ import pytest
 import tvm_ffi
 
 from tvmflow.errors import DeviceError, KernelBuildError
-from tvmflow.runtime import cuda_compiler, devices, plugin
+from tvmflow.runtime import cuda_compiler, plugin
 
 CHIP = "sm_80"
 KERNEL = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] = tanhf(x[threadIdx.x]); }'
@@ -65,8 +65,8 @@ def test_functions_are_not_approximated():
 def callback(monkeypatch):
     """What TVM calls where a module is loaded, on a machine with two GPUs."""
     plugin.load()
-    gpus = [SimpleNamespace(version=f"compute capability {c}") for c in ("9.0", "8.0")]
-    monkeypatch.setattr(devices, "cuda_devices", lambda: gpus)
+    gpus = [SimpleNamespace(compute_version=c) for c in ("9.0", "8.0")]
+    monkeypatch.setattr(cuda_compiler, "cuda_gpus", lambda: gpus)
     return tvm_ffi.get_global_func("tvm_callback_cuda_compile")
 
 

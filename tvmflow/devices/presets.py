@@ -195,7 +195,7 @@ def first_gpu() -> tuple[str, Multiprocessors]:
     """
     import tvm
 
-    from ..runtime.devices import exists
+    from ..runtime.tvm_devices import exists
 
     gpu = tvm.cuda(0)
     version, count = 80, 108

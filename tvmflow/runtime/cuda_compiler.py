@@ -21,6 +21,7 @@ from pathlib import Path
 from ..errors import DeviceError, KernelBuildError
 from .caches import program_cache
 from .regular_files import read_bytes, write_new
+from .tvm_devices import cuda_gpus
 
 _OPTIONS = ("-O3", "-std=c++17", "--fatbin")
 
@@ -35,9 +36,7 @@ def compile_source(source: str) -> bytes:
     KernelBuildError
         If it refuses the source.
     """
-    from .devices import cuda_devices
-
-    capabilities = {gpu.version.removeprefix("compute capability ") for gpu in cuda_devices()}
+    capabilities = {str(gpu.compute_version) for gpu in cuda_gpus()}
     return compile_for(source, *sorted(f"sm_{c.replace('.', '')}" for c in capabilities))
 
 

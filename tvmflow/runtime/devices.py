@@ -7,15 +7,11 @@ import os
 import platform
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from itertools import count, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from . import forks, plugin
 from .json_types import JsonObject
-
-if TYPE_CHECKING:
-    import tvm
+from .tvm_devices import cuda_gpus
 
 #: OpenCL extensions for arithmetic in half and double precision.
 FP16_EXTENSION, FP64_EXTENSION = "cl_khr_fp16", "cl_khr_fp64"
@@ -99,8 +95,6 @@ def why_no_opencl() -> str | None:
 
 def cuda_devices() -> list[DeviceInfo]:
     """Return the CUDA devices; empty where TVM's CUDA runtime or the driver is missing."""
-    import tvm
-
     return [
         DeviceInfo(
             kind="cuda",
@@ -118,16 +112,8 @@ def cuda_devices() -> list[DeviceInfo]:
             native_vector_width_float=1,
             fp16=True,
         )
-        for gpu in takewhile(exists, map(tvm.cuda, count()))
+        for gpu in cuda_gpus()
     ]
-
-
-def exists(device: tvm.runtime.Device) -> bool:
-    """Return whether a TVM device and its driver exist."""
-    # The CUDA runtime raises an error if there is no driver.
-    with suppress(RuntimeError):
-        return bool(device.exist)
-    return False
 
 
 def host_device() -> DeviceInfo:
