@@ -21,8 +21,8 @@ from tvm import IRModule, tirx
 
 from tvmflow import models
 from tvmflow.compiler.compilation import Compilation
+from tvmflow.compiler.driver import run_stages
 from tvmflow.compiler.options import CompileOptions
-from tvmflow.compiler.pipeline import run_stages
 from tvmflow.compiler.scheduling import schedule_module
 from tvmflow.devices.gpus import Gpu, find_gpu
 from tvmflow.explain.analysis.launches import (

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from .journal.journal import Journal
     from .module.bench import Benchmark, bench
     from .module.link import native_folder
-    from .module.module import Module, load
+    from .module.load import load
+    from .module.module import Module
     from .runtime.devices import list_devices
     from .tuning.tune import tune
     from .verify.compare import Report, verify
@@ -62,7 +63,7 @@ _LAZY = {
     "bench": ".module.bench",
     "compile": ".compiler.pipeline",
     "list_devices": ".runtime.devices",
-    "load": ".module.module",
+    "load": ".module.load",
     "native_folder": ".module.link",
     "profile": ".explain.profiling.measure",
     "read_profile": ".explain.profiling.reading",

@@ -119,7 +119,7 @@ def test_inspect(cli, compiled):
 
 @pytest.mark.onnxruntime
 def test_run_writes_what_onnxruntime_computes(cli, model, compiled, inputs):
-    from tvmflow.verify.compare import run_reference
+    from tvmflow.verify.reference import run_reference
 
     np.savez("in.npz", **inputs)
     result = cli("run", compiled, "--inputs", "in.npz", "--outputs", "out.npz")

@@ -13,7 +13,7 @@ import pytest
 from forks import run_command
 
 import tvmflow
-import tvmflow.verify.compare
+import tvmflow.verify.reference
 from tvmflow._versions import install_command
 from tvmflow.errors import EnvironmentMismatchError
 from tvmflow.module import artifact as artifact_module
@@ -181,7 +181,7 @@ def test_verify_with_another_model(cli, compiled, tmp_path, model):
 
 
 def test_verify_without_onnxruntime(cli, model, compiled, monkeypatch):
-    monkeypatch.setattr(tvmflow.verify.compare, "find_spec", lambda name: None)
+    monkeypatch.setattr(tvmflow.verify.reference, "find_spec", lambda name: None)
     result = cli("verify", model, compiled)
     result.refused("needs ONNX Runtime", install_command("verify"))
     assert EnvironmentMismatchError.exit_status == 2

@@ -19,7 +19,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 #: A stage that waits makes the moment of the signal certain; what surrounds it is the program.
 WAIT_IN_STAGE = """
 import sys, time
-from tvmflow.compiler import passes
+from tvmflow.compiler import driver
 from tvmflow.cli import main
 
 def wait(job):
@@ -28,10 +28,10 @@ def wait(job):
     for _ in range(4000):
         time.sleep(0.1)
 
-stages = list(passes.STAGES)
+stages = list(driver.STAGES)
 place = [stage.name for stage in stages].index(sys.argv.pop(1))
-stages.insert(place, passes.Stage("wait", other=wait))
-passes.STAGES = tuple(stages)
+stages.insert(place, driver.Stage("wait", other=wait))
+driver.STAGES = tuple(stages)
 main()
 """
 
@@ -39,7 +39,7 @@ main()
 WAIT_IN_WEIGHTS = """
 import time
 import numpy as np
-from tvmflow.compiler import generate
+from tvmflow.compiler import driver
 from tvmflow.cli import main
 from tvmflow.module import weights as module_weights
 
@@ -49,13 +49,13 @@ def pieces(array):
     for _ in range(4000):
         time.sleep(0.1)
 
-real = generate.write_artifact
+real = driver.write_artifact
 
 def write(*arguments, weights, embed_limit_bytes, **keywords):
     real(*arguments, weights={"slow": np.zeros(16, np.float32)}, embed_limit_bytes=0, **keywords)
 
 module_weights.pieces = pieces
-generate.write_artifact = write
+driver.write_artifact = write
 main()
 """
 
@@ -86,7 +86,7 @@ main()
 #: A signal that comes during a destructor, from which Python raises nothing.
 WAIT_IN_DESTRUCTOR = """
 import sys, time
-from tvmflow.compiler import passes
+from tvmflow.compiler import driver
 from tvmflow.cli import main
 
 class Slow:
@@ -100,20 +100,20 @@ def drop(job):
     for _ in range(4000):
         time.sleep(0.1)
 
-passes.STAGES = (passes.Stage("import", other=drop), *passes.STAGES[1:])
+driver.STAGES = (driver.Stage("import", other=drop), *driver.STAGES[1:])
 main()
 """
 
 #: Python takes an interruption of text that it executes for unhandled, whoever handles it.
 WAIT_IN_TEXT = """
 import time
-from tvmflow.compiler import passes
+from tvmflow.compiler import driver
 from tvmflow.cli import main
 
 def run(job):
     exec("print('waiting', flush=True)\\nfor _ in range(4000): time.sleep(0.1)", {"time": time})
 
-passes.STAGES = (passes.Stage("import", other=run), *passes.STAGES[1:])
+driver.STAGES = (driver.Stage("import", other=run), *driver.STAGES[1:])
 main()
 """
 

@@ -63,7 +63,7 @@ def test_a_host_that_nothing_links_for_is_refused_before_the_work(
     cli, network, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(link, "tools", lambda host: iter(()))
-    monkeypatch.setattr(session, "variants_of", lambda job: pytest.fail("the work has begun"))
+    monkeypatch.setattr(session, "alternatives_of", lambda job: pytest.fail("the work has begun"))
     options = ("--host", "linux-arm64", "--device", "cpu", "--target", "llvm")
     result = cli("tune", network, "--journal", tmp_path / "a.journal", *options)
     result.refused("aarch64-linux-gnu failed: no linker for it was found", install_command("cross"))

@@ -10,7 +10,7 @@ from tvm import relax, tirx
 
 from tvmflow.codegen.argument_checks import CHECKED, mark_checked
 from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
-from tvmflow.compiler.passes import WEIGHTS
+from tvmflow.compiler.relax_pipeline import WEIGHTS
 
 SHAPE = (1, 4, 8, 8)
 

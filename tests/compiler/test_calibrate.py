@@ -13,11 +13,11 @@ from operators import build, random
 
 import tvmflow
 from tvmflow.compiler.compilation import Compilation
+from tvmflow.compiler.driver import run_stages
 from tvmflow.compiler.options import CompileOptions
-from tvmflow.compiler.pipeline import run_stages
 from tvmflow.compiler.shapes import expand_variants
 from tvmflow.errors import CompileError, TargetError
-from tvmflow.verify.compare import run_reference
+from tvmflow.verify.reference import run_reference
 from tvmflow.verify.tolerance import STORED_AS_HALF, assert_close
 
 SHAPE = (1, 6, 5, 4)

@@ -21,7 +21,7 @@ from tvmflow.journal.journal import Journal
 from tvmflow.journal.records import Device, Target, Trial, Workload
 from tvmflow.schedules import FAMILIES
 from tvmflow.tuning_logs import find_journal, shipped
-from tvmflow.verify.compare import run_reference
+from tvmflow.verify.reference import run_reference
 from tvmflow.verify.tolerance import OPERATOR, assert_close
 
 CONVOLUTIONS = ("conv2d", "conv2d_1x1", "depthwise", "winograd_product")

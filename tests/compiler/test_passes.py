@@ -12,7 +12,8 @@ import tvmflow
 from tvmflow.codegen.tir_pipeline import stages
 from tvmflow.compiler.compilation import Compilation
 from tvmflow.compiler.options import CompileOptions
-from tvmflow.compiler.passes import STAGES, WEIGHTS, listing
+from tvmflow.compiler.passes import CODE_STAGES, listing
+from tvmflow.compiler.relax_pipeline import WEIGHTS
 from tvmflow.errors import TvmflowError
 
 
@@ -90,7 +91,7 @@ def test_passes_are_dumped_by_name(tmp_path):
     options = {"target": "llvm", "dump_ir": tmp_path, "dump_ir_filter": "FuseTIR|VectorizeLoop"}
     tvmflow.compile(conv((1, 3, 8, 8), 5), **options).close()
     written = {path.relative_to(tmp_path).parent.name for path in tmp_path.rglob("*/*.py")}
-    assert written == {"3_fuse", f"{[s.name for s in STAGES].index('build')}_build"}
+    assert written == {"3_fuse", f"{[s.name for s in CODE_STAGES].index('build')}_build"}
     (fused,) = tmp_path.glob("3_fuse/*_FuseTIR.py")
     assert "conv2d" in fused.read_text()
     assert (tmp_path / "2_layout.py").exists()

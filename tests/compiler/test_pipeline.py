@@ -12,7 +12,7 @@ from onnx import helper
 from operators import build, check, conv, random
 
 import tvmflow
-from tvmflow.compiler.passes import STAGES
+from tvmflow.compiler.driver import STAGES
 from tvmflow.errors import TvmflowError
 from tvmflow.models import build as build_model
 from tvmflow.verify.tolerance import assert_close

@@ -13,7 +13,7 @@ from reference import graph_model, run
 from tvmflow import models
 from tvmflow.errors import ModelError
 from tvmflow.frontend import load_model
-from tvmflow.verify.compare import run_reference
+from tvmflow.verify.reference import run_reference
 
 LIMIT = 50_000
 

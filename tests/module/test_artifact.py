@@ -17,7 +17,7 @@ from tvmflow.errors import ArtifactError, CompileError, TvmflowError
 from tvmflow.module import artifact, files
 from tvmflow.module.artifact import read_artifact, write_artifact
 from tvmflow.module.elf import read_library
-from tvmflow.module.module import load
+from tvmflow.module.load import load
 from tvmflow.module.weights import write_weights
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tvmflow.errors import ArtifactError, TvmflowError
 from tvmflow.module.artifact import DIGEST, META, read_artifact
 from tvmflow.module.elf import read_library
+from tvmflow.module.load import load
 from tvmflow.module.metadata import check_module
-from tvmflow.module.module import load
 from tvmflow.module.samples import random_inputs
 from tvmflow.module.schema import SchemaError, parse
 from tvmflow.module.weights import WeightsError, map_weights

@@ -17,7 +17,8 @@ from tiny_network import OUTPUTS, SHIFT, X, expected, metadata, values, weight
 from tvmflow.errors import ArtifactError, DeviceError, InputError, KernelBuildError
 from tvmflow.module import link
 from tvmflow.module.artifact import read_artifact, write_artifact
-from tvmflow.module.module import Module, load
+from tvmflow.module.load import load, load_temporary
+from tvmflow.module.module import Module
 from tvmflow.module.values import Outputs, is_shareable
 from tvmflow.runtime import plugin
 from tvmflow.verify.tolerance import assert_close
@@ -81,7 +82,7 @@ def test_names_that_are_completed_are_those_for_users(module: Module):
     names = dir(module)
     assert {"run", "save", "close", "inputs", "outputs", "metadata", "profile"} <= {*names}
     assert not [name for name in names if name[0] == "_" and name[:2] != "__"]
-    assert not {"run_network", "from_temporary", "artifact"} & {*names}
+    assert not {"run_network", "call_at_end", "artifact"} & {*names}
     assert all(hasattr(module, name) for name in names)
 
 
@@ -361,7 +362,7 @@ def test_a_temporary_file_goes_with_its_module(module_file: Path, tmp_path: Path
         calls.append(1)
         module_file.unlink()
 
-    module = Module.from_temporary(module_file, cleanup)
+    module = load_temporary(module_file, cleanup)
     check(module(values()))
     saved = module.save(tmp_path / "saved.so")
     module.close()
@@ -372,7 +373,7 @@ def test_a_temporary_file_goes_with_its_module(module_file: Path, tmp_path: Path
         module(values())
     with pytest.raises(ArtifactError, match="Saving the module tiny failed"):
         module.save(tmp_path / "again.so")
-    forgotten = Module.from_temporary(saved, lambda: calls.append(2))
+    forgotten = load_temporary(saved, lambda: calls.append(2))
     del forgotten
     gc.collect()
     assert calls == [1, 2]

@@ -16,7 +16,7 @@ import tvmflow
 from tvmflow.cli.app import app
 from tvmflow.errors import ArtifactError
 from tvmflow.module.files import GZIP, ONNX, TEXT, ZIP
-from tvmflow.module.module import load
+from tvmflow.module.load import load
 
 FOREIGN = {
     "model": b"\x08\x08\x12\x07pytorch",

@@ -27,7 +27,7 @@ import json, sys
 import tvmflow
 from tvmflow import models
 from tvmflow.verify.tolerance import compare
-from tvmflow.verify.compare import run_reference
+from tvmflow.verify.reference import run_reference
 import numpy as np
 
 model = models.build("mobilenet_v2", "mobilenet_v2.onnx", seed=7)

@@ -10,8 +10,8 @@ import onnx
 from tvm import IRModule
 
 from tvmflow.compiler.compilation import Compilation
+from tvmflow.compiler.driver import run_stages
 from tvmflow.compiler.options import CompileOptions
-from tvmflow.compiler.pipeline import run_stages
 from tvmflow.devices.target import TargetSpec
 
 

@@ -11,9 +11,9 @@ from tunables import PretendedBuilder, PretendedRunner, failed
 
 import tvmflow
 from tvmflow.compiler.compilation import Compilation
+from tvmflow.compiler.driver import run_stages
 from tvmflow.compiler.lookup import network_digest
 from tvmflow.compiler.options import CompileOptions
-from tvmflow.compiler.pipeline import run_stages
 from tvmflow.journal.journal import Journal
 from tvmflow.tuning import maintenance
 from tvmflow.tuning.alternatives import (
@@ -23,11 +23,11 @@ from tvmflow.tuning.alternatives import (
     network_of,
     tune_alternatives,
 )
+from tvmflow.tuning.choose_search import searches
 from tvmflow.tuning.measure import CRASH
-from tvmflow.tuning.search import searches
 from tvmflow.tuning.session import Network
 from tvmflow.tuning.tuner import Budget, Tuner
-from tvmflow.verify.compare import run_reference
+from tvmflow.verify.reference import run_reference
 from tvmflow.verify.tolerance import OPERATOR, assert_close
 
 WINOGRAD = {"winograd_input", "winograd_product", "winograd_output"}

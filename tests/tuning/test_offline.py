@@ -16,7 +16,7 @@ from tvmflow.errors import TargetError, TvmflowError
 from tvmflow.journal.journal import Journal
 from tvmflow.tuning import offline
 from tvmflow.tuning.offline import FINALISTS, Code, Descent, predict, why_unknown, write_down
-from tvmflow.verify.compare import run_reference
+from tvmflow.verify.reference import run_reference
 from tvmflow.verify.tolerance import OPERATOR, assert_close
 
 A740 = GPUS["adreno-740"]

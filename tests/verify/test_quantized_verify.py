@@ -13,7 +13,8 @@ from quantized_networks import picture, quantized
 
 import tvmflow
 from tvmflow.ir.tensors import TensorInfo
-from tvmflow.verify.compare import step_of, verify, widened
+from tvmflow.verify.compare import verify
+from tvmflow.verify.noise import step_of, widened
 from tvmflow.verify.tolerance import NETWORK
 
 #: Of an input for which ONNX Runtime differs from itself without optimisations.

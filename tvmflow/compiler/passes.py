@@ -1,10 +1,10 @@
-"""The whole way of a model: every pass that runs on it, TVM's and ours, in order.
+"""The pass pipeline: every pass that runs on a model, TVM's and ours, in order.
 
-A stage is a list of TVM's passes on Relax; only the first and the last two are none.  TVM's
+A stage is a list of TVM's passes on Relax; only "import", "build" and "export" are none.  TVM's
 instruments see all of them (`tvm.transform.PassContext(instruments=[...])` around `compile`), and
 ``--dump-ir`` is one.  ``python -m tvmflow.compiler.passes`` prints the list, with the passes on TIR
 that code generation runs (`tvmflow.codegen.tir_pipeline`).  The passes on Relax are a pipeline of
-TVM's, too: `relax_pipeline`.
+TVM's, too: `tvmflow.compiler.relax_pipeline`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-import tvm
-from tvm import IRModule, relax
+from tvm import IRModule
 from tvm.ir.transform import Pass
 from tvm.relax import backend, transform
 
 from ..codegen.half import half_sums
-from ..codegen.tir_pipeline import TIR_PIPELINE
 from ..codegen.tir_pipeline import stages as tir_stages
-from ..devices.target import TargetSpec
-from ..errors import CompileError, TvmflowError
-from ..frontend import ImportedModel, load_model
+from ..frontend import load_model
 from ..frontend.apply_options import apply_options
 from ..frontend.source import open_model
 from ..graph.attention import fuse_attention
@@ -44,25 +40,21 @@ from ..graph.storage.placement import table
 from ..graph.storage.storage import StoragePass
 from ..graph.weights import initializers_of, lift_weights
 from ..ir.names import ShortenFunctions, inner_names, nodes_of, nodes_of_functions, restore_names
-from ..ir.passes import module_pass, original_errors
-from ..ir.rewriter import identifier, ints, shape_of
+from ..ir.passes import module_pass
+from ..ir.rewriter import identifier
 from ..ir.scope import CHANNELS, is_half
 from ..ir.signatures import parameter_scopes
-from ..ir.tensors import TensorInfo
 from ..journal.journal import Journal
 from ..module.standalone.pictures import arrangement, check_image_inputs
 from .calibration import calibrate, log_calibration, warn_of_ranges
 from .compilation import Compilation
-from .generate import export, generate
+from .generate import generate
 from .lookup import measured_algorithms, use_measured_storage
 from .options import CompileOptions
 from .scheduling import schedule_module, tell_matches
+from .stage import Stage
 
 logger = logging.getLogger(__name__)
-
-#: Attribute of what `relax_pipeline` makes: the arrays of the trailing parameters of ``main``.
-WEIGHTS = "tvmflow.weights"
-
 
 # -- the stages ------------------------------------------------------------------------------
 
@@ -122,37 +114,8 @@ def lower(job: Compilation) -> list[Pass]:
     return calls if job.standalone else calls + virtual_machine
 
 
-@dataclass(frozen=True)
-class Stage:
-    """A step of the way: passes on the program, or what is done without them."""
-
-    name: str
-    passes: Callable[[Compilation], list[Pass]] | None = None
-    other: Callable[[Compilation], None] | None = None
-    #: Makes an error of ours of one of TVM's in its passes, from the program before them.
-    told: Callable[[IRModule, TargetSpec, Exception], CompileError] | None = None
-
-    def __call__(self, job: Compilation) -> None:
-        """Take the step."""
-        if self.other is not None:
-            self.other(job)
-        if self.passes is None:
-            return
-        before = job.mod
-        try:
-            with original_errors(), job.target.tvm_target:
-                job.mod = tvm.transform.Sequential(self.passes(job))(before)
-        except TvmflowError:
-            raise
-        except Exception as error:
-            if self.told is None:
-                raise
-            raise self.told(before, job.target, error) from error
-
-
-#: All stages. From "schedule" on they are done again where no code can be generated: see
-#: `generate.next_attempt`.
-STAGES = (
+#: The stages from a model to its code; the driver adds the export.
+CODE_STAGES = (
     Stage("import", other=import_model),
     # Constants are folded, and what nobody reads is dropped.
     Stage(
@@ -170,7 +133,7 @@ STAGES = (
     ),
     # Convolutions and what stands between them to ``NCHW{c}c``.
     Stage("layout", lambda job: [change_layouts(job), transform.DeadCodeElimination(["main"])]),
-    Stage("fuse", fuse, told=not_legalized),
+    Stage("fuse", fuse, translate_error=not_legalized),
     # Texture or buffer for each tensor between primary functions.
     Stage(
         "storage",
@@ -181,7 +144,6 @@ STAGES = (
     Stage("schedule", lambda job: [schedule_functions(job)]),
     Stage("lower", lower),
     Stage("build", other=generate),
-    Stage("export", other=export),
 )
 
 
@@ -345,53 +307,12 @@ def plan(job: Compilation, mod: IRModule) -> IRModule:
 
 def listing(job: Compilation) -> Iterator[tuple[str, str]]:
     """Every pass that a compilation runs, with its stage; those of ours begin with ``tvmflow.``."""
-    for stage in STAGES:
+    for stage in CODE_STAGES:
         for each in stage.passes(job) if stage.passes is not None else ():
             yield stage.name, str(each.info.name)
         if stage.name == "build":
             for part, passes in tir_stages().items():
                 yield from ((f"build, {part}", str(each.info.name)) for each in passes)
-
-
-@relax.register_pipeline(TIR_PIPELINE)
-def relax_pipeline(**options: object) -> Pass:
-    """The stages from "simplify" to "lower" as a pipeline of TVM's.
-
-    It is for modules of static shapes, with one function ``main``::
-
-        lowered = relax.get_pipeline("tvmflow", target="llvm")(mod)
-        built = relax.build(lowered, "llvm", relax_pipeline=None, tir_pipeline="tvmflow")
-
-    Constants become trailing parameters of ``main``; their arrays are the module's attribute
-    ``tvmflow.weights``, by name.  The options are fields of `CompileOptions`; without ``target``
-    it is the kind of TVM's current target.
-    """
-
-    @module_pass("Pipeline")
-    def run(mod: IRModule) -> IRModule:
-        from .pipeline import run_stages
-
-        current = tvm.target.Target.current(allow_none=True)
-        target = {} if current is None else {"target": str(current.kind.name)}
-        job = Compilation(None, CompileOptions(**(target | options)))  # type: ignore[arg-type]
-        job.mod, job.model = mod, _imported(mod)
-        lowered = run_stages(job, first="simplify", until="lower")
-        arrays = {name: tvm.runtime.tensor(array) for name, array in job.weights.items()}
-        return lowered.with_attr(WEIGHTS, arrays)
-
-    return run
-
-
-def _imported(mod: IRModule) -> ImportedModel:
-    """A module as if the front end had made it."""
-    main = mod["main"]
-    count = int((main.attrs or {}).get("num_input", len(main.params)))
-    inputs = tuple(TensorInfo(p.name, shape_of(p), str(p.ty.dtype)) for p in main.params[:count])
-    results = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
-    outputs = tuple(
-        TensorInfo(f"output_{i}", ints(ty.shape), str(ty.dtype)) for i, ty in enumerate(results)
-    )
-    return ImportedModel("main", mod, inputs, outputs, {})
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ import numpy as np
 
 from ..errors import FarmError, TvmflowError
 from ..module.blocked_layout import to_blocked
-from ..module.module import Module, load
+from ..module.load import load
+from ..module.module import Module
 from ..module.shapes import tell_first
 from ..module.values import Outputs, as_array, put
 from .connect import last_line

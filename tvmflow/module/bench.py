@@ -112,7 +112,7 @@ def bench(
     >>> tvmflow.bench("mobilenet_v2.so").median_ms
     5.87
     """
-    from .module import load
+    from .load import load
     from .setting import setting_of
 
     if isinstance(module, str | os.PathLike):

@@ -11,7 +11,7 @@ from .memory_svg import memory_svg
 
 if TYPE_CHECKING:
     from ..ir.tensors import TensorInfo
-    from .module import Module
+    from ..runtime.json_types import JsonMapping
 
 
 def html_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -25,20 +25,23 @@ def html_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return f"<table>{''.join(lines)}</table>"
 
 
-def module_html(module: Module) -> str:
-    """Return inputs, outputs and target of a module, and its memory as a picture if it has that."""
-    about = module.metadata
+def module_html(
+    about: JsonMapping, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], shapes: int
+) -> str:
+    """Return inputs, outputs and target of a module, and its memory as a picture if it has that.
+
+    ``about`` are its metadata, ``shapes`` the number of its shapes.
+    """
     tensors = [
-        *(_row("input", info) for info in module.inputs),
-        *(_row("output", info) for info in module.outputs),
+        *(_row("input", info) for info in inputs),
+        *(_row("output", info) for info in outputs),
     ]
-    shapes = module.variants
     plan = about.get("memory")
-    facts = [f"{module.target} ({about['device']}) on {about['host']}"]
+    facts = [f"{about['target']} ({about['device']}) on {about['host']}"]
     if plan is not None:
         facts.append(f"{bytes_text(plan['peak_bytes'])} of intermediate memory")
-    if len(shapes) > 1:
-        facts.append(f"{len(shapes)} shapes, of which this is the first")
+    if shapes > 1:
+        facts.append(f"{shapes} shapes, of which this is the first")
     parts = [
         f"<p><b>{escape(str(about['name']))}</b>: {escape(', '.join(facts))}</p>",
         html_table(("", "name", "dtype", "shape"), tensors),

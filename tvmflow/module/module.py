@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, SupportsIndex
 
 from .. import _versions
 from ..devices.host import Host
-from ..errors import ArtifactError, InputError, TargetError
+from ..errors import ArtifactError, InputError
 from ..ir.tensors import TensorInfo
 from ..ir.units import counted
 from ..journal.frames import MAGIC
@@ -27,7 +27,7 @@ from ..runtime.forks import RunLock, use
 from ..runtime.json_types import JsonObject
 from ..runtime.shared_library import FileIdentity
 from . import elf
-from .artifact import SIDECAR_SUFFIX, Artifact, is_sidecar, read_artifact, remove_stale_sidecar
+from .artifact import SIDECAR_SUFFIX, Artifact, is_sidecar, remove_stale_sidecar
 from .files import Kind, begins_with, place_copy, publish, staging
 from .html import module_html
 from .run_time_sizes import RunTimeSizes
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 #: Attributes of modules that this package's other parts read, and its users need not see.
 _INTERNAL = frozenset({
-    "artifact", "from_temporary", "network_outputs", "prepare", "programs_path", "read_functions",
+    "artifact", "call_at_end", "network_outputs", "prepare", "programs_path", "read_functions",
     "run_network", "weights_path",
 })  # fmt: skip
 
@@ -113,22 +113,15 @@ class Module(ABC):
         self._lock: RunLock = RunLock() if whole is None else whole[0]._lock
         self._cleanup: weakref.finalize[[], Module] | None = None
 
-    @classmethod
-    def from_temporary(
-        cls, path: str | os.PathLike[str], cleanup: Callable[[], object], *, device_index: int = 0
-    ) -> Module:
-        """Take over a module file that nobody else keeps, as `tvmflow.compile` wrote it.
+    def call_at_end(self, cleanup: Callable[[], object]) -> None:
+        """Call a function once: when the module is closed or collected, or the process ends.
 
-        ``cleanup`` removes it; it is called once, when the module is closed, collected, or the
-        process ends, and must not hold a reference to the module.  Children that are forked leave
-        the file to this process.
+        It must not hold a reference to the module.  Children that are forked do not call it.
         """
-        module = load(path, device=device_index)
         process = os.getpid()
-        module._cleanup = weakref.finalize(
-            module, lambda: cleanup() if os.getpid() == process else None
+        self._cleanup = weakref.finalize(
+            self, lambda: cleanup() if os.getpid() == process else None
         )
-        return module
 
     @property
     def programs_path(self) -> Path | None:
@@ -371,7 +364,7 @@ class Module(ABC):
 
     def _repr_html_(self) -> str:
         """Inputs, outputs, target and the picture of the memory plan, for notebooks."""
-        return module_html(self)
+        return module_html(self.metadata, self.inputs, self.outputs, len(self.variants))
 
     def __reduce_ex__(self, _protocol: SupportsIndex) -> NoReturn:
         raise ArtifactError(
@@ -565,58 +558,3 @@ def _check_cpu(artifact: Artifact) -> None:
         f"one ({here}) lacks {', '.join(sorted(map(str, needed - present)))}.",
         remedy=f"Compile on this machine, or with `host={Host.native().triple}` for any such CPU.",
     )
-
-
-def load(
-    path: str | os.PathLike[str],
-    *,
-    device: int = 0,
-    check_weights: bool = True,
-    backend: str = "auto",
-) -> Module:
-    """Open a module file that `Module.save` or ``tvmflow compile`` wrote.
-
-    A library of ``tvmflow compile --standalone`` runs without TVM, which is not imported then.
-
-    A module that is open when its file is replaced goes on with the old file, and loading the path
-    again gives the new one.  Files must be replaced by renaming, as `Module.save` does, never
-    overwritten.
-
-    Modules for ``llvm`` share as many threads as there are cores, or as the variables
-    ``TVM_NUM_THREADS`` or ``OMP_NUM_THREADS`` say when the first of them is opened.
-
-    Parameters
-    ----------
-    path
-        The module file; large weights lie beside it as ``PATH.weights``.
-    device
-        Index of the device among those of the module's target.
-    check_weights
-        Whether opening the module compares its weights with their checksum; code is always
-        compared.  Weights of several gigabytes take about as long as a first run.
-    backend
-        What runs a standalone library that has kernels for both: ``opencl`` or ``cpu``; ``auto``
-        is the CPU where no device's OpenCL can be used.
-
-    Raises
-    ------
-    ArtifactError
-        If there is no such file, it is damaged, or it was compiled with another
-        version of TVM.
-    TargetError
-        If the file has no kernels for the backend.
-    """
-    if is_standalone(path):
-        # Not at the top: it derives from the class above.
-        from .standalone.loaded import StandaloneModule
-
-        return StandaloneModule(
-            path, device_index=device, check_weights=check_weights, backend=backend
-        )
-    artifact = read_artifact(path)
-    if backend != "auto":
-        raise TargetError(
-            f"The backend {backend} was asked for of {path}, which is no standalone library.",
-            remedy="Compile it with `format=standalone`, or leave `backend` out.",
-        )
-    return RelaxModule(artifact, device_index=device, check_weights=check_weights)

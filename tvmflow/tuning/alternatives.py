@@ -24,7 +24,7 @@ from tvm import IRModule, relax
 
 from ..compiler import lookup
 from ..compiler.compilation import Compilation
-from ..compiler.pipeline import run_stages
+from ..compiler.driver import run_stages
 from ..devices.target import with_storage
 from ..errors import CompileError
 from ..graph.layout.algorithms import Choice, Convolution, convolutions

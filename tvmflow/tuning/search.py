@@ -1,4 +1,4 @@
-"""Proposing knobs: what every search does, and those without a model."""
+"""Searches of knobs: their base class, and those without a cost model."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import heapq
 import itertools
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
-from .._versions import install_command
-from ..errors import TvmflowError
 from ..journal.records import Value
 from .tasks import Knobs, Task
 
 if TYPE_CHECKING:
-    from tvm.s_tir.meta_schedule.cost_model import XGBModel
+    pass
 
 #: Draws after which a random search takes it that nothing new is left.
 _DRAWS = 2000
@@ -115,47 +113,3 @@ def _nearest(values: Sequence, wanted: Value) -> int:
     if isinstance(wanted, str):
         return values.index(wanted) if wanted in values else 0
     return min(range(len(values)), key=lambda i: abs(values[i] - wanted))
-
-
-#: Kinds of search by the name that ``--search`` has for them.
-SEARCHES = ("evolutionary", "random", "grid", "neighbourhood")
-
-
-def check_search(kind: str) -> None:
-    """Refuse a search that does not exist, or lacks a package, before minutes of work.
-
-    Raises `TvmflowError` naming the searches that there are, or the package.
-    """
-    if kind not in SEARCHES:
-        raise TvmflowError(
-            f"The search {kind!r} is not known; expected one of {', '.join(SEARCHES)}.",
-            remedy="Choose one of them with `search`.",
-        )
-    if kind == "evolutionary":
-        try:
-            import xgboost  # noqa: F401
-        except ImportError as error:
-            raise TvmflowError(
-                "The evolutionary search needs the package xgboost, which is not installed.",
-                remedy=f"{install_command('tuning')}, or choose `search=random`.",
-            ) from error
-
-
-def searches(kind: str, seed: int, trials: int) -> Callable[[Task], Search]:
-    """Return what makes the search of each task."""
-    models: dict[str, XGBModel] = {}
-
-    def make(task: Task) -> Search:
-        if kind == "grid":
-            return GridSearch(task, seed, trials)
-        if kind == "neighbourhood":
-            return NeighbourhoodSearch(task, seed)
-        if kind == "random" or not task.is_tunable:
-            return RandomSearch(task, seed)
-        from .evolution import EvolutionarySearch, cost_model
-
-        # Tasks of a family share what is learnt.
-        model = models.setdefault(task.family.NAME, cost_model(seed))
-        return EvolutionarySearch(task, seed, model)
-
-    return make

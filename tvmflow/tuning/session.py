@@ -21,15 +21,16 @@ from ..ir.units import counted
 from ..journal.journal import Journal
 from ..journal.records import Device, Event
 from ..module.link import check_linker
-from ..module.module import Module, load
+from ..module.load import load
+from ..module.module import Module
 from ..module.samples import random_inputs
 from ..runtime.load import Watch as LoadWatch
 from ..runtime.load import disturbance
 from ..runtime.timing import elapsed_ms
 from .alternatives import Decision, alternatives_of, tune_alternatives
 from .building import Builder
+from .choose_search import check_search, searches
 from .measure import Config, LocalRunner, Runner, Standing
-from .search import check_search, searches
 from .tasks import Knobs, Task, network_tasks, reference_task
 from .timing import is_faster
 from .tuner import Budget, Progress, Tuner, Watch

@@ -14,8 +14,8 @@ from tvm import IRModule, te, tirx
 
 from ..codegen.half import with_free_registers
 from ..compiler.compilation import Compilation
+from ..compiler.driver import run_with_bodies
 from ..compiler.lookup import workload_of
-from ..compiler.pipeline import run_with_bodies
 from ..devices.target import TargetSpec
 from ..ir.signatures import bindings_of, called_function, wants_schedule
 from ..journal import records

@@ -19,7 +19,8 @@ from ..frontend.graph import node_name
 from ..ir.limits import LARGEST_HALF
 from ..ir.names import found_in
 from ..ir.rewriter import identifier
-from .compare import all_results, integers_of, read_model, stored_in_half
+from .noise import integers_of, stored_in_half
+from .reference import all_results, read_model
 
 if TYPE_CHECKING:
     import onnx

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tvmflow.compiler.generate import kernel_texts
+from tvmflow.compiler.metadata import kernel_texts
 from tvmflow.explain.profiling.counting import Work
 from tvmflow.explain.profiling.measure import launch_origins, work_of
 

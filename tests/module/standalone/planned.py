@@ -12,8 +12,8 @@ from interpreter import Interpreter
 
 import tvmflow
 from tvmflow.compiler.compilation import Compilation
+from tvmflow.compiler.driver import compile_model, run_stages
 from tvmflow.compiler.options import CompileOptions
-from tvmflow.compiler.pipeline import run_stages
 from tvmflow.compiler.standalone.export import make_plan
 from tvmflow.compiler.standalone.self_test import values_of
 from tvmflow.devices.choices import STANDALONE
@@ -50,7 +50,7 @@ def plan_of(
     )
     job = Compilation(model, options, Path("unused.so"))
     run_stages(job, until="build")
-    return make_plan(job)
+    return make_plan(job, compile_model)
 
 
 def seeded_arrays(plan: Plan) -> dict[str, np.ndarray]:

@@ -27,7 +27,7 @@ import tvmflow
 from tvmflow.devices.host import Host
 from tvmflow.module.link import Tool, tools, ziglang
 from tvmflow.module.standalone.link import FLAGS, link_library
-from tvmflow.verify.compare import run_reference
+from tvmflow.verify.reference import run_reference
 from tvmflow.verify.tolerance import compare
 
 HERE = Path(__file__).parent / "arm64"

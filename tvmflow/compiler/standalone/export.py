@@ -32,10 +32,16 @@ from ...runtime.json_types import JsonObject
 from ...schedules.winograd import TAPS, matrix_of_weights, transformed_weight
 from ...verify.tolerance import table_for
 from ..compilation import Compilation
-from ..generate import common_metadata, extensions
+from ..metadata import common_metadata, extensions
 from .check import check_plan
 from .extract import PlanExtractor
-from .self_test import expected_outputs, reference_outputs, seeded_inputs, values_of
+from .self_test import (
+    Compiler,
+    expected_outputs,
+    reference_outputs,
+    seeded_inputs,
+    values_of,
+)
 from .shapes import merge_plans
 
 logger = logging.getLogger(__name__)
@@ -44,22 +50,22 @@ logger = logging.getLogger(__name__)
 REFERENCE_LIMIT_BYTES = 2 << 30
 
 
-def make_plan(job: Compilation) -> Plan:
-    """The plan of a network whose kernels are generated, with its self-test."""
+def make_plan(job: Compilation, compiler: Compiler) -> Plan:
+    """Return the plan of a network whose kernels are generated, with its self-test."""
     if job.variants:
-        return _plan_of_shapes(job)
+        return _plan_of_shapes(job, compiler)
     plan = _plan_of_shape(job)
-    _add_self_test(job, plan)
+    _add_self_test(job, plan, compiler)
     return plan
 
 
-def _plan_of_shapes(job: Compilation) -> Plan:
-    """One plan for all shapes of a compilation."""
+def _plan_of_shapes(job: Compilation, compiler: Compiler) -> Plan:
+    """Return one plan for all shapes of a compilation."""
     plans = []
     for each in job.variants:
         each.kernels = job.kernels
         plans.append(_plan_of_shape(each))
-        _add_self_test(each, plans[-1])
+        _add_self_test(each, plans[-1], compiler)
     merged = merge_plans(plans)
     if any(plan.pictures != plans[0].pictures for plan in plans):
         raise UnsupportedModelError(
@@ -130,8 +136,8 @@ def _add_pictures(job: Compilation, plan: Plan) -> None:
         plan.boxes.append(Boxes(number, 0, *boxes))
 
 
-def _add_self_test(job: Compilation, plan: Plan) -> None:
-    """Compute what the network gives for its seeded inputs; a plan can do without."""
+def _add_self_test(job: Compilation, plan: Plan, compiler: Compiler) -> None:
+    """Add the network's results for its seeded inputs, if they can be computed."""
     model = job.model
     tests = seeded_inputs(model.inputs)
     try:
@@ -157,7 +163,7 @@ def _add_self_test(job: Compilation, plan: Plan) -> None:
             )
         pairs = zip(model.inputs, tests, strict=True)
         arrays = {info.name: values_of(test, info) for info, test in pairs}
-        references, source = reference_outputs(job, arrays)
+        references, source = reference_outputs(job, arrays, compiler)
         references |= {
             name: np.full(references[name].shape, np.nan) for name in open_ & references.keys()
         }
@@ -210,10 +216,14 @@ def _host(job: Compilation) -> Host:
     return Host.parse(job.target.host) if job.target.host else Host.native()
 
 
-def write_library(job: Compilation) -> None:
-    """Write the library, and the weights beside it when they are large."""
-    plan = make_plan(job)
-    fallback = None if job.options.fallback is None else make_plan(_on_cpu(job))
+def write_library(job: Compilation, processor: Compilation | None, compiler: Compiler) -> None:
+    """Write the library, and its weights to a file of their own if they are large.
+
+    ``processor`` is the compilation of the fallback on processors; see `for_processor`.
+    ``compiler`` compiles a reference for the self-test.
+    """
+    plan = make_plan(job, compiler)
+    fallback = None if processor is None else make_plan(processor, compiler)
     with tempfile.TemporaryDirectory(prefix="weights-", dir=job.output.parent) as folder:
         file = Path(folder) / "weights"
         small = _small(plan.weights, job.options.weights)
@@ -275,19 +285,15 @@ def _steps_of(name: str) -> str:
     return f"{name}:steps"
 
 
-def _on_cpu(job: Compilation) -> Compilation:
-    """The same network for the host's processors, with its code."""
-    from ..pipeline import run_stages
-
+def for_processor(job: Compilation) -> Compilation:
+    """Return the compilation of the same network for the host's processors."""
     options = replace(
         job.options, target="llvm", device="auto", fallback=None, storage="auto", dtype="fp32",
         accumulate="auto", storage_overrides={}, algorithms={}, knobs={}, journals=(),
         # What an application gives and gets is the same by both; here are no textures.
         keep_layout=dict.fromkeys(job.options.keep_layout, "nchw4c"),
     )  # fmt: skip
-    other = Compilation(job.source, options, job.output)
-    run_stages(other, until="build")
-    return other
+    return Compilation(job.source, options, job.output)
 
 
 def _shared(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,14 +28,19 @@ from ...frontend.apply_options import apply_options
 from ...frontend.source import open_model
 from ...ir.tensors import TensorInfo
 from ...module.blocked_layout import all_to_logical, to_blocked
+from ...module.module import Module
 from ...module.run_time_sizes import RunTimeSizes
 from ...module.standalone.plan import ExpectedOutput, SeededInput
 from ...module.weights import dtype_from_name
-from ...verify.compare import run_reference
+from ...verify.reference import run_reference
 from ...verify.tolerance import Tolerance, tolerance_for
 from ..compilation import Compilation
+from ..options import CompileOptions
 
 logger = logging.getLogger(__name__)
+
+#: Compiles a model to a module.
+Compiler = Callable[["str | os.PathLike[str] | onnx.ModelProto", CompileOptions], Module]
 
 #: Elements of an output that are compared, at most.
 VALUES = 1024
@@ -102,11 +107,12 @@ def expected_outputs(
 
 
 def reference_outputs(
-    job: Compilation, arrays: Mapping[str, np.ndarray]
+    job: Compilation, arrays: Mapping[str, np.ndarray], compiler: Compiler
 ) -> tuple[dict[str, np.ndarray], str]:
-    """Return what the model gives for these inputs, and what computed it.
+    """Return the model's results for these inputs, and the name of what computed them.
 
-    ONNX Runtime where it is installed and reads the model, else the target ``llvm`` in fp32.
+    ONNX Runtime computes them where it is installed and reads the model, else ``compiler``'s module
+    for the target ``llvm`` in fp32.
     """
     logical = all_to_logical(job.model.inputs, arrays)
     sizes = RunTimeSizes.split(job.model.outputs, job.model.limits)
@@ -122,11 +128,10 @@ def reference_outputs(
                 return sizes.whole(found), source
         except (TvmflowError, ValueError) as error:
             logger.info("ONNX Runtime gives no reference for the self-test: %s", error)
-    from ..pipeline import compile as compile_network
-
     kept = {name: getattr(job.options, name) for name in ("shapes", "bounds", "results", "inputs")}
     model = job.source
+    assert model is not None
     if job.options.weights is not None:
         model = apply_options(open_model(model), {"weights": job.options.weights}).model
-    with compile_network(model, target="llvm", **kept) as module:
+    with compiler(model, CompileOptions(target="llvm", **kept)) as module:
         return sizes.whole(dict(module(logical).items())), "tvmflow's llvm target"

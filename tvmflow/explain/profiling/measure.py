@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 
 from tvm import tirx
 
-from ...compiler.generate import kernel_texts
+from ...compiler.metadata import kernel_texts
 from ...devices.target import resolve
 from ...errors import InputError
 from ...module.bench import benchmark
 from ...module.functions import functions_of_shape, tir_text
 from ...module.kernel_time import KernelTime
-from ...module.module import Module, load
+from ...module.load import load
+from ...module.module import Module
 from ...module.samples import random_inputs
 from ...module.setting import device_of
 from ...module.standalone.loaded import StandaloneModule

@@ -18,7 +18,8 @@ from ...farm import connect
 from ...farm.network import Address
 from ...farm.tracker import ServerInfo, Tracker, check_host, check_key, check_served
 from ...ir.units import counted
-from ...module.module import Module, load
+from ...module.load import load
+from ...module.module import Module
 from ...runtime.devices import DeviceInfo, list_devices
 from ...runtime.process import Worker, WorkerLostError
 from ...runtime.timing import Spread, elapsed_ms, repeat

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...compiler.options import CompileOptions
 from ...compiler.pipeline import compile
 from ...errors import InputError
-from ...module.module import load
+from ...module.load import load
 from ...module.shapes import tell_first
 from .data_parallel import batch_of
 from .measure import check_numbers

@@ -10,7 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from ...errors import FarmError
-from ...module.module import load
+from ...module.load import load
 from ..profiling.measure import profile, weights_bytes
 from .communication import Work
 from .devices import FarmDevices

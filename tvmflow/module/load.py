@@ -1,0 +1,71 @@
+"""`load`: opens module files of both formats."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from ..errors import TargetError
+from .artifact import read_artifact
+from .module import Module, RelaxModule
+from .standalone.loaded import StandaloneModule
+from .standalone.read import is_standalone
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    device: int = 0,
+    check_weights: bool = True,
+    backend: str = "auto",
+) -> Module:
+    """Open a module file that `Module.save` or ``tvmflow compile`` wrote.
+
+    A library of ``tvmflow compile --standalone`` runs without TVM, which is not imported then.
+
+    A module that is open when its file is replaced goes on with the old file, and loading the path
+    again gives the new one.  Files must be replaced by renaming, as `Module.save` does, never
+    overwritten.
+
+    Modules for ``llvm`` share as many threads as there are cores, or as the variables
+    ``TVM_NUM_THREADS`` or ``OMP_NUM_THREADS`` say when the first of them is opened.
+
+    Parameters
+    ----------
+    path
+        The module file; large weights lie beside it as ``PATH.weights``.
+    device
+        Index of the device among those of the module's target.
+    check_weights
+        Whether opening the module compares its weights with their checksum; code is always
+        compared.  Weights of several gigabytes take about as long as a first run.
+    backend
+        What runs a standalone library that has kernels for both: ``opencl`` or ``cpu``; ``auto``
+        is the CPU where no device's OpenCL can be used.
+
+    Raises
+    ------
+    ArtifactError
+        If there is no such file, it is damaged, or it was compiled with another
+        version of TVM.
+    TargetError
+        If the file has no kernels for the backend.
+    """
+    if is_standalone(path):
+        return StandaloneModule(
+            path, device_index=device, check_weights=check_weights, backend=backend
+        )
+    artifact = read_artifact(path)
+    if backend != "auto":
+        raise TargetError(
+            f"The backend {backend} was asked for of {path}, which is no standalone library.",
+            remedy="Compile it with `format=standalone`, or leave `backend` out.",
+        )
+    return RelaxModule(artifact, device_index=device, check_weights=check_weights)
+
+
+def load_temporary(path: str | os.PathLike[str], cleanup: Callable[[], object]) -> Module:
+    """Open a module file that nobody else keeps; ``cleanup`` removes it (`Module.call_at_end`)."""
+    module = load(path)
+    module.call_at_end(cleanup)
+    return module
