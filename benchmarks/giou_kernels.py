@@ -19,11 +19,11 @@ from cuda_code import keep_machine_code
 from tvm import te, tirx
 
 from tvmflow.codegen import opencl_source  # noqa: F401 (registers its callback with TVM)
-from tvmflow.codegen.kernels import with_workspaces
 from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
 from tvmflow.devices.target import TargetSpec, resolve
 from tvmflow.ir.expressions import nodes_in
 from tvmflow.ir.operators import OPERATORS
+from tvmflow.ir.workspaces import with_workspaces
 from tvmflow.ops import program
 from tvmflow.ops.giou_terms import EPSILON, giou_of
 from tvmflow.ops.signature import read_signature

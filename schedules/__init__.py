@@ -20,9 +20,9 @@ from importlib import import_module
 from tvm import s_tir, tirx
 from tvm.error import InternalError
 
-from ..codegen.half import with_free_registers
 from ..devices.target import TargetSpec
 from ..ir.expressions import nodes_in
+from ..ir.half_sums import with_free_registers
 from ..ir.scope import CHANNELS, is_texture
 from ..runtime.json_types import JsonMapping, JsonObject
 from .boxes import masked_mean, per_box

@@ -24,9 +24,9 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.sym import Analyzer
 from tvm.tirx import IterVar
 
-from ..codegen.aligned_vectors import CONSTANT_SUFFIX
-from ..codegen.masks import keeps_booleans
 from ..devices.target import TargetSpec
+from ..ir.annotations import CONSTANT_SUFFIX
+from ..ir.booleans import keeps_booleans
 from ..ir.expressions import CHOICE, conjuncts, nodes_in, substitute_vars, uses
 from ..ir.rewriter import op_name
 from ..ir.scope import is_half, is_texture

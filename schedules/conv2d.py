@@ -22,8 +22,8 @@ from math import log2, prod
 
 from tvm import s_tir, te, tirx
 
-from ..codegen.loop_peeling import PRAGMA as BORDERS
 from ..devices.target import Device, Tiling
+from ..ir.annotations import PEEL_BORDERS
 from ..ir.scope import is_half, is_texture
 from .common import FAMILY, Block, Loop, Workload, to_constant_memory
 from .definitions import Multiply, Sums, convolution, pad_spatial
@@ -479,7 +479,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     item, inner = workload.tile(output, sizes, knobs.group)
     sch.compute_at(anchor, item, preserve_unit_loops=True)
     if knobs.split_borders:
-        sch.annotate(item, BORDERS, 1)
+        sch.annotate(item, PEEL_BORDERS, 1)
 
     *tile, i, p, q = workload.loops_below(anchor, item)
     workload.sum_whole_tiles(anchor, texels, weights)

@@ -19,7 +19,7 @@ Multiply = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
 Channel = Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tuple[tirx.Expr, ...]]
 #: The dtype of products and sums; ``None`` where it is that of the tensors, and ``mixed`` for
 #: products of halves that are added up in fp32: in chunks of halves, which code generation makes
-#: of them (:mod:`tvmflow.codegen.chunked_sums`).
+#: of them (:mod:`tvmflow.ir.half_sums`).
 Sums: TypeAlias = str | None
 
 

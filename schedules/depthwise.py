@@ -14,8 +14,8 @@ from dataclasses import KW_ONLY, dataclass
 
 from tvm import s_tir, te
 
-from ..codegen.loop_peeling import PRAGMA as BORDERS
 from ..devices.target import Device
+from ..ir.annotations import PEEL_BORDERS
 from .common import FAMILY, Workload
 from .conv2d import TILE_IN_MAP, WINDOW_CONSTRAINTS, group_form, most_accumulators, window_space
 from .definitions import Sums, pad_spatial, term, widened, windows_in
@@ -217,7 +217,7 @@ def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedul
     workload.unroll_all(blocks)
     sch.compute_at(anchor, hi, preserve_unit_loops=True)
     if knobs.split_borders:
-        sch.annotate(item, BORDERS, 1)
+        sch.annotate(item, PEEL_BORDERS, 1)
     if pad is not None and texels is None:
         if knobs.stage_input:
             sch.vectorize(workload.compute_in_registers(pad, rows)[-1])

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
-from ..codegen.dot_products import dot
+from ..ir.dot_products import dot
 from .common import PAD, ROLE
 from .definitions import pad_spatial
 

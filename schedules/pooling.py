@@ -17,7 +17,7 @@ from functools import partial
 
 from tvm import te, tirx
 
-from ..codegen.nan_propagation import reducer
+from ..ir.extremes import reducer
 from . import depthwise
 from .common import FAMILY
 from .definitions import Sums, narrowed, output_extent, pad_spatial, widened

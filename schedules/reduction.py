@@ -19,8 +19,8 @@ from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 from tvm.tirx import IterVar
 
-from ..codegen.masks import keeps_booleans
 from ..devices.target import Device
+from ..ir.booleans import keeps_booleans
 from ..ir.expressions import nodes_in, uses
 from . import fallback
 from . import partial_sums as partial

@@ -18,14 +18,9 @@ from tvm.ir.transform import Sequential
 
 import tvmflow
 from tvmflow.codegen import tir_pipeline
-from tvmflow.codegen.chunked_sums import (
-    CHUNK,
-    LARGEST_INPUT,
-    SumInChunks,
-    chunks_fit,
-    error_bound,
-)
+from tvmflow.codegen.chunked_sums import SumInChunks
 from tvmflow.ir.expressions import nodes_in
+from tvmflow.ir.half_sums import CHUNK, LARGEST_INPUT, chunks_fit, error_bound
 from tvmflow.schedules.definitions import term
 from tvmflow.verify.tolerance import HALF_ROUNDING, OPERATOR, compare
 

@@ -14,7 +14,8 @@ from tvm.script import tirx as T
 from tvm.sym import Analyzer
 
 import tvmflow
-from tvmflow.codegen.loop_peeling import PRAGMA, PeelBorders
+from tvmflow.codegen.loop_peeling import PeelBorders
+from tvmflow.ir.annotations import PEEL_BORDERS
 from tvmflow.verify.tolerance import assert_close
 
 
@@ -25,7 +26,7 @@ def kernel(groups, width, low, high):
     def main(x: T.Buffer((256,), "float32"), y: T.Buffer((256,), "float32")):
         block = T.launch_thread("blockIdx.x", groups)
         thread = T.launch_thread("threadIdx.x", 4)
-        T.attr(thread, PRAGMA, 1)
+        T.attr(thread, PEEL_BORDERS, 1)
         for v in range(8):
             y[block * 32 + thread * 8 + v] = T.float32(0)
             for q in range(3):

@@ -12,11 +12,11 @@ from half_device import half_device
 from networks import NETWORKS, Graph
 
 import tvmflow
-from tvmflow.codegen.half import LARGEST_WINDOW, MOST_PRODUCTS, may_sum_in_half
 from tvmflow.compiler.compilation import Compilation
 from tvmflow.compiler.options import CompileOptions
 from tvmflow.devices.target import PRESETS
 from tvmflow.errors import DeviceError, TargetError
+from tvmflow.ir.half_sums import LARGEST_WINDOW, MOST_PRODUCTS, may_sum_in_half
 from tvmflow.models import build
 from tvmflow.module import session
 from tvmflow.runtime.devices import DeviceInfo

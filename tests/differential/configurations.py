@@ -89,7 +89,7 @@ OPTIONS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
 }
 PLAIN = "plain"
 
-#: `CHUNK` and `MOST_PRODUCTS` of `tvmflow.codegen`, which processes that judge do not import.
+#: `CHUNK` and `MOST_PRODUCTS` of `tvmflow.ir.half_sums`, which processes that judge do not import.
 LONGEST_IN_HALF = {"mixed": 40, "fp16": 8192}
 
 

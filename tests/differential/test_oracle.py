@@ -12,8 +12,7 @@ from graphs import Tensor
 from onnx import TensorProto, helper
 from oracle import Oracle, run
 
-from tvmflow.codegen.chunked_sums import CHUNK
-from tvmflow.codegen.half import MOST_PRODUCTS
+from tvmflow.ir.half_sums import CHUNK, MOST_PRODUCTS
 
 pytestmark = pytest.mark.onnxruntime
 

@@ -11,7 +11,7 @@ from first_stages import chosen_schedules
 from onnx import TensorProto, helper, numpy_helper
 
 import tvmflow
-from tvmflow.codegen.aligned_vectors import CONSTANT_SUFFIX
+from tvmflow.ir.annotations import CONSTANT_SUFFIX
 from tvmflow.schedules.common import local_bytes
 from tvmflow.schedules.sizes import LOCAL_BYTES
 from tvmflow.verify.tolerance import assert_close

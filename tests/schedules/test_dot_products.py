@@ -19,10 +19,11 @@ from quick_knobs import is_quick
 from tvm import s_tir, te, tirx
 
 import tvmflow
-from tvmflow.codegen.dot_products import CUDA, FUNCTION, OPENCL, dot, with_functions
+from tvmflow.codegen.dot_products import CUDA, FUNCTION, OPENCL, with_functions
 from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
 from tvmflow.devices.target import PRESETS
 from tvmflow.ir import blocked
+from tvmflow.ir.dot_products import dot
 from tvmflow.schedules import FAMILIES
 from tvmflow.schedules.conv2d import Shape as ConvShape
 from tvmflow.schedules.family import drawn

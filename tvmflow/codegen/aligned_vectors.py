@@ -24,11 +24,9 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
+from ..ir.annotations import CONSTANT_SUFFIX
 from ..ir.expressions import nodes_in
 from ..ir.passes import map_nodes, prim_func_pass
-
-#: End of the names of parameters that kernels read from constant memory.
-CONSTANT_SUFFIX = "_in_constant_memory"
 
 _AT, _PUT = "tvmflow_at_", "tvmflow_put_"
 #: OpenCL C's names of element types.  Vectors of bytes have macros of their own.

@@ -1,35 +1,9 @@
-"""Sums whose parts are taken in 16 bits, ``--accumulate mixed``: how long a part may be, and code.
+"""Sums whose parts are taken in 16 bits, ``--accumulate mixed``: the code of chunks.
 
-*Error.*  With the unit roundoff of half, ``u = 2^-11``, a sum of ``n`` products of halves, rounded
-at each product and each addition, is off by at most ``γ_n Σ|a_i b_i|`` with
-``γ_n = n u / (1 - n u)`` (Higham, *Accuracy and Stability of Numerical Algorithms*, sections 3.1
-and 4.2).  Of a whole convolution, 4,608 products say, that bounds nothing: ``n u`` is more than 1,
-and a sum of numbers of one sign stops growing at 2048 times one of them.  So each *chunk* of ``n``
-products is added to a sum in fp32, whatever the length ``N`` of the whole::
-
-    |error| ≤ (γ_n + γ'_m (1 + γ_n)) Σ|a_i b_i|        m = ⌈N / n⌉ chunks, u' = 2^-24
-
-The second term is nothing: 128 chunks are 7.6e-6.  The first, 2 % for 40 products, is the worst
-that can happen (:func:`error_bound`).  What is typical chooses the length: errors are independent,
-and those of chunks, relative to the sum, are those of one chunk, at most ``u sqrt(n / 6)`` in the
-mean square (:func:`tvmflow.verify.tolerance.summed_in_half`), and 0.735 of it where mantissas are
-spread as those of random numbers are.  A single operator in 16 bits may be off by 1e-3 of its
-largest result (:data:`tvmflow.verify.tolerance.OPERATOR`); where errors and results are both
-normal, their largest have the ratio of their means, so that ``n`` is at most
-``6 (1e-3 / 0.735 u)^2 = 46``, and 40 with what storage adds (3e-4).  For random normal numbers,
-NumPy, 3×3 windows of 18 to 512 channels, the share of that tolerance that the worst of 800 results
-takes: fp32 0.2, chunks of 36 0.4 to 0.9, whole sums in 16 bits 1.4 to 8.2.  Winograd's F(2×2) would
-take 1.0 to 2.0 with products in chunks of 64, where fp32 takes 0.4 to 0.6: its products stay fp32.
-
-*Range.*  Inputs of up to :data:`LARGEST_INPUT`, pictures of bytes that nobody normalised, overflow
-no chunk: the largest ``n`` weights of an output channel say how far a chunk may grow
-(:func:`chunks_fit`), and a layer with larger ones is summed in fp32.  Products of two computed
-tensors have no such bound, and stay in fp32.
-
-*Code.*  The layout pass writes products of halves, converted to fp32 and added up.  The schedule
-puts its loops around them as for any sum, and :func:`SumInChunks` then finds the outermost loop
-that adds at most :data:`CHUNK` products to an element, or makes one by splitting a longer loop in
-two.  Before and after::
+The layout pass writes products of halves, converted to fp32 and added up; :mod:`..ir.half_sums`
+says which, and how long a chunk may be.  The schedule puts its loops around them as for any sum,
+and :func:`SumInChunks` then finds the outermost loop that adds at most :data:`.CHUNK` products to
+an element, or makes one by splitting a longer loop in two.  Before and after::
 
     for i in range(48):
         for k in T.unroll(4):
@@ -52,39 +26,17 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
 import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
 from ..ir.expressions import CHOICE, nodes_in, substitute_vars, uses
+from ..ir.half_sums import CHUNK, is_product
 from ..ir.passes import map_nodes, prim_func_pass
 from ..ir.rewriter import op_name
 
-#: Products in a chunk, at most: see above.  Ten blocks of four channels, or a 3×3 window of one.
-CHUNK = 40
-#: The largest input for which no chunk may overflow.
-LARGEST_INPUT = 256.0
 #: The part of the longest chunk that one has at least, if its loop is split without a rest.
 EVEN = 2 / 3
-
-
-def error_bound(length: int) -> float:
-    """Most that a sum of so many products is off, in parts of the sum of their magnitudes."""
-    n, m = min(length, CHUNK) * 2.0**-11, -(-length // CHUNK) * 2.0**-24
-    chunk, chunks = n / (1 - n), m / (1 - m)
-    return chunk + chunks * (1 + chunk)
-
-
-def chunks_fit(weight: np.ndarray) -> bool:
-    """True if no chunk of a sum overflows 16 bits for inputs up to :data:`LARGEST_INPUT`.
-
-    The first axis of ``weight`` is its output channels.
-    """
-    rows = np.abs(weight).reshape(len(weight), -1)
-    longest = min(CHUNK, rows.shape[1])
-    largest = np.partition(rows, rows.shape[1] - longest, axis=1)[:, -longest:].sum(axis=1)
-    return bool(largest.max(initial=0) * LARGEST_INPUT <= np.finfo("e").max)
 
 
 @prim_func_pass()
@@ -110,12 +62,6 @@ def SumInChunks(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
     function = map_nodes(function, (tirx.For, replace))
     return map_nodes(function, (tirx.Cast, _in_single))
-
-
-def is_product(cast: tirx.Cast) -> bool:
-    """True for a product of halves that is converted to fp32."""
-    is_half = isinstance(cast.value, tirx.Mul) and cast.value.ty.dtype == "float16"
-    return is_half and cast.ty.dtype == "float32"
 
 
 def _in_single(cast: tirx.Cast) -> tirx.Expr:

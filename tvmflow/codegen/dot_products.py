@@ -23,31 +23,24 @@ from tvm.ir import Call
 from tvm.target import codegen
 from tvm.tirx.op import register_intrin_lowering
 
-from ..ir.expressions import lower_to_function, register_intrinsic
+from ..ir.dot_products import DOT
+from ..ir.expressions import lower_to_function
 from ..ir.passes import node_pass
 from ..ir.rewriter import op_name
 from .cuda_passes import fill_with_zeros
 from .nan_propagation import with_cuda_functions
 
-NAME = "tirx.tvmflow_dot4"
 #: Prefix of the functions in kernels' source; the number of lanes follows.
 FUNCTION = "tvmflow_dot4_"
-
-register_intrinsic(NAME, "A sum plus the dot product of four 8-bit numbers.")
-
-
-def dot(total: tirx.Expr, x: tirx.Expr, w: tirx.Expr) -> tirx.Expr:
-    """``total`` plus the products of the four bytes of ``x`` and ``w``."""
-    return tirx.call_intrin("int32", NAME, total, x, w)
 
 
 @node_pass(tirx.Add)
 def ChainDots(add: tirx.Add) -> tirx.Expr:
     """Let dot products add to the sum that they are added to."""
     product = add.b
-    if op_name(product) != NAME:
+    if op_name(product) != DOT:
         return add
-    return tirx.call_intrin(product.ty, NAME, add.a, *product.args[1:])
+    return tirx.call_intrin(product.ty, DOT, add.a, *product.args[1:])
 
 
 def _for_llvm(call: Call) -> tirx.Expr:
@@ -95,10 +88,10 @@ def _by_fours(*operands: tirx.Expr) -> tirx.Expr:
     return result
 
 
-register_intrin_lowering(NAME, target="llvm", f=_for_llvm)
-lower_to_function(NAME, "opencl", FUNCTION + "{}")
+register_intrin_lowering(DOT, target="llvm", f=_for_llvm)
+lower_to_function(DOT, "opencl", FUNCTION + "{}")
 # TVM's CUDA code calls functions lane by lane.
-lower_to_function(NAME, "cuda", FUNCTION + "1")
+lower_to_function(DOT, "cuda", FUNCTION + "1")
 
 #: Vectors of two and more lanes, by halves.
 _HALVES = (

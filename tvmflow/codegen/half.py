@@ -1,4 +1,4 @@
-"""Numbers of 16 bits: where tensors are stored in them, sums are taken in them, and bfloat16.
+"""Numbers of 16 bits: tensors that are stored in them, sums that are taken in them, and bfloat16.
 
 *Storage*, ``--dtype fp16``.  fp32 tensors in the scope ``global.half`` have 16 bits in memory.
 OpenCL C reads and writes it on every device, also one without ``cl_khr_fp16``: ``vload_half`` and
@@ -10,12 +10,9 @@ read such memory as it is.  Before and after :func:`LowerHalfBuffers`::
 
     T.call_extern("tvmflow_store_half4", tvmflow_load_half4(i, x) * ..., i, y)
 
-*Products and sums*, ``--accumulate fp16``.  The layout pass computes sums of convolutions, packed
-dense layers and average pooling in ``float16``; :func:`may_sum_in_half` says which of them.
-Everything else is fp32: maxima have no sums, and softmax, normalisation and means over whole
-pictures sum too many numbers of one sign for 11 bits.  Tensors keep the dtype ``float32``, so that
-an anchor converts what it multiplies.  Before and after :func:`NarrowLocals`, which follows the
-schedule::
+*Products and sums*, ``--accumulate fp16``.  The layout pass computes some sums in ``float16``
+(:mod:`..ir.half_sums`).  Tensors keep the dtype ``float32``, so that an anchor converts what it
+multiplies.  Before and after :func:`NarrowLocals`, which follows the schedule::
 
     staged: T.Buffer((4,), "float32", scope="local")     staged: T.Buffer((4,), "float16", ...)
     staged[k] = x[i, k]                                  staged[k] = T.Cast("float16", x[i, k])
@@ -25,112 +22,28 @@ schedule::
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from functools import cache
-from math import prod
 from typing import TYPE_CHECKING
 
-import numpy as np
 import tvm
 import tvm_ffi
-from tvm import IRModule, relax, s_tir, tirx
-from tvm.ir import Call, GlobalVar
+from tvm import tirx
+from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 
-from ..devices.choices import MIXED
 from ..ir.expressions import CHOICE, nodes_in
 from ..ir.passes import map_nodes, node_pass, prim_func_pass, target_kind
 from ..ir.rewriter import op_name
-from ..ir.scope import CHANNELS, HALF_BUFFER, is_half
-from .chunked_sums import CHUNK, chunks_fit, is_product
+from ..ir.scope import CHANNELS, is_half, is_half_buffer
 from .textures import LOAD, image_of
 
 if TYPE_CHECKING:
     from tvm.ir import Node
 
-    from ..devices.presets import Device
 
 #: Beginning of the names of the macros.
 PREFIX = "tvmflow_half_"
-#: Products in the longest sum that is taken in 16 bits: its error is some 2 % (see
-#: :func:`tvmflow.verify.tolerance.summed_in_half`), and grows with the root of the length.
-MOST_PRODUCTS = 8192
-#: Numbers in the largest window that is averaged in 16 bits.  Numbers of one sign add up: 64
-#: times 1,000 is near the largest half, 65,504.
-LARGEST_WINDOW = 64
-
 _HALF, _SINGLE = tvm_ffi.dtype("float16"), tvm_ffi.dtype("float32")
-
-
-# -- which sums ---------------------------------------------------------------------------
-
-
-def may_sum_in_half(length: int, weight: np.ndarray | None = None) -> bool:
-    """True if a sum of ``length`` products with a weight, or numbers, is taken in 16 bits."""
-    if weight is None:
-        return length <= LARGEST_WINDOW
-    # A weight beyond the largest half would be infinite.
-    return length <= MOST_PRODUCTS and fits_half(weight)
-
-
-def dtype_of_sums(accumulate: str, length: int, weight: np.ndarray | None = None) -> str | None:
-    """The dtype of sums for an option ``accumulate``; ``None`` leaves them in that of the tensors.
-
-    They are of ``length`` products with a weight, whose first axis is its output channels, or of
-    numbers.  A sum that is no longer than a chunk is one in 16 bits.
-    """
-    if accumulate == MIXED:
-        if weight is not None and not chunks_fit(weight):
-            return None
-        if length > CHUNK:
-            return None if weight is None else MIXED
-        return "float16"
-    return "float16" if accumulate == "fp16" and may_sum_in_half(length, weight) else None
-
-
-def fits_half(array: np.ndarray) -> bool:
-    """True if no value would be infinite in 16 bits."""
-    return bool(np.abs(array).max(initial=0) <= np.finfo("e").max)
-
-
-def half_sums(mod: IRModule) -> list[int]:
-    """Lengths of the sums in 16 bits, one a call of ``main`` that has one, in its order."""
-    calls: list[relax.Call] = nodes_in(mod["main"].body, Call)
-    names = (call.args[0] for call in calls if call.args and isinstance(call.args[0], GlobalVar))
-    functions = (mod[name] for name in names)
-    return [n for f in functions if isinstance(f, tirx.PrimFunc) for n in half_lengths(f)]
-
-
-def half_lengths(function: tirx.PrimFunc) -> list[int]:
-    """Lengths of the sums in 16 bits, or their chunks, of a function without a schedule."""
-    lengths = []
-    for block in nodes_in(function.body, s_tir.SBlock):
-        reduced = [v for v in block.iter_vars if v.iter_type == tirx.IterVar.CommReduce]
-        if not reduced:
-            continue
-        # Extents of other sums may be variables.
-        if block.writes[0].source.dtype == _HALF:
-            lengths.append(prod(int(v.dom.extent) for v in reduced))
-        elif any(map(is_product, nodes_in(block.body, tirx.Cast))):
-            lengths.append(min(prod(int(v.dom.extent) for v in reduced), CHUNK))
-    return lengths
-
-
-def accumulation_of(function: tirx.PrimFunc) -> str:
-    """How a primary function without a schedule takes its sums: ``fp32``, ``mixed``, ``fp16``."""
-    if any(map(is_product, nodes_in(function.body, tirx.Cast))):
-        return MIXED
-    return "fp16" if half_lengths(function) else "fp32"
-
-
-def with_free_registers(device: Device, function: tirx.PrimFunc) -> Device:
-    """A device as heuristics see it, whose accumulators leave room for chunks of halves.
-
-    A chunk takes half of the registers that the sums take in fp32.
-    """
-    if device.is_cpu or accumulation_of(function) != MIXED:
-        return device
-    return replace(device, accumulators=device.accumulators * 2 // 3)
 
 
 # -- registers of 16 bits -----------------------------------------------------------------
@@ -241,11 +154,6 @@ def _is_half(value: tirx.Expr) -> bool:
 
 
 # -- buffers of 16 bits -------------------------------------------------------------------
-
-
-def is_half_buffer(buffer: tirx.Var) -> bool:
-    """True for a TIR buffer that is kept in 16 bits."""
-    return tirx.is_buffer_var(buffer) and buffer.scope() == HALF_BUFFER
 
 
 @prim_func_pass("opencl")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import tvm
-from tvm import IRModule, relax, s_tir, tirx
+from tvm import IRModule, relax, tirx
 from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 from tvm.ir.transform import Sequential
@@ -29,11 +29,11 @@ from tvm.tirx.build import codegen_build
 
 from ..devices.target import TargetSpec
 from ..errors import CompileError
+from ..ir.dot_products import DOT
 from ..ir.expressions import nodes_in, substitute_vars
+from ..ir.machine_code import MachineCode
 from ..ir.rewriter import op_name
-from ..module.standalone.plan import MachineCode
 from .argument_checks import CHECKED
-from .dot_products import NAME as DOT
 from .half import PREFIX as HALF_PREFIX
 from .textures import STORE, image_of
 from .tir_pipeline import DEVICE, HOST_AND_DEVICE, STORE_NARROW, TIR_PIPELINE
@@ -122,36 +122,6 @@ def split_source(code: str) -> dict[str, str]:
     """The text of each kernel in generated code."""
     parts = (part.partition("\n") for part in code.split(_DELIMITER)[1:])
     return {name.strip(): text.strip() + "\n" for name, _, text in parts}
-
-
-def allocates(function: tirx.PrimFunc) -> bool:
-    """True if a function allocates memory of the device while it runs."""
-    found = nodes_in(function.body, s_tir.SBlock, tirx.AllocBuffer)
-    buffers = (n.alloc_buffers if isinstance(n, s_tir.SBlock) else [n.buffer] for n in found)
-    return any(_is_global(buffer) for each in buffers for buffer in each)
-
-
-def with_workspaces(function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[tirx.Buffer]]:
-    """A scheduled function with the device's memory that it allocates as parameters, and these."""
-    body = function.body
-    if not (isinstance(body, s_tir.SBlockRealize) and body.block.name_hint == "root"):
-        return function, []
-    root = body.block
-    found = [b for b in root.alloc_buffers if _is_global(b)]
-    if not found:
-        return function, found
-    kept = [b for b in root.alloc_buffers if not _is_global(b)]
-    block = s_tir.SBlock(
-        root.iter_vars, root.reads, root.writes, root.name_hint, root.body, root.init, kept,
-        root.match_buffers, root.annotations,
-    )  # fmt: skip
-    body = s_tir.SBlockRealize(body.iter_values, body.predicate, block)
-    params = [*function.params, *found]
-    return tirx.PrimFunc(params, body, function.ret_type, function.attrs), found
-
-
-def _is_global(buffer: tirx.Buffer) -> bool:
-    return buffer.scope() == "" or buffer.scope().startswith("global")
 
 
 # -- launches -----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ After, with ``y = block * 8 + thread``::
     else:
         ...                                     # as before
 
-A schedule asks for it with the pragma :data:`PRAGMA` on the innermost loop that is a thread.
+A schedule asks for it with the pragma :data:`.PEEL_BORDERS` on the innermost loop that is a thread.
 """
 
 from __future__ import annotations
@@ -29,12 +29,10 @@ from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer, IntervalSet
 
+from ..ir.annotations import PEEL_BORDERS
 from ..ir.expressions import CHOICE, conjuncts, nodes_in, substitute_vars
 from ..ir.passes import map_nodes, prim_func_pass
 from ..ir.rewriter import op_name
-
-#: Annotation of a loop by its schedule, and the attribute that it is once blocks are lowered.
-PRAGMA = "pragma_tvmflow_borders"
 
 #: What is not negative, or positive, when a comparison holds.
 _DIFFERENCES = {
@@ -49,7 +47,7 @@ _DIFFERENCES = {
 def PeelBorders(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Split what is below every such pragma; runs on loops, before tests become vectors."""
     attributes = nodes_in(function.body, tirx.AttrStmt)
-    marked = [statement for statement in attributes if statement.attr_key == PRAGMA]
+    marked = [statement for statement in attributes if statement.attr_key == PEEL_BORDERS]
     if not marked:
         return function
     # Scans of TVM's own have launches whose extents are computed; none is marked.

@@ -30,46 +30,16 @@ from tvm import tirx
 from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 
+from ..ir.booleans import COMPARISONS, is_boolean, keeps_booleans
 from ..ir.expressions import CHOICE, nodes_in, uses
 from ..ir.passes import map_nodes, node_pass, prim_func_pass, refuse
 from ..ir.rewriter import op_name
 
 if TYPE_CHECKING:
-    from tvm.ir import Node
+    pass
 
-_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 #: What makes one boolean of two; with numbers the latter three do else.
 _JOINS = (tirx.And, tirx.Or, tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor)
-#: Functions that give masks for vectors, or take one boolean for all lanes.
-_MASK_CALLS = ("tirx.isnan", "tirx.isinf", "tirx.isfinite", "prim.likely")
-
-
-def is_boolean(expr: Node) -> bool:
-    """True for a boolean, or a vector of them."""
-    return str(getattr(getattr(expr, "ty", None), "dtype", "")).startswith("bool")
-
-
-def keeps_booleans(node: Node) -> bool:
-    """True if a statement, or an expression, has booleans that are more than choices.
-
-    Such are tensors of booleans, comparisons of booleans, choices between them, and functions
-    of them.
-    """
-    kinds = (TensorLoad, tirx.BufferStore, *_COMPARISONS, tirx.Select, tirx.Cast, Call)
-    return any(_is_more_than_choice(found) for found in nodes_in(node, *kinds))
-
-
-def _is_more_than_choice(node: Node) -> bool:
-    if isinstance(node, TensorLoad):
-        return str(node.source.dtype) == "bool"
-    if isinstance(node, tirx.BufferStore):
-        return str(node.buffer.dtype) == "bool"
-    if isinstance(node, _COMPARISONS):
-        return is_boolean(node.a)
-    if isinstance(node, Call) and op_name(node) != CHOICE:
-        values = () if op_name(node) in _MASK_CALLS else (node, *node.args)
-        return any(map(is_boolean, values))
-    return is_boolean(node)
 
 
 @prim_func_pass("opencl")
@@ -175,7 +145,7 @@ _MISUSES = (
     ((TensorLoad,), "reads", _is_wide),
     ((tirx.BufferStore,), "writes", lambda node: _is_wide(node.value)),
     ((tirx.Cast,), "converts", lambda node: _is_wide(node) or _is_wide(node.value)),
-    (_COMPARISONS, "compares", lambda node: _is_wide(node.a)),
+    (COMPARISONS, "compares", lambda node: _is_wide(node.a)),
     ((tirx.Select,), "chooses", _is_wide),
     (_JOINS, "joins with one boolean", _joins_one),
     ((Call,), "chooses", lambda node: op_name(node) == CHOICE and _is_wide(node)),

@@ -13,53 +13,27 @@ The first form is for operands of which one is no NaN: a limit, or the sum of an
 Integers are not touched.  Up to here there are plain maxima, as schedules, simplification and
 :mod:`.rounding` know them.
 
-A number on its way to an integer has no NaN to go to: :func:`at_least` is its lower limit, as in
+A number on its way to an integer has no NaN to go to: :func:`.at_least` is its lower limit, as in
 ONNX Runtime's QuantizeLinear, and indices stay where their limits keep them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import partial
 
 import tvm_ffi
-from tvm import te, tirx
+from tvm import tirx
 from tvm.ir import Call
 
-from ..ir.expressions import register_intrinsic
+from ..ir.extremes import AT_LEAST
 from ..ir.passes import map_nodes, prim_func_pass, target_kind
 from ..ir.rewriter import op_name
 
 #: Prefix of the functions in kernels' source.
 PREFIX = "tvmflow_nan_"
 
-_AT_LEAST = "tirx.tvmflow_at_least"
-register_intrinsic(_AT_LEAST, "A float, or its lower limit where that is not less.")
 _FLOAT, *INTEGERS = (tvm_ffi.dtype(kind).type_code for kind in ("float32", "int32", "uint32"))
-
-
-def at_least(value: tirx.Expr, limit: tirx.Expr) -> tirx.Expr:
-    """``max(value, limit)`` that is the limit where the value is NaN."""
-    return tirx.call_intrin(value.ty, _AT_LEAST, value, limit)
-
-
-def reducer(largest: bool, dtype: str) -> Callable[..., tirx.Expr]:
-    """Maximum or minimum over axes; of floats from an infinity on."""
-    extreme = te.max if largest else te.min
-    if not dtype.startswith(("float", "bfloat")):
-        return extreme
-    start = float("-inf") if largest else float("inf")
-    return te.comm_reducer(
-        lambda a, b: extreme(a, b),  # noqa: PLW0108 (its parameters are counted)
-        lambda kind: tirx.const(start, kind),
-    )
-
-
-def lowest(dtype: str) -> tirx.Expr:
-    """What no number is below: what a maximum is padded with."""
-    is_float = dtype.startswith(("float", "bfloat"))
-    return tirx.const(float("-inf"), dtype) if is_float else tirx.min_value(dtype)
 
 
 @prim_func_pass()
@@ -81,7 +55,7 @@ def PropagateNaN(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def call(call: Call) -> tirx.Expr:
         # The operand behind the comparison is the result for NaN: the limit.
-        return limited(*call.args) if op_name(call) == _AT_LEAST else call
+        return limited(*call.args) if op_name(call) == AT_LEAST else call
 
     differs = [(tirx.NE, _differs)] if written is _by_choice else []
     return map_nodes(function, ((tirx.Max, tirx.Min), extreme), (Call, call), *differs)

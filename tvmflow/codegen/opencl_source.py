@@ -45,11 +45,11 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import Call, TensorLoad
 
+from ..ir.annotations import CONSTANT_SUFFIX
 from ..ir.expressions import lower_to_function, nodes_in, substitute_vars, uses
 from ..ir.passes import node_pass, prim_func_pass
 from ..ir.rewriter import op_name
 from . import aligned_vectors, error_function, half, nan_propagation, prevent_unrolling, rounding
-from .aligned_vectors import CONSTANT_SUFFIX
 from .clamp_reads import read_with_sampler
 from .dot_products import OPENCL, with_functions
 

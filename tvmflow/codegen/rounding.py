@@ -10,31 +10,25 @@ Drivers have no better way for all devices: PoCL takes ``rint`` of a vector apar
 that are of use beyond 2^23 only, two thirds of a quantized layer's epilogue.  Whatever becomes an
 integer by whatever way gets a lower limit that holds for NaN, too (:func:`.at_least`).
 
-*Arithmetic that is rounded once an operation.*  What becomes an integer must not depend on the
-device: a quotient of 24.500004 that is a few units in the last place less becomes 24 and not 25.
-OpenCL C's division may be off by 2.5 units, and compilers take ``a * b + c`` together.  Three
-operators of Relax, with one of TIR behind each, do neither:
-
-- ``quotient(x, y)``, correctly rounded;
-- ``product(x, y)``, rounded also where it is added to something;
-- ``multiply_add(x, y, z)``, x * y + z rounded once.
+*Arithmetic that is rounded once an operation*: code for the operators of :mod:`..ir.rounding`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 
 import numpy as np
 import tvm
-from tvm import relax, te, tirx
-from tvm.ir import Call, Op
+from tvm import tirx
+from tvm.ir import Call
 from tvm.tirx.op import register_intrin_lowering
 
-from ..ir.expressions import lower_to_function, register_intrinsic, register_operator
+from ..ir.expressions import lower_to_function
+from ..ir.extremes import at_least
 from ..ir.passes import node_pass
-from ..ir.rewriter import constant_array, op_name
-from .nan_propagation import INTEGERS, at_least, never_nan
+from ..ir.rewriter import op_name
+from ..ir.rounding import INTRINSIC
+from .nan_propagation import INTEGERS, never_nan
 
 _ROUND = "tirx.nearbyint"
 # Every target rounds whole vectors, to even; TVM's operator does not say so.
@@ -92,66 +86,6 @@ def _is_limited(value: tirx.Expr) -> bool:
 FUNCTION = "tvmflow_exact_"
 
 
-def quotient(x: relax.Expr, y: relax.Expr) -> relax.Call:
-    """x / y, correctly rounded where it is less than 2^30; tensors broadcast."""
-    return relax.Call(Op.get("relax.tvmflow.quotient"), [x, y])
-
-
-def product(x: relax.Expr, y: relax.Expr) -> relax.Call:
-    """x * y, rounded whatever is done with it; tensors broadcast."""
-    return relax.Call(Op.get("relax.tvmflow.product"), [x, y])
-
-
-def multiply_add(x: relax.Expr, y: relax.Expr, z: relax.Expr) -> relax.Call:
-    """x * y + z, rounded once; tensors broadcast."""
-    return relax.Call(Op.get("relax.tvmflow.multiply_add"), [x, y, z])
-
-
-def _result_type(call: relax.Call, _context: relax.BlockBuilder) -> relax.TensorType:
-    shapes = [tuple(int(e) for e in argument.ty.shape) for argument in call.args]
-    return relax.TensorType(np.broadcast_shapes(*shapes), "float32")
-
-
-def elementwise(
-    bb: relax.BlockBuilder, call: relax.Call, name: str, element: Callable[..., tirx.Expr]
-) -> relax.Expr:
-    """Emit one function whose elements are independent; operands broadcast, numbers stay such."""
-    shape = [int(e) for e in call.ty.shape]
-    arrays = [constant_array(argument) for argument in call.args]
-    operands = [
-        argument if array is None or array.ndim else tirx.const(array.item(), str(array.dtype))
-        for argument, array in zip(call.args, arrays, strict=True)
-    ]
-
-    def compute(*tensors: te.Tensor | tirx.Expr) -> te.Tensor:
-        def at(*index: tirx.Var) -> tirx.Expr:
-            return element(*(_element(tensor, index, shape) for tensor in tensors))
-
-        return te.compute(shape, at, name=name, tag="broadcast")
-
-    return bb.call_te(compute, *operands, primfunc_name_hint=name)
-
-
-def _legalized(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    name = call.op.name.removeprefix("relax.tvmflow.")
-    return elementwise(bb, call, name, partial(tirx.call_intrin, "float32", f"tirx.tvmflow_{name}"))
-
-
-def _element(
-    tensor: te.Tensor | tirx.Expr, at: Sequence[tirx.Var], shape: Sequence[int]
-) -> tirx.Expr:
-    """An operand's element for one of the result.
-
-    Where nothing is repeated, indices are the result's, also of axes of one element: TVM then sees
-    that the function is elementwise, and fuses it behind convolutions.
-    """
-    if not isinstance(tensor, te.Tensor):
-        return tensor
-    places = list(zip(at, shape, strict=True))[len(at) - len(tensor.shape) :]
-    own = zip(places, tensor.shape, strict=True)
-    return tensor(*(i if int(extent) == whole else 0 for (i, whole), extent in own))
-
-
 #: Of each operator: what LLVM is given, which divides correctly and is not asked to fuse, and the
 #: functions of OpenCL C, which has one itself, and CUDA.
 _LOWERED: dict[str, tuple[Callable[..., tirx.Expr], str, str]] = {
@@ -161,12 +95,8 @@ _LOWERED: dict[str, tuple[Callable[..., tirx.Expr], str, str]] = {
         lambda x, *yz: tirx.call_llvm_pure_intrin(x.ty, "llvm.fma", x, *yz), "fma", "__fmaf_rn",
     ),
 }  # fmt: skip
-_SUMMARY = "Arithmetic of fp32 that is rounded once."
-
 for _name, (_llvm, _opencl, _cuda) in _LOWERED.items():
-    _intrinsic = f"tirx.tvmflow_{_name}"
-    register_operator(f"relax.tvmflow.{_name}", _SUMMARY, _result_type, _legalized)
-    register_intrinsic(_intrinsic, _SUMMARY)
+    _intrinsic = f"{INTRINSIC}{_name}"
     register_intrin_lowering(_intrinsic, target="llvm", f=lambda call, f=_llvm: f(*call.args))
     lower_to_function(_intrinsic, "opencl", _opencl)
     lower_to_function(_intrinsic, "cuda", _cuda)

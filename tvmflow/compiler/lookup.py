@@ -16,10 +16,10 @@ from dataclasses import asdict
 from tvm import IRModule, relax, tirx
 from tvm.ir import GenericConst
 
-from ..codegen.half import accumulation_of
 from ..devices.choices import STORAGES
 from ..devices.target import TargetSpec, with_storage
 from ..graph.layout.algorithms import Convolution, Measured
+from ..ir.half_sums import accumulation_of
 from ..ir.scope import is_half, is_texture
 from ..ir.signatures import bindings_of
 from ..journal.journal import Journal

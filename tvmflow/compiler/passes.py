@@ -19,7 +19,6 @@ from tvm import IRModule
 from tvm.ir.transform import Pass
 from tvm.relax import backend, transform
 
-from ..codegen.half import half_sums
 from ..codegen.tir_pipeline import stages as tir_stages
 from ..frontend import load_model
 from ..frontend.apply_options import apply_options
@@ -39,6 +38,7 @@ from ..graph.storage.float16 import UseFloat16
 from ..graph.storage.placement import table
 from ..graph.storage.storage import StoragePass
 from ..graph.weights import initializers_of, lift_weights
+from ..ir.half_sums import half_sums
 from ..ir.names import ShortenFunctions, inner_names, nodes_of, nodes_of_functions, restore_names
 from ..ir.passes import module_pass
 from ..ir.rewriter import identifier

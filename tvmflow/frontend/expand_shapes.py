@@ -17,7 +17,7 @@ import onnx
 
 from ..errors import ShapeError
 from ..ir.extents import OPEN, RANGE, THE_OPEN_INPUT, Extent
-from ..module.metadata import MOST_VARIANTS
+from ..ir.limits import MOST_VARIANTS
 from .shapes import declared_dims, is_fixed, static_inputs
 
 #: The static shapes of all inputs by name.

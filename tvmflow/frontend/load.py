@@ -12,11 +12,11 @@ import onnx
 import tvm
 
 from ..errors import TvmflowError, UnsupportedModelError
+from ..ir.call_checks import CallCheck
 from ..ir.extents import Extent
 from ..ir.limits import LARGE_WEIGHT_BYTES
 from ..ir.names import unique
 from ..ir.tensors import SizeLimit, TensorInfo, count_name
-from ..module.call_checks import CallCheck
 from . import expanders  # noqa: F401 (registers them)
 from .convert import binding_names, to_relax
 from .expand_shapes import Expansion, expand

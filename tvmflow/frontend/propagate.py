@@ -11,11 +11,11 @@ from onnx import helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from ..errors import InputError, ModelError, OperatorError, ShapeError, UnsupportedModelError
+from ..ir.call_checks import CallCheck
 from ..ir.limits import MOST_ELEMENTS, check_size
 from ..ir.operator import DOMAIN
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorType
-from ..module.call_checks import CallCheck
 from ..ops.onnx_form import attributes_of
 from .converter import CONVERTERS, InvalidNode, Refusal
 from .dynamic import RunTimeSizes

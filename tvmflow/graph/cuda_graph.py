@@ -24,12 +24,12 @@ from __future__ import annotations
 import tvm
 from tvm import IRModule, relax, tirx
 
-from ..codegen.kernels import allocates
 from ..errors import CompileError
 from ..ir.expressions import substitute_vars
 from ..ir.passes import module_pass
 from ..ir.rewriter import op_name, with_bindings, with_body, with_main
 from ..ir.signatures import bindings_of
+from ..ir.workspaces import allocates
 from .memory import allocation
 
 #: Copies between tensors of a device, in the order of its launches.

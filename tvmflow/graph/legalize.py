@@ -46,15 +46,15 @@ from tvm.ir import Call
 from tvm.relax import backend, transform
 from tvm.tirx import floordiv, floormod
 
-from ..codegen.nan_propagation import lowest, reducer
-from ..codegen.rounding import elementwise
 from ..devices.target import TargetSpec
 from ..errors import CompileError
 from ..ir import expressions as ir
 from ..ir.expressions import nodes_in
+from ..ir.extremes import lowest, reducer
 from ..ir.operator import FUNCTION_ATTRIBUTE
 from ..ir.passes import module_pass
 from ..ir.rewriter import Rewriter, ints, op_name, shape_of
+from ..ir.rounding import elementwise
 from ..ir.signatures import bindings_of
 
 #: Emits the TIR of a call.

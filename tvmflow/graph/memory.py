@@ -45,12 +45,12 @@ import tvm
 from tvm import IRModule, relax, tirx
 from tvm.ir import GenericConst, Op, StringImm
 
-from ..codegen.kernels import with_workspaces
 from ..ir.expressions import nodes_in
 from ..ir.passes import module_pass
 from ..ir.rewriter import op_name, shape_of, with_body, with_main
 from ..ir.scope import CHANNELS, HALF, HALF_BUFFER, PREFIX, Extent, Stored, is_half, texel_bytes
 from ..ir.signatures import bindings_of
+from ..ir.workspaces import with_workspaces
 from ..runtime.json_types import JsonObject
 
 # -- workspaces ---------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def HoistWorkspaces(mod: IRModule) -> IRModule:  # noqa: N802
     """Make workspaces tensors of `main`; runs when calls write to tensors that it allocates.
 
     Functions that are no scheduled blocks keep what they allocate: see
-    `tvmflow.codegen.kernels.allocates`.
+    `tvmflow.ir.workspaces.allocates`.
     """
     builder = relax.BlockBuilder()
     callees: dict[str, tuple[relax.GlobalVar, list[tirx.Buffer]]] = {}

@@ -1,4 +1,4 @@
-"""Limits of tensors, checked before work or memory is spent on them."""
+"""Limits of tensors and modules, checked before work or memory is spent on them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from .units import bytes_text
 MOST_ELEMENTS = 2**31 - 1
 #: Most axes of a tensor: the limit of NumPy 1.
 MOST_DIMENSIONS = 32
+#: Most shapes of a module: kernels of all of them are compiled before the file is there, and built
+#: by a device's driver before the first call.
+MOST_VARIANTS = 16
 #: The largest finite float16.
 LARGEST_HALF = 65504.0
 #: Weights of at least this size stay outside the IR, as memory-mapped arrays in their own layout;

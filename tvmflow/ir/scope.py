@@ -214,3 +214,8 @@ def _cuts(scope: str) -> tuple[int, int]:
     if match is None:
         raise ValueError(f"the scope {scope!r} does not say where axes go in the image")
     return int(match.group(1)), int(match.group(2))
+
+
+def is_half_buffer(buffer: tirx.Var) -> bool:
+    """True for a TIR buffer that is kept in 16 bits."""
+    return tirx.is_buffer_var(buffer) and buffer.scope() == HALF_BUFFER

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..ir.limits import MOST_DIMENSIONS, excess
+from ..ir.limits import MOST_DIMENSIONS, MOST_VARIANTS, excess
 from ..ir.tensors import TensorType, count_name
 from ..runtime.json_types import JsonMapping, JsonObject
 from .schema import (
@@ -95,9 +95,6 @@ _COMMON = {
     "stage_ms": named(number),
 }
 
-#: Shapes of a module, at most.  Each has kernels of its own: all of them are compiled before the
-#: file is there, and built by a device's driver before the first call.
-MOST_VARIANTS = 16
 #: Where the samples of a batch lie: `tvmflow.frontend.batch`.
 BATCH = record({"axis": whole(0, MOST_DIMENSIONS - 1), "each": whole(1)})
 

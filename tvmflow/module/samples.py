@@ -10,10 +10,11 @@ from typing import Protocol
 import numpy as np
 
 from ..errors import InputError
+from ..ir.call_checks import CallCheck
 from ..ir.limits import excess
 from ..ir.tensors import TensorInfo, TensorType
 from ..runtime.json_types import JsonMapping
-from .call_checks import CallCheck, call_checks
+from .call_checks import call_checks, validate
 from .weights import dtype_from_name
 
 #: Random integers are smaller than this, so that they are valid as small indices and counts.
@@ -73,7 +74,7 @@ def _fits(checks: Sequence[CallCheck], arrays: Mapping[str, np.ndarray]) -> bool
     """Tell whether custom operators take these values."""
     with suppress(InputError):
         for check in checks:
-            check.look_at(arrays)
+            validate(check, arrays)
         return True
     return False
 

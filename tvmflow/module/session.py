@@ -25,7 +25,7 @@ from ..runtime.shared_library import OpenLibrary
 from ..runtime.threads import share_threads
 from .artifact import Artifact
 from .blocked_layout import from_image, stored_as, to_blocked, to_image
-from .call_checks import call_checks
+from .call_checks import call_checks, validate
 from .kernel_time import KernelTime, Launch, kernel_times
 from .values import (
     Outputs,
@@ -148,7 +148,7 @@ class Session:
             for index, (info, value) in enumerate(pairs)
         ]
         for check in self._checks:
-            check.look_at({info.name: value for info, value in pairs if info.layout is None})
+            validate(check, {info.name: value for info, value in pairs if info.layout is None})
         return brought
 
     def _bring_plain(self, index: int, value: Any, reuse: bool) -> tvm_ffi.Tensor:

@@ -10,7 +10,6 @@ import tvm
 from tvm import IRModule, te, tirx
 
 from ..codegen import opencl_source  # noqa: F401 (registers its callback with TVM)
-from ..codegen.kernels import with_workspaces
 from ..codegen.tir_pipeline import TIR_PIPELINE
 from ..devices.target import TargetSpec
 from ..errors import CompileError
@@ -18,6 +17,7 @@ from ..ir.operator import Operator, dtype_of
 from ..ir.passes import original_errors
 from ..ir.signatures import with_parameters
 from ..ir.tensors import TensorType
+from ..ir.workspaces import with_workspaces
 from ..schedules import Scheduled, schedule_function
 from .memory import in_half, scope_of
 from .signature import Extent, Signature, describe

@@ -25,11 +25,11 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, tirx
 
-from ..codegen.half import half_lengths
 from ..codegen.tir_pipeline import TIR_PIPELINE
 from ..compiler.scheduling import reason_of
 from ..devices.host import Host
 from ..devices.target import TargetSpec, resolve
+from ..ir.half_sums import half_lengths
 from ..ir.scope import is_half
 from ..ir.signatures import with_scopes
 from ..ir.tensors import TensorInfo

@@ -12,11 +12,11 @@ from typing import Any
 import tvm
 from tvm import IRModule, te, tirx
 
-from ..codegen.half import with_free_registers
 from ..compiler.compilation import Compilation
 from ..compiler.driver import run_with_bodies
 from ..compiler.lookup import workload_of
 from ..devices.target import TargetSpec
+from ..ir.half_sums import with_free_registers
 from ..ir.signatures import bindings_of, called_function, wants_schedule
 from ..journal import records
 from ..schedules import FAMILIES, schedule_function

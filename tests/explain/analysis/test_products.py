@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from tvm import s_tir, te
 
-from tvmflow.codegen.dot_products import dot
 from tvmflow.devices.presets import Multiprocessors
 from tvmflow.devices.target import resolve
 from tvmflow.explain.analysis import findings, products
+from tvmflow.ir.dot_products import dot
 
 ADRENO = resolve("opencl", "adreno")
 CUDA = resolve("cuda")

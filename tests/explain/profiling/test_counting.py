@@ -9,9 +9,9 @@ from operators import build
 from tvm import s_tir, te, tirx
 
 import tvmflow
-from tvmflow.codegen.dot_products import dot
 from tvmflow.devices.target import resolve
 from tvmflow.explain.profiling.counting import count_kernels, operations
+from tvmflow.ir.dot_products import dot
 from tvmflow.module.functions import unpack_functions
 from tvmflow.schedules import schedule_function
 from tvmflow.schedules.boxes.builder import Statements, number

@@ -35,8 +35,8 @@ from math import ceil, prod
 import tvm_ffi
 from tvm import tirx
 
-from ...codegen.dot_products import NAME as DOT
 from ...devices.target import TargetSpec
+from ...ir.dot_products import DOT
 from ...ir.rewriter import op_name
 from ...ir.units import counted
 from ..grouping import grouped

@@ -16,8 +16,8 @@ from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 from tvm.tirx import IterVar
 
-from ...codegen.dot_products import NAME as DOT
 from ...devices.target import TargetSpec
+from ...ir.dot_products import DOT
 from ...ir.evaluate import variables
 from ...ir.expressions import nodes_in
 from ...ir.rewriter import op_name
@@ -35,7 +35,7 @@ _TILE = 16
 _UNITS = {"dot-product": ("Dot products", _PAIRS), "tensor-core": ("Tensor cores", 16)}
 _REMEDY = {
     "dot-product": "Pack four numbers of the summed axis into 32 bits, padded with zeros "
-    "(tvmflow.codegen.dot_products.dot).",
+    "(tvmflow.ir.dot_products.dot).",
     "tensor-core": "Store tensors with `dtype=fp16` and use tiles of at least 16 x 16 x 16, "
     "padded where they are smaller.",
 }

@@ -26,10 +26,10 @@ from tvm import s_tir, te, tirx
 from tvm.script import tirx as T
 
 from ...codegen import opencl_source  # noqa: F401 (registers its callback with TVM)
-from ...codegen.dot_products import dot
 from ...codegen.tir_pipeline import TIR_PIPELINE
 from ...devices.target import TargetSpec, preset_of, resolve
 from ...errors import DeviceError, TvmflowError
+from ...ir.dot_products import dot
 from ...ir.scope import CHANNELS, PREFIX
 from ...ir.signatures import with_scopes
 from ...module.files import write_file

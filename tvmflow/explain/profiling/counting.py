@@ -25,7 +25,7 @@ from tvm import s_tir, tirx
 from tvm.ir import Call, Range
 from tvm.ir.expr import TensorLoad
 
-from ...codegen.dot_products import NAME as DOT
+from ...ir.dot_products import DOT
 from ...ir.evaluate import UnknownError, evaluate, variables
 from ...ir.expressions import CHOICE, nodes_in
 from ...ir.scope import is_half, is_texture

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
-from ...codegen import rounding
+from ...ir import rounding
 from ...ir.rewriter import constant
 from ..converter import NodeContext, Refusal, converts, formulas
 

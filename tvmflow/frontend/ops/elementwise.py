@@ -10,7 +10,7 @@ import onnx
 from tvm import relax, te, tirx
 from tvm.relax import op as R
 
-from ...codegen import rounding
+from ...ir import rounding
 from ...ir.rewriter import constant, op_name
 from ..converter import NodeContext, Refusal, converts, dtype_of, formulas
 from .shaping import joined

@@ -11,7 +11,7 @@ import onnx
 from tvm import relax, te, tirx
 from tvm.relax import op as R
 
-from ...codegen.nan_propagation import lowest, reducer
+from ...ir.extremes import lowest, reducer
 from ...ir.rewriter import constant
 from ...ir.tensors import TensorType
 from ..converter import InvalidNode, NodeContext, Refusal, converts

@@ -30,7 +30,7 @@ import numpy as np
 from tvm import relax, tirx
 from tvm.relax import op as R
 
-from ...codegen import rounding
+from ...ir import rounding
 from ...ir.limits import LARGE_WEIGHT_BYTES
 from ...ir.rewriter import constant, constant_array, narrow_source, op_name, shape_of
 from ..converter import InvalidNode, NodeContext, Refusal, converts, dtype_of, shape_along

@@ -8,7 +8,7 @@ import numpy as np
 from tvm import relax, te, tirx
 from tvm.relax import op as R
 
-from ...codegen.nan_propagation import reducer
+from ...ir.extremes import reducer
 from ...ir.rewriter import constant
 from ..converter import InvalidNode, NodeContext, Refusal, converts, shape_along
 

@@ -29,11 +29,11 @@ from dataclasses import dataclass
 
 from tvm import IRModule, relax
 
-from ...codegen.half import fits_half
 from ...devices.choices import ALGORITHMS, DIRECT, GEMM, WINOGRAD
 from ...devices.target import Device
 from ...errors import CompileError
 from ...ir.blocked import blocks_of
+from ...ir.half_sums import fits_half
 from ...ir.rewriter import constant_array, ints, op_name, shape_of
 from ...ir.signatures import bindings_of
 from ...runtime.json_types import JsonObject

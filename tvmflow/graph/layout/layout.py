@@ -31,12 +31,12 @@ import numpy as np
 from tvm import IRModule, relax, te
 from tvm.ir import GenericConst
 
-from ...codegen.half import dtype_of_sums
 from ...devices.choices import MIXED
 from ...devices.presets import WinogradCost
 from ...devices.target import Device
 from ...ir import blocked
 from ...ir.expressions import PRODUCT
+from ...ir.half_sums import dtype_of_sums
 from ...ir.names import resolve_names
 from ...ir.rewriter import Rewriter, constant, constant_array, identifier, op_name, shape_of
 from . import rules  # noqa: F401 (registers them)

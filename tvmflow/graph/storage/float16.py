@@ -22,10 +22,10 @@ import tvm_ffi
 from tvm import IRModule, relax, s_tir, te, tirx
 from tvm.ir.expr import TensorLoad, TensorRegion
 
-from ...codegen.half import is_half_buffer
 from ...ir.expressions import nodes_in
 from ...ir.passes import map_nodes, module_pass
 from ...ir.rewriter import constant, constant_array, with_bindings, with_main
+from ...ir.scope import is_half_buffer
 from ...ir.signatures import called_function, with_parameters
 
 HALF_DTYPE = "float16"

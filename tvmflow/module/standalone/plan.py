@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from math import prod
 
 import numpy as np
 
+from ...ir.machine_code import MachineCode
 from ...ir.results import BOX_FORMS
 from ...ir.scope import CHANNELS, Extent, extent_of, is_half, is_texture
 from ...ir.tensors import TensorInfo
@@ -136,17 +137,6 @@ class Boxes:
     picture: int
     form: str  #: One of `BOX_FORMS`.
     unit: bool = False  #: Whether 1 is the input's width or height.
-
-
-@dataclass(frozen=True)
-class MachineCode:
-    """Kernels that are functions of the host, in an object file."""
-
-    content: bytes
-    #: Their names in the file, by the kernels' names.
-    symbols: Mapping[str, str]
-    #: What a processor must have for them beyond what the plan needs.
-    feature: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from math import prod
 
 from tvm import relax, te
 
-from ....codegen.half import fits_half
 from ....ir import blocked
 from ....ir.expressions import INJECTIVE
+from ....ir.half_sums import fits_half
 from ....ir.limits import LARGE_WEIGHT_BYTES
 from ....ir.rewriter import constant_array, shape_of
 from ....schedules import dense, gemm, matmul
