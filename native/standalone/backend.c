@@ -2,63 +2,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../opencl/sha256_state.h"
 #include "model.h"
+#include "process.h"
 #include "threads.h"
 
 // Runs of each backend where the faster one is chosen, after one that is not counted.
 enum { RUNS = 5 };
-// What is remembered in the cache.
-static const uint8_t chosen_opencl[] = "opencl";
-static const uint8_t chosen_cpu[] = "cpu";
-
 static bool has(tvmflow_backend backend) {
   size_t bytes = 0;
   (void)tf_library_plan(backend, &bytes);
   return bytes != 0;
-}
-
-// The library, the device with its driver, and what was asked.
-static void make_key(const tvmflow_model* m, uint8_t key[32]) {
-  Sha256State hash;
-  Sha256Begin(&hash);
-  for (unsigned backend = TVMFLOW_OPENCL; backend <= TVMFLOW_CPU; ++backend) {
-    size_t bytes = 0;
-    const tf_header* const plan = tf_library_plan((tvmflow_backend)backend, &bytes);
-    Sha256Add(&hash, plan->checksum, sizeof(plan->checksum));
-  }
-  const tf_device* const d = &m->device;
-  const char* const texts[] = {"tvmflow backend 1", d->name, d->driver, d->platform_name,
-                               d->platform_version};
-  for (unsigned i = 0; i < sizeof(texts) / sizeof(texts[0]); ++i)
-    Sha256Add(&hash, texts[i], strlen(texts[i]) + 1);
-  const uint8_t faster = (m->flags & TVMFLOW_CHOOSE_FASTER) != 0;
-  Sha256Add(&hash, &faster, sizeof(faster));
-  Sha256End(&hash, key);
-}
-
-tvmflow_status tf_backend_recall(tvmflow_model* m) {
-  if (!m->may_fall_back) return TVMFLOW_OK;
-  uint8_t key[32];
-  size_t bytes = 0;
-  bool shipped;
-  make_key(m, key);
-  uint8_t* const found = tf_cache_load(&m->cache, key, &bytes, &shipped);
-  const bool cpu = found && bytes == sizeof(chosen_cpu) && !memcmp(found, chosen_cpu, bytes);
-  m->recalled = found != NULL;
-  free(found);
-  if (!cpu) return TVMFLOW_OK;
-  return tf_fail(&m->message, TVMFLOW_ERROR_UNSUPPORTED,
-                 "Device '%s' was slower than the CPU at an earlier start, or its results were "
-                 "wrong. Remedy: empty the cache folder to try it again.",
-                 m->device.name);
-}
-
-static void remember(tvmflow_model* m, bool cpu) {
-  uint8_t key[32];
-  make_key(m, key);
-  tf_cache_store(&m->cache, key, cpu ? chosen_cpu : chosen_opencl,
-                 cpu ? sizeof(chosen_cpu) : sizeof(chosen_opencl));
 }
 
 // The CPU in place of an OpenCL that cannot be used; the message says why.
@@ -101,11 +54,16 @@ static bool cpu_is_faster(tvmflow_model* m) {
                                    .backend = TVMFLOW_CPU,
                                    .flags = m->flags,
                                    .cpu_threads = m->cpu_threads};
-  tvmflow_model* other = NULL;
+  tvmflow_model* const other = calloc(1, sizeof(tvmflow_model));
+  if (!other) return false;
+  atomic_store(&other->process, tf_process());
+  other->flags = m->flags;
+  other->cpu_threads = m->cpu_threads;
   uint64_t of_opencl = 0, of_cpu = 0;
-  const bool faster = !measure(m, &of_opencl) && !tvmflow_create(&options, &other) &&
+  const bool faster = !measure(m, &of_opencl) && !tf_open(other, &options, TVMFLOW_CPU) &&
                       !measure(other, &of_cpu) && of_cpu < of_opencl;
-  tvmflow_destroy(other);
+  tf_release(other);
+  free(other);
   if (faster)
     (void)tf_fail(&m->message, TVMFLOW_ERROR_UNSUPPORTED,
                   "Device '%s' takes %.3g ms a run, the CPU %.3g ms.", m->device.name,
@@ -139,7 +97,7 @@ tvmflow_status tf_backend_open(tvmflow_model* m, const tvmflow_options* options)
     if (m->broken) status = TVMFLOW_ERROR_DEVICE;
     // Another failure may have a cause that passes.
     if (!status || status == TVMFLOW_ERROR_WRONG || status == TVMFLOW_ERROR_UNSUPPORTED)
-      remember(m, status != TVMFLOW_OK);
+      tf_choice_store(m, status != TVMFLOW_OK);
   }
   return status ? fall_back(m, options, status) : TVMFLOW_OK;
 }
@@ -152,24 +110,6 @@ tvmflow_status tf_backend_replace(tvmflow_model* m) {
   const tvmflow_status status = fall_back(m, &options, TVMFLOW_ERROR_DEVICE);
   if (status) return m->failed = status;
   return shape ? tf_do_choose_shape(m, shape) : TVMFLOW_OK;
-}
-
-tvmflow_status tf_backend_failed(tvmflow_model* m, tvmflow_status status) {
-  m->broken = m->may_fall_back && m->backend == TVMFLOW_OPENCL;
-  if (m->broken)
-    tf_append(m->message.text, sizeof(m->message.text),
-              " Remedy: set the inputs and run again: the next call takes the CPU.");
-  return status;
-}
-
-tvmflow_status tf_backend_check_inputs(tvmflow_model* m) {
-  for (uint32_t i = 0; i < tf_count_each(&m->plan, TF_INPUTS); ++i)
-    if (m->missing[i])
-      return tf_fail(&m->message, TVMFLOW_ERROR_ARGUMENT,
-                     "Running: input '%s' has not been set since the device failed, or since the "
-                     "process was forked during a run. Remedy: set it.",
-                     m->plan.strings + tf_inputs(m)[i].name);
-  return TVMFLOW_OK;
 }
 
 tvmflow_backend tvmflow_backend_used(const tvmflow_model* m) {

@@ -97,12 +97,11 @@ static void work_together(tvmflow_model* m, void (*what)(tf_build*)) {
   for (uint32_t i = 0; i < made; ++i) pthread_join(ids[i], NULL);
 }
 
-tvmflow_status tf_build_all(tvmflow_model* m) {
+bool tf_build_load(tvmflow_model* m) {
   uint32_t missing = 0;
   work_together(m, take);
   for (uint32_t i = 0; i < tf_count(&m->plan, TF_PROGRAMS); ++i) missing += !m->builds[i].cached;
-  if (!missing) return TVMFLOW_OK;
-  const tvmflow_status status = tf_sources_unpack(m);
-  if (!status) work_together(m, build_missing);
-  return status;
+  return !missing;
 }
+
+void tf_build_missing(tvmflow_model* m) { work_together(m, build_missing); }

@@ -204,13 +204,6 @@ const void* tf_device_code(const tf_device* d) {
   return table && table[CL_GET_DEVICE_INFO] ? table[CL_GET_DEVICE_INFO] : d->api.clGetDeviceInfo;
 }
 
-bool tf_has_word(const char* list, const char* word) {
-  const size_t length = strlen(word);
-  for (const char* at = list; (at = strstr(at, word)); at += length)
-    if ((at == list || at[-1] == ' ') && (at[length] == ' ' || at[length] == 0)) return true;
-  return false;
-}
-
 bool tf_device_has(const tf_device* device, const char* extension) {
   size_t bytes = 0;
   if (device->api.clGetDeviceInfo(device->id, CL_DEVICE_EXTENSIONS, 0, NULL, &bytes) != CL_SUCCESS)

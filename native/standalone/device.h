@@ -49,6 +49,9 @@ const char* tf_library_name(const char* only, unsigned index);
 // False where there is no such library or it is not OpenCL; the reason is added to the text.
 bool tf_library_open(tf_library* library, const char* name, char* text, size_t bytes);
 
+// opencl.c: whether a list that spaces separate has a word.
+bool tf_has_word(const char* list, const char* word);
+
 // An extension's function, NULL where there is none.
 void* tf_opencl_extension(const tf_opencl* api, cl_platform_id platform, const char* name);
 
@@ -105,8 +108,6 @@ const void* tf_device_code(const tf_device* device);
 
 // True where the device lists the extension; the driver's answer is asked for each time.
 bool tf_device_has(const tf_device* device, const char* extension);
-// Whether a list that spaces separate has a word.
-bool tf_has_word(const char* list, const char* word);
 
 static inline bool tf_is_cpu(const tf_device* device) {
   return (device->type & CL_DEVICE_TYPE_CPU) != 0;

@@ -174,8 +174,8 @@ tvmflow_status tf_set_packed(tvmflow_model* m, uint32_t index, const void* data)
     tf_picture_replaced(m, index);
     return TVMFLOW_OK;
   }
-  return tf_backend_failed(m, tf_fail_opencl(&m->message, code, "Copying input '%s' to device '%s'",
-                                             m->plan.strings + t->name, m->device.name));
+  return tf_device_failed(m, tf_fail_opencl(&m->message, code, "Copying input '%s' to device '%s'",
+                                            m->plan.strings + t->name, m->device.name));
 }
 
 tvmflow_status tf_do_set_input(tvmflow_model* m, uint32_t index, tvmflow_dtype dtype,
@@ -214,7 +214,7 @@ tvmflow_status tf_do_warm_up(tvmflow_model* m) {
     const cl_int code = transfer(m, t, zeros, true);
     free(zeros);
     if (code != CL_SUCCESS)
-      return tf_backend_failed(
+      return tf_device_failed(
           m, tf_fail_opencl(&m->message, code, "Warming up device '%s'", m->device.name));
   }
   return tf_do_run(m);
@@ -255,7 +255,7 @@ tvmflow_status tf_do_get_output(tvmflow_model* m, uint32_t index, tvmflow_dtype 
   const tf_interface* const t = &tf_outputs(m)[index];
   const cl_int code = transfer(m, t, t->half ? (uint8_t*)m->halves : data, false);
   if (code != CL_SUCCESS)
-    return tf_backend_failed(
+    return tf_device_failed(
         m, tf_fail_opencl(&m->message, code, "Copying output '%s' from device '%s'",
                           m->plan.strings + t->name, m->device.name));
   for (uint64_t i = 0; t->half && i < tf_elements(t); ++i) {

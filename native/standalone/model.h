@@ -171,9 +171,10 @@ void tf_memory_let_go(tvmflow_model* model, uint32_t allocation, cl_mem memory);
 cl_int tf_transfer(const tvmflow_model* model, cl_mem memory, const tf_region* part, void* host,
                    size_t bytes, bool to_device);
 
-// build.c: loads or builds all programs, several at a time, and makes their kernels where they are
-// there; fails only where the text is damaged.
-tvmflow_status tf_build_all(tvmflow_model* model);
+// build.c: loads all programs from the cache, several at a time, and makes their kernels; false:
+// some are missing.  Builds those from their sources.
+bool tf_build_load(tvmflow_model* model);
+void tf_build_missing(tvmflow_model* model);
 // Builds one whose binary was of no use from its source.
 void tf_build_again(tf_build* build);
 
@@ -205,78 +206,85 @@ bool tf_has_picture_boxes(const tvmflow_model* model, uint32_t output);
 
 // backend.c: opens what the options ask for, or what can be used.
 tvmflow_status tf_backend_open(tvmflow_model* model, const tvmflow_options* options);
-// Refuses an OpenCL that was not chosen at an earlier start.
-tvmflow_status tf_backend_recall(tvmflow_model* model);
-// The device has failed, with this status and the message: notes it, and returns the status.
-tvmflow_status tf_backend_failed(tvmflow_model* model, tvmflow_status status);
-// Replaces a device that has failed.
+// Replaces a device that has failed by the CPU.
 tvmflow_status tf_backend_replace(tvmflow_model* model);
-// Whether all inputs were set since.
-tvmflow_status tf_backend_check_inputs(tvmflow_model* model);
 
-// model.c: everything but the weights, which are opened once, for one of the library's plans; gives
-// it back.
+// choice.c: refuses an OpenCL that was not chosen at an earlier start, and stores the choice.
+tvmflow_status tf_choice_recall(tvmflow_model* model);
+void tf_choice_store(tvmflow_model* model, bool cpu);
+
+// open.c: everything but the weights, which are opened once, for one of the library's plans;
+// closes it, and releases the weights, too.
 tvmflow_status tf_open(tvmflow_model* model, const tvmflow_options* options,
                        tvmflow_backend backend);
 void tf_close(tvmflow_model* model);
+void tf_release(tvmflow_model* model);
 
+// state.c: why a call cannot be made now; the message is set.
+tvmflow_status tf_check_idle(tvmflow_model* model, const char* attempt);
+// The device has failed, with this status and the message: notes it, and returns the status.
+tvmflow_status tf_device_failed(tvmflow_model* model, tvmflow_status status);
+// Whether all inputs were set since.
+tvmflow_status tf_check_inputs(tvmflow_model* model);
 // Tells the application, where it listens.
 void tf_log(const tvmflow_model* model, tvmflow_log_level level, const char* format, ...)
     __attribute__((format(printf, 3, 4)));
 
-// entry.c: makes the instance one of this process, if that is a child of the one it was made in.
+// adopt.c: makes the instance one of this process, if that is a child of the one it was made in.
 void tf_adopt(tvmflow_model* model);
 
-// entry.c: what applications call is each of these for one thread at a time.
+// entry.c: what applications call is each of these for one thread at a time, and whether it uses
+// the device.
 #define TF_ENTRIES(ROW)                                                                            \
-  ROW(input, (tvmflow_model * m, uint32_t index, tvmflow_tensor* info), (m, index, info))          \
-  ROW(output, (tvmflow_model * m, uint32_t index, tvmflow_tensor* info), (m, index, info))         \
-  ROW(find_input, (tvmflow_model * m, const char* name, uint32_t* index), (m, name, index))        \
-  ROW(find_output, (tvmflow_model * m, const char* name, uint32_t* index), (m, name, index))       \
-  ROW(opencl, (tvmflow_model * m, tvmflow_opencl_info * info), (m, info))                          \
-  ROW(memory, (tvmflow_model * m, tvmflow_memory_info * info), (m, info))                          \
-  ROW(set_input,                                                                                   \
+  ROW(input, false, (tvmflow_model * m, uint32_t index, tvmflow_tensor* info), (m, index, info))   \
+  ROW(output, false, (tvmflow_model * m, uint32_t index, tvmflow_tensor* info), (m, index, info))  \
+  ROW(find_input, false, (tvmflow_model * m, const char* name, uint32_t* index), (m, name, index)) \
+  ROW(find_output, false, (tvmflow_model * m, const char* name, uint32_t* index),                  \
+      (m, name, index))                                                                            \
+  ROW(opencl, false, (tvmflow_model * m, tvmflow_opencl_info * info), (m, info))                   \
+  ROW(memory, false, (tvmflow_model * m, tvmflow_memory_info * info), (m, info))                   \
+  ROW(set_input, true,                                                                             \
       (tvmflow_model * m, uint32_t index, tvmflow_dtype dtype, const void* data, size_t bytes),    \
       (m, index, dtype, data, bytes))                                                              \
-  ROW(get_output,                                                                                  \
+  ROW(get_output, false,                                                                           \
       (tvmflow_model * m, uint32_t index, tvmflow_dtype dtype, void* data, size_t bytes),          \
       (m, index, dtype, data, bytes))                                                              \
-  ROW(output_data,                                                                                 \
+  ROW(output_data, false,                                                                          \
       (tvmflow_model * m, uint32_t index, tvmflow_dtype dtype, const void** data, size_t bytes),   \
       (m, index, dtype, data, bytes))                                                              \
-  ROW(use_input, (tvmflow_model * m, uint32_t index, void* memory), (m, index, memory))            \
-  ROW(use_output, (tvmflow_model * m, uint32_t index, void* memory), (m, index, memory))           \
-  ROW(image_input, (tvmflow_model * m, uint32_t index, tvmflow_image_info* info),                  \
+  ROW(use_input, true, (tvmflow_model * m, uint32_t index, void* memory), (m, index, memory))      \
+  ROW(use_output, true, (tvmflow_model * m, uint32_t index, void* memory), (m, index, memory))     \
+  ROW(image_input, false, (tvmflow_model * m, uint32_t index, tvmflow_image_info* info),           \
       (m, index, info))                                                                            \
-  ROW(set_image, (tvmflow_model * m, uint32_t index, const tvmflow_image* image),                  \
+  ROW(set_image, true, (tvmflow_model * m, uint32_t index, const tvmflow_image* image),            \
       (m, index, image))                                                                           \
-  ROW(image_place, (tvmflow_model * m, uint32_t index, double scale[2], double offset[2]),         \
+  ROW(image_place, false, (tvmflow_model * m, uint32_t index, double scale[2], double offset[2]),  \
       (m, index, scale, offset))                                                                   \
-  ROW(choose_shape, (tvmflow_model * m, uint32_t index), (m, index))                               \
-  ROW(set_shape, (tvmflow_model * m, uint32_t input, const int64_t* dims, uint32_t count),         \
+  ROW(choose_shape, true, (tvmflow_model * m, uint32_t index), (m, index))                         \
+  ROW(set_shape, true, (tvmflow_model * m, uint32_t input, const int64_t* dims, uint32_t count),   \
       (m, input, dims, count))                                                                     \
-  ROW(warm_up, (tvmflow_model * m), (m))                                                           \
-  ROW(run, (tvmflow_model * m), (m))                                                               \
-  ROW(start, (tvmflow_model * m), (m))                                                             \
-  ROW(run_async, (tvmflow_model * m, const tvmflow_run_options* options), (m, options))            \
-  ROW(wait, (tvmflow_model * m), (m))                                                              \
-  ROW(profile, (tvmflow_model * m, const tvmflow_kernel** kernels, uint32_t* count),               \
+  ROW(warm_up, true, (tvmflow_model * m), (m))                                                     \
+  ROW(run, true, (tvmflow_model * m), (m))                                                         \
+  ROW(start, true, (tvmflow_model * m), (m))                                                       \
+  ROW(run_async, true, (tvmflow_model * m, const tvmflow_run_options* options), (m, options))      \
+  ROW(wait, false, (tvmflow_model * m), (m))                                                       \
+  ROW(profile, true, (tvmflow_model * m, const tvmflow_kernel** kernels, uint32_t* count),         \
       (m, kernels, count))                                                                         \
-  ROW(self_test, (tvmflow_model * m, tvmflow_test * result), (m, result))
-#define TF_DECLARE(name, parameters, arguments) tvmflow_status tf_do_##name parameters;
+  ROW(self_test, true, (tvmflow_model * m, tvmflow_test * result), (m, result))
+#define TF_DECLARE(name, uses_device, parameters, arguments) tvmflow_status tf_do_##name parameters;
 TF_ENTRIES(TF_DECLARE)
 #undef TF_DECLARE
 
-// async.c: the application has been told of the end of the run, or will be without the model.
+// run.c: the application has been told of the end of the run, or will be without the model.
 void tf_notice_end(tvmflow_model* model);
-
-// interface.c: sets an input that is idle to data in the layout that kernels read.
-tvmflow_status tf_set_packed(tvmflow_model* model, uint32_t index, const void* data);
-
 // Enqueues all launches; with `events`, one by one with an event for each.
 tvmflow_status tf_enqueue(tvmflow_model* model, cl_event* events);
 // Waits for what was enqueued.
 tvmflow_status tf_finish(tvmflow_model* model);
+
+// interface.c: sets an input that is idle to data in the layout that kernels read.
+tvmflow_status tf_set_packed(tvmflow_model* model, uint32_t index, const void* data);
+
 // Why an instance, which may be NULL, cannot be used at all.
 static inline tvmflow_status tf_check(const tvmflow_model* model) {
   return model ? model->failed : TVMFLOW_ERROR_ARGUMENT;
@@ -291,9 +299,6 @@ static inline const tf_interface* tf_outputs(const tvmflow_model* model) {
 static inline tf_shape tf_launches(const tvmflow_model* model) {
   return model->plan.shapes[model->shape];
 }
-// Why a call cannot be made now; the message is set.
-tvmflow_status tf_check_idle(tvmflow_model* model, const char* attempt);
-
 // interface.c: the network's own memory in place of the application's, for all inputs and outputs
 // of the shape that is chosen.
 tvmflow_status tf_give_back(tvmflow_model* model);

@@ -39,6 +39,13 @@ static function symbol(void* handle, const char* name) {
   return found;
 }
 
+bool tf_has_word(const char* list, const char* word) {
+  const size_t length = strlen(word);
+  for (const char* at = list; (at = strstr(at, word)); at += length)
+    if ((at == list || at[-1] == ' ') && (at[length] == ' ' || at[length] == 0)) return true;
+  return false;
+}
+
 const char* tf_library_name(const char* only, unsigned index) {
   const char* const chosen = only ? only : getenv("TVMFLOW_OPENCL_LIBRARY");
   if (chosen && *chosen) return index == 0 ? chosen : NULL;

@@ -566,7 +566,7 @@ tvmflow_status tf_do_set_image(tvmflow_model* m, uint32_t index, const tvmflow_i
   }
   if (imported) (void)m->device.api.clReleaseMemObject(imported);
   if (code == CL_SUCCESS) return status;
-  return tf_backend_failed(
+  return tf_device_failed(
       m, tf_fail_opencl(&m->message, code, "Putting a picture into input '%s' on device '%s'", name,
                         m->device.name));
 }

@@ -160,7 +160,10 @@ static tvmflow_status make_step(tvmflow_model* m, uint32_t index) {
 static tvmflow_status make_all(tvmflow_model* m) {
   const uint32_t count = tf_count(&m->plan, TF_PROGRAMS);
   tvmflow_status status = make_keys(m);
-  if (!status) status = tf_build_all(m);
+  if (!status && !tf_build_load(m)) {
+    status = tf_sources_unpack(m);
+    if (!status) tf_build_missing(m);
+  }
   if (status) return status;
   for (uint32_t i = 0; i < count; ++i)
     if (m->builds[i].code != CL_SUCCESS) return describe_failure(m, &m->builds[i], i);

@@ -540,7 +540,7 @@ MUTANTS = (
     ),
     Mutant(
         "cancelled-as-done",
-        "native/standalone/async.c",
+        "native/standalone/run.c",
         "const bool cancelled = m && tf_is_stopped(&m->stop);",
         "const bool cancelled = m && false;",
         "an application is told that a cancelled run has results",

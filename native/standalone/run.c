@@ -1,4 +1,4 @@
-// Runs that are started, told of when they end, and ended before their time.
+// Runs: enqueued, started, waited for, and the application that is told of their end.
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +39,83 @@ void tf_notice_end(tvmflow_model* m) {
   atomic_store(&n->model, NULL);
   m->notice = NULL;
   release(n);
+}
+
+// False: nothing was enqueued, because there is no recording or the driver does not take it.
+static bool enqueue_recording(tvmflow_model* m, cl_int* code) {
+  if (m->recording_is_old) {
+    tf_recording_end(m->recording);
+    m->recording = tf_recording_begin(m);
+    m->recording_is_old = false;
+  }
+  if (!m->recording) return false;
+  bool begun = false;
+  *code = tf_recording_enqueue(m, m->recording, &begun);
+  if (*code == CL_SUCCESS) return true;
+  // Its first parts may be running.
+  (void)m->device.api.clFinish(m->queue);
+  tf_recording_end(m->recording);
+  m->recording = NULL;
+  m->flags |= TVMFLOW_NO_COMMAND_BUFFER;
+  // What was begun cannot be begun again: inputs may have been overwritten.
+  return begun;
+}
+
+static tvmflow_status drain(tvmflow_model* m) {
+  const cl_int code = m->device.api.clFinish(m->queue);
+  if (code == CL_SUCCESS) return TVMFLOW_OK;
+  return tf_device_failed(
+      m, tf_fail_opencl(&m->message, code, "Waiting for device '%s'", m->device.name));
+}
+
+tvmflow_status tf_enqueue(tvmflow_model* m, cl_event* events) {
+  const tf_opencl* const api = &m->device.api;
+  const tf_shape launches = tf_launches(m);
+  tvmflow_status ready = tf_check_inputs(m);
+  // What an earlier run has left may still be running.
+  if (!ready && m->half_done) ready = drain(m);
+  if (ready) return ready;
+  atomic_store(&m->stop.cancelled, false);
+  atomic_store(&m->stop.running, true);
+  cl_int code = CL_SUCCESS;
+  uint32_t i = 0;
+  m->half_done = true;
+  if (events || !enqueue_recording(m, &code)) {
+    code = CL_SUCCESS;
+    for (; code == CL_SUCCESS && i < launches.launches && !tf_is_stopped(&m->stop); ++i) {
+      const tf_step* const s = &m->steps[launches.first_launch + i];
+      code = api->clEnqueueNDRangeKernel(m->queue, s->kernel, s->dimensions, NULL, s->global,
+                                         s->local, 0, NULL, events ? &events[i] : NULL);
+    }
+  }
+  if (code == CL_SUCCESS) return TVMFLOW_OK;
+  (void)api->clFinish(m->queue);
+  atomic_store(&m->stop.running, false);
+  const tvmflow_status status = tf_fail_opencl(
+      &m->message, code, "Running kernel '%s'",
+      i ? m->plan.strings + m->plan.launches[launches.first_launch + i - 1].kernel : "(all)");
+  return tf_device_failed(m, status);
+}
+
+tvmflow_status tf_finish(tvmflow_model* m) {
+  const tvmflow_status status = drain(m);
+  const bool cancelled = tf_is_stopped(&m->stop);
+  tf_notice_end(m);
+  atomic_store(&m->stop.running, false);
+  if (status) return status;
+  if (cancelled)
+    return tf_fail(&m->message, TVMFLOW_ERROR_CANCELLED,
+                   "The run was cancelled: there is no result.");
+  m->half_done = false;
+  m->ran = true;
+  tf_programs_store(m);
+  return TVMFLOW_OK;
+}
+
+tvmflow_status tf_do_run(tvmflow_model* m) {
+  tvmflow_status status = tf_check_idle(m, "Running");
+  if (!status) status = tf_enqueue(m, NULL);
+  return status ? status : tf_finish(m);
 }
 
 static tvmflow_status read_options(tvmflow_model* m, const tvmflow_run_options* given,
@@ -124,7 +201,7 @@ tvmflow_status tf_do_run_async(tvmflow_model* m, const tvmflow_run_options* give
   if (status) return status;
   (void)tf_do_wait(m);
   m->half_done = true;
-  return tf_backend_failed(
+  return tf_device_failed(
       m, tf_fail_opencl(&m->message, code, "Starting a run on device '%s'", m->device.name));
 }
 
