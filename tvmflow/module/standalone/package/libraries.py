@@ -185,7 +185,7 @@ def licenses() -> dict[str, bytes | Path]:
     An `ArtifactError` says that the installation lacks one.
     """
     # In the tree; an installed package has them among its metadata.
-    tree = native_folder("bindings").parents[1]
+    tree = native_folder("bindings").resolve().parents[1]
     found = {name: tree / name for name in _LICENSES if (tree / name).is_file()}
     with suppress(metadata.PackageNotFoundError):
         for file in metadata.files("tvmflow") or ():
