@@ -19,7 +19,6 @@ transformers in :mod:`.fused_transformers`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
@@ -29,6 +28,7 @@ from .converter import Refusal
 from .fused_transformers import embed_layer_normalization
 from .graph import CONTRIB_DOMAIN, node_attributes, node_name, operator_name, unsupported
 from .packed_blocks import gather_block_quantized, matmul_bnb4, matmul_nbits
+from .replacement import Parts
 from .source import PACKED
 
 #: The first operator set with QuantizeLinear, with DynamicQuantizeLinear, with a scale for each
@@ -72,101 +72,6 @@ def expand_quantized(
         for each in found:
             result.extend(_without_packed(each, opset, constants, packed) or [each])
     return result
-
-
-class Parts:
-    """The nodes that a node becomes; the last one has its name and first result."""
-
-    def __init__(
-        self, node: onnx.NodeProto, opset: int, constants: dict[str, np.ndarray],
-        packed: Mapping[str, int],
-    ):  # fmt: skip
-        self.node, self.opset, self.constants, self.packed = node, opset, constants, packed
-        self.attributes: dict[str, Any] = node_attributes(node)
-        self._name = node_name(node)
-        # Several nodes may have one name, but no two results.
-        self._base = next(filter(None, node.output), self._name)
-        self._nodes: list[onnx.NodeProto] = []
-        self._results: set[str] = set()
-        #: Names of constants that were added.
-        self.added: list[str] = []
-
-    def input(self, index: int) -> str:
-        """Return the name of an input, which is empty where it is not given."""
-        return str(self.node.input[index]) if index < len(self.node.input) else ""
-
-    def inputs(self, *indices: int) -> list[str]:
-        """Return the names of several inputs."""
-        return [self.input(index) for index in indices]
-
-    @property
-    def nodes(self) -> list[onnx.NodeProto]:
-        """All nodes that were added."""
-        last = self._nodes[-1]
-        last.name = self._name
-        for index, name in enumerate(self.node.output):
-            if name in self._results:
-                continue
-            if index < len(last.output):
-                last.output[index] = name
-            else:
-                last.output.append(name)
-        return self._nodes
-
-    def add(self, op_type: str, inputs: Sequence[str], **attributes: object) -> str:
-        """Add a node and return the name of its first result."""
-        return self.add_several(op_type, inputs, 1, **attributes)[0]
-
-    def add_several(
-        self, op_type: str, inputs: Sequence[str], count: int, **attributes: object
-    ) -> list[str]:
-        """Add a node and return the names of its results."""
-        name = f"{self._base}:{op_type}{len(self._nodes)}"
-        results = [name, *(f"{name}:{index}" for index in range(1, count))]
-        given = list(inputs)
-        while given and not given[-1]:
-            given.pop()
-        self._nodes.append(helper.make_node(op_type, given, results, name=name, **attributes))
-        return results
-
-    def result(self, index: int, value: str) -> None:
-        """Make a value a further result of the node, if it has that."""
-        if index < len(self.node.output) and self.node.output[index]:
-            name = self.node.output[index]
-            self._nodes.append(helper.make_node("Identity", [value], [name], name=name))
-            self._results.add(name)
-
-    def known(self, index: int, what: str) -> np.ndarray:
-        """Return the values of an input, which have to be constant."""
-        array = self.constants.get(self.input(index))
-        if array is None:
-            raise Refusal(f"its {what} are computed at run time; only constant ones are supported")
-        return array
-
-    def constant(self, array: np.ndarray) -> str:
-        """Add a constant and return its name."""
-        name = f"{self._base}:constant{len(self._nodes)}"
-        while name in self.constants:
-            name += "_"
-        self.constants[name] = array
-        self.added.append(name)
-        return name
-
-    def real(self, quantized: Sequence[str], **attributes: object) -> str:
-        """Add the real numbers of a tensor with its scale and zero point."""
-        return self.add("DequantizeLinear", quantized, **attributes)
-
-    def quantize(self, parameters: Sequence[str]) -> bool:
-        """Quantize the last node's result, if there is a scale for it; decline without its type."""
-        if parameters[0] and not parameters[1]:
-            return False
-        if parameters[0]:
-            self.add("QuantizeLinear", [self._nodes[-1].output[0], *parameters])
-        return True
-
-    def reshaped(self, value: str, shape: Sequence[int]) -> str:
-        """Add a tensor in another shape."""
-        return self.add("Reshape", [value, self.constant(np.array(shape, np.int64))])
 
 
 #: Adds the nodes of one; returns false, and the node stays, where there are none.

@@ -11,7 +11,6 @@ softmax, which :mod:`tvmflow.graph.attention` fuses again::
 from __future__ import annotations
 
 from math import sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx import TensorProto
@@ -19,9 +18,7 @@ from onnx import TensorProto
 from .converter import InvalidNode, Refusal
 from .expansion import Expansion, Nodes, expands
 from .graph import CONTRIB_DOMAIN
-
-if TYPE_CHECKING:
-    from .contrib import Parts
+from .replacement import Parts
 
 #: The first operator sets with limits of Slice, axes of ReduceSum and axes of ReduceMean as inputs.
 _SLICES, _SUM_AXES, _MEAN_AXES = 10, 13, 18

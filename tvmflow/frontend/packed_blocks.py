@@ -12,15 +12,12 @@ GatherBlockQuantized looks bytes up before they are dequantized.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx import TensorProto, helper
 
 from .converter import Refusal
-
-if TYPE_CHECKING:
-    from .contrib import Parts
+from .replacement import Parts
 
 #: The numbers that 4 bits stand for in MatMulBnb4, by its ``quant_type``: FP4 and NF4.
 _BNB4 = np.array([
