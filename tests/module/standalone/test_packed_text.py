@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from runtime_build import NATIVE
 from small_plans import add_plan
 
+from tvmflow.module.standalone.minify import minify
 from tvmflow.module.standalone.read import read_plan
-from tvmflow.module.standalone.shorter import shorter
 from tvmflow.runtime.plugin import pack_text, unpack_text
 
 GUARD = """\
@@ -31,7 +31,7 @@ __kernel void scale(__global float* restrict T_scale_ptr, __read_only image2d_ar
   }
 }
 """
-SHORTER = """\
+MINIFIED = """\
 __kernel void scale(__global float* restrict p0, __read_only image2d_array_t p1) {
 float4 a0[6];
 int group_x = (convert_int(get_group_id(0)));
@@ -46,15 +46,15 @@ p0[c0] = TWICE(v0.x) + x.cse_v3 + y->cse_v3;
 
 def test_names_are_those_of_kind_and_place():
     defined: set[str] = set()
-    assert shorter(GUARD + KERNEL, defined) == GUARD + SHORTER
+    assert minify(GUARD + KERNEL, defined) == GUARD + MINIFIED
     # The second kernel of a program finds what the first one has defined.
-    assert shorter(GUARD + KERNEL, defined) == SHORTER
-    assert shorter(GUARD.replace("2 *", "3 *") + KERNEL, defined).startswith("#ifndef TWICE")
+    assert minify(GUARD + KERNEL, defined) == MINIFIED
+    assert minify(GUARD.replace("2 *", "3 *") + KERNEL, defined).startswith("#ifndef TWICE")
 
 
 def test_names_that_mean_something_else_are_left_alone():
     kernel = KERNEL.replace("+ x.cse_v3", "+ c0")
-    assert shorter(kernel, set()) == re.sub(r"(?m)^ +", "", kernel)
+    assert minify(kernel, set()) == re.sub(r"(?m)^ +", "", kernel)
 
 
 TEXTS = [b"", b"a", b"\0" * 1000, b"ab" * 5000, bytes(range(256)) * 9, KERNEL.encode() * 40]

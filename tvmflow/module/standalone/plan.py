@@ -34,8 +34,8 @@ from .format import (
     encode_plan,
     records,
 )
+from .minify import minify
 from .pictures import Picture
-from .shorter import shorter
 from .small_weights import Form
 
 _STORED = ("int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32")
@@ -309,7 +309,7 @@ def _programs(plan: Plan, strings: Strings) -> tuple[list[JsonObject], dict[str,
         beside = together.get(name, name)
         number = program_of.get(beside, texts.index(min(texts, key=len)))
         program_of[name] = program_of[beside] = number
-        texts[number] += shorter(text, defined[number])
+        texts[number] += minify(text, defined[number])
     source, rows = b"", []
     for text in texts:
         options, size = strings(BUILD_OPTIONS), len(text.encode())

@@ -1,7 +1,7 @@
-"""Kernels' text as a library keeps it: the same program in fewer and more predictable words.
+"""Minify kernels' text for a library: the same program in fewer and more predictable words.
 
 Parameters and variables are named by their kind and place, so that kernels that do the same have
-the same text; before and after::
+the same text, which DEFLATE stores once; before and after::
 
     __kernel void relu_kernel(__global float* restrict T_relu_ptr, __read_only image2d_t x_ptr) {
       float4 conv2d_local_ptr[6];
@@ -36,11 +36,11 @@ _GUARDED = re.compile(r"^#ifndef (\w+)\n(?:(?!#if|#endif).*\n)*#endif\n", re.MUL
 _INDENTED = re.compile(r"^ +", re.MULTILINE)
 
 
-def shorter(source: str, defined: set[str]) -> str:
+def minify(source: str, defined: set[str]) -> str:
     """Return the same kernels in fewer words.
 
-    ``defined`` has the definitions that stand before it in its program, each under ``#ifndef``,
-    and gets those that ``source`` adds.
+    ``defined`` holds the definitions, each under ``#ifndef``, that precede ``source`` in its
+    program; those that ``source`` adds are added to it.
     """
 
     def once(match: re.Match[str]) -> str:
