@@ -289,7 +289,7 @@ static const char* fault(tf_plan* plan) {
   const tf_header* header = plan->header;
   if (!texts_are_right(plan)) return "texts do not end";
   if (header->source_bytes >= MAX_BYTES ||
-      header->source_bytes > (uint64_t)tf_count(plan, TF_SOURCES) * TF_TEXT_RATIO)
+      header->source_bytes > (uint64_t)tf_count(plan, TF_SOURCES) * TF_INFLATE_RATIO)
     return "the sources' size is wrong";
   if (header->weight_bytes >= MAX_BYTES ||
       (tf_count(plan, TF_WEIGHTS) && header->weight_bytes < sizeof(tf_weights_header)))

@@ -26,7 +26,7 @@
   ROW(TF_EXTENSIONS, uint32_t, extensions) /* strings: OpenCL's, which the kernels need */         \
   ROW(TF_ALLOCATIONS, tf_allocation, allocations)                                                  \
   ROW(TF_WEIGHTS, tf_weight, weights)                                                              \
-  ROW(TF_SOURCES, uint8_t, sources) /* all programs', packed as ../opencl/text_model.h has it */   \
+  ROW(TF_SOURCES, uint8_t, sources) /* all programs', one DEFLATE stream (RFC 1951) */             \
   ROW(TF_PROGRAMS, tf_program, programs)                                                           \
   ROW(TF_LAUNCHES, tf_launch, launches) /* in order */                                             \
   ROW(TF_ARGUMENTS, tf_argument, arguments)                                                        \
@@ -307,7 +307,11 @@ tf_checksum tf_checksum_begin(void);
 void tf_checksum_stripes(tf_checksum* sum, const uint8_t* data, size_t bytes);
 uint64_t tf_checksum_end(const tf_checksum* sum, const uint8_t* rest, size_t bytes);
 
-// What a byte of packed text becomes at most.
-#define TF_TEXT_RATIO 1024
+// Unpack a DEFLATE stream to exactly `bytes` of text.  Return false for any other stream; whatever
+// the stream holds, nothing is read or written outside the two arrays.
+bool tf_inflate(const uint8_t* packed, size_t packed_bytes, char* text, size_t bytes);
+
+// The largest factor by which a DEFLATE stream can grow: 258 bytes from two bits.
+#define TF_INFLATE_RATIO 1032
 
 #endif

@@ -4,7 +4,6 @@
 
 #include "../opencl/host_features.h"
 #include "../opencl/sha256_state.h"
-#include "../opencl/text_model.h"
 #include "model.h"
 
 // With its zero byte, so that two texts cannot run into each other.
@@ -17,21 +16,21 @@ tvmflow_status tf_sources_unpack(tvmflow_model* m) {
   if (m->sources || m->backend == TVMFLOW_CPU) return TVMFLOW_OK;
   const size_t bytes = m->plan.header->source_bytes;
   m->sources = malloc(bytes + 1);
-  if (!m->sources ||
-      !TextUnpack(m->plan.sources, tf_count(&m->plan, TF_SOURCES), m->sources, bytes))
+  if (!m->sources)
     return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for the kernels' text.");
-  for (uint32_t i = 0; i < tf_count(&m->plan, TF_PROGRAMS); ++i) {
+  bool whole = tf_inflate(m->plan.sources, tf_count(&m->plan, TF_SOURCES), m->sources, bytes);
+  for (uint32_t i = 0; whole && i < tf_count(&m->plan, TF_PROGRAMS); ++i) {
     tf_build* const b = &m->builds[i];
     uint8_t digest[sizeof(tf_digest)];
     b->source = m->sources + m->plan.programs[i].offset;
     b->source_bytes = m->plan.programs[i].bytes;
     Sha256Digest((const uint8_t*)b->source, b->source_bytes, digest);
-    if (memcmp(digest, m->plan.digests[i].bytes, sizeof(digest)))
-      return tf_fail(&m->message, TVMFLOW_ERROR_DAMAGED,
-                     "Reading the kernels in the library: they are damaged. Remedy: copy the "
-                     "library again, or compile it again.");
+    whole = !memcmp(digest, m->plan.digests[i].bytes, sizeof(digest));
   }
-  return TVMFLOW_OK;
+  if (whole) return TVMFLOW_OK;
+  return tf_fail(&m->message, TVMFLOW_ERROR_DAMAGED,
+                 "Reading the kernels in the library: they are damaged. Remedy: copy the library "
+                 "again, or compile it again.");
 }
 
 void tf_sources_forget(tvmflow_model* m) {

@@ -18,7 +18,6 @@
 #include "guard.h"
 #include "host_threads.h"
 #include "module.h"
-#include "packed_text.h"
 #include "timer.h"
 
 namespace tvmflow::tvm_plugin {
@@ -220,12 +219,6 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("tvmflow.share_threads",
            [](const String& path, int count) {
              Guard([&] { ShareThreads(std::string(path), count); });
-           })
-      .def("tvmflow.pack_text",
-           [](const Bytes& text) { return Bytes(PackText({text.data(), text.size()})); })
-      .def("tvmflow.unpack_text",
-           [](const Bytes& packed, size_t bytes) {
-             return Bytes(UnpackText({packed.data(), packed.size()}, bytes));
            })
       .def("tvmflow.opencl.prebuild",
            [](const Module& module, int device_id) {

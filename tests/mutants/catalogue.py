@@ -467,12 +467,12 @@ MUTANTS = (
         _UNITS,
     ),
     Mutant(
-        "text-bytes",
-        "native/opencl/text_model.h",
-        "for (; used < 4; ++used) number",
-        "for (; used < 3; ++used) number",
-        "a packed text is read a byte behind what was written",
-        ("tests/module/standalone/test_recording.py",),
+        "inflate-distance",
+        "native/standalone/inflate.c",
+        "if (symbol < 2 * group) return symbol;",
+        "if (symbol <= 2 * group) return symbol;",
+        "the first lengths and distances with an extra bit are read without it",
+        ("tests/module/standalone/test_inflate.py",),
     ),
     Mutant(
         "unchecked-region",

@@ -112,22 +112,6 @@ def autoload() -> None:
     load()
 
 
-def pack_text(text: bytes) -> bytes:
-    """Return program text as standalone libraries have it (native/opencl/text_model.h)."""
-    import tvm_ffi
-
-    load()
-    return bytes(tvm_ffi.get_global_func("tvmflow.pack_text")(text))
-
-
-def unpack_text(packed: bytes, size: int) -> bytes:
-    """Return the ``size`` bytes that were packed; any bytes for what `pack_text` has not made."""
-    import tvm_ffi
-
-    load()
-    return bytes(tvm_ffi.get_global_func("tvmflow.unpack_text")(packed, size))
-
-
 def configure(**settings: object) -> None:
     """Change the plug-in's settings.
 

@@ -5,13 +5,11 @@
 //                               what is taken all the same must give the right results
 //   damage many SIZE COUNT      so many instances, one after the other; nothing is left of them
 //   damage records              the same with the right checksum: nothing but sanitizers judge
-//   damage unpack STREAM SIZE   each byte of a packed text; the text of the undamaged one
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../opencl/sha256_state.h"
-#include "../opencl/text_model.h"
 #include "plan.h"
 #include "tvmflow.h"
 
@@ -123,37 +121,10 @@ static int records(void) {
   return 0;
 }
 
-// In memory of the exact sizes: any stream gives a text.
-static int unpack(const char* path, size_t size) {
-  static uint8_t stream[1 << 20];
-  FILE* const file = fopen(path, "rb");
-  const size_t bytes = file ? fread(stream, 1, sizeof(stream), file) : 0;
-  if (file) fclose(file);
-  char* const out = malloc(size);
-  for (size_t i = 0; i < bytes; ++i) {
-    stream[i] ^= (uint8_t)(1 + i % 255);
-    uint8_t* const copy = malloc(bytes);
-    memcpy(copy, stream, bytes);
-    if (!TextUnpack(copy, bytes, out, size)) return 1;
-    free(copy);
-    stream[i] ^= (uint8_t)(1 + i % 255);
-    uint8_t* const begin = malloc(i + 1);
-    memcpy(begin, stream, i);
-    if (!TextUnpack(begin, i, out, size)) return 1;
-    free(begin);
-  }
-  if (!TextUnpack(stream, bytes, out, size)) return 1;
-  fwrite(out, 1, size, stdout);
-  free(out);
-  return 0;
-}
-
 int main(int count, char** arguments) {
   if (count > 2 && !strcmp(arguments[1], "create")) return create(strtoul(arguments[2], NULL, 10));
   if (count > 3 && !strcmp(arguments[1], "many"))
     return many(strtoul(arguments[2], NULL, 10), strtoul(arguments[3], NULL, 10));
   if (count > 1 && !strcmp(arguments[1], "records")) return records();
-  if (count > 3 && !strcmp(arguments[1], "unpack"))
-    return unpack(arguments[2], strtoul(arguments[3], NULL, 10));
   return 2;
 }

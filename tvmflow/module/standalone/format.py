@@ -11,6 +11,7 @@ Records are NumPy structures with the same fields as the C structures;
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -18,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ...runtime.plugin import pack_text
 from ..weights import WeightStream
 
 PLAN_MAGIC = b"TVMFPLAN"
@@ -27,8 +27,8 @@ WEIGHTS_MAGIC = b"TVMFWGTS"
 #: is read here, and a change raises the number.
 VERSION = 1
 WEIGHTS_VERSION = 1
-#: What a byte of packed text becomes at most (native/standalone/plan.h).
-TEXT_RATIO = 1024
+#: Largest factor by which a DEFLATE stream can grow (native/standalone/plan.h).
+INFLATE_RATIO = 1032
 #: Each weight begins at a multiple of this: drivers take such memory without a copy.
 WEIGHT_ALIGNMENT = 128
 #: Of an input or output, as in `native/bindings/tvmflow.h`.
@@ -185,7 +185,8 @@ def encode_plan(
     """
     programs = np.asarray(sections.get(Section.PROGRAMS, np.zeros(0, RECORDS[Section.PROGRAMS])))
     digests = np.frombuffer(digests_of(programs, source), RECORDS[Section.DIGESTS])
-    packed = pack_text(source).ljust(-(-len(source) // TEXT_RATIO), b"\0")
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    packed = deflate.compress(source) + deflate.flush()
     content = {**sections, Section.SOURCES: packed, Section.DIGESTS: digests}
     header = np.zeros((), HEADER)
     body = bytearray()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,6 @@ import numpy as np
 from ...errors import ArtifactError
 from ...ir.pictures import FITS, IMAGE_FORMATS
 from ...runtime.json_types import JsonObject
-from ...runtime.plugin import unpack_text
 from ...runtime.regular_files import open_file
 from .. import elf
 from ..artifact import COPY_AGAIN, SIDECAR_SUFFIX, sha256_of, unreadable
@@ -31,10 +31,10 @@ from . import programs
 from .format import (
     DTYPES,
     HEADER,
+    INFLATE_RATIO,
     MAX_DIMENSIONS,
     PLAN_MAGIC,
     RECORDS,
-    TEXT_RATIO,
     VERSION,
     WEIGHTS_HEADER,
     WEIGHTS_MAGIC,
@@ -99,12 +99,16 @@ class EncodedPlan:
         size = int(self.header["source_bytes"])
         packed = self[Section.SOURCES].tobytes()
         try:
-            content = unpack_text(packed, size)
+            stream = zlib.decompressobj(-zlib.MAX_WBITS)
+            # No more than the header says: a few bytes can become gigabytes.
+            content = stream.decompress(packed, size + 1)
+            if len(content) != size or not stream.eof or stream.unused_data:
+                raise ValueError("another size")
             digests = self[Section.DIGESTS].tobytes()
             if digests_of(self[Section.PROGRAMS], content) != digests:
                 raise ValueError("another text")
             return content.decode()
-        except ValueError as error:
+        except (zlib.error, ValueError) as error:
             raise ArtifactError(
                 "Reading the kernels of the library failed: they are cut short or damaged.",
                 remedy=COPY_AGAIN,
@@ -248,7 +252,7 @@ def check_plan(plan: EncodedPlan) -> None:
             raise SchemaError(f"the section {section.name.lower()} lies outside the plan")
     for wrong in _wrong_references(plan):
         raise SchemaError(f"a record of the section {wrong}")
-    if int(plan.header["source_bytes"]) > TEXT_RATIO * (len(plan[Section.SOURCES]) + 1):
+    if int(plan.header["source_bytes"]) > INFLATE_RATIO * (len(plan[Section.SOURCES]) + 1):
         raise SchemaError("its source is said to be larger than it can be")
     STANDALONE(plan.metadata, "")
     _check_shapes(plan)
