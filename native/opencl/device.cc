@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "chain.h"
-#include "pocl_quirks.h"
+#include "pocl.h"
 #include "settings.h"
 
 namespace tvmflow::opencl {
@@ -88,9 +88,7 @@ const char* DeviceInfo::TypeName() const {
 }
 
 Device::Device(Platform platform, cl_device_id id)
-    : platform_(std::move(platform)), id_(id), info_(QueryInfo(*platform_.api, id)) {
-  info_.assumed_processor = NameProcessor(platform_, id_);
-}
+    : platform_(std::move(platform)), id_(id), info_(QueryInfo(*platform_.api, id)) {}
 
 Device::~Device() = default;
 

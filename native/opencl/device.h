@@ -40,8 +40,6 @@ struct DeviceInfo {
   size_t image_max_array = 0;
   cl_uint image_pitch_alignment = 0;
   cl_bitfield svm_capabilities = 0;
-  // Processor that kernels are compiled for where the driver did not know the real one.
-  std::string assumed_processor;
 
   bool Has(const std::string& extension) const;
   const char* TypeName() const;  // "gpu", "accelerator", "cpu" or "other"

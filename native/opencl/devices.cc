@@ -7,7 +7,7 @@
 #include <cctype>
 #include <cstdlib>
 
-#include "pocl_quirks.h"
+#include "pocl.h"
 #include "settings.h"
 #include "version.h"
 
@@ -70,6 +70,8 @@ std::string Unusable(const Device& device) {
   if (!compiler) return "has no compiler";
   if (!IsAtLeast(device.info().version.c_str(), 1, 2))
     return "has " + device.info().version + ", older than 1.2";
+  if (IsPocl(device.platform()) && !PoclWorks(device.info().driver_version))
+    return "has PoCL " + device.info().driver_version + ", older than 3.1";
   return "";
 }
 

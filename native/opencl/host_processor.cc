@@ -23,24 +23,6 @@ std::string HostProcessorIdentity() {
   return text;
 }
 
-const char* OlderProcessorName() {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512cd") &&
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl"))
-    return "skylake-avx512";
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-      __builtin_cpu_supports("bmi2"))
-    return "haswell";
-  if (__builtin_cpu_supports("avx")) return "sandybridge";
-  if (__builtin_cpu_supports("sse4.1")) return "penryn";
-  return "x86-64";
-#else
-  return nullptr;
-#endif
-}
-
 bool HostHasVectorDotProducts() { return HostHasAvx512Vnni() != 0; }
 
 }  // namespace tvmflow::opencl

@@ -9,10 +9,6 @@ namespace tvmflow::opencl {
 // code may not run; the text has no other meaning.
 std::string HostProcessorIdentity();
 
-// Name of an old processor, known to LLVM for ten years, whose instructions this one
-// has; the newest such.  Null on architectures other than x86-64.
-const char* OlderProcessorName();
-
 // Whether it has vpdpbusd on vectors of 512 bits.  Drivers that compile for an older processor
 // do not tell kernels so.
 bool HostHasVectorDotProducts();

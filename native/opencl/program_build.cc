@@ -1,8 +1,8 @@
 #include "program_build.h"
 
 #include "build_log.h"
+#include "pocl.h"
 #include "pocl_declarations.h"
-#include "pocl_quirks.h"
 #include "program_cache.h"
 #include "settings.h"
 

@@ -172,7 +172,7 @@ Digest ProgramKey(const Device& device, const std::string& source, const std::st
   hash.Field(std::to_string(kFormat)).Field(source).Field(options);
   hash.Field(info.name).Field(info.vendor).Field(info.version).Field(info.driver_version);
   hash.Field(device.platform().name).Field(device.platform().version);
-  hash.Field(info.assumed_processor).Field(LibraryIdentity(device));
+  hash.Field(LibraryIdentity(device));
   hash.Field(info.type & CL_DEVICE_TYPE_CPU ? HostProcessorIdentity() : "");
   return hash.Finish();
 }

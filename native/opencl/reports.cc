@@ -38,7 +38,6 @@ void Write(JsonWriter* json, const Device& device) {
   json->Key("image_pitch_alignment").Number(info.image_pitch_alignment);
   json->Key("image2d_from_buffer").Bool(info.Has("cl_khr_image2d_from_buffer"));
   json->Key("fp16").Bool(info.Has("cl_khr_fp16"));
-  json->Key("assumed_processor").Text(info.assumed_processor);
   json->Key("extensions").BeginArray();
   for (const std::string& extension : info.extensions) json->Text(extension);
   json->EndArray().EndObject();

@@ -9,16 +9,21 @@
 namespace tvmflow::opencl {
 #endif
 
-// Whether `text`, which the specification gives the form "OpenCL <major>.<minor> <anything>", is of
-// this version or a newer one.  Both are numbers: 10.0 is newer than 1.2, and so is 1.10.
-static inline bool IsAtLeast(const char* text, unsigned long major, unsigned long minor) {
-  static const char prefix[] = "OpenCL ";
-  if (strncmp(text, prefix, sizeof(prefix) - 1) != 0) return false;
+// Whether "<major>.<minor><anything>" is of this version or a newer one.  Both are numbers: 10.0 is
+// newer than 1.2, and so is 1.10.
+static inline bool IsNumberAtLeast(const char* text, unsigned long major, unsigned long minor) {
   char* end;
-  const unsigned long found = strtoul(text + sizeof(prefix) - 1, &end, 10);
+  const unsigned long found = strtoul(text, &end, 10);
   if (found != major || *end != '.') return found > major;
   const char* const rest = end + 1;
   return strtoul(rest, &end, 10) >= minor;
+}
+
+// The same of text that the specification gives the form "OpenCL <major>.<minor> <anything>".
+static inline bool IsAtLeast(const char* text, unsigned long major, unsigned long minor) {
+  static const char prefix[] = "OpenCL ";
+  return strncmp(text, prefix, sizeof(prefix) - 1) == 0 &&
+         IsNumberAtLeast(text + sizeof(prefix) - 1, major, minor);
 }
 
 #ifdef __cplusplus

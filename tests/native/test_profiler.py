@@ -11,7 +11,7 @@ import pytest
 
 NATIVE = Path(__file__).parents[2] / "native" / "opencl"
 SOURCES = (
-    "profiler", "device", "errors", "pocl_quirks", "host_processor", "pocl_declarations", "chain",
+    "profiler", "device", "errors", "pocl", "host_processor", "pocl_declarations", "chain",
     "kernel", "memory", "settings",
 )  # fmt: skip
 

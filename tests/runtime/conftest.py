@@ -16,7 +16,7 @@ from shutil import which
 from typing import Any
 
 import pytest
-from drivers import DRIVERS, Driver
+from drivers import DRIVERS, POCL, Driver
 from forks import run_forked
 from kept_builds import kept
 
@@ -95,10 +95,10 @@ def driver(request: pytest.FixtureRequest) -> Usable:
     return _require(request.param)
 
 
-@pytest.fixture(params=DRIVERS[:2], ids=lambda driver: driver.name)
-def pocl(request: pytest.FixtureRequest) -> Usable:
-    """Return each PoCL that is installed."""
-    return _require(request.param)
+@pytest.fixture
+def pocl() -> Usable:
+    """Return PoCL."""
+    return _require(POCL)
 
 
 @pytest.fixture(scope="session")

@@ -84,6 +84,18 @@ def test_a_platform_without_devices(fake, script):
     assert "platform 'Empty' has no device" in result["details"]
 
 
+@pytest.mark.parametrize(
+    ("version", "works"),
+    [("3.0-rc2", False), ("1.8", False), ("3.1+debian", True), ("3.10", True), ("10.0", True)],
+)
+def test_pocl_is_refused_below_the_oldest_that_works(fake, script, version, works):
+    pocl = {"FAKE_DEVICES": "Portable Computing Language:pthread:cpu", "FAKE_VERSION": version}
+    listed = script("list_devices.py", env={**fake, **pocl})
+    assert names(listed) == (["pthread"] if works else [])
+    refused = f"device 'pthread' has PoCL {version}, older than 3.1"
+    assert (refused in (listed["why_none"] or "")) == (not works)
+
+
 def test_a_library_that_is_none(fake, script, tmp_path):
     path = tmp_path / "text.so"
     path.write_text("not a library")

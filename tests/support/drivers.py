@@ -58,15 +58,14 @@ class Driver:
 _SITE = next((path for path in sys.path if path.endswith("site-packages")), sys.prefix)
 
 DRIVERS = [
-    Driver("pip-pocl", f"{_SITE}/pyopencl/.libs/libpocl-*.so"),
     Driver("system-pocl", "/usr/lib/*/libpocl.so.2*"),
     Driver("intel", f"{sys.prefix}/lib/libintelocl.so"),
     Driver("rusticl", "libRusticlOpenCL.so.1", (("RUSTICL_ENABLE", "llvmpipe"),)),
     Driver("oclgrind", "/usr/lib*/oclgrind/liboclgrind-rt-icd.so"),
 ]
-_INTEL = DRIVERS[2]
+POCL, INTEL = DRIVERS[:2]
 #: Without their vectorisers across work-items: Intel's takes two thirds of a build, PoCL's a tenth.
-INTEL_QUICK = Driver("intel-quick", _INTEL.library, (("CL_CONFIG_CPU_VECTORIZER_MODE", "1"),))
+INTEL_QUICK = Driver("intel-quick", INTEL.library, (("CL_CONFIG_CPU_VECTORIZER_MODE", "1"),))
 _POCL_QUICK = (("POCL_WORK_GROUP_METHOD", "loops"),)
 
 
@@ -77,11 +76,8 @@ def processor_drivers(*, quick: bool) -> list[Driver]:
     """
     if chosen := os.environ.get("TVMFLOW_OPENCL_LIBRARY"):
         return [Driver("chosen", chosen)]
-    pocl = [d for d in (DRIVERS[1], DRIVERS[0]) if d.path][:1]
-    intel = _INTEL
-    if quick:
-        pocl, intel = [replace(d, environment=_POCL_QUICK) for d in pocl], INTEL_QUICK
-    return [*pocl, *([intel] if intel.path else [])]
+    quickly = [replace(POCL, environment=_POCL_QUICK), INTEL_QUICK]
+    return [driver for driver in (quickly if quick else [POCL, INTEL]) if driver.path]
 
 
 def system_loader() -> str | None:
@@ -95,7 +91,7 @@ def for_programs() -> dict[str, str]:
     Intel's runtime from pip where it is installed, with the folder of the libraries that it
     opens by bare name; otherwise what the system has.
     """
-    path = _INTEL.path
+    path = INTEL.path
     if os.environ.get("TVMFLOW_OPENCL_LIBRARY") or path is None:
         return {}
     folders = [str(Path(path).parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]

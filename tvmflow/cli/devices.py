@@ -74,7 +74,6 @@ def _rows(device: DeviceInfo) -> Iterator[tuple[str, str | int | None]]:
         yield "images", can if device.images else "no: textures cannot be used"
     if device.kind != "llvm":
         yield "fp16", "yes" if device.fp16 else "no"
-    yield "compiled for", device.assumed_processor or None
     if device.kind == "opencl":
         from ..devices.target import preset_of
 

@@ -44,8 +44,6 @@ class DeviceInfo:
     image2d_max_height: int = 0
     image_max_array_size: int = 0
     image2d_from_buffer: bool = False  #: Whether a buffer can become an image.
-    #: Processor that kernels are compiled for, if the driver's compiler does not know this CPU.
-    assumed_processor: str = ""
     extensions: tuple[str, ...] = field(default=(), repr=False)  #: OpenCL extensions, sorted.
 
 

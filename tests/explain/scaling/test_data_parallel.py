@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from drivers import DRIVERS, system_loader
+from drivers import INTEL, POCL, system_loader
 from farms import Farm
 from tiny_model import tiny_model
 
@@ -114,7 +114,6 @@ print(*(device.platform for device in opencl_devices()), sep="\\n")
 parallel.close()
 """
 _POCL, _INTEL = "Portable Computing Language", "Intel(R) OpenCL"
-_PIP_POCL, _SYSTEM_POCL, _INTEL_RUNTIME = DRIVERS[:3]
 
 
 def two_opencl_devices(run_python, **env):
@@ -127,21 +126,21 @@ def two_opencl_devices(run_python, **env):
 
 @pytest.mark.opencl
 @pytest.mark.onnxruntime
-@pytest.mark.skipif(not _SYSTEM_POCL.path, reason="Debian's PoCL is not installed")
+@pytest.mark.skipif(not POCL.path, reason="Debian's PoCL is not installed")
 def test_two_opencl_devices_of_a_driver(run_python):
     # It gives as many devices of the CPU as are named, which share their threads.
-    env = _SYSTEM_POCL.variables(_SYSTEM_POCL.path)
+    env = POCL.variables(POCL.path)
     assert two_opencl_devices(run_python, **env, POCL_DEVICES="pthread pthread") == [_POCL, _POCL]
 
 
 @pytest.mark.opencl
 @pytest.mark.onnxruntime
 @pytest.mark.skipif(
-    not (_SYSTEM_POCL.path and _INTEL_RUNTIME.path and system_loader()),
+    not (POCL.path and INTEL.path and system_loader()),
     reason="the loader of drivers, PoCL and Intel's runtime are not all installed",
 )
 def test_two_opencl_devices_of_two_drivers(run_python, tmp_path):
-    for driver in (_SYSTEM_POCL, _INTEL_RUNTIME):
+    for driver in (POCL, INTEL):
         (tmp_path / f"{driver.name}.icd").write_text(f"{driver.path}\n")
     env = {"TVMFLOW_OPENCL_LIBRARY": system_loader(), "OCL_ICD_VENDORS": f"{tmp_path}/"}
     assert two_opencl_devices(run_python, **env) == [_INTEL, _POCL]

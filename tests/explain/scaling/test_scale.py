@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from drivers import DRIVERS
+from drivers import POCL
 from onnx import TensorProto, helper
 from timings import timing
 from tiny_model import tiny_model
@@ -207,11 +207,8 @@ def test_a_network_is_measured(tmp_path):
         assert 0 < point.p10_ms <= point.median_ms <= point.p90_ms
 
 
-_POCL = DRIVERS[1]
-
-
 @pytest.mark.opencl
-@pytest.mark.skipif(not _POCL.path, reason="Debian's PoCL is not installed")
+@pytest.mark.skipif(not POCL.path, reason="Debian's PoCL is not installed")
 def test_threads_of_pocl_are_those_that_were_asked_for(run_python):
     """It is seen by the processor time of a call: not more than so many threads have."""
     code = """
@@ -236,7 +233,7 @@ with tvmflow.compile(model, target="opencl", device="cpu") as module:
     place = LocalDevices(
         (DeviceInfo("opencl", 0, "PoCL", platform="Portable Computing Language"),), 2
     )
-    env = {**_POCL.variables(_POCL.path), **place.environment(1)}
+    env = {**POCL.variables(POCL.path), **place.environment(1)}
     process = run_python(code, env=env)
     assert process.returncode == 0, process.stderr
     assert float(process.stdout) < 1.3

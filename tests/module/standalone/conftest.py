@@ -51,7 +51,7 @@ def link(tmp_path_factory):
 @pytest.fixture(params=["loader", "intel"])
 def application_library(request):
     """An OpenCL library whose functions an application can call."""
-    path = drivers.system_loader() if request.param == "loader" else drivers.DRIVERS[2].path
+    path = drivers.system_loader() if request.param == "loader" else drivers.INTEL.path
     if path is None:
         pytest.skip(f"no OpenCL library: {request.param}")
     count = ctypes.c_uint32()

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import runtime_build
-from drivers import DRIVERS, system_loader
+from drivers import POCL, system_loader
 from fake_opencl import Fake, build_fake, compile_c
 from small_plans import ADD, Plan, add_plan
 from standalone_api import CallError, Model
@@ -423,7 +423,7 @@ def test_add_plan_is_what_the_fake_driver_computes(case, tmp_path):
 @pytest.mark.opencl
 def test_the_driver_behind_a_loader_is_the_one_that_counts(tmp_path):
     """An update of it need not change what it says about itself."""
-    driver = next(one.path for one in DRIVERS if one.name == "system-pocl")
+    driver = POCL.path
     if not driver or system_loader() is None:
         pytest.skip("PoCL or a loader is not installed")
     plan, _ = add_plan()

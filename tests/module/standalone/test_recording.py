@@ -102,7 +102,7 @@ def test_nothing_is_recorded_on_a_cpu(built, fake):
 
 @pytest.mark.opencl
 def test_pocl_repeats_what_it_recorded(tmp_path):
-    path = next(driver.path for driver in drivers.DRIVERS if driver.name == "system-pocl")
+    path = drivers.POCL.path
     if not path:
         pytest.skip("PoCL is not installed")
     plan = network()

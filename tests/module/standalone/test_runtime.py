@@ -21,7 +21,7 @@ pytestmark = pytest.mark.opencl
 @pytest.fixture(scope="module", params=["pocl", "intel"])
 def driver(request):
     """Options that choose a driver."""
-    chosen = {"pocl": drivers.DRIVERS[1], "intel": drivers.DRIVERS[2]}[request.param]
+    chosen = {"pocl": drivers.POCL, "intel": drivers.INTEL}[request.param]
     if not chosen.path:
         pytest.skip(f"{chosen.name} is not installed")
     return {"opencl_library": chosen.path}

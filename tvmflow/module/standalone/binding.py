@@ -198,7 +198,7 @@ _INTEL_NEEDS = (
 
 def opencl_libraries() -> Iterator[str | None]:
     """Yield libraries to try, in order; ``None`` stands for the places that the runtime knows."""
-    # As the plug-in does, and for the same reasons (native/opencl/pocl_quirks.h): PoCL compiles one
+    # As the plug-in does, and for the same reasons (native/opencl/pocl.h): PoCL compiles one
     # variant of each kernel.  A library leaves the environment of its process alone; who loads it
     # may decide.
     os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
@@ -206,11 +206,10 @@ def opencl_libraries() -> Iterator[str | None]:
         yield _ready(chosen)
         return
     yield None
-    folders = [Path(folder) for folder in search_folders()]
-    for pattern in ("libintelocl.so", "pyopencl/.libs/libpocl-*.so"):
-        for folder in folders:
-            for path in sorted(folder.glob(pattern)):
-                yield _ready(str(path))
+    for folder in search_folders():
+        path = Path(folder, "libintelocl.so")
+        if path.is_file():
+            yield _ready(str(path))
 
 
 def cache_folder() -> str | None:
