@@ -27,6 +27,8 @@ from tvmflow.frontend.expansion import EXPANDERS
 from tvmflow.frontend.graph import CONTRIB_DOMAIN
 
 PAGE = Path(__file__).with_name("operators.md")
+#: Functions on all nodes of the body of a loop: what they refuse are other operators.
+ON_BODIES = ("propagate", "to_relax")
 HEAD = """# Operators, types and control flow
 
 What tvmflow compiles of ONNX. `python docs/write_operators.py` writes this page; the refusals in
@@ -143,7 +145,7 @@ def sentences(module: ModuleType, body: ast.AST, seen: set[tuple[str, str]]) -> 
             found = getattr(module, node.id, None)
             home = sys.modules.get(getattr(found, "__module__", ""), module)
             is_private = inspect.isclass(found) and found.__name__.startswith("_")
-            if not (inspect.isfunction(found) or is_private):
+            if not (inspect.isfunction(found) or is_private) or node.id in ON_BODIES:
                 continue
             if not home.__name__.startswith(FRONTEND):
                 continue
