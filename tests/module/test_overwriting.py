@@ -143,7 +143,6 @@ def test_compile_replaces_what_it_may(run):
         ("inspect", "net.so", "--memory-svg", "net.so"),
         ("profile", "net.so", "--html", "other.onnx"),
         ("profile", "net.so", "--trace", "net.so"),
-        ("bench", "net.so", "--scaling", "--link", "8Mbit", "--plot", "other.onnx"),
         ("lab", "matmul", "--html", "other.onnx"),
         ("package", "libmock.so", "--tar", "other.onnx"),
         ("models", "build", "mobilenet_v1", "-o", "net.so"),

@@ -629,12 +629,12 @@ MUTANTS = (
         ("tests/explain/analysis/test_occupancy.py",),
     ),
     Mutant(
-        "pairs-of-itself",
-        "tvmflow/explain/scaling/predict.py",
-        "self.coherency * n * (n - 1)",
-        "self.coherency * n * n",
-        "one device pays for agreeing with itself",
-        ("tests/explain/scaling/test_fit.py",),
+        "host-link-of-all",
+        "tvmflow/explain/scaling/link.py",
+        "(devices - 1) * max(there, back)",
+        "devices * max(there, back)",
+        "the first device waits for a transfer of its own twice",
+        ("tests/explain/scaling/test_link.py",),
     ),
     Mutant(
         "lab-unit",

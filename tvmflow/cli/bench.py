@@ -16,7 +16,6 @@ from ..ir.units import counted
 from .options import farm_of, in_panels, parse_shapes
 from .output import (
     err_console,
-    note_file,
     out_console,
     print_facts,
     print_json,
@@ -28,13 +27,11 @@ from .session import command
 from .text import ms_text, times_text
 
 if TYPE_CHECKING:
-    from ..explain.scaling.communication import Communication
     from ..explain.scaling.devices import DevicePool
+    from ..explain.scaling.link import Prediction
     from ..explain.scaling.measure import Scaling
-    from ..explain.scaling.predict import Law, Point
     from ..explain.scaling.sources import Network
     from ..module.kernel_time import KernelTime
-    from .output import Cell
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -42,27 +39,26 @@ EXAMPLES = """
       100 runs or 10 s, whichever comes first, after 5 that are not counted
   tvmflow bench net.so --seconds 30 --kernels
       longer, and with the time of each kernel
-  tvmflow bench net.onnx --scaling --target llvm --batches 1,4,16 --threads 1,2,4,64
-      samples a second over batches and threads; 64 threads are predicted on a smaller machine
+  tvmflow bench net.onnx --scaling --target llvm --batches 1,4,16 --threads 1,2,4
+      samples a second over batches and threads
   tvmflow bench batch1.so batch8.so --scaling --devices 1,2
       of given modules, on one device and on two
-  tvmflow bench batch1.so --scaling --link 10Gbit --latency-us 20 --plot efficiency.svg
-      and what 1 to 64 such devices would lose to a link between them
+  tvmflow bench batch1.so --scaling --link 10Gbit --latency-us 20
+      and what 1 to 64 such devices would lose to a link to their host
   tvmflow bench batch1.so batch8.so --scaling --devices 1,2,3 --tracker 10.0.0.2:9190 --key rk3588
-      on devices of a farm, by RPC; with --link measured what 64 of them would lose
+      on devices of a farm, by RPC
 """
 
 _WARMUP = 5
 _MODEL_BATCHES = [1, 2, 4, 8]
 _MODEL = ".onnx"
-_MEASURED = "measured"
 
 
 @command
 @in_panels(
     **{
-        "With --scaling": "batches threads devices link latency_us microbatches plot target device "
-        "host tracker key secret_file"
+        "With --scaling": "batches threads devices link latency_us target device host tracker key "
+        "secret_file"
     }
 )
 def bench_module(
@@ -82,30 +78,23 @@ def bench_module(
     batches: Annotated[
         str | None,
         "N,...",
-        "Of each device, default those of the modules, or 1,2,4,8 of a model; those without a "
-        "module are predicted.",
+        "Samples of a call on each device, default those of the modules, or 1,2,4,8 of a model.",
     ] = None,
     threads: Annotated[
-        str | None, "N,...", "Of the CPU (llvm, PoCL); more than it has cores are predicted."
+        str | None, "N,...", "Threads of the CPU (llvm, PoCL), at most its cores."
     ] = None,
     devices: Annotated[
-        str | None,
-        "N,...",
-        "How many devices share the samples; more than there are, are predicted.",
+        str | None, "N,...", "How many devices share the samples, at most those that exist."
     ] = None,
     link: Annotated[
         str | None,
         "RATE",
-        "Bandwidth between devices (10Gbit, 500MB), or with --tracker 'measured', that of its "
-        "servers: predict the efficiency of 1 to 64.",
+        "Bandwidth between a host and its devices (10Gbit, 500MB): predict the efficiency of 1 to "
+        "64.",
     ] = None,
     latency_us: Annotated[
-        float | None, typer.Option(min=0), "Of that link, for each transfer, default 0."
+        float | None, typer.Option(min=0), "Latency of each transfer over --link, default 0."
     ] = None,
-    microbatches: Annotated[
-        int | None, typer.Option(min=1), "Calls that go through a pipeline, default 8."
-    ] = None,
-    plot: Annotated[Path | None, "PLOT.svg", "Draw the efficiency over a --link."] = None,
     target: str = "",
     device: str = "",
     host: Annotated[
@@ -136,11 +125,10 @@ def bench_module(
     A call includes copying the inputs to the device and the outputs back. In the
     first call a driver builds the kernels, unless it finds them built.
 
-    With --scaling: samples a second over batches, CPU threads and devices, measured where
-    they exist, each number of threads in a process of its own, and predicted elsewhere by a
-    law that is fitted to what was measured (docs/scaling.md). The options from --batches to
-    --key go with it; --link predicts what communication costs; --target, --device and --host
-    are for ONNX models.
+    With --scaling: samples a second over batches, CPU threads and devices, each number of
+    threads in a process of its own (docs/scaling.md). The options from --batches to --key go
+    with it; --link predicts what communication costs; --target, --device and --host are for
+    ONNX models.
     """
     if seconds is not None and math.isinf(seconds):
         raise typer.BadParameter("--seconds has to end.")
@@ -151,8 +139,6 @@ def bench_module(
         key=key,
         link=link,
         latency_us=latency_us,
-        microbatches=microbatches,
-        plot=plot,
     )
     if scaling:
         given = any(option is not None for option in (runs, warmup, inputs, picture, of_extents))
@@ -161,26 +147,25 @@ def bench_module(
                 "--runs, --warmup, --kernels, --at, --inputs, --picture and --backend do not go "
                 "with --scaling."
             )
-        if link is None and (plot, microbatches, latency_us) != (None, None, None):
-            raise typer.BadParameter("--latency-us, --microbatches and --plot go with --link.")
-        if link == _MEASURED and (tracker is None or latency_us is not None):
+        if link is None and latency_us is not None:
+            raise typer.BadParameter("--latency-us goes with --link.")
+        if link is not None and tracker is not None:
             raise typer.BadParameter(
-                "--link measured is that of a farm's servers, latency and all: it needs --tracker "
-                "and does not go with --latency-us. Give a bandwidth, such as 10Gbit."
+                "--link does not go with --tracker: calls of a farm's servers contain their link."
             )
         result, predicted = _measure_scaling(
             files, wanted, secret_file, device_index, seconds or 2.0, random_seed
         )
-        told = {} if predicted is None else {"communication": predicted.described()}
-        if not print_json({"files": [*map(str, files)], **result.described(), **told}):
+        extra = {} if predicted is None else {"communication": predicted.described()}
+        if not print_json({"files": [*map(str, files)], **result.described(), **extra}):
             _print_scaling(result)
             if predicted is not None:
-                _print_communication(predicted)
+                _print_prediction(predicted)
         return
     if any(value not in (None, "", []) for value in vars(wanted).values()):
         raise typer.BadParameter(
-            "--batches, --threads, --devices, --link, --latency-us, --microbatches, --plot, "
-            "--target, --device, --host, --tracker and --key go with --scaling."
+            "--batches, --threads, --devices, --link, --latency-us, --target, --device, --host, "
+            "--tracker and --key go with --scaling."
         )
     if len(files) > 1:
         raise typer.BadParameter(f"{len(files)} modules are measured with --scaling only.")
@@ -253,8 +238,6 @@ class ScalingOptions:
     key: str | None
     link: str | None
     latency_us: float | None
-    microbatches: int | None
-    plot: Path | None
 
 
 def _measure_scaling(
@@ -264,26 +247,21 @@ def _measure_scaling(
     device_index: int,
     seconds: float,
     random_seed: int,
-) -> tuple[Scaling, Communication | None]:
-    """Measure modules, or a model that is compiled for each batch; predict a link's devices."""
+) -> tuple[Scaling, Prediction | None]:
+    """Measure modules, or a model that is compiled for each batch; predict devices on a link."""
     from rich.text import Text
 
-    from ..explain.scaling.communication import Communication, Link
     from ..explain.scaling.devices import FarmDevices, LocalDevices
-    from ..explain.scaling.measure import scale
-    from ..explain.scaling.work import work_of
-    from ..module.files import TEXT, publish, staging
+    from ..explain.scaling.link import Link, Prediction
+    from ..explain.scaling.measure import check_numbers, scale
 
-    link = None
-    if wanted.link not in (None, _MEASURED):
-        link = Link.parse(wanted.link, wanted.latency_us or 0.0)
+    link = None if wanted.link is None else Link.parse(wanted.link, wanted.latency_us or 0.0)
     lent = farm_of(wanted.tracker, wanted.key, secret_file)
     batches, threads, devices = (
         _numbers(name, getattr(wanted, name)) for name in ("batches", "threads", "devices")
     )
     with (
         tempfile.TemporaryDirectory(prefix="tvmflow-scaling-") as folder,
-        nullcontext() if wanted.plot is None else staging(wanted.plot, TEXT) as stage,
         err_console().status("starting") as status,
     ):
 
@@ -297,6 +275,7 @@ def _measure_scaling(
             else:
                 place = FarmDevices.find(*lent, target, device_index, host)
             # Before anything is compiled.
+            check_numbers("devices", devices or [1], range(1, place.existing + 1))
             for count in threads or ():
                 place.environment(count)
             return place
@@ -312,21 +291,7 @@ def _measure_scaling(
             seed=random_seed,
             watch=watch,
         )
-        if wanted.link is None:
-            return measured, None
-        watch("measuring kernels" if lent is None else "measuring the link")
-        batch, work = work_of(network, measured, place)
-        if link is None:
-            assert isinstance(place, FarmDevices)
-            link = place.link
-        found = Communication(work, link, wanted.microbatches or 8, batch)
-        if stage is not None and wanted.plot is not None:
-            written = stage / wanted.plot.name
-            title = f"Predicted efficiency, link {found.link}, batch {batch} a device"
-            written.write_text(found.plot(title), encoding="utf-8")
-            publish({written: wanted.plot})
-            note_file(wanted.plot)
-        return measured, found
+        return measured, None if link is None else Prediction.of(network, measured, link)
 
 
 def _network(
@@ -381,68 +346,31 @@ def _numbers(name: str, text: str | None) -> list[int] | None:
 
 
 def _print_scaling(result: Scaling) -> None:
-    points, laws = result.points, result.laws
-    base = next(point for point in points if point.measured)
+    points = result.points
     has_threads = any(point.threads is not None for point in points)
     columns = [">devices", ">batch", *([">threads"] if has_threads else [])]
-    columns += [">median", ">samples/s", ">range", ">gain", "how"]
-    rows = [_row(point, base, laws, has_threads) for point in points]
-    title = f"Throughput, {result.target} on {result.device_name}"
-    print_table(title, columns, rows)
+    columns += [">median", ">samples/s", ">range", ">gain"]
+    rows = [
+        (
+            *(point.devices, point.batch, *([point.threads] if has_threads else [])),
+            *(ms_text(point.median_ms), _rate_text(point.items_per_s)),
+            f"{_rate_text(point.low_per_s)}–{_rate_text(point.high_per_s)}",
+            f"{point.items_per_s / points[0].items_per_s:.2f}",
+        )
+        for point in points
+    ]
+    print_table(f"Throughput, {result.target} on {result.device_name}", columns, rows)
     versions = " ".join(f"{name} {version}" for name, version in result.versions.items())
     out_console().print(", ".join(filter(None, (result.driver, versions))), markup=False)
-    if laws:
-        texts = [(f"law {number}", _law_text(law)) for number, law in enumerate(laws, 1)]
-        title = "Laws: rate · n / (1 + contention · (n - 1) + coherency · n · (n - 1))"
-        print_facts(title, texts)
-    for why_not in dict.fromkeys(point.why_not for point in points if point.why_not):
-        out_console().print(f"Not predicted: {why_not}.")
 
 
-def _print_communication(found: Communication) -> None:
-    """Print a row for each number of devices, a column for each scheme."""
-    points = found.efficiency()
-    rates = {(e.devices, e.scheme): e.efficiency for e in points}
-    schemes = [*dict.fromkeys(e.scheme for e in points)]
-    rows: list[Sequence[Cell]] = []
-    for devices in dict.fromkeys(e.devices for e in points):
-        own = (rates[devices, scheme] for scheme in schemes)
-        rows.append([devices, *(None if rate is None else f"{rate:.1%}" for rate in own)])
-    title = f"Predicted efficiency, link {found.link}, batch {found.batch} a device"
-    print_table(title, [">devices", *(f">{scheme}" for scheme in schemes)], rows)
+def _print_prediction(found: Prediction) -> None:
+    from ..explain.scaling.link import COUNTS
+
+    title = f"Predicted, link {found.link}, batch {found.batch} a device"
+    rows = [(n, _rate_text(found.items_per_s(n)), f"{found.efficiency(n):.1%}") for n in COUNTS]
+    print_table(title, [">devices", ">samples/s", ">efficiency"], rows)
 
 
-def _row(point: Point, base: Point, laws: Sequence[Law], has_threads: bool) -> Sequence[Cell]:
-    median = None if point.median_ms is None else ms_text(point.median_ms)
-    cells = [point.devices, point.batch, *([point.threads] if has_threads else []), median]
-    if point.items_per_s is None or base.items_per_s is None:
-        return [*cells, None, None, None, "not predicted"]
-    numbers = " × ".join(str(laws.index(law) + 1) for law in point.laws)
-    how = "measured" if point.measured else f"predicted, law {numbers}"
-    spread = f"{_rate_text(point.low_per_s)}–{_rate_text(point.high_per_s)}"
-    gain = f"{point.items_per_s / base.items_per_s:.2f}"
-    return [*cells, _rate_text(point.items_per_s), spread, gain, how]
-
-
-def _rate_text(rate: float | None) -> str:
-    return "" if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
-
-
-def _law_text(law: Law) -> str:
-    """``Amdahl's law over threads at batch 4, 1 device, fitted to 1, 2: rate …``."""
-    from ..explain.scaling.predict import counted_along
-
-    fit = law.fit
-    at = ", ".join(counted_along(name, n) for name, n in law.at.items() if n is not None)
-    numbers = ", ".join(map(str, law.fitted_to))
-    text = f"{fit.law} over {law.axis} at {at}, fitted to {numbers}: rate {_rate_text(fit.rate)}/s"
-    if len(law.fitted_to) == 1:
-        return f"{text}; one was measured: an upper bound, as if they did not disturb each other"
-    text += f", contention {fit.contention:.3f}"
-    if fit.coherency:
-        text += f", coherency {fit.coherency:.2g}"
-    if fit.limit is not None:
-        text += f", at most {_rate_text(fit.limit)}/s"
-    if fit.error is None:
-        return f"{text}; error not known, as {fit.points} points give it exactly"
-    return f"{text}; error {100 * fit.error:.1f} %"
+def _rate_text(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"

@@ -16,14 +16,8 @@ from tiny_model import tiny_model
 import tvmflow
 from tvmflow.errors import FarmError, InputError
 from tvmflow.explain.scaling.data_parallel import DataParallel
-from tvmflow.explain.scaling.devices import FarmDevices
-from tvmflow.explain.scaling.measure import Scaling
-from tvmflow.explain.scaling.predict import Point
-from tvmflow.explain.scaling.sources import Network
-from tvmflow.explain.scaling.work import work_of
 from tvmflow.farm.modules import RemoteModule
 from tvmflow.module import elf
-from tvmflow.runtime.timing import Spread
 from tvmflow.verify.tolerance import assert_close
 
 pytestmark = pytest.mark.slow
@@ -253,22 +247,3 @@ def test_a_server_that_ends_is_an_error(farm, compiled, rng):
     with pytest.raises(FarmError, match=f"Running .* on the server at {address} failed"):
         module(values(2, rng))
     module.close()
-
-
-def test_the_link_to_a_server_is_measured(farm, compiled):
-    farm.serve("linked")
-    pool = FarmDevices.find(farm.address, "linked", "llvm", 0, None)
-    # Loopback: far from a network card's, and far from nothing.
-    assert 1e6 < pool.link.bytes_per_s < 1e12
-    assert 0 <= pool.link.latency_s < 1
-    module = tvmflow.load(compiled / "2.so")
-    sizes = [sum(info.size_bytes for info in infos) for infos in (module.inputs, module.outputs)]
-    moved_s = sum(pool.link.seconds(size) for size in sizes)
-    point = Point.of_calls(2, None, 1, Spread(*(1e3 * (moved_s + 0.5),) * 3))
-    network = Network("llvm", "", {2: compiled / "2.so"}, frozenset(["x/in"]))
-    batch, work = work_of(network, Scaling("llvm", "", (point,), ()), pool)
-    assert (batch, work.call_s) == (2, pytest.approx(0.5))
-    assert work.weights_bytes > 0
-    slow = Point.of_calls(2, None, 1, Spread(*(1e3 * moved_s / 2,) * 3))
-    with pytest.raises(FarmError, match="lost in the noise"):
-        work_of(network, Scaling("llvm", "", (slow,), ()), pool)

@@ -1,4 +1,4 @@
-"""Throughput over batches, threads and devices: what is measured, and what is predicted."""
+"""Throughput over batches, threads and devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from tvmflow.errors import DeviceError, InputError, ShapeError
 from tvmflow.explain.scaling import measure
 from tvmflow.explain.scaling.devices import LocalDevices
 from tvmflow.explain.scaling.measure import scale
-from tvmflow.explain.scaling.predict import AMDAHL, LINEAR
 from tvmflow.explain.scaling.sources import Network, from_model, from_models, from_modules
 from tvmflow.frontend.shapes import batch_shapes
 from tvmflow.runtime.devices import DeviceInfo
@@ -54,73 +53,47 @@ def points(result):
     return {(p.batch, p.threads, p.devices): p for p in result.points}
 
 
-def test_what_exists_is_measured_and_the_rest_is_predicted(simulated):
-    result = scale(NETWORK, PLACE, batches=[1, 4, 16], threads=[1, 2, 8], devices=[1, 2])
-    found = points(result)
-    assert len(found) == 3 * 3 + 3
-    measured = {place for place, point in found.items() if point.measured}
-    assert measured == {(1, 1, 1), (4, 1, 1), (1, 2, 1), (4, 2, 1)}
-    for batch, threads in ((1, 8), (4, 8), (16, 1), (16, 8)):
-        point = found[batch, threads, 1]
-        wanted = batch / milliseconds(batch, threads, 1) * 1e3
-        assert point.items_per_s == pytest.approx(wanted), (batch, threads)
-        assert {law.fit.law for law in point.laws} == {AMDAHL}
-        assert point.low_per_s < point.items_per_s < point.high_per_s
-    # One device says nothing of two: as if they did not disturb each other.
-    assert found[4, 8, 2].items_per_s == pytest.approx(2 * found[4, 8, 1].items_per_s)
-    assert [law.fit.law for law in found[4, 8, 2].laws] == [AMDAHL, LINEAR]
-    threads = [law for law in result.laws if law.axis == "threads"]
-    assert [law.fit.contention for law in threads] == pytest.approx([0.2, 0.2])
+def test_every_batch_is_measured_with_every_number_of_threads(simulated):
+    result = scale(NETWORK, PLACE, batches=[4, 1], threads=[2, 1, 2])
+    order = [(p.devices, p.threads, p.batch) for p in result.points]
+    assert order == [(1, 1, 1), (1, 1, 4), (1, 2, 1), (1, 2, 4)]
+    for point in result.points:
+        ms = milliseconds(point.batch, point.threads, 1)
+        assert (point.median_ms, point.items_per_s) == pytest.approx((ms, point.batch / ms * 1e3))
+        assert point.low_per_s == pytest.approx(point.items_per_s / 1.25)
+        assert point.high_per_s == pytest.approx(point.items_per_s / 0.9)
 
 
 def test_several_devices_are_measured_with_the_most_threads(simulated):
     place = LocalDevices((CPU, OTHER), cores=2)
-    result = scale(NETWORK, place, batches=[1, 4], threads=[1, 2, 8], devices=[2, 4])
+    result = scale(NETWORK, place, batches=[1, 4], threads=[1, 2], devices=[2])
     assert result.device_name == "1 × a CPU, 1 × another"
     found = points(result)
-    measured = {where for where, point in found.items() if point.measured}
-    # One device is what two are compared with.
-    assert measured == {(b, t, d) for b in (1, 4) for t, d in ((1, 1), (2, 1), (2, 2))}
+    # Two devices are compared with one.
+    assert found.keys() == {(b, t, d) for b in (1, 4) for t, d in ((1, 1), (2, 1), (2, 2))}
     assert found[4, 2, 2].items_per_s == pytest.approx(2 * found[4, 2, 1].items_per_s)
-    predicted = found[4, 8, 4]
-    assert predicted.items_per_s == pytest.approx(4 * 4 / milliseconds(4, 8, 4) * 1e3)
-    assert [law.axis for law in predicted.laws] == ["threads", "devices"]
-    assert [law.fitted_to for law in predicted.laws] == [(1, 2), (1, 2)]
 
 
-def test_one_number_predicts_no_other(simulated):
-    network = Network("llvm", "", {4: Path("4.so")}, frozenset(["x"]))
-    found = points(scale(network, PLACE, batches=[4, 64], threads=[2, 64], devices=[1, 2]))
-    assert [where for where, point in found.items() if point.measured] == [(4, 2, 1)]
-    batch, threads, both = found[64, 2, 1], found[4, 64, 1], found[64, 64, 1]
-    assert {point.items_per_s for point in (batch, threads, both)} == {None}
-    assert "only one batch was measured" in batch.why_not
-    assert "only one number of threads was measured" in threads.why_not
-
-
-def test_a_law_that_does_not_fit_predicts_nothing(monkeypatch):
-    # Two threads are far slower than one: all of Amdahl's law is serial, and still too fast.
-    monkeypatch.setattr(
-        measure, "_ask", lambda *arguments, limit_s: timing(*(10.0 * arguments[5] ** 3,) * 3)
-    )
-    found = points(scale(NETWORK, PLACE, batches=[1], threads=[1, 2, 8]))
-    assert found[1, 8, 1].items_per_s is None
-    assert "Amdahl's law differs by" in found[1, 8, 1].why_not
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ({"batches": [1, 16]}, "Numbers of batches have to be 1, 4, got 16"),
+        ({"threads": [8]}, "Numbers of threads have to be from 1 to 2, got 8"),
+        ({"devices": [1, 3]}, "Numbers of devices have to be from 1 to 1, got 3"),
+    ],
+)
+def test_what_does_not_exist_is_refused(numbers, message):
+    with pytest.raises(InputError, match=message):
+        scale(NETWORK, PLACE, **{"batches": [1], **numbers})
 
 
 def test_facts_as_json(simulated):
-    told = scale(NETWORK, PLACE, batches=[1, 4], threads=[1, 2, 8]).described()
-    told = json.loads(json.dumps(told))
-    (point,) = (p for p in told["points"] if (p["batch"], p["threads"]) == (4, 8))
-    assert not point["measured"]
-    (law,) = (told["laws"][number] for number in point["laws"])
-    assert (law["axis"], law["batch"], law["devices"]) == ("threads", 4, 1)
-    assert law["fitted_to"] == [1, 2]
-    assert law["contention"] == pytest.approx(0.2)
-    assert law["rate_per_s"] == pytest.approx(4 / milliseconds(4, 1, 1) * 1e3)
-    assert law["error"] is None
-    assert told["driver"] == PLACE.driver == "LLVM 22"
-    assert told["versions"]["tvmflow"] == tvmflow.__version__
+    facts = json.loads(json.dumps(scale(NETWORK, PLACE, batches=[1, 4], threads=[2]).described()))
+    (point,) = (p for p in facts["points"] if p["batch"] == 4)
+    assert (point["threads"], point["devices"]) == (2, 1)
+    assert point["items_per_s"] == pytest.approx(4 / milliseconds(4, 2, 1) * 1e3)
+    assert facts["driver"] == PLACE.driver == "LLVM 22"
+    assert facts["versions"]["tvmflow"] == tvmflow.__version__
 
 
 def test_the_point_that_others_disturbed_most_counts(simulated, caplog):
@@ -130,9 +103,8 @@ def test_the_point_that_others_disturbed_most_counts(simulated, caplog):
 
 @pytest.mark.parametrize("name", ["batches", "threads", "devices"])
 def test_impossible_numbers_are_refused(simulated, name):
-    # The laws' arithmetic would overflow with the last one.
     with pytest.raises(InputError, match=f"Numbers of {name} have to be .*, got 0, -3, 10{{400}}"):
-        scale(NETWORK, PLACE, **{"batches": [1], name: [2, 0, -3, 10**400]})
+        scale(NETWORK, PLACE, **{"batches": [1], name: [1, 0, -3, 10**400]})
 
 
 def test_a_device_that_is_missing_is_refused():
@@ -202,7 +174,6 @@ def test_a_network_is_measured(tmp_path):
     result = scale(network, place, batches=[1, 4], threads=[1, 2], seconds=0.1)
     assert set(points(result)) == {(b, t, 1) for b in (1, 4) for t in (1, 2)}
     for point in result.points:
-        assert point.measured
         assert point.items_per_s == pytest.approx(point.batch / point.median_ms * 1e3)
         assert 0 < point.p10_ms <= point.median_ms <= point.p90_ms
 

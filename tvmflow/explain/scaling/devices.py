@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from ...devices.host import Host
 from ...errors import DeviceError, FarmError, TargetError, TvmflowError
@@ -22,18 +18,14 @@ from ...module.load import load
 from ...module.module import Module
 from ...runtime.devices import DeviceInfo, list_devices
 from ...runtime.process import Worker, WorkerLostError
-from ...runtime.timing import Spread, elapsed_ms, repeat
-from .communication import Link
+from .measure import check_numbers
 
 if TYPE_CHECKING:
-    import tvm
     from tvm.rpc import RPCSession
 
 _POCL = "Portable Computing Language"
 #: PoCL's names of its setting of threads, of old versions and of new ones.
 _POCL_THREADS = ("POCL_MAX_PTHREAD_COUNT", "POCL_CPU_MAX_CU_COUNT")
-#: Some 60 MB go over a link that is measured: half a minute at 20 Mbit a second.
-_LINK_LIMIT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +69,11 @@ class LocalDevices:
         return ", ".join(filter(None, (first.platform, driver, first.version)))
 
     def environment(self, threads: int) -> dict[str, str]:
-        """Return variables for a process with so many threads; `DeviceError` if there are none."""
+        """Return variables for a process with so many threads.
+
+        `InputError` for more than the CPU has cores, `DeviceError` if the driver has no variable.
+        """
+        check_numbers("threads", [threads], range(1, self.cores + 1))
         info = self.infos[0]
         if info.kind == "llvm":
             return {"TVM_NUM_THREADS": str(threads)}
@@ -121,7 +117,6 @@ class FarmDevices:
     existing: int
     #: Of the devices, where servers tell them.
     names: tuple[str, ...]
-    cores: int = 0
     driver: str = ""  #: Servers do not tell it.
 
     @classmethod
@@ -162,9 +157,15 @@ class FarmDevices:
 
     def prepare(self, worker: Worker, devices: int, limit_s: float) -> None:
         """Open a session with each server; `FarmError` if one is not free, or of other versions."""
-        with self._errors(f"Opening sessions with {counted(devices, 'server')}"):
-            patience_s = devices * 2 * connect.OFFER_S
+        patience_s = devices * 2 * connect.OFFER_S
+        try:
             answer = worker.call(_connect, self, devices, limit_s, timeout_s=patience_s)
+        except (WorkerLostError, RuntimeError) as error:
+            raise FarmError(
+                f"Opening sessions with {counted(devices, 'server')} of the key {self.key!r} "
+                f"failed: {connect.last_line(error)}.",
+                remedy="`tvmflow farm status` shows which servers there are.",
+            ) from error
         if isinstance(answer, TvmflowError):
             raise answer
 
@@ -179,29 +180,6 @@ class FarmDevices:
 
     def check_threads(self, threads: int) -> None:
         """Nothing: threads were refused."""
-
-    @cached_property
-    def link(self) -> Link:
-        """The link to a server, as its session has it: medians of transfers there and back.
-
-        `FarmError` if no server is free or it is lost.
-        """
-        with closing(Worker({})) as worker:
-            self.prepare(worker, 1, _LINK_LIMIT_S)
-            with self._errors("Measuring the link to a server"):
-                found = worker.call(_time_link, timeout_s=_LINK_LIMIT_S)
-        return Link.of_transfers(*found)
-
-    @contextmanager
-    def _errors(self, attempt: str) -> Iterator[None]:
-        """Say what failed in the process that has the sessions."""
-        try:
-            yield
-        except (WorkerLostError, RuntimeError) as error:
-            raise FarmError(
-                f"{attempt} of the key {self.key!r} failed: {connect.last_line(error)}.",
-                remedy="`tvmflow farm status` shows which servers there are.",
-            ) from error
 
 
 #: Devices of one kind; a copy goes to the process that measures.
@@ -230,27 +208,6 @@ def check_preset(target: str, device: str) -> None:
 
 #: Servers with TVM's sessions, which keep them busy.
 _sessions: Sequence[tuple[Address, RPCSession]] = ()
-
-
-def _time_link() -> tuple[tuple[int, float], tuple[int, float]]:
-    """A small transfer and a large one, each bytes and median seconds, one direction."""
-    import tvm
-
-    remote = _sessions[0][1]
-    found = []
-    for size, runs in ((4 << 10, 50), (4 << 20, 7)):
-        there = tvm.runtime.empty((size,), "uint8", remote.cpu(0))
-        values = np.arange(size, dtype=np.uint8)
-
-        def both(there: tvm.runtime.Tensor = there, values: np.ndarray = values) -> None:
-            there.copyfrom(values)
-            there.numpy()
-
-        both()
-        times = Spread.of(repeat(partial(elapsed_ms, both), most=runs))
-        found.append((size, times.median_ms / 2e3))
-    small, large = found
-    return small, large
 
 
 def _connect(farm: FarmDevices, devices: int, limit_s: float) -> TvmflowError | None:

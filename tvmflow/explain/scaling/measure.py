@@ -1,63 +1,83 @@
-"""Throughput over batches, threads and devices: measured where they exist, predicted elsewhere."""
+"""Measure throughput over batches, threads and devices."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..._versions import REQUIRED_TVM, __version__
 from ...errors import DeviceError, InputError, TvmflowError
+from ...ir.units import counted
 from ...module.bench import Timing, benchmark
 from ...runtime.json_types import JsonObject
 from ...runtime.load import disturbance
 from ...runtime.process import Worker, WorkerLostError
 from .data_parallel import DataParallel
-from .predict import Law, Point, counted_along, find_laws, predict
 
 if TYPE_CHECKING:
+    from ...runtime.timing import Spread
     from .devices import DevicePool
     from .sources import Network
 
 logger = logging.getLogger(__name__)
 
-#: More of anything than there is, and few enough for the laws' arithmetic.
-_MOST = 10**9
-#: Seconds for loading and the first calls, in which drivers compile, beside those measured.
+#: More of anything than there is.
+_ANY = range(1, 10**9 + 1)
+#: Seconds for loading and the first calls, in which drivers compile, on top of the measured ones.
 _START_LIMIT_S = 600.0
 
 
 @dataclass(frozen=True)
+class Point:
+    """Throughput with one batch size, number of threads and number of devices."""
+
+    #: Samples of a call on each device.
+    batch: int
+    #: Threads of the CPU; ``None`` where they were not asked for.
+    threads: int | None
+    #: Devices, each of which takes a batch.
+    devices: int
+    #: Samples a second of all devices, in the median call.
+    items_per_s: float
+    #: Samples a second in the slowest and in the fastest tenth of the calls.
+    low_per_s: float
+    high_per_s: float
+    #: Time of a call with copies.
+    median_ms: float
+    p10_ms: float
+    p90_ms: float
+
+    @classmethod
+    def of_calls(cls, batch: int, threads: int | None, devices: int, times: Spread) -> Point:
+        """Compute throughput from the times of calls."""
+        ms = times.median_ms, times.p10_ms, times.p90_ms
+        rate, high, low = (batch * devices / each * 1e3 for each in ms)
+        return cls(batch, threads, devices, rate, low, high, *ms)
+
+
+@dataclass(frozen=True)
 class Scaling:
-    """Points that were measured and predicted, and the laws."""
+    """Measured points, and the device and driver they were measured with."""
 
     target: str
     device_name: str
     points: tuple[Point, ...]
-    laws: tuple[Law, ...]
     driver: str = ""  #: Platform, driver and version; empty on a farm.
     #: Part of the processors' time that other programs took, 0 to 1, of the point with most.
     others_share: float | None = None
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of what measured."""
+        """Versions of the programs that measured."""
         return {"tvmflow": __version__, "TVM": REQUIRED_TVM["apache-tvm"]}
 
     def described(self) -> JsonObject:
         """Return the facts as JSON has them."""
-        return {
-            "target": self.target,
-            "device_name": self.device_name,
-            "driver": self.driver,
-            "versions": self.versions,
-            "points": [point.described(self.laws) for point in self.points],
-            "laws": [law.described() for law in self.laws],
-            "others_share": self.others_share,
-        }
+        return asdict(self) | {"versions": self.versions}
 
 
 def scale(
@@ -74,8 +94,7 @@ def scale(
     """Measure a network's throughput.
 
     Every batch is measured with every number of threads on one device, then with each number of
-    devices and the most threads.  Predicted are batches that the network has no module of, threads
-    above the CPU's cores and devices above the existing ones.
+    devices and the most threads.
 
     Parameters
     ----------
@@ -93,57 +112,50 @@ def scale(
     FarmError
         If a server is not free or fails.
     """
-    check_numbers("batches", batches)
-    check_numbers("devices", devices)
-    if threads:
-        check_numbers("threads", threads)
-    counts: list[int | None] = [*sorted(set(threads))] if threads else [None]
-    usable = [count for count in counts if count is None or count <= pool.cores] or [pool.cores]
-    # One device is what more are compared with.
-    numbers = sorted({1, *(number for number in devices if number <= pool.existing)})
+    batches = check_numbers("batches", batches, network.modules)
+    # More devices are compared with one.
+    numbers = check_numbers("devices", [1, *devices], range(1, pool.existing + 1))
+    counts: Sequence[int | None] = check_numbers("threads", threads) if threads else [None]
     points: list[Point] = []
     shares: list[float] = []
-    for count in usable:
-        of_devices = numbers if count == usable[-1] else [1]
+    for count in counts:
+        of_devices = numbers if count == counts[-1] else [1]
         limit_s = _START_LIMIT_S + 10 * seconds
         with closing(Worker({} if count is None else pool.environment(count))) as worker:
             watch("starting")
-            pool.prepare(worker, of_devices[-1], limit_s * len(of_devices) * len(network.modules))
+            pool.prepare(worker, of_devices[-1], limit_s * len(of_devices) * len(batches))
             for number in of_devices:
-                for batch, path in sorted(network.modules.items()):
-                    at = (("batch", batch), ("devices", number), ("threads", count))
-                    watch("measuring " + ", ".join(counted_along(name, n) for name, n in at if n))
+                for batch in batches:
+                    named = [f"batch {batch}", counted(number, "device")]
+                    named += [] if count is None else [counted(count, "thread")]
+                    watch("measuring " + ", ".join(named))
+                    path = network.modules[batch]
                     work = (pool, path, network.batched, number, count, seconds, seed)
                     times = _ask(worker, *work, limit_s=limit_s)
                     points.append(Point.of_calls(batch, count, number, times))
                     shares += [] if times.others_share is None else [times.others_share]
-    laws = find_laws(points)
-    done = {tuple(point.numbers.values()) for point in points}
-    wanted = [
-        (batch, count, number)
-        for number in sorted(set(devices))
-        for count in (counts if number == 1 else counts[-1:])
-        for batch in sorted(set(batches))
-    ]
-    points += [predict(where, points, laws) for where in wanted if where not in done]
-    order = sorted(points, key=lambda p: (p.devices, p.threads or 0, p.batch))
-    # A line through one point is of interest to what it predicted only.
-    used = [law for point in points for law in point.laws]
-    kept = [law for law in laws if len(law.fitted_to) > 1 or law in used]
-    name, share = pool.name(numbers[-1]), max(shares, default=None)
+    points.sort(key=lambda p: (p.devices, p.threads or 0, p.batch))
+    share = max(shares, default=None)
     if (said := disturbance(share)) is not None:
         logger.warning("%s", said)
-    return Scaling(network.target, name, tuple(order), tuple(kept), pool.driver, share)
+    return Scaling(network.target, pool.name(numbers[-1]), tuple(points), pool.driver, share)
 
 
-def check_numbers(name: str, numbers: Sequence[int]) -> None:
-    """Raise `InputError` for numbers below 1 or beyond all sense, and for none at all."""
-    wrong = [str(number) for number in numbers if not 1 <= number <= _MOST]
+def check_numbers(
+    name: str, numbers: Sequence[int], possible: Collection[int] = _ANY
+) -> Sequence[int]:
+    """Return the numbers in their order; `InputError` if one is not possible, or there is none."""
+    wrong = [str(number) for number in numbers if number not in possible]
     if wrong or not numbers:
+        is_range = isinstance(possible, range)
+        known = [possible[0], possible[-1]] if is_range else sorted(possible)
+        expected = (" to " if is_range else ", ").join(map(str, known))
         raise InputError(
-            f"Numbers of {name} have to be from 1 to {_MOST}, got {', '.join(wrong) or 'none'}.",
-            remedy=f"Give others, for example `{name}=1,2,4`.",
+            f"Numbers of {name} have to be {'from ' if is_range else ''}{expected}, "
+            f"got {', '.join(wrong) or 'none'}.",
+            remedy=f"Give others, for example `{name}={known[0]}`.",
         )
+    return sorted(set(numbers))
 
 
 def _ask(
