@@ -344,5 +344,5 @@ def known_ceilings(monkeypatch: pytest.MonkeyPatch) -> Ceilings:
 
     known = Ceilings(10.0, 1e5, 0.001, texture_gbps=3.0, int8_gops=4e5)
     monkeypatch.setattr(ceilings._Device, "measure", lambda self: known)
-    monkeypatch.setattr(ceilings, "_kept_at", lambda info: None)
+    monkeypatch.setattr(ceilings, "_cache_path", lambda info: None)
     return known

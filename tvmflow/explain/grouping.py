@@ -1,4 +1,4 @@
-"""Groups of items: those with one key, and those that are connected by what they use."""
+"""Group items by a key, or by the elements that they share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _Key = TypeVar("_Key")
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
-    """Items by what they have in common, in their order."""
+    """Group items by a key, in their order."""
     groups: defaultdict[_Key, list[_Item]] = defaultdict(list)
     for item in items:
         groups[key(item)].append(item)
@@ -19,7 +19,7 @@ def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, 
 
 
 def connected(used: Sequence[frozenset[Hashable]]) -> list[list[int]]:
-    """Group sets that have some elements in common; a group has their numbers in order."""
+    """Group sets that share elements, directly or through others; return their indices."""
     groups: list[tuple[list[int], frozenset[Hashable]]] = []
     for number, own in enumerate(used):
         touching = [group for group in groups if group[1] & own]

@@ -1,6 +1,6 @@
-"""The kernel lab at work: every step of a lab built, checked, timed beside NumPy, and analysed.
+"""Kernel lab: build, check and analyse every step of a lab, and time it alongside NumPy.
 
-The labs themselves, computations and schedules, are in :mod:`tvmflow.schedules.lab`.
+The labs' computations and schedules are in :mod:`tvmflow.schedules.lab`.
 """
 
 from __future__ import annotations
@@ -40,38 +40,38 @@ from .profiling.record import Ceilings
 logger = logging.getLogger(__name__)
 
 _Found = tuple[Finding, ...]
-#: TVM's mode of threads: on the processors of the highest clock first.
+#: TVM's thread affinity that starts with the processors of the highest clock.
 _BIG_CORES = 1
-#: Of names that schedules give to copies of a tensor.
+#: Suffixes that schedules give to copies of a tensor.
 _COPY = re.compile(r"(_pad|_local|_shared|_global)+$")
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """One step of a lab as it was measured."""
+    """Measurement of one step of a lab."""
 
-    #: Its name, what its schedule does, and what held the step before it back.
+    #: Name, summary of the schedule, and the bottleneck of the previous step.
     step: str
     summary: str
     removes: str
-    #: Of calls, without copies between host and device.
+    #: Times of calls, without copies between host and device.
     times: Times
     #: The first step's time divided by this one's.
     speedup: float
-    #: 10^9 operations a second, as the lab counts them.
+    #: Rate in 10^9 operations a second, as the lab counts them.
     gflops: float
-    #: 10^9 bytes a second of arguments and result, each counted once.
+    #: Rate in 10^9 bytes a second of arguments and result, each counted once.
     gbps: float
-    #: NumPy's time divided by this one's; ``None`` where other programs disturbed both.
+    #: NumPy's time divided by this one's; ``None`` if other programs disturbed both.
     of_numpy: float | None
-    #: Part of what the lower of the device's ceilings allows at the lab's operations for a byte, at
-    #: most 1; ``None`` where ceilings could not be measured.
+    #: Share of the lower of the device's ceilings at the lab's intensity, at most 1; ``None`` if
+    #: ceilings could not be measured.
     of_peak: float | None
-    #: Largest difference from the reference, as a part of its largest value.
+    #: Largest difference from the reference, relative to the reference's largest value.
     error: float
-    #: What an analysis of its kernels finds, of each kind the largest of a line.
+    #: Findings in its kernels: the largest of each kind and line.
     found: _Found
-    #: Of these, what is not found in the next step that ran.
+    #: Findings that the next step does not have.
     removed: _Found
 
 
@@ -81,19 +81,19 @@ class LabResult:
 
     lab: str
     size: int
-    #: Samples of this size, each with arguments of its own, that a call computes.
+    #: Samples that a call computes, each with separate arguments.
     batch: int
     target: str
     device: str
     device_name: str
-    #: Of blocks and threads, where they were asked for.
+    #: Requested size of blocks and number of threads.
     block: int | None
     workers: int | None
-    #: What the device reaches in kernels that do one thing only.
+    #: Ceilings of the device.
     ceilings: Ceilings | None
     operations: int
     bytes: int
-    #: NumPy, with the library that multiplies for it.
+    #: Versions of NumPy and its BLAS.
     numpy: str
     numpy_times: Times
     steps: tuple[StepResult, ...]
@@ -102,13 +102,13 @@ class LabResult:
 
     @property
     def of_batch(self) -> str:
-        """The batch as titles add it; empty for a single sample."""
+        """Suffix of titles that names the batch; empty for a single sample."""
         return f", batch of {self.batch:,}" if self.batch > 1 else ""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Steps of a lab, built and found right, and NumPy's call for the same work."""
+    """Built and checked steps of a lab, and NumPy's call for the same work."""
 
     lab: Lab
     size: int
@@ -116,9 +116,9 @@ class Prepared:
     device: DeviceInfo
     steps: Sequence[Step]
     functions: Sequence[tirx.PrimFunc]
-    #: A call of each step on the device, for all samples, to its end.
+    #: Synchronous call of each step on the device, for all samples.
     calls: Sequence[Callable[[], None]]
-    #: How far each step's result is from the reference, as a part of its largest value.
+    #: Difference of each step's result from the reference, relative to its largest value.
     errors: Sequence[float]
     numpy: Callable[[], object]
 
@@ -146,7 +146,7 @@ def prepare(
         )
     check_size(lab, size, host_bytes(), "this machine", lab.copies * batch)
     check_target(target)
-    # Before the target is resolved: where there is no device, this says how to get one.
+    # Before the target is resolved: without a device, this error says how to get one.
     running = find_device(target, device_index, attempt)
     spec = resolve(target, device)
     chosen = with_blocks(lab, steps_of(lab, spec, steps), size, block, spec.device)
@@ -169,7 +169,7 @@ def prepare(
                 held[layout] = [_in_memory(step, function, running, each) for each in operands]
             samples = held[layout]
             call = _built(function, spec, running, [[m.tensor for m in each] for each in samples])
-            # What a step leaves out is not what the step before it has left there.
+            # Wrong values, so that elements that a step does not write are noticed.
             for (*_, result), reference in zip(samples, references, strict=True):
                 _write_wrong(result, reference)
             call()
@@ -195,7 +195,7 @@ def _in_memory(
     device: tvm.runtime.Device,
     operands: Sequence[np.ndarray],
 ) -> list[Memory]:
-    """A lab's arguments on a device as a step has them, and memory for its result."""
+    """Copy a lab's arguments to a device in the layout of a step, and allocate its result."""
     memory = [Memory(argument, device) for argument in arguments_of(function)]
     arrays = operands if step.layout is None else step.layout.arguments(*operands)
     for each, array in zip(memory[:-1], arrays, strict=True):
@@ -204,7 +204,7 @@ def _in_memory(
 
 
 def _write_wrong(result: Memory, reference: np.ndarray) -> None:
-    """Fill a result with what no step computes."""
+    """Fill a result with values that no step computes."""
     if reference.dtype.kind == "f":
         result.write(np.full(result.tensor.shape, np.nan))
     else:
@@ -233,39 +233,39 @@ def run_lab(
     name
         A key of ``tvmflow.schedules.lab.LABS``.
     size
-        Default the lab's.
+        Size of the computation, default the lab's.
     target, device
-        As for networks.  On ``llvm``, TVM's threads are started for all processors, unless they
-        run already, or ``TVM_NUM_THREADS`` or ``OMP_NUM_THREADS`` says how many.
+        Target and device preset, as for networks.  On ``llvm``, TVM starts threads for all
+        processors, unless they run already, or ``TVM_NUM_THREADS`` or ``OMP_NUM_THREADS`` is set.
     device_index
-        Which of the target's devices runs it.
+        Index of the target's device.
     steps
-        Names of those to run, default all.
+        Names of the steps to run, default all.
     block
-        Size of the blocks of those steps that have some: :func:`tvmflow.schedules.lab.with_blocks`.
+        Block size of the steps with blocks: :func:`tvmflow.schedules.lab.with_blocks`.
     workers
         Threads that share parallel loops, default all; for ``llvm`` only.
     batch
-        Samples, each with all arguments and a result of its own.  A call launches the kernels for
-        one after the other, waits once for all, and is timed as a whole.
+        Number of samples, each with separate arguments and result.  A call launches the kernels of
+        one sample after the other, waits once for all, and is timed as a whole.
     seconds
-        Time for the calls of each step, which has one call at least.
+        Time for the calls of each step, which has at least one call.
     seed
-        Of the operands.
+        Seed of the operands.
     fresh_ceilings
-        Measure what the device reaches at most, although it is known.
+        Measure the device's ceilings even if they are known.
 
     Raises
     ------
     InputError
-        If there is no such lab or step, the size or batch is none or beyond the memory, or blocks
-        or workers are not possible.
+        If there is no such lab or step, the size or batch is not positive or exceeds the memory, or
+        blocks or workers are not possible.
     TargetError
-        If target and device do not go together.
+        If target and device do not match.
     DeviceError
         If there is no such device.
     VerificationError
-        If a step's result is not the reference's within the tolerance.
+        If a step's result differs from the reference by more than the tolerance.
     """
     with limited_threads(workers, target):
         ready = prepare(
@@ -333,12 +333,12 @@ def run_lab(
 def _peaks(
     lab: Lab, target: str, info: DeviceInfo, gflops: float, *, fresh: bool
 ) -> Ceilings | None:
-    """The device's ceilings, measured anew where a step computes faster than they allow."""
+    """Return the device's ceilings; measure them again if a step exceeds them."""
 
     def exceeds(found: Ceilings) -> bool:
         return is_above(gflops, lab.arithmetic, found)
 
-    peaks = ceilings_above(target, info, exceeds, fresh=fresh, tell=logger.warning)
+    peaks = ceilings_above(target, info, exceeds, fresh=fresh, report=logger.warning)
     if peaks is not None and exceeds(peaks):
         logger.warning(
             "A step computes faster than the device's ceiling: it was busy when that was "
@@ -353,7 +353,7 @@ def _built(
     device: tvm.runtime.Device,
     samples: Sequence[Sequence[tvm.runtime.Tensor]],
 ) -> Callable[[], None]:
-    """A scheduled function ready to be called for the arguments of each sample."""
+    """Build a scheduled function, and return its synchronous call for all samples."""
     with target.tvm_target:
         library = lower(function, target)
     entry = tvm.runtime.Executable(library).jit()[ENTRY]
@@ -367,7 +367,7 @@ def _built(
 
 
 def _checked(lab: Lab, step: str, what: str, result: np.ndarray, reference: np.ndarray) -> float:
-    """Distance of a step's result from the reference, as a part of its largest value."""
+    """Return a step's difference from the reference, relative to the reference's largest value."""
     if np.array_equal(result, reference):
         return 0.0  # Most labs are exact, and comparing in double precision takes seconds.
     compared = compare(step, result, reference)
@@ -384,9 +384,9 @@ def _checked(lab: Lab, step: str, what: str, result: np.ndarray, reference: np.n
 def found_and_removed(
     functions: Iterable[tirx.PrimFunc], target: TargetSpec
 ) -> list[tuple[_Found, _Found]]:
-    """Findings of each scheduled function, and those of them that the next one has no more.
+    """Return the findings of each scheduled function, and those that the next one lacks.
 
-    Of each kind and line the finding of the largest share: a line may be unrolled.
+    Each kind and line has only its largest finding, since a line may be unrolled.
     """
     found = []
     for function in functions:
@@ -403,13 +403,13 @@ def found_and_removed(
 
 
 def _subject(finding: Finding) -> tuple[str, str]:
-    """Its kind and its tensor, empty for what is found of a whole kernel."""
+    """Return a finding's kind and tensor; no tensor if it is about the whole kernel."""
     tensor, bracket, _index = finding.access.partition("[")
     return finding.kind, _COPY.sub("", tensor) if bracket else ""
 
 
 def host_bytes() -> int:
-    """Memory that can be had without swapping."""
+    """Return the bytes of memory that are available without swapping."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -420,10 +420,10 @@ def host_bytes() -> int:
 
 
 def prepare_threads(cores: int) -> None:
-    """Have TVM's threads be as many as OpenBLAS', and sleep while they have no work.
+    """Make TVM use as many threads as OpenBLAS, and let them sleep while they have no work.
 
-    TVM's threads ask for work for 0.1 s before they sleep, on the processor that NumPy's next call
-    would take.  What the user has set stays; threads that run already are not changed.
+    By default TVM's threads spin for 0.1 s before they sleep, on processors that NumPy's next call
+    needs.  Settings of the user, and running threads, are not changed.
     """
     os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
     use_threads(cores)
@@ -431,7 +431,7 @@ def prepare_threads(cores: int) -> None:
 
 @contextmanager
 def limited_threads(workers: int | None, target: str) -> Iterator[None]:
-    """Have so many threads run parallel loops on ``llvm``; ``None`` leaves them as they are."""
+    """Limit the threads of parallel loops on ``llvm``; ``None`` leaves them as they are."""
     if workers is None:
         yield
         return
@@ -448,7 +448,7 @@ def limited_threads(workers: int | None, target: str) -> Iterator[None]:
             f"The lab was asked for {counted(workers, 'worker')}; this machine has 1 to {cores}.",
             remedy="Give fewer `workers`, or none for all.",
         )
-    # Before the first question starts the threads.
+    # Before the first query starts the threads.
     prepare_threads(cores)
     threads = tvm.runtime.num_threads()
     configure = tvm.get_global_func("runtime.config_threadpool")
@@ -463,12 +463,12 @@ def limited_threads(workers: int | None, target: str) -> Iterator[None]:
         yield
     finally:
         configure(_BIG_CORES, threads)
-        # It binds the thread that calls it to one core, which its children would have as well.
+        # TVM binds the calling thread to one core, which child processes would inherit.
         os.sched_setaffinity(0, allowed)
 
 
 def numpy_name() -> str:
-    """NumPy and its BLAS with their versions, and what the BLAS has chosen for this CPU."""
+    """Return NumPy and its BLAS with their versions, and the BLAS's kernels for this CPU."""
     config: JsonObject = np.show_config(mode="dicts")  # type: ignore[assignment]
     blas = config.get("Build Dependencies", {}).get("blas", {})
     parts = [f"NumPy {np.__version__}", f"{blas.get('name', '')} {blas.get('version', '')}".strip()]
@@ -476,8 +476,8 @@ def numpy_name() -> str:
 
 
 def _openblas() -> str:
-    """Kernels and threads of the OpenBLAS that NumPy's wheels bring; empty with another BLAS."""
-    # Its symbols are found through the module that is linked with it.
+    """Describe kernels and threads of the OpenBLAS in NumPy's wheels; empty for another BLAS."""
+    # OpenBLAS's symbols are found through the module that is linked with it.
     module = sys.modules.get("numpy._core._multiarray_umath")
     if module is None or module.__file__ is None:
         return ""

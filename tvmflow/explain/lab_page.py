@@ -1,8 +1,7 @@
-"""A lab as one page: of each step its times, the tiles that its loops walk, its code and findings.
+"""HTML page of a lab: times, tiles, code and findings of each step.
 
-Tiles are read from the schedule: of the block that runs most often, each loop that moves through
-the result divides what the loops outside of it have left, and is drawn with the order of its
-first iterations.
+Tiles are read from the schedule.  In the block that runs most often, each loop over the result
+divides the tile of the loop around it; the page draws them in the order of the first iterations.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from ..schedules.lab import lab_of, steps_of, with_blocks
 from ..tuning.building import lower
 from .lab import LabResult, StepResult
 
-#: Pixels of a picture of tiles, at most, and at least along a side.
+#: Largest side, and smallest side, of a picture of tiles in pixels.
 _SIDE, _THIN = 190, 26
-#: And of a tile, at least.
+#: Smallest side of a tile in pixels.
 _LINE = 7
-#: Tiles that are drawn along an axis, and those that have a number.
+#: Number of tiles that are drawn along an axis, and number of labelled tiles.
 _DRAWN, _NUMBERED = 24, 12
 _STYLE = """
 :root { color-scheme: light dark;
@@ -63,25 +62,24 @@ summary { cursor: pointer; color: var(--accent) } li { margin: .3rem 0 }
 
 @dataclass(frozen=True)
 class Level:
-    """A loop that moves through the result, and the tiles it visits."""
+    """A loop over the result, and the tiles that it visits."""
 
     loop: str
     kind: str
     extent: int
-    #: What the loops outside of it have left of rows and columns.
+    #: Rows and columns of the tile of the loop around it.
     whole: tuple[int, int]
-    #: First row, first column, rows and columns of each tile that is drawn, in their order.
+    #: First row, first column, rows and columns of each drawn tile, in the order of iterations.
     tiles: tuple[tuple[int, int, int, int], ...]
 
 
 def levels_of(
     function: tirx.PrimFunc,
 ) -> tuple[tuple[Level, ...], tuple[str, ...], tuple[str, ...]]:
-    """The loops that move through rows and columns of a scheduled function's result.
+    """Return the loops over rows and columns of a scheduled function's result.
 
-    These are the last two axes of the block that runs most often, of blocks of channels the two
-    before the lanes.  Behind them sentences about loops that move along other axes, and about
-    those that sum up.
+    Rows and columns are the last two axes of the block that runs most often; for blocked channels
+    the two before the lanes.  The other results describe loops over other axes, and reductions.
     """
     sch = s_tir.Schedule(function)
     blocks = sch.get_child_blocks(sch.get_sblock("root", func_name="main"))
@@ -97,7 +95,7 @@ def levels_of(
         for axis, value in zip(block.iter_vars, realize.iter_values, strict=True)
         if axis.iter_type == IterVar.DataPar
     ]
-    # Five axes are those of NCHW{c}c; before them may stand the parts of a sum.
+    # Five axes are NCHW{c}c; the parts of a sum may precede them.
     blocked = len(places) >= 5
     axes = places[-3:-1] if blocked else [(tirx.const(0, "int32"), 1), *places][-2:]
 
@@ -112,9 +110,9 @@ def levels_of(
         (top, bottom), (left, right) = bounds
         return top, left, max(0, bottom - top + 1), max(0, right - left + 1)
 
-    moving: list[Level] = []
-    elsewhere: list[str] = []
-    summing: list[str] = []
+    tiled: list[Level] = []
+    other: list[str] = []
+    reductions: list[str] = []
     fixed: dict[tirx.Var, tirx.Expr] = {}
     for loop in loops:
         extent = int(loop.extent)
@@ -131,22 +129,22 @@ def levels_of(
                 for top, left, rows, columns in drawn
                 if rows and columns
             )
-            moving.append(Level(loop.loop_var.name, kind, extent, before[2:], tiles))
+            tiled.append(Level(loop.loop_var.name, kind, extent, before[2:], tiles))
         elif extent > 1:
-            others = elsewhere if any(uses(v, loop.loop_var) for v, _ in places) else summing
+            others = other if any(uses(v, loop.loop_var) for v, _ in places) else reductions
             others.append(f"{loop.loop_var.name}: {kind}, {extent:,} iterations")
         fixed[loop.loop_var] = loop.min
-    return tuple(moving), tuple(elsewhere), tuple(summing)
+    return tuple(tiled), tuple(other), tuple(reductions)
 
 
 def tiles_svg(level: Level) -> str:
-    """A picture of the tiles of a loop in their order; the first one stands out."""
+    """Draw the tiles of a loop as SVG, with the first one highlighted."""
     rows, columns = level.whole
-    # Only as much of a long side as has tiles that can be seen.
+    # Cut a long side so that tiles stay visible.
     _, _, high, wide = level.tiles[0]
     rows, columns = min(rows, high * _DRAWN), min(columns, wide * _DRAWN)
     scale = _SIDE / max(rows, columns)
-    # Lines that are next to each other need room to be seen as such.
+    # Adjacent lines need a minimum distance to be visible.
     width = max(_THIN, columns * scale, _LINE * columns / wide)
     height = max(_THIN, rows * scale, _LINE * rows / high)
     parts = []
@@ -169,7 +167,7 @@ def tiles_svg(level: Level) -> str:
 
 
 def page_text(result: LabResult) -> str:
-    """The page of a lab that ran; its steps are scheduled and compiled once more for it."""
+    """Return the page of a lab's results; its steps are scheduled and compiled again."""
     target, lab = resolve(result.target, result.device), lab_of(result.lab)
     title = f"{result.lab}, {result.size:,} {lab.counts}{result.of_batch}"
     rows = "".join(
@@ -180,7 +178,7 @@ def page_text(result: LabResult) -> str:
     )
     heads = ["step", "median ms", "speed-up", "GFLOP/s", "GB/s", "of NumPy", "difference"]
     head = "".join(f"<th>{name}</th>" for name in heads)
-    # All together: those without blocks stay as they are.
+    # All steps at once: those without blocks stay as they are.
     chosen = steps_of(lab, target, [step.step for step in result.steps])
     chosen = with_blocks(lab, chosen, result.size, result.block, target.device)
     functions = [lab.schedule(step, result.size, target) for step in chosen]
@@ -193,7 +191,7 @@ def page_text(result: LabResult) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width"><title>Lab {escape(title)}</title>'
         f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>"
-        f'<p>{escape(lab.summary)}</p><p class="soft">{escape(where)}, beside '
+        f'<p>{escape(lab.summary)}</p><p class="soft">{escape(where)}, alongside '
         f"{escape(result.numpy)}: {result.numpy_times.median_ms:.3f} ms.</p>"
         f'{disturbed}<div class="wide"><table><tr>{head}</tr>{rows}</table></div>{sections}'
         "</body></html>\n"
@@ -206,13 +204,13 @@ def write_page(path: str | os.PathLike[str], result: LabResult) -> None:
 
 
 def _section(step: StepResult, function: tirx.PrimFunc, target: TargetSpec) -> str:
-    """A step: what it does, its tiles, its loops, its code, and what is found in it."""
+    """Return the section of a step: summary, tiles, loops, findings and code."""
     removes = f"<p>Removes: {escape(step.removes)}</p>" if step.removes else ""
-    moving, elsewhere, summing = levels_of(function)
-    figures = "".join(map(_figure, moving))
+    tiled, other, reductions = levels_of(function)
+    figures = "".join(map(_figure, tiled))
     inside = "".join(
         f'<p class="soft">{head}: {escape("; ".join(loops))}.</p>'
-        for head, loops in (("Along other axes", elsewhere), ("Sums up", summing))
+        for head, loops in (("Along other axes", other), ("Sums up", reductions))
         if loops
     )
     found = "".join(
@@ -244,7 +242,7 @@ def _figure(level: Level) -> str:
 
 
 def _numbered(text: str) -> str:
-    """Lines with their numbers, which findings name."""
+    """Number the lines, because findings refer to them."""
     return "\n".join(
         f'<span class="soft">{n:4}</span>  {escape(line)}'
         for n, line in enumerate(text.splitlines(), 1)
@@ -252,7 +250,7 @@ def _numbered(text: str) -> str:
 
 
 def code_of(function: tirx.PrimFunc, target: TargetSpec) -> str:
-    """The kernels' source, or assembly on ``llvm``."""
+    """Return the kernels' source, or assembly on ``llvm``."""
     with target.tvm_target:
         library = lower(function, target)
     if not target.is_gpu_kernel:

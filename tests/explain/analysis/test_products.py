@@ -89,10 +89,10 @@ def test_what_is_found():
     [
         (matmul("int8"), []),
         (matmul("uint8"), []),
-        (matmul("int8", turned=False), ["side by side"]),
-        (matmul("int8", depth=30), ["no multiple of 4"]),
+        (matmul("int8", turned=False), ["contiguous"]),
+        (matmul("int8", depth=30), ["not a multiple of 4"]),
         (matmul("float32"), ["float32"]),
-        (matmul("float16", turned=False), ["float16", "side by side"]),
+        (matmul("float16", turned=False), ["float16", "contiguous"]),
     ],
 )
 def test_what_prevents_dot_products(function, reasons):
@@ -136,7 +136,7 @@ def test_findings():
     (finding,) = found(matmul("int8", turned=False))
     assert (finding.kind, finding.share) == ("dot-product", 0.75)
     assert finding.cost == {"cycles": 0.75 * 32**3 / 64}
-    assert "side by side" in finding.sentence
+    assert "contiguous" in finding.sentence
     text = matmul("int8", turned=False).script().splitlines()
     assert "c[" in text[finding.line - 1]
     (finding,) = found(matmul("float32"), A100)

@@ -11,7 +11,7 @@ from profiles import synthetic_profile
 from tvmflow.devices.target import resolve
 from tvmflow.explain import analysis
 from tvmflow.explain.analysis import Fusion, report
-from tvmflow.explain.analysis.report import fusion_in, nodes_in
+from tvmflow.explain.analysis.report import launch_findings, missed_fusion_findings
 from tvmflow.explain.profiling import record
 from tvmflow.module.functions import tir_text
 from tvmflow.schedules.lab import scheduled
@@ -41,7 +41,7 @@ def test_findings_of_analyses_and_of_profiles_are_one_class():
 
 def test_each_function_is_analysed_once_the_slowest_first(analysed):
     notes = []
-    found = nodes_in(FUNCTIONS, [*PROFILE.kernels, *PROFILE.kernels], ADRENO, notes)
+    found = launch_findings(FUNCTIONS, [*PROFILE.kernels, *PROFILE.kernels], ADRENO, notes)
     slowest = sorted(PROFILE.kernels, key=lambda kernel: -kernel.median_us)
     assert analysed == [kernel.function for kernel in slowest]
     assert [finding.kernel for finding in found] == [kernel.name for kernel in slowest]
@@ -61,7 +61,7 @@ def test_analysis_ends_when_its_time_is_over(analysed, monkeypatch):
 
     monkeypatch.setattr(report, "findings", slow)
     notes = []
-    found = nodes_in(FUNCTIONS, PROFILE.kernels, ADRENO, notes, budget_s=25)
+    found = launch_findings(FUNCTIONS, PROFILE.kernels, ADRENO, notes, budget_s=25)
     assert len(found) == len(analysed) == 3
     times = [kernel.median_us for kernel in slowest]
     left = f"functions that take {sum(times[2:]) / sum(times):.1%} of the kernels' time"
@@ -74,10 +74,10 @@ def test_time_ends_in_real_analyses():
     function = scheduled("matmul", "blocked", target="opencl", device="adreno")
     kernels = [dataclasses.replace(PROFILE.kernels[0], function="main")]
     notes = []
-    assert nodes_in({"main": function}, kernels, ADRENO, notes, budget_s=0.0) == ()
+    assert launch_findings({"main": function}, kernels, ADRENO, notes, budget_s=0.0) == ()
     assert "100.0% of the kernels' time have no findings" in notes[0]
     notes.clear()
-    assert nodes_in({"main": function}, kernels, ADRENO, notes) != ()
+    assert launch_findings({"main": function}, kernels, ADRENO, notes) != ()
     assert notes == []
 
 
@@ -92,7 +92,7 @@ def test_a_function_that_cannot_be_analysed_is_told(analysed, monkeypatch):
 
     monkeypatch.setattr(report, "findings", fail)
     notes = []
-    assert len(nodes_in(FUNCTIONS, PROFILE.kernels, ADRENO, notes)) == 4
+    assert len(launch_findings(FUNCTIONS, PROFILE.kernels, ADRENO, notes)) == 4
     assert notes[0] == f"{failing} could not be analysed: no loop has this extent"
 
 
@@ -105,7 +105,7 @@ def test_fusion_that_is_left_is_worth_the_traffic_of_its_reader():
     functions = {reader.function: function}
     pairs = [Fusion(name, writer, reader.function, 4000, 90_000, "", "a") for name in ("a", "b")]
     entries = [dataclasses.asdict(pair) for pair in pairs]
-    found = fusion_in(entries, [PROFILE.kernels[0], *[reader, other] * 3], functions)
+    found = missed_fusion_findings(entries, [PROFILE.kernels[0], *[reader, other] * 3], functions)
     assert [finding.access for finding in found] == ["a", "b"]
     for finding in found:
         assert (finding.kind, finding.kernel) == ("fusion", reader.name)
@@ -114,11 +114,13 @@ def test_fusion_that_is_left_is_worth_the_traffic_of_its_reader():
         assert finding.share == pytest.approx(4000 / (3 * 8000))
         assert f"{writer} writes" in finding.sentence
     # It cannot be worth more than the launch that reads it.
-    (large,) = fusion_in(
+    (large,) = missed_fusion_findings(
         [dataclasses.asdict(replace(pairs[0], saved_bytes=16_000))], [reader] * 4, {}
     )
     assert (large.share, large.line) == (1 / 4, 0)
     # Without counts there is the share of the network's traffic.
-    (unknown,) = fusion_in(entries[:1], [replace(reader, bytes_read=None, bytes_written=None)], {})
+    (unknown,) = missed_fusion_findings(
+        entries[:1], [replace(reader, bytes_read=None, bytes_written=None)], {}
+    )
     assert unknown.share == pytest.approx(4000 / 90_000)
-    assert fusion_in(entries, [PROFILE.kernels[0]], {}) == ()
+    assert missed_fusion_findings(entries, [PROFILE.kernels[0]], {}) == ()

@@ -1,9 +1,8 @@
-"""Analyses of what generated kernels do with memory and lanes, read from their code.
+"""Static analyses of generated kernels: how they use memory and lanes.
 
-Every analysis is a function of a scheduled primary function, or of one of its kernels, and of the
-target that it is compiled for.  It returns records in the order of the code: those for CPUs
-(`accumulators`, `cache_lines`, `loop_nests`, `vector_lanes`) none for GPUs, the others none for
-``llvm``.
+Every analysis takes a scheduled primary function, or one of its kernels, and its target, and
+returns records in the order of the code.  Those for CPUs (`accumulators`, `cache_lines`,
+`loop_nests`, `vector_lanes`) return none for GPUs, the others none for ``llvm``.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from .products import Product, products
 from .report import findings, fusion_findings
 from .texture_locality import TextureUse, texture_locality
 
-#: Users know it by this name, too.
+#: Public alias.
 Kernel = LoweredKernel
 
-# What analyses find.
+# Records.
 __all__ = ["Access", "Accumulators", "BankAccess", "Divergence", "Finding", "Fusion", "LineUse"]
 __all__ += ["LocalMemory", "LoopNest", "Occupancy", "OutOfTimeError", "Product", "RegisterUse"]
 __all__ += ["TextureUse", "VectorLanes", "VectorWidth"]
@@ -34,5 +33,5 @@ __all__ += ["accumulators", "bank_conflicts", "cache_lines", "coalescing", "dive
 __all__ += ["local_memory", "loop_nests", "occupancy", "products", "registers"]
 __all__ += ["reported_registers", "texture_locality", "vector_lanes", "vector_width"]
 __all__ += ["findings", "fusion_findings"]
-# What is analysed.
+# Subjects of analyses.
 __all__ += ["Kernel", "LoweredKernel", "code_for_cpu", "functions_of", "kernels_of"]

@@ -1,15 +1,15 @@
-"""Accesses of a lowered kernel to memory: under which loops and conditions.
+"""Memory accesses of a lowered kernel, with the loops and conditions around them.
 
-A conditional value is computed only where it is chosen, as OpenCL C and CUDA C++ do::
+A conditional value is computed only if it is chosen, as in OpenCL C and CUDA C++::
 
     if i < 9:                         the site of x[i - 1] has the loops around it and
         y[i] = if_then_else(0 < i,    the conditions i < 9 and 0 < i
                             x[i - 1], 0)
 
-Some instructions of CUDA move memory without loads and stores of TIR.  An asynchronous copy brings
-up to 16 bytes of an item from global to shared memory.  A warp's 32 items move a tile of tensor
-cores together: each gives the address of 16 bytes of a row at a time, as ``ldmatrix`` asks for
-them, first of one row after the other.
+Some CUDA instructions move memory without loads and stores of TIR.  An asynchronous copy moves up
+to 16 bytes for each item from global to shared memory.  A warp's 32 items move a tile of tensor
+cores together: as for ``ldmatrix``, each item gives the address of 16 bytes of a row at a time,
+row by row.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from ...ir.rewriter import op_name
 from ...ir.scope import CHANNELS, is_half, is_texture
 from .deadline import check_time
 
-#: More steps than any loop has whose bounds are not just those of numbers in memory.
+#: More steps than any loop with known bounds has.
 _ENDLESS = 1 << 24
 _EXTERN = ("tirx.call_extern", "tirx.call_pure_extern")
 _COPY = "tirx.s_tir.cp_async_raw"
 _TILE_STORE = "tirx.tvm_store_matrix_sync"
 _TILES = ("tirx.tvm_load_matrix_sync", _TILE_STORE)
 _WARP = 32
-#: Bytes that an item moves at a time.
+#: Bytes that an item moves at a time for a tile of tensor cores.
 _MOVED = 16
 
 
@@ -49,20 +49,20 @@ _MOVED = 16
 class CodeContext:
     """Loops and conditions around a piece of code."""
 
-    #: Outermost first; they count from 0.
+    #: Loops that count from 0, the outermost first.
     loops: tuple[Axis, ...] = ()
-    #: All of them hold where the code runs.
+    #: Conditions that all hold when the code runs.
     conditions: tuple[tirx.Expr, ...] = ()
-    #: Whether something around it cannot be counted: a loop until data say so.
+    #: Whether a loop around the code ends depending on data, so that runs cannot be counted.
     unknown: bool = False
 
     @cached_property
     def variables(self) -> frozenset[tirx.Var]:
-        """Variables that its conditions depend on."""
+        """Variables that the conditions depend on."""
         return frozenset(variables(self.conditions))
 
     def where(self, *conditions: tirx.Expr) -> CodeContext:
-        """The same with more conditions."""
+        """Return the context with more conditions."""
         found = [c for condition in conditions for c in conjuncts(condition)]
         return replace(self, conditions=(*self.conditions, *found))
 
@@ -71,28 +71,28 @@ class CodeContext:
 class Site:
     """An access to memory in the code of a kernel."""
 
-    #: Memory, however the code names it.
+    #: Accessed memory; several tensors may share it.
     buffer: tirx.Buffer
-    #: Its name there: several tensors may share memory.
+    #: Name of the tensor in the code.
     name: str
     #: One index into flat memory, or column, row and layer of an image.
     indices: tuple[tirx.Expr, ...]
     is_store: bool
-    #: Elements that one execution accesses, by one index for each, or one after another.
+    #: Elements that one execution accesses, contiguous or with an index for each.
     lanes: int
-    #: Bytes of an element as it is stored; of a texel for images.
+    #: Bytes of a stored element; of a texel for images.
     element_bytes: int
     context: CodeContext
-    #: Number of the statement that it is in.
+    #: Number of the statement that contains the access.
     statement: int
-    #: What is stored; ``None`` for reads.
+    #: Stored value; ``None`` for reads.
     value: tirx.Expr | None
-    #: The one channel of a texel that is read; ``None`` where all are.
+    #: Channel of a texel, if only one is read.
     channel: tirx.Expr | None = None
 
     @cached_property
     def variables(self) -> frozenset[tirx.Var]:
-        """Variables that its indices depend on."""
+        """Variables that the indices depend on."""
         return frozenset(variables(self.indices))
 
     @property
@@ -102,7 +102,7 @@ class Site:
 
     @property
     def is_image(self) -> bool:
-        """True for texels."""
+        """True for accesses to textures."""
         return is_texture(self.scope)
 
     @property
@@ -112,23 +112,23 @@ class Site:
 
     @property
     def run(self) -> int:
-        """Elements side by side, which one instruction accesses."""
+        """Contiguous elements that one instruction accesses."""
         stride = getattr(self.indices[0], "stride", None)
         return self.lanes if isinstance(stride, tirx.IntImm) and int(stride) == 1 else 1
 
     @property
     def apart(self) -> int:
-        """Instructions that one execution is: elements apart from each other are one each."""
+        """Instructions of one execution: one for each contiguous run of elements."""
         return self.lanes // self.run
 
     @property
     def base(self) -> tirx.Expr:
-        """The index into flat memory of its first element, where they stand side by side."""
+        """Flat index of the first element of a contiguous run."""
         (index,) = self.indices
         return index.base if isinstance(index, tirx.Ramp) else index
 
     def is_at(self, other: Site) -> bool:
-        """True if both access the same elements."""
+        """Return whether both access the same elements."""
         return self.buffer.same_as(other.buffer) and tvm_ffi.structural_equal(
             self.indices, other.indices, map_free_vars=False
         )
@@ -144,20 +144,20 @@ class Branch:
 
     condition: tirx.Expr
     context: CodeContext
-    #: Accesses to memory of any scope where it holds, and where it does not: how long it takes.
+    #: Accesses to memory of any scope if it holds, and if not, as a measure of time.
     accesses: tuple[int, int]
-    #: What is accessed there.
+    #: Accesses of both sides.
     sites: tuple[Site, ...]
 
 
 def buffer_bytes(buffer: tirx.Buffer) -> int:
-    """Memory of a buffer."""
+    """Return the size of a buffer in bytes."""
     dtype = tvm_ffi.dtype(buffer.dtype)
     return prod(int(extent) for extent in buffer.shape) * ((dtype.bits + 7) // 8) * dtype.lanes
 
 
 def tirx_text(expr: tirx.Expr) -> str:
-    """An expression as TVMScript, on one line."""
+    """Return an expression as TVMScript, on one line."""
     return " ".join(str(expr).split())
 
 
@@ -172,35 +172,35 @@ class KernelCode:
         self.sites: list[Site] = []
         #: Conditions of statements and values.
         self.branches: list[Branch] = []
-        #: Buffers that the kernel has of its own, in private and local memory.
+        #: Buffers that the kernel allocates in private and local memory.
         self.allocated: list[tirx.Buffer] = []
-        #: Each axis of work-groups and work-items by its tag, ``threadIdx.x`` for example.
+        #: Axes of work-groups and work-items by tag, ``threadIdx.x`` for example.
         self.launch: dict[str, Axis] = {}
-        #: Buffers that are written with sums of what they had.
+        #: Buffers that accumulate: their stores add to the previous value.
         self.sums: set[tirx.Buffer] = set()
-        #: Variables whose values are spread over cores: of work-items, or of parallel loops.
+        #: Variables of work-items or parallel loops, whose values are spread over cores.
         self.parallel: set[tirx.Var] = set()
         self._statements = 0
-        #: Other views of memory, and whose it is.
+        #: Views of memory, and the buffer that each is a view of.
         self._views: dict[tirx.Buffer, tirx.Buffer] = {}
         self._values: dict[tirx.Var, tirx.Expr] = {}
         self._analyzer = Analyzer()
         self._statement(device.body, CodeContext())
 
     def _substituted(self, expr: tirx.Expr) -> tirx.Expr:
-        """In terms of the variables of loops and work-items."""
+        """Rewrite an expression in terms of the variables of loops and work-items."""
         if not self._values or isinstance(expr, tirx.IntImm):
             return expr
         return tvm_ffi.structural_map(expr, (tirx.Var, lambda var: self._values.get(var, var)))
 
     @property
     def stores(self) -> list[Site]:
-        """Sites that are written."""
+        """Sites that store."""
         return [site for site in self.sites if site.is_store]
 
     @property
     def items(self) -> list[Axis]:
-        """Axes of a work-group's items: neighbours are next to each other along the last one, x."""
+        """Axes of a work-group's items; neighbours differ along the last one, x."""
         tags = (f"threadIdx.{axis}" for axis in "zyx")
         return [self.launch[tag] for tag in tags if tag in self.launch]
 
@@ -263,14 +263,14 @@ class KernelCode:
         if not (isinstance(start, tirx.IntImm) and isinstance(extent, tirx.IntImm)):
             limits = (node.loop_var >= start, node.loop_var < end)
             if high - low >= _ENDLESS:
-                # How often it runs depends on data: its body is counted once.
+                # The number of iterations depends on data, so the body counts once.
                 self._statement(node.body, replace(context, unknown=True))
                 return
         if high <= low:
             return
         counter = node.loop_var
         if low:
-            # Loops count from 0 here, so that a variable is known by its extent.
+            # Loops count from 0 here, so that the extent describes the values of a variable.
             counter = tirx.Var(node.loop_var.name, node.loop_var.ty)
             self._values[node.loop_var] = counter + low
             limits = tuple(self._substituted(limit) for limit in limits)
@@ -284,7 +284,7 @@ class KernelCode:
             self._branch(tirx.And(*limits), around, start_site, len(self.sites))
 
     def _bounds(self, expr: tirx.Expr) -> tuple[int, int]:
-        """The least and the largest value of an expression, as far as they are known."""
+        """Return the least and the largest value of an expression, as far as they are known."""
         found = self._analyzer.const_int_bound(self._substituted(expr))
         return int(found.min_value), int(found.max_value)
 
@@ -298,7 +298,7 @@ class KernelCode:
     ) -> None:
         self._expression(test, context)
         if _is_vector(test):
-            # Both sides are computed.
+            # A vector computes both sides.
             visit(then, context)
             visit(otherwise, context)
             return
@@ -311,7 +311,7 @@ class KernelCode:
         self._branch(condition, context, start, middle)
 
     def _branch(self, condition: tirx.Expr, context: CodeContext, start: int, middle: int) -> None:
-        """A condition that is followed by sites from ``start``, and by others from ``middle``."""
+        """Record a condition whose sides have the sites from ``start`` and from ``middle`` on."""
         inside = [site.context.loops[len(context.loops) :] for site in self.sites[start:]]
         times = [prod(extent for _, extent in loops) for loops in inside]
         then, otherwise = sum(times[: middle - start]), sum(times[middle - start :])
@@ -362,17 +362,17 @@ class KernelCode:
 
     def _copy(self, call: Call, context: CodeContext) -> None:
         to, at, source, start, size, *conditions = call.args
-        # Zeros are written where nothing is read.
+        # If the condition does not hold, nothing is read and zeros are written.
         read = context.where(*map(self._substituted, conditions))
         for pointer, index, where, value in ((source, start, read, None), (to, at, context, call)):
             buffer = image_of(pointer)
-            # Indices count numbers, even where TVM has made vectors of them.
+            # Indices count numbers, even if TVM has made them vectors.
             lanes = tvm_ffi.dtype(buffer.dtype).lanes
             count = int(size) // _number_bytes(buffer) // lanes
-            self._access(buffer, (_side_by_side(index // lanes, count),), where, value)
+            self._access(buffer, (_contiguous(index // lanes, count),), where, value)
 
     def _half(self, call: Call, context: CodeContext) -> None:
-        """An access to a buffer of 16 bits (:mod:`tvmflow.codegen.half`)."""
+        """Record an access to a buffer of 16 bits (:mod:`tvmflow.codegen.half`)."""
         kind = call.args[0].value.removeprefix(HALF_PREFIX)
         value = call.args[1] if kind.startswith(("store", "scatter")) else None
         index, pointer = call.args[-2:]
@@ -397,7 +397,7 @@ class KernelCode:
             element, lanes = element * CHANNELS, 1
         places = tuple(self._substituted(index) for index in indices)
         if lanes > 1 and not isinstance(places[0], tirx.Ramp):
-            # Merging tiles of shared memory adds where they begin.
+            # Merged tiles of shared memory have an offset in the index.
             places = (self._analyzer.simplify(places[0]),)
         memory, is_store = self._views.get(buffer, buffer), value is not None
         place = memory, str(buffer.name), places, is_store, lanes, element
@@ -405,7 +405,7 @@ class KernelCode:
 
 
 def _tile(call: Call, item: tirx.Expr) -> Iterator[tuple[tirx.Buffer, tirx.Expr]]:
-    """Buffer and index of each access of an item to a tile of tensor cores."""
+    """Yield buffer and index of each access of an item to a tile of tensor cores."""
     _, rows, columns, _, _, pointer, stride, order = call.args
     buffer = image_of(pointer.args[1])
     size = int(rows), int(columns)
@@ -414,14 +414,14 @@ def _tile(call: Call, item: tirx.Expr) -> Iterator[tuple[tirx.Buffer, tirx.Expr]
     for first in range(0, long * short // count, _WARP):
         number = item % _WARP + first
         start = pointer.args[2] + number % long * stride + number // long * count
-        yield buffer, _side_by_side(start, count)
+        yield buffer, _contiguous(start, count)
 
 
 def _number_bytes(buffer: tirx.Buffer) -> int:
     return int(tvm_ffi.dtype(buffer.dtype).bits) // 8
 
 
-def _side_by_side(index: tirx.Expr, count: int) -> tirx.Expr:
+def _contiguous(index: tirx.Expr, count: int) -> tirx.Expr:
     return tirx.Ramp(index, 1, count) if count > 1 else index
 
 
@@ -430,7 +430,7 @@ def _is_vector(expr: tirx.Expr) -> bool:
 
 
 def _parts(node: tirx.Expr) -> list[tirx.Expr]:
-    """Operands of an expression."""
+    """Return the operands of an expression."""
     if isinstance(node, tirx.Shuffle):
         return [*node.vectors, *node.indices]
     found = (getattr(node, n, None) for n in ("a", "b", "value", "body", "base", "stride"))
@@ -438,7 +438,7 @@ def _parts(node: tirx.Expr) -> list[tirx.Expr]:
 
 
 def _loads(expr: tirx.Expr) -> bool:
-    """Tell whether a value depends on memory, or is a number that no index is made of."""
+    """Return whether a value depends on memory, or is no whole number or no known function."""
     if not is_whole(expr) or nodes_in(expr, TensorLoad):
         return True
     return not all(op_name(call) in CALLS for call in nodes_in(expr, Call))

@@ -1,11 +1,11 @@
-"""Lines of memory on CPUs: how much of what comes into the cache the next iterations use.
+"""Use of cache lines on CPUs: how much of each fetched line the next iterations access.
 
-Memory comes in lines of 64 bytes, from pages of 4096.  What consecutive iterations of the inner
-loops access, as far as the first cache holds it, is one window::
+Memory is fetched in lines of 64 bytes, from pages of 4096.  A window is the consecutive iterations
+of the inner loops whose lines fit the first cache::
 
     for k: total += a[k]                      16 numbers of each line
     for k: total += b[k * 1024]               one of each line, and a page for each
-    for k: for j: total[j] += b[k, j]         whole lines; where the rows are long, many pages
+    for k: for j: total[j] += b[k, j]         whole lines; many pages if the rows are long
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .executions import axes_of, stride, times_of
 from .hardware import CORE, hardware_of
 from .lowered import InKernel, LoweredKernel, of_cpu_code
 
-#: Less than this share of the lines is used: a finding.  Short rows of neighbours that begin
-#: within a line touch one more than they fill.
+#: Shares of the lines whose use is good enough, in general and for short rows of neighbours, which
+#: begin within a line and touch one more than they fill.
 _GOOD = 0.75
 _SHORT = 0.5
-#: What comes less often is not worth a copy.
+#: Fetches of each line from which on a copy is worth its cost.
 _AGAIN = 2.0
-#: Iterations that are looked at in a window, at most.
+#: Largest number of iterations in a window.
 _POINTS = 1 << 13
-#: Windows that are looked at.
+#: Number of windows that are sampled.
 _DRAWS = 3
 
 
@@ -43,26 +43,26 @@ _DRAWS = 3
 class LineUse(InKernel):
     """Lines of a buffer that a loop nest accesses, and how much of them it uses.
 
-    The place is that of the first access.  The counts are estimates: some windows are looked at,
-    and caches are taken to keep one.
+    Text and line are those of the first access.  The counts are estimates from some windows, and
+    assume that a cache keeps one window.
     """
 
     is_store: bool
-    #: The innermost loop that the index depends on, and bytes from one iteration to the next;
-    #: ``None`` where these vary.
+    #: Innermost loop that the index depends on, and bytes between its iterations; ``None`` if these
+    #: vary.
     loop: str
     stride_bytes: int | None
     #: Whether these iterations access neighbours.
     is_run: bool
-    #: Lines that come into the first cache.
+    #: Lines that are fetched into the first cache.
     lines: int
-    #: How often each line of the buffer comes, on average.
+    #: Average number of fetches of each line of the buffer.
     times: float
-    #: Bytes of them that are used while they are there, from 0 to 1.
+    #: Share of the fetched bytes that are used before the line leaves, from 0 to 1.
     efficiency: float
-    #: Pages that the lines are on, counted in each window.
+    #: Pages of the lines, counted for each window.
     pages: int
-    #: Pages that a window has, of all buffers of the loop nest.
+    #: Pages of a window, for all buffers of the loop nest.
     window_pages: int
 
 
@@ -73,9 +73,9 @@ class _Window:
         self.line_bytes = line_bytes
         self.groups = grouped(sites, lambda site: (site.buffer, site.is_store))
         used = frozenset().union(*(s.variables | s.context.variables for s in sites))
-        #: Loops that something depends on, outermost first.
+        #: Loops that an index or a condition depends on, the outermost first.
         self.axes = [axis for axis in axes_of(kernel, sites[0]) if axis[0] in used]
-        #: Iterations of each in a window, which takes in loops from the innermost one outwards.
+        #: Iterations of each loop in a window, which grows outwards from the innermost loop.
         self.counts = {var: 1 for var, _ in self.axes}
         for var, extent in reversed(self.axes):
             fitting = 1
@@ -88,7 +88,7 @@ class _Window:
                 break
 
     def touched(self, draw: int) -> dict[tuple[tirx.Buffer, bool], Array]:
-        """Lines, bytes and pages that one window accesses: the middle one, or one that is drawn."""
+        """Count lines, bytes and pages of the middle window (draw 0) or of a random one."""
         random = np.random.default_rng(draw)
         inner = [(var, self.counts[var]) for var, _ in self.axes if self.counts[var] > 1]
         points = prod(count for _, count in inner)
@@ -102,7 +102,7 @@ class _Window:
         return {key: self._of(group, values, points) for key, group in self.groups.items()}
 
     def number(self, axes: Sequence[Axis]) -> float:
-        """Number of windows; loops outside of it that nothing depends on repeat it."""
+        """Return the number of windows; outer loops that nothing depends on repeat them."""
         number, outside = 1.0, False
         for var, extent in reversed(axes):
             count = self.counts.get(var, 1 if outside else extent)
@@ -131,10 +131,10 @@ class _Window:
 
 
 def _touched(starts: Array, ends: Array, line_bytes: int) -> Array:
-    """Count lines, bytes and pages of spans, from and to some bytes of a buffer, in any order."""
+    """Count lines, bytes and pages of unordered spans of bytes in a buffer."""
     order = np.argsort(starts, kind="stable")
     starts, ends = starts[order], np.maximum.accumulate(ends[order])
-    # What of each span none before it has.
+    # Each byte counts for the first span that contains it.
     begin = np.maximum(starts, np.concatenate([starts[:1], ends[:-1]]))
     used = np.maximum(ends - begin, 0).sum()
     lines, pages = (_spanned(starts, ends, size) for size in (line_bytes, CORE.page_bytes))
@@ -142,7 +142,7 @@ def _touched(starts: Array, ends: Array, line_bytes: int) -> Array:
 
 
 def _spanned(starts: Array, ends: Array, size: int) -> int:
-    """Blocks of memory that ordered spans touch."""
+    """Count the blocks of memory that ordered spans touch."""
     first, last = starts // size, (ends - 1) // size
     before = np.concatenate([first[:1] - 1, last[:-1]])
     return int(np.maximum(last - np.maximum(before, first - 1), 0).sum())
@@ -152,8 +152,8 @@ def _spanned(starts: Array, ends: Array, size: int) -> int:
 def cache_lines(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LineUse]:
     """Find how much of each line of memory consecutive iterations use.
 
-    There is a record for each buffer that a loop nest reads, and each that it writes.  What depends
-    on data is left out.
+    There is a record for each buffer that a loop nest reads, and each that it writes.  Accesses
+    that depend on data are left out.
     """
     line_bytes = hardware_of(target).line_bytes
     accesses = (site for site in kernel.sites if site.is_global)
@@ -169,7 +169,7 @@ def cache_lines(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LineUse]:
             first = group[0]
             lines, used, pages = np.sum([draw[key] for draw in draws], axis=0).tolist()
             come = lines / _DRAWS * windows
-            # The innermost loop that the index depends on.
+            # Innermost loop that the index depends on.
             around = (var for var, _ in reversed(axes_of(kernel, first)) if var in first.variables)
             loop = next(around, None)
             step = stride(kernel, first, loop) if loop is not None else 0
@@ -188,13 +188,13 @@ def cache_lines(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LineUse]:
 
 
 def line_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
-    """Accesses that use little of each line, or that go from page to page."""
+    """Find accesses that use little of each line, or that go from page to page."""
     uses = cache_lines(kernel, target)
     lines = sum(use.lines for use in uses)
     pages = sum(use.pages for use in uses)
     steps = times_of(kernel, kernel.stores)
     line_bytes = hardware_of(target).line_bytes
-    # What no loop goes through is one access.
+    # An access outside of loops runs once.
     for use in (use for use in uses if use.loop):
         if use.efficiency < (_SHORT if use.is_run else _GOOD):
             wasted = use.lines * (1 - use.efficiency)

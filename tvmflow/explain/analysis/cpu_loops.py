@@ -1,24 +1,24 @@
-"""Loops of code for CPUs: lanes of vectors, sums in flight, and cores that have work.
+"""Loops of CPU code: lanes of vectors, sums in flight, and busy cores.
 
-Lanes.  Compilers make vectors of an innermost loop themselves where its iterations do not depend
-on each other and access neighbours; not where they add to one number of floating point, whose
-rounding they would change, and seldom where neighbours are far apart::
+Lanes.  Compilers vectorize an innermost loop if its iterations are independent and access
+neighbours.  They do not if the iterations add to one floating-point number, whose rounding would
+change, and seldom if the accesses are far apart::
 
     for i, j, k:                 one number at a time: each k waits for the one before it, and
         c[i, j] += a[i, k] * b[k, j]          b's are a row apart
-    for i, k, j:                 the compiler's vectors: neighbouring j do not depend on each other
+    for i, k, j:                 the compiler's vectors: neighbouring j are independent
         c[i, j] += a[i, k] * b[k, j]
 
-Drivers of OpenCL do so. On ``llvm`` only vectors that are written out are vectors: LLVM's
-vectoriser of loops is off (:mod:`tvmflow.devices.target`).
+OpenCL drivers do so.  On ``llvm`` only explicit vectors are vectors, because LLVM's loop vectorizer
+is off (:mod:`tvmflow.devices.target`).
 
-Sums in flight.  An addition takes some cycles, and a core begins more than one in each: as long as
-one sum is added to in turn, most of its adders' time is lost::
+Sums in flight.  An addition takes several cycles, and a core can start more than one in each cycle.
+A single sum therefore leaves the adders idle most of the time::
 
     for k: total += a[k] * b[k]                   each step waits for the one before it: 4 cycles
     for k: total[0..7] += a[k] * b[k, 0..7]       8 sums in 8 registers: two in each cycle
 
-Sums that an inner loop goes through are in memory, and are loaded and stored at each step::
+Sums that an inner loop iterates over are in memory, loaded and stored at each step::
 
     for k: for j: total[j] += a[k] * b[k, j]
 """
@@ -48,38 +48,38 @@ from .lowered import InKernel, LoweredKernel, of_cpu_code
 
 #: Bytes of a number in arithmetic: smaller ones are widened.
 _WORD = 4
-#: Shorter loops are not made vectors.
+#: Iterations that a loop needs for compilers to vectorize it.
 _SHORT = 8
-#: Additions to a sum without a pause, at least: cores begin the next sum before a shorter one ends.
+#: Additions in a row that a sum needs for its latency to count: cores overlap shorter ones.
 _LONG = 64
-#: Losses that are a smaller part of the cycles are no finding.
+#: Smallest loss, as a share of the cycles, that is a finding.
 _LITTLE = 0.2
-#: As many sums do not stand in the code for another reason than that a tile is unrolled.
+#: Number of sums in the code that only an unrolled tile can have.
 _MANY = 32
-#: Statements that run less often end before other cores have begun.
+#: Executions of a statement that are worth starting other cores.
 _SMALL = 1 << 14
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A store, and what is loaded for it."""
+    """A store, and the loads of its value."""
 
     store: Site
     loads: tuple[Site, ...]
 
     @property
     def sums_up(self) -> bool:
-        """True if it adds to what it has stored before."""
+        """True if the statement adds to the value that it stored before."""
         return any(map(self.store.is_at, self.loads))
 
     @property
     def numbers(self) -> int:
-        """Numbers that it computes at a time."""
+        """Numbers that the statement computes at a time."""
         return self.store.lanes * tvm_ffi.dtype(self.store.buffer.dtype).lanes
 
 
 def statements(kernel: LoweredKernel) -> list[Statement]:
-    """All stores of a kernel, in the order of the code."""
+    """Return all stores of a kernel, in the order of the code."""
     return [
         Statement(site, tuple(load for load in sites if not load.is_store))
         for sites in grouped(kernel.sites, lambda site: site.statement).values()
@@ -90,20 +90,20 @@ def statements(kernel: LoweredKernel) -> list[Statement]:
 
 @dataclass(frozen=True)
 class VectorLanes(InKernel):
-    """A statement: what it writes, and how many numbers it computes at a time."""
+    """A statement that writes memory, and how many numbers it computes at a time."""
 
-    #: Numbers that it computes at a time, and that a vector has.
+    #: Numbers that the statement computes at a time, and numbers of a full vector.
     lanes: int
     possible: int
-    #: How often it runs.
+    #: Number of times that the statement runs.
     executions: int
-    #: The innermost loop around it; empty if there is none.
+    #: Innermost loop around the statement; empty if there is none.
     loop: str
-    #: Whether the compiler can make vectors of this loop's iterations.
+    #: Whether the compiler can vectorize that loop.
     by_compiler: bool
-    #: Why not; empty if it can.
+    #: Reason why it cannot; empty if it can.
     obstacle: str
-    #: The innermost loop whose iterations write neighbours; empty if there is none.
+    #: Innermost loop whose iterations write neighbours; empty if there is none.
     neighbours: str
 
 
@@ -118,7 +118,7 @@ def vector_lanes(kernel: LoweredKernel, target: TargetSpec) -> Iterator[VectorLa
         if target.kind == "llvm":
             obstacle = obstacle or "only vectors that are written out are vectors on llvm"
         runs = (str(v.name) for v, _ in reversed(axes) if stride(kernel, store, v) == store.lanes)
-        # A sum is first written where it begins.
+        # The first write of a sum is its initialization; its loads mark the accumulation.
         begins = [load for load in statement.loads if load.buffer.same_as(store.buffer)]
         yield VectorLanes(
             *kernel.at(store, *begins, store),
@@ -133,7 +133,7 @@ def vector_lanes(kernel: LoweredKernel, target: TargetSpec) -> Iterator[VectorLa
 
 
 def _obstacle(kernel: LoweredKernel, statement: Statement, var: tirx.Var, extent: int) -> str:
-    """The reason for which a compiler makes no vectors of a loop's iterations; empty for none."""
+    """Return the reason why a compiler does not vectorize a loop; empty if it does."""
     store, loop = statement.store, f"the innermost loop {var.name}"
     if extent < _SHORT:
         return f"{loop} has only {extent} iterations"
@@ -151,17 +151,17 @@ def _obstacle(kernel: LoweredKernel, statement: Statement, var: tirx.Var, extent
 
 
 def lanes_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
-    """Statements that use few lanes of a vector."""
+    """Find statements that use few lanes of a vector."""
     found = vector_lanes(kernel, target)
     total = sum(one.executions for one in found)
     for one in found:
         saved = one.executions * (1 - one.lanes / one.possible)
-        # What no loop is around runs once.
+        # A statement outside of loops runs once.
         if one.by_compiler or not saved or not one.loop:
             continue
         yield one.finding(
             "vector-width",
-            # A step of a statement is a cycle, about.
+            # An execution of a statement takes about a cycle.
             {"cycles": float(saved)},
             saved / total,
             f"{one.buffer} is computed {counted(one.lanes, 'number')} at a time, "
@@ -186,23 +186,23 @@ def _lanes_remedy(one: VectorLanes) -> str:
 
 @dataclass(frozen=True)
 class Accumulators(InKernel):
-    """Sums of an innermost loop, and how many of them there are; the text is one of them."""
+    """Sums of an innermost loop; the text shows the first one."""
 
-    #: The innermost loop.
+    #: Innermost loop.
     loop: str
-    #: Sums that are added to in turn; those of a vector are one.
+    #: Number of sums that the loop adds to in turn; a vector counts as one.
     in_flight: int
-    #: Vectors that they take.
+    #: Vector registers that the sums need.
     vectors: int
-    #: Additions to each, one after the other.
+    #: Consecutive additions to each sum.
     length: int
-    #: All additions.
+    #: Number of all additions.
     additions: int
-    #: Cycles that they take: each waits for the one before it, or for an adder.
+    #: Cycles of the additions, each of which waits for the previous one or for an adder.
     cycles: int
     #: Cycles with all adders busy.
     least_cycles: int
-    #: Whether each addition loads and stores its sum: they are too many for registers.
+    #: Whether each addition loads and stores its sum, because registers do not hold all sums.
     in_memory: bool
 
 
@@ -210,15 +210,14 @@ class Accumulators(InKernel):
 def accumulators(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Accumulators]:
     """Find how many sums each innermost loop adds to.
 
-    There is a record for each innermost loop with sums that are added to at least 64 times in a
-    row.
+    There is a record for each innermost loop that adds to its sums at least 64 times in a row.
     """
     sums = []
     begun: defaultdict[tirx.Buffer, set[tirx.Var]] = defaultdict(set)
     for statement in statements(kernel):
         store = statement.store
         if not statement.sums_up:
-            # Loops in each of whose iterations the sum begins anew.
+            # Loops whose iterations each initialize the sum.
             begun[store.buffer] |= {v for v, _ in axes_of(kernel, store)} - store.context.variables
         elif _waits(statement):
             sums.append(statement)
@@ -227,17 +226,17 @@ def accumulators(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Accumula
 
 
 def _waits(statement: Statement) -> bool:
-    """True if additions take more than a cycle: those of whole numbers do not."""
+    """Return whether additions take more than a cycle, unlike those of whole numbers."""
     if str(statement.store.buffer.dtype).startswith("float"):
         return True
-    # Without vectors, dot products are additions of whole numbers.
+    # Without vectors, dot products become additions of whole numbers.
     return op_name(statement.store.value) == DOT and statement.numbers > 1
 
 
 def _accumulators(
     kernel: LoweredKernel, body: Sequence[Statement], begun: set[tirx.Var], hardware: Hardware
 ) -> Iterator[Accumulators]:
-    """The sums of a loop's body, which begin anew in each iteration of some loops."""
+    """Yield the sums of a loop's body; ``begun`` are the loops that initialize them."""
     stores = [statement.store for statement in body]
     first = stores[0]
     axes = axes_of(kernel, first)
@@ -256,15 +255,15 @@ def _accumulators(
         return  # Compilers unroll such loops.
     in_memory = goes_through or vectors * hardware.vector_bytes > held
     if not in_memory:
-        # Of the innermost loops that no index depends on.
+        # Only the innermost loops that no index depends on add in a row.
         inner = [n for _, n in takewhile(lambda axis: axis[0] not in used, reversed(axes))]
     length = round(len(body) / len(sums) * prod(inner))
     if length < _LONG:
         return
     additions = times_of(kernel, stores)
     least = additions / CORE.adders
-    # What a store has written can be loaded a few cycles later; others go on meanwhile, so that
-    # memory is busy and adders are not.
+    # A stored sum can be loaded a few cycles later, while other sums proceed: the memory limits
+    # then, and not the adders.
     cycles = 2 * least if in_memory else max(least, CORE.latency * additions / len(sums))
     load = next(load for load in body[0].loads if load.buffer.same_as(first.buffer))
     yield Accumulators(
@@ -281,7 +280,7 @@ def _accumulators(
 
 
 def accumulator_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
-    """Innermost loops whose additions wait for each other, or for memory."""
+    """Find innermost loops whose additions wait for each other, or for memory."""
     total = times_of(kernel, kernel.stores)
     for one in accumulators(kernel, target):
         lost = one.cycles - one.least_cycles
@@ -318,16 +317,16 @@ def _sums_finding(one: Accumulators, cost: Mapping[str, float], share: float) ->
 
 @dataclass(frozen=True)
 class LoopNest(InKernel):
-    """An outermost loop with all that is in it, and how many cores it occupies.
+    """An outermost loop, and how many cores it occupies.
 
-    The text is what the statement writes that runs most often.
+    The text is the access of the most frequent store.
     """
 
-    #: The outermost loop; empty for work-items without one.
+    #: Outermost loop; empty for work-items without one.
     loop: str
-    #: How often statements run in it.
+    #: Executions of the statements in it.
     executions: int
-    #: Parts that cores can have, iterations of parallel loops or work-groups; 1 is one core.
+    #: Iterations of parallel loops, or work-groups, that cores can share; 1 for a single core.
     parts: int
 
 
@@ -350,7 +349,7 @@ def loop_nests(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LoopNest]:
 
 
 def parallel_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
-    """Work that one core does while others wait."""
+    """Find work that one core does while others wait."""
     nests = loop_nests(kernel, target)
     total = sum(nest.executions for nest in nests)
     for nest in nests:

@@ -1,4 +1,4 @@
-"""A time at which analyses stop, wherever they are: large kernels may take long."""
+"""A deadline for analyses, which may take long for large kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNTIL: ContextVar[float] = ContextVar("until", default=inf)
 
 
 class OutOfTimeError(Exception):
-    """An analysis that was stopped; ``found`` is what it had by then."""
+    """Raised when an analysis reaches its deadline; ``found`` has the findings until then."""
 
     def __init__(self, found: Sequence[Finding] = ()):
         super().__init__("the time for analyses is over")
@@ -23,7 +23,7 @@ class OutOfTimeError(Exception):
 
 @contextmanager
 def stopped_at(until: float) -> Iterator[None]:
-    """Let :func:`check_time` raise from a time on, of ``time.monotonic``."""
+    """Set the deadline for :func:`check_time`, in the time of ``time.monotonic``."""
     token = _UNTIL.set(until)
     try:
         yield
@@ -32,6 +32,6 @@ def stopped_at(until: float) -> Iterator[None]:
 
 
 def check_time() -> None:
-    """Raise `OutOfTimeError` if the time is over; called wherever an analysis goes on."""
+    """Raise `OutOfTimeError` after the deadline; analyses call this in their loops."""
     if time.monotonic() > _UNTIL.get():
         raise OutOfTimeError

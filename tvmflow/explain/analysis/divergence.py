@@ -1,7 +1,7 @@
-"""Divergence: work-items of a wave that wait while others run what they do not.
+"""Divergence: work-items of a wave that wait while others run another branch.
 
-A wave runs both sides of a condition one after the other where its items do not agree, and a loop
-as often as the item that takes longest::
+If the items of a wave disagree on a condition, the wave runs both sides one after the other; it
+runs a loop as often as the item with the most iterations::
 
     if item % 2 == 0: ...             half of each wave waits, on either side
     if item // 64 % 2 == 0: ...       waves of 64 agree: nobody waits
@@ -27,20 +27,20 @@ class Divergence:
     """A condition, and how many work-items wait for others because of it."""
 
     kernel: str
-    #: As TVMScript.
+    #: TVMScript of the condition.
     condition: str
     line: int
-    #: Whether it is the same for all work-items of a group, whatever is in memory.
+    #: Whether it is always the same for all work-items of a group.
     uniform: bool
-    #: How often waves come to it.
+    #: Waves that evaluate the condition.
     waves: int
-    #: How often their items do not agree.
+    #: Waves whose items disagree.
     split: int
-    #: Items that wait, times accesses to memory that they wait for.
+    #: Waiting items, times the memory accesses that they wait for.
     masked_lanes: int
-    #: Of all items of waves that run either side, times its accesses, from 0 to 1.
+    #: Share of the lanes that wait, weighted with the accesses of each side, from 0 to 1.
     masked: float
-    #: Whether all is counted: no wave is left out, and the condition does not depend on data.
+    #: Whether the count is exact: no wave is left out, and the condition does not depend on data.
     exact: bool
 
 
@@ -48,9 +48,9 @@ class Divergence:
 def divergence(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Divergence]:
     """Find how many work-items wait at each condition and each loop of varying length.
 
-    How long they wait is counted in accesses to memory of any kind, private memory too: it
-    stands for arithmetic, whose operands it has.  Inner conditions come first.  Where a condition
-    depends on data, nobody is taken to wait.
+    The unit of waiting is an access to memory of any kind; private memory stands for arithmetic,
+    since it holds the operands.  Inner conditions come first.  If a condition depends on data, no
+    item is assumed to wait.
     """
     for branch in kernel.branches:
         used = frozenset(variables([branch.condition]))
@@ -82,14 +82,14 @@ def divergence(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Divergence
 
 
 def divergence_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
-    """Conditions that let a considerable share of a kernel's lanes idle."""
+    """Find conditions that leave a considerable share of a kernel's lanes idle."""
     found = divergence(kernel, target)
     lanes = times_of(kernel, kernel.sites) + sum(one.masked_lanes for one in found)
     for one in found:
         if one.masked_lanes:
             yield Finding(
                 *(kernel.name, "divergence", one.condition, one.line),
-                # A wave's access is a cycle.
+                # An access of a wave takes a cycle.
                 {"cycles": one.masked_lanes / hardware_of(target).wave},
                 one.masked_lanes / max(1, lanes),
                 f"Work-items of {one.split:,} of {one.waves:,} waves do not agree on "

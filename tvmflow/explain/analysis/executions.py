@@ -1,7 +1,7 @@
-"""Runs of the code of a kernel, and what iterations and work-items do side by side.
+"""Execution counts of kernel code, and the accesses of neighbouring iterations and work-items.
 
-A wave is as many neighbours of a work-group as run one instruction together: they are numbered
-along x, then y, then z.  The last one of a group may have fewer.
+A wave is a set of neighbours in a work-group that run each instruction together.  Items are
+numbered along x, then y, then z; the last wave of a group may have fewer items.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from .accesses import CodeContext, Site
 from .deadline import check_time
 from .lowered import LoweredKernel
 
-#: Points at which a condition is computed, at most; beyond, as many points are drawn.
+#: Points at which a condition is evaluated; of more points, this many are sampled.
 _POINTS = 1 << 22
 _CHUNK = 1 << 18
-#: Elements that waves access and that are looked at, at most; of more waves, some are drawn.
+#: Accessed elements that are evaluated; of more waves, some are sampled.
 _ELEMENTS = 1 << 17
-#: Iterations whose indices are compared, and how many draws of the other loops' variables.
+#: Iterations whose indices are compared, and samples of the other loops' variables.
 _STRIDE_STEPS = 16
 _STRIDE_DRAWS = 4
 
 
 @dataclass(frozen=True)
 class Executions:
-    """A number of runs."""
+    """Number of times that a piece of code runs."""
 
     times: int
-    #: Whether it is counted; else an estimate, from points that were drawn or conditions on data.
+    #: Whether it is exact; else it is an estimate from samples, or assumes conditions on data.
     exact: bool = True
 
     def __mul__(self, other: Executions) -> Executions:
@@ -44,11 +44,11 @@ class Executions:
 
 
 def executions(kernel: LoweredKernel, context: CodeContext) -> Executions:
-    """Count how often a piece of code is reached, by all work-items together.
+    """Count how often all work-items together run a piece of code.
 
-    Conditions without a variable in common are counted apart, and their counts multiplied.
+    Conditions without a common variable are counted separately, and their counts multiplied.
     """
-    # A kernel keeps its contexts, and each condition is one object wherever it holds.
+    # A kernel keeps its contexts and conditions alive, so their ids are valid keys.
     check_time()
     return kernel.once(("executions", id(context)), lambda: _executions(kernel, context))
 
@@ -65,36 +65,36 @@ def _executions(kernel: LoweredKernel, context: CodeContext) -> Executions:
 
 
 def instructions(kernel: LoweredKernel, site: Site) -> Executions:
-    """Count the instructions that a site becomes; elements apart from each other are one each."""
+    """Count the instructions of a site, one for each contiguous run of elements."""
     return executions(kernel, site.context) * Executions(site.apart)
 
 
 def times_of(kernel: LoweredKernel, sites: Iterable[Site]) -> int:
-    """Number of times that some accesses run, all together."""
+    """Return the sum of the executions of some accesses."""
     return sum(executions(kernel, site.context).times for site in sites)
 
 
 def all_instructions(kernel: LoweredKernel) -> int:
-    """Instructions that all accesses become; those of private memory stand for arithmetic."""
+    """Count the instructions of all accesses; those to private memory stand for arithmetic."""
     return sum(instructions(kernel, site).times for site in kernel.sites)
 
 
 def wave_instructions(kernel: LoweredKernel, wave: int) -> float:
-    """Instructions of all waves, about: accesses, which stand for arithmetic as well."""
+    """Estimate the instructions of all waves by their accesses."""
     return all_instructions(kernel) / kernel.group_size * ceil(kernel.group_size / wave)
 
 
 def axes_of(kernel: LoweredKernel, site: Site) -> tuple[Axis, ...]:
-    """Loops around a site, outermost first; the work-items' are around all others."""
+    """Return the loops around a site, the outermost first, beginning with the work-items' axes."""
     axes = (*kernel.launch.values(), *site.context.loops)
     return tuple((var, extent) for var, extent in axes if extent > 1)
 
 
 def stride(kernel: LoweredKernel, site: Site, var: tirx.Var) -> int | None:
-    """Elements from one iteration of a loop, or one work-item, to the next.
+    """Return the distance in elements between iterations of a loop, or between work-items.
 
-    ``None`` where it is not the same for the first iterations, wherever the other loops are; 0 for
-    what does not depend on the loop.
+    ``None`` if the first iterations differ in it, for some values of the other loops; 0 if the
+    site does not depend on the loop.
     """
     if site.is_image:
         return None
@@ -115,12 +115,12 @@ def stride(kernel: LoweredKernel, site: Site, var: tirx.Var) -> int | None:
 
 
 def common(numbers: Array) -> int | None:
-    """The number that all of some are; ``None`` where they differ, or there is none."""
+    """Return the common value of an array; ``None`` if values differ, or there are none."""
     return int(numbers.flat[0]) if numbers.size and np.ptp(numbers) == 0 else None
 
 
 def _holding(conditions: Sequence[tirx.Expr], axes: Sequence[Axis]) -> Executions:
-    """Number of points at which conditions hold."""
+    """Count the points at which conditions hold."""
     points = prod(extent for _, extent in axes)
     drawn = points > _POINTS
     random = np.random.default_rng(0)
@@ -139,19 +139,19 @@ def _holding(conditions: Sequence[tirx.Expr], axes: Sequence[Axis]) -> Execution
 
 @dataclass(frozen=True)
 class Waves:
-    """Waves at one piece of code: rows of work-items."""
+    """Waves at one piece of code, as rows of work-items."""
 
-    #: Values of variables, one for each work-item of each wave in turn.
+    #: Values of variables for each work-item, wave by wave.
     values: dict[tirx.Var, Array]
-    #: Waves x work-items: whether one is there and its conditions hold.
+    #: Waves x work-items: whether the item exists and its conditions hold.
     active: NDArray[np.bool_]
-    #: How many waves of the kernel's each row stands for.
+    #: Number of the kernel's waves that each row represents.
     weight: float
-    #: Whether these are all that the kernel has, up to those that are equal to one of them.
+    #: Whether every wave of the kernel is equal to one of these.
     exact: bool
 
     def compute(self, expr: tirx.Expr, lanes: int = 1) -> Array:
-        """An expression's value: waves x work-items x lanes."""
+        """Evaluate an expression: waves x work-items x lanes."""
         value = np.asarray(evaluate(expr, self.values), np.int64)
         whole = np.broadcast_to(value if lanes > 1 else value[..., None], (self.active.size, lanes))
         return whole.reshape(*self.active.shape, lanes)
@@ -164,12 +164,11 @@ def waves_at(
     used: frozenset[tirx.Var],
     lanes: int = 1,
 ) -> Waves:
-    """Waves of so many work-items, each of which accesses some elements, that reach a context.
+    """Return the waves of ``wave`` work-items that reach a context, with values for ``used``.
 
-    The variables that are used have values there; `UnknownError` if conditions depend on what is in
-    memory.
+    `UnknownError` if conditions depend on data.
     """
-    # Sites that unrolling made of one have the same waves; a kernel keeps its contexts.
+    # Unrolled copies of a site have the same waves; a kernel keeps its contexts alive.
     key = id(context), wave, frozenset(map(hash, used)), lanes
     last, found = kernel.memo.get("waves", (None, None))
     if last == key:
@@ -180,7 +179,7 @@ def waves_at(
     axes = [axis for axis in around if axis[0] in needed]
     others = prod(extent for var, extent in around if var not in needed)
     size = kernel.group_size
-    # Of a group that is smaller than a wave, no more lanes than it has are looked at.
+    # A group smaller than a wave has no further lanes.
     wave = min(wave, 1 << (size - 1).bit_length())
     padded = ceil(size / wave) * wave
     points = prod(extent for _, extent in axes)
@@ -198,22 +197,22 @@ def waves_at(
         weight=others * points / len(numbers),
         exact=not drawn and not context.unknown,
     )
-    # Only the last ones are kept, as they may be large.
+    # Only the last waves are cached, because they may be large.
     kernel.memo["waves"] = key, found
     return found
 
 
 def places_at(kernel: LoweredKernel, site: Site, wave: int) -> tuple[Waves, list[Array]]:
-    """Waves at a site, and for each of its instructions elements: waves x work-items x run.
+    """Return the waves at a site, and the elements of each instruction: waves x items x run.
 
-    `UnknownError` if they depend on what is in memory.
+    `UnknownError` if they depend on data.
     """
     waves = waves_at(kernel, site.context, wave, site.variables, site.lanes)
     return waves, np.split(waves.compute(site.indices[0], site.lanes), site.apart, axis=2)
 
 
 def distinct(rows: Array, active: NDArray[np.bool_]) -> Array:
-    """Number of different numbers from 0 in each row, among the active ones."""
+    """Count the different numbers in each row, among the active ones; numbers start at 0."""
     ordered = np.sort(np.where(active, rows, -1), axis=1)
     first = np.diff(ordered, axis=1, prepend=-1) != 0
     return first.sum(axis=1)

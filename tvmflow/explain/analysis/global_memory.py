@@ -1,11 +1,11 @@
-"""Accesses to global memory on GPUs: how they coalesce, and how wide they are.
+"""Accesses to global memory on GPUs: coalescing and vector width.
 
-Coalescing: work-items of a wave that access one line at one instruction share its transfer::
+Coalescing: work-items of a wave that access the same line in an instruction share its transfer::
 
-    a[group * 64 + item]      64 items, 256 bytes one after another: 4 lines of 64 bytes
-    a[item * 64 + group]      64 items, 256 bytes apart: 64 lines, 4 bytes of each are wanted
+    a[group * 64 + item]      64 items, 256 contiguous bytes: 4 lines of 64 bytes
+    a[item * 64 + group]      64 items, 256 bytes apart: 64 lines, 4 bytes of each are used
 
-Vector width: elements side by side that one item accesses at several instructions could be one
+Vector width: contiguous elements that an item accesses in several instructions could be one
 vector::
 
     for k in range(4):
@@ -38,32 +38,32 @@ from .executions import all_instructions, common, distinct, instructions, places
 from .hardware import hardware_of
 from .lowered import InKernel, LoweredKernel, of_kernels
 
-#: Less than this share of what is fetched is wanted: a finding.
+#: Share of the fetched bytes that must be used, or there is a finding.
 _GOOD = 0.75
-#: Accesses of a smaller share of a kernel's instructions are not worth a sentence.
+#: Smallest share of a kernel's instructions that is a finding.
 _SMALL = 0.05
 
 
 @dataclass(frozen=True)
 class Access(InKernel):
-    """An access to a buffer in global memory, and how it coalesces."""
+    """Coalescing of an access to a buffer in global memory."""
 
     is_store: bool
-    #: Elements between the first two work-items of a wave; ``None`` where it varies or is unknown.
+    #: Elements between neighbouring work-items of a wave; ``None`` if it varies or is unknown.
     stride: int | None
-    #: Elements between neighbours along each axis of a work-group, by its name.
+    #: Elements between neighbours along each axis of a work-group, by the axis's name.
     strides: Mapping[str, int | None]
-    #: Instructions that all work-items run together.
+    #: Sum of the instructions of all work-items.
     instructions: int
-    #: Bytes that they ask for; what several of them ask for counts for each.
+    #: Bytes that work-items request; common bytes count for each item.
     bytes: int
-    #: Lines that waves fetch, each wave for itself, at each instruction.
+    #: Lines that waves fetch, counted for each wave and instruction.
     transactions: int
     #: Bytes of those lines.
     fetched_bytes: int
-    #: Lines that would do for the same elements side by side, per line that is fetched.
+    #: Lines that contiguous elements would need, per fetched line.
     efficiency: float
-    #: Whether all is counted: no wave is left out, no index depends on data.
+    #: Whether the count is exact: no wave is left out, no index depends on data.
     exact: bool
 
 
@@ -71,7 +71,7 @@ class Access(InKernel):
 def coalescing(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Access]:
     """Find how each access to global memory coalesces, for ``opencl`` and ``cuda``.
 
-    An index that depends on data is taken as a line for each work-item.
+    An index that depends on data counts as a line for each work-item.
     """
     hardware = hardware_of(target)
     line = hardware.line_bytes
@@ -90,13 +90,13 @@ def coalescing(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Access]:
             for part in parts:
                 rows = part.reshape(len(part), -1) * element
                 active = np.repeat(waves.active, part.shape[2], axis=1)
-                # An element may begin in one line and end in another.
+                # An element may straddle two lines.
                 ends = np.concatenate([rows // line, (rows + element - 1) // line], axis=1)
                 lines += distinct(ends, np.tile(active, 2)).sum() * waves.weight
                 elements = distinct(rows, active)
                 least += np.ceil(elements * element / line).sum() * waves.weight
             steps = np.diff(parts[0][:, :, 0], axis=1)
-            # Between neighbours, where it is the same for all of them.
+            # Distance of neighbours, if all have the same.
             between = common(steps[waves.active[:, 1:] & waves.active[:, :-1]])
             exact = count.exact and waves.exact
         yield Access(
@@ -114,7 +114,7 @@ def coalescing(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Access]:
 
 
 def coalescing_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
-    """Accesses that fetch much more than they ask for."""
+    """Find accesses that fetch much more than they request."""
     accesses = coalescing(kernel, target)
     traffic = max(1, sum(access.fetched_bytes for access in accesses))
     for access in accesses:
@@ -154,16 +154,16 @@ def _fetched_remedy(access: Access) -> str:
 
 @dataclass(frozen=True)
 class VectorWidth(InKernel):
-    """Accesses to a buffer in global memory that are alike, and how wide they are."""
+    """Width of similar accesses to a buffer in global memory."""
 
     is_store: bool
     #: Bytes that an instruction accesses for each item.
     bytes: int
-    #: Bytes that one could.
+    #: Bytes that an instruction could access.
     possible_bytes: int
-    #: Where the neighbours are: ``loop``, ``unrolled``, ``items``, or ``none``.
+    #: Origin of the neighbouring elements: ``loop``, ``unrolled``, ``items``, or ``none``.
     neighbours: str
-    #: Instructions that all work-items run together.
+    #: Sum of the instructions of all work-items.
     instructions: int
 
 
@@ -171,8 +171,8 @@ class VectorWidth(InKernel):
 def vector_width(kernel: LoweredKernel, target: TargetSpec) -> Iterator[VectorWidth]:
     """Find how wide accesses to global memory are, and how wide they could be.
 
-    The widest access of the target's device is the limit.  There is one record for all accesses to
-    a buffer at the same place.
+    The widest access of the target's device is the limit.  Accesses to a buffer in the same context
+    have one record.
     """
 
     def place(site: Site) -> Hashable:
@@ -190,7 +190,7 @@ def vector_width(kernel: LoweredKernel, target: TargetSpec) -> Iterator[VectorWi
             "loop": _along(first, first.context.loops[-1:]),
             "items": _along(first, items),
         }
-        # Powers of two; of equal ones the first.
+        # Widths are powers of two; the first of equal ones wins.
         usable = {name: 1 << (min(run, limit).bit_length() - 1) for name, run in runs.items()}
         neighbours = max(usable, key=lambda name: usable[name])
         yield VectorWidth(
@@ -209,7 +209,7 @@ def _constant(expr: tirx.Expr) -> int | None:
 
 
 def _unrolled(sites: Sequence[Site]) -> int:
-    """Length of the longest run of accesses side by side."""
+    """Return the length of the longest contiguous run of accesses."""
     if sites[0].apart > 1:
         return 1
     found = [_constant(site.base - sites[0].base) for site in sites]
@@ -222,7 +222,7 @@ def _unrolled(sites: Sequence[Site]) -> int:
 
 
 def _along(site: Site, axes: Sequence[Axis]) -> int:
-    """Neighbours along an axis: the largest power of two of them that divides it."""
+    """Return the largest power of two of contiguous neighbours along an axis, or 1."""
     for var, extent in axes:
         if site.apart == 1 and var not in site.context.variables:
             return extent & -extent if step_along(site.base, var) == site.lanes else 1
@@ -230,7 +230,7 @@ def _along(site: Site, axes: Sequence[Axis]) -> int:
 
 
 def step_along(index: tirx.Expr, var: tirx.Var) -> int | None:
-    """Elements from one value of a variable to the next, where it is a constant."""
+    """Return the distance in elements between values of a variable, if it is a constant."""
     following = tvm_ffi.structural_map(index, (tirx.Var, lambda v: v + 1 if v.same_as(var) else v))
     return _constant(following - index)
 
@@ -245,7 +245,7 @@ _REMEDY = {
 
 
 def vector_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
-    """Accesses that are narrower than they could be."""
+    """Find accesses that are narrower than they could be."""
     total = all_instructions(kernel)
     for width in vector_width(kernel, target):
         saved = width.instructions * (1 - width.bytes / width.possible_bytes)
@@ -254,11 +254,11 @@ def vector_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Findi
         verb = "written" if width.is_store else "read"
         yield width.finding(
             "vector-width",
-            # An instruction occupies its wave for a cycle at least.
+            # An instruction occupies its wave for at least a cycle.
             {"cycles": saved / hardware_of(target).wave},
             saved / total,
             f"{width.buffer} is {verb} {width.bytes} bytes at a time; "
-            f"{width.possible_bytes} bytes lie side by side: {width.instructions:,} "
+            f"{width.possible_bytes} bytes are contiguous: {width.instructions:,} "
             f"instructions where {width.instructions - saved:,.0f} would do.",
             _REMEDY[width.neighbours],
         )

@@ -1,11 +1,11 @@
-"""Facts of devices that analyses count with: fetching memory, running work-items together.
+"""Hardware facts that analyses use: sizes of memory transactions, waves and registers.
 
-The numbers are those of the vendors' guides: Qualcomm's "Snapdragon Mobile Platform OpenCL
+The numbers are from the vendors' guides: Qualcomm's "Snapdragon Mobile Platform OpenCL
 General Programming and Optimization", Arm's "Mali Bifrost and Valhall OpenCL Developer Guide", "The
 Valhall Shader Core" and "Arm GPU Datasheet" (Mali-G57 to G78), NVIDIA's "CUDA C++ Best Practices
 Guide", "CUDA C++ Programming Guide" and "Ampere Tuning Guide" (compute capability 8.0).  Registers
-of Adreno are not published by Qualcomm: they are what Mesa's driver for Adreno 6xx counts with.
-None of them is measured here.
+of Adreno are not published by Qualcomm: Mesa's driver for Adreno 6xx has these numbers.  None of
+them was measured here.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ...devices.target import TargetSpec
 
 @dataclass(frozen=True)
 class Hardware:
-    """Facts about a class of devices that analyses depend on."""
+    """Hardware facts of a class of devices."""
 
     #: Work-items that run one instruction together.
     wave: int
-    #: Bytes that memory is fetched in.
+    #: Size of a memory transaction, in bytes.
     line_bytes: int
-    #: Banks of local memory, of four bytes each; 1 where it has none of its own.
+    #: Banks of local memory, four bytes wide each; 1 without dedicated local memory.
     banks: int
     #: Widest access of one work-item, in bytes.
     vector_bytes: int
@@ -33,20 +33,20 @@ class Hardware:
     registers_each: int
     #: Waves that a multiprocessor holds at a time.
     waves: int
-    #: Work-groups that it holds at a time.
+    #: Work-groups that a multiprocessor holds at a time.
     groups: int
     #: Local memory of a multiprocessor, in bytes.
     local_bytes: int
-    #: Registers are given to a work-item in portions of as many.
+    #: Granularity of the registers of a work-item.
     register_portion: int = 8
-    #: Local memory of each work-group that is not the kernel's, in bytes.
+    #: Local memory that the system reserves for each work-group, in bytes.
     reserved_bytes: int = 0
 
 
-#: By the name of the device preset.
+#: Hardware facts by the name of the device preset.
 HARDWARE = {
-    # A group is a thread's; drivers compute 16 of its neighbours as one vector, if it has as many.
-    # Local memory is memory, and 32 vectors are all registers.
+    # A thread runs a work-group; drivers compute up to 16 neighbours as one vector.  Local memory
+    # is ordinary memory, and the 32 vector registers are all registers.
     "cpu": Hardware(
         wave=16, line_bytes=64, banks=1, vector_bytes=64, registers=512, registers_each=512,
         waves=1, groups=1, local_bytes=32 << 10,
@@ -57,12 +57,12 @@ HARDWARE = {
         wave=64, line_bytes=64, banks=32, vector_bytes=16, registers=48 << 10, registers_each=192,
         waves=16, groups=16, local_bytes=32 << 10, register_portion=4,
     ),
-    # Valhall: 1024 work-items in a core with up to 32 registers each, half as many with 64.
+    # Valhall: a core holds 1024 work-items with up to 32 registers each, half as many with 64.
     "mali": Hardware(
         wave=16, line_bytes=64, banks=1, vector_bytes=16, registers=32 << 10, registers_each=64,
         waves=64, groups=64, local_bytes=32 << 10, register_portion=32,
     ),
-    # Sectors of 32 bytes are what is fetched; a line has four.  CUDA keeps 1 KiB of each block.
+    # Fetches are sectors of 32 bytes, four to a line.  CUDA reserves 1 KiB for each block.
     "nvidia": Hardware(
         wave=32, line_bytes=32, banks=32, vector_bytes=16, registers=64 << 10, registers_each=255,
         waves=64, groups=32, local_bytes=164 << 10, reserved_bytes=1 << 10,
@@ -72,15 +72,15 @@ HARDWARE = {
 
 @dataclass(frozen=True)
 class Core:
-    """Facts about a core of a CPU: what AMD's and Intel's optimization guides have in common."""
+    """Facts about a CPU core that AMD's and Intel's optimization guides agree on."""
 
-    #: Lines of memory in its first cache: 32 KiB.
+    #: Lines of the first cache, 32 KiB.
     lines: int = 512
-    #: Pages of which it knows the address at once, and their size; others take some cycles.
+    #: Entries of the first TLB, their page size, and the cycles of a miss.
     pages: int = 64
     page_bytes: int = 4096
     page_cycles: int = 7
-    #: Cycles until a sum can be added to again, and sums that it begins in a cycle.
+    #: Latency of an addition in cycles, and additions that start in a cycle.
     latency: int = 4
     adders: int = 2
 

@@ -1,14 +1,14 @@
-"""How the launches of a network's kernels fill a GPU, of those that have most of its arithmetic.
+"""Launches of the kernels with most of a network's arithmetic, and how they fill a GPU.
 
-From schedules alone, without a compiler of the GPU's and for any GPU of
+They are read from schedules, without the GPU's compiler, for any GPU of
 :mod:`tvmflow.devices.gpus`::
 
-    a group of 56 items:        1 wave of 64 lanes, 88 % of which have an item
+    a group of 56 items:        1 wave of 64 lanes, 88 % of them with an item
     a launch of 8 groups:       8 waves; 6 shader cores have 1.3 each
     24 vectors of registers:    a core holds 8 waves at a time
 
-A launch gives a GPU enough where every shader core has two waves: one computes while the other one
-waits for memory.  Groups are whole where they fill three quarters of their waves' lanes.
+A launch is large enough if every shader core has two waves: one computes while the other waits for
+memory.  A group is full enough if it fills three quarters of its waves' lanes.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from .lowered import LoweredKernel, kernels_of
 from .occupancy import registers
 from .products import multiply_adds_of
 
-#: Waves that a launch should give each shader core, and of their lanes how many have an item.
+#: Waves that each shader core should have, and share of their lanes that should have an item.
 WAVES_A_CORE, LANES_FILLED = 2, 0.75
-#: Kernels of a smaller share of the network's arithmetic are not looked at.
+#: Smallest share of the network's arithmetic of an examined kernel.
 SMALL = 0.01
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel with a share of a network's arithmetic, and how it is launched."""
+    """Launch of a kernel, and its share of a network's arithmetic."""
 
     kernel: str
-    #: How often a run of the network launches it.
+    #: Launches in a run of the network.
     calls: int
-    #: Multiply-adds of a launch, as the layer defines them, and the share of all of the network's
-    #: that all launches have, from 0 to 1.
+    #: Multiply-adds of a launch, as the layer defines them, and the share of all launches in those
+    #: of the network, from 0 to 1.
     multiply_adds: int
     share: float
     #: Elements that a launch writes.
@@ -53,15 +53,15 @@ class Launch:
     #: Work-items of a work-group along x, y and z, and work-groups of a launch.
     group: tuple[int, ...]
     groups: int
-    #: Instructions of a work-item that read and write global memory or textures, for each of its
-    #: multiply-adds; a vector that is read twice at one place counts once.
+    #: Instructions that read and write global memory or textures, per multiply-add; unrolled
+    #: copies of a read count once.
     reads: float
     writes: float
-    #: 32-bit registers of a work-item, by estimate, and bytes that do not fit them.
+    #: Estimated 32-bit registers of a work-item, and bytes that do not fit them.
     registers: int
     spilled_bytes: int
-    #: Part of the multiply-adds that items have room for which the layer defines: less than 1 where
-    #: tiles reach beyond the map, or lanes beyond the channels.
+    #: Share of the items' multiply-adds that the layer defines: less than 1 if tiles exceed the
+    #: feature map, or lanes the channels.
     working: float
 
     @property
@@ -70,26 +70,26 @@ class Launch:
         return self.groups * prod(self.group)
 
     def waves(self, gpu: Gpu) -> int:
-        """Waves of a launch."""
+        """Return the waves of a launch."""
         return self.groups * ceil(prod(self.group) / gpu.wave)
 
     def waves_a_core(self, gpu: Gpu) -> float:
-        """Waves of a launch for each shader core."""
+        """Return the waves of a launch for each shader core."""
         return self.waves(gpu) / (gpu.cores or 1)
 
     def lanes(self, gpu: Gpu) -> float:
-        """Part of its waves' lanes that have a work-item, from 0 to 1."""
+        """Return the share of the waves' lanes that have a work-item, from 0 to 1."""
         return self.items / (self.waves(gpu) * gpu.wave)
 
     def held(self, gpu: Gpu) -> int:
-        """Waves that a shader core holds at a time, by the estimated registers."""
+        """Return the waves that a shader core holds, given the estimated registers."""
         each = ceil(self.registers / 4) * 4 * gpu.wave
         return min(gpu.waves or 1, (gpu.registers or each) // each)
 
     def why_few(self, gpu: Gpu, vector: int) -> str:
-        """Say why a launch has too few waves for a GPU, empty if it has enough.
+        """Return the reason why a launch has too few waves for a GPU; empty if it has enough.
 
-        ``vector`` is the elements that an item computes together at least.
+        ``vector`` is the smallest number of elements that an item computes together.
         """
         if self.waves_a_core(gpu) >= WAVES_A_CORE:
             return ""
@@ -121,14 +121,14 @@ def launches(
 
 
 def with_arithmetic(mod: IRModule) -> list[str]:
-    """Names of the primary functions with at least `SMALL` of a network's multiply-adds."""
+    """Return the primary functions with at least `SMALL` of a network's multiply-adds."""
     counts = arithmetic(mod)
     least = SMALL * sum(calls * each for calls, each in counts.values())
     return [name for name, (calls, each) in counts.items() if each and calls * each >= least]
 
 
 def arithmetic(mod: IRModule) -> dict[str, tuple[int, int]]:
-    """How often a network calls each primary function, and the multiply-adds of a call."""
+    """Return the number of calls of each primary function, and the multiply-adds of a call."""
     found: dict[str, tuple[int, int]] = {}
     for binding in bindings_of(mod["main"]):
         called = called_function(mod, binding.value)
@@ -142,7 +142,7 @@ def arithmetic(mod: IRModule) -> dict[str, tuple[int, int]]:
 def _launches(
     function: tirx.PrimFunc, target: TargetSpec, calls: int, multiply_adds: int, total: int
 ) -> Iterator[Launch]:
-    """The kernels of a function that sum up its products."""
+    """Yield the launches of the kernels that accumulate a function's products."""
     for kernel in kernels_of(function, target):
         summed = _products(kernel)
         if not summed:
@@ -161,7 +161,7 @@ def _launches(
             writes=_distinct(kernel, is_store=True) / multiply_adds,
             registers=use.registers,
             spilled_bytes=use.spilled_bytes + use.memory_bytes,
-            working=min(1.0, multiply_adds / _room(kernel, summed)),
+            working=min(1.0, multiply_adds / _possible_multiply_adds(kernel, summed)),
         )
 
 
@@ -170,7 +170,7 @@ def _is_memory(site: Site) -> bool:
 
 
 def _products(kernel: LoweredKernel) -> list[Site]:
-    """Where it adds products to sums."""
+    """Return the stores that add products to sums."""
     return [
         site
         for site in kernel.stores
@@ -180,11 +180,11 @@ def _products(kernel: LoweredKernel) -> list[Site]:
     ]
 
 
-def _room(kernel: LoweredKernel, summed: Sequence[Site]) -> int:
-    """Multiply-adds of a launch if no item sat out: tests that tell items apart always hold."""
+def _possible_multiply_adds(kernel: LoweredKernel, summed: Sequence[Site]) -> int:
+    """Count the multiply-adds of a launch if every item worked: its guards always hold."""
     items = {var for var, _ in kernel.items}
-    room = 0
-    # Of the kernel's contexts, and kept as long: counts are known by them.
+    possible = 0
+    # The kernel keeps these contexts alive, because counts are cached by their ids.
     alike: dict[int, CodeContext] = kernel.memo.setdefault("alike for all items", {})
     for site in summed:
         context = site.context
@@ -192,18 +192,18 @@ def _room(kernel: LoweredKernel, summed: Sequence[Site]) -> int:
             tests = (t for t in context.conditions if items.isdisjoint(variables([t])))
             alike[id(context)] = replace(context, conditions=tuple(tests))
         lanes = tvm_ffi.dtype(site.value.ty.dtype).lanes if site.value is not None else 1
-        room += executions(kernel, alike[id(context)]).times * lanes
-    return room
+        possible += executions(kernel, alike[id(context)]).times * lanes
+    return possible
 
 
 def _distinct(kernel: LoweredKernel, *, is_store: bool) -> int:
-    """Instructions that access memory; what unrolled code says again is one of them."""
+    """Count the instructions that access memory; unrolled copies of one count once."""
     seen: dict[tuple[object, ...], Site] = {}
     for site in kernel.sites:
         if site.is_store == is_store and _is_memory(site):
             context = site.context
             tests = tuple(map(tvm_ffi.structural_hash, context.conditions))
-            # The channels of a texel that are read one by one are a read each.
+            # Single channels of a texel are a read each.
             indices = site.indices if site.channel is None else (*site.indices, site.channel)
             places = tuple(map(tvm_ffi.structural_hash, indices))
             seen.setdefault((site.name, context.loops, tests, places), site)

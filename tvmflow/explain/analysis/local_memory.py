@@ -1,7 +1,7 @@
-"""Local memory: how often what is copied there is used, and which banks work at a time.
+"""Local memory: reuse of its data, and bank conflicts.
 
-Local (shared) memory has banks, a word of four bytes each in turn.  Work-items that access
-different words of one bank wait for each other; one word for several items is one access::
+Consecutive words of four bytes in local (shared) memory are in consecutive banks.  Work-items that
+access different words of one bank wait for each other; one word for several items is one access::
 
     tile[item]             32 items, 32 banks: one cycle
     tile[item * 32]        32 items, 32 words of one bank: 32 cycles
@@ -28,46 +28,46 @@ from .lowered import InKernel, LoweredKernel, of_kernels
 
 #: Bytes of a bank's word.
 _WORD = 4
-#: An access that takes less than this, relative to one without conflicts, is good.
+#: Cycles relative to those without conflicts, from which on there is a finding.
 _GOOD = 1.25
 
 
 @dataclass(frozen=True)
 class BankAccess(InKernel):
-    """An access to local memory, and how long its banks take."""
+    """Bank conflicts of an access to local memory."""
 
     is_store: bool
-    #: Instructions that all work-items run together.
+    #: Sum of the instructions of all work-items.
     instructions: int
     #: Cycles of the banks, for all waves.
     cycles: int
-    #: Cycles that the same elements would take side by side.
+    #: Cycles of as many contiguous elements.
     least_cycles: int
-    #: Words of the busiest bank, at worst, that are asked for at a time: 1 is no conflict.
+    #: Largest number of words requested from one bank at a time; 1 is no conflict.
     degree: int
-    #: Whether all is counted.
+    #: Whether the count is exact.
     exact: bool
 
 
 @dataclass(frozen=True)
 class LocalMemory:
-    """A buffer in local memory, and what it is good for."""
+    """Use of a buffer in local memory."""
 
     kernel: str
-    #: Its name, or names of all that share it in turn.
+    #: Name of the buffer, or of all buffers that share the memory in turn.
     buffer: str
-    #: In the text of the scheduled function, where it is first written.
+    #: Line of the first write in the text of the scheduled function.
     line: int
-    #: Memory that a work-group has for it.
+    #: Size of the buffer in each work-group.
     bytes: int
     #: Elements that all work-items write, and read.
     writes: int
     reads: int
-    #: How often what is written is read.
+    #: Reads per written element.
     reuse: float
-    #: Whether items only read what they have written themselves.
+    #: Whether items only read elements that they wrote themselves.
     is_private: bool
-    #: Whether all is counted.
+    #: Whether the count is exact.
     exact: bool
 
 
@@ -75,7 +75,7 @@ class LocalMemory:
 def bank_conflicts(kernel: LoweredKernel, target: TargetSpec) -> Iterator[BankAccess]:
     """Find how long the banks of local memory take for each access.
 
-    There are none where local memory has no banks of its own (``cpu`` and ``mali``).
+    There are no records without dedicated local memory (``cpu`` and ``mali``).
     """
     hardware = hardware_of(target)
     for site in kernel.sites:
@@ -133,12 +133,12 @@ def local_memory(kernel: LoweredKernel, target: TargetSpec) -> Iterator[LocalMem
 
 
 def local_buffers(kernel: LoweredKernel) -> list[tirx.Buffer]:
-    """Buffers in the local memory of a work-group."""
+    """Return the buffers in the local memory of a work-group."""
     return [buffer for buffer in kernel.allocated if str(buffer.scope()).startswith("shared")]
 
 
 def _places(site: Site) -> tuple[str, ...]:
-    """An index, and how far the loops go that it depends on: names may be of several loops."""
+    """Return an index as text, with the extents of its loops, whose names may repeat."""
     loops = (f"{v.name} {extent}" for v, extent in site.context.loops if v in site.variables)
     return str(site), *loops
 
@@ -146,10 +146,10 @@ def _places(site: Site) -> tuple[str, ...]:
 def _phases(
     places: Array, active: NDArray[np.bool_], element_bytes: int, banks: int
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """Words, by rows of items whose words the banks serve at a time.
+    """Return the requested words, in rows that the banks serve at a time, and the active ones.
 
-    Items that ask for 16 bytes are served in parts: as many as have a word for each bank.  Smaller
-    elements share words.
+    If items request 16 bytes, only so many are served at a time as request a word of each bank.
+    Smaller elements share words.
     """
     each = max(1, element_bytes // _WORD)
     words = (places * element_bytes // _WORD)[..., None] + np.arange(each)
@@ -162,7 +162,7 @@ def _phases(
 
 
 def _banks(words: Array, active: NDArray[np.bool_], banks: int) -> tuple[Array, Array]:
-    """Different words of the busiest bank, and of all banks, in each row."""
+    """Count the different words of the busiest bank, and of all banks, in each row."""
     ordered = np.sort(np.where(active, words, -1), axis=1)
     first = np.diff(ordered, axis=1, prepend=-1) != 0
     row = np.broadcast_to(np.arange(len(words))[:, None], words.shape)
@@ -172,9 +172,9 @@ def _banks(words: Array, active: NDArray[np.bool_], banks: int) -> tuple[Array, 
 
 
 def bank_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
-    """Accesses to local memory whose work-items wait for one bank."""
+    """Find accesses to local memory whose work-items wait for one bank."""
     accesses = bank_conflicts(kernel, target)
-    # An instruction is a cycle of its wave, and waits for the banks.
+    # An instruction takes a cycle of its wave, plus its bank conflicts.
     cycles = wave_instructions(kernel, hardware_of(target).wave)
     cycles += sum(access.cycles - access.least_cycles for access in accesses)
     for access in accesses:
@@ -192,7 +192,7 @@ def bank_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding
 
 
 def local_memory_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
-    """Copies to local memory that gain nothing."""
+    """Find copies to local memory that gain nothing."""
     buffers = local_memory(kernel, target)
     for buffer in buffers:
         if buffer.is_private:

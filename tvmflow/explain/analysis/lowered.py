@@ -1,7 +1,7 @@
-"""Kernels of scheduled primary functions as they are just before code generation.
+"""Lowered kernels of scheduled primary functions, as they are just before code generation.
 
-Analyses are written for a kernel and a target; :func:`of_kernels` and :func:`of_cpu_code` make them
-functions of primary functions, too.
+Analyses take a kernel and a target; :func:`of_kernels` and :func:`of_cpu_code` make them accept
+primary functions, too.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from ..profiling.record import Finding
 from .accesses import KernelCode, Site
 
 _Found = TypeVar("_Found")
-#: An axis of work-groups or work-items: a loop, or a statement that launches.
+#: Pattern of a statement that binds an axis of work-groups or work-items.
 _BINDS = re.compile(r"\"(blockIdx|threadIdx)\.[xyz]\"")
 _DECLARES = ("T.reads", "T.writes", "T.match_buffer", "def ")
 
 
 @dataclass(frozen=True)
 class InKernel:
-    """Something in the code of a kernel, and where it is."""
+    """A place in the code of a kernel."""
 
     kernel: str
-    #: An access: buffer and index as TVMScript.
+    #: Access there: buffer and index as TVMScript.
     text: str
-    #: In the text of the scheduled primary function, from 1; 0 where there is none.
+    #: Line in the text of the scheduled primary function, starting at 1; 0 if there is none.
     line: int
 
     @property
     def buffer(self) -> str:
-        """The buffer that is accessed."""
+        """Name of the accessed buffer."""
         return self.text.split("[")[0]
 
     def finding(
@@ -53,27 +53,27 @@ class InKernel:
         remedy: str,
         text: str = "",
     ) -> Finding:
-        """Say that it costs time; ``text`` stands for the access, if given."""
+        """Make a finding at this place; ``text`` replaces the access, if given."""
         access = text or self.text
         return Finding(self.kernel, kind, access, self.line, cost, share, sentence, remedy)
 
 
 class LoweredKernel(KernelCode):
-    """One kernel of a primary function, and where it accesses memory."""
+    """One kernel of a primary function, and its memory accesses."""
 
     def __init__(self, name: str, device: tirx.PrimFunc, source: tirx.PrimFunc):
         super().__init__(device)
         self.name = name
-        #: Lowered: flat buffers, explicit vectors, unrolled loops.
+        #: Lowered function: flat buffers, explicit vectors, unrolled loops.
         self.device = device
-        #: The scheduled primary function that it is of.
+        #: Scheduled primary function that the kernel belongs to.
         self.source = source
-        #: Results of analyses, by keys of their own.
+        #: Cached results of analyses.
         self.memo: dict[Hashable, Any] = {}
 
     @cached_property
     def text(self) -> str:
-        """The scheduled primary function as TVMScript, which lines refer to."""
+        """TVMScript of the scheduled primary function, which line numbers refer to."""
         return tir_text(self.source)
 
     @property
@@ -87,36 +87,36 @@ class LoweredKernel(KernelCode):
         return prod(extent for _, extent in self.blocks)
 
     def line(self, *sites: Site) -> int:
-        """Line in the text of the first of some sites that has one, 0 if none has."""
+        """Return the line of the first site that has one; 0 if none has."""
         places = ((site.name, site.is_store) for site in sites)
         lines = (self.once(("line", *at), partial(line_of, self.text, *at)) for at in places)
         return next(filter(None, lines), 0)
 
     def at(self, site: Site, *others: Site) -> tuple[str, str, int]:
-        """The fields of `InKernel` for a site; the line is of the first of ``others``, if given."""
+        """Return the fields of `InKernel` for a site, with the line of ``others`` if given."""
         return self.name, str(site), self.line(*(others or (site,)))
 
     @cached_property
     def launch_line(self) -> int:
-        """Line in the text that binds the items which write its results, 0 if there is none."""
+        """Line that binds the work-items which write the results; 0 if there is none."""
         below = max(map(self.line, self.stores), default=0)
         lines = self.text.splitlines()
         return next((n for n in range(below - 1, 0, -1) if _BINDS.search(lines[n - 1])), 0)
 
     def once(self, key: Hashable, compute: Callable[[], _Found]) -> _Found:
-        """Compute something when it is first asked for, and keep it."""
+        """Return a cached result, computed on first use."""
         if key not in self.memo:
             self.memo[key] = compute()
         return self.memo[key]
 
 
 def line_of(text: str, buffer: str, is_store: bool) -> int:
-    """Line of the first access to a buffer in the text of a primary function, from 1.
+    """Return the line of the first access to a buffer in a primary function's text.
 
-    Lowering unrolls and splits statements, and keeps the names of tensors: the first statement
-    that writes to, or reads from, the tensor of this name; 0 where there is none.
+    Lowering splits statements but keeps the names of tensors, so this is the first statement that
+    writes to, or reads from, the tensor of this name.  Lines start at 1; 0 means none.
     """
-    # Names have letters that TVMScript's variables cannot have.
+    # TVMScript replaces letters of names that its variables cannot have.
     name = re.sub(r"\W", "_", buffer)
     pattern = re.compile(rf"(?<!\w){name}\[")
     for number, line in enumerate(text.splitlines(), 1):
@@ -135,9 +135,9 @@ Analysed: TypeAlias = "tirx.PrimFunc | LoweredKernel"
 
 
 def functions_of(module: Module) -> dict[str, tirx.PrimFunc]:
-    """The scheduled primary functions that a module carries, by name.
+    """Return the scheduled primary functions that a module carries, by name.
 
-    `InputError` if it carries none, as standalone libraries.
+    `InputError` if it carries none, like standalone libraries.
     """
     functions = functions_of_shape(module.read_functions(), module.metadata)
     if not functions:
@@ -150,9 +150,9 @@ def functions_of(module: Module) -> dict[str, tirx.PrimFunc]:
 
 
 def kernels_of(function: Analysed, target: TargetSpec) -> list[LoweredKernel]:
-    """Lower a scheduled primary function; what is a kernel already stays as it is.
+    """Lower a scheduled primary function to its kernels, in the order of their launches.
 
-    The kernels are in the order in which they are launched; targets without work-items have none.
+    A kernel is returned as it is.  Targets without work-items have no kernels.
     """
     if isinstance(function, LoweredKernel) or target.is_gpu_kernel:
         return _lowered(function, target)
@@ -160,7 +160,7 @@ def kernels_of(function: Analysed, target: TargetSpec) -> list[LoweredKernel]:
 
 
 def code_for_cpu(function: Analysed, target: TargetSpec) -> list[LoweredKernel]:
-    """The same for CPUs only: kernels, or on ``llvm`` all of the function's loops as one."""
+    """Lower a function for CPUs: its kernels, or on ``llvm`` all loops as one; else none."""
     return _lowered(function, target) if target.device.is_cpu else []
 
 
@@ -172,7 +172,7 @@ def _lowered(function: Analysed, target: TargetSpec) -> list[LoweredKernel]:
         hosts, devices = split_kernels(IRModule({name: function}), target)
     code = devices if target.is_gpu_kernel else hosts
     kernels = [LoweredKernel(each, lowered, function) for each, lowered in code.items()]
-    # Those of tensors without elements are not launched.
+    # Kernels for tensors without elements are not launched.
     return [kernel for kernel in kernels if kernel.groups * kernel.group_size]
 
 
@@ -183,7 +183,7 @@ _OfAll = Callable[[Analysed, TargetSpec], list[_Found]]
 def of_kernels(
     analyse: _OfKernel[_Found], kernels: _OfAll[LoweredKernel] = kernels_of
 ) -> _OfAll[_Found]:
-    """Make an analysis of a kernel one of all kernels of a primary function."""
+    """Extend an analysis of a kernel to all kernels of a primary function."""
 
     @wraps(analyse)
     def of_all(function: Analysed, target: TargetSpec) -> list[_Found]:
@@ -193,5 +193,5 @@ def of_kernels(
 
 
 def of_cpu_code(analyse: _OfKernel[_Found]) -> _OfAll[_Found]:
-    """The same on CPUs; on other devices it has no findings."""
+    """Extend an analysis of a kernel to a primary function on CPUs; elsewhere it finds nothing."""
     return of_kernels(analyse, code_for_cpu)

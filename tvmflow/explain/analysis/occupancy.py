@@ -1,15 +1,15 @@
-"""Registers and occupancy: what a work-item keeps, and how many waves a multiprocessor can hold.
+"""Registers of a work-item, and occupancy: the waves that a multiprocessor can hold.
 
-Private arrays are registers where every index is a constant, as after unrolling; an array
-whose index is a work-item's, or a long loop's, has an address and so is memory.  Registers hold
-all of an array that is summed up, or written in other loops than it is read; others are copies,
-which compilers make as late as they need them.  To these arrays an item adds, by estimate: two
-registers for the address of each tensor, one for each loop and each axis of its own index, and
-two operands of the widest access.
+A private array is in registers if every index is a constant, as after unrolling.  An array indexed
+by a work-item, or by a long loop, needs an address and is in memory.  Registers hold the whole
+array if it accumulates, or if it is written in other loops than it is read; other arrays are
+copies, which compilers make as late as possible.  The estimate adds two registers for the address
+of each tensor, one for each loop and each axis of the item's index, and two operands of the widest
+access.
 
-Waves hide each other's waiting for memory.  A multiprocessor (Qualcomm's shader processor, Arm's
-shader core) holds whole work-groups, as many as its waves, registers, local memory and slots for
-groups allow::
+Waves hide each other's memory latency.  A multiprocessor (Qualcomm's shader processor, Arm's shader
+core) holds as many whole work-groups as its waves, registers, local memory and slots for groups
+allow::
 
     groups of 64 items, 32 registers each, 8 KiB of local memory, on an NVIDIA A100:
         64 waves / 2 = 32    65536 registers / (64 * 32) = 32    164 KiB / (8 + 1) KiB = 18
@@ -36,43 +36,43 @@ from .hardware import hardware_of
 from .local_memory import local_buffers
 from .lowered import LoweredKernel, of_kernels
 
-#: Loops of up to as many steps are unrolled by drivers, even if the code does not say so.
+#: Longest loop that drivers unroll on their own.
 _UNROLLED = 16
 _WORD = 4
-#: Scope of sums of tensor cores.
+#: Memory scope of the sums of tensor cores.
 _SUMS = "wmma.accumulator"
-#: Less than this share of the waves is a finding.
+#: Share of the waves below which there is a finding.
 _GOOD = 0.5
-#: Less than this share of the lanes of a group's waves is a finding.
+#: Share of the lanes of a group's waves below which there is a finding.
 _FULL = 0.75
 
 
 @dataclass(frozen=True)
 class RegisterUse:
-    """Registers of a work-item, by estimate."""
+    """Estimated registers of a work-item."""
 
     kernel: str
     #: 32-bit registers.
     registers: int
     #: 32-bit registers that a work-item can have.
     limit: int
-    #: Of these, in private arrays that are no mere copies.
+    #: Registers of private arrays other than copies.
     array_registers: int
-    #: Private arrays that are memory, as their indices are no constants.
+    #: Private arrays in memory, because an index is not a constant.
     indexed: tuple[str, ...]
-    #: Bytes of those, for each work-item.
+    #: Bytes of those arrays for each work-item.
     memory_bytes: int
-    #: Bytes that do not fit into registers, for each work-item.
+    #: Bytes that do not fit the registers, for each work-item.
     spilled_bytes: int
 
 
 @dataclass(frozen=True)
 class Reported:
-    """Registers of a kernel, by NVIDIA's assembler."""
+    """Registers of a kernel as NVIDIA's assembler reports them."""
 
     #: 32-bit registers of a thread.
     registers: int
-    #: Bytes that a thread writes to memory for want of registers.
+    #: Bytes of registers that a thread spills to memory.
     spilled_bytes: int
 
 
@@ -87,7 +87,7 @@ def registers(kernel: LoweredKernel, target: TargetSpec) -> Iterator[RegisterUse
     for buffer in private:
         size = buffer_bytes(buffer)
         if str(buffer.scope()) == _SUMS:
-            # A tile of tensor cores is spread over the items of a wave.
+            # The items of a wave share a tile of tensor cores.
             array_bytes += size // hardware.wave
             continue
         sites = [site for site in kernel.sites if site.buffer.same_as(buffer)]
@@ -114,14 +114,14 @@ def registers(kernel: LoweredKernel, target: TargetSpec) -> Iterator[RegisterUse
 
 
 def _is_register(site: Site) -> bool:
-    """True if its index is a constant where short loops are unrolled."""
+    """Return whether the index is a constant once short loops are unrolled."""
     return site.variables <= {var for var, extent in site.context.loops if extent <= _UNROLLED}
 
 
 def reported_registers(source: str, arch: str) -> dict[str, Reported]:
-    """Ask NVIDIA's assembler what kernels of CUDA C++ need, on an architecture such as ``sm_80``.
+    """Return the registers of CUDA C++ kernels by name, for an architecture such as ``sm_80``.
 
-    Their needs are by name; there are none where ``nvcc`` is not installed or refuses the source.
+    The result is empty if ``nvcc`` is not installed or refuses the source.
     """
     if which("nvcc") is None:
         return {}
@@ -140,10 +140,10 @@ def reported_registers(source: str, arch: str) -> dict[str, Reported]:
 
 
 def register_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
-    """Kernels whose items keep more than registers hold."""
+    """Find kernels whose items need more than their registers."""
     (use,) = registers(kernel, target)
     items = kernel.groups * kernel.group_size
-    # On a CPU the first cache has them; sums in memory are found by :mod:`.cpu_loops`.
+    # A CPU has them in the first cache; :mod:`.cpu_loops` finds sums in memory.
     if use.indexed and not target.device.is_cpu:
         names = ", ".join(use.indexed)
         sites = [s for s in kernel.sites if s.name in use.indexed]
@@ -151,9 +151,9 @@ def register_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Fin
             *(kernel.name, "registers", str(sites[0]), kernel.line(*sites)),
             {"bytes": float(use.memory_bytes * items)},
             use.memory_bytes / (use.memory_bytes + use.registers * _WORD),
-            f"The private array {names} is memory, {use.memory_bytes:,} bytes for each "
-            "work-item: its index is no constant.",
-            "Unroll the loops that its index depends on, or give it an axis less.",
+            f"The private array {names} is in memory, {use.memory_bytes:,} bytes for each "
+            "work-item: its index is not a constant.",
+            "Unroll the loops that its index depends on, or remove an axis.",
         )
     if use.spilled_bytes:
         arrays = [s for s in kernel.sites if s.scope == "local"]
@@ -164,40 +164,40 @@ def register_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Fin
             1 - use.limit / use.registers,
             f"A work-item needs about {use.registers} registers of 32 bits, and has at "
             f"most {use.limit}: about {use.spilled_bytes:,} bytes are kept in memory.",
-            "Make the tile that an item computes smaller.",
+            "Make the tile of an item smaller.",
         )
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Work-groups of a kernel, and how they fill a multiprocessor."""
+    """Occupancy of a multiprocessor by the work-groups of a kernel."""
 
     kernel: str
     #: Work-items of a group, and number of groups.
     group_size: int
     groups: int
-    #: Waves of a group, and how much of their lanes are work-items, from 0 to 1.
+    #: Waves of a group, and share of their lanes that have a work-item, from 0 to 1.
     waves_per_group: int
     lanes: float
     #: Groups that a multiprocessor holds at a time.
     resident_groups: int
-    #: Their waves, of those that it could hold, from 0 to 1.
+    #: Share of the possible waves that these groups have, from 0 to 1.
     occupancy: float
-    #: What limits it: ``waves``, ``groups``, ``registers``, ``local memory``.
+    #: Limiting resource: ``waves``, ``groups``, ``registers``, ``local memory``.
     limit: str
     #: Bytes of local memory of a group.
     local_bytes: int
-    #: 32-bit registers of an item, by estimate.
+    #: Estimated 32-bit registers of an item.
     registers: int
-    #: Multiprocessors that have a group, from 0 to 1; ``None`` where their number is not known.
+    #: Share of the multiprocessors that have a group; ``None`` if their number is unknown.
     busy: float | None
 
 
 @of_kernels
 def occupancy(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Occupancy]:
-    """Find how many waves of each kernel a multiprocessor can hold, by estimated registers.
+    """Find how many waves of each kernel a multiprocessor can hold, given estimated registers.
 
-    There is none on CPUs, where a group is a thread's.
+    There are no records for CPUs, where a thread runs a group.
     """
     if target.device.is_cpu:
         return
@@ -242,24 +242,24 @@ _REMEDY = {
 
 
 def occupancy_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
-    """Kernels that leave much of a multiprocessor empty."""
+    """Find kernels that leave much of a multiprocessor empty."""
     for found in occupancy(kernel, target):
         for unused, sentence, remedy in _losses(found):
             launch = f"{found.groups} work-groups of {found.group_size}"
-            # What waves take that nothing hides, or lanes and multiprocessors that do not work.
+            # Cycles that no other wave hides, or of idle lanes and multiprocessors.
             cost = {"cycles": unused * wave_instructions(kernel, hardware_of(target).wave)}
             place = found.kernel, "occupancy", launch, kernel.launch_line
             yield Finding(*place, cost, unused, sentence, remedy)
 
 
 def _losses(found: Occupancy) -> Iterator[tuple[float, str, str]]:
-    """Share of a multiprocessor that is not used, a sentence, and a remedy."""
+    """Yield the unused share of a multiprocessor, a sentence, and a remedy."""
     waves = counted(found.waves_per_group, "wave")
     verb = "limit" if found.limit.endswith("s") else "limits"
     if found.occupancy < _GOOD:
         held = f"{found.resident_groups} groups of {waves} at a time, {found.occupancy:.0%}"
         sentence = f"A multiprocessor holds {held} of its waves; {found.limit} {verb} it."
-        # Half of the waves hide what memory takes.
+        # Half of the waves suffice to hide the memory latency.
         yield 1 - found.occupancy / _GOOD, sentence, _REMEDY[found.limit]
     if found.lanes < _FULL:
         full = f"{found.lanes:.0%} of the lanes of {waves}"

@@ -1,9 +1,9 @@
 """Sums of products: whether dot products or tensor cores compute them, and what prevents that.
 
-A dot product multiplies four pairs of bytes at once, which stand side by side in memory along
-the axis that is summed.  Tensor cores multiply tiles of 16 x 16 numbers of 16 or 8 bits.  A sum
-over ``k`` of ``a[i, k] * b[j, k]`` has rows ``i``, which only ``a`` has, columns ``j``, which only
-``b`` has, and depth ``k``.
+A dot product multiplies four pairs of bytes at once, which must be contiguous in memory along the
+summed axis.  Tensor cores multiply tiles of 16 x 16 numbers of 16 or 8 bits.  The sum over ``k`` of
+``a[i, k] * b[j, k]`` has rows ``i``, which only ``a`` has, columns ``j``, which only ``b`` has, and
+depth ``k``.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .lowered import InKernel, LoweredKernel, of_kernels
 _PAIRS = 4
 #: Rows, columns and depth of a tile of tensor cores.
 _TILE = 16
-#: Faster units: their name, and products a cycle against those of fp32 (an A100's tensor cores have
-#: 312 TFLOP/s in fp16 against 19.5).
+#: Names of faster units, and their products per cycle relative to fp32 (an A100's tensor cores have
+#: 312 TFLOP/s in fp16, and 19.5 in fp32).
 _UNITS = {"dot-product": ("Dot products", _PAIRS), "tensor-core": ("Tensor cores", 16)}
 _REMEDY = {
     "dot-product": "Pack four numbers of the summed axis into 32 bits, padded with zeros "
@@ -44,34 +44,34 @@ _BYTES = frozenset({"int8", "uint8"})
 
 @dataclass(frozen=True)
 class Product(InKernel):
-    """A sum of products in a kernel, and what computes it; its text has sum and factors."""
+    """A sum of products in a kernel, and the unit that computes it; the text names its tensors."""
 
-    #: As they are in memory.
+    #: Types of the factors in memory.
     dtypes: tuple[str, str]
     multiply_adds: int
     rows: int
     columns: int
     depth: int
-    #: What computes it: ``dot-product`` or ``arithmetic``.
+    #: Unit that computes it: ``dot-product`` or ``arithmetic``.
     unit: str
-    #: Why it is no dot product; empty if it could be one, or is.
+    #: Reasons why it cannot be a dot product; empty if it can.
     no_dot_product: tuple[str, ...]
-    #: Why tensor cores do not compute it; empty if they could, or do.
+    #: Reasons why tensor cores cannot compute it; empty if they can.
     no_tensor_core: tuple[str, ...]
 
 
 @of_kernels
 def products(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Product]:
-    """Find sums of products, what computes them, and what prevents faster units.
+    """Find sums of products, the units that compute them, and obstacles to faster units.
 
-    Tensor cores are known on ``cuda`` only.  What is already in instructions of tensor cores has no
-    such sum any more, and is not listed.
+    Tensor cores are known on ``cuda`` only.  Products that already use them are not listed, because
+    their code has no such sum any more.
     """
     for block, loads, is_dot in _sums(kernel.source):
         store = block.body
         reduced = [v.var for v in block.iter_vars if v.iter_type == IterVar.CommReduce]
         total, first, second = (str(b.name) for b in (store.buffer, *(x.source for x in loads)))
-        # The first write may be its beginning.
+        # Reads first: the first write may be the initialization.
         sites = sorted((s for s in kernel.sites if s.name == total), key=lambda s: s.is_store)
         if not sites:
             continue
@@ -109,7 +109,7 @@ def multiply_adds_of(function: tirx.PrimFunc) -> int:
 def _sums(
     function: tirx.PrimFunc,
 ) -> Iterator[tuple[s_tir.SBlock, tuple[TensorLoad, TensorLoad], bool]]:
-    """Blocks that sum up products, their two factors, and true where they are four at a time."""
+    """Yield the blocks that sum up products, their two factors, and whether it is a dot product."""
     for block in nodes_in(function.body, s_tir.SBlock):
         is_sum = any(v.iter_type == IterVar.CommReduce for v in block.iter_vars)
         if is_sum and isinstance(block.body, tirx.BufferStore):
@@ -120,7 +120,7 @@ def _sums(
 
 
 def _factors(store: tirx.BufferStore) -> tuple[TensorLoad, TensorLoad, bool] | None:
-    """The two tensors whose products are summed, and true where they are four at a time."""
+    """Return the two factors of a sum of products, and whether it is a dot product."""
     value = store.value
     if not isinstance(value, tirx.Add):
         return None
@@ -137,26 +137,26 @@ def _factors(store: tirx.BufferStore) -> tuple[TensorLoad, TensorLoad, bool] | N
         else:
             return None
         first, second = (nodes_in(operand, TensorLoad) for operand in operands)
-        # Padding and zero points may be around the only load of a factor.
+        # Padding and zero points may surround the only load of a factor.
         if len(first) == len(second) == 1:
             return first[0], second[0], is_dot
     return None
 
 
 def _steps_by_one(load: TensorLoad, var: tirx.Var) -> bool:
-    """True if the next number along an axis is the next one in memory."""
+    """Return whether numbers along an axis are contiguous in memory."""
     *others, last = load.indices
     return var not in variables(others) and step_along(last, var) == 1
 
 
 def _no_dot(dtypes: Sequence[str], runs: Sequence[int]) -> Iterator[str]:
-    """Reasons; the runs are extents of summed axes along which both factors are side by side."""
+    """Yield obstacles to dot products; ``runs`` are extents of axes with contiguous factors."""
     if not _BYTES.issuperset(dtypes):
         yield f"its factors are {_both(dtypes)}, not integers of 8 bits"
     if not runs:
-        yield "its factors are not both side by side in memory along the summed axis"
+        yield "its factors are not both contiguous in memory along the summed axis"
     elif all(extent % _PAIRS for extent in runs):
-        yield f"the summed axis is no multiple of {_PAIRS}"
+        yield f"the summed axis is not a multiple of {_PAIRS}"
 
 
 def _no_tensor(
@@ -164,7 +164,7 @@ def _no_tensor(
 ) -> Iterator[str]:
     gpu = target.device.multiprocessors
     if gpu is None or not gpu.tensor_cores:
-        yield "the target has no tensor cores that are known"
+        yield "no tensor cores are known for the target"
     if not {"float16", "bfloat16", *_BYTES}.issuperset(dtypes):
         yield f"its factors are {_both(dtypes)}, not of 16 or 8 bits"
     if small := [f"{size} {name}" for name, size in sizes.items() if size < _TILE]:
@@ -176,7 +176,7 @@ def _both(names: Sequence[str]) -> str:
 
 
 def product_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
-    """Products that a faster unit could compute, or would but for one reason."""
+    """Find products that a faster unit could compute, possibly after removing one obstacle."""
     wave = hardware_of(target).wave
     gpu = target.device.multiprocessors
     for product in products(kernel, target):
@@ -190,7 +190,7 @@ def product_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Find
             why = f"do not, as {' and '.join(reasons)}" if reasons else "could"
             yield product.finding(
                 kind,
-                # A wave's multiply-adds are a cycle.
+                # A wave's multiply-adds take a cycle.
                 {"cycles": product.multiply_adds / wave * (1 - 1 / speed)},
                 1 - 1 / speed,
                 f"{product.multiply_adds:,} multiply-adds are computed by {product.unit}. "

@@ -1,4 +1,4 @@
-"""All analyses of primary functions and of a network's graph, as findings."""
+"""Findings of all analyses of primary functions and of a network's graph."""
 
 from __future__ import annotations
 
@@ -34,26 +34,27 @@ _ON_GPUS: tuple[_Analysis, ...] = (
     *(local_memory_findings, vector_findings, register_findings, occupancy_findings),
     product_findings,
 )
-#: A work-item, or an iteration of a parallel loop, is a thread there.
+#: Analyses for CPUs, where a work-item or an iteration of a parallel loop runs in a thread.
 _ON_CPUS: tuple[_Analysis, ...] = (
     *(line_findings, lanes_findings, accumulator_findings, parallel_findings),
     *(local_memory_findings, product_findings),
 )
 
-#: What costs less of a kernel's traffic, cycles or lanes is not worth a sentence.
+#: Smallest share of a kernel's traffic, cycles or lanes that is reported.
 _SMALL = 0.05
-#: Functions of a module are analysed until this much time is spent.  It is enough for networks of
-#: hundreds of layers, of which many are one function.
+#: Time limit for the analysis of a module.  It suffices for networks of hundreds of layers, many of
+#: which are calls of one function.
 BUDGET_S = 30.0
 
 
 def findings(function: Analysed, target: TargetSpec, *, until: float = inf) -> list[Finding]:
-    """Find what may cost time in the kernels of a scheduled primary function, or in one of them.
+    """Find what may cost time in the kernels of a scheduled primary function, or in one kernel.
 
-    Kernel by kernel, the largest share first.  Accesses to a buffer from one line, which unrolling
-    makes many of one, are one finding.
+    Findings are in the order of kernels, the largest share first.  Accesses to a buffer in one
+    line, such as unrolled copies, are merged into one finding.
 
-    `OutOfTimeError`, with what was found, if that is not done at a time of ``time.monotonic``.
+    `OutOfTimeError`, with the findings so far, if the analysis takes longer than ``until``, a time
+    of ``time.monotonic``.
     """
     is_cpu = target.device.is_cpu
     analyses = _ON_CPUS if is_cpu else _ON_GPUS
@@ -65,13 +66,13 @@ def findings(function: Analysed, target: TargetSpec, *, until: float = inf) -> l
                 for analysis in analyses:
                     found += analysis(kernel, target)
             except OutOfTimeError as error:
-                raise OutOfTimeError(done + _worth(found)) from error
-            done += _worth(found)
+                raise OutOfTimeError(done + _reported(found)) from error
+            done += _reported(found)
     return done
 
 
-def _worth(found: Sequence[Finding]) -> list[Finding]:
-    """The findings of a kernel that are worth a sentence, those that are alike as one."""
+def _reported(found: Sequence[Finding]) -> list[Finding]:
+    """Return the findings of a kernel that are worth reporting, with similar ones merged."""
     alike = grouped(found, lambda f: (f.kind, f.line, f.access.split("[")[0], f.remedy))
     merged = map(_merged, alike.values())
     worth = (finding for finding in merged if finding.share >= _SMALL)
@@ -79,7 +80,7 @@ def _worth(found: Sequence[Finding]) -> list[Finding]:
 
 
 def _merged(group: Sequence[Finding]) -> Finding:
-    """One finding for some that are alike, in the words of the largest."""
+    """Merge similar findings into one with the sentence of the largest."""
     largest = max(group, key=lambda finding: finding.share)
     if len(group) == 1:
         return largest
@@ -91,12 +92,12 @@ def _merged(group: Sequence[Finding]) -> Finding:
 
 
 def fusion_findings(mod: IRModule) -> list[Finding]:
-    """Pairs of functions in a graph that could be one, as nothing known keeps them apart."""
+    """Find pairs of functions in a graph that could be fused."""
     return [_fusion_finding(pair) for pair in fusion(mod) if not pair.prevented_by]
 
 
 def _fusion_finding(pair: Fusion) -> Finding:
-    """A pair as a finding of the function that reads the tensor."""
+    """Make a finding of the function that reads the tensor between a pair."""
     return Finding(
         *(pair.consumer, "fusion", pair.tensor, 0),
         {"bytes": float(pair.saved_bytes)},
@@ -108,7 +109,7 @@ def _fusion_finding(pair: Fusion) -> Finding:
     )
 
 
-def nodes_in(
+def launch_findings(
     functions: Mapping[str, tirx.PrimFunc],
     kernels: Sequence[KernelLaunch],
     target: TargetSpec,
@@ -116,9 +117,9 @@ def nodes_in(
     *,
     budget_s: float = BUDGET_S,
 ) -> tuple[Finding, ...]:
-    """Findings of the functions that were launched, each of them analysed once.
+    """Analyse the launched functions, those with the most time first.
 
-    The launches have their times; the notes get a sentence for whatever was not analysed.
+    ``notes`` gets a sentence for each function that was not analysed.
     """
     times: dict[str, float] = defaultdict(float)
     for kernel in kernels:
@@ -138,28 +139,25 @@ def nodes_in(
                 f"kernels' time have no findings, or not all: {function} is the first."
             )
             break
-        except Exception as error:  # noqa: BLE001 (what was measured is not lost for it)
+        except Exception as error:  # noqa: BLE001 (measurements must survive a failed analysis)
             notes.append(f"{function} could not be analysed: {error}")
         left_us -= us
     return tuple(found)
 
 
-def fusion_in(
+def missed_fusion_findings(
     left: Iterable[JsonMapping],
     kernels: Sequence[KernelLaunch],
     functions: Mapping[str, tirx.PrimFunc],
 ) -> tuple[Finding, ...]:
-    """Fusion that is left in a module's graph, as findings of the kernels that read the tensors.
-
-    The pairs are as a module's metadata has them; the launches have their counts.
-    """
+    """Make findings of the fusible pairs in a module's metadata, for the launched kernels."""
     found = []
     for entry in left:
         pair = Fusion(**{field.name: entry[field.name] for field in fields(Fusion)})
         calls = [kernel for kernel in kernels if kernel.function == pair.consumer]
         if not calls:
             continue
-        # A share of the time of all launches, of which one reads this tensor.
+        # Findings have a share of all launches of a kernel, but only one of them reads the tensor.
         launches = [kernel for kernel in calls if kernel.name == calls[0].name]
         moved = sum((k.bytes_read or 0) + (k.bytes_written or 0) for k in launches)
         share = min(pair.saved_bytes / moved, 1 / len(launches)) if moved else pair.share

@@ -1,13 +1,13 @@
-"""Texture locality: how many texels a work-group reads again, and how near those of a wave are.
+"""Texture locality: reuse of texels in a work-group, and distance of texels in a wave.
 
-Images are stored in blocks that fill a line of the cache: what is near in both directions is
-fetched together.  How vendors tile images is not published; blocks as square as possible are
-assumed here, of 2 x 2 texels of 16 bytes in a line of 64::
+Images are stored in blocks that fill a cache line, so that near texels in both directions are
+fetched together.  Vendors do not publish how they tile images; the assumption here is a block as
+square as possible, of 2 x 2 texels of 16 bytes in a line of 64::
 
-    image[y, x]     an item a column: 64 items are a row of texels, half of each block is wanted
+    image[y, x]     items along a row: 64 items use half of each block
     image[y, x]     items in squares of 8 x 8: whole blocks
 
-Drivers for CPUs keep images row by row: a line is a part of a row.
+CPU drivers store images row by row, where a line is a part of a row.
 """
 
 from __future__ import annotations
@@ -29,44 +29,44 @@ from .executions import distinct, instructions, waves_at
 from .hardware import hardware_of
 from .lowered import InKernel, LoweredKernel, of_kernels
 
-#: Less than this share of the blocks that are fetched would do: a finding.
+#: Smallest possible over fetched blocks, below which there is a finding.
 _GOOD = 0.6
-#: Groups that are looked at for texels that are read again, at most.
+#: Largest number of groups whose texels are enumerated.
 _GROUPS = 4
-#: Accesses of a group that are looked at, at most.
+#: Largest number of accesses of a group that are enumerated.
 _POINTS = 1 << 19
-#: Images are smaller than this, in every direction.
+#: Bits of a coordinate in an image.
 _EXTENT_BITS = 20
 
 
 @dataclass(frozen=True)
 class TextureUse(InKernel):
-    """Reads or writes of an image by a kernel; the text is the first of them."""
+    """Reads or writes of an image by a kernel; the text shows the first access."""
 
     image: str
     is_store: bool
-    #: Texels that all work-items access; what several of them access counts for each.
+    #: Texels that all work-items access; common texels count for each item.
     texels: int
     #: Accesses to each different texel of a work-group.
     reuse: float
-    #: Different texels that a work-group accesses, on average of some groups.
+    #: Different texels that a work-group accesses, averaged over some groups.
     group_texels: float
-    #: Cache blocks that these are in, and blocks that would do for as many side by side.
+    #: Cache blocks of these texels, and blocks that as many adjacent texels would need.
     group_blocks: float
     least_group_blocks: float
-    #: Cache blocks that waves fetch, each for itself at each instruction.
+    #: Cache blocks that waves fetch, counted for each wave and instruction.
     blocks: int
-    #: Blocks that would do for as many texels side by side, per block that is fetched.
+    #: Blocks that adjacent texels would need, per fetched block.
     efficiency: float
-    #: Whether all is counted; what groups access is counted in a few, of long loops' first steps.
+    #: Whether the counts of waves are exact; those of groups are samples.
     exact: bool
 
 
 @of_kernels
 def texture_locality(kernel: LoweredKernel, target: TargetSpec) -> Iterator[TextureUse]:
-    """Find how near the texels are that kernels access together, and how often they do again.
+    """Find how near each other, and how often again, kernels access texels.
 
-    There is one record for each image of a kernel.
+    There is one record for each image and direction in a kernel.
     """
     hardware, tiled = hardware_of(target), not target.device.is_cpu
     accesses = (site for site in kernel.sites if site.is_image)
@@ -109,26 +109,26 @@ def texture_locality(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Text
 
 
 def block_of(texel_bytes: int, line_bytes: int, *, is_tiled: bool = True) -> tuple[int, int]:
-    """Width and height of the texels in a line of the cache."""
+    """Return width and height of the texels in a cache line."""
     texels = max(1, line_bytes // texel_bytes)
     height = 1 << ((texels.bit_length() - 1) // 2) if is_tiled else 1
     return texels // height, height
 
 
 def _number(column: Array, row: Array, layer: Array) -> Array:
-    """A place in an image as one number."""
+    """Encode a position in an image as one number."""
     return (((layer << _EXTENT_BITS) + row) << _EXTENT_BITS) + column
 
 
 def _block(places: Array, width: int, height: int) -> Array:
-    """Blocks that places are in, as numbers."""
+    """Return the encoded blocks of encoded positions."""
     low = (1 << _EXTENT_BITS) - 1
     column, row, layer = places & low, places >> _EXTENT_BITS & low, places >> 2 * _EXTENT_BITS
     return _number(column // width, row // height, layer)
 
 
 def _in_groups(kernel: LoweredKernel, sites: Sequence[Site]) -> tuple[int, list[Array]]:
-    """Number of accesses of some work-groups to texels, and which each of them accesses."""
+    """Return the accesses of some work-groups, and the different texels of each group."""
     groups = np.linspace(0, kernel.groups - 1, min(kernel.groups, _GROUPS)).astype(np.int64)
     numbers = {var: values[:, None] for var, values in values_at(groups, kernel.blocks).items()}
     found = [_texels_of(site, numbers, len(groups), kernel.items) for site in sites]
@@ -140,7 +140,7 @@ def _in_groups(kernel: LoweredKernel, sites: Sequence[Site]) -> tuple[int, list[
 def _texels_of(
     site: Site, groups: dict[tirx.Var, Array], count: int, items: Sequence[Axis]
 ) -> tuple[int, list[Array]]:
-    """Number of accesses of groups at a site, and to which texels."""
+    """Return the accesses of groups at a site, and the different texels of each group."""
     check_time()
     needed = site.variables | site.context.variables
     again = prod(extent for var, extent in (*items, *site.context.loops) if var not in needed)
@@ -160,7 +160,7 @@ def _texels_of(
 
 
 def _first_steps(loops: Sequence[Axis], most: int) -> list[Axis]:
-    """Outer loops cut to as many steps as are looked at: drawn ones would have no neighbours."""
+    """Shorten the outer loops to ``most`` points, since sampled steps would have no neighbours."""
     found = []
     inner = prod(extent for _, extent in loops)
     for var, extent in loops:
@@ -172,7 +172,7 @@ def _first_steps(loops: Sequence[Axis], most: int) -> list[Axis]:
 
 
 def texture_findings(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Finding]:
-    """Images of whose blocks work-groups leave much unused."""
+    """Find images whose fetched blocks work-groups use only in part."""
     uses = texture_locality(kernel, target)
     for use in uses:
         if use.least_group_blocks >= _GOOD * use.group_blocks:

@@ -1,1 +1,1 @@
-"""Machine code of a module's kernels for GPUs that are not here."""
+"""Machine code of a module's kernels for GPUs that this machine need not have."""

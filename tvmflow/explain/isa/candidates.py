@@ -1,4 +1,4 @@
-"""Machine code of candidates of tuning: tasks with knobs, which no module has."""
+"""Machine code of tuning candidates: tasks with knobs that no module contains yet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def machine_code_for(gpu: Gpu, suite: str = SUITE) -> MachineCode:
-    """Return what compiles candidates for a GPU.
+    """Return a function that compiles candidates for a GPU.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def machine_code_for(gpu: Gpu, suite: str = SUITE) -> MachineCode:
 
 
 def _kernels(task: Task, knobs: Knobs) -> Iterator[KernelSource]:
-    """Yield the kernels of a candidate; none where it cannot be scheduled."""
+    """Yield the kernels of a candidate; none if it cannot be scheduled."""
     if (schedule := scheduled(task, knobs)) is None:
         return
     with task.target.tvm_target:
@@ -48,10 +48,10 @@ def _kernels(task: Task, knobs: Knobs) -> Iterator[KernelSource]:
 
 
 def _code(kernels: Sequence[object], compiler: str) -> Code | None:
-    """What the compiler says of a candidate's kernel, where it has one."""
+    """Return the statistics of a candidate's main kernel; ``None`` if a kernel did not compile."""
     codes = [kernel for kernel in kernels if isinstance(kernel, KernelCode)]
     if not codes or len(codes) < len(kernels):
         return None
-    # Padding or packing may be another one.
+    # Padding or packing may be kernels of their own; the main one has the most multiply-adds.
     code = max(codes, key=lambda each: each.whole.multiply_adds)
     return Code(compiler, code.registers, code.spills, code.waves, code.wave)

@@ -1,4 +1,4 @@
-"""What machine code says of a kernel that costs time, and what to try."""
+"""Findings in a kernel's machine code: costs of time, and what to try."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from .record import KernelCode
 
 #: Fewer waves at a time hide less of the time that memory takes.
 _FEW_WAVES = 4
-#: Of the hot loop's issue slots.
+#: Shares of the hot loop's issue slots: at most idle, and at least multiply-adds.
 _IDLE, _MULTIPLY_ADDS = 0.10, 0.45
 
 _Rule = Callable[[KernelCode, Gpu], Finding | None]
 
 
 def findings(kernel: KernelCode, gpu: Gpu) -> list[Finding]:
-    """Say what may cost time in the machine code of a kernel, the largest share first."""
+    """Find what may cost time in the machine code of a kernel, the largest share first."""
     found = (rule(kernel, gpu) for rule in _RULES)
     return sorted(filter(None, found), key=lambda finding: -finding.share)
 
 
 def all_findings(kernels: Iterable[KernelCode], gpu: Gpu) -> tuple[Finding, ...]:
-    """Findings of all kernels, kernel by kernel."""
+    """Return the findings of all kernels, kernel by kernel."""
     return tuple(finding for kernel in kernels for finding in findings(kernel, gpu))
 
 

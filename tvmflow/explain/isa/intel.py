@@ -1,4 +1,4 @@
-"""Machine code of Intel's GPUs, by ``ocloc``, which compiles without their driver."""
+"""Machine code of Intel's GPUs, compiled by ``ocloc``, which needs no driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .listing import Instruction, classes, kernel_code
 from .record import Failure, KernelCode, KernelSource
 from .tree import Software, Tree, environment
 
-#: A kernel that takes the compiler longer than this is given up, in seconds.
+#: Time limit of the compiler for a kernel, in seconds.
 LIMIT_S = 120.0
 _KINDS = classes(
     multiply_adds=r"(mad|mac)\.(h?f|df|bf)|dp4a|dpas",
@@ -31,14 +31,14 @@ _LABEL = re.compile(r"(L\d+):")
 _LINE = re.compile(r"(?:\([^)]*\))?\s*([a-z][\w.]*)([^{/]*)(\{[^}]*\})?(?:.*?; (.*))?")
 _TYPE = re.compile(r":(u?[bwdq]|h?f|df|bf)\b")
 _JUMP = re.compile(r"(?:jmpi|while|goto)\b.*\b(L\d+)\s*$")
-#: A message's descriptor, whose last byte 254 says that it goes to local memory (Xe-LP).
+#: Descriptor of a message to local memory: its last byte is 254 (Xe-LP).
 _LOCAL = re.compile(r"0x[0-9A-F]+FE\s*$")
 _WAITS = re.compile(r"\$\d+\.(dst|src)")
 _FACT = re.compile(r"^\s+(grf_count|simd_size|eu_thread_count|spill_size):\s+(\d+)", re.MULTILINE)
 
 
 def _program(tree: Tree) -> Path | None:
-    """Find the program in a tree; Debian's has its version in its name."""
+    """Find ocloc in a tree; the name of Debian's program contains the version."""
     if tree.root == Path("/"):
         found = shutil.which("ocloc")
         return Path(found) if found else None
@@ -46,7 +46,7 @@ def _program(tree: Tree) -> Path | None:
 
 
 def _is_in(tree: Tree, _gpu: Gpu) -> bool:
-    # It loads the compiler itself only when it compiles.
+    # ocloc loads the compiler library only when it compiles.
     compilers = tree.root == Path("/") or any(tree.libraries.glob("libigc.so.*"))
     return _program(tree) is not None and compilers
 
@@ -64,14 +64,14 @@ OCLOC = Software(
 def compile_kernels(
     kernels: Sequence[KernelSource], gpu: Gpu, tree: Tree, *, limit_s: float = LIMIT_S
 ) -> tuple[str, list[KernelCode | Failure]]:
-    """Compile kernels one by one; a crash, or too much time, costs only the kernel that it is at.
+    """Compile kernels one by one; a crash or a timeout affects only the current kernel.
 
     Returns
     -------
     str
         The compiler and its version.
     list of KernelCode or Failure
-        Of each kernel, in order.
+        A result for each kernel, in order.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def _compiled(
 
 
 def _run(command: list[str], limit_s: float) -> tuple[str, str]:
-    """Run a command; return what it printed, and why it failed if it did."""
+    """Run a command; return its output, and the reason if it failed."""
     try:
         done = subprocess.run(
             command,
@@ -132,7 +132,7 @@ def _run(command: list[str], limit_s: float) -> tuple[str, str]:
 
 
 def parse(about: str, listing: str, kernel: KernelSource, gpu: Gpu) -> KernelCode:
-    """Read what ocloc disassembles of a kernel.
+    """Read ocloc's disassembly of a kernel.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def _instructions(line: str) -> list[Instruction]:
         return [Instruction("", 0, label=label[1])]
     found = _LINE.match(line)
     if found is None or found[1] == "illegal":
-        # Behind the end, for the instruction cache.
+        # Padding after the end, for the instruction cache.
         return []
     opcode, operands, tokens, comment = found[1], found[2], found[3] or "", found[4] or ""
     types = _TYPE.findall(operands)

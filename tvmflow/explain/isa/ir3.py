@@ -1,4 +1,4 @@
-"""Machine code of Adreno, as Mesa's compiler ir3 prints it."""
+"""Reader of Adreno machine code that Mesa's compiler ir3 prints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...devices.gpus import Gpu
 from .listing import Instruction, classes, kernel_code
 from .record import KernelCode, KernelSource
 
-#: What makes ir3 print the code of compute kernels, by variable.
+#: Environment variables that make ir3 print the code of compute kernels.
 ENVIRONMENT = {"IR3_SHADER_DEBUG": "cs,disasm,nocache", "FD_MESA_DEBUG": "shaderdb"}
 
 _KINDS = classes(
@@ -43,7 +43,7 @@ def parse(output: str, kernel: KernelSource, gpu: Gpu) -> KernelCode | None:
             break
         elif not facts and line and line[0] not in ";@" and not is_over:
             code += _instructions(line)
-            # What follows only fills the instruction cache.
+            # Padding after the end fills the instruction cache.
             is_over = line.split()[-1] == "end"
     if "instr" not in facts:
         return None
@@ -68,7 +68,7 @@ def _instructions(line: str) -> list[Instruction]:
     words = _FLAG.sub(" ", text).split()
     opcode = words[0] if words else ""
     if opcode.startswith("alias") or not opcode:
-        # A prefix of the next instruction (a7xx), which is no slot of its own; a label alone.
+        # A prefix of the next instruction (a7xx) has no slot; a label may stand alone.
         return [Instruction("", 0, label=label)] if label else []
     jump = _JUMP.search(text)
     repeated = 1 + flags.get("rpt", 0)

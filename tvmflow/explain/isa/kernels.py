@@ -1,6 +1,6 @@
-"""Kernels of a module file: their source, read from the file, and their launches.
+"""Reader of a module file's kernels: their source and their launches.
 
-Modules are not loaded, so that those for other machines and devices can be read, too.
+Modules are not loaded, so that modules for other machines and devices can be read, too.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ..profiling.counting import count_kernels
 from ..profiling.measure import launch_origins, work_of
 from .record import KernelSource
 
-#: What TVM's code generators write at the head of each kernel, by target.
+#: Text that TVM's code generators write at the head of each kernel, by target.
 _HEADS = {"opencl": b"// Function: ", "cuda": b'extern "C" __global__ void '}
 #: The head of a kernel's definition in OpenCL C.
 _DEFINITION = re.compile(r"^(?:__attribute__[^\n]*\n)?__kernel void (\w+)\([^;{]*\{", re.MULTILINE)
 
 
 def metadata_of(path: Path) -> JsonObject:
-    """Return what a module, or a standalone library, says of itself.
+    """Return the metadata of a module or a standalone library.
 
     Raises
     ------
@@ -53,14 +53,14 @@ def kernels_in(path: Path, gpu: Gpu) -> tuple[JsonObject, list[KernelSource]]:
     dict
         The module's metadata.
     list of KernelSource
-        In the order of the module's source.
+        The kernels, in the order of the module's source.
 
     Raises
     ------
     ArtifactError
         If the file is no module, is damaged, or has no kernels.
     TargetError
-        If its kernels are of a target that the GPU does not run.
+        If its kernels are for a target that the GPU does not run.
     """
     file = _read(path)
     metadata = file.metadata
@@ -100,7 +100,7 @@ def _of_plan(plan: EncodedPlan) -> Iterator[KernelSource]:
 
 
 def _alone(program: str, kernel: str) -> str:
-    """A program's text without its other kernels."""
+    """Return a program's text without the definitions of its other kernels."""
     parts, end = [], 0
     for head in _DEFINITION.finditer(program):
         parts.append(program[end : head.start()])
@@ -114,13 +114,13 @@ def _alone(program: str, kernel: str) -> str:
 
 
 def _of_artifact(artifact: Artifact, target: str) -> list[KernelSource]:
-    """Return the kernels of a module for TVM; its scheduled functions tell their groups."""
+    """Return the kernels of a module for TVM, with groups from its scheduled functions."""
     source = _embedded_text(artifact.path, _HEADS[target])
     texts = split_source(source) if target == "opencl" else _cuda_kernels(source, artifact)
     functions = {each["name"]: each["function"] for each in artifact.metadata["kernels"]}
     tell_first(artifact.variants, artifact.path, "the analysis of machine code")
     if len(artifact.variants) > 1:
-        # Those of the first shape, which is what the rest of the metadata describes.
+        # The rest of the metadata describes the first shape only.
         texts = {name: text for name, text in texts.items() if name in functions}
     launches = _launches(artifact, sorted({functions.get(name, name) for name in texts}))
     return [
@@ -132,7 +132,7 @@ def _of_artifact(artifact: Artifact, target: str) -> list[KernelSource]:
 def _launches(
     artifact: Artifact, functions: Sequence[str]
 ) -> dict[str, tuple[tuple[int, ...], int, int | None]]:
-    """Work-group, number of groups and operations of each kernel, if the module tells."""
+    """Return work-group, number of groups and operations of each kernel, if known."""
     carried = unpack_functions(artifact.read_functions())
     meta = artifact.metadata
     target = resolve(meta["target"], str(meta["device"]))
@@ -152,10 +152,7 @@ def _launches(
 
 
 def _embedded_text(path: Path, head: bytes) -> str:
-    """Return the text in a file that begins with the 8 bytes of its length, and has this head.
-
-    So TVM's modules keep their source.
-    """
+    """Return the text with this head that TVM's modules embed after the 8 bytes of its length."""
     with open_file(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         at = content.find(head)
         begin = content.rfind(b"\0", 0, at) + 1
@@ -170,5 +167,5 @@ def _embedded_text(path: Path, head: bytes) -> str:
 
 
 def _cuda_kernels(source: str, artifact: Artifact) -> dict[str, str]:
-    """All kernels of CUDA are compiled as one file, which each of them has."""
+    """Return the whole source for each CUDA kernel: they are compiled as one file."""
     return {each["name"]: source for each in artifact.metadata["kernels"]}

@@ -1,4 +1,4 @@
-"""Listings of machine code: instructions, loops, and slots by what they do."""
+"""Listings of machine code: instructions, loops, and issue slots by category."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .record import KernelCode, KernelSource, Loop, Slots
 
-#: Less of a kernel's multiply-adds in its loops, and it is straight-line code.
+#: Share of the multiply-adds in a loop, below which a kernel counts as straight-line code.
 _LOOPS_COUNT = 0.3
 
 
@@ -18,23 +18,23 @@ class Instruction:
     """One line of a listing."""
 
     opcode: str
-    #: Issue slots that it takes, repetitions included, and idle ones that it adds.
+    #: Issue slots that it takes, including repetitions, and idle slots that it adds.
     slots: int = 1
     idle: int = 0
     #: Whether it waits for others.
     waits: bool = False
-    #: The label that it jumps to, if it jumps.
+    #: Label that it jumps to, if it jumps.
     jumps_to: str | None = None
-    #: Where it stands is a label, too.
+    #: Label of its own position, if it has one.
     label: str | None = None
 
 
-#: By the field of `Slots`: what an instruction's opcode begins with, as one pattern.
+#: Pattern for the beginning of an opcode, by the field of `Slots` that counts it.
 Classes = Mapping[str, re.Pattern[str]]
 
 
 def classes(**prefixes: str) -> Classes:
-    """Compile the patterns of a machine's opcodes by the fields of `Slots`."""
+    """Compile the patterns of opcodes for the fields of `Slots`."""
     return {name: re.compile(pattern) for name, pattern in prefixes.items()}
 
 
@@ -66,8 +66,8 @@ def kernel_code(
 ) -> KernelCode:
     """Count the slots of a kernel and of its hottest loop.
 
-    A loop is what lies between a label and a later jump back to it.  Spills that the compiler
-    does not count are accesses to private memory in the code.
+    A loop is the code between a label and a later jump back to it.  If the compiler does not count
+    spills, they are the accesses to private memory in the code.
     """
     at = {each.label: position for position, each in enumerate(code) if each.label}
     loops = [
@@ -107,7 +107,7 @@ def kernel_code(
 def _nest(
     code: Sequence[Instruction], kinds: Classes, loops: Sequence[tuple[int, int]]
 ) -> tuple[Loop, ...]:
-    """Loops by what is theirs alone; several jumps to one label are one loop."""
+    """Return the loops, each without its inner loops; several jumps to one label are one loop."""
     ends = {begin: max(e for b, e in loops if b == begin) for begin, _ in loops}
     spans = [(0, len(code)), *sorted(ends.items())]
 

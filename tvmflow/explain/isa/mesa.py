@@ -1,9 +1,9 @@
-"""Mesa's compilers for Adreno, Mali and AMD GPUs, on GPUs that it only pretends to have.
+"""Mesa's compilers for Adreno, Mali and AMD GPUs, run with a simulated kernel driver.
 
-Mesa's OpenCL driver (rusticl) compiles for the GPU of a kernel driver.  Its package
-``mesa-drm-shim`` answers in place of that driver, for a GPU that the environment names; nothing
-can run there, but kernels are compiled, and each compiler prints its machine code when its
-debugging variables are set.
+Mesa's OpenCL driver (rusticl) compiles for the GPU of a kernel driver.  The package
+``mesa-drm-shim`` answers in place of that driver, for a GPU that the environment names.  Kernels
+can be compiled but not run, and each compiler prints its machine code if its debugging variables
+are set.
 
 The machine's own Mesa is used where it is :data:`OLDEST` or newer and has the shim.
 """
@@ -33,17 +33,17 @@ from . import ir3, rdna, valhall
 from .record import Failure, KernelCode, KernelSource
 from .tree import SYSTEMS, Software, Tree, environment, this_architecture
 
-#: Older versions lack the newest GPUs, or spill where this one does not.
+#: Oldest version: earlier ones lack the newest GPUs, or spill where this one does not.
 OLDEST = (26, 0)
-#: A kernel that takes the compiler longer than this is given up, in seconds; in an emulator, where
-#: the first one takes some seconds, after ten times as long.
+#: Time limit of the compiler for a kernel in seconds, and its factor in an emulator, where the
+#: first kernel alone takes some seconds.
 LIMIT_S, _EMULATED = 120.0, 10
 _OPTIONS = "-cl-mad-enable"
 #: Marks of ``native/isa/build_kernels.c``.
 _FILE = re.compile(rb"^@@ file .*\n", re.MULTILINE)
 _REFUSED = re.compile(r"^@@ failed: (.*)", re.MULTILINE | re.DOTALL)
 _END = "@@ end"
-#: What Mesa puts in front of lines that it logs.
+#: Prefix of the lines that Mesa logs.
 _LOGGED = re.compile(r"^MESA: info: ?", re.MULTILINE)
 _VERSION = re.compile(r"(\d+)\.(\d+)")
 
@@ -52,10 +52,10 @@ _VERSION = re.compile(r"(\d+)\.(\d+)")
 class _Driver:
     """Mesa's driver for an instruction set."""
 
-    #: The shim's name, and the driver's for rusticl.
+    #: Name of the shim, and of the driver for rusticl.
     shim: str
     driver: str
-    #: The variable that names the GPU.
+    #: Environment variable that names the GPU.
     variable: str
     environment: dict[str, str]
     parse: Callable[[str, KernelSource, Gpu], KernelCode | None]
@@ -69,12 +69,12 @@ _DRIVERS = {
 
 
 def _architecture(gpu: Gpu) -> str:
-    """Return the architecture of Debian whose Mesa has the GPU's driver: Mali's only for Arm."""
+    """Return the Debian architecture whose Mesa has the GPU's driver; only Arm's has Mali's."""
     return "arm64" if gpu.isa == "valhall" else this_architecture() or "amd64"
 
 
 def _shim(tree: Tree, gpu: Gpu) -> Path:
-    """The library that pretends to be a GPU's kernel driver."""
+    """Return the library that stands in for a GPU's kernel driver."""
     return tree.libraries / f"lib{_DRIVERS[gpu.isa].shim}_noop_drm_shim.so"
 
 
@@ -88,7 +88,7 @@ def find_tree(gpu: Gpu, suite: str) -> Tree:
 
 
 def _is_new() -> bool:
-    """Tell whether the machine's own Mesa is new enough, by its package."""
+    """Return whether the package of the machine's own Mesa is new enough."""
     query = ["dpkg-query", "-W", "-f", "${Version}", "mesa-opencl-icd"]
     try:
         said = subprocess.run(query, capture_output=True, text=True, check=True).stdout
@@ -109,14 +109,14 @@ MESA = Software(
 
 
 def build_program(tree: Tree, output: Path) -> None:
-    """Compile the program that calls the driver, for the machine that a tree is of.
+    """Compile the program that calls the driver, for the architecture of a tree.
 
-    It is kept in the cache, beside what was fetched.
+    The cache keeps it next to the fetched trees.
 
     Raises
     ------
     TargetError
-        If there is no C compiler for that machine.
+        If there is no C compiler for that architecture.
     """
     host = Host.parse(SYSTEMS[tree.architecture][2])
     source = native_folder("isa") / "build_kernels.c"
@@ -141,19 +141,19 @@ def build_program(tree: Tree, output: Path) -> None:
 def compile_kernels(
     kernels: Sequence[KernelSource], gpu: Gpu, tree: Tree, *, limit_s: float = LIMIT_S
 ) -> tuple[str, list[KernelCode | Failure]]:
-    """Compile kernels one by one; a crash, or too much time, costs only the kernel that it is at.
+    """Compile kernels one by one; a crash or a timeout affects only the current kernel.
 
     Returns
     -------
     str
         The compiler and its version.
     list of KernelCode or Failure
-        Of each kernel, in order.
+        A result for each kernel, in order.
 
     Raises
     ------
     DeviceError
-        If the driver does not come to a kernel at all.
+        If the driver does not begin with any kernel.
     """
     driver = _DRIVERS[gpu.isa]
     limit_s *= _EMULATED if tree.is_emulated else 1
@@ -189,20 +189,20 @@ def compile_kernels(
 
 @dataclass(frozen=True)
 class Part:
-    """What was printed of a file, or before the first one."""
+    """Output for one file, or before the first one."""
 
     text: str
-    #: Why it is not complete, if it is not.
+    #: Reason why it is incomplete; ``None`` if it is complete.
     problem: str | None
 
 
 def run_parts(command: Sequence[str], environment: dict[str, str], limit_s: float) -> list[Part]:
-    """Run ``build_kernels``; return what it printed before its first file, and of each.
+    """Run ``build_kernels``; return its output before the first file, and for each file.
 
     Parameters
     ----------
     limit_s
-        Seconds that each part may take; then the process is ended.
+        Seconds that each part may take before the process is killed.
     """
     texts, deadline, late = [bytearray()], time.monotonic() + limit_s, False
     with subprocess.Popen(
@@ -221,7 +221,7 @@ def run_parts(command: Sequence[str], environment: dict[str, str], limit_s: floa
             if not chunk:
                 break
             texts[-1] += chunk
-            # A mark may come in two chunks.
+            # A mark may be split over two chunks.
             *before, rest = re.split(_FILE, bytes(texts[-1]))
             if before:
                 texts[-1:] = [bytearray(text) for text in (*before, rest)]

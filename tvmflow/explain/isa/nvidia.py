@@ -1,4 +1,4 @@
-"""Machine code of NVIDIA's GPUs, by ``nvcc`` (with its ``ptxas``) and ``nvdisasm``."""
+"""Machine code of NVIDIA's GPUs, from ``nvcc`` (with its ``ptxas``) and ``nvdisasm``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _REGISTERS, _WAVES, _PORTION = 65536, 64, 8
 def compile_kernels(
     kernels: Sequence[KernelSource], gpu: Gpu
 ) -> tuple[str, list[KernelCode | Failure]]:
-    """Compile the kernels of a module for CUDA, which are one file, and read their code.
+    """Compile the kernels of a module for CUDA as one file, and read their code.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def _code(kernel: KernelSource, gpu: Gpu, listing: str, usage: re.Match[str]) ->
 
 
 def _functions(listing: str) -> dict[str, str]:
-    """The lines of each function in a listing of a whole file."""
+    """Return the lines of each function in the listing of a whole file."""
     marks = list(_FUNCTION.finditer(listing))
     ends = [*(mark.start() for mark in marks[1:]), len(listing)]
     texts = {mark[1] or mark[2]: "" for mark in marks}

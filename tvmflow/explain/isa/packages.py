@@ -1,6 +1,6 @@
-"""Fetching compilers with all that they need from Debian, into the user's cache.
+"""Fetch compilers and their dependencies from Debian into the user's cache.
 
-apt does it, with a state of its own: it reads the mirror and the keys from the machine's
+apt does the work with a separate state: it reads the mirror and the keys from the machine's
 configuration, checks signatures and digests, and resolves dependencies as if nothing were
 installed.  No file of the system is changed.
 """
@@ -22,24 +22,24 @@ from .intel import OCLOC
 from .mesa import MESA
 from .tree import Software, Tree
 
-#: What has the compiler of an instruction set.
+#: Packages with the compiler of an instruction set.
 _SOFTWARE = {"ir3": MESA, "valhall": MESA, "rdna": MESA, "xe": OCLOC}
 _TOOLS = ("apt-get", "dpkg-deb")
-#: Suites are fetched with the one below them, from which their dependencies come.
+#: Suites that need another one for their dependencies.
 _BASES = {"trixie-backports": "trixie"}
 _SUITE = re.compile(r"[a-z][a-z0-9-]*")
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-#: Not needed, and large.
+#: Large folders that are not needed.
 _LEFT_OUT = ("usr/share/doc", "usr/share/man", "usr/share/locale")
 
 
 def setup(gpu: Gpu, suite: str) -> Tree:
-    """Fetch the GPU's compiler from a suite; what was fetched before is replaced.
+    """Fetch the GPU's compiler from a suite, and replace the one that was fetched before.
 
     Returns
     -------
     Tree
-        Complete: an error leaves what was there.
+        The complete tree; after an error the previous one is still there.
 
     Raises
     ------
@@ -67,12 +67,12 @@ def setup(gpu: Gpu, suite: str) -> Tree:
     except OSError as error:
         raise _failed(
             f"{final} cannot be written ({error})",
-            "Give it 300 MB of room, or set XDG_CACHE_HOME to another folder.",
+            "Free 300 MB there, or set XDG_CACHE_HOME to another folder.",
         ) from error
 
 
 def _install(software: Software, gpu: Gpu, suite: str, final: Path) -> Tree:
-    """Fetch into a folder beside the final one, which takes its place when all is there."""
+    """Fetch into a temporary folder, which replaces the final one when it is complete."""
     final.parent.mkdir(parents=True, exist_ok=True)
     stage = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
     try:
@@ -102,7 +102,7 @@ def _failed(reason: str, remedy: str, details: str | None = None) -> DeviceError
 
 
 def _mirror() -> str:
-    """The first mirror of Debian in apt's configuration."""
+    """Return the first Debian mirror in apt's configuration."""
     found = _run(["apt-get", "indextargets", "--format", "$(REPO_URI)"], {}, "reading its sources")
     for line in found.splitlines():
         if line.rstrip("/").endswith("/debian"):
@@ -114,7 +114,7 @@ def _mirror() -> str:
 
 
 def _download(state: Path, software: Software, suite: str, architecture: str) -> list[Path]:
-    """Download packages of a suite with all that they depend on."""
+    """Download packages of a suite with their dependencies."""
     mirror = _mirror()
     for folder in ("lists/partial", "cache/archives/partial"):
         (state / folder).mkdir(parents=True)
@@ -153,7 +153,7 @@ def _unpack(packages: list[Path], root: Path) -> None:
     for package in packages:
         _run(["dpkg-deb", "--extract", str(package), str(root)], {}, f"unpacking {package.name}")
     for name in ("lib", "lib64", "bin", "sbin"):
-        # As Debian's base system has them.
+        # Debian's base system has these links.
         if not (root / name).exists() and not (root / name).is_symlink():
             (root / name).symlink_to(f"usr/{name}")
     for name in _LEFT_OUT:
@@ -170,7 +170,7 @@ def _name_and_version(package: Path) -> tuple[str, str]:
 
 
 def _run(command: list[str], environment: dict[str, str], attempt: str) -> str:
-    """Run one of Debian's tools; return what it printed."""
+    """Run one of Debian's tools; return its output."""
     done = subprocess.run(
         command,
         check=False,
@@ -182,7 +182,7 @@ def _run(command: list[str], environment: dict[str, str], attempt: str) -> str:
     if done.returncode:
         raise _failed(
             f"{attempt} ended with status {done.returncode}",
-            "Check the network and apt's configuration; what is below is what it said.",
+            "Check the network and apt's configuration; the tool's messages are below.",
             done.stderr.strip()[-2000:] or None,
         )
     return done.stdout

@@ -1,4 +1,4 @@
-"""Machine code of AMD's GPUs, as Mesa's compiler ACO prints it."""
+"""Reader of machine code for AMD's GPUs that Mesa's compiler ACO prints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...devices.gpus import Gpu
 from .listing import Instruction, classes, kernel_code
 from .record import KernelCode, KernelSource
 
-#: What makes radeonsi print the code of compute kernels, by variable.
+#: Environment variables that make radeonsi print the code of compute kernels.
 ENVIRONMENT = {"AMD_DEBUG": "cs,asm,stats"}
 
 _KINDS = classes(
@@ -50,7 +50,7 @@ def parse(output: str, kernel: KernelSource, gpu: Gpu) -> KernelCode | None:
 
 
 def _instructions(line: str) -> list[Instruction]:
-    """Read a line: ``BB3:``, or a tab, the instruction, and its bytes behind ``;``."""
+    """Read a line: ``BB3:``, or a tab, the instruction, and its bytes after ``;``."""
     if named := _LABEL.match(line):
         return [Instruction("", 0, label=named[1])]
     if not line.startswith("\t"):

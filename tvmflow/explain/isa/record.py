@@ -1,6 +1,6 @@
-"""Machine code of a network's kernels as data: statistics, and as JSON.
+"""Records of a network's machine code, and their JSON.
 
-All counts are of the code and not of an execution: an instruction in a loop counts once.
+All counts are of the code, not of an execution: an instruction in a loop counts once.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from ..profiling.record import Finding
 
 #: Version of the JSON form.
 FORMAT = 1
-#: Properties of a kernel's code that JSON has for its readers; they follow from the rest.
+#: Properties of a kernel's code that its JSON contains although they follow from the rest.
 DERIVED = ("lanes_filled", "launched_waves", "multiply_add_share")
 
 
 @dataclass(frozen=True)
 class KernelSource:
-    """A kernel as its compiler gets it."""
+    """A kernel as input of its compiler."""
 
     name: str
     #: The primary function that it belongs to.
     function: str
-    #: OpenCL C or CUDA C++ that compiles by itself.
+    #: Complete OpenCL C or CUDA C++ source.
     text: str
-    #: Work-items of a work-group along x, y and z; empty where the module does not tell.
+    #: Work-items of a work-group along x, y and z; empty if unknown.
     group: tuple[int, ...] = ()
-    #: Work-groups of a launch; 0 where the module does not tell.
+    #: Work-groups of a launch; 0 if unknown.
     groups: int = 0
     #: Operations on elements in all of its launches in a run, as a profile counts them; ``None``
-    #: where the module does not tell.
+    #: if unknown.
     flops: int | None = None
 
 
 @dataclass(frozen=True)
 class Slots:
-    """Issue slots of a piece of code by what they do; what is left is other arithmetic."""
+    """Issue slots of a piece of code by category; the remaining ones are other arithmetic."""
 
     issue: int
-    #: Multiply-adds of numbers; a packed one, or one of a tensor core, counts once.
+    #: Multiply-add instructions; a packed one, or one of a tensor core, counts once.
     multiply_adds: int
     #: Reads through the texture unit.
     fetches: int
@@ -55,7 +55,7 @@ class Slots:
     stores: int
     #: Loads and stores of local memory.
     local: int
-    #: Loads and stores of private memory: spilled registers, and arrays that are indexed.
+    #: Loads and stores of private memory: spilled registers, and indexed arrays.
     spills: int
     #: Conversions between types.
     conversions: int
@@ -66,17 +66,17 @@ class Slots:
 
     @property
     def multiply_add_share(self) -> float:
-        """Part of the slots that multiply and add, from 0 to 1."""
+        """Share of the slots that are multiply-adds, from 0 to 1."""
         return self.multiply_adds / self.issue if self.issue else 0.0
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop, or the code that is in none."""
+    """A loop, or the code outside of all loops."""
 
-    #: What it has beside the loops in it.
+    #: Slots outside of its inner loops.
     own: Slots
-    #: The loop that it is in, by its place among all.
+    #: Index of the enclosing loop.
     outer: int | None = None
 
 
@@ -95,20 +95,20 @@ class KernelCode:
     #: Work-items of a wave.
     wave: int
     loops: int
-    #: Whether it is straight-line code as far as its multiply-adds go, so that `hot` is all of it.
+    #: Whether most multiply-adds are outside of loops, so that `hot` is the whole code.
     is_straight: bool
     #: The innermost loop with most multiply-adds.
     hot: Slots
     whole: Slots
-    #: Spilled registers, as the compiler counts them, where it does; else accesses in the code.
+    #: Spilled registers if the compiler counts them, else accesses to private memory in the code.
     spills: int
-    #: Cycles of each unit for one work-item, where the compiler has a model of them (Mali).
+    #: Cycles of each unit for one work-item, if the compiler models them (Mali).
     cycles: Mapping[str, float] = field(default_factory=dict)
-    #: As `KernelSource` has them.
+    #: Operations on elements, as in `KernelSource`.
     flops: int | None = None
     #: The compiler's listing.
     listing: str = ""
-    #: The code outside of loops, and its loops in their order.
+    #: The code outside of loops, then the loops in their order.
     nest: tuple[Loop, ...] = ()
 
     @property
@@ -118,7 +118,7 @@ class KernelCode:
 
     @property
     def lanes_filled(self) -> float | None:
-        """Part of the lanes of a work-group's waves that have a work-item."""
+        """Share of the lanes of a work-group's waves that have a work-item."""
         size = self.group_size
         return size / (-(-size // self.wave) * self.wave) if size else None
 
@@ -129,11 +129,11 @@ class KernelCode:
 
     @property
     def multiply_add_share(self) -> float:
-        """That of the hot code."""
+        """Share of the hot code's slots that are multiply-adds."""
         return self.hot.multiply_add_share
 
     def to_json(self, *, with_listing: bool = False) -> JsonObject:
-        """Return all fields and what follows from them."""
+        """Return all fields and :data:`DERIVED` as JSON has them."""
         found = asdict(self)
         del found["nest"]
         if not with_listing:
@@ -155,18 +155,18 @@ class Report:
 
     path: str
     name: str
-    #: The device preset that the module was compiled with.
+    #: Device preset that the module was compiled with.
     device: str
     gpu: str
     #: Name and version of the compiler.
     compiler: str
-    #: In the order of the module's source.
+    #: Kernels, in the order of the module's source.
     kernels: tuple[KernelCode, ...]
     failures: tuple[Failure, ...]
     findings: tuple[Finding, ...]
 
     def totals(self) -> dict[str, int]:
-        """Sums over all kernels, each counted once."""
+        """Return sums over all kernels, each counted once."""
         sums: dict[str, int] = {"kernels": len(self.kernels)}
         for name in ("issue", "idle", "multiply_adds", "fetches", "loads", "stores"):
             sums[name] = sum(getattr(kernel.whole, name) for kernel in self.kernels)
@@ -175,7 +175,7 @@ class Report:
         return sums
 
     def share(self, kernel: str) -> float:
-        """Part of a kernel in the arithmetic of all, from 0 to 1; all alike where it is unknown."""
+        """Return a kernel's share of all arithmetic, from 0 to 1; equal shares if unknown."""
         known = {each.kernel: each.flops for each in self.kernels}
         total = sum(filter(None, known.values()))
         flops = known.get(kernel)
@@ -198,7 +198,7 @@ class Report:
 
 
 def read_report(path: Path) -> Report:
-    """Read what ``tvmflow isa --json`` printed.
+    """Read a file that ``tvmflow isa --json`` was written to.
 
     Raises
     ------
@@ -218,7 +218,7 @@ def read_report(path: Path) -> Report:
     except (OSError, AttributeError, TypeError, ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise InputError(
-            f"Reading {path} failed: what `tvmflow isa --json` prints was expected ({reason}).",
+            f"Reading {path} failed: the output of `tvmflow isa --json` was expected ({reason}).",
             remedy="Name such a file, or a module.",
         ) from error
     return report

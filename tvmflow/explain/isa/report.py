@@ -1,4 +1,4 @@
-"""Machine code of a module for a GPU, from the compiler that has it."""
+"""Report of a module's machine code for a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .findings import all_findings
 from .kernels import kernels_in
 from .record import Failure, KernelCode, KernelSource, Report
 
-#: The suite of Debian whose compilers are taken, where none is named.
+#: Default Debian suite for the compilers.
 SUITE = "sid"
 
 
@@ -30,18 +30,18 @@ def machine_code(
     Parameters
     ----------
     names
-        Only kernels whose names have one of these in them; all of them without.
+        Compile only kernels whose names contain one of these; default all.
     suite
-        Of Debian, whose compilers are taken.
+        Debian suite that the compilers come from.
     least_share
-        Only kernels with this part of the network's arithmetic, where the module tells it.
+        Compile only kernels with this share of the network's arithmetic, if the share is known.
 
     Raises
     ------
     ArtifactError
         If the file is no module, or is damaged.
     TargetError
-        If the GPU does not run kernels of the module's target.
+        If the GPU does not run kernels for the module's target.
     InputError
         If no kernel has such a name.
     DeviceError
@@ -72,7 +72,7 @@ def machine_code(
 
 
 def find_compiler(gpu: Gpu, suite: str = SUITE) -> None:
-    """Raise a `DeviceError` where a GPU's compiler is not installed."""
+    """Raise a `DeviceError` if a GPU's compiler is not installed."""
     if gpu.isa == "sass":
         for tool in ("nvcc", "nvdisasm"):
             find_tool(tool)

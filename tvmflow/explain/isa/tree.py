@@ -1,7 +1,7 @@
-"""Programs of Debian in a folder of their own, and how they run there.
+"""Folders with Debian programs, and how to run programs in them.
 
-A *tree* is a folder with a program and all that it needs of a Debian system.  The machine's own
-(``/``) is used where it has the program; else what `tvmflow isa --setup` fetched
+A *tree* is a folder with a program and everything that it needs of a Debian system.  The machine's
+own system (``/``) is used if it has the program, else the tree that `tvmflow isa --setup` fetched
 (:mod:`.packages`).
 """
 
@@ -18,20 +18,20 @@ from ...devices.host import Host
 from ...errors import DeviceError
 from ...runtime.caches import user_cache
 
-#: Debian's name of an architecture, the dynamic loader of its programs, and its library folder.
+#: Dynamic loader, library folder and triple of an architecture, by Debian's name.
 SYSTEMS = {
     "amd64": ("lib64/ld-linux-x86-64.so.2", "usr/lib/x86_64-linux-gnu", "x86_64-linux-gnu"),
     "arm64": ("lib/ld-linux-aarch64.so.1", "usr/lib/aarch64-linux-gnu", "aarch64-linux-gnu"),
 }
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _QEMU = {"amd64": "qemu-x86_64-static", "arm64": "qemu-aarch64-static"}
-#: A processor without the signed pointers of the emulator's own, whose signatures cost it most of
-#: the time: kernels compile some six times faster.
+#: Emulated processors.  One without signed pointers compiles kernels some six times faster than
+#: the emulator's default, which spends most of its time on signatures.
 _PROCESSOR = {"amd64": [], "arm64": ["-cpu", "cortex-a76"]}
 
 
 def this_architecture() -> str | None:
-    """Return this machine's architecture, by Debian's name."""
+    """Return Debian's name of this machine's architecture."""
     return _MACHINES.get(Host.native().architecture)
 
 
@@ -44,35 +44,35 @@ class Tree:
 
     @property
     def libraries(self) -> Path:
-        """The folder of its libraries."""
+        """Folder of the libraries."""
         return self.root / SYSTEMS[self.architecture][1]
 
     @property
     def is_entered(self) -> bool:
-        """Whether programs run with it as their root folder."""
+        """Whether programs run with the tree as their root folder."""
         return self.root != Path("/") and not self.is_emulated
 
     @property
     def is_emulated(self) -> bool:
-        """Whether its programs are those of another machine."""
+        """Whether the programs are for another architecture than this machine's."""
         return self.architecture != this_architecture()
 
     def inside(self, path: Path) -> str:
-        """A path of this machine as programs in the tree see it."""
+        """Return the path of a file as programs in the tree see it."""
         return f"/{path.relative_to(self.root)}" if self.is_entered else str(path)
 
     def command(self, program: Path, preload: Path | None = None) -> list[str]:
-        """Return what runs a program in the tree; the program lies in it.
+        """Return the command that runs a program of the tree.
 
         Parameters
         ----------
         preload
-            A library of the tree whose functions come before those of all others.
+            A library of the tree whose functions override all others.
 
         Raises
         ------
         DeviceError
-            If programs of its architecture cannot be run here, or not in a folder as root.
+            If this machine lacks an emulator for the architecture, or chroot.
         """
         loader = SYSTEMS[self.architecture][0]
         first = [] if preload is None else ["--preload", self.inside(preload)]
@@ -94,36 +94,36 @@ class Tree:
 
 
 def _enter(root: Path) -> list[str]:
-    """Return what runs a command with a folder as its root: nothing outside of it is seen."""
+    """Return the command prefix that makes a folder the root of a program's file system."""
     chroot = shutil.which("chroot", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if chroot is None:
         raise DeviceError(
             "Running a program in a folder of its own failed: the command chroot was expected.",
             remedy="apt-get install coreutils",
         )
-    # A user other than root may do so in a namespace of its own.
+    # Users other than root need a namespace for that.
     return [*([] if os.geteuid() == 0 else ["unshare", "-r"]), chroot, str(root)]
 
 
 @dataclass(frozen=True)
 class Software:
-    """Packages of Debian with the compiler of some GPUs."""
+    """Debian packages with the compiler of some GPUs."""
 
-    #: What it is called; in the cache, its folder has the same name in small letters.
+    #: Name in messages; the folder in the cache has the same name in lower case.
     name: str
-    #: What has to be there, as a clause.
+    #: Requirement, as error messages state it.
     expected: str
-    #: The packages; what they depend on comes with them.
+    #: Packages, without their dependencies.
     packages: tuple[str, ...]
-    #: Debian's architecture that has the compiler of a GPU.
+    #: Debian architecture whose packages have the compiler of a GPU.
     architecture: Callable[[Gpu], str]
-    #: Whether a tree has it.
+    #: Whether a tree contains the compiler of a GPU.
     is_in: Callable[[Tree, Gpu], bool]
-    #: Whether the machine's own is new enough.
+    #: Whether the machine's own version is new enough.
     is_new: Callable[[], bool]
 
     def folder(self, gpu: Gpu, suite: str) -> Path:
-        """Return the folder in the user's cache for what is fetched of a suite."""
+        """Return the folder in the user's cache for the packages of a suite."""
         return user_cache() / self.name.lower() / f"{suite}-{self.architecture(gpu)}"
 
     def find(self, gpu: Gpu, suite: str) -> Tree:
@@ -149,6 +149,6 @@ class Software:
 
 
 def environment(**values: str) -> dict[str, str]:
-    """Return the variables of a program in a tree: the machine's own say nothing to it."""
+    """Return environment variables for a program in a tree; it inherits only ``PATH``."""
     path = os.environ.get("PATH", "")
     return {"PATH": f"{path}:/usr/sbin:/sbin", "HOME": "/tmp", **values}

@@ -1,4 +1,4 @@
-"""Machine code of Mali since 2019 (Valhall), as Mesa's compiler prints it."""
+"""Reader of machine code for Mali GPUs since 2019 (Valhall) that Mesa's compiler prints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...devices.gpus import Gpu
 from .listing import Instruction, classes, kernel_code
 from .record import KernelCode, KernelSource
 
-#: What makes Mesa print the code of compute kernels, by variable.
+#: Environment variables that make Mesa print the code of compute kernels.
 ENVIRONMENT = {"BIFROST_MESA_DEBUG": "shaders,shaderdb", "PAN_MESA_DEBUG": "shaderdb"}
 
 _KINDS = classes(
@@ -19,7 +19,7 @@ _KINDS = classes(
     stores="STORE|ST_",
     conversions=r"[FSUIV]\d+_TO_",
 )
-#: The line of statistics, and its numbers with their names.
+#: Patterns of the line of statistics, and of its numbers with their names.
 _STATISTICS = re.compile(r"^MESA_SHADER_\w+ shader: (.*)$", re.MULTILINE)
 _FACT = re.compile(r"([\d.]+) ([a-z][a-z ]*)")
 _SPILLS = re.compile(r"(\d+):(\d+) spills:fills")
@@ -27,21 +27,21 @@ _JUMP = re.compile(r"offset:(-?\d+)$")
 #: Units whose cycles the compiler counts: arithmetic, conversions, special functions, varyings,
 #: textures, loads and stores.
 _UNITS = ("fma", "cvt", "sfu", "v", "t", "ls")
-#: Waves of a core where each work-item has at most 32 registers; half as many with up to 64.
+#: Waves of a core if each work-item has at most 32 registers; half as many with up to 64.
 _WAVES = 64
 
 
 def parse(output: str, kernel: KernelSource, gpu: Gpu) -> KernelCode | None:
     """Read the listing of a kernel, ``None`` if the output has none.
 
-    The last one is that of the variant for launches without an offset.
+    Mesa compiles two variants; the last listing is the one for launches without an offset.
     """
     statistics = list(_STATISTICS.finditer(output))
     if not statistics:
         return None
     facts = {name.strip(): float(n) for n, name in _FACT.findall(statistics[-1][1])}
     spills = _SPILLS.search(statistics[-1][1])
-    # What comes before, in braces, is the compiler's own form of it.
+    # Braces before the listing enclose the compiler's intermediate form.
     listing = output[: statistics[-1].start()].rpartition("}")[2].partition("\n")[2].strip("\n")
     return kernel_code(
         kernel,
@@ -57,7 +57,7 @@ def parse(output: str, kernel: KernelSource, gpu: Gpu) -> KernelCode | None:
 
 
 def _instructions(listing: str) -> list[Instruction]:
-    """Read the lines of a listing; jumps count instructions from the one behind them."""
+    """Read the lines of a listing; jump offsets count from the next instruction."""
     lines = [line.strip() for line in listing.splitlines() if line.strip()]
     code = []
     for number, line in enumerate(lines):

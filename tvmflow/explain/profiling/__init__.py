@@ -1,1 +1,1 @@
-"""A network's time: measured, counted, and against what the device can do."""
+"""Profiles: a network's time, measured, counted, and compared with the device's ceilings."""

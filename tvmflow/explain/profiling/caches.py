@@ -12,22 +12,22 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @dataclass(frozen=True)
 class Cache:
-    """A level that holds data."""
+    """A level of the cache hierarchy that holds data."""
 
     #: ``L1``, ``L2``, ...
     name: str
-    #: What a thread has of it where all of them compute.
+    #: Share of each thread while all threads compute.
     thread_bytes: int
-    #: What all threads have together.
+    #: Sum of the threads' shares.
     capacity_bytes: int
 
 
 def cpu_caches(threads: int) -> list[Cache]:
-    """The levels that hold data, the smallest first, for so many computing threads.
+    """Return the levels that hold data, the smallest first, for a number of computing threads.
 
-    All processors are taken for ones as the first.  A level of which a thread has less than four
-    times what the level before it has is left out, as little fits it alone.  So are those that the
-    system says nothing of, which may be all.
+    All processors are assumed to be like the first.  A level is left out if a thread's share of it
+    is less than four times that of the level before, because few working sets fit it alone, or if
+    the system does not describe it; the result may be empty.
     """
     found: list[Cache] = []
     for level, size, sharing in sorted(_described()):
@@ -38,7 +38,7 @@ def cpu_caches(threads: int) -> list[Cache]:
 
 
 def _described() -> list[tuple[int, int, int]]:
-    """Level, bytes, and how many processors share it, of each cache of the first processor."""
+    """Return level, bytes and number of sharing processors for the first processor's caches."""
     described = []
     with suppress(OSError):
         for folder in _CACHES.glob("index[0-9]*"):
@@ -54,6 +54,6 @@ def _described() -> list[tuple[int, int, int]]:
 
 
 def _count(processors: str) -> int:
-    """How many there are in a list such as ``0-3,8``."""
+    """Return the number of processors in a list such as ``0-3,8``."""
     ranges = [[int(end) for end in part.split("-")] for part in processors.split(",")]
     return sum(ends[-1] - ends[0] + 1 for ends in ranges)

@@ -1,8 +1,8 @@
-"""Ceilings of a device, measured once and kept, and how near to them kernels come.
+"""Ceilings of a device, measured once and cached, and the roofline of its kernels.
 
 They are measured with kernels that do one thing only: copy, read texels, multiply and add, or
-nothing.  Each is as good as its device allows: wide vectors, as many independent sums as hide an
-instruction's latency, and enough work-items for all of its units.
+nothing.  Each kernel uses wide vectors, enough independent sums to hide an instruction's latency,
+and enough work-items for all units of the device.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from .record import CacheCeiling, Ceilings, KernelLaunch
 
 logger = logging.getLogger(__name__)
 
-#: Version of the kernels that measure; ceilings that others found are measured again.
+#: Version of the measuring kernels; ceilings that another version found are measured again.
 _VERSION = 1
-#: A kernel runs some times, and again for half a second; the best time counts, as others only
-#: disturb.  A process that holds a core keeps it for longer than some runs of a kernel.
+#: Best of at least seven runs and half a second: other programs only slow a kernel down, and a
+#: process that holds a core keeps it for longer than a few runs.
 _times = partial(repeat, least=7, seconds=0.5)
 #: Launches in a queue.
 _LAUNCHES = 500
@@ -56,33 +56,33 @@ _LAUNCHES = 500
 _STEPS = 2000
 #: Elements of a copied buffer: 64 MiB in fp32, more than caches hold.
 COPIED = 1 << 24
-#: Bytes that a kernel moves in a cache, so that launching it does not count.
+#: Bytes that a kernel moves in a cache: enough to make the launch negligible.
 _CACHED_BYTES = 1 << 28
-#: Work-groups of a compute unit of a GPU that share its cache: they hide what a read takes.
+#: Work-groups for each compute unit of a GPU, which hide the latency of reads from its cache.
 _GROUPS = 4
-#: The scope of that image.
+#: Memory scope of the image whose texels are read.
 TEXTURE = f"{PREFIX}:1.2"
-#: Vectors that a work-item computes in turn: enough for four cycles of two units.
+#: Independent vectors of a work-item: enough for a latency of four cycles on two units.
 CHAINS = 12
-#: A kernel that takes less than this many empty launches is held back by launching.
+#: A kernel that takes less time than this many empty launches is bound by launching.
 LAUNCHES = 2.0
-#: From this part of a ceiling on, that ceiling is what holds a kernel back.
+#: A kernel that reaches this share of a ceiling is bound by that ceiling.
 BUSY = 0.4
-#: Ceilings that are the better the higher they are.
+#: Names of the ceilings for which higher is better.
 _RATES = ("copy_gbps", "texture_gbps", "fp32_gflops", "fp16_gflops", "int8_gops")
-#: What is above a ceiling by less than this factor is at it.
+#: A rate that exceeds a ceiling by less than this factor counts as at the ceiling.
 _NOISE = 1.1
 
 
 def ceilings(target: str, info: DeviceInfo, *, fresh: bool = False) -> Ceilings:
-    """Ceilings of a device: from the cache folder, else measured, which takes seconds.
+    """Return a device's ceilings from the cache folder, or measure them, which takes seconds.
 
-    The target is ``opencl``, ``cuda`` or ``llvm``; ``fresh`` ones are measured although others are
-    known.  Those that were measured beside other programs (`Ceilings.were_disturbed`) are measured
-    again once fewer of them run, and the better one of each is kept.  `DeviceError` if the device
-    refuses a kernel.
+    The target is ``opencl``, ``cuda`` or ``llvm``; ``fresh`` measures even if the cache has some.
+    Ceilings that other programs disturbed (`Ceilings.were_disturbed`) are measured again once the
+    machine is quieter, and the better of both values is kept.  `DeviceError` if the device refuses
+    a kernel.
     """
-    path = _kept_at(info)
+    path = _cache_path(info)
     kept: Ceilings | None = None
     if path is not None and not fresh:
         with suppress(OSError, ValueError):
@@ -93,7 +93,7 @@ def ceilings(target: str, info: DeviceInfo, *, fresh: bool = False) -> Ceilings:
     if kept is not None:
         found = better(found, kept)
     if path is not None:
-        # Without a place to keep them, they are measured every time.
+        # If the cache cannot be written, the ceilings are measured every time.
         with suppress(OSError, TvmflowError):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_file(path, json.dumps(dataclasses.asdict(found)))
@@ -101,13 +101,16 @@ def ceilings(target: str, info: DeviceInfo, *, fresh: bool = False) -> Ceilings:
 
 
 def _is_quieter_than(kept: Ceilings) -> bool:
-    """Whether others leave the machine clearly more than when these were measured."""
+    """Return whether other programs use less than half of what they used at the measurement."""
     share = others_now()
     return share is not None and kept.others_share is not None and share < kept.others_share / 2
 
 
 def better(new: Ceilings, old: Ceilings) -> Ceilings:
-    """The better ceiling of each, as others only disturb; date and load are the new ones'."""
+    """Return the better value of each ceiling, with the date and the load of the new ones.
+
+    Other programs can only make a ceiling look worse than it is.
+    """
 
     def best(name: str) -> float | None:
         known = [rate for rate in (getattr(new, name), getattr(old, name)) if rate is not None]
@@ -121,8 +124,8 @@ def better(new: Ceilings, old: Ceilings) -> Ceilings:
     return replace(new, launch_us=min(new.launch_us, old.launch_us), **rates)
 
 
-def _kept_at(info: DeviceInfo) -> Path | None:
-    """The file of a device's ceilings; with another driver, or other threads, it is another."""
+def _cache_path(info: DeviceInfo) -> Path | None:
+    """Return the cache file for a device, driver and number of threads; ``None`` without cache."""
     if os.environ.get("TVMFLOW_CACHE") == "0":
         return None
     facts = (info.kind, info.platform, info.name, info.driver, info.version, _threads(info))
@@ -131,7 +134,7 @@ def _kept_at(info: DeviceInfo) -> Path | None:
 
 
 def _threads(info: DeviceInfo) -> int:
-    """Compute units; of the host not its cores: TVM's threads may be fewer, bound to some."""
+    """Return the device's compute units; for ``llvm`` the number of TVM's threads."""
     return tvm.runtime.num_threads() if info.kind == "llvm" else max(1, info.compute_units)
 
 
@@ -141,27 +144,28 @@ def ceilings_above(
     exceeds: Callable[[Ceilings], bool],
     *,
     fresh: bool,
-    tell: Callable[[str], object],
+    report: Callable[[str], object],
 ) -> Ceilings | None:
-    """Ceilings of a device, measured anew where something exceeds those that were kept.
+    """Return a device's ceilings; measure them again if ``exceeds`` is true for the cached ones.
 
-    The device was busy then.  ``None`` where it refuses a kernel, which is told.
+    In that case the device was busy when they were measured.  ``None`` if the device refuses a
+    kernel; ``report`` gets the reason.
     """
     try:
         found = ceilings(target, info, fresh=fresh)
         return ceilings(target, info, fresh=True) if not fresh and exceeds(found) else found
     except DeviceError as error:
-        tell(f"The device's ceilings could not be measured: {error.message}")
+        report(f"The device's ceilings could not be measured: {error.message}")
         return None
 
 
 def target_of(kind: str, info: DeviceInfo) -> TargetSpec:
-    """The target whose preset is the running device."""
+    """Return the target with the preset of the running device."""
     return TargetSpec("opencl", preset_of(info), None) if kind == "opencl" else resolve(kind)
 
 
 class _Device:
-    """A device that kernels are run on."""
+    """A device to be measured."""
 
     def __init__(self, kind: str, info: DeviceInfo):
         self.kind = kind
@@ -170,7 +174,7 @@ class _Device:
         self.device = tvm.device("cpu" if kind == "llvm" else kind, info.index)
 
     def measure(self) -> Ceilings:
-        """Run all kernels that measure."""
+        """Measure all ceilings."""
         has_fp16 = self.kind == "cuda" or FP16_EXTENSION in self.info.extensions
         watch = Watch()
         found = Ceilings(
@@ -186,7 +190,7 @@ class _Device:
         return replace(found, others_share=watch.others_share())
 
     def _caches(self) -> list[Cache]:
-        """Those that are known: the processors' for both targets that they run, a GPU's largest."""
+        """Return the known caches: all of a CPU, the largest of a GPU."""
         sharing, size = self._sharing(), self.info.global_cache_bytes
         if self.info.device_type == "cpu":
             return cpu_caches(sharing)
@@ -194,35 +198,35 @@ class _Device:
         return [Cache(name, size // sharing, size)] if size else []
 
     def _sharing(self) -> int:
-        """Threads, or work-groups of a GPU, that share the caches."""
+        """Return the number of threads, or work-groups of a GPU, that share the caches."""
         return _threads(self.info) * (1 if self.info.device_type == "cpu" else _GROUPS)
 
     def _copied(self) -> int:
-        """Elements of a copy that caches do not hold, as far as an eighth of the memory does."""
+        """Return the elements of a copy that exceeds the caches, up to an eighth of the memory."""
         largest = max((cache.capacity_bytes for cache in self._caches()), default=0)
         # Both buffers together are twice as large as the largest cache.
         allowed = min(self.info.global_memory_bytes // 8, self.info.max_allocation_bytes) // 4
         return max(COPIED, min(largest // 4, allowed))
 
     def _cache_ceilings(self) -> tuple[CacheCeiling, ...]:
-        """Copies that stay in each cache, by as many threads, or work-groups, as there are.
+        """Measure the rate of copies that stay in each cache.
 
-        A cache of which a work-item has less than two vectors is left out: these stay in registers.
-        So is one that is faster than the cache below it, also when that is measured again: what
-        was measured is then no rate of caches.
+        A cache is left out if a work-item's share is less than two vectors, which stay in
+        registers, or if it is faster than the next smaller cache even after that one was measured
+        again: then the measurement is not the rate of a cache.
         """
         sharing, device = self._sharing(), self.target.device
         found: list[CacheCeiling] = []
         below = smaller = 0
         for cache in self._caches():
-            # More than the level below holds, and not all: programs and the system use it, too.
+            # More than the level below holds, but not all: other programs use the cache, too.
             size = min(cache.thread_bytes // 2, 4 * below or cache.thread_bytes)
             elements = size * sharing // (2 * 4)
             if elements < 2 * sharing * device.group_size * device.channel_block:
                 continue
             gbps = self._cached_gbps(elements)
             if found and gbps > _NOISE * found[-1].gbps:
-                # Other programs disturbed the smaller one, if it is faster the next time.
+                # Other programs may have disturbed the measurement of the smaller cache.
                 again = max(found[-1].gbps, self._cached_gbps(smaller))
                 found[-1] = replace(found[-1], gbps=again)
                 if gbps > _NOISE * again:
@@ -233,10 +237,10 @@ class _Device:
         return tuple(found)
 
     def _cached_gbps(self, elements: int) -> float:
-        """Rate of copies to and fro between two buffers of so many elements, in GB/s."""
+        """Measure copies back and forth between two buffers of so many elements, in GB/s."""
         turns = max(1, _CACHED_BYTES // (2 * 2 * 4 * elements))
         function = shuttle(self.target, elements, self._sharing(), turns)
-        # In each turn both buffers are read and written, which is counted once.
+        # The count is of one turn: each turn reads and writes both buffers.
         return turns * self._bytes_a_ns(function)
 
     def _gflops(self, dtype: str) -> float:
@@ -249,7 +253,7 @@ class _Device:
         try:
             return self._bytes_a_ns(texels(self.target), TEXTURE)
         except TvmflowError as error:
-            # Images as large as this are more than some devices take.
+            # Some devices do not take images of this size.
             logger.info("The rate of textures could not be measured: %s", error.message)
             return None
 
@@ -264,7 +268,7 @@ class _Device:
         return counts[0]
 
     def _launch_us(self) -> float:
-        """From the call of an empty kernel to its end, in a queue of such."""
+        """Measure the time of an empty kernel in a queue of many."""
         module, arguments = self._prepare(nothing(self.target))
         call = module["main"]
 
@@ -284,7 +288,7 @@ class _Device:
     def _prepare(
         self, function: tirx.PrimFunc, scope: str | None = None
     ) -> tuple[tvm.runtime.Module, list[tvm.runtime.Tensor]]:
-        """A kernel, and values to call it with."""
+        """Build a kernel and the arguments to call it with."""
         module = build(function, self.target)
         arguments = []
         for index, parameter in enumerate(function.params):
@@ -292,24 +296,24 @@ class _Device:
             dtype = str(parameter.ty.dtype)
             where = scope if index == 0 else None
             tensor = tvm.runtime.empty(shape, dtype, self.device, mem_scope=where)
-            # Factors below 1, so that nothing overflows; memory that was never written may be none.
+            # Factors below 1 prevent overflow; unwritten memory might not be backed by pages.
             tensor.copyfrom(np.full(shape, 3 if dtype == "int32" else 0.5, dtype))
             arguments.append(tensor)
         return module, arguments
 
 
 def build(function: tirx.PrimFunc, target: TargetSpec) -> tvm.runtime.Module:
-    """A module of one scheduled function, ``main``."""
+    """Build a module of one scheduled function, ``main``."""
     named = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     with target.tvm_target:
         return tvm.tirx.build(named, target=target.tvm_target, pipeline=TIR_PIPELINE)
 
 
-# -- kernels that measure -----------------------------------------------------------------------
+# -- measuring kernels --------------------------------------------------------------------------
 
 
 def copy(target: TargetSpec, elements: int = COPIED) -> tirx.PrimFunc:
-    """A buffer of about so many elements to another one."""
+    """Define a copy of a buffer of about so many elements."""
     lanes = target.device.channel_block
     items = target.device.group_size
     chunk = 64 if items == 1 else 4
@@ -333,12 +337,11 @@ def copy(target: TargetSpec, elements: int = COPIED) -> tirx.PrimFunc:
 
 
 def shuttle(target: TargetSpec, elements: int, groups: int, turns: int) -> tirx.PrimFunc:
-    """Copies of a buffer of about so many elements to another one and back, so many times.
+    """Define repeated copies of a buffer of about so many elements to another one and back.
 
-    As many work-groups, or threads, have a part each.  From the second time on it is in the
-    smallest cache that holds it.  Each copy reverses the order of vectors, and reads what the one
-    before it has written: a compiler cannot leave copies out, as it can where all of them write the
-    same.
+    Each work-group, or thread, copies a part, which is in the smallest cache that holds it after
+    the first turn.  Each copy reverses the order of vectors and reads what the previous one wrote,
+    so that a compiler cannot remove copies that would all write the same.
     """
     lanes = target.device.channel_block
     items = target.device.group_size
@@ -369,9 +372,9 @@ def shuttle(target: TargetSpec, elements: int, groups: int, turns: int) -> tirx.
 
 
 def texels(target: TargetSpec) -> tirx.PrimFunc:
-    """Every texel of an image array, summed up over its layers.
+    """Define the sum over the layers of an image array.
 
-    64 MiB; a tenth of it on CPUs, which read images texel by texel, from the cache or not.
+    The image has 64 MiB; on CPUs, which read images texel by texel, a tenth of that.
     """
     layers, rows, columns = 16, 48 if target.device.is_cpu else 512, 512
     source = te.placeholder((layers, rows, columns, CHANNELS), "float32", "image")
@@ -398,15 +401,15 @@ def texels(target: TargetSpec) -> tirx.PrimFunc:
 
 
 def arithmetic(target: TargetSpec, dtype: str, items: int, steps: int) -> tirx.PrimFunc:
-    """Products and sums, each with the result of the one before it.
+    """Define chains of multiply-adds, each of which needs the previous result.
 
-    The type is ``float32``, ``float16``, or ``int32`` for dot products of 8-bit integers.  Each of
-    so many work-items has :data:`CHAINS` sums, of ``steps`` instructions each.
+    The type is ``float32``, ``float16``, or ``int32`` for dot products of 8-bit integers.  Each
+    work-item has :data:`CHAINS` sums of ``steps`` instructions.
     """
     lanes = target.device.channel_block
 
     def next_of(value: tirx.Expr, x: tirx.Expr, y: tirx.Expr) -> tirx.Expr:
-        # The bytes of a sum are factors, too: nothing can be computed before the loop.
+        # The bytes of a sum are factors, too, so that nothing can be hoisted out of the loop.
         return dot(value, value, x) if dtype == "int32" else value * x + y
 
     chains = CHAINS
@@ -439,7 +442,7 @@ def arithmetic(target: TargetSpec, dtype: str, items: int, steps: int) -> tirx.P
 
 
 def nothing(target: TargetSpec) -> tirx.PrimFunc:
-    """A kernel of one work-item that writes one element."""
+    """Define a kernel of one work-item that writes one element."""
     result = te.compute((1, 1), lambda *_: tirx.const(1.0, "float32"), "result")
     sch = s_tir.Schedule(te.create_prim_func([result]))
     _spread(sch, target, *sch.get_loops(sch.get_sblock("result")))
@@ -447,7 +450,7 @@ def nothing(target: TargetSpec) -> tirx.PrimFunc:
 
 
 def _spread(sch: s_tir.Schedule, target: TargetSpec, *loops: s_tir.schedule.LoopRV) -> None:
-    """Groups and work-items, or the threads of a CPU."""
+    """Bind loops to work-groups and work-items, or the first one to the threads of a CPU."""
     if not target.is_gpu_kernel:
         sch.parallel(loops[0])
         return
@@ -459,9 +462,9 @@ def _spread(sch: s_tir.Schedule, target: TargetSpec, *loops: s_tir.schedule.Loop
 
 
 def rated(kernel: KernelLaunch, ceilings: Ceilings | None) -> KernelLaunch:
-    """A kernel with its rates, its part of the roofline, and what holds it back.
+    """Add rates, share of the roofline and bound to a kernel with its time and its counts.
 
-    It has its time, and its counts where they are known.  Without ceilings there are rates only.
+    Rates need known counts; the roofline and the bound also need ceilings.
     """
     computing = moving = 0.0
     flops, read, written = kernel.flops, kernel.bytes_read, kernel.bytes_written
@@ -472,7 +475,7 @@ def rated(kernel: KernelLaunch, ceilings: Ceilings | None) -> KernelLaunch:
             intensity=flops / moved if moved else None,
             memory=kernel.memory if kernel.memory == "texture" else memory_of(moved, ceilings),
         )
-        # Clocks of some devices are too coarse for the shortest kernels: they take no time.
+        # The clocks of some devices are so coarse that the shortest kernels take no time.
         ns = kernel.median_us * 1e3
         gflops, gbps = (flops / ns, moved / ns) if ns else (None, None)
         kernel = replace(kernel, gflops=gflops, gbps=gbps)
@@ -490,39 +493,39 @@ def rated(kernel: KernelLaunch, ceilings: Ceilings | None) -> KernelLaunch:
 
 
 def above(kernels: Sequence[KernelLaunch], ceilings: Ceilings) -> list[KernelLaunch]:
-    """Kernels that compute faster than their ceiling: it was measured on a busy machine.
+    """Return the kernels that compute faster than their ceiling, measured on a busy machine.
 
-    Not those that move more than a copy does, which caches explain.
+    Kernels that move data faster than a copy do not count: caches explain them.
     """
     return [k for k in kernels if is_above(k.gflops or 0.0, k.arithmetic, ceilings)]
 
 
 def is_above(gflops: float, arithmetic: str, ceilings: Ceilings) -> bool:
-    """True if a rate is more than its ceiling, and not only by noise."""
+    """Return whether a rate exceeds its ceiling by more than noise."""
     return gflops > _NOISE * peak_gflops(arithmetic, ceilings)
 
 
 def roofline_share(computing: float, moving: float) -> float:
-    """Part of what the lower ceiling allows, from the parts of both."""
-    # What stays in a cache is faster than memory: a part is at most 1.
+    """Return the share of the lower ceiling, given the shares of both."""
+    # Data in a cache can be faster than the memory's ceiling; a share is at most 1.
     return min(1.0, max(computing, moving))
 
 
 def peak_gflops(arithmetic: str, ceilings: Ceilings) -> float:
-    """The ceiling of a kind of arithmetic; that of fp32 where a device has no other."""
+    """Return the ceiling of a kind of arithmetic; fp32's if the device has no other."""
     known = {"fp16": ceilings.fp16_gflops, "int8": ceilings.int8_gops}
     return known.get(arithmetic) or ceilings.fp32_gflops
 
 
 def memory_of(working_set_bytes: float, ceilings: Ceilings | None) -> str:
-    """The name of the smallest cache that holds a kernel's buffers, or ``copy``."""
+    """Return the name of the smallest cache that holds a kernel's buffers, or ``copy``."""
     caches = () if ceilings is None else ceilings.caches
     fitting = (cache.name for cache in caches if working_set_bytes <= cache.capacity_bytes)
     return next(fitting, "copy")
 
 
 def peak_gbps(memory: str, ceilings: Ceilings) -> float:
-    """The ceiling of a kind of memory; that of copies where it was not measured."""
+    """Return the ceiling of a kind of memory; that of copies if it was not measured."""
     known = {cache.name: cache.gbps for cache in ceilings.caches}
     if ceilings.texture_gbps is not None:
         known["texture"] = ceilings.texture_gbps

@@ -1,16 +1,16 @@
 """Arithmetic and memory traffic of kernels, counted in scheduled TIR.
 
-Counted is what a block computes over its domain, once: what a schedule computes again, for the
-border of a tile for example, is no useful work.  Arithmetic on elements counts, on indices it
-does not; a function such as ``exp`` is one operation.
+A block's computation counts once for each point of its domain: what a schedule computes again, at
+the border of a tile for example, is no useful work.  Arithmetic on elements counts, arithmetic on
+indices does not; a function such as ``exp`` is one operation.
 
-Of a tensor every element that is touched counts once.  A block's region of a tensor is an interval
+Every element of a tensor that is touched counts once.  A block's region of a tensor is an interval
 for each dimension, in terms of the block's axes::
 
     for n < 1, c < 8, y < 14, x < 14:  out[n, c, y, x] = data[n, c, 2 * y, 2 * x]
 
 touches 8 · 14 · 14 elements of ``data`` although that has 8 · 28 · 28.  The intervals are evaluated
-for all values of the axes, dimensions that share none of them separately.
+for all values of the axes; dimensions without a common axis are evaluated separately.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from ...ir.expressions import CHOICE, nodes_in
 from ...ir.scope import is_half, is_texture
 from ..grouping import connected
 
-#: What may access an element more than once in one run of a block.
+#: Nodes that may access an element more than once in one run of a block.
 _REPEATING = (tirx.For, tirx.While, s_tir.SBlock, tirx.Evaluate)
-#: Products and sums of one ``wmma`` instruction, of blocks of 16×16×16.
+#: Operations of one ``wmma`` instruction on blocks of 16×16×16.
 _MMA_FLOPS = 2 * 16**3
 _ARITHMETIC = (
     *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod),
     *(tirx.Min, tirx.Max),
 )
-#: Calls that compute nothing.
+#: Calls that do no arithmetic.
 _FREE = {"tirx.reinterpret", "prim.likely", "tirx.assume", "tirx.vectorlow", "tirx.vectorhigh"}
-#: Combinations of axes, and elements of a tensor, that are looked at one by one.
+#: Limit of the combinations of axes, and of the elements of a tensor, that are enumerated.
 _LIMIT = 1 << 24
 
-#: Values of loops and of axes of blocks.
+#: Values of loop variables and of block axes.
 _Axes = Mapping[tirx.Var, range]
 
 
 class _UncountableError(UnknownError):
-    """The number of runs depends on data, or on code that is elsewhere."""
+    """Raised where the number of runs depends on data or on a library."""
 
 
 @dataclass
@@ -58,24 +58,24 @@ class Work:
 
     #: Operations by kind: ``fp32``, ``fp16`` or ``int8``.
     flops: Counter[str] = field(default_factory=Counter)
-    #: Every element once.
+    #: Traffic that counts every element once.
     bytes_read: int = 0
     bytes_written: int = 0
-    #: Whether most of what it reads is in images.
+    #: Whether most of the bytes read are in textures.
     reads_texture: bool = False
 
     @property
     def arithmetic(self) -> str:
-        """The kind of most operations."""
+        """Kind of most operations."""
         return max(self.flops, key=lambda kind: self.flops[kind]) if self.flops else "fp32"
 
 
 def count_kernels(function: tirx.PrimFunc, *, on_gpu: bool) -> list[Work] | None:
     """Count each kernel of a scheduled function, in the order of their numbers.
 
-    The function has blocks, as `tvmflow.module.functions` has it.  On a GPU each nest of loops is a
-    kernel of its own; else there is one, the function.  ``None`` where a loop's length depends on
-    data, or a library is called.
+    The function has blocks, as `tvmflow.module.functions` has it.  On a GPU each loop nest is a
+    kernel; elsewhere the whole function is one.  ``None`` if a loop's length depends on data, or a
+    library is called.
     """
     body = function.body
     try:
@@ -84,41 +84,41 @@ def count_kernels(function: tirx.PrimFunc, *, on_gpu: bool) -> list[Work] | None
         return None
     parameters = {p for p in function.params if tirx.is_buffer_var(p)}
     used = Counter(b for c in counters for b in {b for b, _ in c.touched})
-    # Memory that one kernel alone uses is its own, in registers or in a cache.
+    # Memory that only one kernel uses stays in its registers or in a cache.
     outside = {b for b, kernels in used.items() if b in parameters or kernels > 1}
     return [c.result(outside) for c in counters]
 
 
 def _nests(node: tirx.Stmt) -> list[tirx.Stmt]:
-    """Nests of loops, each of which is a kernel."""
+    """Return the loop nests, each of which is a kernel."""
     if isinstance(node, tirx.SeqStmt):
         return [nest for part in node.seq for nest in _nests(part)]
-    if isinstance(node, s_tir.SBlockRealize) and _is_around(node.block):
+    if isinstance(node, s_tir.SBlockRealize) and _is_wrapper(node.block):
         return _nests(node.block.body)
     if isinstance(node, tirx.AttrStmt) and node.attr_key != "thread_extent":
         return _nests(node.body)
     return [node]
 
 
-def _is_around(block: s_tir.SBlock) -> bool:
-    """True if it only holds others, or statements of which it says nothing."""
+def _is_wrapper(block: s_tir.SBlock) -> bool:
+    """Return whether a block only wraps other blocks, or statements without declared regions."""
     named = block.reads or block.writes
     return not block.iter_vars and (not named or bool(nodes_in(block.body, s_tir.SBlock)))
 
 
 class _Counter:
-    """Walks the statements of one kernel."""
+    """Counter of the work of one kernel, which walks its statements."""
 
     def __init__(self, kernel: tirx.Stmt) -> None:
         self.flops: Counter[str] = Counter()
-        #: By tensor, and whether it is written.
+        #: Touched elements by tensor and direction (true for stores).
         self.touched: dict[tuple[tirx.Buffer, bool], _Touched] = {}
-        #: Loops and axes of blocks around what is looked at.
+        #: Loops and block axes around the current statement.
         self.axes: dict[tirx.Var, range] = {}
         self.visit(kernel, 1)
 
     def result(self, outside: set[tirx.Buffer]) -> Work:
-        """Arithmetic, and the traffic of the tensors outside of the kernel."""
+        """Return the arithmetic, and the traffic of the tensors outside of the kernel."""
         moved, in_images = {False: 0, True: 0}, 0
         for (tensor, is_store), touched in self.touched.items():
             if tensor in outside:
@@ -128,7 +128,7 @@ class _Counter:
         return Work(self.flops, moved[False], moved[True], 2 * in_images > moved[False])
 
     def visit(self, node: tirx.Stmt, times: int, in_block: bool = False) -> None:
-        """Count a statement that runs so often."""
+        """Count a statement that runs ``times`` times."""
         if isinstance(node, s_tir.SBlockRealize):
             self._block(node, times, in_block)
         elif isinstance(node, tirx.For):
@@ -156,7 +156,7 @@ class _Counter:
             self.visit(node.body, times, in_block)
 
     def _runs(self, extent: tirx.Expr, times: int, axes: _Axes) -> int:
-        """How often a loop's body runs, whose length may be one of two numbers."""
+        """Return how often a loop's body runs; the extent may select one of two numbers."""
         if not isinstance(extent, tirx.Select):
             return times * _extent(extent)
         held = round(times * _share_of(extent.condition, axes))
@@ -164,8 +164,8 @@ class _Counter:
 
     def _block(self, node: s_tir.SBlockRealize, times: int, in_block: bool) -> None:
         block = node.block
-        if _is_around(block):
-            # What loops are cut into where a condition changes, for example.
+        if _is_wrapper(block):
+            # Such blocks appear where loops are split at a changing condition, for example.
             self.visit(block.body, times, in_block)
             return
         axes: dict[tirx.Var, range] = {}
@@ -174,7 +174,7 @@ class _Counter:
         extents = [_extent(axis.dom.extent) for axis in block.iter_vars]
         runs = round(times * _share_of(node.predicate, self.axes))
         if axes and not in_block:
-            # Loops may visit the domain more than once, or together with those of other blocks.
+            # Loops may visit the domain more than once, or be shared with other blocks.
             runs = min(runs, prod(extents))
         around, self.axes = self.axes, {**self.axes, **axes}
         if runs and not in_block:
@@ -192,7 +192,7 @@ class _Counter:
         if in_block:
             return
         loads = [(load.source, False) for load in nodes_in(store, TensorLoad)]
-        # A function that came scheduled, without blocks: all that it names may be touched.
+        # A function that came scheduled, without blocks, may touch whole tensors.
         for tensor, is_store in [(store.buffer, True), *loads]:
             whole = [Range(0, extent) for extent in tensor.ty.shape]
             self._touched(tensor, is_store).add(whole, {}, times)
@@ -207,7 +207,7 @@ class _Counter:
 
 
 def _values(var: tirx.Var, interval: Range | tirx.For) -> dict[tirx.Var, range]:
-    """The values of a loop or an axis, where they begin with a number."""
+    """Return the values of a loop or an axis; none if the first one is not a number."""
     if not isinstance(interval.min, tirx.IntImm):
         return {}
     extent = interval.extent
@@ -216,7 +216,7 @@ def _values(var: tirx.Var, interval: Range | tirx.For) -> dict[tirx.Var, range]:
 
 
 def _element_bytes(buffer: tirx.Buffer) -> int:
-    """Bytes of an element where it is stored."""
+    """Return the bytes of a stored element."""
     return 2 if is_half(buffer.scope()) else int(np.dtype(str(buffer.ty.dtype)).itemsize)
 
 
@@ -227,18 +227,18 @@ def _extent(extent: tirx.Expr) -> int:
 
 
 class _Touched:
-    """The elements of one tensor that are touched."""
+    """Touched elements of one tensor."""
 
     def __init__(self, shape: Sequence[int]):
         self.shape = tuple(shape)
-        #: Indices along each dimension; arrays of a rank that broadcasts to all combinations.
+        #: Indices along each dimension, as arrays that broadcast to all combinations.
         self._places: list[tuple[np.ndarray, ...]] = []
         self._most = 0
 
     def add(self, ranges: Sequence[Range], axes: _Axes, accesses: int | None) -> None:
         """Add a region: an interval for each dimension, in terms of axes.
 
-        All accesses together are so many elements at most, where that is known.
+        ``accesses`` is an upper bound of the touched elements, if it is known.
         """
         if any(isinstance(r.extent, tirx.IntImm) and int(r.extent) == 0 for r in ranges):
             return
@@ -246,7 +246,7 @@ class _Touched:
         places: list[np.ndarray] = [np.zeros(0)] * len(ranges)
         for position, dims in enumerate(groups):
             found = self._joint([(d, ranges[d]) for d in dims], axes)
-            # One axis of the broadcast for each group of dimensions.
+            # Each group of dimensions is one axis of the broadcast.
             shape = [-1 if axis == position else 1 for axis in range(len(groups))]
             for dim, indices in zip(dims, found, strict=True):
                 places[dim] = indices.reshape(shape)
@@ -256,7 +256,7 @@ class _Touched:
 
     @property
     def count(self) -> int:
-        """Elements, each once, of all that was added."""
+        """Number of different elements in the added regions."""
         size = prod(self.shape)
         most = min(self._most, size)
         if len(self._places) < 2 or size > _LIMIT or not self.shape:
@@ -267,7 +267,7 @@ class _Touched:
         return min(most, int(np.count_nonzero(mask)))
 
     def _joint(self, intervals: Sequence[tuple[int, Range]], axes: _Axes) -> list[np.ndarray]:
-        """Indices along dimensions that share axes, without repetition."""
+        """Return the distinct indices along dimensions that share axes."""
         extents = [self.shape[dim] for dim, _ in intervals]
         used = list(dict.fromkeys(v for _, r in intervals for v in _axes_in(r.min, axes)))
         try:
@@ -285,7 +285,7 @@ class _Touched:
         except UnknownError:
             if len(intervals) == 1:
                 return [np.arange(extents[0])]
-            # Too many to look at: every combination, which may be more than there are.
+            # Too many to enumerate: take every combination, which may be too many.
             alone = [self._joint([interval], axes)[0] for interval in intervals]
             return [grid.ravel() for grid in np.meshgrid(*alone, indexing="ij")]
 
@@ -293,7 +293,7 @@ class _Touched:
 def _arrays(
     used: Sequence[tirx.Var], axes: _Axes, widths: Sequence[int] = ()
 ) -> tuple[dict[tirx.Var, np.ndarray], Sequence[np.ndarray]]:
-    """Values of axes, and offsets within widths: each of those along a dimension of its own."""
+    """Return values of axes and offsets within widths, each along its own array dimension."""
     ranges = [*(axes[var] for var in used), *map(range, widths)]
     arrays = np.ix_(*(np.arange(r.start, r.stop) for r in ranges))
     values = {v: np.asarray(r.start) for v, r in axes.items()}
@@ -301,12 +301,12 @@ def _arrays(
 
 
 def _axes_in(expr: tirx.Expr, axes: _Axes) -> list[tirx.Var]:
-    """The axes of more than one value in an expression."""
+    """Return the axes with more than one value in an expression."""
     return [var for var in variables([expr]) if len(axes.get(var, ())) > 1]
 
 
 def _share_of(condition: tirx.Expr, axes: _Axes) -> float:
-    """Part of the axes' values for which a condition holds; 1 where that is not known."""
+    """Return the share of the axes' values for which a condition holds; 1 if it is unknown."""
     used = sorted(_axes_in(condition, axes), key=lambda var: str(var.name))
     extents = [len(axes[v]) for v in used]
     if prod(extents) > _LIMIT:
@@ -319,7 +319,7 @@ def _share_of(condition: tirx.Expr, axes: _Axes) -> float:
 
 
 def operations(expr: tirx.Expr) -> Counter[str]:
-    """Operations on elements in an expression, by kind."""
+    """Count the operations on elements in an expression, by kind."""
     found: Counter[str] = Counter()
     if isinstance(expr, _ARITHMETIC):
         found = operations(expr.a) + operations(expr.b)

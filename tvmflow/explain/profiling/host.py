@@ -1,19 +1,19 @@
-"""The finding of calls that are mostly the host's: faster kernels would hardly shorten them."""
+"""The finding that a call spends most of its time on the host, outside its kernels."""
 
 from __future__ import annotations
 
 from ...ir.units import counted
 from .record import Finding, Profile
 
-#: A call is mostly the host's where more than this part of it is outside kernels.
+#: Share of a call outside its kernels above which there is a finding.
 MOST = 0.5
 
 
 def host_finding(profile: Profile) -> Finding | None:
-    """Return the finding of a call of which more than half is outside its kernels, else ``None``.
+    """Return a finding if more than half of a call is outside its kernels, else ``None``.
 
-    It is one of the whole call (``kernel`` is empty).  What is outside kernels is launching, the
-    time between kernels, and copies of inputs and outputs.
+    The finding is about the whole call (``kernel`` is empty).  Launches, gaps between kernels and
+    copies of inputs and outputs are outside kernels.
     """
     call_ms, launches = profile.whole.median_ms, len(profile.kernels)
     outside_ms = call_ms - profile.kernels_ms
@@ -26,7 +26,7 @@ def host_finding(profile: Profile) -> Finding | None:
         f"between kernels and to copies of inputs and outputs: {outside_us / launches:,.1f} µs a "
         "launch."
     )
-    # A graph launches all kernels at once; no other target has one.
+    # A CUDA graph launches all kernels at once; no other target has graphs.
     graph = "compile with `cuda_graph`; " if profile.module.target == "cuda" else ""
     return Finding(
         kernel="",

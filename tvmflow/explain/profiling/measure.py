@@ -1,4 +1,4 @@
-"""Measuring a module: its first call, its calls, its kernels."""
+"""Profile a module: its first call, its calls and its kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ...runtime.devices import DeviceInfo
 from ...runtime.json_types import JsonMapping
 from ...runtime.load import Watch, disturbance, is_disturbed
 from ...runtime.timing import Spread
-from ..analysis.report import fusion_in, nodes_in
+from ..analysis.report import launch_findings, missed_fusion_findings
 from .ceilings import above, ceilings_above, rated
 from .counting import Work, count_kernels
 from .host import host_finding
@@ -41,9 +41,9 @@ from .record import (
     Profile,
 )
 
-#: Runs that are measured unless the caller says otherwise.
+#: Default number of measured runs.
 DEFAULT_RUNS = 20
-#: What is measured of a launch.
+#: Measured fields of a launch.
 _TIMED = ("global_size", "local_size", "clock", "median_us", "p10_us", "p90_us")
 
 
@@ -63,7 +63,7 @@ def profile(
     Parameters
     ----------
     module
-        A module that has not run yet (else its first call is none), or a module file.
+        A module that has not run yet (or its first call is not a first one), or a module file.
     inputs
         Values by name, default random ones.
     runs
@@ -73,10 +73,10 @@ def profile(
     device
         Index of the device, for a module file.
     fresh_ceilings
-        Measure the device's ceilings although they are known.
+        Measure the device's ceilings even if they are known.
     busy
-        Draw conclusions (findings, what holds a kernel back) although other programs took more
-        than a tenth of the processors (:data:`~tvmflow.runtime.load.QUIET`) meanwhile.
+        Draw conclusions (findings, bounds of kernels) even if other programs took more than a
+        tenth of the processors (:data:`~tvmflow.runtime.load.QUIET`) meanwhile.
     analyse
         Analyse kernels, too (:mod:`tvmflow.explain.analysis`), which takes up to
         :data:`~tvmflow.explain.analysis.report.BUDGET_S` seconds or a little more.
@@ -115,11 +115,11 @@ def profile(
     upload_ms = module.upload_ms
     notes: list[str] = []
     device_facts, info = _device_facts(module)
-    # Programs on the host's processors do not hold up a GPU's kernels, but its calls.
+    # Programs on the host's processors delay a GPU's calls, but not its kernels.
     hold_calls = is_disturbed(share) and not busy
     hold_kernels = hold_calls and (info is None or info.device_type == "cpu")
     meta = module.metadata
-    # A network may launch nothing, as one that reshapes its input.
+    # A network that only reshapes its input, for example, launches nothing.
     functions = _functions(module, notes) if times else {}
     work = _work_of_functions(functions, module.target, notes)
     kernels = [rated(kernel, None) for kernel in _kernels(times, meta, work)]
@@ -133,7 +133,7 @@ def profile(
             info,
             lambda found: bool(above(kernels, found)),
             fresh=fresh_ceilings,
-            tell=lambda note: notes.insert(0, note),
+            report=lambda note: notes.insert(0, note),
         )
         kernels = [rated(kernel, ceilings) for kernel in kernels]
     if ceilings is not None and (fast := above(kernels, ceilings)):
@@ -148,8 +148,8 @@ def profile(
         notes.append("Kernels were not analysed: findings were not asked for.")
     elif functions:
         target = resolve(module.target, str(meta["device"]))
-        found = fusion_in(meta.get("fusion_left", ()), kernels, functions)
-        found += nodes_in(functions, kernels, target, notes)
+        found = missed_fusion_findings(meta.get("fusion_left", ()), kernels, functions)
+        found += launch_findings(functions, kernels, target, notes)
     made = Profile(
         module=ModuleFacts(
             path=str(module.path),
@@ -187,27 +187,27 @@ def profile(
         notes.append(
             f"Runs whose kernels were measured took {made.explained_ms:.2f} ms, calls "
             f"{made.whole.median_ms:.2f} ms: the machine had something else to do, or its kernels "
-            "are too short to be measured one by one. What is the host's is not known."
+            "are too short to be measured one by one. The host's part is not known."
         )
     return replace(made, notes=tuple(notes))
 
 
 @dataclass(frozen=True)
 class LaunchOrigin:
-    """The call of a primary function that a launch belongs to."""
+    """Call of a primary function that a launch belongs to."""
 
     function: str
-    #: Which of the function's kernels it is; ``None`` where all are measured as one.
+    #: Number of the kernel within the function; ``None`` if all are measured as one.
     number: int | None
     #: Names of ONNX nodes.
     nodes: tuple[str, ...]
 
 
 def launch_origins(names: Sequence[str], metadata: JsonMapping) -> list[LaunchOrigin]:
-    """Find the call that each launch of a run belongs to, by a module's metadata.
+    """Find the call that each launch of a run belongs to, using a module's metadata.
 
-    The names are those of kernels, or of primary functions on targets where these are measured.
-    With loops nobody knows which call of a function it is: each launch has the nodes of all.
+    The names are those of kernels, or of primary functions on targets that measure whole functions.
+    With loops the call of a function is unknown, so each launch gets the nodes of all calls.
     """
     kernels = {k["name"]: k["function"] for k in metadata.get("kernels", ())}
     functions = [kernels.get(name, name) for name in names]
@@ -221,7 +221,7 @@ def launch_origins(names: Sequence[str], metadata: JsonMapping) -> list[LaunchOr
     seen: Counter[str] = Counter()
     found = []
     for name, function in zip(names, functions, strict=True):
-        # A function launches as many kernels, and writes as many tensors, in each of its calls.
+        # Each call of a function launches the same kernels and writes the same tensors.
         call = calls[function] * seen[function] // launches[function]
         own = written[function]
         tensors = len(own) // calls[function] if calls[function] else 0
@@ -236,7 +236,7 @@ def launch_origins(names: Sequence[str], metadata: JsonMapping) -> list[LaunchOr
 
 
 def work_of(origin: LaunchOrigin, name: str, counts: Sequence[Work] | None) -> Work | None:
-    """Choose a launch's work from that of its function's kernels."""
+    """Return the work of a launch, given the work of its function's kernels."""
     if counts is None:
         return None
     if origin.number is not None and name != origin.function:
@@ -276,7 +276,7 @@ def _kernels(
 
 
 def _device_facts(module: Module) -> tuple[DeviceFacts, DeviceInfo | None]:
-    """Return the device, and what TVM's runtime knows of it."""
+    """Return the device's facts, and its entry in TVM's runtime if there is one."""
     info = device_of(module)
     if isinstance(module, StandaloneModule):
         about = module.describe()["device"]
@@ -286,7 +286,7 @@ def _device_facts(module: Module) -> tuple[DeviceFacts, DeviceInfo | None]:
 
 
 def _functions(module: Module, notes: list[str]) -> dict[str, tirx.PrimFunc]:
-    """The scheduled primary functions that a module carries, by name."""
+    """Return the scheduled primary functions that a module carries, by name."""
     if isinstance(module, StandaloneModule):
         notes.append(
             "Operations, bytes and nodes are not known: a standalone library does not carry them. "
@@ -299,7 +299,7 @@ def _functions(module: Module, notes: list[str]) -> dict[str, tirx.PrimFunc]:
 def _work_of_functions(
     functions: Mapping[str, tirx.PrimFunc], target: str, notes: list[str]
 ) -> dict[str, list[Work] | None]:
-    """Work of each primary function, kernel by kernel."""
+    """Count the work of each primary function, kernel by kernel."""
     on_gpu = target != "llvm"
     counts = {name: count_kernels(f, on_gpu=on_gpu) for name, f in functions.items()}
     if unknown := sorted(name for name, count in counts.items() if count is None):
@@ -311,14 +311,14 @@ def _work_of_functions(
 
 
 def weights_bytes(module: Module) -> int:
-    """Bytes of a module's weights on the device."""
+    """Return the bytes of a module's weights on the device."""
     if isinstance(module, StandaloneModule):
         return int(module.describe()["memory"]["weight_bytes"])
     return sum(int(weight["bytes"]) for weight in module.metadata["weights"])
 
 
 def _memory(metadata: JsonMapping) -> tuple[MemoryStep, ...]:
-    """Memory of intermediate tensors at each call."""
+    """Return the memory of intermediate tensors at each call."""
     plan = metadata.get("memory")
     if plan is None:
         return ()

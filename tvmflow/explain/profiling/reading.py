@@ -1,4 +1,4 @@
-"""Profiles from JSON: whatever is none is refused, since what shows it would stumble."""
+"""Read profiles from JSON, and refuse what does not fit the records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .record import DERIVED, FORMAT, Profile
 
 
 def read_profile(path: str | os.PathLike[str]) -> Profile:
-    """Read what ``tvmflow profile --json`` printed.
+    """Read a file that ``tvmflow profile --json`` was written to.
 
     `ArtifactError` if there is no such file, or it holds no profile of this format.
     """
@@ -40,7 +40,7 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
 
 
 def from_json(content: object) -> Profile:
-    """The profile that `Profile.to_json` made this of; `ValueError` if it is none of this form."""
+    """Convert the result of `Profile.to_json` back; `ValueError` if it has another form."""
     if not isinstance(content, Mapping) or "format" not in content:
         raise ValueError("it has no format")
     if content["format"] != FORMAT:
@@ -50,9 +50,9 @@ def from_json(content: object) -> Profile:
 
 
 def typed(hint: Any, value: Any, where: str = "") -> Any:
-    """A value of JSON, which has neither records nor tuples, as an annotation has it.
+    """Convert a JSON value, which has neither records nor tuples, to an annotation's type.
 
-    `ValueError` if it is another one; ``where`` begins its sentence.
+    `ValueError` if it does not fit; ``where`` names the value in the message.
     """
     kind, of = get_origin(hint), get_args(hint)
     if hint is Any:

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 #: Version of the JSON form; another one is refused.
 FORMAT = 1
-#: Properties of a profile that JSON has for its readers; they follow from the rest.
+#: Properties of a profile that its JSON contains for readers, although they follow from the rest.
 DERIVED = ("kernels_ms", "queue_ms", "between_ms", "host_ms")
 
-#: What holds a kernel back.
+#: Limits of a kernel's speed.
 BOUNDS = ("bandwidth", "arithmetic", "launch", "latency")
 
-#: What findings are about.
+#: Kinds of findings.
 FINDING_KINDS = (
     *("coalescing", "texture-locality", "divergence", "bank-conflicts", "local-memory"),
     *("registers", "vector-width", "cache-lines", "pages", "accumulators", "parallel"),
@@ -41,22 +41,22 @@ FINDING_KINDS = (
 
 @dataclass(frozen=True)
 class ModuleFacts:
-    """The module that was measured."""
+    """Measured module."""
 
     path: str
     #: The network's name.
     name: str
     #: ``opencl``, ``cuda`` or ``llvm``.
     target: str
-    #: The preset that its kernels are shaped for.
+    #: Device preset that its kernels are scheduled for.
     device: str
-    #: Versions of ``tvmflow``, ``tvm`` and ``tvm_ffi`` that wrote it.
+    #: Versions of ``tvmflow``, ``tvm`` and ``tvm_ffi`` that compiled it.
     versions: dict[str, str]
 
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """The device that it was measured on."""
+    """Device that a module was measured on."""
 
     name: str
     driver: str
@@ -65,47 +65,47 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class CacheCeiling:
-    """The rate of copies that stay in a cache."""
+    """Rate of copies that stay in a cache."""
 
     #: ``L1``, ``L2``, ...
     name: str
-    #: Working sets up to this fit it.
+    #: Largest working set that fits it.
     capacity_bytes: int
-    #: Bytes read and written.
+    #: Rate of bytes read and written.
     gbps: float
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Rates that the device reaches in kernels that do one thing only."""
+    """Rates that a device reaches in kernels that do one thing only."""
 
-    #: Bytes read and written by a copy of a buffer much larger than any cache.
+    #: Rate of bytes read and written by a copy of a buffer much larger than any cache.
     copy_gbps: float
     fp32_gflops: float
-    #: From the call of an empty kernel to its end, in a queue of such.
+    #: Time of an empty kernel in a queue of many.
     launch_us: float
-    #: Bytes read from images.
+    #: Rate of bytes read from images.
     texture_gbps: float | None = None
     fp16_gflops: float | None = None
-    #: Products and sums of 8-bit integers in 32-bit ones.
+    #: Rate of operations of dot products of 8-bit integers, summed in 32 bits.
     int8_gops: float | None = None
-    #: The smallest first; empty where the device's caches are not known.
+    #: Caches, the smallest first; empty if the device's caches are not known.
     caches: tuple[CacheCeiling, ...] = ()
-    #: When they were measured, UTC, as ISO 8601.
+    #: Time of the measurement, UTC, as ISO 8601.
     date: str | None = None
     #: Part of the host's processors that other programs took meanwhile, 0 to 1.
     others_share: float | None = None
 
     @property
     def were_disturbed(self) -> bool:
-        """True if other programs took more of the machine than a quiet one has.
+        """True if other programs took more of the processors than a quiet machine's do.
 
         See :data:`tvmflow.runtime.load.QUIET`.
         """
         return is_disturbed(self.others_share)
 
     def measured_text(self) -> str | None:
-        """When they were measured, and beside what load; ``None`` if neither is known."""
+        """Describe time and load of the measurement; ``None`` if neither is known."""
         parts = []
         if self.date is not None:
             parts.append(self.date.replace("T", " ").replace("+00:00", " UTC"))
@@ -117,15 +117,15 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class FirstCall:
-    """Times before the calls that are measured."""
+    """Times before the measured calls."""
 
-    #: Reading the module and loading its library.
+    #: Time to read the module and load its library.
     load_ms: float
-    #: What the first run takes more than a later one: the driver's compiler, or its cache.
+    #: Time of the first run beyond that of a later one: the driver's compiler, or its cache.
     build_ms: float | None
-    #: Weights to the device.
+    #: Time to copy the weights to the device.
     upload_ms: float | None
-    #: A later run.
+    #: Time of a later run.
     run_ms: float
 
 
@@ -135,7 +135,7 @@ class MemoryStep:
 
     step: int
     function: str
-    #: Intermediate tensors that were written and are still read.
+    #: Bytes of intermediate tensors that were written and are still read.
     live_bytes: int
 
 
@@ -156,25 +156,25 @@ class KernelLaunch:
     local_size: tuple[int, ...]
     #: ``device`` (profiling events) or ``host`` (around the call).
     clock: str
-    #: Begin in a run, in which kernels stand one behind the other with the gaps measured.
+    #: Start time within a run: kernels follow one another with the measured gaps.
     start_us: float
     median_us: float
     p10_us: float
     p90_us: float
     #: Arithmetic operations on elements; a product and a sum are two.
     flops: int | None = None
-    #: Every element of a tensor that is touched, once.
+    #: Traffic that counts every touched element of a tensor once.
     bytes_read: int | None = None
     bytes_written: int | None = None
     gflops: float | None = None
     gbps: float | None = None
-    #: Operations for a byte.
+    #: Operations per byte.
     intensity: float | None = None
-    #: Which ceilings are its own: ``fp32``, ``fp16`` or ``int8``, and ``copy``, ``texture`` or
-    #: the cache that its working set fits.
+    #: Ceilings that apply to it: ``fp32``, ``fp16`` or ``int8``, and ``copy``, ``texture`` or the
+    #: cache that its working set fits.
     arithmetic: str = "fp32"
     memory: str = "copy"
-    #: Part of what the lower of both ceilings allows at its intensity, 0 to 1.
+    #: Share of the lower of both ceilings at its intensity, 0 to 1.
     roofline_share: float | None = None
     #: One of :data:`BOUNDS`.
     bound: str | None = None
@@ -184,23 +184,22 @@ class KernelLaunch:
 class Finding:
     """Something in a kernel that costs time and might be changed."""
 
-    #: Name of the kernel, of all its launches; of a fusion, the one that reads the tensor; empty
-    #: where it is about the whole call.
+    #: Name of the kernel; for a fusion the one that reads the tensor; empty for the whole call.
     kernel: str
     #: One of :data:`FINDING_KINDS`.
     kind: str
     #: Buffer and index, or condition, as TVMScript.
     access: str
-    #: Line in the text of the scheduled primary function, from 1; 0 where there is none.
+    #: Line in the text of the scheduled primary function, starting at 1; 0 if there is none.
     line: int
-    #: What it costs in one run of the kernel, by unit: ``bytes``, or ``cycles`` of waves or cores;
-    #: of a call, ``µs``.
+    #: Cost in one run of the kernel, by unit: ``bytes``, or ``cycles`` of waves or cores; for a
+    #: whole call ``µs``.
     cost: Mapping[str, float]
-    #: Of the kernel's traffic or cycles, or of the call's time, from 0 to 1.
+    #: Share of the kernel's traffic or cycles, or of the call's time, from 0 to 1.
     share: float
-    #: What is the case, with numbers.
+    #: Description of the cost, with numbers.
     sentence: str
-    #: What to try.
+    #: Change to try.
     remedy: str
 
 
@@ -212,17 +211,17 @@ class Profile:
     device: DeviceFacts
     ceilings: Ceilings | None
     first_call: FirstCall
-    #: How many runs were measured.
+    #: Number of measured runs.
     runs: int
-    #: Calls, with the inputs' and outputs' copies.
+    #: Times of whole calls, copies of inputs and outputs included.
     whole: Spread
     weights_bytes: int
-    #: In the order of calls.
+    #: Memory at each step, in the order of calls.
     memory: tuple[MemoryStep, ...]
-    #: In the order of launches.
+    #: Kernels, in the order of launches.
     kernels: tuple[KernelLaunch, ...]
     findings: tuple[Finding, ...] = ()
-    #: Scheduled TIR by primary function; findings name lines of it.
+    #: Scheduled TIR by primary function; findings refer to its lines.
     tir: dict[str, str] = field(default_factory=dict)
     #: OpenCL C or CUDA C++ by kernel; empty on ``llvm``.
     sources: dict[str, str] = field(default_factory=dict)
@@ -240,7 +239,7 @@ class Profile:
         )
 
     def _repr_html_(self) -> str:
-        """The kernels, those that take longest first, for notebooks."""
+        """Return a table of the kernels for notebooks, the longest first."""
         total = sum(kernel.median_us for kernel in self.kernels)
         rows = [
             (
@@ -262,7 +261,7 @@ class Profile:
 
     @property
     def queue_ms(self) -> float:
-        """From the begin of a run's first launch to the end of its last one."""
+        """Time from the start of a run's first launch to the end of its last one."""
         if not self.kernels:
             return 0.0
         last = self.kernels[-1]
@@ -272,35 +271,35 @@ class Profile:
     def between_ms(self) -> float:
         """Part of :attr:`queue_ms` in which no kernel runs.
 
-        By the device's clock its queue is idle then: a driver needs time from one kernel to the
-        next one, or the host has not launched it yet.  By the host's clock it is the virtual
-        machine's own time, and that of measuring, between calls.
+        By the device's clock the queue is idle: the driver needs time between kernels, or the host
+        has not launched the next one yet.  By the host's clock it is the time of the virtual
+        machine, and of measuring, between calls.
         """
         return max(0.0, self.queue_ms - self.kernels_ms)
 
     @property
     def has_device_clock(self) -> bool:
-        """True if the device itself tells when kernels ran."""
+        """True if the device reports when kernels ran."""
         return bool(self.kernels) and all(kernel.clock == "device" for kernel in self.kernels)
 
     @property
     def explained_ms(self) -> float:
-        """Part of a call that kernels explain: :attr:`queue_ms` by the device's clock.
+        """Part of a call that kernels explain.
 
-        By the host's clock :attr:`kernels_ms`: gaps between calls are the host's, and longer where
-        each call is measured.
+        It is :attr:`queue_ms` by the device's clock, and :attr:`kernels_ms` by the host's: there
+        the gaps belong to the host, and measuring each call makes them longer.
         """
         return self.queue_ms if self.has_device_clock else self.kernels_ms
 
     @property
     def host_ms(self) -> float:
-        """Part of a call that they do not explain: the host's part, and copies."""
+        """Part of a call that kernels do not explain: the host's part, and copies."""
         return max(0.0, self.whole.median_ms - self.explained_ms)
 
     def worth_us(self, finding: Finding) -> float:
-        """Time that a finding may be worth at most: its share of its kernel's launches.
+        """Return the most time that a finding can be worth.
 
-        Of a finding about the whole call, its share of that.
+        It is the finding's share of its kernel's launches, or of the whole call.
         """
         if not finding.kernel:
             return finding.share * 1e3 * self.whole.median_ms
@@ -308,20 +307,20 @@ class Profile:
         return finding.share * sum(kernel.median_us for kernel in launches)
 
     def step_starts(self) -> list[float] | None:
-        """The begin of each step of :attr:`memory` in µs: of the first launch of its call.
+        """Return the start in µs of the first launch of each step of :attr:`memory`.
 
-        ``None`` where launches are not those of the plan.
+        ``None`` if the launches do not fit the memory plan.
         """
         kernels = self.kernels
         launches = Counter(kernel.function for kernel in kernels)
         calls = Counter(step.function for step in self.memory)
         begins = [kernel.start_us for kernel in kernels]
-        # What launches nothing after the last kernel begins at its end.
+        # A step that launches nothing after the last kernel begins at its end.
         begins.append(kernels[-1].start_us + kernels[-1].median_us if kernels else 0.0)
         starts, position = [], 0
         for function in (step.function for step in self.memory):
             starts.append(begins[position])
-            # A function launches as many kernels in each of its calls, or none.
+            # Each call of a function launches the same number of kernels, possibly none.
             count = launches[function] // calls[function]
             if count and [k.function for k in kernels[position : position + 1]] != [function]:
                 return None
@@ -331,12 +330,12 @@ class Profile:
         return starts
 
     def to_json(self) -> JsonObject:
-        """The content of JSON, with :data:`DERIVED`; it has lists for tuples."""
+        """Return the profile and :data:`DERIVED` as JSON has them, with lists for tuples."""
         derived = {name: getattr(self, name) for name in DERIVED}
         return {"format": FORMAT, **dataclasses.asdict(self), **derived}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The kernels, a row each; `EnvironmentMismatchError` if pandas is not installed."""
+        """Return a table of the kernels; `EnvironmentMismatchError` if pandas is not installed."""
         try:
             import pandas
         except ImportError as error:

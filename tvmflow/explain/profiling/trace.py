@@ -1,6 +1,6 @@
-"""A profile as a trace that Perfetto and chrome://tracing open.
+"""Export of a profile as a trace for Perfetto and chrome://tracing.
 
-The format is Chrome's "Trace Event Format": complete events (``X``) with their begin and length
+The format is Chrome's "Trace Event Format": complete events (``X``) with their start and duration
 in microseconds, and counters (``C``).
 """
 
@@ -10,7 +10,7 @@ from ...runtime.json_types import JsonObject
 from .record import Profile
 
 _FIRST_CALL, _RUN = 1, 2
-#: What is told of each kernel.
+#: Fields of a kernel that its event contains.
 _KNOWN = (
     *("family", "p90_us", "flops", "bytes_read", "bytes_written", "gflops", "gbps"),
     *("roofline_share", "bound"),
@@ -18,7 +18,7 @@ _KNOWN = (
 
 
 def trace(profile: Profile) -> JsonObject:
-    """The first call on one track, a run's kernels and memory on another."""
+    """Return a trace with the first call on one track, a run's kernels and memory on another."""
     tracks = {
         _FIRST_CALL: f"{profile.module.name}: first call",
         _RUN: f"{profile.module.name}: a run on {profile.device.name}",
@@ -40,14 +40,14 @@ def trace(profile: Profile) -> JsonObject:
     for kernel in profile.kernels:
         known = {"kernel": kernel.name} | {name: getattr(kernel, name) for name in _KNOWN}
         known |= {"work_items": list(kernel.global_size), "group": list(kernel.local_size)}
-        told = {name: value for name, value in known.items() if value not in (None, [], "")}
+        shown = {name: value for name, value in known.items() if value not in (None, [], "")}
         name = ", ".join(kernel.nodes) or kernel.function
-        events.append(_complete(name, _RUN, kernel.start_us, kernel.median_us, told))
-    # Live memory is a counter, from the begin of each call on.
+        events.append(_complete(name, _RUN, kernel.start_us, kernel.median_us, shown))
+    # Live memory is a counter with a value for each step.
     counter = {"ph": "C", "name": "intermediate tensors", "pid": _RUN}
     for start, step in zip(profile.step_starts() or (), profile.memory, strict=False):
         events.append({**counter, "ts": start, "args": {"bytes": step.live_bytes}})
-    # Without displayTimeUnit, which Perfetto of 2021 takes for the unit of the times themselves.
+    # No displayTimeUnit: Perfetto of 2021 takes it for the unit of the times themselves.
     return {"traceEvents": events}
 
 

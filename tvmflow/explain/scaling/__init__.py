@@ -1,1 +1,1 @@
-"""Throughput over batches, a CPU's threads and several devices."""
+"""Throughput over batches, threads of a CPU and several devices."""

@@ -1,4 +1,4 @@
-"""A batch spread over several devices: each runs the same network on its share of the samples."""
+"""Data parallelism: several devices run the same network, each on its share of the samples."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 
 class DataParallel:
-    """The same network on several devices, called with as many times its batch.
+    """The same network on several devices, called with a batch that is divided among them.
 
     Parameters
     ----------
     modules
-        One for each device, of the same network and batch.
+        A module for each device, all of the same network and batch.
     batched
-        Names of the inputs that are split along their first axis; every device gets all of the
-        others.  Outputs are joined along theirs.
+        Names of the inputs that are split along their first axis; every device gets the whole of
+        other inputs.  Outputs are concatenated along their first axis.
 
     Raises
     ------
     InputError
-        If no inputs are to be split, one is not there, or an output has no sample for each of the
-        batch (a mean over it, for example).
+        If ``batched`` is empty or names an unknown input, or an output has no row for each sample
+        (a mean over the batch, for example).
     """
 
     def __init__(self, modules: Sequence[Module], batched: Collection[str]):
@@ -58,14 +58,14 @@ class DataParallel:
                     f" {info.name!r} of shape {info.shape} has no row for each of {batch} samples.",
                     remedy="Measure one device, or export the network without what joins samples.",
                 )
-        #: Inputs of the whole batch.
+        #: Inputs with the shapes of the whole batch.
         self.inputs = tuple(
             _times(info, count) if info.name in self._batched else info for info in first.inputs
         )
         self._pool = ThreadPoolExecutor(count, "tvmflow-device")
 
     def prepare(self) -> Self:
-        """Import what opening needs."""
+        """Import the modules that opening needs."""
         self.modules[0].prepare()
         return self
 
@@ -75,7 +75,7 @@ class DataParallel:
         return self
 
     def __call__(self, inputs: Mapping[str, object]) -> Outputs:
-        """Run the whole batch; the errors are those of a module."""
+        """Run the whole batch; errors are the same as those of a module."""
         values = order_inputs(self.inputs, (), inputs)
         shares = [
             np.split(as_array(info, to_blocked(info, value)), len(self.modules))
@@ -89,14 +89,14 @@ class DataParallel:
         return Outputs(results[0].names, joined)
 
     def close(self) -> None:
-        """Free what the devices hold."""
+        """Close the modules on all devices."""
         self._pool.shutdown()
         for module in self.modules:
             module.close()
 
 
 def batch_of(module: Module, batched: Collection[str]) -> int:
-    """Samples of a module's call."""
+    """Return the number of samples in a module's call."""
     return next(info.shape[0] for info in module.inputs if info.name in batched)
 
 

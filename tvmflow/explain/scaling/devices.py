@@ -1,4 +1,4 @@
-"""Devices that scaling is measured on: those of this machine, or of a farm."""
+"""Devices for scaling measurements, on this machine or in a farm."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from tvm.rpc import RPCSession
 
 _POCL = "Portable Computing Language"
-#: PoCL's names of its setting of threads, of old versions and of new ones.
+#: Environment variables for PoCL's number of threads, in old and in new versions.
 _POCL_THREADS = ("POCL_MAX_PTHREAD_COUNT", "POCL_CPU_MAX_CU_COUNT")
 
 
 @dataclass(frozen=True)
 class LocalDevices:
-    """Devices of this machine, from one on."""
+    """Devices of this machine, starting at an index."""
 
-    #: All of them, in the order of their indices.
+    #: Devices in the order of their indices.
     infos: tuple[DeviceInfo, ...]
-    #: Of the CPU.
+    #: Number of cores of the CPU.
     cores: int
 
     @classmethod
     def find(cls, target: str, device_index: int) -> LocalDevices:
-        """Look for a target's devices; `DeviceError` if there is no such device."""
+        """Find a target's devices; `DeviceError` if there is no device with the index."""
         infos = list_devices()
         found = [info for info in infos if info.kind == target]
         if device_index >= len(found):
@@ -53,23 +53,23 @@ class LocalDevices:
 
     @property
     def existing(self) -> int:
-        """Number of them."""
+        """Number of devices."""
         return len(self.infos)
 
     def name(self, devices: int) -> str:
-        """Return names of so many of them."""
+        """Return the names of the first devices."""
         return _counted(info.name for info in self.infos[:devices])
 
     @property
     def driver(self) -> str:
         """Platform, driver and version of the first device."""
         first = self.infos[0]
-        # For the host, the driver's name is TVM's version.
+        # The host's driver is TVM itself.
         driver = "" if first.kind == "llvm" else first.driver
         return ", ".join(filter(None, (first.platform, driver, first.version)))
 
     def environment(self, threads: int) -> dict[str, str]:
-        """Return variables for a process with so many threads.
+        """Return environment variables for a process with so many threads.
 
         `InputError` for more than the CPU has cores, `DeviceError` if the driver has no variable.
         """
@@ -86,14 +86,14 @@ class LocalDevices:
         )
 
     def prepare(self, worker: Worker, devices: int, limit_s: float) -> None:
-        """Nothing: modules are loaded by themselves."""
+        """Do nothing: local modules need no session."""
 
     def modules(self, path: Path, devices: int) -> list[Module]:
-        """Return a module for each of so many devices; in the process that measures."""
+        """Load the module once for each device, in the measuring process."""
         return [load(path, device=info.index) for info in self.infos[:devices]]
 
     def check_threads(self, threads: int) -> None:
-        """Refuse a driver that took no notice of the number; in that process, when it ran."""
+        """Raise a `DeviceError` if the driver of the measuring process ignored the number."""
         first = self.infos[0]
         if first.kind == "llvm":
             return
@@ -112,29 +112,30 @@ class FarmDevices:
     tracker: Address
     key: str
     target: str
-    #: Which of the target's devices of each server.
+    #: Index of the target's device on each server.
     device_index: int
+    #: Number of servers.
     existing: int
-    #: Of the devices, where servers tell them.
+    #: Names of the devices that servers report.
     names: tuple[str, ...]
-    driver: str = ""  #: Servers do not tell it.
+    driver: str = ""  #: Servers do not report their driver.
 
     @classmethod
     def find(
         cls, tracker: Address, key: str, target: str, device_index: int, host: str | None
     ) -> FarmDevices:
-        """Ask the tracker who serves a key, for modules of a host's triple, default this one.
+        """Ask the tracker for the servers of a key that run modules for a host (default this one).
 
-        `FarmError` if the tracker cannot be reached, nobody serves the key, or only servers of
-        other versions or processors do.
+        `FarmError` if the tracker cannot be reached, or the key has no servers with this version
+        and the host's processor.
         """
         with Tracker(tracker) as connection:
             servers = check_served(connection, check_key(key))
         check_host(servers, Host.parse(host) if host else Host.native())
-        told = [about for server in servers if (about := ServerInfo.read(server.about)) is not None]
-        devices = [device for about in told for device in about.devices]
+        infos = [info for server in servers if (info := ServerInfo.read(server.about)) is not None]
+        devices = [device for info in infos for device in info.devices]
         names = [d.name for d in devices if (d.kind, d.index) == (target, device_index)]
-        if told and not names:
+        if infos and not names:
             raise FarmError(
                 f"Measuring failed: no server of the key {key!r} has the device "
                 f"{target}:{device_index}.",
@@ -143,12 +144,12 @@ class FarmDevices:
         return cls(tracker, key, target, device_index, len(servers), tuple(names))
 
     def name(self, devices: int) -> str:
-        """Return how many servers of how many, and what all of these are."""
+        """Return the number of measured servers, of all servers, and the devices' names."""
         text = f"{devices} of {counted(self.existing, 'server')} of {self.key}"
         return f"{text} ({_counted(self.names)})" if self.names else text
 
     def environment(self, threads: int) -> dict[str, str]:
-        """Refuse: servers have the threads that they were started with."""
+        """Raise a `DeviceError`: servers have the threads that they were started with."""
         raise DeviceError(
             f"Measuring with {counted(threads, 'thread')} failed: those of servers cannot be set "
             "from here.",
@@ -156,7 +157,7 @@ class FarmDevices:
         )
 
     def prepare(self, worker: Worker, devices: int, limit_s: float) -> None:
-        """Open a session with each server; `FarmError` if one is not free, or of other versions."""
+        """Open a session with each server; `FarmError` if one is busy or has another version."""
         patience_s = devices * 2 * connect.OFFER_S
         try:
             answer = worker.call(_connect, self, devices, limit_s, timeout_s=patience_s)
@@ -170,7 +171,7 @@ class FarmDevices:
             raise answer
 
     def modules(self, path: Path, devices: int) -> list[Module]:
-        """Return a module for each server, in the order in which the tracker gave them."""
+        """Return a module for each server, in the order of their sessions."""
         from ...farm.modules import RemoteModule
 
         return [
@@ -179,15 +180,15 @@ class FarmDevices:
         ]
 
     def check_threads(self, threads: int) -> None:
-        """Nothing: threads were refused."""
+        """Do nothing: `environment` has refused threads."""
 
 
-#: Devices of one kind; a copy goes to the process that measures.
+#: Devices of one kind, which are pickled for the measuring process.
 DevicePool = LocalDevices | FarmDevices
 
 
 def _counted(names: Iterable[str]) -> str:
-    """``2 × Mali-G610, 1 × Adreno 740``, or a single name."""
+    """Count equal names: ``2 × Mali-G610, 1 × Adreno 740``, or a single name."""
     counts = Counter(names)
     if counts.total() == 1:
         return next(iter(counts))
@@ -195,7 +196,7 @@ def _counted(names: Iterable[str]) -> str:
 
 
 def check_preset(target: str, device: str) -> None:
-    """Raise `TargetError` if a preset for a farm's devices stands for that of this machine."""
+    """Raise a `TargetError` for the preset ``auto``, which means this machine's device."""
     if target != "llvm" and device == "auto":
         raise TargetError(
             "Compiling for a farm needs the preset of its devices, but the device is 'auto', "
@@ -204,9 +205,9 @@ def check_preset(target: str, device: str) -> None:
         )
 
 
-# -- in the process that measures ------------------------------------------------------------
+# -- in the measuring process ----------------------------------------------------------------
 
-#: Servers with TVM's sessions, which keep them busy.
+#: Open sessions with servers.
 _sessions: Sequence[tuple[Address, RPCSession]] = ()
 
 

@@ -33,7 +33,7 @@ class Link:
     latency_s: float
 
     def __str__(self) -> str:
-        """``10 Gbit/s, 20 µs``."""
+        """Describe the link: ``10 Gbit/s, 20 µs``."""
         bits = 8 * self.bytes_per_s
         size, unit = next(((s, u) for u, s in _UNITS.items() if bits >= s), (1.0, ""))
         return f"{bits / size:.3g} {unit}bit/s, {1e6 * self.latency_s:.3g} µs"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: More of anything than there is.
+#: Range of numbers that may be requested at all.
 _ANY = range(1, 10**9 + 1)
 #: Seconds for loading and the first calls, in which drivers compile, on top of the measured ones.
 _START_LIMIT_S = 600.0
@@ -101,7 +101,7 @@ def scale(
     seconds
         Time for the calls of each point.
     watch
-        Gets what is measured next.
+        Function that is called with a description of the next step.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def scale(
     DeviceError
         If threads cannot be set.
     FarmError
-        If a server is not free or fails.
+        If a server is busy or fails.
     """
     batches = check_numbers("batches", batches, network.modules)
     # More devices are compared with one.
@@ -161,7 +161,7 @@ def check_numbers(
 def _ask(
     worker: Worker, pool: DevicePool, path: Path, *arguments: object, limit_s: float
 ) -> Timing:
-    """Measure in the worker; its errors are raised here as they are."""
+    """Measure in the worker, and raise its errors here."""
     try:
         answer = worker.call(_measure, pool, path, *arguments, timeout_s=limit_s)
     except (WorkerLostError, RuntimeError) as error:

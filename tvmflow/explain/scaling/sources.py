@@ -1,4 +1,4 @@
-"""The modules of several batches that scaling is measured with: given, or compiled of a model."""
+"""Modules of several batches for scaling measurements: given, or compiled from a model."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Network:
-    """One network's modules by batch, and the inputs whose first axis that is."""
+    """Modules of one network, by batch."""
 
     target: str
     #: Triple of the machine that the modules are for.
     host: str
     modules: Mapping[int, Path]
+    #: Inputs whose first axis is the batch.
     batched: frozenset[str]
 
 
@@ -41,10 +42,10 @@ def _save(
 def from_modules(paths: Sequence[Path]) -> Network:
     """Find the batches of module files.
 
-    What differs in the first extent has the batch; of a single module, what has the first
-    extent of the first input.
+    The batch is the first extent of the inputs in which the modules differ; in a single module, of
+    all inputs with the same first extent as the first input.
 
-    `InputError` if they are not of one network, or two have the same batch.
+    `InputError` if the modules are not of one network, or two have the same batch.
     """
     modules = [load(path) for path in paths]
     for path, module in zip(paths, modules, strict=True):
@@ -68,8 +69,8 @@ def from_modules(paths: Sequence[Path]) -> Network:
             )
     if not batched:
         raise InputError(
-            f"Measuring batches failed: no input of {', '.join(map(str, paths))} has a batch of "
-            "its own.",
+            f"Measuring batches failed: no input of {', '.join(map(str, paths))} has a batch "
+            "dimension, or all have the same batch.",
             remedy="Give modules of different batches, or one with a batch dimension.",
         )
     found: dict[int, Path] = {}
@@ -96,8 +97,8 @@ def from_model(
 ) -> Network:
     """Compile a model for each batch to modules in a folder.
 
-    Of inputs of which more than the batch is open, the options' `shapes` have the rest.  ``watch``
-    gets what is compiled next.
+    The options' `shapes` define further open dimensions.  ``watch`` is called with a description of
+    each compilation.
 
     `ShapeError` if no input has an open batch, `InputError` if a batch is not positive.
     """
@@ -115,7 +116,7 @@ def from_model(
 
 
 def is_batch_open(model: Path) -> bool:
-    """True if `from_model` can compile it for any batch."""
+    """Return whether `from_model` can compile a model for any batch."""
     from ...frontend.shapes import with_open_batch
 
     return bool(with_open_batch(_inputs_of(model)))
@@ -135,12 +136,13 @@ def from_models(
 ) -> Network:
     """Compile models of one network, each with its batch, to modules in a folder.
 
-    The errors are those of `from_modules`; ``watch`` gets what is compiled next.
+    Errors are the same as those of `from_modules`; ``watch`` is called with a description of each
+    compilation.
     """
     paths = []
     for number, model in enumerate(models):
         watch(f"compiling {model}")
-        # Two folders may have models of one name, which messages tell.
+        # Messages contain the model's name, and two folders may have models of the same name.
         place = folder / str(number)
         place.mkdir()
         paths.append(_save(model, place / f"{model.stem}.so", options, options.static_shapes))

@@ -1,7 +1,7 @@
-"""The page of a profile: its records as JSON, and a script that draws them.
+"""The HTML page of a profile: its records as JSON, and a script that draws them.
 
-Texts of kernels are most of what a profile holds and are looked at one at a time: they are
-compressed, and unpacked by the browser when the first of them is opened.
+The texts of kernels are most of a profile and are looked at one at a time, so they are compressed,
+and the browser unpacks them when the first one is opened.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..record import Profile
 if TYPE_CHECKING:
     from ...isa.record import Report
 
-#: In this order: the first ones define what the others use.
+#: Scripts in this order: the first ones define what the others use.
 _SCRIPTS = (
     *("base", "model", "roofline", "layers", "timeline", "table"),
     *("findings", "kernel", "compare", "main"),
@@ -44,12 +44,12 @@ def write_page(
 
 
 def page_text(profile: Profile, before: Profile | None = None, codes: Sequence[Report] = ()) -> str:
-    """The page itself.
+    """Return the page of a profile.
 
     Parameters
     ----------
     before
-        An earlier profile, or one on another device, beside it.
+        An earlier profile, or one on another device, to compare with.
     codes
         Machine code of the profile's kernels, for GPUs that need not have run it.
     """
@@ -74,21 +74,21 @@ def page_text(profile: Profile, before: Profile | None = None, codes: Sequence[R
     content = _finite({"profiles": contents, "pairs": pairs, "codes": shown})
     data = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     page = Template(_asset("page.html")).substitute(
-        # Names in a profile come from whoever made the network: no text becomes a script.
+        # Names in a profile come from the network's author, so no text may become a script.
         policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}",
         title=escape(_title(profiles)),
         style=style,
-        # No element of HTML begins or ends in it.
+        # Without "<" no HTML element can begin or end in the data.
         data=data.replace("<", "\\u003c"),
         texts=base64.b64encode(zlib.compress(json.dumps(texts).encode(), 9)).decode(),
         script=script,
     )
-    # Names of files may hold bytes that are no UTF-8; Python keeps them as what cannot be written.
+    # File names may contain bytes that are not UTF-8, which Python keeps as surrogates.
     return page.encode("utf-8", "replace").decode("utf-8")
 
 
 def _title(profiles: Sequence[Profile]) -> str:
-    # Each once, in their order.
+    # Each name once, in order.
     names = " and ".join(dict.fromkeys(profile.module.name for profile in profiles))
     return f"Profile of {names}" if len(profiles) == 1 else f"Profiles of {names}, compared"
 
@@ -102,7 +102,7 @@ def _digest(content: str) -> str:
 
 
 def _finite(value: object) -> object:
-    """The same with `None` for what is no number, or infinite: JSON has no such numbers."""
+    """Replace infinities and NaN, which JSON does not have, by `None`."""
     if isinstance(value, dict):
         return {key: _finite(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -112,31 +112,31 @@ def _finite(value: object) -> object:
 
 @dataclass(frozen=True)
 class Pair:
-    """The launches that compute the same nodes, as indices of ``Profile.kernels``."""
+    """Launches of two profiles that compute the same nodes, as indices of ``Profile.kernels``."""
 
-    #: Their nodes; of kernels that belong to none, the function.
+    #: ONNX nodes; for kernels that belong to none, the function.
     nodes: tuple[str, ...]
-    #: Empty where the other profile has no such work.
+    #: Launches of the earlier profile; empty if it has no such work.
     before: tuple[int, ...]
     after: tuple[int, ...]
 
 
 def pair(before: Profile, after: Profile) -> tuple[Pair, ...]:
-    """The smallest groups of launches that share no node with any other launch.
+    """Find the smallest groups of launches that share no ONNX node with other launches.
 
-    Fusion, storage and algorithms may differ: a layer of one profile may be a part of one, or
-    several, in the other.  What ties them together are the ONNX nodes that kernels compute.
+    Fusion, storage and algorithms may differ, so that a kernel of one profile may correspond to a
+    part of one, or to several, in the other.
 
-    They come in the order of the first launches of `after`, then those of `before` alone.
+    The groups are in the order of the first launches of `after`, then those of `before` alone.
     """
     launches, count = [*after.kernels, *before.kernels], len(after.kernels)
-    # Functions are not nodes.
+    # The marker keeps functions and nodes of the same name apart.
     keys = [frozenset(k.nodes or [("function", k.function)]) for k in launches]
     pairs = []
     for group in sorted(connected(keys)):
         now = tuple(number for number in group if number < count)
         old = tuple(number - count for number in group if number >= count)
-        # Each once, in their order.
+        # Each name once, in order.
         kernels = [launches[number] for number in now or group]
         names = dict.fromkeys(name for k in kernels for name in k.nodes or [k.function])
         pairs.append(Pair(tuple(names), old, now))
