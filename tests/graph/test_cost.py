@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tvm import te, tirx
 
-from tvmflow.graph.storage.uses import count_reads
+from tvmflow.ir.traffic import count_reads
 from tvmflow.schedules import conv2d, depthwise, pooling
 
 WINDOW = {"strides": (1, 1), "dilation": (1, 1)}

@@ -249,8 +249,8 @@ MUTANTS = (
     ),
     Mutant(
         "texture-traffic",
-        "tvmflow/graph/storage/uses.py",
-        "total += prod(int(v.dom.extent) for v in block.iter_vars)",
+        "tvmflow/ir/traffic.py",
+        "total += points_of(block)",
         "total += prod(int(d) for d in block.reads[0].source.shape)",
         "an input is counted as read once, however often windows slide over it",
         ("tests/graph/test_cost.py",),

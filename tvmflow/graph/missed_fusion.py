@@ -22,6 +22,7 @@ from tvm.tirx import IterVar
 from ..ir.expressions import nodes_in
 from ..ir.rewriter import shape_of
 from ..ir.signatures import bindings_of, called_function
+from ..ir.traffic import points_of
 from ..runtime.json_types import JsonObject
 
 
@@ -115,7 +116,7 @@ def _prevented(producer: tirx.PrimFunc, consumer: tirx.PrimFunc, tensor: tirx.Bu
             return ""
         return "its reader takes the elements in another order than they are made in"
     size = prod(int(extent) for extent in tensor.shape)
-    reads = sum(prod(int(v.dom.extent) for v in block.iter_vars) for block, _ in loads)
+    reads = sum(points_of(block) for block, _ in loads)
     if _is_map(consumer) or reads <= size:
         return ""
     return f"its reader uses each element {reads / size:.0f} times, and would compute it as often"

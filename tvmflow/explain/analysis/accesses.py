@@ -31,7 +31,8 @@ from ...codegen.textures import LOAD, STORE, image_of
 from ...ir.evaluate import CALLS, Axis, is_whole, variables
 from ...ir.expressions import CHOICE, conjuncts, nodes_in
 from ...ir.rewriter import op_name
-from ...ir.scope import CHANNELS, is_half, is_texture
+from ...ir.scope import CHANNELS, is_texture
+from ...ir.traffic import element_bytes
 from .deadline import check_time
 
 #: More steps than any loop with known bounds has.
@@ -148,12 +149,6 @@ class Branch:
     accesses: tuple[int, int]
     #: Accesses of both sides.
     sites: tuple[Site, ...]
-
-
-def buffer_bytes(buffer: tirx.Buffer) -> int:
-    """Return the size of a buffer in bytes."""
-    dtype = tvm_ffi.dtype(buffer.dtype)
-    return prod(int(extent) for extent in buffer.shape) * ((dtype.bits + 7) // 8) * dtype.lanes
 
 
 def tirx_text(expr: tirx.Expr) -> str:
@@ -389,9 +384,7 @@ class KernelCode:
         value: tirx.Expr | None = None,
         channel: tirx.Expr | None = None,
     ) -> None:
-        dtype = tvm_ffi.dtype(buffer.dtype)
-        half = is_half(buffer.scope())
-        element = (2 if half else (dtype.bits + 7) // 8) * dtype.lanes
+        element = element_bytes(buffer)
         lanes = tvm_ffi.dtype(indices[0].ty.dtype).lanes
         if is_texture(buffer.scope()):
             element, lanes = element * CHANNELS, 1

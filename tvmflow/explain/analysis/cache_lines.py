@@ -19,9 +19,10 @@ from tvm import tirx
 
 from ...devices.target import TargetSpec
 from ...ir.evaluate import Array, Axis, UnknownError, all_hold, evaluate, values_at
+from ...ir.traffic import buffer_bytes
 from ..grouping import grouped
 from ..profiling.record import Finding
-from .accesses import Site, buffer_bytes
+from .accesses import Site
 from .deadline import check_time
 from .executions import axes_of, stride, times_of
 from .hardware import CORE, hardware_of

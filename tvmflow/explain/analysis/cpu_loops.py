@@ -38,10 +38,11 @@ from tvm import tirx
 from ...devices.target import TargetSpec
 from ...ir.dot_products import DOT
 from ...ir.rewriter import op_name
+from ...ir.traffic import buffer_bytes
 from ...ir.units import counted
 from ..grouping import grouped
 from ..profiling.record import Finding
-from .accesses import Site, buffer_bytes
+from .accesses import Site
 from .executions import axes_of, executions, stride, times_of
 from .hardware import CORE, Hardware, hardware_of
 from .lowered import InKernel, LoweredKernel, of_cpu_code

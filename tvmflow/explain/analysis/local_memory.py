@@ -20,8 +20,9 @@ from tvm import tirx
 
 from ...devices.target import TargetSpec
 from ...ir.evaluate import Array, UnknownError
+from ...ir.traffic import buffer_bytes
 from ..profiling.record import Finding
-from .accesses import Site, buffer_bytes
+from .accesses import Site
 from .executions import instructions, places_at, wave_instructions
 from .hardware import hardware_of
 from .lowered import InKernel, LoweredKernel, of_kernels

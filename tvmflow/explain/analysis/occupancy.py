@@ -28,9 +28,10 @@ from shutil import which
 from tempfile import TemporaryDirectory
 
 from ...devices.target import TargetSpec
+from ...ir.traffic import buffer_bytes
 from ...ir.units import counted
 from ..profiling.record import Finding
-from .accesses import Site, buffer_bytes
+from .accesses import Site
 from .executions import wave_instructions
 from .hardware import hardware_of
 from .local_memory import local_buffers

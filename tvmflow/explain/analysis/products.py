@@ -21,6 +21,7 @@ from ...ir.dot_products import DOT
 from ...ir.evaluate import variables
 from ...ir.expressions import nodes_in
 from ...ir.rewriter import op_name
+from ...ir.traffic import points_of
 from ..profiling.record import Finding
 from .global_memory import step_along
 from .hardware import hardware_of
@@ -100,10 +101,7 @@ def products(kernel: LoweredKernel, target: TargetSpec) -> Iterator[Product]:
 
 def multiply_adds_of(function: tirx.PrimFunc) -> int:
     """Count the multiply-adds of a primary function's sums of products, scheduled or not."""
-    return sum(
-        prod(int(v.dom.extent) for v in block.iter_vars) * (_PAIRS if is_dot else 1)
-        for block, _, is_dot in _sums(function)
-    )
+    return sum(points_of(block) * (_PAIRS if is_dot else 1) for block, _, is_dot in _sums(function))
 
 
 def _sums(

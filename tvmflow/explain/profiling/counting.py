@@ -28,7 +28,8 @@ from tvm.ir.expr import TensorLoad
 from ...ir.dot_products import DOT
 from ...ir.evaluate import UnknownError, evaluate, variables
 from ...ir.expressions import CHOICE, nodes_in
-from ...ir.scope import is_half, is_texture
+from ...ir.scope import is_texture
+from ...ir.traffic import element_bytes
 from ..grouping import connected
 
 #: Nodes that may access an element more than once in one run of a block.
@@ -122,7 +123,7 @@ class _Counter:
         moved, in_images = {False: 0, True: 0}, 0
         for (tensor, is_store), touched in self.touched.items():
             if tensor in outside:
-                size = touched.count * _element_bytes(tensor)
+                size = touched.count * element_bytes(tensor)
                 moved[is_store] += size
                 in_images += size * (not is_store and is_texture(tensor.scope()))
         return Work(self.flops, moved[False], moved[True], 2 * in_images > moved[False])
@@ -213,11 +214,6 @@ def _values(var: tirx.Var, interval: Range | tirx.For) -> dict[tirx.Var, range]:
     extent = interval.extent
     sides = [extent.true_value, extent.false_value] if isinstance(extent, tirx.Select) else [extent]
     return {var: range(int(interval.min), int(interval.min) + max(map(_extent, sides)))}
-
-
-def _element_bytes(buffer: tirx.Buffer) -> int:
-    """Return the bytes of a stored element."""
-    return 2 if is_half(buffer.scope()) else int(np.dtype(str(buffer.ty.dtype)).itemsize)
 
 
 def _extent(extent: tirx.Expr) -> int:

@@ -25,7 +25,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from tvm import IRModule, relax, s_tir, tirx
+from tvm import IRModule, relax, tirx
 from tvm.ir import Call, GenericConst
 from tvm.ir.expr import TensorLoad
 
@@ -35,6 +35,7 @@ from ...ir.loops import is_loop_call
 from ...ir.rewriter import constant_array, shape_of
 from ...ir.scope import CHANNELS
 from ...ir.signatures import bindings_of, called_function, takes_textures
+from ...ir.traffic import count_reads
 from ..legalize import PARTIAL
 
 
@@ -56,32 +57,6 @@ class Traffic:
         """The formula above, in texels read from a buffer."""
         again = max(0, self.reads - self.unique)
         return self.writes / write + self.unique / stream + again / cached
-
-
-def count_reads(function: tirx.PrimFunc, param: tirx.Var) -> int:
-    """Elements of a parameter that a function reads, as often as its loops say.
-
-    A block whose result stays in the function (padding, say) is computed where it is read,
-    and reads its sources as often: the padded input of a 3x3 convolution nine times.
-    """
-    total = 0
-    for block in nodes_in(function.body, s_tir.SBlock):
-        if not any(region.source.same_as(param) for region in block.reads):
-            continue
-        if _is_inlined(block, function):
-            total += count_reads(function, block.writes[0].source)
-        elif block.iter_vars:
-            total += prod(int(v.dom.extent) for v in block.iter_vars)
-    return total
-
-
-def _is_inlined(block: s_tir.SBlock, function: tirx.PrimFunc) -> bool:
-    """True if schedules compute a block where its result is read: one inner tensor, no sums."""
-    if not block.iter_vars or len(block.writes) != 1:
-        return False
-    written = block.writes[0].source
-    parallel = all(v.iter_type == tirx.IterVar.DataPar for v in block.iter_vars)
-    return parallel and not any(written.same_as(p) for p in function.params)
 
 
 def prefers_texture(traffic: Traffic, device: Device, copy: str = "") -> tuple[bool, str]:
