@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from ...devices.gpus import Gpu
 from ...errors import InputError, nearest
@@ -13,6 +15,8 @@ from .findings import all_findings
 from .kernels import kernels_in
 from .record import Failure, KernelCode, KernelSource, Report
 
+#: Compiles kernels: the compiler's name, and the code or failure of each.
+Compile: TypeAlias = Callable[[Sequence[KernelSource]], tuple[str, list[KernelCode | Failure]]]
 #: Default Debian suite for the compilers.
 SUITE = "sid"
 
@@ -57,7 +61,7 @@ def machine_code(
         )
     least = least_share * sum(kernel.flops or 0 for kernel in kernels)
     chosen = [k for k in chosen if k.flops is None or k.flops >= least]
-    compiler, found = _compiled(chosen, gpu, suite)
+    compiler, found = find_compiler(gpu, suite)(chosen)
     codes = tuple(each for each in found if isinstance(each, KernelCode))
     return Report(
         path=str(path),
@@ -71,22 +75,12 @@ def machine_code(
     )
 
 
-def find_compiler(gpu: Gpu, suite: str = SUITE) -> None:
-    """Raise a `DeviceError` if a GPU's compiler is not installed."""
+def find_compiler(gpu: Gpu, suite: str = SUITE) -> Compile:
+    """Return the function that compiles kernels for a GPU; `DeviceError` if it is not installed."""
     if gpu.isa == "sass":
         for tool in ("nvcc", "nvdisasm"):
             find_tool(tool)
-    elif gpu.isa == "xe":
-        intel.OCLOC.find(gpu, suite)
-    else:
-        mesa.find_tree(gpu, suite)
-
-
-def _compiled(
-    kernels: Sequence[KernelSource], gpu: Gpu, suite: str
-) -> tuple[str, list[KernelCode | Failure]]:
-    if gpu.isa == "sass":
-        return nvidia.compile_kernels(kernels, gpu)
+        return partial(nvidia.compile_kernels, gpu=gpu)
     if gpu.isa == "xe":
-        return intel.compile_kernels(kernels, gpu, intel.OCLOC.find(gpu, suite))
-    return mesa.compile_kernels(kernels, gpu, mesa.find_tree(gpu, suite))
+        return partial(intel.compile_kernels, gpu=gpu, tree=intel.OCLOC.find(gpu, suite))
+    return partial(mesa.compile_kernels, gpu=gpu, tree=mesa.find_tree(gpu, suite))
