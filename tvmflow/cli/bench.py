@@ -251,9 +251,9 @@ def _measure_scaling(
     """Measure modules, or a model that is compiled for each batch; predict devices on a link."""
     from rich.text import Text
 
-    from ..explain.scaling.devices import FarmDevices, LocalDevices
+    from ..explain.scaling.devices import FarmDevices, LocalDevices, check_numbers
     from ..explain.scaling.link import Link, Prediction
-    from ..explain.scaling.measure import check_numbers, scale
+    from ..explain.scaling.measure import scale
 
     link = None if wanted.link is None else Link.parse(wanted.link, wanted.latency_us or 0.0)
     lent = farm_of(wanted.tracker, wanted.key, secret_file)
@@ -331,7 +331,7 @@ def _network(
 
 
 def _numbers(name: str, text: str | None) -> list[int] | None:
-    from ..explain.scaling.measure import check_numbers
+    from ..explain.scaling.devices import check_numbers
 
     if text is None:
         return None

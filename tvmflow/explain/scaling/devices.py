@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...devices.host import Host
-from ...errors import DeviceError, FarmError, TargetError, TvmflowError
+from ...errors import DeviceError, FarmError, InputError, TargetError, TvmflowError
 from ...farm import connect
 from ...farm.network import Address
 from ...farm.tracker import ServerInfo, Tracker, check_host, check_key, check_served
@@ -18,7 +18,6 @@ from ...module.load import load
 from ...module.module import Module
 from ...runtime.devices import DeviceInfo, list_devices
 from ...runtime.process import Worker, WorkerLostError
-from .measure import check_numbers
 
 if TYPE_CHECKING:
     from tvm.rpc import RPCSession
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
 _POCL = "Portable Computing Language"
 #: Environment variables for PoCL's number of threads, in old and in new versions.
 _POCL_THREADS = ("POCL_MAX_PTHREAD_COUNT", "POCL_CPU_MAX_CU_COUNT")
+
+#: Range of numbers that may be requested at all.
+_ANY = range(1, 10**9 + 1)
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,23 @@ def _counted(names: Iterable[str]) -> str:
     if counts.total() == 1:
         return next(iter(counts))
     return ", ".join(f"{count} × {name}" for name, count in counts.items())
+
+
+def check_numbers(
+    name: str, numbers: Sequence[int], possible: Collection[int] = _ANY
+) -> Sequence[int]:
+    """Return the numbers in their order; `InputError` if one is not possible, or there is none."""
+    wrong = [str(number) for number in numbers if number not in possible]
+    if wrong or not numbers:
+        if isinstance(possible, range):
+            first, expected = possible[0], f"from {possible[0]} to {possible[-1]}"
+        else:
+            first, expected = min(possible), ", ".join(map(str, sorted(possible)))
+        raise InputError(
+            f"Numbers of {name} have to be {expected}, got {', '.join(wrong) or 'none'}.",
+            remedy=f"Give others, for example `{name}={first}`.",
+        )
+    return sorted(set(numbers))
 
 
 def check_preset(target: str, device: str) -> None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..._versions import REQUIRED_TVM, __version__
-from ...errors import DeviceError, InputError, TvmflowError
+from ...errors import DeviceError, TvmflowError
 from ...ir.units import counted
 from ...module.bench import Timing, benchmark
 from ...runtime.json_types import JsonObject
 from ...runtime.load import disturbance
 from ...runtime.process import Worker, WorkerLostError
 from .data_parallel import DataParallel
+from .devices import check_numbers
 
 if TYPE_CHECKING:
     from ...runtime.timing import Spread
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Range of numbers that may be requested at all.
-_ANY = range(1, 10**9 + 1)
 #: Seconds for loading and the first calls, in which drivers compile, on top of the measured ones.
 _START_LIMIT_S = 600.0
 
@@ -139,23 +138,6 @@ def scale(
     if (said := disturbance(share)) is not None:
         logger.warning("%s", said)
     return Scaling(network.target, pool.name(numbers[-1]), tuple(points), pool.driver, share)
-
-
-def check_numbers(
-    name: str, numbers: Sequence[int], possible: Collection[int] = _ANY
-) -> Sequence[int]:
-    """Return the numbers in their order; `InputError` if one is not possible, or there is none."""
-    wrong = [str(number) for number in numbers if number not in possible]
-    if wrong or not numbers:
-        is_range = isinstance(possible, range)
-        known = [possible[0], possible[-1]] if is_range else sorted(possible)
-        expected = (" to " if is_range else ", ").join(map(str, known))
-        raise InputError(
-            f"Numbers of {name} have to be {'from ' if is_range else ''}{expected}, "
-            f"got {', '.join(wrong) or 'none'}.",
-            remedy=f"Give others, for example `{name}={known[0]}`.",
-        )
-    return sorted(set(numbers))
 
 
 def _ask(

@@ -14,7 +14,7 @@ from ...errors import InputError
 from ...module.load import load
 from ...module.shapes import tell_first
 from .data_parallel import batch_of
-from .measure import check_numbers
+from .devices import check_numbers
 
 if TYPE_CHECKING:
     import onnx
