@@ -1,4 +1,4 @@
-"""Attention as one primary function, where a graph has it as products and a softmax.
+"""Fusion of attention, written as matrix products and a softmax, to one primary function.
 
 Before (q, k and v may be views or transpositions of anything)::
 
@@ -14,11 +14,11 @@ After::
     v' : [1, 12, 4, 197, 16]  = R.call_tir(pack_columns, (v,))
     y  : [1, 12, 197, 64]     = R.call_tir(attention, (q, k', v', mask))
 
-There are several queries, and no other node may read the scores or the probabilities.  Between the
-product and the softmax, scores may be added to, multiplied, divided, capped (``tanh``) and replaced
-by a number where a mask says so (``where``), in any order and several times, and be reshaped, as
-long as their rows and columns stay: the operands are then reshaped instead (Swin adds the masks of
-its windows so).  :mod:`tvmflow.schedules.attention` has the function.
+There must be several queries, and no other node may read the scores or the probabilities.  Between
+the product and the softmax, scores may be added to, multiplied, divided, capped (``tanh``) and
+replaced by a number under a mask (``where``), in any order and several times.  They may also be
+reshaped if their rows and columns stay (Swin adds the masks of its windows this way): the operands
+are then reshaped instead.  :mod:`tvmflow.schedules.attention` has the function.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from ..schedules.attention_groups import LANES, is_faster
 from ..schedules.definitions import or_zero
 from ..schedules.dense import pack_columns
 
-#: Operators of two sides, by the step that they are, and those of which scores may be either.
+#: Steps by binary operator, and the steps whose operands commute.
 _STEPS = {
     "relax.add": "add",
     **dict.fromkeys(("relax.multiply", "relax.tvmflow.product"), "multiply"),
     **dict.fromkeys(("relax.divide", "relax.tvmflow.quotient"), "divide"),
 }
 _COMMUTATIVE = ("add", "multiply")
-#: Fewer queries take less time than the panels of keys and values that are made for them.
+#: With fewer queries than this, packing keys and values takes longer than fusion saves.
 FEW_QUERIES = 4
 
 
@@ -60,7 +60,7 @@ class _Operand:
     batch: tuple[int, ...]
 
     def viewed(self, batch: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The tensor's shape in a view of its batch; ``None`` where no reshape makes it."""
+        """Return the tensor's shape in a view of its batch; ``None`` if no reshape gives it."""
         if prod(batch) != prod(self.batch):
             return None
         *lead, rows, columns = (1,) * (2 - len(shape_of(self.value))) + shape_of(self.value)
@@ -79,24 +79,24 @@ class _Operand:
 
 @dataclass(frozen=True)
 class _Scores:
-    """Scores of attention: products, and what becomes of them."""
+    """Scores of attention: the product, and the steps applied to it."""
 
     q: _Operand
     k: _Operand
     steps: tuple[Step, ...] = ()
-    #: Of the steps that have one.
+    #: Operands of the steps that have one.
     operands: tuple[_Operand, ...] = ()
-    #: The batch of each view of them.
+    #: Batch axes of each view of the scores.
     views: tuple[tuple[int, ...], ...] = ()
 
     def then(self, step: Step, operand: _Operand | None = None) -> _Scores:
-        """The same with another step."""
+        """Return the scores with another step."""
         operands = self.operands if operand is None else (*self.operands, operand)
         return replace(self, steps=(*self.steps, step), operands=operands)
 
 
 class _Fusion(Rewriter):
-    """Rewrites ``main``; what is left over is dead code."""
+    """Rewriter of ``main``; it leaves dead code."""
 
     def __init__(self, mod: IRModule, device: Device, half: bool):
         super().__init__(mod)
@@ -114,10 +114,10 @@ class _Fusion(Rewriter):
         fused = None if scores is None else self._fused(scores, value)
         return self.substitute(value) if fused is None else fused
 
-    # -- what there is --------------------------------------------------------------------
+    # -- recognition ----------------------------------------------------------------------
 
     def _attended(self, value: relax.Expr) -> _Scores | None:
-        """The scores whose softmax a product multiplies with values."""
+        """Return the scores if a product multiplies their softmax with values."""
         if op_name(value) != "relax.matmul" or len(shape_of(value)) < 2:
             return None
         inner, views = value.args[0], []
@@ -134,12 +134,12 @@ class _Fusion(Rewriter):
         return scores and replace(scores, views=(*scores.views, *reversed(views)))
 
     def _own(self, expr: relax.Expr) -> relax.Expr | None:
-        """The definition of a tensor of fp32 that nothing else reads."""
+        """Return the definition of an fp32 tensor with a single reader."""
         plain = expr in self.values and self.readers[expr] == 1
         return self.values[expr] if plain and str(expr.ty.dtype) == "float32" else None
 
     def _scores(self, expr: relax.Expr) -> _Scores | None:
-        """What a tensor is as scores."""
+        """Return a tensor as scores, if it is derived from a matrix product."""
         value = self._own(expr)
         name, shape = op_name(value), () if value is None else shape_of(expr)
         if value is None or len(shape) < 2:
@@ -166,13 +166,14 @@ class _Fusion(Rewriter):
             if shape_of(inner) != shape or (found := self._scores(inner)) is None:
                 continue
             if (number := _number(other)) is not None:
-                # What TVM makes of a product with zero is no NaN, and a quotient is an error.
+                # TVM would replace a product with zero by zero, even for NaN, and reject the
+                # quotient.
                 return found.then(_with_number(step, number)) if number or step == "add" else None
             return found.then(Step(step, has_operand=True), _Operand(other, batch))
         return None
 
     def _chosen(self, choice: relax.Call, shape: tuple[int, ...]) -> _Scores | None:
-        """Scores, or a number in their place, as a mask says."""
+        """Return scores that a mask replaces partly by a number."""
         mask, a, b = choice.args
         for step, inner, other in (("keep", a, b), ("replace", b, a)):
             number = _number(other)
@@ -182,14 +183,14 @@ class _Fusion(Rewriter):
                 return found.then(Step(step, number, has_operand=True), _Operand(mask, shape[:-2]))
         return None
 
-    # -- what it becomes ------------------------------------------------------------------
+    # -- replacement ----------------------------------------------------------------------
 
     def _fused(self, scores: _Scores, value: relax.Call) -> relax.Expr | None:
-        """A call of the function; ``None`` where it would compute something else."""
+        """Return a call of the fused function; ``None`` if it would compute something else."""
         result = shape_of(value)
         if 0 in result:
             return None
-        # All views are of one batch: that of the most axes has what each mask wants.
+        # All views have the same batch; the one with the most axes has those that each mask needs.
         batch = max((*scores.views, result[:-2]), key=len)
         values = _Operand(value.args[1], result[:-2])
         operands = [scores.q, scores.k, values, *scores.operands]
@@ -197,7 +198,8 @@ class _Fusion(Rewriter):
         if len(shapes) < len(operands) or len(shape_of(values.value)) < 2:
             return None
         q, k = shapes[:2]
-        # Scores that meet several values are computed once, not for each of them.
+        # Scores that are multiplied with several values should be computed once, not for each of
+        # them.
         if 0 in (*q, *k) or q[-2] < FEW_QUERIES or batch != np.broadcast_shapes(q[:-2], k[:-2]):
             return None
         arguments = [
@@ -218,19 +220,19 @@ class _Fusion(Rewriter):
         return call if attention.result == result else R.reshape(self.bb.emit(call), result)
 
     def _packed(self, matrices: relax.Expr) -> relax.Expr:
-        """Matrices in panels of columns, which what comes before them is fused into."""
+        """Pack matrices into panels of columns; their producers are fused into this function."""
         return self.bb.emit_te(
             pack_columns, matrices, self.lanes,
             primfunc_name_hint="pack_columns", primfunc_attrs={"op_pattern": INJECTIVE},
         )  # fmt: skip
 
     def _in_vectors(self, matrices: relax.Expr) -> relax.Expr:
-        """Matrices whose rows are vectors."""
+        """Return matrices whose rows consist of vectors."""
         *lead, columns = shape_of(whole := self._padded(matrices, broadcast=False))
         return self._reshaped(whole, (*lead, columns // self.lanes, self.lanes))
 
     def _padded(self, operand: relax.Expr, *, broadcast: bool = True) -> relax.Expr:
-        """An operand in fp32, whose rows, if they have more than one element, are whole vectors."""
+        """Return an operand in fp32, with rows of more than one element padded to whole vectors."""
         *lead, keys = shape_of(operand)
         missing = -keys % self.lanes if keys > 1 or not broadcast else 0
         if not missing and str(operand.ty.dtype) == "float32":
@@ -256,13 +258,13 @@ class _Fusion(Rewriter):
 
 
 def _number(expr: relax.Expr) -> float | None:
-    """The number that a constant of one element is."""
+    """Return the value of a constant of one element."""
     array = constant_array(expr)
     return None if array is None or array.size != 1 else float(array.reshape(()))
 
 
 def _with_number(step: str, number: float) -> Step:
-    """A step; a quotient is a product where the inverse is a number like any other."""
+    """Return a step with a number; a quotient becomes a product if the inverse is normal."""
     if step == "divide" and isfinite(number) and number:
         with np.errstate(over="ignore"):
             inverse = float(np.float32(1 / number))
@@ -272,7 +274,7 @@ def _with_number(step: str, number: float) -> Step:
 
 
 def _groups(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[range, range]]:
-    """Axes that a reshape joins or parts: the fewest of both sides with as many elements."""
+    """Yield the smallest groups of axes of both shapes with equal numbers of elements."""
     at, to = 0, 0
     while at < len(old) or to < len(new):
         begin, first = at, to

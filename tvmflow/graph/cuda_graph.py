@@ -1,8 +1,8 @@
-"""The whole network as one CUDA graph: launched once, where each kernel was.
+"""Execution of the whole network as one CUDA graph, with one launch instead of many.
 
-A graph keeps addresses.  Inputs are copied to tensors of the memory plan, and results from
-there to tensors of their own; what is between reads and writes nothing but the plan's memory
-and the weights, which stay where they are.  Before::
+A graph stores addresses.  Inputs are copied to tensors of the memory plan, and results from
+there to separate tensors; the calls between them access only the plan's memory and the weights,
+whose addresses do not change.  Before::
 
     _    = conv2d(x, w, alloc)
     out  = R.builtin.alloc_tensor(...)
@@ -15,8 +15,8 @@ After, with `storages` made once and the captured function run twice, then repla
                                    (main_cuda_graph_capture, (..., x1, w), 0))
     out  = R.builtin.alloc_tensor(...)                  _ = copy(y1, out)
 
-Workspaces of functions are tensors of `main` then, too (:mod:`.memory`): TVM would take them
-from a pool of the calling thread, which a graph may outlive.
+Workspaces of functions are tensors of `main` in that case, too (:mod:`.memory`): TVM would take
+them from a pool of the calling thread, which a graph may outlive.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ from ..ir.signatures import bindings_of
 from ..ir.workspaces import allocates
 from .memory import allocation
 
-#: Copies between tensors of a device, in the order of its launches.
+#: Function that copies between tensors of a device, in the order of its launches.
 COPY = "runtime.TVMTensorCopyFromTo"
 
 
 @module_pass("StageBoundary")
 def StageBoundary(mod: IRModule) -> IRModule:  # noqa: N802
-    """Put all that kernels touch, but the weights, among the tensors that `main` allocates.
+    """Move all memory that kernels access, except the weights, to tensors that `main` allocates.
 
-    Runs when calls write to such tensors, and workspaces are among them.
-
-    Raises ``CompileError`` if a function allocates memory of the device while it runs.
+    Runs after calls have become writes to such tensors, and workspaces are among them.
+    Raises ``CompileError`` if a function allocates device memory while it runs.
     """
     for gv, function in mod.functions.items():
         if isinstance(function, tirx.PrimFunc) and allocates(function):
@@ -56,7 +55,7 @@ def StageBoundary(mod: IRModule) -> IRModule:  # noqa: N802
 
 @module_pass("CaptureGraph")
 def CaptureGraph(mod: IRModule) -> IRModule:  # noqa: N802
-    """Make the calls of a planned `main` a captured function; TVM's pass does it."""
+    """Turn the calls of a planned `main` into a captured function, with TVM's pass."""
 
     def renamed(binding: relax.Binding) -> list[relax.Binding]:
         if op_name(binding.value) != "relax.vm.alloc_storage":
@@ -65,9 +64,9 @@ def CaptureGraph(mod: IRModule) -> IRModule:  # noqa: N802
         storage = relax.op.memory.alloc_storage(size, device, scope, dtype)
         return [relax.VarBinding(binding.var, storage)]
 
-    # TVM's pass knows storage by the memory dialect's operator.
+    # TVM's pass recognises storage by the memory dialect's operator.
     planned = with_bindings(mod["main"], renamed)
-    # New calls get their types before the pass remembers functions by what is in them.
+    # New calls need types before the pass, which keys functions by their contents.
     passes = [relax.transform.Normalize(), relax.transform.RewriteCUDAGraph()]
     instruments = tvm.transform.PassContext.current().instruments
     config = {"relax.backend.use_cuda_graph": True}
@@ -76,7 +75,7 @@ def CaptureGraph(mod: IRModule) -> IRModule:  # noqa: N802
 
 
 def _with_copies(main: relax.Function) -> relax.Function:
-    """`main` with copies of its inputs at its begin, and of its results at its end."""
+    """Add copies of the inputs at the begin of `main`, and of the results at its end."""
     bindings: list[relax.Binding] = []
 
     def emit(name: str, value: relax.Expr, ty: relax.Type) -> relax.Var:

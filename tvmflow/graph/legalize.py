@@ -1,4 +1,4 @@
-"""From operators to primary functions: ours where TVM's are wrong, and what decides fusion.
+"""Lowering of operators to primary functions: replacements for wrong TVM lowerings, and fusion.
 
 Before::
 
@@ -8,28 +8,29 @@ After::
 
     lv2 = R.call_tir(fused_conv2d_add_clip, (x, W, b))
 
-TVM simplifies expressions of floats by rules of integers:
+TVM simplifies floating-point expressions by integer rules:
 
-- ``(a + b) - b`` becomes ``a``, and ``a - a`` 0, but sums are rounded (people add and subtract
-  12582912 to round to integers), and infinity less infinity is NaN; here ``b * -1`` is added.
+- ``(a + b) - b`` becomes ``a`` and ``a - a`` becomes 0, but sums are rounded (models add and
+  subtract 12582912 to round to integers), and infinity less infinity is NaN; here ``b * -1`` is
+  added.
 - ``a < b or b <= a`` becomes true, and ``a < b or b < a`` becomes ``a != b``, wrong for NaN; here
-  bits are joined.
-- ``not (a < b)`` becomes ``b <= a``, which is false for NaN as ``a < b`` is; here it is a choice
-  between false and true, which it leaves alone.
+  truth values are combined with bitwise operators.
+- ``not (a < b)`` becomes ``b <= a``, which is false for NaN just like ``a < b``; here it is a
+  choice between false and true, which TVM does not simplify.
 
-And some that it defines otherwise:
+TVM also defines some operators differently:
 
-- ``sign`` of NaN is 0 there, and NaN here.
-- ``argmax`` and ``argmin`` have NaN compared, which no order has in it.
-- transposed convolutions with a dilation multiply inserted zeros of the kernel, which make NaN of
-  infinities that no tap reads; here there are only taps.
-- ``max``, ``min`` and maxima of windows start from the largest finite number, which would be the
-  result for nothing but infinities (a fully masked row, for example); here from infinity.
+- ``sign`` of NaN is 0 in TVM, and NaN here.
+- ``argmax`` and ``argmin`` compare elements with NaN, which is not ordered.
+- transposed convolutions with a dilation multiply inserted zeros of the kernel, which turn
+  infinities that no tap reads into NaN; here only the taps are multiplied.
+- ``max``, ``min`` and maxima of windows start from the largest finite number, which is wrong if all
+  elements are infinite (a fully masked row, for example); here they start from infinity.
 
-Running sums for OpenCL and CUDA are taken in steps of doubling distance.  TVM's kernel counts on 32
-threads that run in step, which OpenCL does not promise, nor CUDA since compute capability 7.0; sums
-of more than 16 elements are wrong where they do not.  Here each step is a kernel of its own, right
-on any device::
+Running sums for OpenCL and CUDA are computed in steps of doubling distance.  TVM's kernel counts on
+32 threads that run in lockstep, which neither OpenCL nor CUDA (since compute capability 7.0)
+guarantees; without lockstep, sums of more than 16 elements are wrong.  Here each step is a separate
+kernel, correct on any device::
 
     y1[i] = x[i] + x[i - 1]        y2[i] = y1[i] + y1[i - 2]        y3[i] = y2[i] + y2[i - 4]
 """
@@ -57,14 +58,14 @@ from ..ir.rewriter import Rewriter, ints, op_name, shape_of
 from ..ir.rounding import elementwise
 from ..ir.signatures import bindings_of
 
-#: Emits the TIR of a call.
+#: A function that emits the TIR of a call.
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
 
 def extreme(
     x: te.Tensor, axes: Collection[int] | None, keepdims: bool, *, largest: bool
 ) -> te.Tensor:
-    """Maximum or minimum over some axes, or all."""
+    """Return TE of the maximum or minimum over some axes, or all."""
     rank = len(x.shape)
     reduced = {int(axis) % rank for axis in (range(rank) if axes is None else axes)}
     kept = [axis for axis in range(rank) if axis not in reduced]
@@ -80,10 +81,10 @@ def extreme(
 
 
 def position(x: te.Tensor, axis: int | None, keepdims: bool, *, largest: bool) -> te.Tensor:
-    """Position of the first largest or smallest element along an axis, as in ONNX Runtime.
+    """Return TE of the position of the first extreme along an axis, as in ONNX Runtime.
 
-    It takes the first element for the extreme until another one exceeds it, which nothing does
-    that is compared with NaN, nor NaN itself: the first element wins if it is NaN, others lose.
+    The first element is the extreme until another one exceeds it.  Comparisons with NaN are false,
+    so the first element wins if it is NaN, and a later NaN never wins.
     """
     find = topi.argmax if largest else topi.argmin
     if axis is None or not str(x.dtype).startswith("float"):
@@ -116,7 +117,7 @@ def _sign(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
 
     def element(x: tirx.Expr) -> tirx.Expr:
-        # What is neither above nor below zero is zero or NaN, and stays.
+        # The remaining values are zero or NaN, and stay.
         rest = x if dtype.startswith("uint") else tirx.Select(x < zero, tirx.const(-1, dtype), x)
         return tirx.Select(x > zero, one, rest)
 
@@ -133,7 +134,7 @@ def _subtract(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _max_pool(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Maxima of windows in one or three dimensions; those in two have a schedule of their own."""
+    """Lower max pooling in one or three dimensions; two dimensions have a schedule family."""
     attrs, rank = call.attrs, len(shape_of(call)) - 2
     window, strides, padding, dilation = map(
         ints, (attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation)
@@ -158,7 +159,7 @@ def _max_pool(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _conv_transpose(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Transposed convolutions that are dilated, and not of the blocked layout."""
+    """Lower dilated transposed convolutions that have no blocked form."""
     attrs = call.attrs
     strides, padding, dilation = map(ints, (attrs.strides, attrs.padding, attrs.dilation))
     if max(dilation) == 1:
@@ -171,7 +172,7 @@ def _conv_transpose(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr
         taps = [te.reduce_axis((0, extent)) for extent in w.shape[2:]]
 
         def element(n: tirx.Var, k: tirx.Var, *place: tirx.Var) -> tirx.Expr:
-            # The input's element that a tap spreads to this place, if there is one.
+            # The input's element that a tap contributes to this output, if there is one.
             steps = [
                 p + before - tap * step
                 for p, before, tap, step in zip(place, padding, taps, dilation, strict=False)
@@ -193,7 +194,7 @@ def _conv_transpose(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr
 
 _FALSE, _TRUE = tirx.const(False, "bool"), tirx.const(True, "bool")
 
-#: By operator, what TVM's legalisation takes instead of its own.
+#: Legalisations that replace TVM's, by operator.
 LEGALIZE: dict[str, Legalize] = {
     "relax.sign": _sign,
     "relax.logical_not": partial(
@@ -210,7 +211,7 @@ LEGALIZE: dict[str, Legalize] = {
 
 
 def not_legalized(mod: IRModule, target: TargetSpec, error: Exception) -> CompileError:
-    """The error for the first call that TVM cannot legalise, found by legalising each alone."""
+    """Return the error for the first call that TVM cannot legalise, found by trying each alone."""
     legalize = tvm.transform.Sequential(
         [backend.DispatchSampling(), backend.DispatchSortScan(), transform.LegalizeOps(LEGALIZE)]
     )
@@ -224,7 +225,7 @@ def not_legalized(mod: IRModule, target: TargetSpec, error: Exception) -> Compil
         try:
             with target.tvm_target:
                 legalize(transform.Normalize()(single))
-        except Exception as found:  # noqa: BLE001 (whatever it is, it is the reason)
+        except Exception as found:  # noqa: BLE001 (any exception is the reason that we look for)
             return CompileError(
                 f"The operator {op_name(call)} of the node {binding.var.name} could not be "
                 f"turned into loops: {str(found).strip().splitlines()[-1]}",
@@ -236,18 +237,18 @@ def not_legalized(mod: IRModule, target: TargetSpec, error: Exception) -> Compil
     )
 
 
-#: Attribute of functions whose results are parts of sums, and stay in fp32 whatever is stored.
+#: Attribute of functions whose results are partial sums, which stay in fp32 in every mode.
 PARTIAL = "tvmflow.partial"
 
 
 @module_pass("DecomposeCumsum")
 def DecomposeCumsum(mod: IRModule) -> IRModule:  # noqa: N802
-    """Replace running sums and products along an axis; a module without any stays as it is."""
+    """Replace running sums and products along an axis by steps of doubling distance."""
     found = any(_is_running(call) for call in nodes_in(mod["main"], Call))
     return _CumsumInSteps(mod).run() if found else mod
 
 
-#: Operators of running sums and products, what they start with, and one step of them.
+#: Neutral element and combining operation of each operator for running sums and products.
 _RUNNING: dict[str, tuple[int, Callable[[tirx.Expr, tirx.Expr], tirx.Expr]]] = {
     "relax.cumsum": (0, operator.add), "relax.cumprod": (1, operator.mul),
 }  # fmt: skip
@@ -287,7 +288,7 @@ class _CumsumInSteps(Rewriter):
         joined: bool,
         is_partial: bool = False,
     ) -> relax.Call:
-        """``x[i - distance]``, or the sum (or product) of ``x[i]`` and that."""
+        """Return ``x[i - distance]``, or with ``joined`` its sum (or product) with ``x[i]``."""
         start, join = _RUNNING[name]
 
         def step(data: te.Tensor) -> te.Tensor:
@@ -301,18 +302,18 @@ class _CumsumInSteps(Rewriter):
 
             return te.compute(data.shape, body, name="running_sum")
 
-        # Inlined into each other, steps would double what they read.
+        # Fusing a step into the next one would double the reads.
         attributes = {"op_pattern": ir.OPAQUE, **({PARTIAL: True} if is_partial else {})}
         return self.bb.call_te(step, x, primfunc_name_hint="running_sum", primfunc_attrs=attributes)
 
 
 @module_pass("AnnotateCustomOperators")
 def AnnotateCustomOperators(mod: IRModule) -> IRModule:  # noqa: N802
-    """Fuse custom operators with what is around them.
+    """Fuse custom operators with their neighbours.
 
-    TVM fuses nothing into what it does not understand, such as a sum with two results, and no
-    function that reads several elements into a sum.  An operator whose elements are independent
-    is computed where it is read, also by a sum; others compute their operands where they read them.
+    TVM fuses nothing into functions that it cannot classify, such as a sum with two results, and no
+    function that reads several elements into a sum.  An operator with independent elements is
+    inlined into its readers, also into sums; others inline their operands.
     """
     known = {kind: kind for kind in (ir.ELEMENTWISE, ir.BROADCAST, ir.PRODUCT)}
     known[ir.INJECTIVE] = ir.BROADCAST

@@ -1,10 +1,10 @@
-"""Memory of what passes between kernels: workspaces of functions, and the plan of all tensors.
+"""Memory of values between kernels: workspaces of functions, and the plan of all tensors.
 
-Both run when calls write to tensors that ``main`` allocates.
+Both run after calls have become writes to tensors that ``main`` allocates.
 
-*Workspaces* (:func:`HoistWorkspaces`).  Kernels of a function that pass values through the device's
-memory get it as another parameter: TVM would take it from a pool of the calling thread while the
-function runs.  Before and after::
+*Workspaces* (:func:`HoistWorkspaces`).  If kernels of a function pass values through device
+memory, that memory becomes another parameter: TVM would take it from a pool of the calling
+thread while the function runs.  Before and after::
 
     def f(x, y):                                   _     = f(x, alloc)
         t = T.sblock_alloc_buffer((4096,))
@@ -12,7 +12,7 @@ function runs.  Before and after::
     def f(x, y, t):                                own   = R.builtin.alloc_tensor((4096,))
                                                    _     = f(x, alloc, own)
 
-*The plan* (:func:`plan_memory`) says which intermediate tensors share an allocation.  Before::
+*The plan* (:func:`plan_memory`) decides which intermediate tensors share an allocation.  Before::
 
     alloc  = R.builtin.alloc_tensor(R.shape([1, 4, 16, 16, 4]), "float32", 0, "global")
     _      = conv2d(x, w, alloc)                   # its third parameter is a texture
@@ -23,12 +23,11 @@ After::
     alloc  = R.call_packed("vm.builtin.alloc_tensor", image0, 0, R.shape([1, 4, 16, 16, 4]), ...)
     _      = conv2d(x, w, alloc)
 
-Tensors whose lives do not overlap share a *block*: a buffer as large as the largest
-of them, or an image as wide, as high and as deep.  Larger tensors choose first; each
-takes the block that has to grow least, or a new one if that grows less (the greedy
-by size of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
-Inference", 2020).  The largest sum of tensors that live at one time is a lower bound
-for any plan.
+Tensors whose lifetimes do not overlap share a *block*: a buffer as large as the largest of
+them, or an image as wide, as high and as deep as the largest.  Larger tensors choose first; each
+takes the block that has to grow least, or a new one if that grows less (greedy by size, from
+Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).  The
+largest sum of tensors that are alive at one time is a lower bound for any plan.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ from ..runtime.json_types import JsonObject
 
 @module_pass("HoistWorkspaces")
 def HoistWorkspaces(mod: IRModule) -> IRModule:  # noqa: N802
-    """Make workspaces tensors of `main`; runs when calls write to tensors that it allocates.
+    """Make workspaces tensors of `main`, after its calls have become writes to its own tensors.
 
-    Functions that are no scheduled blocks keep what they allocate: see
+    Functions that are not scheduled blocks keep their allocations: see
     `tvmflow.ir.workspaces.allocates`.
     """
     builder = relax.BlockBuilder()
@@ -87,7 +86,7 @@ def HoistWorkspaces(mod: IRModule) -> IRModule:  # noqa: N802
 
 
 def allocation(name: str, ty: relax.TensorType) -> relax.VarBinding:
-    """A binding that allocates a tensor of a type."""
+    """Return a binding that allocates a tensor of a type."""
     shape = relax.ShapeExpr(list(ty.shape))
     value = relax.op.builtin.alloc_tensor(shape, str(ty.dtype), 0)
     return relax.VarBinding(relax.Var(name, ty), value)
@@ -96,11 +95,11 @@ def allocation(name: str, ty: relax.TensorType) -> relax.VarBinding:
 # -- the plan -----------------------------------------------------------------------------
 
 
-#: Blocks of channels that devices have, see :mod:`tvmflow.devices.target`.
+#: Channels in a block on the supported devices, see :mod:`tvmflow.devices.target`.
 LANES = (4, 8, 16)
-#: Drivers align buffers to this many bytes, at least.
+#: Smallest alignment of buffers in bytes that drivers use.
 ALIGNMENT = 64
-#: Orders of tensors that are tried besides the one by size.
+#: Number of orders of tensors that are tried after the one by size.
 ORDERS = 32
 
 
@@ -113,17 +112,17 @@ class Tensor(Stored):
     dtype: str
     #: Memory scope of the parameter that writes it; ``None`` is a buffer of its dtype.
     scope: str | None = None
-    #: Steps, numbers of calls of primary functions, that write it first and read it last.
+    #: Steps (indices of calls of primary functions) of the first write and the last read.
     first: int = 0
     last: int = 0
     producer: str = ""
     readers: list[str] = field(default_factory=list)
-    #: Number of its block; ``None`` for a result of the model, which has memory of its own.
+    #: Index of its block; ``None`` for a result of the model, which is allocated separately.
     block: int | None = None
 
     @property
     def bytes(self) -> int:
-        """Size without any padding."""
+        """Return the size without any padding."""
         if self.is_image:
             return prod(self.shape) // CHANNELS * texel_bytes(str(self.scope))
         size = 2 if self.scope == HALF_BUFFER else np.dtype(self.dtype).itemsize
@@ -131,19 +130,19 @@ class Tensor(Stored):
 
     @property
     def layout(self) -> str:
-        """``NCHW4c`` for a texture, else what the shape tells."""
+        """Return ``NCHW4c`` for a texture, else the layout that the shape implies."""
         if len(self.shape) == 5 and (self.is_image or self.shape[-1] in LANES):
             return f"NCHW{self.shape[-1]}c"
         return "NCHW" if len(self.shape) == 4 else "plain"
 
     @property
     def steps(self) -> int:
-        """Bits of the steps at which it lives: sets of steps are compared at once."""
+        """Return a bit for each step at which the tensor is alive; masks are quick to compare."""
         return (2 << self.last) - (1 << self.first)
 
     @property
     def kind(self) -> str:
-        """The memory scope of allocations that it can share; of images the one for any extents."""
+        """Return the memory scope whose allocations this tensor may share."""
         image = f"{HALF if is_half(self.scope or '') else PREFIX}:1.2"
         return image if self.is_image else self.scope or "global"
 
@@ -152,16 +151,16 @@ class Tensor(Stored):
 class Block:
     """An allocation that several tensors share."""
 
-    #: The kind of its tensors.
+    #: Memory scope of its tensors' allocations, see `Tensor.kind`.
     kind: str
     bytes: int = 0
     extent: Extent | None = None
     tensors: list[Tensor] = field(default_factory=list)
-    #: Bits of the steps at which one of the tensors lives.
+    #: A bit for each step at which one of the tensors is alive.
     steps: int = 0
 
     def with_room_for(self, tensor: Tensor) -> tuple[int, Extent | None]:
-        """Size and extent that the block would have with one more tensor."""
+        """Return the size and extent that the block would have with one more tensor."""
         if tensor.extent is None:
             return max(self.bytes, -(-tensor.bytes // ALIGNMENT) * ALIGNMENT), None
         own, new = self.extent or Extent(0, 0), tensor.extent
@@ -172,7 +171,7 @@ class Block:
         return extent.texels * texel_bytes(tensor.scope), extent
 
     def add(self, tensor: Tensor) -> None:
-        """Grow by what a tensor needs that lives when no other in the block does."""
+        """Add a tensor that is not alive together with others in the block, and grow the block."""
         self.bytes, self.extent = self.with_room_for(tensor)
         self.tensors.append(tensor)
         self.steps |= tensor.steps
@@ -180,13 +179,13 @@ class Block:
 
 @dataclass(frozen=True)
 class Room:
-    """The size of an allocation, which may be larger than what one plan needs of it."""
+    """The size of an allocation, which may be larger than one plan needs."""
 
     bytes: int
     extent: Extent | None = None
 
     def together(self, other: Room) -> Room:
-        """Room for either."""
+        """Return the smallest size that fits both allocations."""
         if self.extent is None or other.extent is None:
             return Room(max(self.bytes, other.bytes))
         a, b = self.extent, other.extent
@@ -196,33 +195,33 @@ class Room:
 
 @dataclass
 class MemoryPlan:
-    """Blocks, and the tensors in and outside of them."""
+    """A plan: blocks, and the tensors in and outside of them."""
 
     tensors: list[Tensor]
     blocks: list[Block]
-    #: Names of the functions that are called, in order.
+    #: Names of the called functions, in order.
     steps: list[str] = field(default_factory=list)
 
     @property
     def allocations(self) -> list[Block]:
-        """The blocks, and of each result a block of its own."""
+        """Return the blocks, and a separate block for each result."""
         results = [t for t in self.tensors if t.block is None]
         own = [Block(t.kind, t.bytes, t.extent, [t]) for t in results]
         return [*self.blocks, *own]
 
     @property
     def peak_bytes(self) -> int:
-        """Memory of all blocks: what intermediate tensors occupy during a run."""
+        """Return the memory of all blocks: the size of intermediate tensors during a run."""
         return sum(block.bytes for block in self.blocks)
 
     @property
     def lower_bound_bytes(self) -> int:
-        """Largest sum of tensors in blocks that live at one time."""
+        """Return the largest sum of tensors in blocks that are alive at one time."""
         planned = [t for t in self.tensors if t.block is not None]
         return _most_at_one_time(planned, [t.bytes for t in planned])
 
     def report(self) -> JsonObject:
-        """The plan as JSON, for ``tvmflow inspect --memory``."""
+        """Return the plan as JSON, for ``tvmflow inspect --memory``."""
         return {
             "peak_bytes": self.peak_bytes,
             "lower_bound_bytes": self.lower_bound_bytes,
@@ -238,7 +237,7 @@ class MemoryPlan:
 
 
 def together(plans: Sequence[MemoryPlan]) -> MemoryPlan:
-    """The plan of a function and of those that it calls, each with blocks of its own."""
+    """Merge the plans of a function and of its callees, which share no blocks."""
     whole = MemoryPlan([], [])
     for plan in plans:
         step, block = len(whole.steps), len(whole.blocks)
@@ -258,7 +257,7 @@ def together(plans: Sequence[MemoryPlan]) -> MemoryPlan:
 
 
 def _most_at_one_time(tensors: Sequence[Tensor], sizes: Sequence[int]) -> int:
-    """Return the largest sum of the sizes of tensors that live at one time."""
+    """Return the largest sum of the sizes of tensors that are alive at one time."""
     changes: Counter[int] = Counter()
     for tensor, size in zip(tensors, sizes, strict=True):
         changes[tensor.first] += size
@@ -267,9 +266,9 @@ def _most_at_one_time(tensors: Sequence[Tensor], sizes: Sequence[int]) -> int:
 
 
 def assign_blocks(tensors: Iterable[Tensor]) -> list[Block]:
-    """Give every tensor a block; see the module's docstring."""
+    """Assign every tensor to a block; see the module's docstring."""
     by_size = sorted(tensors, key=lambda t: (-t.bytes, t.first))
-    # No plan needs less than blocks for those that live at one time.
+    # Every plan needs at least the memory of the tensors that are alive at one time.
     least = _most_at_one_time(by_size, [Block(t.kind).with_room_for(t)[0] for t in by_size])
     best: list[Block] = []
     total = inf
@@ -288,7 +287,7 @@ def assign_blocks(tensors: Iterable[Tensor]) -> list[Block]:
 
 
 def _orders(by_size: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield tensors by size, and, as that is not always the best order, in some others near it."""
+    """Yield the order by size, then random orders near it, as that is not always the best."""
     yield by_size
     shuffle = random.Random(0)
     for _ in range(ORDERS):
@@ -296,13 +295,14 @@ def _orders(by_size: list[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def _greedy(tensors: Iterable[Tensor]) -> list[Block]:
-    """Blocks for tensors that choose in this order."""
+    """Return blocks for tensors that choose in this order."""
     blocks: list[Block] = []
     for tensor in tensors:
         kind, steps = tensor.kind, tensor.steps
         fresh = Block(kind)
         options = [b for b in blocks if not b.steps & steps and b.kind == kind] + [fresh]
-        # Of several that need not grow the smallest: larger ones are left for larger tensors.
+        # Of several blocks that need not grow take the smallest, and leave larger ones to larger
+        # tensors.
         best = min(options, key=lambda b: (b.with_room_for(tensor)[0] - b.bytes, b.bytes))
         best.add(tensor)
         if best is fresh:
@@ -313,11 +313,11 @@ def _greedy(tensors: Iterable[Tensor]) -> list[Block]:
 def share_rooms(
     wanted: Sequence[Sequence[tuple[Hashable, Room]]],
 ) -> tuple[list[Room], list[list[int]]]:
-    """Let lists of allocations share rooms of their kinds, where one list at a time is used.
+    """Let lists of allocations share memory of the same kind, if one list is used at a time.
 
-    Returned are the rooms, and for each list the numbers of its allocations' rooms.  The largest
-    list and allocation choose first; each takes the room that has to grow least, or a new one if
-    that grows less, as tensors do within a plan.
+    Returns the shared allocations' sizes, and for each list the indices of its allocations.  The
+    largest list and allocation choose first; each takes the shared allocation that has to grow
+    least, or a new one if that grows less, as tensors do within a plan.
     """
     rooms: list[Room] = []
     kinds: list[Hashable] = []
@@ -342,12 +342,13 @@ def share_rooms(
 
 
 def shared_rooms(plans: Sequence[MemoryPlan]) -> tuple[list[list[Room]], int]:
-    """Sizes for the allocations of plans of which one at a time is used, and those of all blocks.
+    """Return shared sizes of the allocations of plans used one at a time, and the blocks' total.
 
-    Allocators keep memory by its size: with equal sizes there is that of the largest plan, and not
-    of all of them.  The sizes are in the order of :attr:`MemoryPlan.allocations`.
+    Allocators cache memory by its size: with equal sizes they hold the memory of the largest plan
+    instead of the memory of all plans.  The sizes are in the order of
+    :attr:`MemoryPlan.allocations`.
     """
-    # Results outlive a run: they have no memory of blocks.
+    # Results outlive a run, so they do not share memory with blocks.
     wanted: list[list[tuple[Hashable, Room]]] = [
         [
             ((block.kind, index < len(plan.blocks)), Room(block.bytes, block.extent))
@@ -363,7 +364,7 @@ def shared_rooms(plans: Sequence[MemoryPlan]) -> tuple[list[list[Room]], int]:
 
 
 class _Planner:
-    """Follows tensors through ``main`` under all their names."""
+    """Tracks tensors of ``main`` under all their names, and plans their memory."""
 
     def __init__(self, mod: IRModule, rooms: Sequence[Room] | None = None):
         self.mod = mod
@@ -373,7 +374,7 @@ class _Planner:
         #: Allocated tensors that a variable may refer to.
         self.behind: dict[relax.Var, set[relax.Var]] = {}
         self.tensors: dict[relax.Var, Tensor] = {}
-        #: Fields of tuples.
+        #: Fields of the variables that are tuples.
         self.fields: dict[relax.Var, list[relax.Expr]] = {}
         #: Names of the functions called so far.
         self.steps: list[str] = []
@@ -399,7 +400,7 @@ class _Planner:
             self.behind[var] = {var}
             return
         used = self._behind(value)
-        # A view, a tuple or another name reads nothing; whoever reads through it does.
+        # A view, a tuple or an alias reads nothing; the calls that use it do.
         if isinstance(value, relax.Call) and op_name(value) != "relax.reshape":
             for var in used:
                 self.tensors[var].last = step
@@ -407,7 +408,7 @@ class _Planner:
         if isinstance(value, relax.Call) and isinstance(value.op, relax.GlobalVar):
             self._call(value)
         else:
-            # A view, a tuple or one of its fields, or whatever a packed function may return.
+            # A view, a tuple or one of its fields, or any result of a packed function.
             self.behind[binding.var] = used
             if isinstance(value, relax.Call) and isinstance(value.op, relax.ExternFunc):
                 for var in used:
@@ -421,7 +422,7 @@ class _Planner:
                 self.tensors[var].name = binding.var.name
 
     def _call(self, call: relax.Call) -> None:
-        """A call of a primary function, which reads its first parameters and writes the rest."""
+        """Record a primary function's call, which reads its first operands and writes the rest."""
         function = self.mod[call.op]
         for index, argument in enumerate(call.args):
             for var in self._behind(argument):
@@ -448,7 +449,7 @@ class _Planner:
                 continue
             key = binding.var if tensor.block is None else tensor.block
             if tensor.block is None:
-                # A result in an image of its own, or in as large a buffer as other plans' is.
+                # A result in its own image, or in a buffer as large as other plans need.
                 name = f"{tensor.name}_{'buffer' if plain else 'image'}"
                 number = results[id(tensor)]
             else:
@@ -477,7 +478,7 @@ def _allocate(kind: str, room: Room) -> relax.Expr:
         shape = [room.bytes // 2]
     else:
         shape, dtype = [room.bytes], "uint8"
-    # The virtual machine's own operator: that of the memory dialect forgets the dtype.
+    # The virtual machine's operator: the memory dialect's one does not keep the dtype.
     operator, scope = Op.get("relax.vm.alloc_storage"), StringImm(kind)
     return relax.Call(operator, [relax.ShapeExpr(shape), relax.prim_value(0), _dtype(dtype), scope])
 
@@ -496,9 +497,9 @@ def _dtype(name: str) -> relax.Expr:
 
 
 def plan_memory(mod: IRModule, rooms: Sequence[Room] | None = None) -> tuple[IRModule, MemoryPlan]:
-    """Plan the memory of ``main`` and write the plan into it.
+    """Plan the memory of ``main`` and apply the plan.
 
-    ``rooms`` are sizes of the plan's allocations that other plans share, as `shared_rooms` has them
-    for the plan that is made of ``mod`` without any.
+    ``rooms`` are shared sizes of the plan's allocations, as `shared_rooms` returns them for the
+    plan of ``mod`` made without ``rooms``.
     """
     return _Planner(mod, rooms).run()

@@ -1,7 +1,7 @@
 """Missed fusion: tensors that one function writes only for the next one to read.
 
-A function without sums (one that maps elements to elements) can be computed where its result is
-read, or where its operand is made, and the tensor between them never reaches memory::
+A function without sums (an elementwise map) can be computed where its result is read, or where
+its operand is computed, so that the tensor between them never reaches memory::
 
     lv = call_tir(conv2d, (x, w))         lv is written and read: 2 * 4 * H * W * C bytes
     y  = call_tir(add, (lv, lv0))         that one function need not move
@@ -28,36 +28,36 @@ from ..runtime.json_types import JsonObject
 
 @dataclass(frozen=True)
 class Fusion:
-    """A tensor between two functions, and what would be saved without it."""
+    """A tensor between two functions, and the traffic that fusing them would save."""
 
-    #: Name of the tensor: of the model's where it has one.
+    #: Name of the tensor, in the model if it has one.
     tensor: str
-    #: The functions that write and read it.
+    #: Functions that write and read it.
     producer: str
     consumer: str
-    #: Of the tensor, written once and read once.
+    #: Bytes of one write and one read of the tensor.
     saved_bytes: int
-    #: Of all tensors that pass between functions or are parameters, each time it is moved.
+    #: Bytes of all reads and writes of tensors between functions and of parameters.
     all_bytes: int
-    #: The reason why these two are not one; empty if nothing is known that prevents it.
+    #: Reason why the functions are not fused; empty if none is known.
     prevented_by: str
-    #: The consumer's parameter that is this tensor.
+    #: The consumer's parameter for this tensor.
     parameter: str = ""
 
     @property
     def share(self) -> float:
-        """Share of the network's traffic, from 0 to 1."""
+        """Return the share of the network's traffic, from 0 to 1."""
         return self.saved_bytes / max(1, self.all_bytes)
 
 
 def fusion(mod: IRModule) -> list[Fusion]:
-    """Find pairs of functions that could be one, the largest first, before or after scheduling.
+    """Find pairs of functions that could be fused, the largest first, before or after scheduling.
 
-    One of a pair at least maps elements to elements, and nothing but a tensor connects them.
+    At least one of a pair is an elementwise map, and only a tensor connects them.
     """
     calls: dict[relax.Var, tuple[str, tirx.PrimFunc, Sequence[relax.Expr]]] = {}
     consumers: dict[relax.Expr, relax.Var] = {}
-    # A result is read by the caller.
+    # The caller reads the result.
     readers = Counter(nodes_in(mod["main"].body.body, relax.Var))
     total = 0
     for binding in bindings_of(mod["main"]):
@@ -87,7 +87,7 @@ def fusion(mod: IRModule) -> list[Fusion]:
 
 
 def _bytes(expr: relax.Expr) -> int:
-    """Size of a tensor; 0 for what is none."""
+    """Return the size of a tensor; 0 for anything else."""
     if not isinstance(expr.ty, relax.TensorType):
         return 0
     dtype = tvm_ffi.dtype(str(expr.ty.dtype))
@@ -104,7 +104,7 @@ def _is_map(function: tirx.PrimFunc) -> bool:
 
 
 def _prevented(producer: tirx.PrimFunc, consumer: tirx.PrimFunc, tensor: tirx.Buffer) -> str:
-    """Say why a function cannot compute a parameter of the consumer where it is read."""
+    """Return why a function cannot be computed where the consumer reads it; empty if it can."""
     loads = [
         (block, load)
         for block in _blocks(consumer)
@@ -123,7 +123,7 @@ def _prevented(producer: tirx.PrimFunc, consumer: tirx.PrimFunc, tensor: tirx.Bu
 
 
 def _is_in_place(block: s_tir.SBlock, load: TensorLoad) -> bool:
-    """True if a block reads the element at the place that it writes."""
+    """Return whether a block reads the element at the position that it writes."""
     store = block.body
     if not isinstance(store, tirx.BufferStore) or len(store.indices) != len(load.indices):
         return False
@@ -132,5 +132,5 @@ def _is_in_place(block: s_tir.SBlock, load: TensorLoad) -> bool:
 
 
 def fusion_left(mod: IRModule) -> list[JsonObject]:
-    """Pairs that nothing known keeps apart, as JSON has them: a module carries no graph."""
+    """Return the pairs without a known obstacle as JSON, as modules contain no graph."""
     return [asdict(pair) for pair in fusion(mod) if not pair.prevented_by]

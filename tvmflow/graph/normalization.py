@@ -1,4 +1,4 @@
-"""Normalisation as one primary function, where a model has it as sums, squares and roots.
+"""Fusion of normalisations, written as sums, squares and roots, to one primary function.
 
 Before, as JAX writes it (other exporters take the mean of ``(x - m) * (x - m)``)::
 
@@ -11,11 +11,12 @@ After::
 
     y = R.add(R.multiply(R.nn.layer_norm(x, ones, zeros, [-1], 1e-5), scale), bias)
 
-One kernel in place of four, and a variance that does not cancel.  What a tensor is, as a product of
-statistics of another tensor's rows and of anything else, is found forwards: the form in which the
-statistics are written, their order and their shapes do not matter.  The result is found where a
-product has both the inverse deviation and what it is to divide, or where ``x * f + (b - m * f)``
-does, as TensorFlow's batch normalisation writes it.  Without a mean it is the root mean square.
+This is one kernel instead of four, and its variance does not suffer from cancellation.  The pass
+walks forwards and describes each tensor as a product of statistics of another tensor's rows and of
+other tensors, so the form, order and shapes of the statistics do not matter.  A normalisation is
+found if a product has both the inverse deviation and the tensor that it divides, or in
+``x * f + (b - m * f)``, as TensorFlow writes batch normalisation.  Without a mean it is a root mean
+square normalisation.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from ..ir.passes import module_pass
 from ..ir.rewriter import Rewriter, constant_array, identifier, ints, op_name, shape_of
 from ..ir.signatures import bindings_of
 
-#: Views in which a statistic has one element a row, as before.
+#: Operators that may change a statistic's shape, but keep one element a row.
 _VIEWS = ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.broadcast_to")
-#: Operators that leave a variance what it is, as it is not negative.
+#: Operators that do not change a variance, as it is not negative.
 _WITHOUT_SIGN = ("relax.maximum", "relax.nn.relu", "relax.abs")
-#: Sums are flattened as deep as the forms of exporters need.
+#: Depth to which sums are flattened, enough for the forms of exporters.
 _DEPTH = 3
-#: Relative error of a factor 1/n in fp32.
+#: Tolerance of a factor 1/n in fp32, relative.
 _CLOSE = 1e-6
 
 
@@ -49,25 +50,26 @@ _CLOSE = 1e-6
 class _Statistic:
     """A number for each row of a tensor; ``centred`` is the tensor without its rows' means.
 
-    Kinds: ``sum``, ``squares`` (their sum), ``mean``, ``variance``, ``shifted`` (by epsilon),
-    ``reciprocal`` of that, ``deviation`` (its root), ``inverse`` and ``centred``.
+    Kinds: ``sum``, ``squares`` (the sum of squares), ``mean``, ``variance``, ``shifted`` (variance
+    plus epsilon), ``reciprocal`` (of ``shifted``), ``deviation`` (its root), ``inverse`` (of the
+    deviation) and ``centred``.
     """
 
     kind: str
-    #: Number of the tensor in `_Fusion.numbered`, and the axes of its rows.
+    #: Index of the tensor in `_Fusion.numbered`, and the axes that form a row.
     x: int
     axes: tuple[int, ...]
-    #: Whether a variance is one, or else a mean square.
+    #: Whether the variance subtracts the mean; without it, it is a mean square.
     has_mean: bool = False
     epsilon: float = 0.0
 
 
-#: What a tensor is the product of: statistics, and other tensors by number.
+#: Factors of a tensor: statistics, and other tensors by index.
 _Product = tuple["_Statistic | int", ...]
 
 
 class _Fusion(Rewriter):
-    """Rewrites ``main``; what is left over is dead code."""
+    """Rewriter of ``main``; it leaves dead code."""
 
     def __init__(self, mod: IRModule):
         super().__init__(mod)
@@ -75,7 +77,7 @@ class _Fusion(Rewriter):
         self.numbers: dict[object, int] = {}
         self.numbered: list[relax.Expr] = []
         self.products: dict[relax.Var, _Product] = {}
-        #: Normalised tensors that were emitted.
+        #: Normalised tensors emitted so far.
         self.normals: dict[_Statistic, relax.Expr] = {}
 
     def rewrite(self, var: relax.Var, value: relax.Expr) -> relax.Expr:
@@ -93,7 +95,7 @@ class _Fusion(Rewriter):
             self.products[var] = product
         return self.substitute(value)
 
-    # -- what a tensor is -----------------------------------------------------------------
+    # -- description of tensors -----------------------------------------------------------
 
     def _number(self, expr: relax.Expr) -> int:
         key = expr.value.__hash__() if isinstance(expr, GenericConst) else expr
@@ -108,7 +110,7 @@ class _Fusion(Rewriter):
         return (self._number(expr),)
 
     def _single(self, expr: relax.Expr, *kinds: str) -> _Statistic | None:
-        """The statistic of one of these kinds that a tensor is."""
+        """Return the statistic that a tensor is, if it is of one of these kinds."""
         product = self._product(expr)
         found = product[0]
         if len(product) == 1 and isinstance(found, _Statistic) and found.kind in kinds:
@@ -116,7 +118,7 @@ class _Fusion(Rewriter):
         return None
 
     def _product_of(self, name: str, call: relax.Call) -> _Product | None:
-        """Return a call's result as a product; ``None`` if it is none."""
+        """Return a call's result as a product; ``None`` if it is not one."""
         if name in ("relax.mean", "relax.sum"):
             found = self._reduced(name, call)
         elif name in _VIEWS:
@@ -168,7 +170,7 @@ class _Fusion(Rewriter):
         return self._product(source) if fits else None
 
     def _averaged(self, name: str, call: relax.Call) -> _Statistic | None:
-        """A mean, made of a sum by a constant factor or divisor."""
+        """Return a mean or variance computed from a sum by a constant factor or divisor."""
         pairs = [call.args, call.args[::-1]] if name == "relax.multiply" else [call.args]
         for total, factor in pairs:
             found, number = self._single(total, "sum", "squares"), _scalar(factor)
@@ -192,7 +194,7 @@ class _Fusion(Rewriter):
         same = None not in rows and shape_of(call.args[0]) == shape_of(call.args[1])
         for expr, row in zip(call.args, rows, strict=True):
             if row is not None and not same and not self._is_aligned(expr, row):
-                # A number that is no tensor has no rows to be aligned with.
+                # A scalar constant has no rows to be aligned with.
                 others = [other for other in call.args if other is not expr]
                 if not all(_scalar(other) is not None for other in others):
                     return None
@@ -221,7 +223,7 @@ class _Fusion(Rewriter):
 
     def _root(self, name: str | None, call: relax.Call) -> _Statistic | None:
         if name == "relax.where":
-            # What ``Pow`` with an exponent of a half becomes: infinity for minus infinity.
+            # ``Pow`` with an exponent of a half: infinity for minus infinity, else the power.
             of_power = _scalar(call.args[1]) == np.inf and call.args[2] in self.values
             call = self.values[call.args[2]] if of_power else call
             name = op_name(call)
@@ -245,18 +247,18 @@ class _Fusion(Rewriter):
         return prod(extent for axis, extent in enumerate(shape) if axis not in statistic.axes)
 
     def _row(self, product: _Product) -> _Statistic | None:
-        """A statistic of the rows that all factors are numbers of; ``None`` if they are not."""
+        """Return a statistic of the rows that all factors belong to; ``None`` if rows differ."""
         rows = [each for each in product if isinstance(each, _Statistic) and each.kind != "centred"]
         same = len({(each.x, each.axes) for each in rows}) == 1
         return rows[0] if same and len(rows) == len(product) else None
 
     def _is_aligned(self, expr: relax.Expr, row: _Statistic) -> bool:
-        """True if each number meets the elements of its own row, in the tensor's place."""
+        """Return whether each statistic broadcasts to the elements of its own row."""
         shape = self._shape(row)
         kept = tuple(1 if axis in row.axes else extent for axis, extent in enumerate(shape))
         return _stripped(shape_of(expr)) in (_stripped(kept), _stripped(shape))
 
-    # -- what it becomes ------------------------------------------------------------------
+    # -- replacement ----------------------------------------------------------------------
 
     def _normal(self, inverse: _Statistic, var: relax.Var) -> relax.Expr | None:
         if inverse not in self.normals:
@@ -268,7 +270,7 @@ class _Fusion(Rewriter):
         return self.normals[inverse]
 
     def _normal_product(self, var: relax.Var, product: _Product) -> relax.Expr | None:
-        """The result of a product that has a tensor and what it is to be divided by."""
+        """Return the normalisation if a product has a tensor and its inverse deviation."""
         inverses = [i for i in product if isinstance(i, _Statistic) and i.kind == "inverse"]
         if len(inverses) != 1:
             return None
@@ -294,7 +296,7 @@ class _Fusion(Rewriter):
         return result
 
     def _normal_sum(self, var: relax.Var) -> relax.Expr | None:
-        """``x * f + (b - m * f)``, where f has the inverse deviation of x."""
+        """Return the normalisation if a sum is ``x * f + (b - m * f)`` and f has x's deviation."""
         terms = list(self._terms(var, 1, _DEPTH))
         for sign, scaled, _ in terms:
             inverses = [i for i in scaled if isinstance(i, _Statistic) and i.kind == "inverse"]
@@ -342,7 +344,7 @@ class _Fusion(Rewriter):
     def _terms(
         self, expr: relax.Expr, sign: int, depth: int
     ) -> list[tuple[int, _Product, relax.Expr]]:
-        """The terms of a sum, with their signs."""
+        """Return the terms of a sum, with their signs."""
         value = self.values.get(expr) if depth and expr not in self.products else None
         name = op_name(value)
         if value is None:
@@ -357,13 +359,13 @@ class _Fusion(Rewriter):
 
 
 def _scalar(expr: relax.Expr) -> float | None:
-    """The number that a constant of one element is."""
+    """Return the value of a constant of one element."""
     array = constant_array(expr)
     return None if array is None or array.size != 1 else float(array.reshape(()))
 
 
 def _stripped(shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape without leading axes of one element, which broadcast."""
+    """Return a shape without leading axes of extent 1, which broadcast."""
     shape = tuple(shape)
     while shape and shape[0] == 1:
         shape = shape[1:]

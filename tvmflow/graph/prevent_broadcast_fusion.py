@@ -1,11 +1,11 @@
-"""Keep computed gates, as in squeeze-and-excite, out of the functions that broadcast them.
+"""Prevention of fusing computed gates, as in squeeze-and-excite, into their broadcasts.
 
     gate = call_tir(conv2d, (means, w))       [1, C', 1, 1, c]
     y    = call_tir(multiply, (x, gate))      [1, C', H, W, c]
 
-TVM fuses a convolution (or a mean) with whatever element-wise function reads its result, also with
-one that reads each of its numbers H · W times.  A work-item that has a pixel then computes the gate
-of that pixel: the whole convolution, H · W times.
+TVM fuses a convolution (or a mean) with any elementwise function that reads its result, even if
+that one reads each number H · W times.  Each work-item then computes the gate of its own pixel: the
+whole convolution, H · W times.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def PreventBroadcastFusion(mod: IRModule) -> IRModule:  # noqa: N802
     readers = Counter(nodes_in(mod["main"].body.body, relax.Var))
     for binding in bindings:
         readers.update(nodes_in(binding.value, relax.Var))
-    # Results of sums of products, and what element-wise functions make of them.
+    # Results of sums of products, and of elementwise functions on them.
     products: set[relax.Var] = set()
     result = mod.clone()
     for binding in bindings:

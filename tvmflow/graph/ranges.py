@@ -1,20 +1,19 @@
-"""Find tensors that must not be stored in 16 bits: by estimated ranges, and by sums.
+"""Analysis of the tensors that must not be stored in 16 bits, by ranges and sums.
 
-16 bits hold numbers up to 65504 with eleven digits of base two.  Sums of many numbers exceed that,
-and a variance taken as E[x²] - E[x]² loses all its digits there.  Such statistics are small next to
-their tensors, and are kept in 32 bits, with all that is computed from them element
-by element::
+Sixteen bits hold numbers up to 65504 with eleven binary digits.  Sums of many numbers exceed that,
+and a variance computed as E[x²] - E[x²] loses all its digits.  Such statistics are small next to
+their tensors, and stay in 32 bits, like all tensors that are computed from them elementwise::
 
     m = R.mean(x, [1])    s = R.sum(R.multiply(x, x), [1])    v = R.subtract(s, R.multiply(m, m))
 
-Not a mean that only products of layers read: it is no less exact than what it is a mean of.  Of
-large tensors, squares and exponentials are kept in 32 bits that sums read and may exceed 65504, and
-what a constant beyond 65504 makes, such as the -1e9 of a mask.
+A mean that only products of layers read is not among them: it is as exact as the tensor that it is
+a mean of.  Large tensors stay in 32 bits if they are squares or exponentials that are summed and
+may exceed 65504, or results of a constant beyond 65504, such as the -1e9 of a mask.
 
-Other large tensors are named by a warning where their numbers may exceed 65504.  An interval of
-numbers is known of what a sigmoid or a clip limits; of what it is not known, inputs are taken
-to be up to 255, as pictures are, and results of layers up to 64, as those of trained networks are.
-A measurement (`tvmflow.verify.halves`) is better than both.
+A warning names other large tensors whose values may exceed 65504.  Operators such as sigmoid or
+clip limit the interval of values; otherwise inputs are assumed to be up to 255, like pictures, and
+results of layers up to 64, as in trained networks.  A measurement (`tvmflow.verify.halves`) is
+better than these assumptions.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from ..ir.limits import LARGEST_HALF
 from ..ir.rewriter import constant_array, identifier, op_name, shape_of
 from ..ir.signatures import bindings_of
 
-#: What results of layers and inputs are taken to be.
+#: Assumed magnitudes of layers' results and of inputs.
 ORDINARY, INPUT = 64.0, 255.0
 
 Interval = tuple[float, float]
 _ORDINARY: Interval = (-ORDINARY, ORDINARY)
 
-#: Operators that pass elements on.
+#: Operators that copy elements without changing them.
 _VIEWS = frozenset(
     f"relax.{name}"
     for name in (
@@ -47,7 +46,7 @@ _VIEWS = frozenset(
         "stack", "scatter_elements", "scatter_nd", "nn.pad", "image.resize2d",
     )
 )  # fmt: skip
-#: Operators of each element, after which numbers are what they are, more or less.
+#: Elementwise operators that roughly keep the magnitude of values.
 _SIMILAR = frozenset(
     f"relax.{name}"
     for name in (
@@ -57,28 +56,28 @@ _SIMILAR = frozenset(
         "tvmflow.product", "tvmflow.quotient", "tvmflow.multiply_add", "astype",
     )
 )  # fmt: skip
-#: Limits of operators that have some.
+#: Intervals of operators with limited results.
 _LIMITED: dict[str, Interval] = {
     **dict.fromkeys((f"relax.{n}" for n in ("sigmoid", "nn.softmax")), (0.0, 1.0)),
     **dict.fromkeys((f"relax.{n}" for n in ("tanh", "erf", "sin", "cos", "sign")), (-1.0, 1.0)),
     **dict.fromkeys((f"relax.{n}" for n in ("atan", "asin", "acos")), (-math.pi, math.pi)),
 }
-#: Readers to which minus infinity is as good as a large negative number.
+#: Readers for which minus infinity is equivalent to a large negative number.
 _TO_SHARES = ("relax.nn.softmax", "relax.exp", "relax.sigmoid", "relax.tanh")
 
 
 @dataclass
 class Precision:
-    """Tensors by their identifiers, with reasons."""
+    """Tensors by their identifiers, with the reasons to keep or suspect them."""
 
     #: Tensors that stay in 32 bits.
     wide: dict[str, str] = field(default_factory=dict)
-    #: Tensors that 16 bits may not hold, if they are stored so.
+    #: Tensors whose values may exceed 16 bits if they are stored so.
     risky: dict[str, str] = field(default_factory=dict)
 
 
 class _Analysis:
-    """Walks ``main`` once forwards; readers of each tensor are known before."""
+    """A forward walk over ``main``, with the readers of each tensor known in advance."""
 
     def __init__(self, mod: IRModule):
         self.bindings = bindings_of(mod["main"])
@@ -88,7 +87,7 @@ class _Analysis:
             for read in nodes_in(binding.value, relax.Var):
                 self.readers.setdefault(read, []).append(binding.var)
         self.ranges: dict[relax.Expr, Interval] = dict.fromkeys(mod["main"].params, (-INPUT, INPUT))
-        #: Statistics and what is computed from them.
+        #: Statistics and tensors computed from them, with the reason.
         self.small: dict[relax.Expr, str] = {}
         self.found = Precision()
 
@@ -106,7 +105,7 @@ class _Analysis:
                 self.found.wide[name] = reason
             elif self._magnitude(var) > LARGEST_HALF and not self._is_share(var):
                 self.found.risky[name] = self._why(value)
-                # What is computed from it is not at fault.
+                # Clamp the range, so that only the first tensor is reported.
                 low, high = self.ranges[var]
                 self.ranges[var] = (max(low, -LARGEST_HALF), min(high, LARGEST_HALF))
         return self.found
@@ -114,7 +113,7 @@ class _Analysis:
     # -- ranges ---------------------------------------------------------------------------
 
     def _of(self, expr: relax.Expr) -> Interval:
-        """The interval of an expression."""
+        """Return the interval of an expression."""
         if isinstance(expr, relax.Tuple):
             return _union([self._of(each) for each in expr.fields])
         if isinstance(expr, relax.Var):
@@ -149,23 +148,23 @@ class _Analysis:
         if name in _SIMILAR or name.startswith(("relax.nn.max_pool", "relax.nn.avg_pool")):
             return self._of(value.args[0])
         if name in ("relax.matmul", "relax.linear") or name.startswith("relax.nn.conv"):
-            # Products of layers are as large as what they read is larger than pictures.
+            # Scale the assumed magnitude of results by how far the operands exceed pictures.
             tensors = [a for a in value.args if constant_array(a) is None]
             factor = prod(max(1.0, self._magnitude(a) / INPUT) for a in tensors)
             return (-ORDINARY * factor, ORDINARY * factor)
         return _ORDINARY
 
     def _is_maximum_of(self, maximum: relax.Expr, x: relax.Expr) -> bool:
-        """True if a tensor has the maxima of another one's rows, in whatever view."""
+        """Return whether a tensor has the row maxima of another one, in any view."""
         value = self.values.get(maximum)
         while value is not None and op_name(value) in _VIEWS:
             value = self.values.get(value.args[0])
         return value is not None and op_name(value) == "relax.max" and value.args[0].same_as(x)
 
-    # -- what stays in 32 bits --------------------------------------------------------------
+    # -- tensors that stay in 32 bits -------------------------------------------------------
 
     def _as_small(self, var: relax.Var, value: relax.Expr) -> str | None:
-        """The reason why a tensor is a statistic, or is computed from some."""
+        """Return the reason if a tensor is a statistic, or is computed from statistics."""
         name = op_name(value)
         if name in ("relax.sum", "relax.mean", "relax.prod"):
             length = _elements(value.args[0]) // max(1, _elements(var))
@@ -181,7 +180,7 @@ class _Analysis:
         return "computed from " + self.small[small[0]].removeprefix("computed from ")
 
     def _is_computed_with(self, var: relax.Var) -> bool:
-        """True if a mean, in whatever view, is an operand of arithmetic."""
+        """Return whether a mean, in any view, is an operand of arithmetic."""
         for reader in self.readers.get(var, ()):
             name = op_name(self.values[reader])
             if name in _SIMILAR or (name in _VIEWS and self._is_computed_with(reader)):
@@ -189,7 +188,7 @@ class _Analysis:
         return False
 
     def _as_large(self, var: relax.Var, value: relax.Expr) -> str | None:
-        """The reason why a tensor of any size stays in 32 bits."""
+        """Return the reason why a tensor of any size stays in 32 bits."""
         name = op_name(value)
         is_square = name == "relax.multiply" and value.args[0].same_as(value.args[1])
         if is_square and self._is_summed(var):
@@ -209,7 +208,7 @@ class _Analysis:
         return bool(names & {"relax.sum", "relax.mean"})
 
     def _is_share(self, var: relax.Var) -> bool:
-        """True if only numbers below are too large, and become nothing but shares."""
+        """Return whether only negative values are too large, and all readers saturate there."""
         readers = [self.values[reader] for reader in self.readers.get(var, ())]
         below = self._of(var)[1] <= LARGEST_HALF
         return below and bool(readers) and all(op_name(each) in _TO_SHARES for each in readers)
@@ -232,7 +231,7 @@ def _union(intervals: Sequence[Interval]) -> Interval:
 
 
 def _ordered(interval: Interval) -> Interval:
-    """An interval whose ends are numbers or infinities."""
+    """Return an interval whose ends are numbers or infinities."""
     low, high = (float(end) for end in interval)
     return (-inf if math.isnan(low) else low), (inf if math.isnan(high) else high)
 
@@ -245,7 +244,7 @@ def _product(a: Interval, b: Interval) -> Interval:
 def _multiply(_: _Analysis, call: relax.Call, sides: Sequence[Interval]) -> Interval:
     for index, factor in enumerate(sides):
         if min(map(abs, factor)) > LARGEST_HALF and constant_array(call.args[index]) is not None:
-            # What such a number multiplies is a mask.
+            # The other factor is a mask of zeros and ones.
             return _product(factor, (0.0, 1.0))
     low, high = _product(*sides)
     return (0.0, high) if call.args[0].same_as(call.args[1]) else (low, high)
@@ -263,7 +262,7 @@ def _divide(analysis: _Analysis, call: relax.Call, sides: Sequence[Interval]) ->
     is_known = constant_array(call.args[1]) is not None
     if is_known and (least > 0 or most < 0):
         return _product(numerator, (1 / most, 1 / least))
-    # Nobody divides by what is nearly zero.
+    # Assume that divisors are not close to zero.
     return max(numerator[0], -ORDINARY), min(numerator[1], ORDINARY)
 
 
@@ -317,5 +316,5 @@ _RULES: dict[str, Rule] = {
 
 
 def analyse(mod: IRModule) -> Precision:
-    """Say which tensors of ``main``, before layouts, stay in 32 bits, and which may exceed 16."""
+    """Return the tensors of ``main`` that stay in 32 bits, and those that may exceed 16 bits."""
     return _Analysis(mod).run()

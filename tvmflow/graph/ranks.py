@@ -1,17 +1,17 @@
-"""The largest or smallest elements of rows, by ranks.
+"""Selection of the largest or smallest elements of rows (``topk``) by ranks.
 
-TVM's sort for GPUs makes many kernels of a few threads each.  An element's rank is the number of
-those before it, of equal ones those with a lower index.  This is a sum like others, and so is the
-index that has a rank::
+TVM's sort for GPUs launches many kernels of a few threads each.  An element's rank is the number of
+elements before it; equal elements are ordered by their index.  The rank is a plain sum, and so is
+the index that has a rank::
 
     before   (values, indices) = topk(x : [R, N], k)
     after    rank[r, i]    = sum_j (x[r, j] > x[r, i] or (x[r, j] == x[r, i] and j < i))
              indices[r, s] = sum_i (i if rank[r, i] == s else 0)                 s < k
              values        = gather_elements(x, indices)
 
-Comparisons grow with the square of N.  Of longer rows the first k of each part are found so, and
-among these the first k, until what is left is a short row; where k is more than half of a part,
-rows are left to the sort.  There is no NaN in x (the front end has put infinity in its place).
+Comparisons grow with the square of N.  In longer rows the first k of each part are selected, then
+the first k among these, until a short row remains; if k is more than half of a part, rows are left
+to TVM's sort.  There is no NaN in x (the front end has replaced it with infinity).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from ..ir.expressions import OPAQUE, nodes_in
 from ..ir.passes import module_pass
 from ..ir.rewriter import Rewriter, op_name, shape_of
 
-#: Rows of up to so many elements are ranked at once.
+#: Most elements of a row that is ranked at once.
 _LONGEST_ROW = 1024
-#: Longer ones in parts of at least so many.
+#: Fewest elements of a part of longer rows.
 _SHORTEST_PART = 256
 
 
 @module_pass("RankShortRows")
 def RankShortRows(mod: IRModule) -> IRModule:  # noqa: N802
-    """Replace ``topk`` of short rows; a module without any stays as it is."""
+    """Replace ``topk`` of short rows."""
     found = any(_is_ranked(call) for call in nodes_in(mod["main"], Call))
     return _Ranks(mod).run() if found else mod
 
@@ -68,7 +68,7 @@ class _Ranks(Rewriter):
             places = self._short(parts, axis + 1, k, largest, dtype)
             places = self._te(_joined, places, axis, size, name="join")
             x = self._te(_elements, x, places, axis, largest, name="elements")
-            # Those past the end of the row are never among the first: a part has k others.
+            # Indices past the end of the row are never selected: a part has k other elements.
             if at is not None:
                 limit = relax.const(extent - 1, dtype)
                 at = self.bb.emit(R.gather_elements(at, R.minimum(places, limit), axis))
@@ -82,7 +82,7 @@ class _Ranks(Rewriter):
         return self._te(_places, ranks, axis, k, dtype, name="place")
 
     def _te(self, function: Callable[..., te.Tensor], *arguments: object, name: str) -> relax.Var:
-        # What is fused with them would be computed for every pair.
+        # A fused producer would be computed for every pair of elements.
         attributes = {"op_pattern": OPAQUE}
         call = self.bb.call_te(
             function, *arguments, primfunc_name_hint=name, primfunc_attrs=attributes
@@ -91,7 +91,7 @@ class _Ranks(Rewriter):
 
 
 def _worst(dtype: str, largest: bool) -> tirx.Expr:
-    """Return a value that no other goes after."""
+    """Return a value that comes last in the order."""
     if dtype.startswith("float"):
         return tirx.const(-np.inf if largest else np.inf, dtype)
     bounds = np.iinfo(dtype)
@@ -99,7 +99,7 @@ def _worst(dtype: str, largest: bool) -> tirx.Expr:
 
 
 def _parts(x: te.Tensor, axis: int, size: int, largest: bool) -> te.Tensor:
-    """Split rows ``[R, N]`` into parts ``[R, ceil(N / size), size]``; fill up the last one."""
+    """Split rows ``[R, N]`` into parts ``[R, ceil(N / size), size]``; pad the last one."""
     extent = int(x.shape[axis])
     shape = [*x.shape[:axis], -(-extent // size), size, *x.shape[axis + 1 :]]
 
@@ -112,7 +112,7 @@ def _parts(x: te.Tensor, axis: int, size: int, largest: bool) -> te.Tensor:
 
 
 def _joined(places: te.Tensor, axis: int, size: int) -> te.Tensor:
-    """Return the indices in whole rows of elements of parts, ``[R, P, k]`` to ``[R, P * k]``."""
+    """Convert indices within parts to indices of whole rows, ``[R, P, k]`` to ``[R, P * k]``."""
     k = places.shape[axis + 1]
     shape = [*places.shape[:axis], places.shape[axis] * k, *places.shape[axis + 2 :]]
 
@@ -125,7 +125,7 @@ def _joined(places: te.Tensor, axis: int, size: int) -> te.Tensor:
 
 
 def _elements(x: te.Tensor, places: te.Tensor, axis: int, largest: bool) -> te.Tensor:
-    """Read elements of rows by their indices, of which some lie past the end."""
+    """Read elements of rows by index; indices past the end give the last value in the order."""
 
     def element(*index: tirx.Var) -> tirx.Expr:
         at = places(*index)
@@ -136,7 +136,7 @@ def _elements(x: te.Tensor, places: te.Tensor, axis: int, largest: bool) -> te.T
 
 
 def _ranks(x: te.Tensor, axis: int, largest: bool) -> te.Tensor:
-    """Count the elements of its row that go before each one."""
+    """Count the elements of the same row that come before each element."""
     other = te.reduce_axis((0, x.shape[axis]))
 
     def element(*index: tirx.Var) -> tirx.Expr:
@@ -144,7 +144,8 @@ def _ranks(x: te.Tensor, axis: int, largest: bool) -> te.Tensor:
         place[axis] = other
         theirs = x(*place)
         first = theirs > mine if largest else theirs < mine
-        # Products and sums of truth values: C's operators would branch, which no vector does.
+        # Multiply and add truth values: C's logical operators would branch and prevent
+        # vectorisation.
         earlier = other.astype("int32") < index[axis].astype("int32")
         equal = (theirs == mine).astype("int32") * earlier.astype("int32")
         return te.sum(first.astype("int32") + equal, other)
@@ -153,7 +154,7 @@ def _ranks(x: te.Tensor, axis: int, largest: bool) -> te.Tensor:
 
 
 def _places(ranks: te.Tensor, axis: int, k: int, dtype: str) -> te.Tensor:
-    """Find the indices that have the first ranks."""
+    """Find the indices of the elements with the first ranks."""
     at = te.reduce_axis((0, ranks.shape[axis]))
 
     def element(*index: tirx.Var) -> tirx.Expr:

@@ -5,11 +5,11 @@ Before::
     lv  = R.nn.conv2d(x, W)                     lv1 = R.reshape(b, (1, 32, 1, 1))
     lv2 = R.add(lv, lv1)                        lv3 = R.permute_dims(V)
 
-After: ``lv1`` and ``lv3`` are constants.  Shape-only operators, and the arithmetic that
-dequantizes weights, are folded with NumPy; TVM's own folding compiles a function for every
-constant it evaluates (some 100 ms each) and is only asked for what is left.
+After: ``lv1`` and ``lv3`` are constants.  NumPy folds shape-only operators and the arithmetic
+that dequantizes weights; TVM's own folding compiles a function for every constant it evaluates
+(some 100 ms each), so it only gets the rest.
 
-Constants that are zero are kept from TVM's simplifier: 0 · NaN is not 0.
+Zero constants are hidden from TVM's simplifier, because 0 · NaN is not 0.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ..ir.passes import module_pass
 from ..ir.rewriter import Rewriter, constant, constant_array, ints, op_name, shape_of
 from ..ir.signatures import bindings_of
 
-#: Results of operators on constants: views or copies of the data, and arithmetic of two tensors
-#: that NumPy rounds as every target does.
+#: NumPy implementations of operators on constants: views or copies of the data, and arithmetic
+#: of two tensors that NumPy rounds as every target does.
 _ON_ARRAYS: dict[str, Callable[..., np.ndarray]] = {
     **dict.fromkeys(
         ("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten"),
@@ -55,13 +55,13 @@ class _FoldConstants(Rewriter):
         if not evaluate or not arrays:
             return new
         with np.errstate(all="ignore"):
-            # The result type stands at the old call: the new one is not yet normalised.
+            # Take the result type from the old call: the new one is not yet normalised.
             found = evaluate(value, *arrays)
         return constant(np.asarray(found, str(value.ty.dtype)))
 
 
 def _constants(call: relax.Call) -> list[np.ndarray]:
-    """The tensors that a call reads, if all of them are constants."""
+    """Return the tensors that a call reads if all of them are constants, else none."""
     tensors = [a for a in call.args if not isinstance(a, relax.ShapeExpr)]
     arrays = [array for a in tensors if (array := constant_array(a)) is not None]
     return arrays if len(arrays) == len(tensors) else []
@@ -69,23 +69,23 @@ def _constants(call: relax.Call) -> list[np.ndarray]:
 
 @module_pass("FoldArrays")
 def FoldArrays(mod: IRModule) -> IRModule:  # noqa: N802
-    """Evaluate operators that only shape their constants, and arithmetic on constants."""
+    """Evaluate shape-only operators and arithmetic on constants with NumPy."""
     return _FoldConstants(mod).run()
 
 
 @module_pass("FoldCalls")
 def FoldCalls(mod: IRModule) -> IRModule:  # noqa: N802
-    """Have TVM evaluate what still reads nothing but constants."""
+    """Let TVM evaluate the remaining calls whose operands are all constants."""
     values = (binding.value for binding in bindings_of(mod["main"]))
     left = any(op_name(value) is not None and _constants(value) for value in values)
     return transform.FoldConstant()(mod) if left else mod
 
 
 class _KeepZeros(Rewriter):
-    """Give zeros an axis where they are factors or divisors."""
+    """Give an axis to scalar zeros that are factors or divisors."""
 
     def parameter(self, index: int, old: relax.Var) -> relax.Var:
-        return relax.Var(old.name, old.ty)  # it has its number
+        return relax.Var(old.name, old.ty)  # a new variable, so that it gets a number
 
     def rewrite(self, var: relax.Var, value: relax.Expr) -> relax.Expr:
         new = self.substitute(value)
@@ -104,7 +104,7 @@ _PRODUCTS: dict[str, Callable[..., relax.Expr]] = {
 
 
 def _with_axis(operand: relax.Expr) -> relax.Expr:
-    """A floating-point zero without axes as one with an axis; anything else as it is."""
+    """Return a scalar floating-point zero with an axis; return anything else unchanged."""
     array = constant_array(operand)
     if array is None or array.ndim or array.any() or array.dtype.kind != "f":
         return operand
@@ -113,9 +113,9 @@ def _with_axis(operand: relax.Expr) -> relax.Expr:
 
 @module_pass("KeepZeros")
 def KeepZeros(mod: IRModule) -> IRModule:  # noqa: N802
-    """Keep products with zero, and quotients by it.
+    """Keep TVM from simplifying products with zero and quotients by zero.
 
-    TVM takes a product with the number zero for zero, whatever the other factor, and refuses to
+    TVM replaces a product with the number zero by zero, whatever the other factor, and refuses to
     divide by it; it does not look into a tensor that has an axis.
     """
     values = [binding.value for binding in bindings_of(mod["main"])]

@@ -1,4 +1,4 @@
-"""Constants become parameters of ``main``: weights travel outside the program.
+"""Conversion of constants to parameters of ``main``: weights are stored outside the program.
 
 Before::
 
@@ -8,8 +8,8 @@ After::
 
     def main(x, conv2d_w):  lv = R.call_tir(conv2d, (x, conv2d_w))
 
-A module can then map its weights from the file, and weights larger than memory
-never pass through the compiler.
+This lets a module map its weights from the file, and weights larger than memory never pass
+through the compiler.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..ir.expressions import nodes_in
 from ..ir.rewriter import constant_array, shape_of, with_bindings, with_body, with_main
 from ..ir.signatures import bindings_of
 
-#: Constants smaller than this stay in the program, where they need no argument.
+#: Constants smaller than this stay in the program, so that they need no argument.
 INLINE_LIMIT_BYTES = 8
 
 
@@ -40,10 +40,10 @@ def lift_weights(mod: IRModule) -> tuple[IRModule, dict[str, np.ndarray]]:
         def parameter(constant: GenericConst) -> relax.Expr:
             array = constant_array(constant)
             assert array is not None
-            # TVM writes one without elements, but cannot read it again.
+            # TVM writes an array without elements, but cannot read it again.
             if 0 < array.nbytes < INLINE_LIMIT_BYTES:
                 return constant
-            # The same tensor may be read by several calls: one parameter serves all.
+            # Calls that read the same tensor share one parameter.
             key = constant.value.__hash__()
             if key not in params:
                 own = f"w{len(arrays)}_{name}"
@@ -68,21 +68,23 @@ def initializers_of(
     nodes: Mapping[str, Sequence[str]],
     initializers: Mapping[str, Sequence[tuple[int, tuple[str, ...]]]],
 ) -> dict[str, tuple[str, ...]]:
-    """Return the names of the model's initializers that each weight was made of.
+    """Return the names of the model's initializers that each weight was computed from.
 
-    A call's weights are in the order in which its nodes read theirs::
+    A call's weights are in the order in which its nodes read their initializers::
 
         conv = fused_conv2d_add_relu(x, w0_conv, w1_conv)    of Conv(x, "c.weight", "c.bias"), Relu
         {"w0_conv": ("c.weight",), "w1_conv": ("c.bias",)}
 
-    Where numbers or sizes do not fit, as a weight was folded or made up, each has all of the call.
+    If numbers or sizes do not match, as a weight was folded or generated, each weight gets all
+    names of the call.
 
     Parameters
     ----------
     mod, weights
-        As `lift_weights` returned it, and names of all weights among the parameters of ``main``.
+        The module that `lift_weights` returned, and the names of all weights among the parameters
+        of ``main``.
     nodes, initializers
-        Nodes by the name of the call's result, and what `ImportedModel.initializers` has of them.
+        Nodes by the name of the call's result, and their entries in `ImportedModel.initializers`.
     """
     found: dict[str, tuple[str, ...]] = {}
     lifted = {param for param in mod["main"].params if param.name in weights}

@@ -1,1 +1,1 @@
-"""The layout pass: convolutions and what stands between them go to ``NCHW{c}c``."""
+"""Layout pass: convert convolutions and the operators between them to ``NCHW{c}c``."""

@@ -1,23 +1,23 @@
-"""Algorithms of convolutions: directly, as a product of matrices, or by Winograd's.
+"""Algorithms of convolutions: direct, matrix product (GEMM), or Winograd.
 
-A product of matrices is for CUDA, and takes the place of the direct convolution where its
-matrices are mostly their own (:func:`tvmflow.schedules.gemm.pays`); with tensor cores also that of
-Winograd's.  Else a cost decides.
+The matrix product is for CUDA.  It replaces the direct convolution if its matrices have little
+padding (:func:`tvmflow.schedules.gemm.pays`), and with tensor cores also Winograd.  Otherwise a
+cost model decides.
 
 The choice is made in the layout pass, because the algorithms are different primary functions
-with differently arranged weights.  What it costs is compared in multiply-adds of vectors of
-``c`` channels, with ``t`` tiles of ``m×m`` outputs and ``a = m + 2``::
+with differently arranged weights.  Costs are in multiply-adds of vectors of ``c`` channels, with
+``t`` tiles of ``m×m`` outputs and ``a = m + 2``::
 
     direct    =  9 * I * O' * H * W
     winograd  =  a*a * I * O' * t * product * idle  +  a*a * t * (I' + O') * tile
                  +  a*a * I * O' * weight
 
 ``product``, ``tile`` and ``weight`` are facts of the device
-(:class:`tvmflow.devices.presets.WinogradCost`): what a multiply-add of the products costs, relative
-to one of the direct schedule; what a vector of a transformed tile costs that is written, read and
-transformed; and what one of the transformed weights costs that is read, 16 or 36 for 9.  ``idle``
-counts waves: on a GPU, how many times more work-items would keep it busy than the products have.
-Direct convolutions share their sums where they have few.
+(:class:`tvmflow.devices.presets.WinogradCost`): the cost of a multiply-add of the products,
+relative to one of the direct schedule; the cost of writing, reading and transforming a vector of
+a transformed tile; and the cost of reading one transformed weight, of which there are 16 or 36
+for 9.  ``idle`` counts waves: on a GPU, how many times more work-items would keep it busy than the
+products have.  Direct convolutions with few outputs split their sums over more work-items.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from ...schedules.winograd import TAPS, tiles
 
 logger = logging.getLogger(__name__)
 
-#: The most that Winograd's may cost, of the direct one: it takes three launches, more memory, and
-#: rounds more, which small gains are not worth.
+#: Largest cost of Winograd relative to the direct convolution: it takes three launches, more
+#: memory, and rounds more, which small gains do not justify.
 WORTH = 0.9
 
 
@@ -55,20 +55,20 @@ class Convolution:
     batch: int
     inputs: int
     outputs: int
-    #: Of the output.
+    #: Height and width of the output.
     height: int
     width: int
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
-    #: Whether no weight would be infinite in 16 bits.
+    #: Whether all weights are finite in 16 bits.
     fits_half: bool = True
     padding: tuple[int, ...] = (0, 0, 0, 0)
 
     @classmethod
     def of(cls, call: relax.Call) -> Convolution:
-        """Read it off a call of ``relax.nn.conv2d``."""
+        """Return the facts of a call of ``relax.nn.conv2d``."""
         weight = constant_array(call.args[1])
         batch, outputs, height, width = shape_of(call)
         _, inputs, *kernel = shape_of(call.args[1])
@@ -85,21 +85,21 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Choice:
-    """An algorithm, with the reason for it."""
+    """A convolution's algorithm, with the reason for it."""
 
     convolution: str
     algorithm: str
     reason: str
-    #: Whether the user asked for it.
+    #: Whether the user requested the algorithm.
     asked: bool
     layer: Convolution
-    #: Whether its tensors are stored in 16 bits.
+    #: Whether the convolution's tensors are stored in 16 bits.
     half: bool
-    #: Algorithms that can compute it.
+    #: Algorithms that can compute the convolution.
     possible: tuple[str, ...]
 
     def report(self) -> JsonObject:
-        """The choice as JSON, for the module's metadata."""
+        """Return the choice as JSON, for the module's metadata."""
         names = ("convolution", "algorithm", "asked", "reason")
         return {name: getattr(self, name) for name in names}
 
@@ -109,19 +109,19 @@ class Choice:
 
 @dataclass(frozen=True)
 class Measured:
-    """An algorithm that was the fastest where it was measured."""
+    """An algorithm that was measured to be the fastest."""
 
     algorithm: str
-    #: Which record of which journal says so, for people.
+    #: Journal and record that the result comes from, for reports.
     origin: str
 
 
 def impossible(
     convolution: Convolution, algorithm: str, device: Device, half: bool, half_sums: bool = False
 ) -> str | None:
-    """Say why an algorithm cannot compute a convolution, ``None`` if it can.
+    """Return why an algorithm cannot compute a convolution; ``None`` if it can.
 
-    ``half`` says that tensors are stored in 16 bits, ``half_sums`` that products are added so.
+    ``half`` means that tensors are stored in 16 bits, ``half_sums`` that sums are in 16 bits too.
     """
     if algorithm == DIRECT:
         return None
@@ -147,7 +147,7 @@ def impossible(
 
 
 def _no_product(convolution: Convolution, device: Device, half: bool) -> str | None:
-    """Say why a convolution cannot be a product of matrices, ``None`` if it can be."""
+    """Return why a convolution cannot be a product of matrices; ``None`` if it can be."""
     gpu = device.multiprocessors
     if gpu is None:
         return "its schedules are for the target cuda"
@@ -161,7 +161,7 @@ def _no_product(convolution: Convolution, device: Device, half: bool) -> str | N
 
 
 def cost(convolution: Convolution, algorithm: str, device: Device) -> float:
-    """The formula above."""
+    """Return the cost of an algorithm by the formula above."""
     c = convolution
     outputs = blocks_of(c.outputs, device.channel_block)
     if algorithm == DIRECT:
@@ -190,9 +190,9 @@ def choose(
     half_sums: bool = False,
     measured: Measured | None = None,
 ) -> Choice:
-    """The algorithm that was asked for, else the one that was measured, or that costs least.
+    """Choose the requested algorithm, else the one measured to be fastest, else the cheapest.
 
-    Raises ``CompileError`` if the algorithm that was asked for cannot compute the convolution.
+    Raises ``CompileError`` if the requested algorithm cannot compute the convolution.
     """
     reasons = {a: impossible(convolution, a, device, half, half_sums) for a in ALGORITHMS}
     if asked is not None:
@@ -217,9 +217,10 @@ def choose(
 def _cheapest(
     convolution: Convolution, device: Device, half: bool, reasons: Mapping[str, str | None]
 ) -> tuple[str, str]:
-    """The algorithm that seems best, and the reason; ``reasons`` say which cannot be."""
+    """Return the cheapest algorithm and the reason; ``reasons`` say which are impossible."""
     c = convolution
-    # Of less than a block of input channels most lanes are empty, which tensor cores make up for.
+    # With fewer input channels than a block most lanes are empty, which only tensor cores make up
+    # for.
     wide, taps = half or c.inputs >= device.channel_block, c.kernel[0] * c.kernel[1]
     pays = wide and gemm.pays(
         c.batch * c.height * c.width, c.outputs, taps * c.inputs,
@@ -243,10 +244,10 @@ def _cheapest(
 
 
 def convolutions(mod: IRModule) -> dict[relax.Var, str]:
-    """Names of the nodes that are convolutions with constant weights, by their variables.
+    """Return node names of the convolutions with constant weights, by their variables.
 
-    What a node needs before its result is called ``NODE_1`` and so on: a convolution
-    whose bias is added has the name of the sum.
+    Intermediate results of a node are called ``NODE_1`` and so on: a convolution whose bias is
+    added has the name of the sum.
     """
     bindings = bindings_of(mod["main"])
     found = {

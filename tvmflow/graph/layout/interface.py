@@ -1,7 +1,7 @@
-"""Inputs and outputs of the model that an application has in the blocked layout.
+"""Inputs and outputs of the model that the application has in the blocked layout.
 
-They are ``[N, C', H, W, 4]`` in a buffer (``nchw4c``) or in an image (``texture``), and
-the kernels that would pack or unpack them are left out.
+They are ``[N, C', H, W, 4]`` in a buffer (``nchw4c``) or in an image (``texture``), which saves
+the kernels that pack or unpack them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...ir.tensors import TensorInfo
 
 @dataclass(frozen=True)
 class BlockedInterface:
-    """Numbers of the inputs and outputs that are blocked, and of those the textures."""
+    """Indices of the blocked inputs and outputs, and of those among them that are textures."""
 
     inputs: frozenset[int] = frozenset()
     outputs: frozenset[int] = frozenset()
@@ -33,12 +33,11 @@ def block_interface(
     device: Device,
     half: bool = False,
 ) -> tuple[BlockedInterface, tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
-    """Find the inputs and outputs that are blocked, and describe them as the application has them.
+    """Find the blocked inputs and outputs, and describe them as the application has them.
 
-    ``requested`` has ``nchw4c`` or ``texture`` by the ONNX model's names; a name of an input and
-    an output stands for both.  With ``half``, textures have channels of 16 bits.
-
-    Raises ``CompileError`` if a name is unknown, or the tensor has no such form.
+    ``requested`` maps the ONNX model's names to ``nchw4c`` or ``texture``; a name of both an input
+    and an output applies to both.  With ``half``, textures have channels of 16 bits.
+    Raises ``CompileError`` if a name is unknown, or a tensor cannot have the requested form.
     """
     names = [info.name for info in (*inputs, *outputs)]
     for name in requested:

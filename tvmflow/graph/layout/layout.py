@@ -1,4 +1,4 @@
-"""The layout pass: convolutions and what stands between them go to ``NCHW{c}c``.
+"""Layout pass: convert convolutions and the operators between them to ``NCHW{c}c``.
 
 Before (``c = 16``)::
 
@@ -15,10 +15,10 @@ After::
     lv3 : [1, 2, 1, 1, 16]     = R.mean(lv2, [2, 3])
     gv  : [1, 24]              = R.reshape(R.call_tir(unpack, (lv3,)), ...)
 
-Every variable may exist in two forms, plain and blocked; a form is made when a
-reader first needs it, and kept.  Operators without a rule read the plain form.
-Weights are constants and are rearranged here, at compile time.  Inputs and outputs of
-the model are plain, but for those that are kept in blocks (:mod:`.interface`).
+Every variable may exist in two forms, plain and blocked; a form is made for its first reader
+and reused.  Operators without a rule read the plain form.  Weights are constants and are
+rearranged here, at compile time.  Inputs and outputs of the model are plain, except those that
+the application has in blocks (:mod:`.interface`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from .rule import RULES, Later, Result
 
 
 class _NamingBuilder(relax.BlockBuilder):
-    """Names what rules emit after the variable that they rewrite."""
+    """A builder that names the results of rules after the variable that they rewrite."""
 
     hint = ""
 
@@ -55,7 +55,7 @@ class _NamingBuilder(relax.BlockBuilder):
 
 
 class LayoutPass(Rewriter):
-    """Rewrites ``main``; rules of single operators stand in :mod:`.rules`."""
+    """Rewriter of ``main``; the rules of single operators are in :mod:`.rules`."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class LayoutPass(Rewriter):
         self.bb = _NamingBuilder(mod)
         self.device = device
         self.half = half
-        #: Convolutions' names, the algorithms that were asked for by name, and what each got.
+        #: Names of the convolutions by their variables.
         self.convolutions = convolutions(mod)
         self.algorithms = resolve_names(
             algorithms or {},
@@ -85,28 +85,29 @@ class LayoutPass(Rewriter):
             kind="convolution",
             unknown="The algorithms name {!r}, which is no convolution with constant weights",
         )
-        #: Finds the fastest algorithm in journals: of a convolution, in 16 bits or not.
+        #: Returns the fastest algorithm of a convolution, in 16 bits or not, from journals.
         self.measured = measured
-        #: Whether weights stay what they are, but for their layout, where nothing was asked for.
+        #: Whether convolutions are direct unless another algorithm was requested, which keeps
+        #: their weights.
         self.direct = direct
         self.choices: list[Choice] = []
         self.block = device.channel_block
         self.accumulate = accumulate
-        #: Blocked forms of the old variables; `env` has the plain ones.
+        #: Blocked forms of the old variables; plain forms are in `env`.
         self.blocked_forms: dict[relax.Var, relax.Expr] = {}
-        #: Of these, those whose lanes behind the last channel are zeros.
+        #: Blocked forms whose lanes after the last channel are zeros.
         self.zero_lanes: set[relax.Expr] = set()
         #: Large weights that the graph transposes, by the transposed variable.
         self.transposed: dict[relax.Var, relax.Expr] = {}
         #: Values of the old variables.
         self.definitions: dict[relax.Var, relax.Expr] = {}
-        #: Those of them that are emitted when something reads their plain form.
+        #: Old variables whose values are only emitted if something reads their plain form.
         self.deferred: dict[relax.Var, relax.Expr] = {}
-        #: Conversions inserted, for tests.
+        #: Number of conversions inserted, for tests.
         self.packed = self.unpacked = 0
 
     def start(self, params: list[relax.Var]) -> None:
-        """Remember the parameters: large weights are among them."""
+        """Store the parameters, which include large weights."""
         self.params = params
         for index in self.interface.inputs:
             old = self.mod["main"].params[index]
@@ -114,7 +115,7 @@ class LayoutPass(Rewriter):
             del self.env[old]
 
     def parameter(self, index: int, old: relax.Var) -> relax.Var:
-        """The same parameter, or its blocked form where that is kept."""
+        """Return the new parameter, in its blocked form if the application has it blocked."""
         new = super().parameter(index, old)
         if index not in self.interface.inputs:
             return new
@@ -122,7 +123,7 @@ class LayoutPass(Rewriter):
         return relax.Var(new.name, relax.TensorType(shape, old.ty.dtype))
 
     def result(self, old: relax.Expr) -> relax.Expr:
-        """The same result, with the blocked forms of the outputs that are kept."""
+        """Return the new result, with the blocked outputs in their blocked forms."""
         if not self.interface.outputs:
             return super().result(old)
         value = old if isinstance(old, relax.Tuple) else self.definitions.get(old)
@@ -138,7 +139,7 @@ class LayoutPass(Rewriter):
         return relax.Tuple(results) if isinstance(value, relax.Tuple) else results[0]
 
     def _blocked_result(self, expr: relax.Expr) -> relax.Expr:
-        """The blocked form of an output, which has all blocks and lanes."""
+        """Return the blocked form of an output, with all blocks and lanes."""
         if isinstance(expr, relax.Var):
             form = self.blocked(expr)
             if shape_of(form) == blocked.blocked_shape(shape_of(expr), self.block):
@@ -153,8 +154,8 @@ class LayoutPass(Rewriter):
         sums = self.accumulate == "fp16"
         device = self.device
         if self.accumulate == MIXED:
-            # Costs are in multiply-adds of the direct schedule, which then cost half: Winograd's
-            # products stay in fp32 (`tvmflow.codegen.chunked_sums`).
+            # Costs are relative to multiply-adds of the direct schedule, which are half as
+            # expensive here; Winograd's products stay in fp32 (`tvmflow.codegen.chunked_sums`).
             facts = {name: 2 * value for name, value in asdict(device.winograd).items()}
             device = replace(device, winograd=WinogradCost(**facts))
         choice = choose(self.node, convolution, device, asked, half, sums, known)
@@ -169,18 +170,18 @@ class LayoutPass(Rewriter):
         pattern: int | None = PRODUCT,
         **options: object,
     ) -> relax.Var:
-        """Emit a primary function of this name, that is fused as ``pattern`` says."""
+        """Emit a primary function of this name, which TVM fuses as ``pattern`` says."""
         attributes = None if pattern is None else {"op_pattern": pattern}
         return self.bb.emit_te(
             compute, *arguments, **options, primfunc_name_hint=name, primfunc_attrs=attributes
         )
 
     def is_blocked(self, expr: relax.Expr) -> bool:
-        """True if the blocked form of an old expression exists already."""
+        """Return whether the blocked form of an old expression exists already."""
         return expr in self.blocked_forms
 
     def plain(self, var: relax.Var) -> relax.Expr:
-        """The plain form, converted from the blocked one at its first use."""
+        """Return the plain form, converted from the blocked one at its first use."""
         if var in self.deferred:
             value = self.substitute(self.deferred.pop(var))
             self.env[var] = self.bb.emit(value, name_hint=identifier(var.name))
@@ -194,7 +195,7 @@ class LayoutPass(Rewriter):
         return self.env.get(var, var)
 
     def blocked(self, expr: relax.Expr) -> relax.Expr:
-        """The blocked form of an old expression of rank 4, converted at its first use."""
+        """Return the blocked form of an old expression of rank 4, converted at its first use."""
         array = constant_array(expr)
         if array is not None:
             return constant(blocked.block_constant(array, self.block))
@@ -203,22 +204,22 @@ class LayoutPass(Rewriter):
         return self.blocked_forms[expr]
 
     def existing(self, expr: relax.Expr) -> relax.Expr:
-        """The blocked form of an old expression if that exists already, else the plain one."""
+        """Return the blocked form of an old expression if it exists already, else the plain one."""
         return self.blocked(expr) if self.is_blocked(expr) else self.substitute(expr)
 
     def plain_as(self, expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
-        """The plain form of an old expression, in another shape of the same elements."""
+        """Return the plain form of an old expression, in another shape of the same elements."""
         plain = self.substitute(expr)
         return plain if shape_of(expr) == shape else self.bb.emit(relax.op.reshape(plain, shape))
 
     def blocked_as(self, expr: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
-        """The blocked form of an old expression of less than four axes, as ``shape``."""
+        """Return the blocked form of an old expression of less than four axes, as ``shape``."""
         if shape_of(expr) == shape:
             return self.blocked(expr)
         return self.pack(self.plain_as(expr, shape), expr)
 
     def pack(self, plain: relax.Expr, var: relax.Var) -> relax.Expr:
-        """A new tensor in the blocked layout, named after an old variable."""
+        """Emit the conversion of a plain tensor to blocks, named after an old variable."""
         self.packed += 1
         name = f"{identifier(var.name)}_blocked"
         packed = self.emit("pack", blocked.pack, plain, self.block, pattern=None, name_hint=name)
@@ -226,18 +227,18 @@ class LayoutPass(Rewriter):
         return packed
 
     def is_parameter(self, expr: relax.Expr) -> bool:
-        """True if ``expr`` is an input or a large weight of the model, as it came in."""
+        """Return whether ``expr`` is an unchanged input or large weight of the model."""
         return any(self.env.get(expr, expr).same_as(p) for p in self.params)
 
     def rewrite(self, var: relax.Var, value: relax.Expr) -> relax.Expr | None:
-        """Ask the operator's rule; without one it reads and writes plain tensors."""
+        """Apply the operator's rule; without one it reads and writes plain tensors."""
         transposes = op_name(value) == "relax.permute_dims" and len(shape_of(var)) == 2
         if transposes and self.is_parameter(value.args[0]):
             self.transposed[var] = self.substitute(value.args[0])
         self.definitions[var] = value
         is_result = var.same_as(self.mod["main"].body.body)
         if self.interface.outputs and is_result and isinstance(value, relax.Tuple | relax.Var):
-            return None  # see `result`: not all of it is read in the plain form
+            return None  # `result` handles the tuple: some of its fields are read in blocked form
         rule = RULES.get(op_name(value) or "")
         self.bb.hint, self.node = identifier(var.name), self.convolutions.get(var, "")
         result = rule(self, value) if rule is not None else None
@@ -255,10 +256,10 @@ class LayoutPass(Rewriter):
         return result.expr
 
     def sums(self, call: relax.Call, length: int, weight: np.ndarray | None = None) -> str | None:
-        """How a call's products are added, as `.dtype_of_sums` has it.
+        """Return how a call's products are added, as `.dtype_of_sums` does.
 
-        ``length`` is the number of products in a sum with constant weights, or of the numbers
-        in one without; the first axis of ``weight`` is its output channels.
+        ``length`` is the number of products in a sum with constant weights, or of elements in a sum
+        without weights; the first axis of ``weight`` is its output channels.
         """
         if str(call.ty.dtype) != "float32":
             return None
@@ -271,5 +272,5 @@ class LayoutPass(Rewriter):
         return Result(self.emit(name, compute, *arguments, **options), True)
 
     def constant(self, array: np.ndarray | np.generic) -> relax.Expr:
-        """A new constant of the graph, with an axis, as numbers are parts of functions."""
+        """Return a new constant of at least one axis: TVM embeds scalars into functions."""
         return constant(np.atleast_1d(array))

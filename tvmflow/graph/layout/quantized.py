@@ -1,4 +1,4 @@
-"""The 8-bit tensors behind differences in int32, which is what quantized operators sum up."""
+"""Recognition of 8-bit tensors behind differences in int32, the operands of quantized sums."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .rule import Layout
 
 @dataclass(frozen=True)
 class Quantized:
-    """A product of 8-bit numbers: its operands, and how to compute it."""
+    """A product of 8-bit integers: its operands, and how to compute it."""
 
     source: relax.Expr
-    #: Without their zero points; four of int8 in an int32 for dot products.
+    #: The weights without zero points; for dot products, four int8 packed in an int32.
     weight: np.ndarray
     integers: Integers | Dots
-    #: The excess of the sums, for each output.
+    #: Excess of the sums for each output, to be subtracted.
     excess: np.ndarray | None = None
 
 
@@ -34,11 +34,11 @@ def quantized(
     dots: bool,
     staged: bool = False,
 ) -> Quantized | None:
-    """The operands of a product in int32, if its left operand comes from 8 bits.
+    """Return the operands of a product in int32 if its left operand comes from 8 bits.
 
-    ``axes`` are those of the weights that are summed up, and first the one that dot products
-    take fours of, if there are ``dots``.  Else ``staged`` says whether the block that converts the
-    operand is the only one that may copy it to private memory.
+    ``axes`` are the summed axes of the weights; with ``dots``, the first of them is packed in fours
+    for dot products.  Without ``dots``, ``staged`` says whether the block that converts the operand
+    is the only one that may copy it to private memory.
     """
     found = narrow_source(x, lambda expr: layout.definitions.get(expr, expr))
     if found is None or weight.dtype != np.int32:

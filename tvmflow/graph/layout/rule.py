@@ -1,8 +1,8 @@
-"""Rules of single operators, which rewrite their calls to the blocked layout: what a rule is.
+"""Interface of the rules that rewrite calls of single operators to the blocked layout.
 
 A rule gets the pass and the old call.  It returns a :class:`Result`; or ``LATER`` for a
-call that is computed in the plain layout if and when something reads it; or ``None`` to
-decline: the operator then reads and writes plain tensors.
+call that is computed in the plain layout if something reads it; or ``None`` to decline: the
+operator then reads and writes plain tensors.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .algorithms import Convolution
 
 @dataclass(frozen=True)
 class Result:
-    """The expression that a call became, and whether that is in the blocked layout."""
+    """The expression that replaces a call, and whether it is in the blocked layout."""
 
     expr: relax.Expr
     is_blocked: bool
 
 
 class Later(Enum):
-    """Result of a rule for a call that is emitted only if something reads it."""
+    """The result of a rule for a call that is emitted only if something reads it."""
 
     LATER = 0
 
@@ -37,7 +37,7 @@ class Later(Enum):
 class Layout(Protocol):
     """The part of the layout pass that rules use."""
 
-    #: The builder of the new function.
+    #: Builder of the new function.
     bb: relax.BlockBuilder
     device: Device
     #: Channels in a block.
@@ -60,7 +60,7 @@ class Layout(Protocol):
         ...
 
     def is_blocked(self, expr: relax.Expr) -> bool:
-        """Return True if the blocked form of an old expression exists already."""
+        """Return whether the blocked form of an old expression exists already."""
         ...
 
     def blocked(self, expr: relax.Expr) -> relax.Expr:
@@ -76,7 +76,7 @@ class Layout(Protocol):
         ...
 
     def is_parameter(self, expr: relax.Expr) -> bool:
-        """Return True if ``expr`` is an input or a large weight of the model, as it came in."""
+        """Return whether ``expr`` is an unchanged input or large weight of the model."""
         ...
 
     def algorithm(self, convolution: Convolution, dtype: np.dtype) -> str:
@@ -126,5 +126,5 @@ def rule(*operators: str) -> Callable[[Rule], Rule]:
 
 
 def is_float(expr: relax.Expr) -> bool:
-    """Return True for a tensor of floating-point numbers."""
+    """Return whether a tensor has floating-point elements."""
     return str(expr.ty.dtype).startswith("float")

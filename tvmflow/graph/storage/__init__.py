@@ -1,1 +1,1 @@
-"""The storage pass: texture or buffer for each tensor between primary functions."""
+"""Storage pass: choose texture or buffer for each tensor between primary functions."""

@@ -1,7 +1,7 @@
-"""Tensors kept in 16 bits as tensors of ``float16``, for CUDA.
+"""Tensors stored in 16 bits as tensors of ``float16``, for CUDA.
 
-OpenCL reads and writes memory of 16 bits by functions (:mod:`tvmflow.codegen.half`); CUDA has a
-type for it, which is all that its copies and tensor cores know.  Before::
+OpenCL reads and writes 16-bit memory by functions (:mod:`tvmflow.codegen.half`); CUDA has a type
+for it, which its copies and tensor cores require.  Before::
 
     y = R.call_tir(relu, (x,), R.Tensor((8,), "float32"))
     relu(x: T.Buffer((8,), scope="global.half"), y: ...):    y[i] = T.max(x[i], 0.0)
@@ -12,8 +12,8 @@ After::
     relu(x: T.Buffer((8,), "float16"), y: ...):
         y[i] = T.Cast("float16", T.max(T.Cast("float32", x[i]), 0.0))
 
-Arithmetic stays fp32.  A value that is rounded to 16 bits where it is read (an operand of a
-tensor core) is then read as it is.
+Arithmetic stays fp32.  A value that is rounded to 16 bits when it is read (an operand of a
+tensor core) is read without conversion.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ HALF_DTYPE = "float16"
 
 @module_pass("UseFloat16")
 def UseFloat16(mod: IRModule) -> IRModule:  # noqa: N802
-    """Give all tensors in ``global.half`` their type, in ``main`` and in its functions."""
-    # Functions get new variables: the type of the old ones names the parameters' dtypes.
+    """Change the type of all tensors in ``global.half``, in ``main`` and its functions."""
+    # Functions get new variables: the old ones have types with the parameters' old dtypes.
     builder = relax.BlockBuilder(IRModule({}, attrs=mod.attrs))
     callees = {
         gv: builder.add_func(with_types(function), gv.name_hint)
@@ -46,7 +46,7 @@ def UseFloat16(mod: IRModule) -> IRModule:  # noqa: N802
     def retyped(binding: relax.Binding) -> list[relax.Binding]:
         call = called_function(mod, binding.value)
         if call is None:
-            # A view or a tuple: their tensors are never kept in 16 bits.
+            # A view or a tuple; such tensors are never stored in 16 bits.
             return [binding]
         function, arguments = call
         halves = [is_half_buffer(param) for param in function.params]
@@ -66,13 +66,13 @@ def UseFloat16(mod: IRModule) -> IRModule:  # noqa: N802
 
 
 def _in_half(expr: relax.Expr) -> relax.Expr:
-    """A constant in 16 bits; anything else as it is."""
+    """Return a constant in 16 bits; return anything else unchanged."""
     array = constant_array(expr)
     return expr if array is None else constant(array.astype(HALF_DTYPE))
 
 
 def with_types(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A primary function whose parameters in ``global.half`` have a type of 16 bits."""
+    """Return a primary function whose parameters in ``global.half`` have a 16-bit type."""
     if not any(is_half_buffer(param) for param in function.params):
         return function
     function = _with_whole_sums(function)
@@ -106,7 +106,7 @@ def with_types(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _with_whole_sums(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The same with results that are sums (or extremes) taken in fp32, and copied when complete."""
+    """Compute results that are sums (or extremes) in fp32, and copy them when complete."""
     blocks = [b for b in nodes_in(function.body, s_tir.SBlock) if b.init is not None]
     sums = [region.source for block in blocks for region in block.writes]
     results = [p for p in function.params if is_half_buffer(p) and any(p.same_as(x) for x in sums)]
@@ -130,7 +130,7 @@ def _copy(source: tirx.Buffer, target: tirx.Buffer) -> tirx.Stmt:
 
 
 def _rounded(value: tirx.Expr) -> tirx.Expr:
-    """A value in 16 bits: what was widened only for this is taken as it was."""
+    """Round a value to 16 bits; if it was only widened from 16 bits, return the original."""
     if isinstance(value, tirx.Cast) and str(value.value.ty.dtype) == HALF_DTYPE:
         return value.value
     return tirx.Cast(HALF_DTYPE, value)

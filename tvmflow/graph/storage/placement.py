@@ -1,6 +1,6 @@
-"""Decisions of the storage pass, and how they are written into ``main`` and its functions.
+"""Decisions of the storage pass, and their application to ``main`` and its functions.
 
-A tensor that is a buffer on one side and a texture on the other is copied once, by a
+A tensor that is a buffer for some functions and a texture for others is copied once, by a
 primary function.  Before, with ``x`` an input of the model in the blocked layout::
 
     y = R.call_tir(conv2d, (x, w))         z = R.call_tir(depthwise, (x, v))
@@ -27,13 +27,13 @@ from ...ir.signatures import called_function, takes_textures, with_scopes
 from ...runtime.json_types import JsonObject
 from .uses import Uses, key
 
-#: Causes of a decision.
+#: Kinds of reasons for a decision.
 Cause = Literal["asked", "override", "cost", "limits", "no images", "layout", "obstacle", "copy"]
 
 
 @dataclass(frozen=True)
 class Placement(Stored):
-    """The place of one tensor, and the reason for it."""
+    """The storage of one tensor, and the reason for it."""
 
     tensor: str
     shape: tuple[int, ...]
@@ -42,16 +42,16 @@ class Placement(Stored):
     scope: str | None
     reason: str
     cause: Cause = "asked"
-    #: Whether it is a weight, not made by the network.
+    #: Whether the tensor is a weight, not computed by the network.
     constant: bool = False
 
     def report(self) -> JsonObject:
-        """The decision as JSON, for the module's metadata."""
+        """Return the decision as JSON, for the module's metadata."""
         return asdict(self) | self.place()
 
 
 def table(placements: Sequence[Placement]) -> list[str]:
-    """One line for each decision, in aligned columns."""
+    """Return one line for each decision, in aligned columns."""
     rows = [("tensor", "shape", "dtype", "storage", "image", "why")]
     for p in placements:
         shape = "×".join(map(str, p.shape)) or "scalar"
@@ -66,9 +66,9 @@ def table(placements: Sequence[Placement]) -> list[str]:
 
 @dataclass(frozen=True)
 class Sides:
-    """The place of a tensor, and of its copy if it has one.
+    """Placements of a tensor and, if it has one, of its copy.
 
-    Without a placement it is a buffer that nobody wants to hear of.
+    A tensor without a placement is a buffer that is not reported.
     """
 
     own: Placement | None
@@ -77,23 +77,23 @@ class Sides:
 
 @dataclass
 class Retarget:
-    """Rewrites ``main``."""
+    """Rewriter of ``main`` and of its functions' signatures."""
 
-    #: The module before, and its tensors.
+    #: The module to rewrite, and its tensors.
     mod: IRModule
     uses: Uses
-    #: The tensors' places, by key.
+    #: Placements of the tensors, by key.
     sides: Mapping[Hashable, Sides]
-    #: Numbers of results that are textures.
+    #: Indices of the results that are textures.
     textures: Collection[int]
 
     def __post_init__(self) -> None:
         self.builder = relax.BlockBuilder(IRModule({}, attrs=self.mod.attrs))
-        #: Functions by the one they were made from and the scopes of their parameters.
+        #: New functions by the original function's name and the scopes of the parameters.
         self.variants: dict[tuple[str, tuple[str | None, ...]], relax.GlobalVar] = {}
-        #: Copies that are made so far, by the tensor's key.
+        #: Copies inserted so far, by the tensor's key.
         self.copies: dict[Hashable, relax.Var] = {}
-        #: Bindings before the one that is being rewritten.
+        #: New bindings that replace the current binding.
         self.made: list[relax.Binding] = []
 
     def run(self) -> IRModule:
@@ -108,15 +108,15 @@ class Retarget:
         return with_main(self.mod, with_body(main, blocks, result), self.builder.get())
 
     def _rewritten(self, binding: relax.Binding) -> list[relax.Binding]:
-        """A binding, behind the copies that it reads."""
+        """Return the new binding, after the copies that it reads."""
         self.made = []
         self.made.append(self._retarget(binding))
-        # A texture that lives on as a buffer makes room at once.
+        # Copy a texture that is later read as a buffer now, so that its memory can be reused.
         self._side(binding.var, texture=False)
         return self.made
 
     def _retarget(self, binding: relax.Binding) -> relax.Binding:
-        """The same call, of the function with the signature that the placements ask for."""
+        """Return the same call, of the function with the signature that the placements require."""
         if self.uses.is_result(binding):
             fields = [
                 self._side(field, texture=index in self.textures)
@@ -133,7 +133,7 @@ class Retarget:
         scopes = [
             self._scope(argument, old) for argument, old in zip(arguments, call[1], strict=True)
         ]
-        # A function with several results has no tensor of its own: they stay buffers.
+        # Functions with several results: their results are not placed one by one and stay buffers.
         scopes += [self._scope(binding.var)] * (len(function.params) - len(scopes))
         old = binding.value
         callee = self._variant(function, old.args[0].name_hint, scopes)
@@ -141,7 +141,7 @@ class Retarget:
         return relax.VarBinding(binding.var, new)
 
     def _plain(self, binding: relax.Binding) -> relax.Binding:
-        """A view or a tuple, of buffers."""
+        """Return a view or a tuple with buffers as operands."""
         used = relax.analysis.free_vars(binding.value)
         replaced = {var: self._side(var, texture=False) for var in used}
         if all(side.same_as(var) for var, side in replaced.items()):
@@ -149,7 +149,7 @@ class Retarget:
         return relax.VarBinding(binding.var, substitute_vars(binding.value, replaced))
 
     def _side(self, expr: relax.Expr, *, texture: bool) -> relax.Expr:
-        """A tensor as a texture, or a buffer, where it is both; its copy is made at first use."""
+        """Return a tensor as a texture or a buffer; insert its copy at the first use."""
         sides = self.sides.get(key(expr))
         copy = None if sides is None else sides.copy
         if copy is None or (copy.storage == "texture") != texture:
@@ -159,7 +159,7 @@ class Retarget:
             y = te.compute(copy.shape, lambda *indices: x[indices], name="y")
             copying = te.create_prim_func([x, y]).without_attr("global_symbol")
             callee = self._variant(copying, f"copy{copy.shape}", [self._scope(expr), copy.scope])
-            # No DataflowVar: it may be a result of `main`.
+            # A plain Var, not a DataflowVar: it may be a result of `main`.
             var = self.copies[key(expr)] = relax.Var(copy.tensor, expr.ty)
             self.made.append(relax.VarBinding(var, relax.call_tir(callee, [expr], expr.ty)))
         return self.copies[key(expr)]
@@ -174,7 +174,7 @@ class Retarget:
         return self.variants[variant]
 
     def _scope(self, expr: relax.Expr, old: relax.Expr | None = None) -> str | None:
-        """The scope of a tensor, or of the copy that stands for the tensor ``old``."""
+        """Return the scope of a tensor, or of the copy that replaces the tensor ``old``."""
         sides = self.sides.get(key(expr if old is None else old))
         if sides is None:
             return None

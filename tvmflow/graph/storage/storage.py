@@ -1,4 +1,4 @@
-"""The storage pass: texture or buffer for every tensor between primary functions.
+"""Storage pass: choose texture or buffer for every tensor between primary functions.
 
 It runs on fused primary functions and changes their signatures.  Before::
 
@@ -9,8 +9,8 @@ After::
 
     lv1 = R.call_tir(conv2d, (x, w))       conv2d(x: scope "global.texture:p4", ...)
 
-The signature is the only place where the decision is kept: schedules, lowering and the memory plan
-read it there.  Copies between the two storages are made by :mod:`.placement`.
+The decision is recorded in the signature only: schedules, lowering and the memory plan read it
+there.  Copies between the two storages are inserted by :mod:`.placement`.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from .uses import Tensor, Uses, prefers_texture
 
 @dataclass
 class StoragePass:
-    """Places the tensors of ``main`` and gives its functions the signatures for it."""
+    """Choice of each tensor's storage, written into the signatures of functions."""
 
-    #: Fused primary functions, called by ``main`` with ``call_tir``.
+    #: Module of fused primary functions, called by ``main`` with ``call_tir``.
     mod: IRModule
-    #: Its image limits and its costs.
+    #: Device, with its image limits and costs.
     device: Device
-    #: ``texture``, ``buffer`` or ``auto``.
+    #: Storage of all tensors: ``texture``, ``buffer`` or ``auto``.
     storage: str
-    #: Storage of single tensors by name, before everything else.
+    #: Storage of single tensors by name, which takes precedence.
     overrides: Mapping[str, str] = field(default_factory=dict)
     #: Whether fp32 tensors are stored in 16 bits.
     half: bool = False
-    #: Further names that overrides may use, with the tensors' own.
+    #: Further names that overrides may use, mapped to the tensors' own.
     aliases: Mapping[str, str] = field(default_factory=dict)
-    #: Names of the first parameters of ``main``, instead of their own.
+    #: Names of the first parameters of ``main``, which replace their own.
     inputs: Sequence[str] = ()
-    #: Numbers of the parameters and of the results of ``main`` that are textures for the
-    #: application, whatever else is asked for.
+    #: Indices of the parameters and of the results of ``main`` that are textures for the
+    #: application, regardless of the other options.
     textures: tuple[Collection[int], Collection[int]] = ((), ())
-    #: Whether constants are stored in 16 bits that have no more.
+    #: Whether constants that are exact in 16 bits are stored in 16 bits.
     half_weights: bool = False
     #: Reasons why tensors stay in 32 bits, by identifier (:mod:`..ranges`).
     wide: Mapping[str, str] = field(default_factory=dict)
-    #: Names of the tensors that are stored in 16 bits, once it has run.
+    #: Names of the tensors that are stored in 16 bits, set by `run`.
     halves: list[str] = field(default_factory=list, init=False)
 
     def run(self) -> tuple[IRModule, list[Placement]]:
-        """Return the module with its new signatures, and every decision."""
+        """Return the module with its new signatures, and all decisions."""
         uses = Uses(self.mod, self.inputs, self.textures)
         self.model_names = set(self.aliases.values())
         tensors = uses.tensors
         names = [tensor.name for tensor in tensors.values()]
-        # The copy that a tensor would get is asked for like the tensor.
+        # A tensor's future copy can be overridden by its own name.
         copies = {f"{t.name}_texture": t.name for t in tensors.values()
                   if t.written_as_buffer and t.can_be_copied}  # fmt: skip
         self.overrides = resolve_names(
@@ -72,7 +72,7 @@ class StoragePass:
             table="The storage overrides",
             kind="tensor",
             unknown="The storage override {!r} names no tensor between primary functions",
-            # What a reader wants in blocks was made and then packed by one primary function.
+            # The blocked form of a tensor that one primary function computes and packs.
             suffix="_blocked",
             remark=" It is computed inside a primary function and is never stored.",
         )
@@ -86,7 +86,7 @@ class StoragePass:
         return mod, placements
 
     def _place(self, tensor: Tensor) -> Sides:
-        """Decide for one tensor; nothing for a constant that no texture could hold."""
+        """Decide on one tensor; report nothing for a constant that no texture could hold."""
         asked = self.overrides.get(tensor.name)
         decision = self._decide(tensor, asked)
         wide = self._why_wide(tensor)
@@ -105,7 +105,7 @@ class StoragePass:
                 remedy="Leave it out of the overrides, or out of `keep_layout`.",
             )
         if decision.scope is not None and tensor.obstacle:
-            # What makes the tensor has the one storage, and the copy is the other.
+            # The producer uses one storage, and the copy is the other.
             kind = "texture" if tensor.written_as_buffer else "buffer"
             name = unique(f"{tensor.name}_{kind}", self.taken)
             reason = f"a copy of {tensor.name}, {tensor.obstacle}"
@@ -123,7 +123,7 @@ class StoragePass:
         return Sides(decision)
 
     def _decide(self, tensor: Tensor, asked: str | None) -> Placement:
-        """Choose the texture that a tensor is or gets, or a buffer."""
+        """Choose a texture or a buffer for a tensor or its copy."""
 
         def chosen(scope: str | None, cause: Cause, reason: str) -> Placement:
             return Placement(
@@ -131,7 +131,7 @@ class StoragePass:
             )
 
         def buffer(cause: Cause, reason: str) -> Placement:
-            """A buffer; if it had to be one anyway, that is the reason."""
+            """Return a buffer; an obstacle to textures takes precedence as the reason."""
             if tensor.obstacle:
                 cause, reason = "obstacle", tensor.obstacle
             return chosen(None, cause, reason)

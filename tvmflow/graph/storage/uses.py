@@ -1,4 +1,4 @@
-"""The tensors between primary functions: their writers and readers, what needs a buffer, and costs.
+"""Tensors between primary functions: writers, readers, obstacles to textures, and costs.
 
 A tensor is written once, streamed from memory once, and then read again from the
 cache as often as its readers' loops say.  With W texels written, U different texels,
@@ -8,11 +8,11 @@ R texel reads of all readers, and speeds relative to a buffer of the same device
     cost(texture) =  W / write +  U / stream +  max(0, R - U) / cached
 
 The three speeds are facts of the device (:class:`tvmflow.devices.target.TextureSpeed`).
-Register tiles reduce R alike in both, so that they do not change which is larger.
+Register tiles reduce R equally in both, so they do not change which cost is larger.
 
-A primary function can be made for any combination of storage, so that nothing is
-converted between them.  Only where one side of a tensor must have a buffer (an input or
-output of the model, say) a texture for the others costs a copy of U texels::
+Primary functions accept any combination of storage, so tensors need no conversion.  Only if one
+side of a tensor must have a buffer (an input or output of the model, say), a texture for the other
+side costs a copy of U texels::
 
     into a texture:  U  +  U / write          into a buffer:  U / stream  +  U
 """
@@ -41,29 +41,29 @@ from ..legalize import PARTIAL
 
 @dataclass
 class Traffic:
-    """Texels of one tensor that are written, that exist, and that are read."""
+    """Numbers of texels of a tensor that are written, exist, and are read."""
 
     writes: int = 0
     unique: int = 0
     reads: int = 0
 
     def read(self, function: tirx.PrimFunc, index: int) -> None:
-        """Count what a function reads of its parameter ``index``."""
+        """Add the reads of a function's parameter ``index``."""
         param = function.params[index]
         self.unique = prod(int(d) for d in param.shape) // CHANNELS
         self.reads += count_reads(function, param) // CHANNELS
 
     def cost(self, write: float, stream: float, cached: float) -> float:
-        """The formula above, in texels read from a buffer."""
+        """Return the cost by the formula above, in texels read from a buffer."""
         again = max(0, self.reads - self.unique)
         return self.writes / write + self.unique / stream + again / cached
 
 
 def prefers_texture(traffic: Traffic, device: Device, copy: str = "") -> tuple[bool, str]:
-    """True if a texture costs less, and the two costs in words.
+    """Return whether a texture costs less, and a text with both costs.
 
-    ``copy`` is ``texture`` or ``buffer``, if a texture means a copy of the tensor into one
-    of them.  Equal costs go to the texture on a device that reads textures faster.
+    ``copy`` is ``texture`` or ``buffer`` if a texture requires a copy of the tensor into that
+    storage. Equal costs go to the texture on a device that reads textures faster.
     """
     speed = device.texture
     buffer = traffic.cost(1.0, 1.0, 1.0)
@@ -78,55 +78,56 @@ def prefers_texture(traffic: Traffic, device: Device, copy: str = "") -> tuple[b
     return better, f"cost {texture:,.0f} {how} {order} {buffer:,.0f} as buffer"
 
 
-#: Element types that images have channels of, and schedules compute in.
+#: Element types that images support and schedules compute in.
 DTYPES = ("float32",)
-#: Element types of places, of numbers of elements, and of what is counted.
+#: Element types of indices, sizes and counts.
 COUNTS = ("int32", "int64", "bool")
 
 
 @dataclass
 class Tensor:
-    """A tensor between primary functions, while it is being placed."""
+    """A tensor between primary functions, before its placement is decided."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     constant: bool
-    #: Whether it may be stored in 16 bits: it is fp32, and no known value is beyond 65504.
+    #: Whether it may be stored in 16 bits: it is fp32, and no known value exceeds 65504.
     can_be_half: bool = False
-    #: Whether it is made of integers, booleans and single numbers: of places, say, which exporters
-    #: divide as floats and round down, and which are beyond 2048, where 16 bits skip integers.
+    #: Whether it is computed from integers, booleans and scalars only: indices, for example, which
+    #: exporters divide as floats and round down, and which exceed 2048, beyond which 16 bits skip
+    #: integers.
     of_integers: bool = False
-    #: Whether it is a constant that 16 bits hold as it is.
+    #: Whether it is a constant that is exact in 16 bits.
     is_exact_in_half: bool = False
-    #: The reason why it is made as a buffer; empty if what makes it can make a texture.
+    #: Reason why its producer writes a buffer; empty if the producer can write a texture.
     written_as_buffer: str = ""
-    #: The reason why a reader needs a buffer; empty if all can read a texture.
+    #: Reason why a reader needs a buffer; empty if all readers can read a texture.
     read_as_buffer: str = ""
-    #: The reason why it must be a texture: the application has or wants one.
+    #: Reason why it must be a texture: the application passes or requests one.
     pinned: str = ""
-    #: Accesses of the functions that may have it in either storage.
+    #: Accesses of the functions that accept either storage.
     traffic: Traffic = field(default_factory=Traffic)
 
     @property
     def obstacle(self) -> str:
-        """The reason for a buffer on one side, at least; empty while it may be a texture."""
+        """Return the reason for a buffer on at least one side; empty if a texture is possible."""
         return self.written_as_buffer or self.read_as_buffer
 
     @property
     def has_texels(self) -> bool:
-        """True if its form is that of a texture: a constant of any rank, else blocked."""
+        """Return whether its shape fits a texture: a constant of three axes or more, or blocked."""
         rank_fits = len(self.shape) >= 3 if self.constant else len(self.shape) == 5
         return rank_fits and self.shape[-1] == CHANNELS and self.dtype in DTYPES
 
     @property
     def can_be_copied(self) -> bool:
-        """True if functions read it, or write and read it, that would do so in a texture."""
+        """Return whether a texture copy is possible and has readers that would use it."""
         return not self.constant and self.has_texels and self.traffic.reads > 0
 
     @property
     def why_no_texels(self) -> str:
-        """The reason why it is not made of texels."""
+        """Return the reason why it does not consist of texels."""
         if self.dtype not in DTYPES:
             return f"of {self.dtype}, and textures hold {' or '.join(DTYPES)}"
         if self.constant and len(self.shape) < 3:
@@ -137,7 +138,7 @@ class Tensor:
 
 
 class Uses:
-    """The tensors of ``main``, by :func:`key`; the parameters are those of the pass."""
+    """Tensors of ``main`` by :func:`key`; the arguments are those of the pass."""
 
     def __init__(
         self,
@@ -149,11 +150,11 @@ class Uses:
         self.main = mod["main"]
         self.tensors: dict[Hashable, Tensor] = {}
         self.bindings = bindings_of(self.main)
-        #: Values of the variables that are tuples, or other names.
+        #: Values of the variables that are tuples or aliases.
         self.renamed = {
             b.var: b.value for b in self.bindings if isinstance(b.value, relax.Var | relax.Tuple)
         }
-        #: What loops make, as tuples.
+        #: Results of loops, as tuples.
         self._loops = {b.var for b in self.bindings if is_loop_call(b.value)}
         #: Results of ``main``, in order.
         result = self.main.body.body
@@ -176,11 +177,11 @@ class Uses:
                 self._needs_buffer([result], "an output of the model")
 
     def get(self, expr: relax.Expr) -> Tensor | None:
-        """The tensor that an expression is."""
+        """Return the tensor of an expression, if it is known."""
         return self.tensors.get(key(expr))
 
     def is_result(self, binding: relax.Binding) -> bool:
-        """True if a binding makes the tuple that ``main`` returns, or renames a tensor for it."""
+        """Return whether a binding defines the tuple that ``main`` returns, or renames it."""
         return binding.var.same_as(self.main.body.body) and binding.var in self.renamed
 
     def _follow(self, binding: relax.Binding) -> None:
@@ -192,14 +193,14 @@ class Uses:
             self._needs_buffer(nodes_in(binding.value, relax.Var), "read as a plain tensor")
             if tensor is not None:
                 tensor.written_as_buffer = "not written by a primary function"
-                # A loop is a program of its own: what it computes may be of integers alone.
+                # A loop has its own program, and may compute its result from integers only.
                 value = binding.value
                 tensor.of_integers = (
                     isinstance(value, relax.TupleGetItem) and value.tuple_value in self._loops
                 )
             return
         function, arguments = call
-        # A function with a schedule of its own: its accesses are not ours to change.
+        # A function with a given schedule, whose accesses cannot be changed.
         opaque = not takes_textures(function)
         for index, argument in enumerate(arguments):
             read = self.get(argument)
@@ -220,7 +221,7 @@ class Uses:
             tensor.traffic.writes += prod(tensor.shape) // CHANNELS
 
     def _counts(self, expr: relax.Expr) -> bool:
-        """True if a tensor is of `COUNTS`, is made of such, or is one number."""
+        """Return whether a tensor is of `COUNTS`, is computed from such, or is a scalar."""
         tensor = self.get(expr)
         return tensor is None or tensor.dtype in COUNTS or tensor.of_integers
 
@@ -245,14 +246,14 @@ class Uses:
 
 
 def key(expr: relax.Expr) -> Hashable:
-    """Variables are themselves; constants are known by their tensor, which calls may share."""
+    """Return a variable itself; for a constant its tensor's hash, which several calls may share."""
     return expr.value.__hash__() if isinstance(expr, GenericConst) else expr
 
 
 def _makes_counts(function: tirx.PrimFunc, counts: Sequence[bool]) -> bool:
-    """True if a function's result is made of integers, booleans and what counts alone.
+    """Return whether a function's result is computed from integers, booleans and counts only.
 
-    ``counts`` says of each argument whether it does.
+    ``counts`` says for each argument whether it is a count.
     """
     exact = {param for param, is_count in zip(function.params, counts, strict=False) if is_count}
     others = set()
@@ -266,7 +267,7 @@ def _makes_counts(function: tirx.PrimFunc, counts: Sequence[bool]) -> bool:
 
 
 def _is_count(value: tirx.Expr, exact: Collection[tirx.Var]) -> bool:
-    """True if a value of TIR is made of integers, booleans, literals and these buffers alone."""
+    """Return whether a value uses only integers, booleans, literals and ``exact`` buffers."""
     if str(value.ty.dtype) in COUNTS:
         return True
     if isinstance(value, TensorLoad):
@@ -281,7 +282,7 @@ def _sides(value: tirx.Expr) -> Sequence[tirx.Expr]:
     return value.a, value.b
 
 
-#: Those of expressions that a result is computed of.
+#: The operands of an expression from which its value is computed, by node type.
 _PARTS: dict[type, Callable[[Any], Sequence[tirx.Expr]]] = {
     **dict.fromkeys((tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min), _sides),
     tirx.Select: lambda value: (value.true_value, value.false_value),
@@ -291,16 +292,16 @@ _PARTS: dict[type, Callable[[Any], Sequence[tirx.Expr]]] = {
 
 
 def _is_whole(array: np.ndarray) -> bool:
-    """True if all values are integers; of weights the first few tell that they are not."""
+    """Return whether all values are integers; a few weights usually suffice to say no."""
     parts = (array.reshape(-1)[:64], array)
     return all((np.rint(part) == part).all() for part in parts)
 
 
 def _fits_half(array: np.ndarray) -> bool:
-    """True if a constant is worth 16 bits, and has no value that they cannot hold.
+    """Return whether a constant should and can be stored in 16 bits.
 
-    They skip integers beyond 2048, of which places must stay exact.  A number for each channel is
-    not worth it: there are few of them, and a scale that is rounded moves quantized numbers to
+    Sixteen bits skip integers beyond 2048, but indices must stay exact.  A constant with one number
+    for each channel stays in 32 bits: it is small, and a rounded scale moves quantized numbers to
     other steps.
     """
     extents = array.shape

@@ -1,4 +1,4 @@
-"""Convolutions and pooling."""
+"""Rules for convolutions and pooling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..rule import Layout, Result, is_float, rule
 
 @rule("relax.nn.conv2d")
 def conv2d_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """Direct, grouped and depthwise convolution with constant weights."""
+    """Rewrite direct, grouped and depthwise convolutions with constant weights."""
     attrs, block = call.attrs, layout.block
     x, weight = call.args[0], constant_array(call.args[1])
     if weight is None or attrs.data_layout != "NCHW" or attrs.kernel_layout != "OIHW":
@@ -29,7 +29,7 @@ def conv2d_rule(layout: Layout, call: relax.Call) -> Result | None:
     groups = int(attrs.groups)
     padded = any(ints(attrs.padding))
     of_one_filter = groups > 1 and inputs == 1 and outputs == groups
-    # Lanes of one vector read different channels: no four of them lie side by side.
+    # Lanes of one vector read different channels, of which no four are adjacent.
     mixed = groups > 1 and not of_one_filter and bool((outputs // groups) % block)
     spread = mixed and layout.device.is_cpu and _is_better_spread(outputs // groups, block)
     if spread:
@@ -56,7 +56,7 @@ def conv2d_rule(layout: Layout, call: relax.Call) -> Result | None:
         packed_weight = blocked.split_axis(weight, 0, block)
     compute = family.compute if integers is None else integers.integers.around(family.compute)
     packed = layout.constant(packed_weight)
-    # A few channels would leave most lanes empty: such an input is read in its plain layout.
+    # A few channels would leave most lanes empty, so such an input is read in its plain layout.
     read_plain = name == "conv2d" and inputs <= block // 4
     source = layout.existing(x) if read_plain else layout.blocked(x)
     expr = layout.emit(name, compute, source, packed, *arguments, **options)
@@ -70,9 +70,10 @@ def conv2d_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 
 def _is_better_spread(outputs: int, block: int) -> bool:
-    """Whether vectors of one group, partly of zeros, are fewer than runs of lanes by half.
+    """Return whether padding groups to whole vectors takes at most two thirds of the vectors.
 
-    The lanes of a group's own outputs are brought together by another function.
+    Without padding, vectors are runs of lanes of one group; with it, `close_gaps` removes the
+    padding lanes afterwards.
     """
     vectors = blocked.blocks_of(outputs, block)
     return 2 * outputs > 3 * vectors * gcd(outputs, block)
@@ -83,7 +84,7 @@ def _windows(attrs: Any) -> dict[str, Any]:
 
 
 def _gemm(layout: Layout, call: relax.Call, weight: np.ndarray) -> Result:
-    """The product of a matrix of the picture's windows with one of the weights."""
+    """Emit the product of a matrix of the picture's windows and a matrix of the weights."""
     outputs, inputs, *kernel = weight.shape
     block = layout.block
     depth = gemm.padded_depth(kernel[0] * kernel[1] * blocked.blocks_of(inputs, block) * block)
@@ -104,7 +105,7 @@ def _gemm(layout: Layout, call: relax.Call, weight: np.ndarray) -> Result:
 
 
 def _winograd(layout: Layout, call: relax.Call, weight: np.ndarray, outputs: int) -> Result:
-    """Three functions; only elementwise operators after the last one are fused with them."""
+    """Emit Winograd's three functions; only elementwise operators after the last are fused."""
     hint, (height, width) = layout.bb.hint, shape_of(call)[2:]
     tiles = layout.emit(
         winograd.Input.NAME, winograd.compute_input, layout.blocked(call.args[0]),
@@ -124,7 +125,7 @@ def _winograd(layout: Layout, call: relax.Call, weight: np.ndarray, outputs: int
 
 @rule("relax.nn.conv2d_transpose")
 def conv2d_transpose_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """Transposed convolution with constant weights, grouped or not."""
+    """Rewrite transposed convolutions with constant weights, grouped or not."""
     attrs, block = call.attrs, layout.block
     weight = constant_array(call.args[1])
     if weight is None or attrs.data_layout != "NCHW" or attrs.kernel_layout != "IOHW":
@@ -150,7 +151,7 @@ def conv2d_transpose_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 @rule("relax.nn.max_pool2d", "relax.nn.avg_pool2d")
 def pool2d_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """Max and average pooling."""
+    """Rewrite max and average pooling."""
     attrs = call.attrs
     if attrs.layout != "NCHW" or not is_float(call):
         return None

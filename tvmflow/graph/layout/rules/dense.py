@@ -1,4 +1,4 @@
-"""Matrix products of plain tensors."""
+"""Rules for matrix products of plain tensors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..quantized import quantized
 from ..rule import Layout, Result, rule
 from . import resize
 
-#: Below this, matrices of a batch are multiplied together.
+#: With fewer rows than this, the matrices of a batch are multiplied as one.
 FEW_ROWS = 8
 
 
 @rule("relax.matmul")
 def matmul_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """A product with constant weights, with large ones, or of two computed tensors.
+    """Rewrite a product with constant weights, with large weights, or of two computed tensors.
 
     Constant weights are packed; large ones stay ``[K, N]`` or ``[N, K]``.
     """
@@ -47,7 +47,7 @@ def matmul_rule(layout: Layout, call: relax.Call) -> Result | None:
         extents = gemm.padded_depth(len(array)), gemm.padded(array.shape[1])
         weights = blocked.pad_matrix(array, *extents)
         return Result(_shaped(_product(layout, left, layout.constant(weights), call), shape), False)
-    # Few rows: those of all matrices of the batch are one matrix.
+    # With few rows, the matrices of the batch are flattened to one.
     flat = shape[-2] < FEW_ROWS or array is None
     left = layout.plain_as(x, (prod(shape[:-1]), shape_of(x)[-1])) if flat else layout.substitute(x)
     if array is not None:
@@ -69,7 +69,7 @@ def matmul_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 
 def _pays(layout: Layout, call: relax.Call, rows: int) -> bool:
-    """True if a product in matrices of so many rows is one for CUDA's schedules."""
+    """Return whether CUDA's matrix schedules are faster for matrices of ``rows`` rows."""
     gpu = layout.device.multiprocessors
     if gpu is None or (layout.half and not gpu.tensor_cores) or str(call.ty.dtype) != "float32":
         return False
@@ -87,7 +87,7 @@ def _product(layout: Layout, left: relax.Expr, right: relax.Expr, call: relax.Ca
 
 
 def _stays(layout: Layout, call: relax.Call) -> bool:
-    """True if a right operand is read as it came in: it is large, or read for few rows only."""
+    """Return whether a right operand is read unchanged: it is large, or few rows are."""
     weight = call.args[1]
     if not layout.is_parameter(weight):
         return False
@@ -97,7 +97,7 @@ def _stays(layout: Layout, call: relax.Call) -> bool:
 
 
 def _computed(layout: Layout, call: relax.Call) -> Result:
-    """A product of two computed tensors: of tiles in local memory, or with a packed right one."""
+    """Emit a product of two computed tensors: tiled in local memory, or with packed columns."""
     left, right = (layout.substitute(arg) for arg in call.args)
     if _pays(layout, call, shape_of(call)[-2]):
         return Result(_product(layout, left, right, call), False)

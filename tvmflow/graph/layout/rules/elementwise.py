@@ -1,4 +1,4 @@
-"""Elementwise operators, with broadcasting."""
+"""Rules for elementwise operators, with broadcasting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Compare = Callable[["tirx.Expr", "tirx.Expr"], "tirx.Expr"]
 
 
 def unary_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """Operators of one tensor (further arguments are scalars or attributes)."""
+    """Rewrite operators of one tensor (further arguments are scalars or attributes)."""
     x = call.args[0]
     if not layout.is_blocked(x):
         return None
@@ -28,7 +28,7 @@ def unary_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 
 def cast_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """Casts between floating-point types, and the integers of quantized networks."""
+    """Rewrite casts between floating-point types and the integers of quantized networks."""
     for expr in (call, call.args[0]):
         if not is_float(expr) and str(expr.ty.dtype) not in ("int8", "uint8", "int32"):
             return None
@@ -36,28 +36,28 @@ def cast_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 
 def binary_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """Operators of two tensors or more."""
+    """Rewrite operators of two tensors or more."""
     operands = broadcast_operands(layout, list(call.args), shape_of(call))
     return None if operands is None else Result(relax.Call(call.op, operands, call.attrs), True)
 
 
 def divide_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """Quotients, but of integers: lanes behind the last channel are zeros, which would be divisors.
+    """Rewrite quotients, except of integers.
 
-    There processors end the process.
+    Lanes after the last channel are zeros, and an integer division by zero ends the process.
     """
     return binary_rule(layout, call) if is_float(call) else None
 
 
 def comparison_rule(layout: Layout, call: relax.Call) -> Later | None:
-    """Comparisons are part of the choice that reads them, where there is one."""
+    """Defer comparisons: `where_rule` computes them inside the choice that reads them."""
     return Later.LATER if any(layout.is_blocked(a) for a in call.args) else None
 
 
 def where_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """A choice by a comparison, or by a constant mask, with the comparison inside.
+    """Rewrite a choice by a comparison or a constant mask, with the comparison inside.
 
-    So no tensor of booleans exists: TVM's OpenCL code is wrong for vectors of them.
+    This avoids tensors of booleans: TVM's OpenCL code is wrong for vectors of them.
     """
     test, shape = call.args[0], shape_of(call)
     if not is_float(call):
@@ -81,7 +81,7 @@ def where_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 
 def choose(compare: Compare, shape: Sequence[int], *operands: te.Tensor) -> te.Tensor:
-    """``c if compare(a, b) else d`` for four operands that broadcast to ``shape``."""
+    """Return TE of ``c if compare(a, b) else d`` for four operands that broadcast to ``shape``."""
 
     def at(x: te.Tensor, index: tuple[Index, ...]) -> tirx.Expr:
         if not x.shape:
@@ -99,9 +99,9 @@ def choose(compare: Compare, shape: Sequence[int], *operands: te.Tensor) -> te.T
 def broadcast_operands(
     layout: Layout, args: list[relax.Expr], shape: tuple[int, ...]
 ) -> list[relax.Expr] | None:
-    """``args`` in forms that broadcast to the blocked form of ``shape``, or ``None``.
+    """Return ``args`` in forms that broadcast to the blocked form of ``shape``, or ``None``.
 
-    At least one of them is blocked already: plain tensors stay among themselves.
+    At least one of them must be blocked already: operators on plain tensors only stay plain.
     """
     if len(shape) != 4 or not any(layout.is_blocked(a) for a in args):
         return None
@@ -112,7 +112,7 @@ def broadcast_operands(
 def _operand(layout: Layout, arg: relax.Expr, shape: tuple[int, ...]) -> relax.Expr | None:
     array = constant_array(arg)
     if array is not None:
-        # A zero with an axis keeps it: TVM takes a product with the number for zero.
+        # Keep the axis of a zero: TVM simplifies products with the number zero.
         if array.size == 1 and (array.ndim == 0 or array.any()):
             return layout.constant(array.reshape(()))
         return layout.blocked(layout.constant(array.reshape(_rank_4(array.shape))))
@@ -128,7 +128,7 @@ def _operand(layout: Layout, arg: relax.Expr, shape: tuple[int, ...]) -> relax.E
 
 
 def one_channel(x: te.Tensor) -> te.Tensor:
-    """A picture of one channel as ``[N, 1, H, W, 1]``, which broadcasts over blocks and lanes."""
+    """Return TE of a one-channel picture as ``[N, 1, H, W, 1]``, which broadcasts over blocks."""
     n, _, height, width = (int(d) for d in x.shape[:4])
     return te.compute(
         (n, 1, height, width, 1), lambda i, _k, y, v, _o: element(x, i, 0, y, v), name="one_channel"

@@ -1,4 +1,4 @@
-"""Samples of pictures at computed positions, which stay in the layout of the picture."""
+"""Rule for samples of pictures at computed positions, in the layout of the picture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..rule import Layout, Result, rule
 
 @rule("relax.image.grid_sample", grid_sample.OPERATOR)
 def grid_sample_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """Bilinear and nearest samples of pictures at positions from -1 to 1, or beside taps."""
+    """Rewrite bilinear and nearest samples at positions from -1 to 1, or at given taps."""
     (x, grid, *taps), attrs = call.args, call.attrs
     options: dict[str, Any]
     if taps:
@@ -28,9 +28,9 @@ def grid_sample_rule(layout: Layout, call: relax.Call) -> Result | None:
             return None
     if len(shape_of(call)) != 4 or str(call.ty.dtype) != "float32":
         return None
-    # Positions are computed where they are used: in 16 bits they would lie beside their pixel.  A
-    # reduction takes in what is before it only: a concatenation would join several samples to one
-    # function, which no family schedules.
+    # Positions are computed where they are used: in 16 bits they would miss their pixel.  With
+    # REDUCTION, only preceding operators are fused: a concatenation would fuse several samples to
+    # one function, which no family schedules.
     pattern = INJECTIVE if taps or layout.half else REDUCTION
     expr = layout.emit(
         "grid_sample", partial(grid_sample.compute, **options), layout.existing(x),

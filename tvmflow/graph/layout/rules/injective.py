@@ -1,9 +1,9 @@
-"""Operators that move elements: concat, slices, padding, gathers, channel shuffles.
+"""Rules for operators that move elements: concat, slices, padding, gathers, channel shuffles.
 
 :func:`rearrange` defines a blocked tensor by the plain indices (n, channel, y, x) of its
-elements, :func:`element` reads a tensor at plain indices, whichever form it has.  What
-becomes of ``channel // c`` and ``channel % c`` is left to TVM's simplifier: where channels
-stay in their lanes, whole vectors are moved.
+elements; :func:`element` reads a plain or blocked tensor at plain indices.  TVM's simplifier
+reduces ``channel // c`` and ``channel % c``: if channels stay in their lanes, whole vectors are
+moved.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ....ir.expressions import INJECTIVE
 from ....ir.rewriter import constant_array, ints, op_name, shape_of
 from ..rule import RULES, Later, Layout, Result, rule
 
-#: An element of a tensor at an index of each of four axes.
+#: A function from an index for each of four axes to an element.
 Value = Callable[..., "tirx.Expr"]
 Index: TypeAlias = "tirx.Expr | int"
 
 
 def element(x: te.Tensor, n: Index, channel: Index, y: Index, v: Index) -> tirx.Expr:
-    """An element of a plain or a blocked tensor."""
+    """Return an element of a plain or blocked tensor."""
     if len(x.shape) == 4:
         return x[n, channel, y, v]
     block = int(x.shape[4])
@@ -35,10 +35,9 @@ def element(x: te.Tensor, n: Index, channel: Index, y: Index, v: Index) -> tirx.
 def rearrange(
     shape: Sequence[int], block: int, dtype: str, value: Value, name: str, *, guarded: bool
 ) -> te.Tensor:
-    """The blocked tensor of a plain ``shape`` with elements ``value(n, channel, y, x)``.
+    """Return the blocked tensor of a plain ``shape`` with elements ``value(n, channel, y, x)``.
 
-    ``guarded`` writes zeros into the padding lanes; without it ``value`` must be defined for
-    them too.
+    With ``guarded``, padding lanes are zeros; without it ``value`` must be defined for them too.
     """
     channels, extents = shape[1], blocked_shape(tuple(shape), block)
 
@@ -63,7 +62,7 @@ def _moved(
     *tensors: relax.Expr,
     guarded: bool,
 ) -> Result:
-    """The blocked result of a call, with elements ``value(index, *tensors)`` of moved ones."""
+    """Emit a blocked tensor for a call, with elements ``value(index, *tensors)``."""
     shape, dtype = shape_of(call), str(call.ty.dtype)
 
     def compute(*sources: te.Tensor) -> te.Tensor:
@@ -77,7 +76,7 @@ def _moved(
 
 @rule("relax.concat")
 def concat_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """Concatenation along any axis; parts that exist only in the plain layout are read there."""
+    """Rewrite concatenations along any axis; parts that are only plain are read as plain."""
     parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
     plain = [not layout.is_blocked(part) for part in parts]
     if len(shape_of(call)) != 4 or all(plain):
@@ -103,7 +102,7 @@ def concat_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 @rule("relax.strided_slice")
 def slice_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """Slices and parts of a split, with steps: ``x[begin + i * step]`` along each axis."""
+    """Rewrite slices and parts of a split: ``x[begin + i * step]`` along each axis."""
     x = call.args[0]
     if not layout.is_blocked(x):
         return None
@@ -127,7 +126,7 @@ def slice_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 @rule("relax.nn.pad")
 def pad_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """Padding with a constant, of any axis."""
+    """Rewrite padding with a constant, of any axis."""
     x, attrs = call.args[0], call.attrs
     if not layout.is_blocked(x) or str(attrs.pad_mode) != "constant":
         return None
@@ -151,22 +150,22 @@ def pad_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 @rule("relax.take")
 def take_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """Elements of an axis at constant places: reflection, repetition of edges, any resize.
+    """Rewrite gathers of an axis at constant places: reflection, repeated edges, any resize.
 
-    The places are a formula where there is one, else a table.
+    The places are a formula if there is one, else a table.
     """
     x, places = call.args[0], constant_array(call.args[1])
     if places is None or places.ndim != 1 or call.attrs.axis is None or not layout.is_blocked(x):
         return None
     axis = int(call.attrs.axis) % 4
-    # The mode "clip", which relax is asked for everywhere, and the front end checks negative ones.
+    # All imported gathers have the mode "clip", and the front end checks negative places.
     places = places.clip(0, shape_of(x)[axis] - 1).astype(np.int32)
     formula = place_formula(places)
 
     def value(index: list[Index], t: te.Tensor, *table: te.Tensor) -> tirx.Expr:
-        # Padding lanes have no place: they take the last one.
+        # Padding lanes have no place of their own and read the last one.
         at = index[axis] if axis != 1 else tirx.min(index[axis], len(places) - 1)
-        # Fused functions count in int64.
+        # Fused functions use int64 indices.
         index[axis] = formula(at) if formula else tirx.Cast("int64", table[0][at])
         return element(t, *index)
 
@@ -175,7 +174,7 @@ def take_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 
 def place_formula(places: np.ndarray, most: int = 3) -> Callable[[Index], Index] | None:
-    """``places[i]`` as an expression of ``i``: a few straight pieces or a division, or ``None``."""
+    """Return ``places[i]`` as a formula of a few linear pieces or a division, or ``None``."""
     count = len(places)
     repeats = int(np.count_nonzero(places == places[0]))
     if (places == np.arange(count) // repeats + places[0]).all():
@@ -206,7 +205,7 @@ def place_formula(places: np.ndarray, most: int = 3) -> Callable[[Index], Index]
 
 
 def _back(call: relax.Call, index: list[Index]) -> list[Index]:
-    """Indices of a view's source for indices of its result."""
+    """Return the indices of a view's source for indices of its result."""
     source, result = shape_of(call.args[0]), shape_of(call)
     if op_name(call) == "relax.permute_dims":
         return [index[_axes(call).index(axis)] for axis in range(len(index))]
@@ -217,14 +216,14 @@ def _back(call: relax.Call, index: list[Index]) -> list[Index]:
 
 
 def _axes(call: relax.Call) -> list[int]:
-    """The source's axis behind each of a permutation's."""
+    """Return a permutation's axes as non-negative axes of its source."""
     rank = len(shape_of(call))
     axes = range(rank)[::-1] if call.attrs.axes is None else ints(call.attrs.axes)
     return [axis % rank for axis in axes]
 
 
 def _reshaped(index: list[Index], result: Sequence[int], source: Sequence[int]) -> list[Index]:
-    """Indices of a reshape's source, worked out for runs of axes with equal products."""
+    """Return the indices of a reshape's source, computed for runs of axes with equal products."""
     places: list[Index] = []
     i = j = 0
     while i < len(source):
@@ -254,10 +253,10 @@ def _reshaped(index: list[Index], result: Sequence[int], source: Sequence[int]) 
 
 @rule("relax.reshape", "relax.permute_dims", "relax.broadcast_to")
 def view_rule(layout: Layout, call: relax.Call) -> Result | Later | None:
-    """A chain of reshapes, permutations and broadcasts from a picture to a picture.
+    """Rewrite a chain of reshapes, permutations and broadcasts from a picture to a picture.
 
-    Channel shuffles, and moves between channels and space.  The steps between are only
-    computed where something else reads them.
+    Examples are channel shuffles and moves between channels and space.  Intermediate views are only
+    computed if something else reads them.
     """
     views: list[relax.Call] = []
     source: relax.Expr = call

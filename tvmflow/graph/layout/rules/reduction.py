@@ -1,7 +1,7 @@
-"""Reductions, softmax and normalisations.
+"""Rules for reductions, softmax and normalisations.
 
-Reductions of blocked tensors are taken over a picture lane by lane, over channels in one function;
-the others are functions of whole rows, with a schedule of their own.
+Blocked tensors are reduced over a picture lane by lane; reductions that include channels are one
+function of plain indices.  Softmax and normalisations are row reductions with their own schedules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ....schedules import normalization, softmax
 from ...legalize import extreme, position
 from ..rule import Layout, Result, is_float, rule
 
-#: Of a plain tensor: axes, and whether they stay.
+#: A reduction of a plain tensor over axes, which the last argument keeps with extent 1.
 Reduce = Callable[[te.Tensor, tuple[int, ...], bool], te.Tensor]
 
 
@@ -42,7 +42,7 @@ _POSITION: dict[str, Callable[[te.Tensor, int, bool], te.Tensor]] = {
 
 @rule(*_REDUCE)
 def reduction_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """Reductions over any axes: sums, products, extremes."""
+    """Rewrite reductions over any axes: sums, products, extremes."""
     x, attrs, name = call.args[0], call.attrs, op_name(call) or ""
     if not layout.is_blocked(x):
         return None
@@ -61,7 +61,7 @@ def reduction_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 @rule(*_POSITION)
 def position_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """Places of extremes along an axis."""
+    """Rewrite positions of extremes along an axis."""
     if not layout.is_blocked(call.args[0]) or call.attrs.axis is None:
         return None
     axis, find = int(call.attrs.axis) % 4, _POSITION[op_name(call) or ""]
@@ -71,7 +71,7 @@ def position_rule(layout: Layout, call: relax.Call) -> Result | None:
 def _plain(
     layout: Layout, call: relax.Call, reduce: Callable[[te.Tensor, bool], te.Tensor]
 ) -> Result:
-    """The plain result of a blocked tensor, whose channels are read from their lanes."""
+    """Emit the plain result of reducing a blocked tensor, whose channels are read from lanes."""
     x, keepdims, dtype = call.args[0], bool(call.attrs.keepdims), str(call.ty.dtype)
     channels = shape_of(x)[1]
 
@@ -85,12 +85,12 @@ def _plain(
 
 @rule("relax.nn.softmax", "relax.nn.log_softmax")
 def softmax_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """Softmax and log-softmax, with plain results."""
+    """Rewrite softmax and log-softmax, with plain results."""
     if not is_float(call):
         return None
     x, log = call.args[0], op_name(call) == "relax.nn.log_softmax"
     axis, channels = int(call.attrs.axis) % len(shape_of(call)), shape_of(call)[1:2]
-    # A CPU's vectors lie along pixels, which are neighbours in a plain tensor only.
+    # Vectors on CPUs are along pixels, which are adjacent in plain tensors only.
     in_lanes = layout.is_blocked(x) and axis == 1 and not layout.device.is_cpu
     expr = layout.emit(
         "softmax",
@@ -102,9 +102,9 @@ def softmax_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 @rule("relax.nn.layer_norm", "relax.nn.rms_norm")
 def normalization_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """Normalisation of layers, instances, groups or by the root mean square.
+    """Rewrite normalisations of layers, instances, groups or by the root mean square.
 
-    Scale and bias are operators of their own behind it: those of the call must do nothing.
+    Scale and bias are separate operators after it: the call's own must be neutral.
     """
     x, *parameters = call.args
     rank = len(shape_of(x))
@@ -115,7 +115,7 @@ def normalization_rule(layout: Layout, call: relax.Call) -> Result | None:
             return None
     if not is_float(call) or str(call.ty.dtype) != "float32":
         return None
-    # A picture's statistics are those of its channels, which stay in their lanes.
+    # Statistics over a picture are per channel, and stay in their lanes.
     in_lanes = layout.is_blocked(x) and set(axes) <= {2, 3}
     expr = layout.emit(
         "normalize",

@@ -1,4 +1,4 @@
-"""Resizes, as weighted sums of a few neighbours along rows and columns."""
+"""Rules for resizes, as weighted sums of a few neighbours along rows and columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ....schedules import resize
 from ....schedules.resize import linear_taps, relax_nearest, relax_positions, without_zeros
 from ..rule import Layout, Result, rule
 
-#: Weights of one element of a resize that are multiplied without a loop.
+#: Most taps of one element of a resize, whose loop is unrolled.
 MOST_TAPS = 8
 
 #: Places and weights of an axis, both of shape (result, taps).
@@ -19,7 +19,7 @@ Table = tuple[np.ndarray, np.ndarray]
 
 @rule("relax.image.resize2d")
 def resize_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """Bilinear and nearest resizes of Relax's operator, blocked or plain."""
+    """Rewrite bilinear and nearest ``resize2d``, blocked or plain."""
     x, attrs = call.args[0], call.attrs
     if attrs.layout != "NCHW" or str(call.ty.dtype) != "float32":
         return None
@@ -40,10 +40,10 @@ def resize_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 
 def mix_rule(layout: Layout, call: relax.Call) -> Result | None:
-    """A product with a sparse matrix along rows or columns: what cubic resizes are.
+    """Rewrite a product with a sparse matrix along rows or columns, such as a cubic resize.
 
-    Elements that a resize does not mix are not read, as zero times NaN is NaN.  In other products
-    with zeros it has to be.
+    Elements with a weight of zero are not read, as zero times NaN is NaN.  For products that are
+    not resizes the NaN is correct, so these are only rewritten if no weight is zero.
     """
     left, right = (constant_array(arg) for arg in call.args)
     if len(shape_of(call)) != 4 or str(call.ty.dtype) != "float32":
@@ -59,7 +59,7 @@ def mix_rule(layout: Layout, call: relax.Call) -> Result | None:
     is_dense = layout.is_blocked(x) and (matrix != 0).all()
     if not (is_resize or is_dense) or not 1 <= taps <= MOST_TAPS:
         return None
-    # The places of the weights that are not zero, in order; stable, so that sums keep theirs.
+    # Places of the non-zero weights, in order; the sort is stable to keep the order of sums.
     order = np.argsort(matrix == 0, axis=1, kind="stable")[:, :taps]
     weights = np.take_along_axis(matrix, order, axis=1)
     return _emit(layout, x, {axis: without_zeros(order, weights)})
