@@ -20,7 +20,7 @@ from tvm import s_tir, te, tirx
 from tvm.tirx import Buffer, Expr
 
 from ..devices.target import Device
-from .boxes.builder import Statements, number, schedule_of, stated
+from .boxes.builder import Statements, define_extern, number, schedule_of
 from .common import FAMILY, Workload
 from .family import GROUP_FITS, Declined, Value, knob
 from .sizes import power_of_2
@@ -39,7 +39,7 @@ def compute(marks: te.Tensor, most: int) -> list[te.Tensor]:
         _Part(code, _List(*tensors), number(0), 1).write(number(0))
 
     outputs = [("positions", (most,), "int32"), ("count", (), "int64")]
-    return stated([marks], outputs, {FAMILY: NAME}, write)
+    return define_extern([marks], outputs, {FAMILY: NAME}, write)
 
 
 # -- its knobs ----------------------------------------------------------------------------

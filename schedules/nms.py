@@ -27,7 +27,7 @@ from tvm import s_tir, te, tirx
 from tvm.tirx import Buffer, Expr
 
 from ..devices.target import Device
-from .boxes.builder import COORDINATES, Statements, number, schedule_of, stated
+from .boxes.builder import COORDINATES, Statements, define_extern, number, schedule_of
 from .common import FAMILY, Workload
 from .family import GROUP_FITS, Declined, Value, knob
 from .sizes import power_of_2
@@ -69,7 +69,7 @@ def compute(
         ("kept", (rows, stored), "int32"), ("counts", (rows,), "int32"),
         ("lists", (rows, boxes), "int32"),
     ]  # fmt: skip
-    return stated(tensors, outputs, {FAMILY: NAME, **flags}, write)
+    return define_extern(tensors, outputs, {FAMILY: NAME, **flags}, write)
 
 
 # -- its knobs ----------------------------------------------------------------------------

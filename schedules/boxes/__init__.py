@@ -1,7 +1,7 @@
-"""Functions of boxes: the families of custom operators, whose kernels are written loop by loop.
+"""Families of custom operators on boxes, which write their kernels loop by loop.
 
-:mod:`.per_box` computes boxes from boxes, :mod:`.masked_mean` a mean over those that are valid;
-both write statements with the :mod:`.builder`.
+:mod:`.per_box` computes boxes from boxes, :mod:`.masked_mean` a mean over the valid boxes; both
+write statements with the :mod:`.builder`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The builder that families of boxes, and recurrent layers, write kernels with, loop by loop.
+"""Build kernels loop by loop, for families that schedule primitives cannot express.
 
-For what schedule primitives cannot express: bounds that are read from memory, lists, barriers, and
-boxes that are read and written as a whole.  A *row* is the four numbers of a box, next to each
-other in memory, of which an expression takes each by a constant index: ``pred[b, j, 0]`` to
-``pred[b, j, 3]``.
+Such families read bounds of loops from memory, keep lists, wait at barriers, or read and write
+boxes as a whole.  A *row* is the four numbers of a box, which are neighbours in memory;
+expressions read each of them by a constant index: ``pred[b, j, 0]`` to ``pred[b, j, 3]``.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tvm.tirx import Buffer, Expr, ForKind, IterVar, Stmt, Var
 
 from ...ir.expressions import CHOICE, nodes_in, uses
 
-#: Numbers of a row: the coordinates of a box.
+#: Coordinates of a box, which are the numbers of a row.
 COORDINATES = 4
 
 _LAZY = Op.get(CHOICE)
@@ -30,9 +29,9 @@ _T = TypeVar("_T")
 
 
 class Statements:
-    """Statements, written from the first to the last; blocks of them are ``with`` blocks.
+    """A list of statements in the making; ``with`` blocks nest statements in loops and branches.
 
-    A loop over threads must hold one block (:meth:`block`), which is opaque to schedules.
+    A loop over threads must hold exactly one :meth:`block`, which is opaque to schedules.
     """
 
     def __init__(self) -> None:
@@ -40,37 +39,37 @@ class Statements:
 
     @property
     def written(self) -> list[Stmt]:
-        """All statements."""
+        """All statements so far, none of which may be open."""
         (statements,) = self._open
         return statements
 
     def finish(self) -> Stmt:
-        """All of them as one."""
+        """Return all statements as one."""
         return sequence(self.written)
 
     def add(self, statement: Stmt) -> None:
-        """Write a statement."""
+        """Append a statement."""
         self._open[-1].append(statement)
 
     def name(self, name: str, value: Expr) -> Var:
-        """Compute a value once; what is returned stands for it in what follows."""
+        """Compute a value once, and return the variable that later statements read it by."""
         var = Var(name, value.ty.dtype)
         self.add(tirx.Bind(var, value))
         return var
 
     def name_stored(self, name: str, value: Expr, lanes: int = 1, lane: Expr | int = 0) -> Var:
-        """The same by way of private memory, a number for each lane of a vector.
+        """Compute a value once in private memory, one number for each lane of a vector.
 
-        TVM writes arithmetic wherever its name is used, over and over, but not what is read.
+        TVM repeats arithmetic at each use of its name, but it does not repeat loads.
         """
         memory = self.alloc(f"{name}_value", (lanes,), str(value.ty.dtype))
         self.store(memory, value, lane)
         return Statements.name(self, name, memory[lane])
 
     def name_all(self, expression: Expr) -> Expr:
-        """Compute what an expression names (`tirx.Let`) as statements; what is left of it.
+        """Turn the names in an expression (`tirx.Let`) into statements; return the rest of it.
 
-        Generated C would have a name's text wherever it is used.
+        Generated C would repeat the text of a ``let`` value at each use of its name.
         """
         values: dict[Var, Expr] = {}
         while isinstance(expression, tirx.Let):
@@ -80,17 +79,17 @@ class Statements:
         return replaced(expression, values)
 
     def alloc(self, name: str, shape: Sequence[int], dtype: str = "float32") -> Buffer:
-        """Private memory of an item."""
+        """Allocate private memory of a work-item."""
         buffer = tirx.decl_buffer(tuple(shape), dtype, name, scope="local")
         self.add(tirx.AllocBuffer(buffer))
         return buffer
 
     def store(self, buffer: Buffer, value: Expr, *indices: Expr | int) -> None:
-        """Write an element, or a vector where the last index is a `tirx.Ramp`."""
+        """Store an element, or a vector if the last index is a `tirx.Ramp`."""
         self.add(tirx.BufferStore(buffer, value, list(indices)))
 
     def barrier(self) -> None:
-        """Let the items of a group wait for each other."""
+        """Make the work-items of a group wait for each other."""
         self.add(tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared")))
 
     # -- blocks of statements -------------------------------------------------------------
@@ -103,7 +102,7 @@ class Statements:
         kind: ForKind = ForKind.SERIAL,
         thread: str | None = None,
     ) -> Iterator[Var]:
-        """A loop from 0, or an axis of threads such as ``blockIdx.x``."""
+        """Open a loop from 0, or over an axis of threads such as ``blockIdx.x``."""
         var = Var(name, "int32")
         axis = None
         if thread is not None:
@@ -116,19 +115,19 @@ class Statements:
 
     @contextmanager
     def loops(self, extents: Sequence[Expr]) -> Iterator[list[Var]]:
-        """A nest of loops."""
+        """Open a nest of loops."""
         with ExitStack() as stack:
             named = [self.loop(f"i{axis}", extent) for axis, extent in enumerate(extents)]
             yield [stack.enter_context(loop) for loop in named]
 
     @contextmanager
     def when(self, condition: Expr) -> Iterator[None]:
-        """Statements that run where a condition holds."""
+        """Open a branch that runs if a condition holds."""
         yield from self._nested(None, lambda body: tirx.IfThenElse(condition, body, None))
 
     @contextmanager
     def repeat(self, condition: Expr) -> Iterator[None]:
-        """Statements that run again as long as a condition holds, which memory must change."""
+        """Open a loop that runs while a condition on memory holds."""
         yield from self._nested(None, lambda body: tirx.While(condition, body))
 
     @contextmanager
@@ -138,9 +137,9 @@ class Statements:
         memory: Sequence[Buffer] = (),
         annotations: Mapping[str, str | int] | None = None,
     ) -> Iterator[None]:
-        """An opaque block, with annotations, and memory of its own, which may grow until it ends.
+        """Open an opaque block with annotations and its own memory, which may grow until it ends.
 
-        It says that it touches all of each tensor that is not its own.
+        The block declares that it accesses the whole of each tensor that is not its own.
         """
 
         def close(body: Stmt) -> s_tir.SBlockRealize:
@@ -157,9 +156,9 @@ class Statements:
 
     @contextmanager
     def parts(self, name: str, count: Expr | int, launches: bool) -> Iterator[Expr]:
-        """A block for each part: a thread's of the host, or a work-group's of a CPU's kernel.
+        """Open a block for each part: a thread of the host, or a work-group of a CPU's kernel.
 
-        There is no loop over a single one, and no launch of none.
+        A single part needs no loop, and a launch has at least one work-group.
         """
         if launches:
             groups = count if isinstance(count, int) else tirx.Max(count, 1)
@@ -176,7 +175,7 @@ class Statements:
     def items(
         self, name: str, groups: Expr | int, size: int, memory: Sequence[Buffer] = ()
     ) -> Iterator[tuple[Var, Var]]:
-        """A GPU's kernel: a block for each item of each group."""
+        """Open a kernel of a GPU, with a block for each work-item of each group."""
         with (
             self.loop("group", groups, thread="blockIdx.x") as group,
             self.loop("item", size, thread="threadIdx.x") as item,
@@ -190,15 +189,15 @@ class Statements:
         self.add(close(sequence(self._open.pop())))
 
 
-def stated(
+def define_extern(
     inputs: Sequence[te.Tensor],
     outputs: Sequence[tuple[str, tuple[int, ...], str]],
     marks: Mapping[str, str],
     write: Callable[[Statements, Sequence[Buffer]], None],
 ) -> list[te.Tensor]:
-    """State tensors, each with name, shape and dtype, by loops that one thread could run.
+    """Define tensors, each with name, shape and dtype, by loops that one thread could run.
 
-    They are one block, the only one of its function, that is marked for its family.
+    The loops are the only block of their function, and its annotations name the family.
     """
 
     def body(ins: Sequence[Buffer], outs: Sequence[Buffer]) -> Stmt:
@@ -209,18 +208,18 @@ def stated(
 
     buffers = [tirx.decl_buffer(shape, dtype, name) for name, shape, dtype in outputs]
     shapes, dtypes = [b.shape for b in buffers], [b.dtype for b in buffers]
-    # What is the only block of a function is its root.
+    # The only block of a function is its root.
     found = te.extern(shapes, list(inputs), body, "root", dtypes, out_buffers=buffers)
     return list(found)
 
 
 def sequence(statements: Sequence[Stmt]) -> Stmt:
-    """Statements as one."""
+    """Return statements as one."""
     return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
 
 
 def _touched(statement: Stmt, memory: Sequence[Buffer]) -> list[list[Buffer]]:
-    """The tensors that a statement reads, and those that it writes, without its own memory."""
+    """Return the tensors that a statement reads and those that it writes, but its own memory."""
     read: dict[Buffer, None] = {}
     written: dict[Buffer, None] = {}
     own = dict.fromkeys(memory)
@@ -237,7 +236,7 @@ def _touched(statement: Stmt, memory: Sequence[Buffer]) -> list[list[Buffer]]:
 
 
 def schedule_of(function: tirx.PrimFunc, body: Stmt) -> s_tir.Schedule:
-    """A function with statements instead of its body."""
+    """Return a schedule of a function whose body is replaced by a statement."""
     return s_tir.Schedule(tirx.PrimFunc(function.params, body, function.ret_type, function.attrs))
 
 
@@ -245,51 +244,56 @@ def schedule_of(function: tirx.PrimFunc, body: Stmt) -> s_tir.Schedule:
 
 
 def arithmetic(dtype: str) -> str:
-    """What numbers of a dtype are computed in: doubles in their own, all others in fp32."""
+    """Return the dtype of arithmetic on a dtype: float64 for itself, float32 for all others."""
     return dtype if dtype == "float64" else "float32"
 
 
 def number(value: int, dtype: str = "int32") -> tirx.IntImm:
-    """An index."""
+    """Return an index as a constant."""
     return tirx.IntImm(dtype, value)
 
 
 def in_32_bits(extent: Expr) -> Expr:
-    """An extent as kernels count."""
+    """Return an extent in 32 bits, as kernels count."""
     return number(int(extent)) if isinstance(extent, tirx.IntImm) else extent.astype("int32")
 
 
+def static_extent(extent: Expr) -> int:
+    """Return an extent; 0 if it is known only at run time."""
+    return int(extent) if isinstance(extent, tirx.IntImm) else 0
+
+
 def places_of(variables: Sequence[Var], values: Sequence[Expr]) -> dict[Var, Expr]:
-    """What stands for the first variables, which may have 64 bits; boxes are counted in 32."""
+    """Return values for the first variables, in their dtypes: indices in TE may have 64 bits."""
     return {v: value.astype(v.ty.dtype) for v, value in zip(variables, values, strict=False)}
 
 
 def replaced(expression: Expr, values: Mapping[Var, Expr]) -> Expr:
-    """An expression, or statements, with values in place of variables."""
+    """Return an expression or statement with values in place of variables."""
     return tvm_ffi.structural_map(expression, (Var, lambda var: values.get(var, var)))
 
 
 def follows(place: Sequence[Expr], var: Var) -> bool:
-    """Tell whether the last index counts with a variable, and the others do not depend on it."""
+    """Return whether the last index advances with a variable, and the others do not use it."""
     *outer, last = place
     return not any(uses(index, var) for index in [*outer, Analyzer().simplify(last - var)])
 
 
 def loads_of(expressions: Expr | Sequence[Expr]) -> list[TensorLoad]:
-    """All that expressions read."""
+    """Return all loads in expressions."""
     return nodes_in(expressions, TensorLoad)
 
 
 def choice(expression: Expr) -> tuple[Expr, Expr, Expr] | None:
-    """Condition and both values of an expression that computes one of them only."""
+    """Return condition and values of an ``if_then_else``; ``None`` for other expressions."""
     lazy = isinstance(expression, Call) and expression.op.same_as(_LAZY)
     return tuple(expression.args) if lazy else None
 
 
 def unravel(position: Expr, extents: Sequence[Expr]) -> list[Expr]:
-    """The indices of a position in a nest of loops, outermost first."""
+    """Return the indices of a position in a nest of loops, outermost first."""
     indices: list[Expr] = []
-    # Nothing is negative, which nobody knows of an extent that is a variable.
+    # No index is negative, which TVM cannot prove where an extent is a variable.
     for extent in reversed(extents[1:]):
         indices.insert(0, tirx.truncmod(position, extent))
         position = tirx.truncdiv(position, extent)
@@ -301,20 +305,20 @@ def unravel(position: Expr, extents: Sequence[Expr]) -> list[Expr]:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A tensor ``[..., 4]`` and where in it a box's row is."""
+    """The row of a box in a tensor ``[..., 4]``."""
 
     tensor: Buffer
-    #: All but the last index.
+    #: Indices of the row: all but the last one of a load.
     place: tuple[Expr, ...]
 
     @classmethod
     def of(cls, load: TensorLoad) -> Row | None:
-        """The row that a load takes a number of, ``None`` where it is none."""
+        """Return the row that a load reads a number of; ``None`` if it reads no row."""
         if len(load.indices) < 2 or not tirx.is_buffer_var(load.source):
             return None
         (*place, corner), extent = load.indices, load.source.shape[-1]
-        known = isinstance(corner, tirx.IntImm) and isinstance(extent, tirx.IntImm)
-        return cls(load.source, tuple(place)) if known and int(extent) == COORDINATES else None
+        is_number = isinstance(corner, tirx.IntImm) and static_extent(extent) == COORDINATES
+        return cls(load.source, tuple(place)) if is_number else None
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -327,17 +331,17 @@ class Row:
         return int(tvm_ffi.structural_hash(self.place))
 
     def at(self, values: Mapping[Var, Expr]) -> Row:
-        """The row of another box."""
+        """Return the row with other values for the variables of its indices."""
         return Row(self.tensor, tuple(replaced(index, values) for index in self.place))
 
     def read(self, lanes: int = COORDINATES, first: int = 0) -> Expr:
-        """So many numbers to compute with, from one on; beyond the row, of the boxes behind it."""
+        """Load ``lanes`` numbers starting at ``first``, beyond the row those of the next boxes."""
         value = tirx.BufferLoad(self.tensor, [*self.place, ramp(first, lanes, self.place)])
         return value.astype(f"{arithmetic(self.tensor.dtype)}x{lanes}")
 
 
 def rows_of(expression: Expr) -> list[Row]:
-    """The rows that an expression takes numbers of, each once."""
+    """Return the rows that an expression reads numbers of, each once."""
     found: list[Row] = []
     for load in loads_of(expression):
         row = Row.of(load)
@@ -347,16 +351,16 @@ def rows_of(expression: Expr) -> list[Row]:
 
 
 def ramp(first: int, lanes: int, place: Sequence[Expr] = ()) -> tirx.Ramp:
-    """Neighbouring numbers, behind other indices of a tensor: all are of one dtype."""
+    """Return the index of neighbours, in the dtype of a tensor's other indices."""
     dtype = str(place[-1].ty.dtype) if place else "int32"
     return tirx.Ramp(number(first, dtype), number(1, dtype), lanes)
 
 
 def shuffle(vectors: Sequence[Expr], places: Sequence[int]) -> tirx.Shuffle:
-    """Lanes of vectors, counted through all of them."""
+    """Return lanes of vectors; places count through all vectors."""
     return tirx.Shuffle(list(vectors), [number(place) for place in places])
 
 
 def shuffled_pairs(code: Statements, vectors: Sequence[Expr], places: Sequence[int]) -> list[Var]:
-    """The same lanes of the first two of four vectors, and of the last two."""
+    """Return the same lanes of the first two of four vectors, and of the last two."""
     return [code.name("pair", shuffle(two, places)) for two in (vectors[:2], vectors[2:])]

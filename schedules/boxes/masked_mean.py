@@ -1,16 +1,16 @@
-"""The mean of a function of boxes over those that are valid, in one pass.
+"""Compute the mean of a function of boxes over the valid boxes, in one pass.
 
-Two kernels: one in which each work-group sums up its share, and one that adds these sums in a fixed
-order.  One group alone needs no second kernel, nor do the threads of a CPU.
+In a first kernel each work-group sums up its share; a second one adds these sums in a fixed order.
+A single group needs no second kernel, nor do the threads of a CPU.
 
-What it computes::
+Computes::
 
     sum    = Σ over b < B, j < M with valid(b, j) of term(b, j)
     number = Σ over b < B, j < M with valid(b, j) of 1
     mean   = sum / max(number, 1)
 
-A term of a box that is not valid is not computed: what it would read may not even exist, as
-in packed tensors, and what it would be, a NaN say, reaches nothing.
+The term of a box that is not valid has no effect, even if it is NaN; for packed tensors it is not
+computed at all, as its rows may not exist.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ from .builder import (
     schedule_of,
     shuffle,
     shuffled_pairs,
+    static_extent,
 )
 
 NAME = "masked_mean"
 ORDER = 500
 
-#: Items that run in step, on NVIDIA's GPUs.
+#: Work-items that run in step, on NVIDIA's GPUs.
 WARP = 32
-#: A box's sample, and its place in it, to an expression.
+#: An expression of a box, from its sample and its place in the sample.
 _OfBox = Callable[[tirx.IterVar, tirx.IterVar], Expr]
 
 
@@ -67,12 +68,13 @@ _OfBox = Callable[[tirx.IterVar, tirx.IterVar], Expr]
 def compute(
     term: _OfBox, valid: _OfBox, boxes: Sequence[Expr], dtype: str
 ) -> tuple[te.Tensor, te.Tensor]:
-    """State the mean of terms, rounded to a dtype, and the number of them, an int32.
+    """Define the mean of terms, rounded to a dtype, and the number of valid boxes, an int32.
 
-    Sums are of the terms' own dtype, fp32 or fp64.
+    Sums have the terms' dtype, fp32 or fp64.
 
-    ``boxes`` are samples and boxes of each, ``B`` and ``M``: numbers or variables.  A condition of
-    the form ``j < limit(b)`` is recognised: boxes from ``limit(b)`` on are not even looked at.
+    ``boxes`` are the numbers of samples and of boxes per sample, ``B`` and ``M``, or variables.  A
+    condition of the form ``j < limit(b)`` is recognised: boxes starting at ``limit(b)`` are not
+    even tested.
     """
     b, j = (te.reduce_axis((0, extent), name) for extent, name in zip(boxes, "bj", strict=True))
     both = te.comm_reducer(
@@ -97,20 +99,20 @@ def compute(
 
 @dataclass(frozen=True)
 class Shape:
-    """Extents, 0 where they are known at run time only, and the form of validity."""
+    """The extents, 0 if they are known only at run time, and the form of validity."""
 
     samples: int
     boxes: int
     _: KW_ONLY
-    #: Whether boxes are valid up to a limit.
+    #: True if the valid boxes of a sample are those below a limit.
     limited: bool
-    #: Whether boxes that are not valid may not be read.
+    #: True if boxes that are not valid must not be read.
     packed: bool
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """Who sums up what."""
+    """The division of the sum among work-items."""
 
     groups: int = knob("Work-groups that share the sum, or parts of it for threads of a CPU.")
     group_size: int = knob("Work-items of a group, a power of 2.")
@@ -120,10 +122,11 @@ class Knobs:
 
 SKIPS = ("none", "element", "warp", "list")
 
-#: Boxes worth a thread or a group of their own, and what keeps a CPU's threads busy.
+#: Boxes that are worth a part, and the number of parts that keeps a CPU's threads busy.
 CPU_CHUNK, CPU_PARTS = 4096, 16
+#: Work-groups on a GPU whose multiprocessors are not known.
 GPU_GROUPS = 512
-#: Of which a sample is cut into chunks.
+#: Boxes in a chunk of a sample, on a CPU.
 CPU_BOXES = 1024
 
 CONSTRAINTS = {
@@ -138,7 +141,7 @@ CONSTRAINTS = {
     "Packed boxes that are not valid may not be read: skip is not none.": lambda k, s, d: (
         not s.packed or k.skip != "none"
     ),
-    "On a GPU, warps skip boxes behind a limit, by 32 items of a group.": lambda k, s, d: (
+    "On a GPU, warps skip boxes after a limit, by 32 items of a group.": lambda k, s, d: (
         d.is_cpu or k.skip != "warp" or (s.limited and k.group_size >= WARP)
     ),
     "A list of group_size * boxes and its prefix sums must fit local memory.": lambda k, s, d: (
@@ -148,11 +151,11 @@ CONSTRAINTS = {
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """What keeps the device busy.
+    """Choose knobs that keep the device busy.
 
-    CPUs skip vectors behind a limit, and compute all where there is none: memory is read ahead
-    then.  GPUs are given two boxes an item, so that enough reads are under way, and let each item
-    ask for its box, unless samples are long: then a warp asks once.  For GPUs that is assumed.
+    CPUs skip vectors after a limit; without a limit they compute all boxes, so that memory is
+    prefetched.  GPUs take two boxes per item, which keeps enough loads in flight; each item tests
+    its box, or a warp tests once where samples are long.  The choice for GPUs is not measured.
     """
     total = shape.samples * shape.boxes
     if device.is_cpu:
@@ -169,7 +172,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Numbers of groups and items in powers of 2, and everything else."""
+    """List the values of each knob."""
     if device.is_cpu:
         return {
             "groups": (1, 2, 4, 8, 16, 32, 64),
@@ -189,7 +192,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload) -> Shape:
-    """The shape of a function around the mean; what is computed for it first is inlined."""
+    """Return the shape of a function around the mean; inline the blocks before it."""
     sch, anchor = workload.sch, workload.anchor(NAME)
     if not all(is_injective(sch, block) for block in workload.before(anchor)):
         raise Declined("what it reads is computed by sums")
@@ -198,10 +201,7 @@ def match(workload: Workload) -> Shape:
     for block in workload.before(anchor):
         workload.inline(block)
     terms = _read_terms(workload, anchor)
-    samples, boxes = (
-        int(extent) if isinstance(extent, tirx.IntImm) else 0
-        for extent in (terms.samples, terms.boxes)
-    )
+    samples, boxes = static_extent(terms.samples), static_extent(terms.boxes)
     return Shape(samples, boxes, limited=terms.limit is not None, packed=terms.is_packed())
 
 
@@ -226,7 +226,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
 
 
 def _write_parts(code: Statements, results: _Results, knobs: Knobs, launches: bool) -> None:
-    """Kernels for a CPU: parts for its threads, one after another the sums of these."""
+    """Write kernels for a CPU: one sums up parts in threads, one adds these sums in order."""
     terms = results.terms
     chunks = tirx.truncdiv(terms.boxes + (knobs.boxes - 1), number(knobs.boxes))
     total = terms.samples * chunks
@@ -243,7 +243,7 @@ def _write_parts(code: Statements, results: _Results, knobs: Knobs, launches: bo
             last = code.name("last", tirx.Min(first + knobs.boxes, terms.boxes))
             part.add_chunk(sample, first, last)
         part.finish()
-        results.leave(code, index, part.total(), part.count[0])
+        results.write_partial(code, index, part.total(), part.count[0])
     if not results.partial:
         return
     with code.parts("sum_of_parts", 1, launches):
@@ -258,13 +258,13 @@ def _write_parts(code: Statements, results: _Results, knobs: Knobs, launches: bo
 
 
 def _write_groups(code: Statements, results: _Results, knobs: Knobs) -> None:
-    """Kernels for a GPU: work-groups, and one more that adds their sums in a fixed order."""
+    """Write kernels for a GPU: work-groups, and one that adds their sums in a fixed order."""
     dtype = results.terms.dtype
     with _group(code, "sums_of_groups", knobs.groups, knobs.group_size, dtype) as group:
         group.add_boxes(results.terms, knobs.skip, knobs.boxes)
         total, count = group.reduce()
         with code.when(group.item == 0):
-            results.leave(code, group.group, total, count)
+            results.write_partial(code, group.group, total, count)
     if not results.partial:
         return
     items = min(knobs.group_size, 1 << (knobs.groups - 1).bit_length())
@@ -280,7 +280,7 @@ def _write_groups(code: Statements, results: _Results, knobs: Knobs) -> None:
 
 @contextmanager
 def _group(code: Statements, name: str, count: int, size: int, dtype: str) -> Iterator[_Group]:
-    """A kernel of so many work-groups of a size, whose sums are of a dtype."""
+    """Open a kernel of ``count`` work-groups of a size, whose sums have a dtype."""
     shared: list[Buffer] = []
     with code.items(name, count, size, shared) as (group, item):
         yield _Group(code, group, item, count, size, dtype, shared)
@@ -288,18 +288,18 @@ def _group(code: Statements, name: str, count: int, size: int, dtype: str) -> It
 
 @dataclass(frozen=True)
 class _Results:
-    """What is computed from the sum and the number, and those of several parts or groups."""
+    """The results of the function, and the partial sums of several parts or groups."""
 
     terms: Terms
-    #: Blocks that compute other scalars from them.
+    #: Blocks that compute other scalars from the sum and the number.
     after: Sequence[s_tir.SBlock]
-    #: Of the function.
+    #: Parameters of the function.
     params: set[Buffer]
-    #: Memory for the sums and the numbers of parts or groups, where there are several.
+    #: Memory for the sums and the numbers of parts or groups, if there are several.
     partial: Sequence[Buffer]
 
-    def leave(self, code: Statements, index: Expr, total: Expr, count: Expr) -> None:
-        """Store what one part has; the results, where it is the only one."""
+    def write_partial(self, code: Statements, index: Expr, total: Expr, count: Expr) -> None:
+        """Store the sums of one part, or the results if it is the only one."""
         if not self.partial:
             self.write(code, total, count)
         for memory, value in zip(self.partial, (total, count), strict=False):
@@ -324,25 +324,25 @@ class _Results:
                 known[target] = code.name(target.name, body.value)
 
 
-# -- what is summed up --------------------------------------------------------------------
+# -- the terms ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Terms:
     """The parts of a mean over ``[samples, boxes]``.
 
-    Everything is an expression of the variables ``sample`` and ``box``, which may have 64 bits;
-    what is written about it counts in 32.
+    They are expressions of the variables ``sample`` and ``box``, which may have 64 bits; kernels
+    count in 32.
     """
 
     sample: Var
     box: Var
     samples: Expr
     boxes: Expr
-    #: Of a valid box.
+    #: The term of a valid box.
     term: Expr
     valid: Expr
-    #: Where ``valid`` is ``box < limit``: the limit, from 0 to ``boxes``, else ``None``.
+    #: The limit, from 0 to ``boxes``, if ``valid`` is ``box < limit``; else ``None``.
     limit: Expr | None
     #: Scalars that the block writes.
     total: Buffer
@@ -350,7 +350,7 @@ class Terms:
 
     @property
     def dtype(self) -> str:
-        """Of terms and sums."""
+        """The dtype of terms and sums."""
         return str(self.total.dtype)
 
     @property
@@ -359,17 +359,17 @@ class Terms:
         return tirx.const(0, self.dtype)
 
     def places(self, sample: Expr, box: Expr) -> dict[Var, Expr]:
-        """What stands for the variables, of one box."""
+        """Return the values of the variables for one box."""
         return places_of((self.sample, self.box), (sample, box))
 
     def limit_of(self, sample: Expr) -> Expr:
-        """The limit of a sample."""
+        """Return the limit of a sample."""
         return replaced(self.limit, self.places(sample, number(0)))
 
     def rows_in_memory(self) -> list[Row]:
-        """The rows that the term takes numbers of, if it depends on its box by rows alone.
+        """Return the rows that the term reads, if it depends on its box only through rows.
 
-        Rows of neighbours are one behind the other; none where others are read.
+        The rows of neighbouring boxes are neighbours; otherwise there are none.
         """
         rows = rows_of(self.term)
         rest = _with_rows(self.term, rows, lambda row, corner: self.zero)
@@ -377,7 +377,7 @@ class Terms:
         return rows if fits else []
 
     def is_packed(self) -> bool:
-        """Tell whether what boxes that are not valid would read may not exist."""
+        """Return whether the term of a box that is not valid may read outside of a tensor."""
         analyzer = Analyzer()
         for var, extent in ((self.sample, self.samples), (self.box, self.boxes)):
             dtype = var.ty.dtype
@@ -392,7 +392,10 @@ class Terms:
 def _with_rows(
     expression: Expr, rows: Sequence[Row], number_of: Callable[[int, int], Expr]
 ) -> Expr:
-    """An expression with ``number_of(row, corner)``, as `arithmetic`, for the numbers of rows."""
+    """Return an expression with ``number_of(row, corner)`` for the numbers of rows.
+
+    These numbers have the dtype of `arithmetic`.
+    """
 
     def visit(load: TensorLoad) -> Expr:
         row = Row.of(load)
@@ -407,15 +410,15 @@ def _with_rows(
 
 
 def _read_terms(workload: Workload, anchor: Block) -> Terms:
-    """The parts of the block that :func:`compute` stated."""
+    """Return the parts of the block that :func:`compute` defined."""
     block = workload.sch.get(anchor)
     loops = [workload.sch.get(loop) for loop in workload.sch.get_loops(anchor)]
-    # A sum that starts from what is there, and the same of numbers.
+    # The block adds to a sum and to a number.
     sums = nodes_in(block.body, tirx.Bind)
     two = len(sums) == len(loops) == len(block.iter_vars) == 2
     added = choice(sums[0].value.b) if two else None
     if added is None:
-        raise Declined("its block is not what it stated")
+        raise Declined("its block is not the one that it defined")
     valid, term, _ = added
     sample, box = (axis.var for axis in block.iter_vars)
     samples, boxes = (in_32_bits(loop.extent) for loop in loops)
@@ -431,40 +434,43 @@ def _read_terms(workload: Workload, anchor: Block) -> Terms:
     )  # fmt: skip
 
 
-def _limit(valid: Expr, box: Var) -> Expr | None:
-    """The limit of ``box < limit``; TVM writes ``box < min(a, b)`` as ``box < a and box < b``."""
-    if isinstance(valid, (tirx.And, tirx.Or)):
-        a, b = (_limit(side, box) for side in (valid.a, valid.b))
+def _limit(condition: Expr, box: Var) -> Expr | None:
+    """Return the limit of ``box < limit``; ``None`` for other conditions.
+
+    TVM writes ``box < min(a, b)`` as ``box < a and box < b``.
+    """
+    if isinstance(condition, (tirx.And, tirx.Or)):
+        a, b = (_limit(side, box) for side in (condition.a, condition.b))
         if a is None or b is None:
             return None
-        return tirx.Min(a, b) if isinstance(valid, tirx.And) else tirx.Max(a, b)
-    if not isinstance(valid, tirx.LT):
+        return tirx.Min(a, b) if isinstance(condition, tirx.And) else tirx.Max(a, b)
+    if not isinstance(condition, tirx.LT):
         return None
-    left = valid.a.value if isinstance(valid.a, tirx.Cast) else valid.a
-    return valid.b if left.same_as(box) and not uses(valid.b, box) else None
+    left = condition.a.value if isinstance(condition.a, tirx.Cast) else condition.a
+    return condition.b if left.same_as(box) and not uses(condition.b, box) else None
 
 
-# -- on a GPU: an item a box, and trees in local memory -----------------------------------
+# -- on a GPU: a box per item, and trees in local memory -----------------------------------
 
 
 @dataclass
 class _Group:
-    """Statements of one work-group, inside of the loops over groups and items.
+    """The statements of one work-group, inside of the loops over groups and items.
 
-    Neighbouring items take neighbouring boxes, a row of four numbers as one load.  An item sums up
-    its boxes, a group its items' sums by a tree of eights, in an order that is always the same.
+    Neighbouring items take neighbouring boxes, a row of four numbers in one load.  An item sums up
+    its boxes, and a group the sums of its items in a tree of radix 8, always in the same order.
 
-    What is done about boxes that are not valid is the knob ``skip``:
+    The knob ``skip`` says what happens to boxes that are not valid:
 
     ``none``
         All are read and computed, and those that are not valid are dropped.
     ``element``
-        Each item asks for its box first.  Items of a warp may part ways.
+        Each item tests its box first.  Items of a warp may diverge.
     ``warp``
-        32 items take neighbours of one sample, and skip together what lies behind its limit.
+        32 items take neighbours of one sample, and skip those after its limit together.
     ``list``
-        A group lists the valid boxes among its own, by a prefix sum in local memory, and its items
-        take them from the list: only the last ones of a list leave items idle.
+        A group lists its valid boxes by a prefix sum in local memory, and its items take boxes
+        from the list: items are idle only at the end of a list.
     """
 
     code: Statements
@@ -472,9 +478,9 @@ class _Group:
     item: Expr
     groups: int
     items: int
-    #: Of sums.
+    #: The dtype of sums.
     dtype: str
-    #: Its local memory, which grows.
+    #: Local memory of the group, which grows.
     shared: list[Buffer]
 
     def __post_init__(self) -> None:
@@ -490,12 +496,12 @@ class _Group:
         return self.shared[-1]
 
     def add(self, value: Expr, count: Expr) -> None:
-        """Add to this item's sum and number."""
+        """Add to the sum and number of this item."""
         self.code.store(self.sum, self.sum[0] + value, 0)
         self.code.store(self.number, self.number[0] + count, 0)
 
     def reduce(self) -> tuple[Expr, Expr]:
-        """The group's sum and number, for its first item."""
+        """Return the sum and number of the group, for its first item."""
         code, item = self.code, self.item
         code.store(self.sums, self.sum[0], item)
         code.store(self.numbers, self.number[0], item)
@@ -503,7 +509,7 @@ class _Group:
         for radix in radices(self.items):
             code.barrier()
             left //= radix
-            # Nobody reads what another one writes here: below ``left``, each its own.
+            # No item reads what another one writes: those below ``left`` write their own element.
             with code.when(item < left):
                 for shared in (self.sums, self.numbers):
                     total = shared[item]
@@ -515,7 +521,7 @@ class _Group:
     # -- boxes ----------------------------------------------------------------------------
 
     def add_boxes(self, terms: Terms, skip: str, boxes: int) -> None:
-        """Sum up this group's boxes; items take so many in a step."""
+        """Sum up the boxes of this group; each item takes ``boxes`` of them in a step."""
         total = terms.samples * terms.boxes
         if skip == "list":
             self._add_listed(terms, total, boxes)
@@ -530,7 +536,7 @@ class _Group:
 
     @contextmanager
     def _steps(self, total: Expr, step: int) -> Iterator[Var]:
-        """A loop over this group's share of a range; gives the first of a step."""
+        """Open a loop over this group's share of a range; it yields the first place of a step."""
         steps = tirx.truncdiv(total + (self.groups * step - 1), self.groups * step)
         with self.code.loop("step", steps) as var:
             yield self.code.name("first", (var * self.groups + self.group) * step)
@@ -560,13 +566,14 @@ class _Group:
                     limit = code.name("limit", terms.limit_of(sample))
                     with code.when(begin < limit):
                         place = code.name("place", begin + self.item % WARP)
-                        # The last tile's items beyond the limit compute its last box, for nothing.
+                        # Items of the last tile beyond the limit recompute its last box, unused.
                         last = code.name("box", tirx.Min(place, limit - 1))
                         term = _Box(terms, code, sample, last).compute(terms.term)
                         valid = place < limit
                         self.add(tirx.Select(valid, term, terms.zero), valid.astype("int32"))
 
     def _add_listed(self, terms: Terms, total: Expr, boxes: int) -> None:
+        """Sum up the valid boxes, which the group lists in each step."""
         code, item, tile = self.code, self.item, self.items * boxes
         found = self._share("listed", "int32", tile)
         ends = [self._share(f"ends{i}", "int32", self.items) for i in range(2)]
@@ -594,13 +601,13 @@ class _Group:
                 with code.when(entry < listed):
                     place = code.name("place", first + found[entry])
                     self.add(_Box.at(terms, code, place).compute(terms.term), number(1))
-            # Before the list of the next step is written.
+            # The next step writes its list only after all items have read this one.
             code.barrier()
 
     def _prefix_sum(self, value: Expr, buffers: Sequence[Buffer]) -> tuple[Expr, Expr]:
-        """Sums of this item's value and those of all items before it, and of all items.
+        """Return the sum of the values up to this item's, and the sum of all.
 
-        By doubling steps, after Hillis and Steele (Data parallel algorithms, 1986).
+        The steps double, after Hillis and Steele (Data parallel algorithms, 1986).
         """
         code, item = self.code, self.item
         source, result = buffers
@@ -617,7 +624,7 @@ class _Group:
 
 
 class _Box:
-    """A box, whose rows are read when they are needed, and once."""
+    """A box whose rows are read once, when they are needed."""
 
     def __init__(self, terms: Terms, code: Statements, sample: Expr, box: Expr):
         self.code = code
@@ -627,12 +634,13 @@ class _Box:
 
     @classmethod
     def at(cls, terms: Terms, code: Statements, place: Expr) -> _Box:
-        """The box at a place of ``[samples, boxes]``, in one dimension."""
+        """Return the box at a place of the flattened ``[samples, boxes]``."""
         sample = code.name("sample", tirx.truncdiv(place, terms.boxes))
         box = code.name("box", tirx.truncmod(place, terms.boxes))
         return cls(terms, code, sample, box)
 
     def compute(self, expression: Expr) -> Expr:
+        """Return an expression of the variables for this box."""
         for row in rows_of(expression):
             if row not in self.rows:
                 self.rows.append(row)
@@ -645,36 +653,36 @@ class _Box:
 
 # -- on a CPU: 16 boxes at a time, in the lanes of a vector -------------------------------
 
-#: Boxes of a vector, and of each of the four vectors that they are read by.
+#: Boxes of a vector, and of each of the four vectors that load them.
 LANES = 16
 _QUARTERS = LANES // COORDINATES
 _ALL = ramp(0, LANES)
 
-#: Which lanes of a vector count; ``None`` for all of them.
+#: A condition for lanes of a vector that count; ``None`` if all do.
 _Chosen = Callable[[Expr], Expr] | None
 
 
 def _lane_of_neighbour(place: Expr | int) -> Expr | int:
-    """The lane of the ``place``-th of 16 neighbours in memory, and the other way round."""
+    """Return the lane of the ``place``-th of 16 neighbours in memory; it is its own inverse."""
     return place % _QUARTERS * _QUARTERS + place // _QUARTERS
 
 
 class _Part:
-    """Statements that sum up chunks, for one part.
+    """The statements that sum up the chunks of one part.
 
-    Samples are cut into chunks, and chunks are dealt out to parts, each a thread's or a work-item's
-    work.  In a chunk, vectors of neighbouring boxes come first.  With the knob ``skip``
+    Samples are cut into chunks, and chunks are distributed to parts, each the work of a thread or
+    work-item.  A chunk is summed up by vectors of neighbouring boxes.  With the knob ``skip``
 
     ``none``
         all are computed, and lanes that are not valid are dropped;
     ``warp``
         vectors without a valid box are skipped;
     ``list``
-        all lanes are valid: other boxes wait in a list until there is a vector of them, with rows
-        from anywhere.  Reading those costs more than half a vector of neighbours.
+        all lanes are valid: the boxes of other vectors wait in a list until they fill a vector,
+        whose rows may be anywhere.  Loading them costs more than half a vector of neighbours.
 
-    What fewer boxes than a vector are left at the end of a tensor, or of a chunk without a limit,
-    waits in that list, too.
+    The last boxes of a tensor, or of a chunk without a limit, wait in that list, too, if they do
+    not fill a vector.
     """
 
     def __init__(self, code: Statements, terms: Terms, skip: str):
@@ -685,7 +693,7 @@ class _Part:
         code.store(self.sums, tirx.Broadcast(terms.zero, LANES), _ALL)
         code.store(self.count, number(0), 0)
         if self.rows:
-            # What waits: fewer boxes than a vector has, and at most a vector's more.
+            # Fewer boxes than a vector wait, and at most one vector more before they are drained.
             self.waiting = code.alloc("waiting", (1,), "int32")
             self.samples, self.boxes = (
                 code.alloc(f"waiting_{name}", (2 * LANES,), "int32")
@@ -696,7 +704,7 @@ class _Part:
     # -- a chunk --------------------------------------------------------------------------
 
     def add_chunk(self, sample: Expr, begin: Expr, end: Expr) -> None:
-        """Sum up boxes from ``begin`` to ``end`` of a sample."""
+        """Sum up the boxes from ``begin`` to ``end`` of a sample."""
         code, terms = self.code, self.terms
         stop = end
         if terms.limit is not None:
@@ -713,7 +721,7 @@ class _Part:
         self._add_rest(sample, code.name("rest", begin + vectors * LANES), stop)
 
     def _vectors(self, begin: Expr, end: Expr, stop: Expr) -> Expr:
-        """So many vectors of neighbours are looked at; what is left waits."""
+        """Return the number of vectors of neighbours; the other boxes wait."""
         if self.terms.limit is None or self.skip == "list" or not self.rows:
             return tirx.truncdiv(stop - begin, number(LANES))
         last = end if self.skip == "none" else stop
@@ -726,7 +734,7 @@ class _Part:
             self._add(sample, first, None)
             return
         left = code.name("left", stop - first)
-        # A vector may go on where the next sample begins, but not where a tensor ends.
+        # A vector may reach into the next sample, but not beyond the end of a tensor.
         inside = [self._reaches(row.at(self.terms.places(sample, first))) for row in self.rows]
         inside = code.name("inside", tirx.all(*inside).astype("int32"))
         with code.when(inside != 0):
@@ -736,7 +744,7 @@ class _Part:
 
     @staticmethod
     def _reaches(row: Row) -> Expr:
-        """Tell whether a tensor has a vector of rows from one on."""
+        """Return whether a tensor has a vector of rows starting at one."""
         position: Expr = number(0)
         total: Expr = number(1)
         for index, extent in zip(row.place, row.tensor.shape, strict=False):
@@ -745,7 +753,7 @@ class _Part:
         return position + LANES <= total
 
     def _add_chosen(self, sample: Expr, first: Expr) -> None:
-        """Sum up neighbours that are valid each by itself."""
+        """Sum up neighbours whose validity is tested one by one."""
         code = self.code
         mask = code.alloc("mask", (LANES,), "int32")
         found: Expr = number(0)
@@ -768,7 +776,7 @@ class _Part:
                 self._drain()
 
     def _add_rest(self, sample: Expr, first: Expr, stop: Expr) -> None:
-        """Let fewer boxes than a vector has wait."""
+        """Append boxes that do not fill a vector to the list."""
         code = self.code
         with code.loop("left", tirx.Max(stop - first, number(0))) as left:
             box = code.name("box", first + left)
@@ -783,12 +791,12 @@ class _Part:
         return replaced(self.terms.valid, self.terms.places(sample, box)).astype("int32")
 
     def _add(self, sample: Expr, first: Expr, chosen: _Chosen) -> None:
-        """Sum up neighbours, those that are chosen."""
+        """Sum up the chosen lanes of a vector of neighbours."""
         quarters = (self._neighbours(row, sample, first) for row in self.rows)
         self._accumulate(quarters, lambda lane: self.terms.places(sample, first + lane), chosen)
 
     def _neighbours(self, row: Row, sample: Expr, first: Expr) -> list[Var]:
-        """Vectors of four neighbours each, as :meth:`_transposed` takes them."""
+        """Load vectors of four neighbours each, in the order of :meth:`_transposed`."""
         rows = [row.at(self.terms.places(sample, first + place)) for place in range(LANES)]
         if is_texture(row.tensor.scope()):
             parts = (rows[start : start + _QUARTERS] for start in range(0, LANES, _QUARTERS))
@@ -798,7 +806,7 @@ class _Part:
     # -- the list -------------------------------------------------------------------------
 
     def _append(self, sample: Expr, box: Expr, chosen: Expr | None) -> None:
-        """Let a box wait if it is chosen, 1 or 0; without a list, sum it up at once."""
+        """Append a box to the list if ``chosen`` is 1; without a list, sum it up at once."""
         code, terms = self.code, self.terms
         if self.rows:
             last = self.waiting[0]
@@ -811,7 +819,7 @@ class _Part:
             code.store(self.sums, self.sums[0] + code.name_all(term), 0)
 
     def _drain(self) -> None:
-        """Sum up a vector of what waits, where there is one."""
+        """Sum up a vector of waiting boxes, if there are enough."""
         if not self.rows:
             return
         code = self.code
@@ -822,12 +830,12 @@ class _Part:
             code.store(self.waiting, self.waiting[0] - LANES, 0)
 
     def finish(self) -> None:
-        """Sum up what still waits."""
+        """Sum up the boxes that still wait."""
         if not self.rows:
             return
         code = self.code
         with code.when(self.waiting[0] > 0):
-            # Lanes without a box compute that of the first, for nothing.
+            # Lanes without a box compute the term of the first one, which is dropped.
             with code.loop("lane", LANES - self.waiting[0]) as lane:
                 for entries in (self.samples, self.boxes):
                     code.store(entries, entries[0], self.waiting[0] + lane)
@@ -846,7 +854,7 @@ class _Part:
         self._accumulate(quarters, places, chosen)
 
     def total(self) -> Expr:
-        """The sum of the lanes, pair by pair."""
+        """Return the sum of the lanes, pair by pair."""
         lanes: list[Expr] = [self.sums[lane] for lane in range(LANES)]
         while half := len(lanes) // 2:
             lanes = [a + b for a, b in zip(lanes[:half], lanes[half:], strict=True)]
@@ -855,15 +863,15 @@ class _Part:
     # -- vectors --------------------------------------------------------------------------
 
     def _joined(self, rows: Sequence[Expr]) -> Var:
-        """A vector of four rows."""
+        """Return a vector of four rows."""
         rows = [self.code.name("row", row) for row in rows]
         return self.code.name("quarter", shuffle(rows, range(LANES)))
 
     def _transposed(self, row: int, quarters: Sequence[Var]) -> Buffer:
-        """Numbers of rows, ``[4, 16]``, of four vectors of rows.
+        """Transpose four vectors of rows to numbers ``[4, 16]``.
 
-        In two steps of shuffles that stay within quarters of vectors, where they are cheap.  Lane
-        ``4 i + k`` is of row ``i`` of vector ``k``; a sum does not mind the order::
+        Both steps of shuffles stay within quarters of vectors, where shuffles are cheap.  Lane
+        ``4 i + k`` has row ``i`` of vector ``k``; the order does not matter to a sum::
 
             a0 a1 a2 a3 | ..      a0 b0 a1 b1 | ..      a0 b0 c0 d0 | ..
             b0 b1 b2 b3 | ..  ->  a2 b2 a3 b3 | ..  ->  a1 b1 c1 d1 | ..
@@ -887,7 +895,7 @@ class _Part:
         places: Callable[[Expr], dict[Var, Expr]],
         chosen: _Chosen,
     ) -> None:
-        """Add terms to the sums, lane by lane; of each row there are four vectors."""
+        """Add terms to the sums, lane by lane, from four vectors for each row."""
         code = self.code
         staged = [self._transposed(index, vectors) for index, vectors in enumerate(quarters)]
         with code.loop("lane", LANES, ForKind.VECTORIZED) as lane:

@@ -1,14 +1,14 @@
-"""Functions of boxes, box by box: all coordinates of a box from one evaluation.
+"""Compute functions of boxes box by box: one evaluation yields all coordinates of a box.
 
 Computes, for boxes ``b, m`` and coordinates ``k``::
 
-    y[b, m, k] = f_k(x[b, m, 0:4], ...)          or one number a box, y[b, m] = f(x[b, m, 0:4], ...)
+    y[b, m, k] = f_k(x[b, m, 0:4], ...)      or one number per box, y[b, m] = f(x[b, m, 0:4], ...)
 
-Several such outputs over the same boxes are one loop nest.  A work-item of a GPU takes whole
-boxes, each of them one vector of four or one texel; a CPU's computes the boxes of a stretch, 16
-at a time.  Extents may be variables.
+Several outputs over the same boxes are one loop nest.  A work-item of a GPU computes whole boxes,
+each of them a vector of four or a texel; a work-item of a CPU computes a stretch of boxes, 16 at a
+time.  Extents may be variables.
 
-A block that computes a coordinate of a box, with shared values as ``let`` expressions and an
+A block that computes one coordinate of a box, with shared values as ``let`` expressions and an
 index for the coordinate, becomes statements that compute all four::
 
     out[b, m, k] = let w = x[b, m, 2] - x[b, m, 0] in select(k == 0, -w, select(k == 1, 0, ...))
@@ -18,15 +18,15 @@ index for the coordinate, becomes statements that compute all four::
     result[0] = -w;  result[1] = 0.0;  ...
     out[b, m, 0:4] = result[0:4]
 
-In the lanes of a CPU's vector are 16 boxes.  Coordinates of a box are neighbours in memory, which
-four vectors read as they are; two steps of shuffles make of them a vector for each coordinate, and
-of results what is written::
+The lanes of a CPU's vector are 16 boxes.  Coordinates of a box are neighbours in memory, which four
+vectors load in this order; two steps of shuffles turn them into a vector for each coordinate, and
+results back into the order in memory::
 
     x0 y0 u0 v0  x1 y1 u1 v1        x0 x1 y0 y1                x0 x1 x2 x3
     x2 y2 u2 v2  x3 y3 u3 v3   ->   u0 u1 v0 v1, x2 x3 ..  ->  y0 y1 y2 y3  ..
 
-A sample that has fewer boxes than a vector lanes is computed box by box, as is what is not valid;
-else the last vector begins earlier, and some boxes are computed twice.
+A sample with fewer boxes than a vector has lanes is computed box by box, and so are boxes that are
+not valid.  Otherwise the last vector begins earlier, and some boxes are computed twice.
 """
 
 from __future__ import annotations
@@ -66,15 +66,16 @@ from .builder import (
     sequence,
     shuffle,
     shuffled_pairs,
+    static_extent,
     unravel,
 )
 
 NAME = "boxes"
 ORDER = 100
 
-#: What a block is marked with whose last axis counts the coordinates of a box.
+#: Annotation of blocks whose last axis counts the coordinates of a box.
 WHOLE = "tvmflow.whole_boxes"
-#: What a block is marked with that writes boxes to rows.
+#: Annotation of blocks that write boxes to the rows of a packed tensor.
 _ROWS = "tvmflow.rows"
 
 
@@ -84,23 +85,23 @@ _ROWS = "tvmflow.rows"
 def compute(
     shape: Sequence[Expr], body: Callable[..., Expr], name: str, *, whole: bool
 ) -> te.Tensor:
-    """A tensor with a number for each box, or with ``whole`` its coordinates in the last axis.
+    """Define a tensor with a number for each box, or with ``whole`` its coordinates as last axis.
 
-    What coordinates share should be ``let`` expressions, and what only some boxes have an
-    ``if_then_else`` around it.
+    Values that coordinates share should be ``let`` expressions; values that only some boxes have
+    should be inside an ``if_then_else``.
     """
     marks = {FAMILY: NAME, **({WHOLE: "yes"} if whole else {})}
     return te.compute(shape, body, name=name, attrs=marks)
 
 
 def compute_rows(boxes: te.Tensor, row: te.Tensor, rows: Expr, name: str) -> te.Tensor:
-    """Boxes at the rows of a packed tensor that ``row`` says, negative where a box has none.
+    """Define a packed tensor with boxes at the rows in ``row``, negative for a box without a row.
 
     Computes, for boxes ``b, m`` and coordinates ``k``::
 
         y[p, k] = 0;    y[row[b, m], k] = x[b, m, k] where row[b, m] >= 0
 
-    No two boxes have one row.
+    No two boxes may have the same row.
     """
 
     def body(ins: Sequence[Buffer], outs: Sequence[Buffer]) -> Stmt:
@@ -127,19 +128,19 @@ def compute_rows(boxes: te.Tensor, row: te.Tensor, rows: Expr, name: str) -> te.
 
 @dataclass(frozen=True)
 class Shape:
-    """How many boxes there are, and what is computed of each."""
+    """The number of boxes and of outputs."""
 
-    #: Samples, and boxes of each; 0 where it is known at run time.
+    #: Samples, and boxes per sample; 0 if it is known only at run time.
     samples: int
     boxes: int
     outputs: int
-    #: Whether an output is four coordinates a box.
+    #: True if an output has four coordinates per box.
     whole: bool
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """What a work-item computes."""
+    """The work of a work-item."""
 
     boxes: int = knob("Boxes that a work-item computes, at most; on a CPU a stretch of them.")
     vector: int = knob("Boxes that a CPU computes at once, in the lanes of a vector.")
@@ -155,14 +156,14 @@ CONSTRAINTS = {
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """A stretch that hides the start of a work-group; on GPUs one box an item."""
+    """Choose a stretch that hides the start of a work-group; on GPUs one box per work-item."""
     if device.is_cpu:
         return Knobs(boxes=1024, vector=max(LANES), group_size=device.group_size)
     return Knobs(boxes=1, vector=1, group_size=device.group_size)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Stretches and vectors on a CPU; on GPUs a few boxes an item."""
+    """List stretches and vectors on a CPU; on GPUs a few boxes per work-item."""
     return {
         "boxes": (128, 256, 512, 1024, 2048, 4096, 8192) if device.is_cpu else (1, 2, 3, 4, 6, 8),
         "vector": (1, 8, 16) if device.is_cpu else (1,),
@@ -174,7 +175,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload) -> Shape | None:
-    """The shape of a function whose anchors are this family's blocks."""
+    """Return the shape of a function whose anchors are this family's blocks."""
     anchors = workload.anchors(NAME)
     if not anchors:
         return None
@@ -182,17 +183,17 @@ def match(workload: Workload) -> Shape | None:
     extents = [axis.dom.extent for axis in workload.sch.get(anchors[0]).iter_vars]
     if whole:
         extents.pop()
-    numbers = [int(e) if isinstance(e, tirx.IntImm) else 0 for e in extents]
-    return Shape(samples=prod(numbers[:-1]), boxes=numbers[-1], outputs=len(anchors), whole=whole)
+    *outer, boxes = map(static_extent, extents)
+    return Shape(samples=prod(outer), boxes=boxes, outputs=len(anchors), whole=whole)
 
 
 def _whole(workload: Workload) -> bool:
-    """Tell whether the last axis counts coordinates."""
+    """Return whether the last axis counts coordinates."""
     return any(workload.annotation(block, WHOLE) for block in workload.blocks)
 
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Inline what surrounds the anchors, and write the loops around what is left."""
+    """Inline the blocks around the anchors, and write loops around the remaining ones."""
     sch, whole = workload.sch, _whole(workload)
     for block in list(workload.blocks):
         if is_injective(sch, block) and sch.get_consumers(block):
@@ -220,7 +221,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
 
 
 def _items(code: Statements, total: Expr, knobs: Knobs) -> Iterator[Expr]:
-    """A place for each work-item of a GPU, or a few that lie far apart."""
+    """Yield the place of each work-item of a GPU, or a few places that are far apart."""
     groups = tirx.Max(tirx.ceildiv(total, knobs.group_size * knobs.boxes), 1)
     with code.items("boxes", groups, knobs.group_size) as (group, item):
         for part in range(knobs.boxes):
@@ -230,7 +231,7 @@ def _items(code: Statements, total: Expr, knobs: Knobs) -> Iterator[Expr]:
 
 
 def _stretches(code: Statements, total: Expr, size: int, launches: bool) -> Iterator[Expr]:
-    """The places of a stretch, for each work-item of a CPU."""
+    """Yield the places of a stretch, for each work-item of a CPU."""
     with code.parts("boxes", tirx.ceildiv(total, size), launches) as part:
         begin = part * size
         with code.loop("i", tirx.Min(total - begin, size)) as i:
@@ -238,7 +239,7 @@ def _stretches(code: Statements, total: Expr, size: int, launches: bool) -> Iter
 
 
 def _write_stretches(code: Statements, nest: Nest, knobs: Knobs, launches: bool) -> None:
-    """A stretch of boxes of one sample for each work-item of a CPU."""
+    """Write a stretch of boxes of one sample for each work-item of a CPU."""
     *outer, last = nest.extents
     stretches, lanes = [*outer, tirx.ceildiv(last, knobs.boxes)], knobs.vector
     with code.parts("boxes", prod(stretches), launches) as part:
@@ -249,8 +250,7 @@ def _write_stretches(code: Statements, nest: Nest, knobs: Knobs, launches: bool)
         if lanes > 1 and _is_vector(nest):
             counted = length
             if nest.limit() is not None:
-                # A name keeps what is read out of the bounds of loops, where TVM's OpenCL code is
-                # wrong.
+                # TVM's OpenCL code is wrong for loads in the bounds of loops: name the limit first.
                 limit = tirx.Max(tirx.Min(nest.limit_of(sample) - begin, length), 0)
                 counted = code.name_stored("counted", limit)
             enough = counted >= lanes
@@ -269,40 +269,40 @@ def _write_stretches(code: Statements, nest: Nest, knobs: Knobs, launches: bool)
 
 @dataclass(frozen=True)
 class Output:
-    """A tensor, and what is written of a box: all of its coordinates, or one number."""
+    """A tensor, and the values of a box in it: all coordinates, or one number."""
 
     tensor: Buffer
     values: list[Expr]
-    #: The row that a valid box is written to, where that is not its own place.
+    #: The row of a valid box in a packed tensor; ``None`` if boxes keep their places.
     row: Expr | None = None
 
     @property
     def whole(self) -> bool:
-        """Tell whether a box is four coordinates."""
+        """True if a box has four coordinates."""
         return len(self.values) == COORDINATES
 
     def place(self, box: Sequence[Expr]) -> list[Expr]:
-        """The index of a box in the tensor; a nest that is flat counts on from the first row."""
+        """Return the index of a box; in a flat nest, it counts on from the first row."""
         rank = len(self.tensor.shape) - (1 if self.whole else 0)
         return [*[number(0)] * (rank - len(box)), *box]
 
     def with_variables(self, values: dict[Var, Expr]) -> Output:
-        """The same with variables replaced."""
+        """Return the output with variables replaced."""
         row = None if self.row is None else replaced(self.row, values)
         return replace(self, values=[replaced(v, values) for v in self.values], row=row)
 
     def with_values(self, value: Callable[[Expr], Expr]) -> Output:
-        """The same with a function of each value."""
+        """Return the output with a function of each value."""
         return replace(self, values=[value(v) for v in self.values])
 
     def branch(self, at: int) -> Output:
-        """The same where its values' condition holds, 1, or does not, 2."""
+        """Return the output for one branch of its values: 1 if their condition holds, else 2."""
         return self.with_values(lambda value: value.args[at])
 
 
 @dataclass(frozen=True)
 class Nest:
-    """Outputs over the same boxes, whose values depend on the variables ``box``."""
+    """Outputs over the same boxes; their values depend on the variables ``box``."""
 
     extents: list[Expr]
     box: list[Var]
@@ -310,9 +310,9 @@ class Nest:
 
     @property
     def is_flat(self) -> bool:
-        """Tell whether all tensors have their boxes in one order, so that one index counts them.
+        """True if all tensors have their boxes in one order, so that one index counts them.
 
-        Images are no memory in a row.
+        Images are not contiguous.
         """
         if any(is_texture(out.tensor.scope()) for out in self.outputs):
             return False
@@ -321,13 +321,13 @@ class Nest:
             used = any(uses(i, var) for i in load.indices for var in self.box)
             if used and (is_texture(load.source.scope()) or not self._in_order(load)):
                 return False
-        # What depends on the place of a box by itself, as counts do, tells samples apart.
+        # Values that use the place of a box itself, as counts do, depend on the sample.
         one = (TensorLoad, lambda load: tirx.const(1, load.ty.dtype))
         by_place = [tvm_ffi.structural_map(value, one) for value in values]
         return not any(uses(value, var) for value in by_place for var in self.box)
 
     def _in_order(self, load: TensorLoad) -> bool:
-        """Tell whether a load is of the box's own row."""
+        """Return whether a load reads the box's own row."""
         rank = len(self.box)
         return (
             len(load.indices) in (rank, rank + 1)
@@ -336,28 +336,28 @@ class Nest:
         )
 
     def flattened(self) -> Nest:
-        """The same with one extent; earlier indices are 0, and the last one runs on."""
+        """Return the nest with one extent: earlier indices are 0, and the last one runs on."""
         *outer, last = self.box
         outputs = self.at([number(0)] * len(outer))
         return Nest([Analyzer().simplify(prod(self.extents))], [last], outputs)
 
     def at(self, box: Sequence[Expr]) -> list[Output]:
-        """The outputs of one box."""
+        """Return the outputs of one box."""
         return [out.with_variables(places_of(self.box, box)) for out in self.outputs]
 
     def test(self) -> Expr | None:
-        """The condition under which all values are computed."""
+        """Return the condition under which all values are computed; ``None`` without one."""
         return _shared_test(_values_of(self.outputs))
 
     def limit(self) -> Expr | None:
-        """Up to which place in its sample a box counts, if that is all that its test says."""
+        """Return the place in a sample from which boxes do not count, if nothing else decides."""
         test = self.test()
         if not isinstance(test, tirx.LT) or not test.a.same_as(self.box[-1]):
             return None
         return None if uses(test.b, self.box[-1]) else test.b
 
     def limit_of(self, sample: Sequence[Expr]) -> Expr:
-        """The limit of a sample, which there must be."""
+        """Return the limit of a sample; the nest must have one."""
         return replaced(self.limit(), places_of(self.box, sample)).astype("int32")
 
 
@@ -366,7 +366,7 @@ def _values_of(outputs: Sequence[Output]) -> list[Expr]:
 
 
 def _shared_test(values: Sequence[Expr]) -> Expr | None:
-    """The condition of values that are all computed under the same one."""
+    """Return the condition that all values share; ``None`` if they do not."""
     tests = [found and found[0] for found in map(choice, values)]
     if not tests or tests[0] is None:
         return None
@@ -380,7 +380,7 @@ def _equal(some: Sequence[Expr], others: Sequence[Expr]) -> bool:
 
 
 def _nests_of(blocks: Sequence[s_tir.SBlock], whole: bool) -> list[Nest]:
-    """The nests of blocks that write an element an iteration."""
+    """Return the nests of blocks that write one element per iteration."""
     nests: list[Nest] = []
     scatters = [_scatter_of(block, blocks) for block in blocks]
     passed_on = [producer for scatter in scatters if scatter for producer in scatter[1]]
@@ -404,17 +404,15 @@ def _nest_of(block: s_tir.SBlock, whole: bool) -> Nest:
         raise Declined("a block computes more than one element an iteration")
     extents = [in_32_bits(axis.dom.extent) for axis in block.iter_vars]
     lane = box.pop() if whole else None
-    if lane is not None:
-        coordinates = extents.pop()
-        if not isinstance(coordinates, tirx.IntImm) or int(coordinates) != COORDINATES:
-            raise Declined("a box has four coordinates")
+    if lane is not None and static_extent(extents.pop()) != COORDINATES:
+        raise Declined("a box has four coordinates")
     return Nest(extents, box, [Output(store.buffer, _values_by_lane(store.value, lane))])
 
 
 def _scatter_of(
     block: s_tir.SBlock, others: Sequence[s_tir.SBlock]
 ) -> tuple[Nest, list[s_tir.SBlock]] | None:
-    """The nest of a block of :func:`compute_rows`, and the blocks that pass values to it."""
+    """Return the nest of a block of :func:`compute_rows`, and the blocks that pass values to it."""
     if _ROWS not in block.annotations:
         return None
     loop, variables, extents = block.body.seq[-1], [], []
@@ -440,7 +438,7 @@ def _scatter_of(
 
 
 def _values_by_lane(body: Expr, lane: Var | None) -> list[Expr]:
-    """The expression for each coordinate, before it is rounded; one where there are none."""
+    """Return the expression of each coordinate before rounding; of the box without a lane."""
     if isinstance(body, tirx.Cast) and str(body.value.ty.dtype) == "float32":
         body = body.value
     if lane is None:
@@ -454,27 +452,27 @@ def _values_by_lane(body: Expr, lane: Var | None) -> list[Expr]:
 
 
 class _BoxCode(Statements):
-    """Statements for one box, which is read and written as one vector of four, or one texel.
+    """Statements for one box, which is read and written as a vector of four or a texel.
 
-    What values have in common is computed once.
+    Values with common parts compute these once.
     """
 
     def __init__(self, box: Sequence[Expr]):
         super().__init__()
         self.box = box
-        #: Lanes of a vector, and which one this is, as further indices of private memory.
+        #: Number of lanes of a vector, and the current lane, as further indices of private memory.
         self.lanes: tuple[int, ...] = ()
         self.lane: tuple[Var, ...] = ()
-        #: Private memory, allocated ahead of all statements.
+        #: Allocations of private memory, which precede all statements.
         self.memory: list[Stmt] = []
-        #: Values that have a name, and expressions for names that occur in code to come.
+        #: Values that have a variable, and expressions for the names in code to come.
         self.values: list[tuple[Expr, Var]] = []
         self.names: dict[Var, Expr] = {}
-        #: Boxes that were copied.
+        #: Rows that were copied, and their copies.
         self.copies: list[tuple[Row, Buffer]] = []
 
     def nested(self) -> _BoxCode:
-        """Code inside of this one: it knows the same, and what it adds is known there only."""
+        """Return code for a branch: it has the values of this code, and keeps its own to itself."""
         inner = copy(self)
         inner._open = [[]]
         inner.values, inner.names = [*self.values], {**self.names}
@@ -482,17 +480,17 @@ class _BoxCode(Statements):
         return inner
 
     def finish(self) -> Stmt:
-        """All statements, behind their memory."""
+        """Return all statements after the allocations."""
         return sequence([*self.memory, *self.written])
 
     def alloc(self, name: str, shape: Sequence[int], dtype: str = "float32") -> Buffer:
-        """Private memory, ahead of all statements."""
+        """Allocate private memory before all statements."""
         buffer = tirx.decl_buffer(tuple(shape), dtype, name, scope="local")
         self.memory.append(tirx.AllocBuffer(buffer))
         return buffer
 
     def name(self, name: str, value: Expr) -> Var:
-        """A variable that has a value already, or a new one."""
+        """Return the variable that has a value already, or a new one."""
         if isinstance(value, (Var, tirx.IntImm, tirx.FloatImm)):
             return value
         for known, var in self.values:
@@ -508,9 +506,9 @@ class _BoxCode(Statements):
     # -- expressions ----------------------------------------------------------------------
 
     def lift(self, expression: Expr) -> Expr:
-        """The expression without ``let``, whose values become statements.
+        """Return the expression without ``let``, whose values become statements.
 
-        What only one branch of a condition reads stays in it.
+        A branch of a condition keeps the loads that only it needs.
         """
 
         def cast(found: tirx.Cast, mutator: tvm_ffi.StructuralMutator) -> Expr:
@@ -533,7 +531,7 @@ class _BoxCode(Statements):
         )
 
     def peel(self, expression: Expr) -> Expr:
-        """The expression with its outer names as statements, else as it is."""
+        """Return the expression without its outermost ``let``, whose values become statements."""
         while isinstance(expression, tirx.Let):
             var = expression.var
             self.names[var] = self.name(var.name, self.lift(expression.value))
@@ -541,7 +539,7 @@ class _BoxCode(Statements):
         return expression
 
     def compute(self, outputs: Sequence[Output]) -> None:
-        """Compute outputs; a condition that they share is a branch."""
+        """Compute outputs; a condition that they share becomes a branch."""
         peeled = [out.with_values(self.peel) for out in outputs]
         test = _shared_test(_values_of(peeled))
         if test is None:
@@ -561,7 +559,7 @@ class _BoxCode(Statements):
     # -- boxes ----------------------------------------------------------------------------
 
     def read(self, load: TensorLoad) -> Expr:
-        """A coordinate of a copy of the whole box; other loads as they are."""
+        """Return a coordinate of a copy of the whole box; other loads are unchanged."""
         row = Row.of(load)
         if row is None or not self._is_copied(row):
             return load
@@ -573,7 +571,7 @@ class _BoxCode(Statements):
         return tirx.BufferLoad(found, [load.indices[-1], *self.lane])
 
     def write(self, out: Output, values: Sequence[Expr]) -> None:
-        """Store what there is of a box."""
+        """Store all coordinates of a box, or its number."""
         place = out.place(self.box) if out.row is None else [self.lift(out.row)]
         if out.whole:
             self.write_whole(out.tensor, place, values)
@@ -613,10 +611,10 @@ def _write_box(code: Statements, nest: Nest, box: Sequence[Expr]) -> None:
 def _clear_unowned_rows(
     code: Statements, nest: Nest, out: Output, places: Callable[[Expr], Iterator[Expr]]
 ) -> None:
-    """Make rows of a packed tensor 0 that no box has; ``places`` counts up to a number.
+    """Set the rows of a packed tensor that belong to no box to 0; ``places`` counts up to a number.
 
-    Such rows are before those of the first sample, behind those of the last one, and at the end
-    of samples that are longer than there are boxes.
+    Such rows are before those of the first sample, after those of the last one, and at the end of
+    samples that have more rows than there are boxes.
     """
     rows = out.tensor.shape[0].astype("int32")
     *outer, boxes = nest.extents
@@ -649,12 +647,12 @@ def _clear_unowned_rows(
 
 # -- boxes in the lanes of a vector -------------------------------------------------------
 
-#: Numbers that vectors are read of; TVM's OpenCL code is wrong for vectors of bytes.
+#: Dtypes that are loaded as vectors; TVM's OpenCL code is wrong for vectors of bytes.
 _FLOATS = ("float", "bfloat")
 
 
 def _is_vector(nest: Nest) -> bool:
-    """Tell whether neighbours are so in all that is read and written, and nothing is lazy."""
+    """Return whether neighbouring boxes are neighbours in all tensors, and no value is lazy."""
     place, limited = nest.box[-1], nest.limit() is not None
     for out in nest.outputs:
         if is_texture(out.tensor.scope()):
@@ -671,7 +669,7 @@ def _is_vector(nest: Nest) -> bool:
 
 
 def _is_of_neighbours(load: TensorLoad, place: Var) -> bool:
-    """Tell whether a load is of neighbours, or of the same for all of them."""
+    """Return whether a load reads neighbours for neighbouring boxes, or the same for all."""
     if not any(uses(index, place) for index in load.indices):
         return True
     if is_texture(load.source.scope()) or not str(load.source.dtype).startswith(_FLOATS):
@@ -681,16 +679,16 @@ def _is_of_neighbours(load: TensorLoad, place: Var) -> bool:
 
 
 class _VectorCode(_BoxCode):
-    """Statements for neighbouring boxes, one a lane: they are read before, and written behind."""
+    """Statements for neighbouring boxes, one per lane, between their loads and their stores."""
 
     def __init__(self, first: Sequence[Expr], lanes: int):
         lane = Var("lane", "int32")
         super().__init__([*first[:-1], first[-1] + lane])
         self.lanes, self.lane = (lanes,), (lane,)
-        self.before, self.behind = Statements(), Statements()
+        self.before, self.after = Statements(), Statements()
 
     def compute_vector(self, nest: Nest) -> None:
-        """Compute all outputs, also of boxes that are not valid, which are left out."""
+        """Compute all outputs, also of boxes that are not valid, whose results are dropped."""
         outputs = nest.at(self.box)
         test = _shared_test(_values_of(outputs))
         if test is not None and nest.limit() is None:
@@ -702,14 +700,14 @@ class _VectorCode(_BoxCode):
         self.compute(outputs)
 
     def finish(self) -> Stmt:
-        """The loop over lanes, behind its memory and what it reads."""
+        """Return the allocations, the loads, the loop over lanes and the stores."""
         (lane,), (lanes,) = self.lane, self.lanes
         body = sequence(self.written)
         loop = tirx.For(lane, number(0), number(lanes), ForKind.VECTORIZED, body)
-        return sequence([*self.memory, *self.before.written, loop, *self.behind.written])
+        return sequence([*self.memory, *self.before.written, loop, *self.after.written])
 
     def _tested(self, test: Expr) -> Expr:
-        """A condition of lanes, computed one by one ahead of the vector."""
+        """Return a condition of lanes that is computed lane by lane before the vector."""
         (lane,) = self.lane
         flags = self.alloc("chosen", self.lanes)
         for place in range(*self.lanes):
@@ -725,7 +723,7 @@ class _VectorCode(_BoxCode):
         parts = [code.name("part", row.read(lanes, lanes * part)) for part in range(COORDINATES)]
         boxes = range(half)
         for corners in ((0, 1), (2, 3)):
-            # Of two vectors of boxes two coordinates of each, the first ones before the others.
+            # Pair two coordinates of the boxes of two vectors: first ones before second ones.
             pairs = shuffled_pairs(
                 code, parts, [COORDINATES * box + corner for corner in corners for box in boxes]
             )
@@ -735,7 +733,7 @@ class _VectorCode(_BoxCode):
                 code.store(memory, shuffle(pairs, lanes_of_corner), corner, ramp(0, lanes))
 
     def _copy_out(self, row: Row, memory: Buffer) -> None:
-        code, (lanes,), half = self.behind, self.lanes, self.lanes[0] // 2
+        code, (lanes,), half = self.after, self.lanes, self.lanes[0] // 2
         row = row.at({self.lane[0]: number(0)})
         corners = [
             code.name("corner", tirx.BufferLoad(memory, [number(k), ramp(0, lanes)]))

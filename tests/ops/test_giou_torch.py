@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not find_spec("torch"), reason="PyTorch is not i
 if find_spec("torch"):
     import torch
 
-    from tvmflow.ops.torch import giou, giou_loss, look_at, to_device
+    from tvmflow.ops.torch import check_values, giou, giou_loss, to_device
 
 SAMPLES, BOXES = 5, 23
 FORMS = ("count", "mask", "offsets", "y2")
@@ -243,7 +243,7 @@ def test_what_does_not_fit_is_refused():
         with pytest.raises(InputError, match=f"{wrong} boxes in sample 3, expected 0 to 23"):
             giou_loss(pred, target, count)
         with pytest.raises(InputError, match=f"{wrong} boxes in sample 3"):
-            look_at("GIoULoss", pred, target, count, None, None)
+            check_values("GIoULoss", pred, target, count, None, None)
     packed, offsets = torch.rand(9, 4), torch.tensor([0, 4, 3, 5, 7, 9])
     with pytest.raises(InputError, match=r"of -1 boxes in sample 1"):
         giou_loss(pred, packed, offsets=offsets)

@@ -342,7 +342,7 @@ def test_only_a_list_needs_barriers_in_the_loop():
     ("form", "device", "change", "sentence"),
     [
         ("offsets", "nvidia", {"skip": "none"}, "Packed boxes that are not valid may not be read"),
-        ("mask", "nvidia", {"skip": "warp"}, "warps skip boxes behind a limit"),
+        ("mask", "nvidia", {"skip": "warp"}, "warps skip boxes after a limit"),
         ("count", "cpu", {"skip": "element"}, "Lanes of a vector cannot part ways"),
         ("count", "nvidia", {"skip": "half"}, "skip is none, element, warp or list"),
         ("count", "nvidia", {"group_size": 48}, "group_size is a power of 2"),

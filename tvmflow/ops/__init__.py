@@ -1,6 +1,6 @@
-"""Custom operators: nodes of the ONNX domain ``ai.tvmflow`` that models may have.
+"""Define custom operators: nodes of the ONNX domain ``ai.tvmflow``.
 
-Importing this package imports neither TVM nor NumPy; the first look at an operator does.
+Importing this package imports neither TVM nor NumPy; the first access to an operator does.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ __all__ = [
 
 
 def register(operator: Operator) -> Operator:
-    """Let models use an operator, and its gradient.
+    """Register an operator and its gradient, so that models can use them.
 
-    An operator that was registered under the same name before is replaced.
+    It replaces an operator that was registered under the same name.
 
     Returns
     -------
     Operator
-        The same, so that it can be bound to a name.
+        The given operator, so that it can be bound to a name.
 
     Raises
     ------
     OperatorError
-        If an operator of this package or of ONNX has the name, or it is no identifier.
+        If an operator of this package or of ONNX has the name, or the name is no identifier.
     """
     from .onnx_form import check_name
 
@@ -68,7 +68,7 @@ def load(path: str | os.PathLike[str]) -> None:
     Raises
     ------
     OperatorError
-        If it cannot be run, or registers nothing.
+        If the file cannot be run, or registers nothing.
     """
     from ..errors import OperatorError
 
@@ -81,7 +81,7 @@ def load(path: str | os.PathLike[str]) -> None:
     spec = spec_from_loader(name, loader)
     assert spec is not None
     module = module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses look up the names in their annotations
+    sys.modules[name] = module  # dataclasses look up the names of their annotations there
     try:
         loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -101,7 +101,7 @@ def load(path: str | os.PathLike[str]) -> None:
 
 
 def _place(error: BaseException, file: str) -> str | None:
-    """The line of a file that an error comes from."""
+    """Return the line of a file that an error comes from."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: {(error.text or '').strip()}"
     lines = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]

@@ -1,14 +1,14 @@
-"""BoxDecode: what a detector's head says of its anchors, as boxes.
+"""Define the operator BoxDecode, which turns a detector's offsets from anchors into boxes.
 
-As in the papers of Faster R-CNN and SSD, a head gives for each anchor the offset of the box's
-centre, in anchors' widths and heights, and the logarithm of the ratio of their sizes::
+As in the papers of Faster R-CNN and SSD, a detector's head returns for each anchor the offset of
+the box's centre, in widths and heights of the anchor, and the logarithm of the ratio of sizes::
 
     centre = (x1 + x2) / 2 + dx * (x2 - x1)          of the anchor x1 y1 x2 y2
     size   = (x2 - x1) * exp(min(dw, limit))         and the same for y
 
     deltas [..., N, 4] (dx dy dw dh), anchors [N, 4] (x1 y1 x2 y2)  ->  boxes [..., N, 4]
 
-Nothing is done about anchors that are inverted; NaN in an offset or an anchor gives NaN in the
+Inverted anchors are computed as they are; NaN in an offset or an anchor gives NaN in the
 coordinates that depend on it.
 """
 
@@ -27,7 +27,7 @@ from ..schedules import boxes
 
 _DTYPES = ("float32", "float16")
 
-#: Ratios of sizes end where Faster R-CNN's implementations end them, before exp overflows.
+#: The default limit of implementations of Faster R-CNN, which keeps exp from overflowing.
 _ATTRIBUTES = {"limit": log(1000 / 16)}
 
 
@@ -35,13 +35,13 @@ _ATTRIBUTES = {"limit": log(1000 / 16)}
 
 
 def _infer(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
-    """One box for each row of offsets."""
+    """Return the type of one box for each row of offsets."""
     deltas, anchors = types
     if len(deltas.shape) < 2 or anchors.shape != deltas.shape[-2:] or deltas.shape[-1] != 4:
         raise ShapeError(
             f"BoxDecode is given deltas {list(deltas.shape)} and anchors {list(anchors.shape)}, "
             "expected [..., N, 4] and [N, 4].",
-            remedy="Give four offsets and one anchor a box.",
+            remedy="Give four offsets and one anchor for each box.",
         )
     if anchors.dtype != deltas.dtype:
         raise ShapeError(
@@ -52,7 +52,7 @@ def _infer(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
 
 
 def _infer_gradient(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
-    """As many offsets as there were."""
+    """Return the type of one gradient for each offset."""
     (boxes,) = _infer(types[:2], attributes)
     if types[2] != boxes:
         raise ShapeError(
@@ -66,12 +66,12 @@ def _infer_gradient(types: Types, attributes: Attributes) -> tuple[TensorType, .
 
 
 def _wide(tensor: te.Tensor) -> Any:
-    """How elements are read: in fp32, whatever they are stored in."""
+    """Return a function that reads elements in fp32, whatever they are stored in."""
     return lambda *index: tensor(*index).astype("float32")
 
 
 def _compute(tensors: Tensors, attributes: Attributes) -> list[te.Tensor]:
-    """Every coordinate by itself: those of one direction lie two lanes apart."""
+    """Compute each coordinate; those of one direction are two lanes apart."""
     deltas, anchors = tensors
     delta, anchor, limit = _wide(deltas), _wide(anchors), attributes["limit"]
 
@@ -80,7 +80,7 @@ def _compute(tensors: Tensors, attributes: Attributes) -> list[te.Tensor]:
         low, high = lane % 2, lane % 2 + 2
         size = anchor(box[-1], high) - anchor(box[-1], low)
         centre = (anchor(box[-1], low) + anchor(box[-1], high)) * 0.5 + delta(*box, low) * size
-        # NaN is not greater, and stays.
+        # A comparison keeps NaN, which is not greater.
         ratio = tirx.Select(delta(*box, high) > limit, limit, delta(*box, high))
         side = tirx.Select(lane < 2, tirx.const(-0.5, "float32"), tirx.const(0.5, "float32"))
         return (centre + size * te.exp(ratio) * side).astype(deltas.dtype)
@@ -89,7 +89,7 @@ def _compute(tensors: Tensors, attributes: Attributes) -> list[te.Tensor]:
 
 
 def _compute_gradient(tensors: Tensors, attributes: Attributes) -> list[te.Tensor]:
-    """Both corners move with the centre; with the size they move apart."""
+    """Compute the gradient: the centre moves both corners, and the size moves them apart."""
     deltas, anchors, grad_boxes = tensors
     delta, anchor, grad = _wide(deltas), _wide(anchors), _wide(grad_boxes)
     limit = attributes["limit"]
@@ -107,7 +107,7 @@ def _compute_gradient(tensors: Tensors, attributes: Attributes) -> list[te.Tenso
     return [boxes.compute(deltas.shape, offset, "box_decode_grad", whole=True)]
 
 
-# -- what it is compared with -------------------------------------------------------------
+# -- its reference ------------------------------------------------------------------------
 
 
 def _reference(arrays: Arrays, attributes: Attributes) -> list[np.ndarray]:
@@ -147,5 +147,5 @@ BOX_DECODE = Operator(
     BOX_DECODE_GRAD,
 )  # fmt: skip
 
-#: What this file adds to `tvmflow.ops.OPERATORS`.
+#: Operators of this file in `tvmflow.ops.OPERATORS`.
 OPERATORS = (BOX_DECODE, BOX_DECODE_GRAD)

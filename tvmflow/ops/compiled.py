@@ -1,4 +1,4 @@
-"""Operators as functions: compiled once for a device, called with tensors of any size.
+"""Compile operators to functions: once for a device, for tensors of any size.
 
 >>> decode = compile_operator("BoxDecode", "llvm", inputs={"deltas": "float32[B, N, 4]"})
 >>> (boxes,) = decode(deltas, anchors)
@@ -23,7 +23,7 @@ from .memory import Memory, check_storage
 from .program import alignment, build
 from .signature import Signature, describe, read_signature
 
-#: Compiled functions count elements in 32 bits.
+#: The most elements of a tensor: compiled functions count them in 32 bits.
 _MOST_ELEMENTS = 2**31 - 1
 
 
@@ -47,24 +47,24 @@ def compile_operator(
     target, device
         As for `tvmflow.compile`.
     inputs
-        Dtypes by name, with extents where the shape is not the operator's usual one:
+        Dtypes by name, with extents if the shape is not the operator's usual one:
         ``{"target": "float16[P, 4]", "offsets": "int32"}``.  Optional inputs that are not
         named are left out.
     attributes
-        Those that are not the default.
+        Attributes that are not the default.
     knobs
-        Of the schedule, instead of the heuristic's.
+        Knobs of the schedule, instead of the heuristic's.
     storage
-        ``"texture"`` has tensors of floating point whose last extent is 4 in images of OpenCL,
-        so that a box is one texel.
+        ``"texture"`` stores floating-point tensors whose last extent is 4 in OpenCL images, so
+        that a box is one texel.
     device_index
-        Which of the target's devices runs it.
+        Index of the device among those of the target.
 
     Raises
     ------
     OperatorError
-        If there is no such operator, input or attribute, or images or the target have not its
-        dtype.
+        If there is no such operator, input or attribute, or images or the target do not support
+        its dtype.
     TargetError, CompileError
         As for networks.
     """
@@ -77,7 +77,7 @@ def compile_operator(
 
 
 def find_operator(operator: Operator | str) -> Operator:
-    """An operator by its name; raises `OperatorError` where there is none."""
+    """Return an operator by its name; raise `OperatorError` if there is none."""
     if isinstance(operator, Operator):
         return operator
     if operator not in OPERATORS:
@@ -91,8 +91,8 @@ def find_operator(operator: Operator | str) -> Operator:
 class CompiledOperator:
     """A compiled operator on its device, for inputs of a signature.
 
-    It computes the outputs at the positions ``results``, default all; other parameters are those
-    of `compile_operator`.
+    It computes the outputs at the positions ``results``, by default all; other parameters are
+    those of `compile_operator`.
     """
 
     def __init__(
@@ -120,11 +120,11 @@ class CompiledOperator:
             operator, signature, self.attributes, self.results, target, knobs, storage
         )
         self._function = self.program.module[self.program.name]
-        #: What the address of each input must be a multiple of.
+        #: Alignment of each input's address, in bytes.
         self.alignments = [
             1 if kind is None else alignment(kind.dtype, kind.row) for kind in signature
         ]
-        #: Memory that kernels pass values in while a call runs.
+        #: Types of the memory in which kernels pass values to each other during a call.
         self.workspaces = self.program.workspaces
 
     def __call__(self, *inputs: Any, check: bool = False, **named: Any) -> tuple[Any, ...]:
@@ -133,17 +133,17 @@ class CompiledOperator:
         Parameters
         ----------
         inputs, named
-            NumPy arrays, or tensors of any library that has DLPack, in the operator's order or
-            by name.  Memory that the device can use as it is is not copied.
+            NumPy arrays, or tensors of any library that supports DLPack, in the operator's order
+            or by name.  Memory that the device can use is not copied.
         check
-            Whether integers in the device's memory are copied to the host for a look at them;
-            those in the host's memory always are looked at.
+            Whether to copy integers from the device's memory to the host and check their values;
+            those in the host's memory are always checked.
 
         Returns
         -------
         tuple
-            NumPy arrays where all inputs are, else TVM's tensors on the device, which any
-            library takes with ``from_dlpack``.
+            NumPy arrays if all inputs are, else TVM's tensors on the device, which any library
+            takes with ``from_dlpack``.
 
         Raises
         ------
@@ -157,7 +157,7 @@ class CompiledOperator:
             )
         ]
         kinds = self.result_types([None if v is None else type_of(v) for v in values])
-        self.look_at([None if v is None else _values(v, check) for v in values])
+        self.check_values([None if v is None else _values(v, check) for v in values])
         tensors = [
             self.memory.bring(value, aligned)
             for value, aligned in zip(values, self.alignments, strict=True)
@@ -177,8 +177,8 @@ class CompiledOperator:
     def result_types(self, types: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Check the types of a call's inputs; return those of the wanted outputs.
 
-        Raises `InputError`, `OperatorError` or `ShapeError` where they do not fit together, or are
-        not what was compiled for.
+        Raises `InputError`, `OperatorError` or `ShapeError` if the types do not fit together, or
+        do not fit the signature.
         """
         outputs = self.operator.result_types(types, self.attributes)
         for operand, kind, found in zip(self.operator.inputs, self.signature, types, strict=True):
@@ -201,18 +201,18 @@ class CompiledOperator:
             self.memory.check(what, outputs[index])
         return tuple(outputs[index] for index in self.results)
 
-    def look_at(self, arrays: Sequence[np.ndarray | None]) -> None:
-        """Raise `InputError` for inputs out of range; values are ``None`` where not known."""
+    def check_values(self, arrays: Sequence[np.ndarray | None]) -> None:
+        """Raise `InputError` for inputs out of range; an array is ``None`` if it is not known."""
         if self.operator.check is not None:
             self.operator.check(arrays, self.attributes)
 
     def run(
         self, inputs: Sequence[Any], outputs: Sequence[Any], workspaces: Sequence[Any] = ()
     ) -> None:
-        """Compute into tensors that exist, without any check.
+        """Compute into existing tensors, without any check.
 
-        Inputs are those that are given, in order, contiguous and on the device; outputs are those
-        that are wanted, and workspaces tensors as `workspaces` says.
+        ``inputs`` are those of the signature, in order, contiguous and on the device, ``outputs``
+        the wanted ones; `CompiledOperator.workspaces` has the types of ``workspaces``.
         """
         try:
             self._function(*inputs, *outputs, *workspaces)
@@ -239,7 +239,7 @@ class CompiledOperator:
 
 
 def _check_target(operator: Operator, signature: Signature, target: TargetSpec) -> None:
-    """Raise `OperatorError` for dtypes that the host's code alone has."""
+    """Raise `OperatorError` for dtypes that only the target ``llvm`` supports."""
     if target.kind == "llvm":
         return
     for operand, kind in zip(operator.inputs, signature, strict=True):
@@ -253,7 +253,7 @@ def _check_target(operator: Operator, signature: Signature, target: TargetSpec) 
 
 
 def _values(value: Shared, copied: bool) -> np.ndarray | None:
-    """What checks see of a tensor: integers in the host's memory, or copied there; else shapes."""
+    """Return the values to check: integers on the host or copied there; of floats the shape."""
     kind = type_of(value)
     if kind.dtype.startswith(("float", "bfloat")):
         return unknown(kind)

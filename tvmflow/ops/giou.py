@@ -1,13 +1,13 @@
-"""GIoU of boxes, 1 where two are the same: box by box, and its mean over those that count.
+"""Define the operators GIoU and GIoULoss, its mean over the valid boxes, and their gradients.
 
-    pred, target [B, M, 4] or [M, 4] (x1 y1 x2 y2)  ->  giou [B, M] or [M]
+    pred, target [B, M, 4] or [M, 4] (x1 y1 x2 y2)  ->  giou [B, M] or [M], 1 for equal boxes
 
     loss = sum of GIoU over valid boxes / max(valid, 1)        valid = their number, int32
 
-:mod:`.giou_terms` has the formula and its derivatives, :mod:`.validity` says which boxes count.
-What the others hold (NaN, infinity) reaches nothing, and their gradients are 0.  Numbers are fp32
-inside, whatever they are stored in, which need not be the same for predictions and targets; where
-both are fp64, so is the arithmetic.  Results and gradients have the dtype of the predictions.
+:mod:`.giou_terms` has the formula and its derivatives, :mod:`.validity` the forms of validity.
+Values of other boxes (NaN, infinity) reach no result, and their gradients are 0.  Predictions and
+targets may have different dtypes; arithmetic is in fp32, or in fp64 if both are fp64.  Results and
+gradients have the dtype of the predictions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .ragged import DTYPES
 from .validity import FORMS, Batch, check_forms, check_pair, check_values
 
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
-#: To check derivatives with, on the host.
+#: Dtypes to check derivatives with, on the host.
 _HOST_ONLY = ("float64",)
 _ATTRIBUTES = {"epsilon": EPSILON}
 
@@ -38,14 +38,14 @@ _ATTRIBUTES = {"epsilon": EPSILON}
 
 
 def _infer(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
-    """A number for each pair."""
+    """Return the type of a number for each pair."""
     pred, target = types
     check_pair("GIoU", pred, target, packed=False)
     return (TensorType(pred.shape[:-1], pred.dtype),)
 
 
 def _infer_gradient(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
-    """A number for each coordinate."""
+    """Return the types of a number for each coordinate."""
     pred, target, grad = types
     check_pair("GIoUGrad", pred, target, packed=False)
     if grad != TensorType(pred.shape[:-1], pred.dtype):
@@ -64,13 +64,13 @@ def _check_batch(operator: str, types: Types) -> None:
 
 
 def _infer_loss(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
-    """Two numbers."""
+    """Return the types of two numbers."""
     _check_batch("GIoULoss", types)
     return TensorType((), types[0].dtype), TensorType((), "int32")
 
 
 def _infer_loss_gradient(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
-    """A number for each coordinate."""
+    """Return the types of a number for each coordinate."""
     *batch, valid, grad = types
     _check_batch("GIoULossGrad", batch)
     pred, target = batch[:2]
@@ -146,7 +146,7 @@ def _gradients(
     weight: Callable[..., Expr],
     chosen: Callable[[list[Expr], Expr], Expr],
 ) -> list[te.Tensor]:
-    """Weighted gradients by both boxes, ``chosen`` of each coordinate, for each prediction."""
+    """Return the weighted gradients by both boxes; ``chosen`` masks each coordinate."""
 
     def gradient(of: int, name: str) -> te.Tensor:
         def coordinate(*index: tirx.Var) -> Expr:
@@ -164,7 +164,7 @@ def _gradients(
     return [gradient(0, "grad_pred"), gradient(4, "grad_target")]
 
 
-# -- what they are compared with ----------------------------------------------------------
+# -- their references ---------------------------------------------------------------------
 
 
 def _reference(arrays: Arrays, attributes: Attributes) -> list[np.ndarray]:
@@ -178,7 +178,7 @@ def _reference_gradient(arrays: Arrays, attributes: Attributes) -> list[np.ndarr
 
 
 def _pairs(arrays: Arrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Predictions and targets ``[B, M, 4]``, and which count; the others are boxes of 0."""
+    """Return predictions and targets ``[B, M, 4]``, 0 where not valid, and the valid boxes."""
     pred, target, count, mask, offsets = arrays
     if pred.ndim == 2:
         pred, mask = pred[None], None if mask is None else mask[None]
@@ -252,12 +252,12 @@ GIOU_LOSS_GRAD = Operator(
 
 GIOU_LOSS = Operator(
     "GIoULoss",
-    "Mean of GIoU over the boxes that count, and their number.",
+    "Mean of GIoU over the valid boxes, and their number.",
     _BATCH, (Operand("loss", _FLOATS), Operand("valid", ("int32",))),
     _infer_loss, _compute_loss, _reference_loss, _ATTRIBUTES, GIOU_LOSS_GRAD,
     check=lambda arrays, attributes: check_values("GIoULoss", arrays),
     host_only=_HOST_ONLY,
 )  # fmt: skip
 
-#: What this file adds to `tvmflow.ops.OPERATORS`.
+#: Operators of this file in `tvmflow.ops.OPERATORS`.
 OPERATORS = (GIOU, GIOU_GRAD, GIOU_LOSS, GIOU_LOSS_GRAD)

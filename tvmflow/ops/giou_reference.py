@@ -1,4 +1,4 @@
-"""GIoU, its loss and their derivatives in NumPy's float64, to test operators against."""
+"""Compute GIoU, its loss and their derivatives in NumPy's float64, to test operators against."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ Array = np.ndarray
 
 
 def giou(pred: Array, target: Array, epsilon: float = 1e-5) -> Array:
-    """GIoU of pairs of boxes ``[..., 4]``; a NaN in a pair makes it NaN."""
+    """Return GIoU of pairs of boxes ``[..., 4]``; a NaN in a pair makes it NaN."""
     return _terms(pred, target, epsilon)[0]
 
 
 def giou_gradients(
     pred: Array, target: Array, grad: Array, epsilon: float = 1e-5
 ) -> tuple[Array, Array]:
-    """Derivatives by ``pred`` and ``target``, weighted by ``grad``.
+    """Return the derivatives by ``pred`` and ``target``, weighted by ``grad``.
 
-    At a tie of two corners each gets half; a side of exactly 0 counts as not clamped.
+    At a tie of two corners each has half; a side of exactly 0 counts as not clamped.
     """
     _, (inter, union, around), (pred_side, target_side, inter_side, around_side) = _terms(
         pred, target, epsilon
@@ -51,9 +51,10 @@ def valid_boxes(
     mask: Array | None = None,
     offsets: Array | None = None,
 ) -> Array:
-    """Which boxes ``[B, M]`` count: by at most one of ``count``, ``mask`` and ``offsets``.
+    """Return which boxes ``[B, M]`` are valid, by at most one of ``count``, ``mask``, ``offsets``.
 
-    Without any, those whose target has ``y2 > 0``.  Counts and offsets are clamped into range.
+    Without any, boxes are valid whose target has ``y2 > 0``.  Counts and offsets are clamped into
+    range.
     """
     columns = np.arange(shape[1])
     if mask is not None:
@@ -67,13 +68,13 @@ def valid_boxes(
 
 
 def bounds(offsets: Array, packed: int) -> tuple[Array, Array]:
-    """First and end positions of the samples of a packed tensor, clamped into it."""
+    """Return the first and end rows of the samples in a packed tensor, clamped into it."""
     clamped = np.clip(np.asarray(offsets, np.int64), 0, packed)
     return clamped[:-1], clamped[1:]
 
 
 def padded(target: Array, offsets: Array, boxes: int) -> Array:
-    """A packed target as ``[B, M, 4]``; what no sample has is NaN, which must reach nothing."""
+    """Return a packed target as ``[B, M, 4]``, NaN where a sample has fewer boxes."""
     begin, end = bounds(offsets, len(target))
     result = np.full((len(begin), boxes, 4), np.nan)
     for sample, (first, last) in enumerate(zip(begin, end, strict=True)):
@@ -85,8 +86,8 @@ def padded(target: Array, offsets: Array, boxes: int) -> Array:
 def _terms(
     pred: Array, target: Array, epsilon: float
 ) -> tuple[Array, tuple[Array, Array, Array], tuple[Array, Array, Array, Array]]:
-    """GIoU; the areas of intersection, union and the box around; sides ``[..., 2]``."""
-    # Differences of small integers would wrap around.
+    """Return GIoU; the areas of intersection, union and enclosing box; sides ``[..., 2]``."""
+    # Differences of small integers wrap around.
     pred, target = (np.asarray(box, np.float64) for box in (pred, target))
     first, second = (pred[..., :2], target[..., :2]), (pred[..., 2:], target[..., 2:])
     sides = (
@@ -95,7 +96,7 @@ def _terms(
         np.minimum(*second) - np.maximum(*first),
         np.maximum(*second) - np.minimum(*first),
     )
-    # NumPy's extremes keep NaNs.
+    # NumPy's maximum and minimum keep NaNs.
     own, other, inter, around = (np.prod(np.maximum(side, 0), -1) for side in sides)
     union = own + other - inter
     giou = inter / (union + epsilon) - (around - union) / (around + epsilon)

@@ -1,12 +1,12 @@
-"""The arithmetic of a pair of boxes, as expressions of eight numbers, fp32 or fp64.
+"""Write GIoU of a pair of boxes and its derivatives as expressions of eight numbers.
 
-For a box ``x1 y1 x2 y2`` of the prediction and one of the target::
+For a predicted box and its target, each ``x1 y1 x2 y2`` in fp32 or fp64::
 
     giou = inter / (union + e) - (enclosing - union) / (enclosing + e)
 
 Sides are clamped at 0, so that an inverted box is empty.  A NaN in any of the eight numbers
-makes the result, and all of its derivatives, NaN: a side is compared and not given to a
-maximum, which drops NaNs on some targets.
+makes the result and all of its derivatives NaN: sides are clamped by comparisons, as a maximum
+drops NaNs on some targets.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tvm.tirx import Expr
 
 from ..schedules.boxes import arithmetic
 
-#: Added to areas that something is divided by.
+#: Number that is added to areas before a division by them.
 EPSILON = 1e-5
 
 
 class Names:
-    """Names for what an expression uses more than once, so that it is computed once."""
+    """Names of values that an expression uses more than once, so that they are computed once."""
 
     def __init__(self) -> None:
         self._bound: list[tuple[tirx.Var, Expr]] = []
@@ -34,14 +34,14 @@ class Names:
         return self._bound[-1][0]
 
     def close(self, body: Expr) -> Expr:
-        """The expression ``body`` with every name defined."""
+        """Return the expression ``body`` with every name defined."""
         for var, value in reversed(self._bound):
             body = tirx.Let(var, value, body)
         return body
 
 
 class Pair:
-    """What GIoU and its derivatives share, of two boxes' coordinates of any dtypes."""
+    """The values that GIoU and its derivatives share, from two boxes of any dtypes."""
 
     def __init__(self, pred: Sequence[Expr], target: Sequence[Expr], epsilon: float):
         self.names = names = Names()
@@ -53,8 +53,8 @@ class Pair:
             ]
             for box, coordinates in (("pred", pred), ("target", target))
         )
-        #: Sides along x and y, and what they are clamped to: of both boxes, of what they have in
-        #: common, and of the box around both.
+        #: Sides along x and y, and the clamped sides: of both boxes, of their intersection, and of
+        #: the box that encloses both.
         self.sides: dict[str, list[Expr]] = {}
         self.clamped: dict[str, list[Expr]] = {}
         (p1, p2), (t1, t2) = ((box[:2], box[2:]) for box in (self.pred, self.target))
@@ -81,7 +81,7 @@ class Pair:
 
 
 def giou_of(pred: Sequence[Expr], target: Sequence[Expr], epsilon: float) -> Expr:
-    """GIoU of two boxes, in fp64 where coordinates are, else in fp32."""
+    """Return GIoU of two boxes, in fp64 if coordinates are, else in fp32."""
     pair = Pair(pred, target, epsilon)
     return pair.names.close(
         pair.inter * pair.per_union - (pair.enclosing - pair.union) * pair.per_enclosing
@@ -91,14 +91,14 @@ def giou_of(pred: Sequence[Expr], target: Sequence[Expr], epsilon: float) -> Exp
 def gradients_of(
     pred: Sequence[Expr], target: Sequence[Expr], epsilon: float
 ) -> tuple[Names, list[Expr]]:
-    """Derivatives of GIoU with respect to the eight coordinates, those of ``pred`` first.
+    """Return the derivatives of GIoU by the eight coordinates, those of ``pred`` first.
 
-    Names are defined once for all of them.  Where two corners are equal, each gets half of what
-    their maximum or minimum does; a side that is exactly 0 counts as one that is not clamped.
+    All derivatives share the returned names.  If two corners are equal, each has half of the
+    derivative by their maximum or minimum; a side of exactly 0 counts as not clamped.
     """
     pair = Pair(pred, target, epsilon)
     name, per_union, per_enclosing = pair.names.name, pair.per_union, pair.per_enclosing
-    # By the union, by the intersection (which is part of the union, too) and by the box around.
+    # By the union, by the intersection (which is part of the union, too) and by the enclosing box.
     by_union = name("by_union", per_enclosing - pair.inter * per_union * per_union)
     by_inter = name("by_inter", per_union - by_union)
     by_enclosing = name("by_enclosing", -pair.union_epsilon * per_enclosing * per_enclosing)
@@ -115,26 +115,26 @@ def gradients_of(
         }
         inter, enclosing = by_side["inter"], by_side["enclosing"]
         (p1, p2), (t1, t2) = pair.pred[axis::2], pair.target[axis::2]
-        # The share of the prediction's corner in that of the intersection; the target has the rest
-        # of it, and both have the other share of the corner of the box around.
+        # The prediction's share in a corner of the intersection.  The target has the rest of it,
+        # and each has the other's share in the corner of the enclosing box.
         left = name(f"left_{axis}", _share(p1, t1))
         right = name(f"right_{axis}", _share(t2, p2))
         for corner, share in ((axis, left), (axis + 2, right)):
             rest = name(f"rest_{corner}", tirx.const(1, share.ty.dtype) - share)
             first[corner] = by_side["pred"] + share * inter + rest * enclosing
             second[corner] = by_side["target"] + rest * inter + share * enclosing
-        # A side shrinks where its first corner moves on.
+        # A side shrinks as its first corner grows.
         first[axis], second[axis] = -first[axis], -second[axis]
     return pair.names, [by_corner[c] for by_corner in (first, second) for c in range(4)]
 
 
 def _where_not_negative(value: Expr, chosen: Expr) -> Expr:
-    """``chosen``, 0 where ``value`` is negative."""
+    """Return ``chosen``, or 0 where ``value`` is negative."""
     zero = tirx.const(0, value.ty.dtype)
     return tirx.Select(value < zero, zero, chosen)
 
 
 def _share(a: Expr, b: Expr) -> Expr:
-    """1 where ``a > b``, 0 where it is less, half where they are equal."""
+    """Return 1 where ``a > b``, 0 where it is less, and half where they are equal."""
     less, equal, greater = (tirx.const(share, a.ty.dtype) for share in (0, 0.5, 1))
     return tirx.Select(a > b, greater, tirx.Select(a < b, less, equal))

@@ -1,8 +1,8 @@
-"""Where a compiled operator has its tensors: buffers of the device, or images of OpenCL.
+"""Store the tensors of compiled operators: in buffers of the device, or in OpenCL images.
 
-With the storage ``texture``, tensors ``[..., 4]`` of floating point are images: four numbers next
-to each other, a box for example, are one RGBA texel.  The last axis but one is the image's width,
-and those before it are its rows.
+With the storage ``texture``, floating-point tensors ``[..., 4]`` are images: four neighbouring
+numbers, such as a box, are one RGBA texel.  The last axis but one is the image's width, and the
+axes before it are its rows.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ STORAGES = ("buffer", "texture")
 
 
 def in_half(dtype: str, target: TargetSpec) -> bool:
-    """Whether a tensor of a dtype is one of fp32 to kernels, in memory of 16 bits.
+    """Return whether kernels compute with a tensor in fp32 and store it in 16 bits.
 
-    OpenCL C has conversions of it on every device, and arithmetic in half on some only.
+    Every OpenCL device converts halves, but only some have arithmetic in half.
     """
     return dtype == "float16" and target.kind == "opencl"
 
 
 def scope_of(dtype: str, rank: int, last: int, target: TargetSpec, storage: str) -> str:
-    """The memory scope of a tensor; ``last`` is its last extent, 0 or 1 where it is open."""
+    """Return the memory scope of a tensor; ``last`` is its last extent, 0 or 1 if it is open."""
     half = in_half(dtype, target)
     if storage == "texture" and last == CHANNELS and "float" in dtype:
         scope = f"{PREFIX}:0.{max(rank - 2, 0)}"
@@ -48,7 +48,7 @@ def scope_of(dtype: str, rank: int, last: int, target: TargetSpec, storage: str)
 def check_storage(
     operator: Operator, signature: Signature, target: TargetSpec, storage: str, index: int
 ) -> None:
-    """Check that tensors may be stored so.
+    """Check that a target supports a storage for the tensors of a signature.
 
     Raises `OperatorError` if images have no channels of a dtype, and `TargetError` if there is no
     such storage, or the target or the device ``index`` has no images.
@@ -81,14 +81,14 @@ def check_storage(
 
 @dataclass
 class Memory:
-    """Tensors on a device, TVM's, for kernels of a target and a storage."""
+    """The allocator of TVM's tensors on a device, for kernels of a target and a storage."""
 
     target: TargetSpec
     storage: str
     device: Any
 
     def check(self, what: str, kind: TensorType) -> None:
-        """Raise `InputError` for a tensor that is too large an image; ``what`` begins it."""
+        """Raise `InputError` if a tensor's image is too large; ``what`` begins the message."""
         scope = self._scope(kind)
         if not is_texture(scope):
             return
@@ -101,7 +101,7 @@ class Memory:
             )
 
     def bring(self, value: Any, aligned: int) -> Any:
-        """A tensor on the device; the same memory, where it can be used as it is."""
+        """Return a tensor on the device, in the same memory if kernels can use it."""
         kind = type_of(value)
         if isinstance(value, np.ndarray):
             here = self.target.kind == "llvm" and value.size
@@ -112,10 +112,10 @@ class Memory:
                 brought.copyfrom(value.astype(brought.dtype, copy=False))
             return brought
         in_place = value.device == self.device and kind.elements and self._is_stored(value, kind)
-        # What OpenCL's tensors have instead of an address is none.
+        # Tensors of OpenCL have a handle instead of an address.
         if in_place and (self.target.kind == "opencl" or address_of(value) % aligned == 0):
             return value
-        # Only copies with the host convert between 16 and 32 bits.
+        # Only copies from or to the host convert between 16 and 32 bits.
         if in_half(kind.dtype, self.target) or self._stored(value).endswith("half"):
             return self.bring(value.numpy(), aligned)
         brought = self.empty(kind)
@@ -124,21 +124,21 @@ class Memory:
         return brought
 
     def empty(self, kind: TensorType) -> Any:
-        """Memory for an input or output."""
+        """Allocate an input or output."""
         scope = self._scope(kind)
         dtype = "float32" if in_half(kind.dtype, self.target) else kind.dtype
-        # Images have texels, also those that nothing is read from.
+        # An image has at least one texel, even if it has no elements.
         shape = tuple(max(n, 1) for n in kind.shape) if is_texture(scope) else kind.shape
         tensor = tvm.runtime.empty(shape, dtype, self.device, mem_scope=scope or None)
         return tensor if shape == kind.shape else tensor._create_view(kind.shape, dtype)
 
     @cached_property
     def _limits(self) -> Device:
-        """The device with its own limits of images."""
+        """The device with its own limits for images."""
         return preset_of(opencl_devices()[self.device.index])
 
     def workspace(self, kind: TensorType) -> Any:
-        """Memory that kernels pass values in: a plain buffer, whatever its shape."""
+        """Allocate memory for values between kernels: a plain buffer, whatever its shape."""
         return tvm.runtime.empty(kind.shape, kind.dtype, self.device)
 
     def _scope(self, kind: TensorType) -> str:
@@ -146,14 +146,14 @@ class Memory:
         return scope_of(kind.dtype, len(kind.shape), last, self.target, self.storage)
 
     def _is_stored(self, value: Any, kind: TensorType) -> bool:
-        """Whether a tensor of the device is stored as kernels expect."""
+        """Return whether a tensor of the device is stored as kernels expect."""
         scope = self._scope(kind)
         image = str(extent_of(kind.shape, scope)) if is_texture(scope) else ""
         half = "half" if in_half(kind.dtype, self.target) else ""
         return self._stored(value) == f"{image} {half}".strip()
 
     def _stored(self, value: Any) -> str:
-        """The image or buffer of a tensor, as the plug-in describes it."""
+        """Return how a tensor is stored, as the plug-in describes it."""
         if self.target.kind != "opencl" or value.device != self.device:
             return ""
         return str(tvm_ffi.get_global_func("tvmflow.opencl.storage")(value))

@@ -1,7 +1,7 @@
-"""Custom operators for ONNX: schemas for its checker and shape inference, and for its evaluator.
+"""Register custom operators with ONNX: its checker, shape inference and reference evaluator.
 
-ONNX Runtime cannot run nodes of the domain ``ai.tvmflow``; ONNX's own reference evaluator runs
-them with the classes of :func:`op_runs`.
+ONNX Runtime cannot run nodes of the domain ``ai.tvmflow``; ONNX's reference evaluator runs them
+with the classes of :func:`op_runs`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ..ir.operator import DOMAIN, VERSION, Operator
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorType
 
-#: The two dtypes for which ONNX has another word than NumPy.
+#: ONNX's names of the two dtypes that NumPy names otherwise.
 _WORDS = {"float32": "float", "float64": "double"}
 
-#: Extents that stand for open dimensions in two trials: large primes, which a result's extent
-#: is in both of them only where it is that dimension.
+#: Extents in place of open dimensions, in two trials: large primes, so that only an extent that is
+#: such a dimension equals it in both trials.
 _TRIALS = (1_000_003, 2_000_003)
 
 _registered: dict[str, Operator] = {}
 
 
 def check_name(name: str, taken: Container[str]) -> None:
-    """Raise `OperatorError` for a name that is no identifier, taken, or one of ONNX's."""
-    # ONNX's reference evaluator takes no two operators of one name, whatever their domains.
+    """Raise `OperatorError` for a name that is no identifier, or is taken, or is one of ONNX's."""
+    # ONNX's reference evaluator takes only one operator of a name, whatever its domain.
     known = {s.name for s in defs.get_all_schemas_with_history() if s.domain != DOMAIN}
     if name in taken or name in known:
         owner = "tvmflow" if name in taken else "ONNX"
@@ -47,40 +47,40 @@ def check_name(name: str, taken: Container[str]) -> None:
 
 
 def attributes_of(node: onnx.NodeProto, operator: Operator) -> dict[str, Any]:
-    """All attributes of a node, checked and completed by :meth:`Operator.complete`."""
+    """Return all attributes of a node, checked and completed by :meth:`Operator.complete`."""
     return operator.complete({a.name: _value(a) for a in node.attribute})
 
 
 def register_schemas(operators: Iterable[Operator] | None = None) -> None:
-    """Let ONNX's checker and shape inference know operators; by default all there are."""
+    """Register operators, by default all, with ONNX's checker and shape inference."""
     for operator in OPERATORS.values() if operators is None else operators:
         known = _registered.get(operator.name)
         if known is operator:
             continue
-        if known is not None:  # a user's, defined again
+        if known is not None:  # an operator of the user that was defined again
             defs.deregister_schema(operator.name, VERSION, DOMAIN)
         defs.register_schema(_schema(operator))
         _registered[operator.name] = operator
 
 
 def op_runs() -> list[type[OpRun]]:
-    """A class for each operator that `onnx.reference.ReferenceEvaluator` takes as ``new_ops``."""
+    """Return a class for each operator, the ``new_ops`` of `onnx.reference.ReferenceEvaluator`."""
     return [_op_run(operator) for operator in OPERATORS.values()]
 
 
 def _op_run(operator: Operator) -> type[OpRun]:
     def run(self: OpRun, *arrays: np.ndarray | None, **_: Any) -> tuple[np.ndarray, ...]:
-        # The evaluator's own values of attributes are NumPy's, and without defaults.
+        # The evaluator passes attributes as NumPy's values and without defaults: read the node.
         return tuple(operator.evaluate(arrays, attributes_of(self.onnx_node, operator)))
 
     return type(operator.name, (OpRun,), {"op_domain": DOMAIN, "_run": run})
 
 
 def _schema(operator: Operator) -> defs.OpSchema:
-    """Each operand has a type of its own: that some agree is checked with the shapes."""
+    """Return a schema in which each operand has its own type; `infer` compares the types."""
     options = defs.OpSchema.FormalParameterOption
     operands = [(operand, operand.optional) for operand in operator.inputs]
-    # Any of several results can be left out, but not all of them.
+    # A node may leave out any of several results, but not all of them.
     operands += [(operand, len(operator.outputs) > 1) for operand in operator.outputs]
     parameters = [
         defs.OpSchema.FormalParameter(
@@ -106,7 +106,7 @@ def _schema(operator: Operator) -> defs.OpSchema:
 
 
 def _infer(operator: Operator, context: Any) -> None:
-    """Give ONNX's shape inference the types of the results, as far as they can be known."""
+    """Set the types of the results in ONNX's shape inference, as far as they can be known."""
     given = [context.get_attribute(name) for name in operator.attributes]
     kinds = [
         context.get_input_type(index) if context.has_input(index) else None
@@ -127,7 +127,7 @@ def _infer(operator: Operator, context: Any) -> None:
             trials.append(operator.result_types(types, attributes))
         except (OperatorError, ShapeError) as error:
             if symbols:
-                # Dimensions that are open may well be equal in the end.
+                # Open dimensions may turn out to be equal.
                 _give_dtypes(operator, kinds, context)
                 return
             raise shape_inference.InferenceError(error.message) from error
@@ -143,7 +143,7 @@ def _infer(operator: Operator, context: Any) -> None:
 
 
 def _give_dtypes(operator: Operator, kinds: Sequence[onnx.TypeProto | None], context: Any) -> None:
-    """Give types without shapes: results have the first input's dtype where they can."""
+    """Set types without shapes: results have the first input's dtype if they may."""
     first = None if not kinds or kinds[0] is None else _dtype(kinds[0].tensor_type.elem_type)
     for index, output in enumerate(operator.outputs[: context.get_num_outputs()]):
         dtype = first if first in output.dtypes else output.dtypes[0]
@@ -152,7 +152,7 @@ def _give_dtypes(operator: Operator, kinds: Sequence[onnx.TypeProto | None], con
 
 
 def _type(kind: onnx.TypeProto, index: int, symbols: dict[str, int], base: int) -> TensorType:
-    """The type of an input, with ``base`` and more for its open dimensions."""
+    """Return the type of an input, with numbers starting at ``base`` for open dimensions."""
     shape = tuple(
         int(dim.dim_value) if dim.HasField("dim_value")
         else base + symbols.setdefault(dim.dim_param or f"?{index},{axis}", len(symbols))
@@ -162,13 +162,13 @@ def _type(kind: onnx.TypeProto, index: int, symbols: dict[str, int], base: int) 
 
 
 def _symbol(first: int, second: int, symbols: Mapping[str, int]) -> str | None:
-    """The open dimension that an extent was in both trials; ``None`` for none of them."""
+    """Return the open dimension that an extent was in both trials; ``None`` if it was none."""
     tried = ((name, (first - offset, second - offset)) for name, offset in symbols.items())
     return next((n for n, base in tried if base == _TRIALS and not n.startswith("?")), None)
 
 
 def _value(attribute: onnx.AttributeProto) -> Any:
-    """An attribute's value as Python has it."""
+    """Return the Python value of an attribute."""
     value = helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode(errors="replace")
@@ -176,7 +176,7 @@ def _value(attribute: onnx.AttributeProto) -> Any:
 
 
 def _word(dtype: str) -> str:
-    """ONNX's word for a dtype."""
+    """Return ONNX's name of a dtype."""
     return _WORDS.get(dtype, dtype)
 
 

@@ -1,4 +1,4 @@
-"""An operator as code: its TE with open extents, scheduled and lowered as in a network."""
+"""Build an operator with open extents: its TE is scheduled and lowered as in a network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..schedules import Scheduled, schedule_function
 from .memory import in_half, scope_of
 from .signature import Extent, Signature, describe
 
-#: The most that an alignment of a tensor's first element is made use of, in bytes.
+#: Largest alignment of a tensor's first element that kernels use, in bytes.
 _ALIGN_BYTES = 64
 
 
@@ -30,8 +30,8 @@ _ALIGN_BYTES = 64
 class Program:
     """A compiled function.
 
-    It takes the inputs that are given, the outputs, and memory that kernels pass values in:
-    TVM would take that from a pool of the thread, which knows nothing of a library's streams.
+    It takes the given inputs, the outputs, and workspaces in which kernels pass values to each
+    other: TVM would take these from a pool of the thread, which ignores the streams of a library.
     """
 
     module: tvm.runtime.Module
@@ -51,9 +51,9 @@ def build(
 ) -> Program:
     """Compile an operator for tensors of any open extents, with complete attributes.
 
-    ``results`` are the positions of the outputs that are wanted; ``target``, ``knobs`` and
-    ``storage`` are as for `.compiled.compile_operator`.  Raises `CompileError` where there is no
-    schedule for it, or no code can be generated.
+    ``results`` are the positions of the wanted outputs; ``target``, ``knobs`` and ``storage`` are
+    as for `.compiled.compile_operator`.  Raises `CompileError` if it has no schedule, or no code
+    can be generated.
     """
     attempt = f"Compiling {operator.name}({describe(operator, signature)}) for {target.kind}"
     name = operator.name.lower()
@@ -72,7 +72,7 @@ def build(
                 IRModule({name: named}), target=target.tvm_target, pipeline=TIR_PIPELINE
             )
     except CompileError as error:
-        # What is refused is how kernels would use an image.
+        # Only uses of images that kernels cannot have raise this error.
         raise CompileError(
             f"{attempt} failed: {error.message}", remedy='Compile it with storage="buffer".'
         ) from error
@@ -80,8 +80,8 @@ def build(
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise CompileError(
             f"{attempt} failed: {lines[-1]}",
-            remedy="Give extents that do not change as numbers, such as the 4 of [N, 4]; "
-            "`shapes` of an Operand tells them once for all.",
+            remedy="Give extents that do not change as numbers, such as the 4 in [N, 4]; "
+            "`shapes` of an Operand declares them for all compilations.",
         ) from error
     workspaces = [TensorType(tuple(map(int, each.shape)), str(each.dtype)) for each in own]
     return Program(module, name, scheduled, tuple(workspaces))
@@ -95,13 +95,13 @@ def _function_of(
     target: TargetSpec,
     storage: str,
 ) -> tirx.PrimFunc:
-    """The operator's function of inputs that are given and results that are wanted, as stored."""
+    """Return the operator's function of given inputs and wanted results, with memory scopes."""
     extents: dict[str, tirx.Var] = {}
 
     def number(extent: Extent) -> Any:
         if extent.name is None:
             return extent.number
-        # 32 bits: GPUs count in these, and a tensor of more elements is refused at the call.
+        # GPUs count in 32 bits; calls refuse tensors of more elements.
         variable = extents.setdefault(extent.name, tirx.Var(extent.name, "int32"))
         return variable + extent.number if extent.number else variable
 
@@ -128,13 +128,13 @@ def _function_of(
         stored[param] = tirx.decl_buffer(
             shape, dtype, param.name,
             scope=scope_of(str(tensor.dtype), len(shape), row, target, storage),
-            # TVM would count on 64 bytes, which arrays of others, and parts of them, have not.
+            # TVM assumes 64 bytes, which arrays of other libraries, and parts of them, lack.
             data_alignment=alignment(dtype, row),
         )  # fmt: skip
     return with_parameters(function, stored)
 
 
 def alignment(dtype: str, row: int) -> int:
-    """What a tensor's address must be a multiple of: its rows, of so many numbers, are vectors."""
-    # The largest power of two in the row's length.
+    """Return the alignment of a tensor's address in bytes: rows of ``row`` numbers are vectors."""
+    # ``row & -row`` is the largest power of two that divides the length of a row.
     return min(_ALIGN_BYTES, dtype_of(dtype).itemsize * (row & -row or 1))

@@ -1,7 +1,7 @@
-"""Ragged batches: samples with different numbers of boxes, in one piece of memory.
+"""Pack ragged batches: samples with different numbers of boxes, in one buffer.
 
-The boxes of all samples stand one behind the other, and the offsets that tell them apart stand
-behind these, so that a whole batch is one copy to a device::
+The boxes of all samples are concatenated, and the offsets of the samples follow them, so that one
+copy brings a whole batch to a device::
 
     buffer   [ box 0 of sample 0 | box 1 | ... | last box of the last sample | offsets ]
     packed   [P, 4], P = boxes of all samples; offsets [B + 1]: sample b has the rows
@@ -19,9 +19,9 @@ import numpy as np
 from ..errors import InputError
 from ..ir.operator import dtype_of
 
-#: Numbers of a box.
+#: Coordinates of a box.
 LANES = 4
-#: Dtypes of boxes, which are those of targets, too.
+#: Dtypes of packed boxes, and of targets.
 DTYPES = ("float32", "float16", "bfloat16", "float64", "uint8", "int16", "int32")
 
 
@@ -29,17 +29,17 @@ DTYPES = ("float32", "float16", "bfloat16", "float64", "uint8", "int16", "int32"
 class Ragged:
     """A batch of samples ``[n_b, 4]``."""
 
-    #: Bytes of the packed boxes, then of the offsets.
+    #: Bytes of the packed boxes, followed by those of the offsets.
     buffer: np.ndarray
-    #: NumPy's name of the boxes' dtype.
+    #: NumPy's name for the dtype of boxes.
     dtype: str
-    #: Boxes of all samples, and the number of samples.
+    #: Number of boxes of all samples, and number of samples.
     rows: int
     samples: int
 
     @property
     def box_bytes(self) -> int:
-        """Where in the buffer the offsets begin."""
+        """Bytes of the boxes, after which the offsets begin."""
         return self.rows * LANES * dtype_of(self.dtype).itemsize
 
     @property
@@ -49,7 +49,7 @@ class Ragged:
 
     @property
     def offsets(self) -> np.ndarray:
-        """Where samples begin and end, int32 ``[B + 1]``, a view of the buffer."""
+        """First and end rows of samples, int32 ``[B + 1]``, a view of the buffer."""
         return self.buffer[self.box_bytes :].view(np.int32)
 
     @property
@@ -58,10 +58,9 @@ class Ragged:
         return np.diff(self.offsets)
 
     def padded(self, boxes: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """The boxes as ``[B, M, 4]``, zeros behind those of a sample, and the counts ``[B]``.
+        """Return the boxes as ``[B, M, 4]``, padded with zeros, and the counts ``[B]``.
 
-        ``M`` is ``boxes``, by default those of the sample that has most; raises `InputError` if
-        one has more.
+        ``M`` is ``boxes``, by default the largest count; raises `InputError` if a sample has more.
         """
         count, most = self.count, int(self.count.max(initial=0))
         extent = most if boxes is None else boxes
@@ -82,15 +81,15 @@ def pack(samples: Sequence[Any], dtype: str | None = None) -> Ragged:
     Parameters
     ----------
     samples
-        An array ``[n, 4]`` for each sample; ``n`` may be 0, and an empty list is none, too.
+        An array ``[n, 4]`` for each sample; ``n`` may be 0, and an empty list is allowed, too.
     dtype
-        Of the packed boxes, one of `DTYPES`; default the first sample's.
+        Dtype of the packed boxes, one of `DTYPES`; by default that of the first sample.
 
     Raises
     ------
     InputError
-        If a sample is no ``[n, 4]``, the dtype is not among these, or a sample's numbers are not
-        of its kind: fractions for integers, or integers that it has not.
+        If a sample is no ``[n, 4]``, the dtype is not in `DTYPES`, or cannot hold a sample's
+        numbers: fractions as integers, or integers out of its range.
     """
     arrays = [np.asarray(sample) for sample in samples]
     arrays = [a.reshape(0, LANES) if a.size == 0 and a.ndim == 1 else a for a in arrays]
@@ -133,7 +132,7 @@ def pack(samples: Sequence[Any], dtype: str | None = None) -> Ragged:
 
 
 def _fits(array: np.ndarray, dtype: np.dtype) -> bool:
-    """Whether a sample's numbers can be of a dtype: integers by their values, others by kind."""
+    """Return whether a dtype can hold a sample: integers by their values, others by kind."""
     if not array.size or array.dtype == dtype:
         return True
     if array.dtype.kind in "iu" and dtype.kind in "iu":
@@ -143,5 +142,5 @@ def _fits(array: np.ndarray, dtype: np.dtype) -> bool:
 
 
 def mask_of(count: np.ndarray, boxes: int) -> np.ndarray:
-    """Which of ``[B, M]`` boxes count, of the numbers ``[B]`` of valid ones that come first."""
+    """Return a mask ``[B, M]`` of the valid boxes, the first ``count[b]`` of each sample."""
     return np.arange(boxes) < np.asarray(count)[:, None]

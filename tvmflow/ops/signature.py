@@ -1,7 +1,6 @@
-"""What an operator is compiled for when extents are left open: dtypes, ranks, names of extents.
+"""Read signatures: the dtypes, ranks and open extents that an operator is compiled for.
 
-A signature is written ``float32[B, M, 4]``: extents of one name are the same number, whichever it
-is at a call.
+Types are written ``float32[B, M, 4]``: at each call, extents of one name are the same number.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _EXTENT = re.compile(r"([A-Za-z_]\w*)(?:\s*\+\s*(\d+))?|(\d+)")
 
 @dataclass(frozen=True)
 class Extent:
-    """An extent: a number, a name, or a name and a number more."""
+    """An extent: a number, a name, or the sum of both."""
 
     name: str | None
     number: int = 0
@@ -33,18 +32,18 @@ class Extent:
 
 @dataclass(frozen=True)
 class OpenType:
-    """A dtype, and extents that may be left open."""
+    """A dtype, and extents that may be open."""
 
     dtype: str
     shape: tuple[Extent, ...]
 
     @property
     def row(self) -> int:
-        """The last extent; 1 where there is none, or it is open."""
+        """The last extent; 1 if it is open, or there is none."""
         return self.shape[-1].number if self.shape and self.shape[-1].name is None else 1
 
     def accepts(self, kind: TensorType) -> bool:
-        """Whether a tensor's dtype, rank and fixed extents are these."""
+        """Return whether a tensor has this dtype and rank, and these fixed extents."""
         if kind.dtype != self.dtype or len(kind.shape) != len(self.shape):
             return False
         pairs = zip(self.shape, kind.shape, strict=True)
@@ -54,16 +53,16 @@ class OpenType:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
-#: One item an input; ``None`` for one that is left out.
+#: The type of each input; ``None`` for one that is left out.
 Signature = tuple[OpenType | None, ...]
 
 
 def read_signature(operator: Operator, given: Mapping[str, str]) -> Signature:
-    """A signature from texts by the names of an operator's inputs.
+    """Read a signature from the types of an operator's inputs, written as text.
 
-    They are ``"float16"``, or ``"float16[P, 4]"`` for another shape than the input's first.
+    A type is ``"float16"``, or ``"float16[P, 4]"`` for another shape than the input's first one.
     Required inputs that are not named have their first dtype and shape.  Raises `OperatorError`
-    where there is no such input, or a text is no type of it.
+    if there is no such input, or a text is no type of it.
     """
     for name in given:
         if name not in (operand.name for operand in operator.inputs):
@@ -83,7 +82,7 @@ def read_signature(operator: Operator, given: Mapping[str, str]) -> Signature:
 
 
 def signature_of(operator: Operator, types: Sequence[TensorType | None]) -> Signature:
-    """The signature that tensors of these types have, whatever their open extents are."""
+    """Return the signature of tensors of these types, whatever their open extents are."""
     return _with_bound_names(
         operator,
         [
@@ -94,7 +93,7 @@ def signature_of(operator: Operator, types: Sequence[TensorType | None]) -> Sign
 
 
 def describe(operator: Operator, signature: Signature) -> str:
-    """The inputs of a signature, for messages."""
+    """Describe the inputs of a signature, for messages."""
     pairs = zip(operator.inputs, signature, strict=True)
     return ", ".join(f"{operand.name} {kind}" for operand, kind in pairs if kind is not None)
 
@@ -110,15 +109,14 @@ def _read(operator: Operator, operand: Operand, text: str) -> OpenType:
         )
     if found[2] is None and not operand.shapes:
         raise OperatorError(
-            f"Compiling {operator.name} failed: nothing tells the rank of the input "
-            f"{operand.name}.",
+            f"Compiling {operator.name} failed: the rank of the input {operand.name} is not known.",
             remedy=f'Give it with extents, for example "{found[1]}[N, 4]".',
         )
     return OpenType(found[1], _extents(operand.shapes[0] if found[2] is None else found[2]))
 
 
 def _shape(operand: Operand, rank: int) -> tuple[Extent, ...]:
-    """The declared shape of this rank; without one, an extent of its own for each axis."""
+    """Return the declared shape of a rank; without one, an open extent for each axis."""
     own = tuple(Extent(f"{operand.name}_{axis}") for axis in range(rank))
     return next((shape for shape in map(_extents, operand.shapes) if len(shape) == rank), own)
 
@@ -130,7 +128,7 @@ def _extents(text: str) -> tuple[Extent, ...]:
         if not (found := _EXTENT.fullmatch(part)):
             raise OperatorError(
                 f"The extent {part!r} in {text!r} was not understood.",
-                remedy="Write a number, a name, or a name and a number more, such as B + 1.",
+                remedy="Write a number, a name, or a sum of a name and a number such as B + 1.",
             )
         name, more, number = found.groups()
         shape.append(Extent(name, int(number or more or 0)))
@@ -138,9 +136,9 @@ def _extents(text: str) -> tuple[Extent, ...]:
 
 
 def _with_bound_names(operator: Operator, types: Sequence[OpenType | None]) -> Signature:
-    """The same, with names of their own for sums of a name that is no extent by itself.
+    """Return a signature; sums with a name that is no extent itself become open extents.
 
-    Only an extent itself tells a compiled function what its name stands for.
+    A compiled function can only read the value of a name from an extent that is this name.
     """
     bound = {e.name for kind in types if kind for e in kind.shape if not e.number}
     return tuple(

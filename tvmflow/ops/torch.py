@@ -1,13 +1,13 @@
-"""Custom operators in PyTorch: differentiable, without copies, inside ``torch.compile``, too.
+"""Use custom operators in PyTorch: differentiable, without copies, also in ``torch.compile``.
 
 >>> from tvmflow.ops.torch import giou_loss
 >>> loss = 1 - giou_loss(boxes, target, count)
 >>> loss.backward()
 
-Every operator with a gradient becomes ``torch.ops.tvmflow.NAME``, an operator of
-``torch.library`` whose kernels are compiled at the first call with a combination of dtypes and
-ranks, for whatever extents.  They run on the tensors' device (the CPU or CUDA, on PyTorch's
-current stream), reading and writing PyTorch's memory.
+An operator becomes ``torch.ops.tvmflow.NAME``, an operator of ``torch.library`` whose kernels are
+compiled at the first call with a combination of dtypes and ranks, for any extents.  They run on the
+tensors' device (the CPU or CUDA, on PyTorch's current stream), reading and writing PyTorch's
+memory.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from .compiled import CompiledOperator, find_operator
 from .ragged import LANES, Ragged
 from .signature import signature_of
 
-#: Targets of PyTorch's kinds of devices.
+#: Target for each of PyTorch's device types.
 _TARGETS = {"cpu": "llvm", "cuda": "cuda"}
 
-#: Held while an operator is registered, and its gradient within that, or compiled.
+#: Held while an operator is compiled, or registered, and its gradient with it.
 _lock = threading.RLock()
 _compiled: dict[Any, CompiledOperator] = {}
 _functions: dict[str, Any] = {}
 
 
 def giou(pred: torch.Tensor, target: torch.Tensor, epsilon: float = 1e-5) -> torch.Tensor:
-    """GIoU of pairs of boxes x1 y1 x2 y2.
+    """Return GIoU of pairs of boxes x1 y1 x2 y2.
 
     Parameters
     ----------
     pred, target
         Boxes ``[B, M, 4]`` or ``[M, 4]``, of dtypes as for `giou_loss`.
     epsilon
-        What is added to areas that are divided by.
+        Number that is added to areas before a division by them.
 
     Returns
     -------
@@ -72,28 +72,28 @@ def giou_loss(
     *,
     check: bool = False,
 ) -> torch.Tensor:
-    """The mean of GIoU over the valid boxes of a batch, 0 where there is none.
+    """Return the mean of GIoU over the valid boxes of a batch, 0 if there is none.
 
     Parameters
     ----------
     pred
         Boxes ``[B, M, 4]`` (x1 y1 x2 y2) in fp32, fp16 or bf16.
     target
-        Boxes of the same shape; with ``offsets`` packed, ``[P, 4]``. In any of these dtypes, or
-        uint8, int16 or int32: the kernel converts what it reads. On the CPU, both may be fp64.
+        Boxes of the same shape; with ``offsets`` packed, ``[P, 4]``. They may have any of these
+        dtypes, uint8, int16 or int32: the kernel converts them. On the CPU, both may be fp64.
     count
-        How many boxes of each sample are valid, the first ones: int32 or int64 ``[B]``.
+        Number of valid boxes of each sample, its first ones: int32 or int64 ``[B]``.
     mask
-        Which boxes are valid: bool or uint8 ``[B, M]``.
+        Mask of the valid boxes: bool or uint8 ``[B, M]``.
     offsets
-        Where the packed boxes of each sample begin and end: int32 or int64 ``[B + 1]``.
-        At most one of these is given; without any, a box is valid where its target's y2 is
-        above 0.
+        First and end rows of the packed boxes of each sample: int32 or int64 ``[B + 1]``.
+        At most one of ``count``, ``mask`` and ``offsets`` is given; without any, a box is valid if
+        its target's y2 is above 0.
     epsilon
-        What is added to areas that are divided by.
+        Number that is added to areas before a division by them.
     check
-        Whether counts and offsets on a GPU are copied to the host for a look at their values,
-        which takes a synchronisation; those in the host's memory always are looked at.
+        Whether to copy counts and offsets from a GPU to the host and check their values, which
+        synchronises; those in the host's memory are always checked.
 
     Returns
     -------
@@ -106,12 +106,14 @@ def giou_loss(
         If shapes, dtypes, or values of integers in the host's memory do not fit.
     """
     if check:
-        look_at("GIoULoss", pred, target, count, mask, offsets, epsilon=epsilon)
+        check_values("GIoULoss", pred, target, count, mask, offsets, epsilon=epsilon)
     return _giou_loss(pred, target, count, mask, offsets, epsilon=epsilon)[0]
 
 
-def look_at(operator: Operator | str, *tensors: torch.Tensor | None, **attributes: Any) -> None:
-    """Raise `InputError` for values of integer inputs, wherever they are, out of range."""
+def check_values(
+    operator: Operator | str, *tensors: torch.Tensor | None, **attributes: Any
+) -> None:
+    """Raise `InputError` for values of integer inputs out of range, on any device."""
     operator = find_operator(operator)
     if operator.check is not None:
         known = [_values(t if t is None or t.dtype.is_floating_point else t.cpu()) for t in tensors]
@@ -119,9 +121,9 @@ def look_at(operator: Operator | str, *tensors: torch.Tensor | None, **attribute
 
 
 def to_device(batch: Ragged, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Packed boxes ``[P, 4]`` and offsets, int32 ``[B + 1]``, of a ragged batch on a device.
+    """Copy a ragged batch to a device; return packed boxes ``[P, 4]`` and offsets ``[B + 1]``.
 
-    Both are views of one tensor, by one copy.
+    Both are views of one tensor, so that there is one copy; offsets are int32.
     """
     host = torch.from_numpy(batch.buffer)
     buffer = host if torch.device(device).type == "cpu" else host.to(device)
@@ -130,11 +132,11 @@ def to_device(batch: Ragged, device: torch.device | str) -> tuple[torch.Tensor, 
 
 
 def torch_operator(operator: Operator | str) -> Callable[..., list[torch.Tensor]]:
-    """An operator, or that of a name, as a function of tensors and, by name, its attributes.
+    """Return a function of tensors, and of attributes by name, for an operator or its name.
 
-    It is registered with ``torch.library`` when it is first asked for, and its gradient with it.
-    The function is from the inputs, ``None`` for an optional one that is left out, to the outputs.
-    Raises `OperatorError` where there is no such operator.
+    The first call for an operator registers it and its gradient with ``torch.library``.  The
+    function takes the inputs, ``None`` for an optional one that is left out, and returns the
+    outputs.  Raises `OperatorError` if there is no such operator.
     """
     operator = find_operator(operator)
     name = _snake_case(operator.name)
@@ -148,7 +150,7 @@ def torch_operator(operator: Operator | str) -> Callable[..., list[torch.Tensor]
 
 
 def _register(operator: Operator, name: str) -> Any:
-    """An operator of ``torch.library``: it returns those results that are wanted."""
+    """Register an operator with ``torch.library``; its last argument says which results it has."""
 
     def run(*arguments: Any) -> list[torch.Tensor]:
         return _run(operator, *_split(operator, arguments))
@@ -178,11 +180,11 @@ def _register(operator: Operator, name: str) -> Any:
 
 
 def _register_gradient(operator: Operator, gradient: Operator, function: Any) -> None:
-    """How an operator is differentiated: by its gradient operator, for what is asked."""
+    """Let PyTorch differentiate an operator by its gradient, for the requested inputs only."""
     backward_of = torch_operator(gradient)
     inputs = [operand.name for operand in operator.inputs]
     outputs = [operand.name for operand in operator.outputs]
-    #: Positions of the results of the gradient by the inputs that they are gradients of.
+    # Positions of the gradient's results, by the inputs that they belong to.
     position = {name: index for index, name in enumerate(operator.differentiable)}
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
@@ -210,41 +212,41 @@ def _register_gradient(operator: Operator, gradient: Operator, function: Any) ->
 
 
 def _refuse_gradient(operator: Operator, ctx: Any, grads: Any) -> None:
-    """What differentiating an operator without a gradient does: gradients are such ones."""
+    """Raise `OperatorError`: an operator without a gradient, such as a gradient, has none."""
     raise OperatorError(
-        f"Differentiating {operator.name} failed: it has no gradient, which of a gradient itself "
-        "would be second derivatives, and these are not computed.",
+        f"Differentiating {operator.name} failed: it has no gradient; second derivatives are not "
+        "computed.",
         remedy="Differentiate once, or detach its results.",
     )
 
 
 def _schema(operator: Operator) -> str:
-    """The operator's signature in PyTorch's notation; the last argument says what is wanted."""
+    """Return the operator's schema for PyTorch; the last argument lists the wanted results."""
     inputs = [f"Tensor{'?' if o.optional else ''} {o.name}" for o in operator.inputs]
     attributes = [f"{_schema_type(v)} {name}" for name, v in operator.attributes.items()]
     return f"({', '.join([*inputs, *attributes, 'int[] results'])}) -> Tensor[]"
 
 
 def _schema_type(default: Any) -> str:
-    """The same words as Python's: ``float``, ``int``, ``str``."""
+    """Return the type of an attribute, which has Python's name: ``float``, ``int``, ``str``."""
     is_tuple = isinstance(default, tuple)
     return f"{type(default[0]).__name__}[]" if is_tuple else type(default).__name__
 
 
 def _snake_case(name: str) -> str:
-    """``GIoULossGrad`` as ``giou_loss_grad``: IoU is one word."""
+    """Turn ``GIoULossGrad`` into ``giou_loss_grad``: IoU is one word."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.replace("IoU", "iou")).lower()
 
 
 def _split(operator: Operator, arguments: Sequence[Any]) -> tuple[Any, dict[str, Any], list[int]]:
-    """Tensors, attributes and wanted results of the arguments of a registered operator."""
+    """Split the arguments of a registered operator into tensors, attributes, wanted results."""
     count = len(operator.inputs)
     attributes = dict(zip(operator.attributes, arguments[count:-1], strict=True))
     return arguments[:count], attributes, arguments[-1]
 
 
 def _spread(found: Sequence[Any], places: Sequence[int], length: int) -> list[Any]:
-    """Values at their places, ``None`` elsewhere."""
+    """Return a list with values at their places, ``None`` elsewhere."""
     by_place = dict(zip(places, found, strict=True))
     return [by_place.get(index) for index in range(length)]
 
@@ -263,10 +265,10 @@ def _run(
         None if tensor is None else _compact(tensor.detach(), aligned)
         for tensor, aligned in zip(tensors, compiled.alignments, strict=True)
     ]
-    compiled.look_at([_values(t) for t in compact])
+    compiled.check_values([_values(t) for t in compact])
     results = [_empty(kind, device) for kind in kinds]
     if any(result.numel() for result in results):
-        # From PyTorch's allocator, which knows what its streams still use.
+        # PyTorch's allocator knows which memory its streams still use.
         own = [_empty(kind, device) for kind in compiled.workspaces]
         given = [t for t in compact if t is not None]
         compiled.run(given, [_compact(result, 1) for result in results], own)
@@ -274,9 +276,9 @@ def _run(
 
 
 def _compact(tensor: torch.Tensor, aligned: int) -> torch.Tensor:
-    """The tensor, or a copy where its memory is not as compiled code reads it."""
+    """Return the tensor, or a copy if its memory is not contiguous or not aligned."""
     if not tensor.numel():
-        # PyTorch's strides of a tensor without elements are others than TVM's.
+        # PyTorch and TVM disagree on the strides of a tensor without elements.
         strides = [prod(tensor.shape[axis + 1 :]) for axis in range(tensor.ndim)]
         return tensor.as_strided(tensor.shape, strides)
     tensor = tensor.contiguous()
@@ -290,12 +292,12 @@ def _compiled_for(
     wanted: Sequence[int],
     device: torch.device,
 ) -> CompiledOperator:
-    """The program for such tensors; compiled, if it is the first call with them."""
+    """Return the operator compiled for such tensors; the first call compiles it."""
     shapes = tuple(None if kind is None else (kind.dtype, len(kind.shape)) for kind in types)
     key = (operator.name, shapes, tuple(attributes.items()), tuple(wanted), device)
     found = _compiled.get(key)
     if found is None:
-        # What does not fit together is not compiled.
+        # Raise an error for types that do not fit before compiling.
         operator.result_types(types, attributes)
         with _lock:
             if key not in _compiled:
@@ -308,7 +310,7 @@ def _compiled_for(
 
 
 def _device(operator: Operator, tensors: Sequence[Any]) -> torch.device:
-    """The device that all tensors are on."""
+    """Return the device of all tensors."""
     devices = {t.device for t in tensors if t is not None}
     if len(devices) != 1 or next(iter(devices)).type not in _TARGETS:
         places = ", ".join(
@@ -324,7 +326,7 @@ def _device(operator: Operator, tensors: Sequence[Any]) -> torch.device:
 
 
 def _type(tensor: torch.Tensor | None) -> TensorType | None:
-    """Shape and dtype; extents may be PyTorch's symbols."""
+    """Return shape and dtype; extents may be PyTorch's symbols."""
     if tensor is None:
         return None
     return TensorType(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
@@ -335,7 +337,7 @@ def _empty(kind: TensorType, device: torch.device) -> torch.Tensor:
 
 
 def _values(tensor: torch.Tensor | None) -> Any:
-    """What checks see of a tensor: integers in the host's memory; of floats the shape."""
+    """Return the values to check: integers in the host's memory; of floats the shape."""
     if tensor is None:
         return None
     if tensor.dtype.is_floating_point:
@@ -343,5 +345,5 @@ def _values(tensor: torch.Tensor | None) -> Any:
     return tensor.numpy() if tensor.device.type == "cpu" else None
 
 
-#: Registered here and not at the first call, which `torch.compile` may be tracing.
+#: Registered at import, as `torch.compile` may be tracing the first call.
 _giou, _giou_loss = torch_operator("GIoU"), torch_operator("GIoULoss")

@@ -1,9 +1,10 @@
-"""Which boxes of a batch count, and where their targets are.
+"""Find the valid boxes of a batch and their targets.
 
-Predictions are ``[B, M, 4]``, or ``[M, 4]`` of one sample.  Targets have the same shape, or are
+Predictions are ``[B, M, 4]``, or ``[M, 4]`` for one sample.  Targets have the same shape, or are
 packed ``[P, 4]``: with offsets ``[B + 1]``, box ``j`` of sample ``b`` is row ``offsets[b] + j`` and
-sample ``b`` has ``offsets[b + 1] - offsets[b]`` boxes.  Else a box counts by its sample's count
-``[B]``, by a mask ``[B, M]``, or where its target's y2 is above 0.
+sample ``b`` has ``offsets[b + 1] - offsets[b]`` boxes.  Otherwise a count ``[B]`` of each sample's
+boxes or a mask ``[B, M]`` says which boxes are valid; without any of these, a box is valid if its
+target's y2 is above 0.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..ir.tensors import TensorType
 from ..schedules import boxes
 
 INTEGERS = ("int32", "int64")
-#: Inputs after ``pred`` and ``target``; a node has at most one of them.
+#: Inputs after ``pred`` and ``target``, of which a node has at most one.
 FORMS = (
     Operand("count", INTEGERS, optional=True, shapes=("B",)),
     Operand("mask", ("bool", "uint8"), optional=True, shapes=("B, M", "M")),
@@ -32,7 +33,7 @@ Index = Sequence[tirx.Expr]
 
 
 def check_pair(operator: str, pred: TensorType, target: TensorType, *, packed: bool) -> None:
-    """Raise `ShapeError`, with both shapes, for boxes whose shapes or dtypes do not fit."""
+    """Raise `ShapeError` with both shapes if the shapes or dtypes of boxes do not fit."""
     expected = "[P, 4]" if packed else "the shape of pred"
     fits = len(target.shape) == 2 if packed else target.shape == pred.shape
     if len(pred.shape) not in (2, 3) or pred.shape[-1] != 4:
@@ -55,7 +56,7 @@ def check_pair(operator: str, pred: TensorType, target: TensorType, *, packed: b
 
 
 def check_forms(operator: str, pred: TensorType, forms: Types) -> None:
-    """Raise `ShapeError` for more than one form of validity, or one that does not fit ``pred``."""
+    """Raise `ShapeError` for several forms of validity, or one that does not fit ``pred``."""
     given = [(o.name, kind) for o, kind in zip(FORMS, forms, strict=True) if kind is not None]
     if len(given) > 1:
         raise ShapeError(
@@ -97,7 +98,7 @@ def check_values(operator: str, arrays: Arrays) -> None:
 
 
 def _check_counts(operator: str, what: str, counts: np.ndarray, most: int | None) -> None:
-    """Refuse numbers of boxes that are negative, or more than there are."""
+    """Raise `InputError` for numbers of boxes that are negative, or more than there are."""
     wrong = counts < 0 if most is None else (counts < 0) | (counts > most)
     if wrong.any():
         sample = int(np.argmax(wrong))
@@ -115,27 +116,27 @@ class Batch:
 
     pred: te.Tensor
     target: te.Tensor
-    #: Tensors, or ``None``.
+    #: The form of validity: a tensor, and ``None`` for the other forms.
     count: Any = None
     mask: Any = None
     offsets: Any = None
 
     @property
     def boxes(self) -> list[Any]:
-        """The extents that boxes are counted by: ``[B, M]`` or ``[M]``."""
+        """The extents of boxes: ``[B, M]`` or ``[M]``."""
         return list(self.pred.shape[:-1])
 
     def predicted(self, box: Index) -> list[tirx.Expr]:
-        """The four coordinates of a predicted box."""
+        """Return the four coordinates of a predicted box."""
         return [self.pred(*box, corner) for corner in range(4)]
 
     def wanted(self, box: Index) -> list[tirx.Expr]:
-        """Those of its target; of a packed one only where the box is valid."""
+        """Return the four coordinates of its target; a packed one exists only for valid boxes."""
         place = box if self.offsets is None else [self._row(box)]
         return [self.target(*place, corner) for corner in range(4)]
 
     def valid(self, box: Index) -> tirx.Expr:
-        """Whether a box counts."""
+        """Return whether a box is valid."""
         if self.mask is not None:
             mask, dtype = self.mask(*box), self.mask.dtype
             return mask if dtype == "bool" else mask != tirx.const(0, dtype)
@@ -146,7 +147,7 @@ class Batch:
         return box[-1] < self._limit(box)
 
     def row(self, box: Index) -> tirx.Expr:
-        """The row of a valid box in the packed target, -1 for others."""
+        """Return the row of a valid box in the packed target, -1 for other boxes."""
         row = self._row(box)
         return tirx.if_then_else(self.valid(box), row, tirx.const(-1, _dtype(row)))
 
@@ -154,27 +155,27 @@ class Batch:
         return self._bound(_sample(box), box[-1]) + box[-1]
 
     def _limit(self, box: Index) -> tirx.Expr:
-        """How many boxes of a sample count; beyond M where a wrong count says so."""
+        """Return the number of valid boxes of a sample; wrong offsets may say more than M."""
         sample, like = _sample(box), box[-1]
         if self.count is not None:
-            # Of 64 bits, so that none of them looks small in 32.
+            # Clamp before the conversion: a large number of 64 bits could look small in 32.
             last = self.pred.shape[-2]
             return _in_range(self.count(sample), last, self.count.dtype).astype(_dtype(like))
         return self._bound(sample + 1, like) - self._bound(sample, like)
 
     def _bound(self, sample: tirx.Expr, like: tirx.Expr) -> tirx.Expr:
-        """An offset, clamped into the packed target, in the dtype of an index."""
+        """Return an offset, clamped into the packed target, in the dtype of an index."""
         rows = self.target.shape[0]
         return _in_range(self.offsets(sample), rows, self.offsets.dtype).astype(_dtype(like))
 
 
 def _sample(box: Index) -> tirx.Expr:
-    """The index of a box's sample."""
+    """Return the index of a box's sample."""
     return box[0] if len(box) == 2 else tirx.const(0, _dtype(box[0]))
 
 
 def _in_range(value: tirx.Expr, last: tirx.Expr, dtype: str) -> tirx.Expr:
-    """A number clamped into 0 to ``last``."""
+    """Return a number, clamped to 0 to ``last``."""
     return tirx.Max(tirx.Min(value, last.astype(dtype)), tirx.const(0, dtype))
 
 
