@@ -226,16 +226,8 @@ def test_batches_without_boxes(shape):
 def test_what_does_not_fit_is_refused():
     pred, target, given, _ = batch("count")
     count = given["count"]
-    with pytest.raises(ShapeError, match=r"pred \[5, 23, 3\], expected \[B, M, 4\]"):
-        giou_loss(pred[..., :3], target[..., :3], count)
     with pytest.raises(ShapeError, match=r"pred \[5, 23, 4\] and target \[4, 23, 4\]"):
         giou_loss(pred, target[1:], count)
-    with pytest.raises(ShapeError, match=r"count \[4\], expected count \[5\]"):
-        giou_loss(pred, target, count[1:])
-    with pytest.raises(ShapeError, match="expected at most one of count, mask and offsets"):
-        giou_loss(pred, target, count, torch.ones(5, 23, dtype=torch.bool))
-    with pytest.raises(ShapeError, match="expected float64 for both or for neither"):
-        giou_loss(pred.double(), target, count)
     with pytest.raises(OperatorError, match=r"'pred' of GIoULoss is int32\[5, 23, 4\]"):
         giou_loss(pred.int(), target.int(), count)
     for wrong in (BOXES + 1, -1):
