@@ -310,9 +310,6 @@ def _recurrent(c: Node) -> Answer:
     return given, [[None, *state], state, state]
 
 
-# -- operators that are given the extents of their results -----------------------------------------
-
-
 def _reshape(c: Node) -> Answer:
     """Return the axis with as many elements before it as the batch has.
 
@@ -350,23 +347,13 @@ def _expand(c: Node) -> Answer:
     return Batch(axis, result[axis] // 2)
 
 
-# -- the table -------------------------------------------------------------------------------------
-
 _ALONG = "it works along the axis of the batch"
 _FIRST = "the batch is not on its first axis"
-
-_OUTERMOST = (
-    "Conv", "ConvInteger", "ConvTranspose", "DepthToSpace", "GlobalAveragePool", "GlobalLpPool",
-    "GlobalMaxPool", "GroupNormalization", "InstanceNormalization", "LRN", "QLinearConv",
-    "SpaceToDepth",
-)  # fmt: skip
-_REDUCTIONS = (
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
-    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
-)  # fmt: skip
 #: Operators, their rule, and the reason to refuse a batch along an axis that they mix.
 _TABLE: tuple[tuple[Sequence[str], Callable[[Node], Answer], str], ...] = (
-    (_OUTERMOST, _mixing(lambda c: range(1, c.rank()), 0), _FIRST),
+    (("Conv", "ConvInteger", "ConvTranspose", "DepthToSpace", "GlobalAveragePool", "GlobalLpPool",
+      "GlobalMaxPool", "GroupNormalization", "InstanceNormalization", "LRN", "QLinearConv",
+      "SpaceToDepth"), _mixing(lambda c: range(1, c.rank()), 0), _FIRST),
     (("GridSample",), _mixing(lambda c: range(1, c.rank()), 0, 1), _FIRST),
     (("DeformConv",), _mixing(lambda c: range(1, c.rank()), 0, 2, 4), _FIRST),
     (("AffineGrid",), _mixing(lambda c: range(c.extents(1) == [0], c.rank()), 0), _FIRST),
@@ -384,7 +371,8 @@ _TABLE: tuple[tuple[Sequence[str], Callable[[Node], Answer], str], ...] = (
     (("MeanVarianceNormalization",),
      _mixing(lambda c: c.attributes.get("axes", (0, 2, 3)), 0), _ALONG),
     (("Trilu",), _mixing(lambda c: (-2, -1), 0), _ALONG),
-    (_REDUCTIONS, _mixing(_reduced, 0), _ALONG),
+    (("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+      "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"), _mixing(_reduced, 0), _ALONG),
     (("ArgMax", "ArgMin", "Split"), _mixing(lambda c: (c.axis(0),), 0), _ALONG),
     (("LpNormalization", "TopK"), _mixing(lambda c: (c.axis(-1),), 0), _ALONG),
     (("CumSum",), _mixing(lambda c: c.numbers("", 1), 0), _ALONG),
