@@ -1,7 +1,7 @@
-"""Attention without a matrix of scores in memory: softmax(f(Q · Kᵀ)) · V.
+"""Fused attention without a matrix of scores in memory: softmax(f(Q · Kᵀ)) · V.
 
-For any batch ``..``, S queries, T keys of D numbers, values of E numbers, c lanes of a vector, and
-any number of operands of f, such as masks, whose rows are whole vectors::
+The batch ``..`` is any number of axes; S queries, T keys of D numbers, values of E numbers, vectors
+of c lanes.  f has any number of operands, such as masks, whose rows are whole vectors::
 
     panels (CPUs)    q[.., S, D]       k[.., T', D, c]   v[.., E', T, c]
     rows (GPUs)      q[.., S, D', c]   k[.., D, T', c]   v[.., T, E', c]
@@ -11,23 +11,23 @@ any number of operands of f, such as masks, whose rows are whole vectors::
     s[i, t] = f(Σ over d of q[i, d] * k[d, t], operands[i, t])
     y[i, e] = Σ over t of exp(s[i, t] - peak[i]) * v[t, e] / Σ over t of exp(s[i, t] - peak[i])
 
-A CPU reads a panel from one end to the other (:func:`.dense.pack_columns` makes them); neighbours
-in a GPU's work-group read neighbouring vectors of a row.
+A CPU reads a panel sequentially (:func:`.dense.pack_columns` makes panels); neighbouring items of a
+GPU's work-group read neighbouring vectors of a row.
 
-f is a list of steps (:class:`Step`), element by element: a scale, masks, a cap.  The batch of an
-operand is broadcast as NumPy does, and ``peak[i]`` is the largest ``s[i, t]``.  A query that masks
-exclude from all keys (only minus infinity) has NaN for its result, as softmax has.
+f is a list of elementwise steps (:class:`Step`): a scale, masks, a cap.  The batch of an operand is
+broadcast as in NumPy, and ``peak[i]`` is the largest ``s[i, t]``.  A query whose masks exclude all
+keys (only minus infinity) results in NaN, as with softmax.
 
 This family is for CPUs, :mod:`.attention_groups` for GPUs.
 
-A part of the work, a CPU's thread or work-group, takes some queries of one batch entry.  It keeps
+A part of the work (a CPU's thread or work-group) takes some queries of one batch entry.  It keeps
 their scores in private memory, and sums of both products in registers: vectors run along keys in
-the first, along columns of V in the second.  Where keys are too many for that, it takes them block
-by block, and keeps each query's peak, its sum and its results so far: a block with a larger peak
+the first, along columns of V in the second.  If there are too many keys for that, the part takes
+them block by block, and keeps each query's peak, sum and results so far: a block with a larger peak
 scales these down (M. Milakov and N. Gimelshein, "Online normalizer calculation for softmax", 2018;
 T. Dao et al., "FlashAttention", 2022).
 
-The last queries of a tile may be the last one again, which costs less than tests.
+The last queries of a tile may repeat the last one, which costs less than tests.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from .sizes import tile_choices
 NAME = "attention"
 ORDER = 440
 
-#: Annotations with the steps from products to scores, and the form of the operands.
+#: Annotations that hold the steps from products to scores, and the form of the operands.
 _STEPS, _PANELS = "tvmflow.steps", "tvmflow.panels"
-#: What scores and sums are computed in.
+#: The dtype in which scores and sums are computed.
 DTYPE = "float32"
-#: Private memory for the scores of a part, in bytes.
+#: Most private memory for the scores of a part, in bytes.
 SCORES_BYTES = 32 << 10
 
 
@@ -70,22 +70,22 @@ SCORES_BYTES = 32 << 10
 
 @dataclass(frozen=True)
 class Step:
-    """What becomes of each score: an operator of :data:`OPERATORS`."""
+    """One elementwise operation on the scores, named in :data:`OPERATORS`."""
 
     operator: str
-    #: What it takes beside the score.
+    #: A constant operand besides the score.
     number: float | None = None
-    #: Whether it takes the next one of the operands, before the number.
+    #: Whether the step also takes the next of the tensor operands, before the number.
     has_operand: bool = False
 
 
-#: From a score, and what a step takes beside it.
+#: Functions of a score, and of the step's tensor operand and number if it has them.
 OPERATORS: dict[str, Callable[..., Expr]] = {
     "add": operator.add,
     "multiply": operator.mul,
     "divide": operator.truediv,
     "tanh": tirx.tanh,
-    #: The score where the operand is not zero, or where it is zero, and a number elsewhere.
+    #: Keep, or replace, the score where the mask is not zero; a number stands for the others.
     "keep": lambda score, mask, number: tirx.Select(mask != constant(0), score, number),
     "replace": lambda score, mask, number: tirx.Select(mask != constant(0), number, score),
 }
@@ -93,53 +93,53 @@ OPERATORS: dict[str, Callable[..., Expr]] = {
 
 @dataclass(frozen=True)
 class Attention:
-    """Shapes of the operands, in fp32, in one of both forms."""
+    """Shapes of the operands, in fp32, in one of the two forms."""
 
     q: tuple[int, ...]
     k: tuple[int, ...]
     v: tuple[int, ...]
-    #: Of the steps, each of two axes or more.
+    #: Shapes of the steps' tensor operands, each of two axes or more.
     operands: tuple[tuple[int, ...], ...]
     columns: int
     steps: tuple[Step, ...] = ()
-    #: Whether keys and columns of V are in panels.
+    #: Whether K and V are stored in panels.
     panels: bool = True
 
     @property
     def batch(self) -> tuple[int, ...]:
-        """The leading axes of the result."""
+        """Return the leading axes of the result."""
         q = self.q[:-2] if self.panels else self.q[:-3]
         return np.broadcast_shapes(q, self.k[:-3], self.v[:-3])
 
     @property
     def queries(self) -> int:
-        """Rows of Q."""
+        """Return the number of rows of Q."""
         return self.q[-2] if self.panels else self.q[-3]
 
     @property
     def depth(self) -> int:
-        """Numbers of a query and of a key."""
+        """Return the length of a query and of a key."""
         return self.k[-2] if self.panels else self.k[-3]
 
     @property
     def keys(self) -> int:
-        """Columns of K, rows of V."""
+        """Return the number of columns of K, which are rows of V."""
         return self.v[-2] if self.panels else self.v[-3]
 
     @property
     def lanes(self) -> int:
-        """Numbers of a vector."""
+        """Return the numbers in a vector."""
         return self.v[-1]
 
     @property
     def result(self) -> tuple[int, ...]:
-        """The shape of the result."""
+        """Return the shape of the result."""
         return (*self.batch, self.queries, self.columns)
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """The parameters of a function of attention, which are read for an entry of the batch."""
+    """Parameters of an attention function, read at one entry of the batch."""
 
     attention: Attention
     parameters: Sequence[Buffer]
@@ -147,30 +147,30 @@ class Tensors:
 
     @property
     def y(self) -> Buffer:
-        """The result."""
+        """Return the result's buffer."""
         return self.parameters[-1]
 
     def query(self, row: Expr, d: Expr) -> Expr:
-        """A number of a query."""
+        """Load one number of a query."""
         q, lanes = self.parameters[0], self.attention.lanes
         if self.attention.panels:
             return self._read(q, row, d)
         return self._read(q, row, tirx.truncdiv(d, lanes), tirx.truncmod(d, lanes))
 
     def queries(self, row: Expr, vector: Expr, lane: Expr) -> Expr:
-        """A number of a vector of a query, where these are in rows."""
+        """Load one lane of a query's vector, for operands in rows."""
         return self._read(self.parameters[0], row, vector, lane)
 
     def key(self, d: Expr, vector: Expr, lane: Expr) -> Expr:
-        """A number of keys, of a vector of some."""
+        """Load one lane of a vector of keys."""
         return self._in_form(self.parameters[1], d, vector, lane)
 
     def value(self, key: Expr, vector: Expr, lane: Expr) -> Expr:
-        """A number of a key's values."""
+        """Load one lane of a vector of a key's values."""
         return self._in_form(self.parameters[2], key, vector, lane)
 
     def score(self, product: Expr, query: Expr, key: Expr) -> Expr:
-        """What the steps make of a product."""
+        """Apply the steps to a product of a query and a key."""
         operands = iter(self.parameters[3:-1])
         for step in self.attention.steps:
             taken = [] if step.number is None else [constant(step.number)]
@@ -180,7 +180,7 @@ class Tensors:
         return product
 
     def _operand(self, operand: Buffer, query: Expr, key: Expr) -> Expr:
-        """What a step takes of an operand for a score, with broadcasting."""
+        """Load the element of a step's operand that belongs to a score, with broadcasting."""
         row, column = (
             place if int(extent) > 1 else number(0)
             for place, extent in zip((query, key), operand.shape[-2:], strict=True)
@@ -193,14 +193,14 @@ class Tensors:
 
     def _read(self, tensor: Buffer, *place: Expr) -> Expr:
         batch = batch_index(tensor, len(place), self.batch)
-        # On CUDA tensors may be of halves.
+        # On CUDA tensors may be fp16.
         return tirx.BufferLoad(tensor, [*batch, *place]).astype(DTYPE)
 
 
 def define(attention: Attention) -> tirx.PrimFunc:
-    """State attention by loops over batch and queries, each of which keeps its scores.
+    """Define attention as loops over batch and queries, each of which keeps its scores.
 
-    Parameters are ``q``, ``k``, ``v``, the operands of steps and the result.
+    The parameters are ``q``, ``k``, ``v``, the operands of the steps, and the result.
     """
     shapes = (attention.q, attention.k, attention.v, *attention.operands, attention.result)
     operands = [f"operand{index}" for index, _ in enumerate(attention.operands)]
@@ -226,7 +226,7 @@ def define(attention: Attention) -> tirx.PrimFunc:
 
 
 def attention_of(workload: Workload) -> tuple[Attention, list[Buffer]]:
-    """What a function computes, and its parameters."""
+    """Return the attention that a function computes, and its parameters."""
     anchor = workload.anchor(NAME)
     if len(workload.blocks) > 1:
         raise Declined("something is computed beside it")
@@ -243,7 +243,7 @@ def attention_of(workload: Workload) -> tuple[Attention, list[Buffer]]:
 
 @dataclass(frozen=True)
 class Shape:
-    """Extents."""
+    """Extents of the attention."""
 
     batch: int
     queries: int
@@ -256,7 +256,7 @@ class Shape:
 
 
 def shape_of(attention: Attention) -> Shape:
-    """The extents of an attention."""
+    """Return the extents of an attention."""
     return Shape(
         prod(attention.batch), attention.queries, attention.keys, attention.depth,
         attention.columns, lanes=attention.lanes, operands=len(attention.operands),
@@ -265,7 +265,7 @@ def shape_of(attention: Attention) -> Shape:
 
 @dataclass(frozen=True)
 class Knobs:
-    """Tiles of both products."""
+    """Knobs of the tiles of both products."""
 
     rows: int = knob("Queries that a part of the work takes.")
     keys: int = knob("Keys of a block, whose scores are in private memory.")
@@ -287,15 +287,15 @@ CONSTRAINTS = {
 
 
 def _keys_at_most(rows: int, lanes: int = 1) -> int:
-    """Keys whose scores fit private memory, in whole vectors."""
+    """Return how many keys' scores fit private memory, in whole vectors."""
     return SCORES_BYTES // (rows * np.dtype(DTYPE).itemsize) // lanes * lanes
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """Six rows of four vectors as products of matrices have, fewer where rows would be empty."""
+    """Return six rows by four vectors as in matrix products; fewer if rows would be empty."""
 
     def work(rows: int) -> float:
-        # A product with one of four vectors takes 1/4 + 1/rows reads.
+        # A tile of one row by four vectors takes 1/4 + 1/rows loads per product.
         return ceil(shape.queries / rows) * rows * (1.25 + 1 / rows)
 
     most = min(shape.queries, ROW_TILE, device.accumulators)
@@ -305,7 +305,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Tiles of registers, and all keys or blocks of them."""
+    """Return tiles of registers, and all keys or blocks of them."""
     return {
         "rows": tile_choices(shape.queries, 12),
         "keys": (shape.keys, *(keys for keys in (64, 128, 256, 512) if keys < shape.keys)),
@@ -317,7 +317,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload) -> Shape:
-    """The shape of an attention, which is a function of its own."""
+    """Return the shape of an attention, which is a function by itself."""
     attention, _ = attention_of(workload)
     if not attention.panels:
         raise Declined("its operands are in a GPU's form")
@@ -325,7 +325,7 @@ def match(workload: Workload) -> Shape:
 
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Write the loops: a part takes a tile of queries of a batch entry."""
+    """Write loops in which a part takes a tile of queries of one batch entry."""
     attention, tensors = attention_of(workload)
     code = Statements()
     extents = [*attention.batch, ceil(attention.queries / knobs.rows)]
@@ -341,22 +341,22 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
 
 @dataclass(frozen=True)
 class _Vector:
-    """A panel's vector of a row, with what there is of it, which may be less than all lanes."""
+    """A vector of a row in panels, of which only the first ``filled`` lanes may exist."""
 
     panel: Expr
     filled: int
 
 
-#: From a lane to a number.
+#: Function from a lane to a number.
 _Lanes = Callable[[Expr], Expr]
-#: From a query, a vector and a lane to a number.
+#: Function from a query, a vector and a lane to the initial value of a sum.
 _Start = Callable[[int, _Vector, Expr], Expr]
-#: From a query, a vector, a step of the sum and a lane to what is added.
+#: Function from a query, a vector, a step of the sum and a lane to the summand.
 _Product = Callable[[int, _Vector, Expr, Expr], Expr]
 
 
 class _Tile:
-    """Statements of attention for some queries of a batch entry, from ``first`` on."""
+    """Writer of attention for some queries of a batch entry, starting at ``first``."""
 
     def __init__(
         self,
@@ -378,7 +378,7 @@ class _Tile:
         self.peaks, self.sums = (self._alloc(name, self.lanes) for name in ("peaks", "sums"))
 
     def write(self) -> None:
-        """Write all of it."""
+        """Write the whole computation."""
         keys = self.attention.keys
         if self.knobs.keys < keys:
             self._write_blocks()
@@ -390,7 +390,7 @@ class _Tile:
             self._write_result(row, vector, products, self.sums)
 
     def _write_blocks(self) -> None:
-        """Take keys block by block."""
+        """Write a loop over blocks of keys."""
         code, columns, keys = self.code, self.attention.columns, self.knobs.keys
         self.kept = self._alloc("kept", self._whole(columns))
         self.peak, self.sum, self.factor = (
@@ -413,7 +413,7 @@ class _Tile:
                 self._write_result(row, vector, kept, self.sum)
 
     def _add_block(self, first: Expr, keys: int) -> None:
-        """Add so many keys, from a panel on, to what is kept, which a larger peak scales down."""
+        """Add keys, starting at a panel, to the results, which a larger peak scales down."""
         code = self.code
         self._score(first, keys)
         self._find_peaks(keys)
@@ -440,7 +440,7 @@ class _Tile:
     # -- steps ----------------------------------------------------------------------------
 
     def _score(self, first: Expr, keys: int) -> None:
-        """Scores of keys from a panel on; minus infinity in lanes beyond the last one."""
+        """Compute scores of keys starting at a panel; lanes after the last key are masked."""
 
         def product(row: int, vector: _Vector, d: Expr, lane: Expr) -> Expr:
             panel = self.tensors.key(d, first + vector.panel, lane)
@@ -458,9 +458,9 @@ class _Tile:
                 self.code.store(self.scores, constant(-np.inf), row, begin + lane)
 
     def _find_peaks(self, keys: int) -> None:
-        """The largest score of each query, into the first of its ``peaks``.
+        """Store the largest score of each query in the first lane of its ``peaks``.
 
-        What a comparison loses, a NaN, is still among the exponentials.
+        Comparisons lose a NaN, but it is still among the exponentials.
         """
         code = self.code
         for row in self.rows:
@@ -474,7 +474,7 @@ class _Tile:
         self._join(self.peaks, larger)
 
     def _exponentiate(self, keys: int) -> None:
-        """Exponentials in place of scores, and their sums into the first of ``sums``."""
+        """Replace scores with exponentials, and store their sums in the first lane of ``sums``."""
         code = self.code
         for row in self.rows:
             code.store(self.peaks, finite(self.peaks[row, 0]), row, 0)
@@ -494,7 +494,7 @@ class _Tile:
     def _weigh(
         self, first: Expr, keys: int, start: _Start
     ) -> Iterator[tuple[int, _Vector, _Lanes]]:
-        """Sums of the values of keys from a panel on, by their exponentials."""
+        """Sum the values of keys, starting at a panel, weighted by their exponentials."""
 
         def product(row: int, vector: _Vector, key: Expr, lane: Expr) -> Expr:
             value = self.tensors.value(first * self.lanes + key, vector.panel, lane)
@@ -510,7 +510,7 @@ class _Tile:
             with self._vector() as lane:
                 code.store(y, sums(lane) / divisor, *place, begin + lane)
             return
-        # By way of memory: what is read number by number is no register.
+        # Scores go through memory: an array that is read number by number is not kept in registers.
         last = code.alloc("last", (self.lanes,), DTYPE)
         with self._vector() as lane:
             code.store(last, sums(lane) / divisor, lane)
@@ -522,9 +522,9 @@ class _Tile:
     def _sums(
         self, length: int, terms: int, start: _Start, product: _Product
     ) -> Iterator[tuple[int, _Vector, _Lanes]]:
-        """Sums of products for each query and vector of a row, some vectors in registers at a time.
+        """Sum products for each query and vector of a row, some vectors in registers at a time.
 
-        What is written while a sum is at hand is in the loop over them.
+        Statements written while the generator yields a sum are inside the loop over vectors.
         """
         code = self.code
         for vectors in self._tiles(length):
@@ -542,7 +542,7 @@ class _Tile:
                 yield row, vector, partial(_lane_of, sums, row, index)
 
     def _tiles(self, length: int) -> Iterator[list[_Vector]]:
-        """All vectors of a row, some at a time: a loop of whole ones, and what is left over."""
+        """Iterate over tiles of a row's vectors: a loop over whole tiles, then the rest."""
         most = self.knobs.vectors
         whole = length // self.lanes // most
         if whole == 1:
@@ -558,7 +558,7 @@ class _Tile:
             ]
 
     def _join(self, memory: Buffer, joined: Callable[[Expr, Expr], Expr]) -> None:
-        """Join the lanes of each query's vector in its first one, half by half."""
+        """Reduce the lanes of each query's vector into the first one, by halving."""
         half = self.lanes // 2
         while half:
             for row in self.rows:
@@ -569,7 +569,7 @@ class _Tile:
 
     @contextmanager
     def _vector(self, lanes: int | None = None) -> Iterator[Expr]:
-        """The lanes of a vector."""
+        """Open a loop over the lanes of a vector."""
         lanes = self.lanes if lanes is None else lanes
         if lanes == 1:
             yield number(0)
@@ -580,16 +580,16 @@ class _Tile:
     # -- memory ---------------------------------------------------------------------------
 
     def _whole(self, length: int) -> int:
-        """A length in whole vectors."""
+        """Round a length up to whole vectors."""
         return ceil(length / self.lanes) * self.lanes
 
     def _alloc(self, name: str, numbers: int) -> Buffer:
-        """Private memory of so many numbers for each query."""
+        """Allocate private memory for a number of values per query."""
         return self.code.alloc(name, (len(self.rows), numbers), DTYPE)
 
 
 def constant(value: float) -> Expr:
-    """A number to compute with."""
+    """Return a constant in the dtype of the computation."""
     return tirx.const(value, DTYPE)
 
 
@@ -602,13 +602,13 @@ def _lane_of(sums: Buffer, row: int, vector: int, lane: Expr) -> Expr:
 
 
 def larger(a: Expr, b: Expr) -> Expr:
-    """The larger of two numbers; the second one where the first is NaN."""
+    """Return the larger of two numbers; the second one if the first is NaN."""
     return tirx.Select(a > b, a, b)
 
 
 def finite(peak: Expr) -> Expr:
-    """A peak to subtract: of nothing but minus infinities, exponentials are 0, and not NaN.
+    """Return the peak to subtract; 0 if it is minus infinity, so that exponentials are not NaN.
 
-    Without any other key so is their sum, by which the result is NaN.
+    The sum of a query without keys is then 0, and its result NaN.
     """
     return tirx.Select(peak == constant(-np.inf), constant(0), peak)

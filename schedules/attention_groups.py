@@ -1,23 +1,23 @@
-"""Attention on GPUs: work-groups that keep their scores in local memory, block by block.
+"""Attention on GPUs, in work-groups that keep blocks of scores in local memory.
 
-What it computes is in :mod:`.attention`, with operands in rows.  A work-group takes ``along *
-rows`` queries of a batch entry, and keys in blocks, of which there is one at a time (T. Dao et al.,
-"FlashAttention", 2022)::
+:mod:`.attention` defines the computation; the operands are in rows.  A work-group takes ``along *
+rows`` queries of a batch entry, and one block of keys at a time (T. Dao et al., "FlashAttention",
+2022)::
 
     item      col = item % across, its rows = item // across * rows + (0 .. rows - 1)
     scores    [rows, keys]    vectors col, col + across .. of the block's, in registers
     weights   [queries, block]    their exponentials, in local memory
     results   [rows, E' / across]    vectors col, col + across .., in registers
 
-Both products have an item's rows times its vectors, so that what it reads serves many
+In both products an item multiplies its rows with its vectors, so that each load serves many
 multiply-adds; neighbours read neighbouring vectors of K and V, and the same ones of Q and of the
-weights.  Per block the items of a row tell each other the largest of their scores, scale down what
-they have if that is larger than any before (M. Milakov and N. Gimelshein, "Online normalizer
-calculation for softmax", 2018), and hand on the weights: two barriers.  Each sums up the weights of
-its own keys; these sums are added when all is done.
+weights.  In each block the items of a row exchange their largest scores, scale their results down
+if that is larger than any before (M. Milakov and N. Gimelshein, "Online normalizer calculation for
+softmax", 2018), and share the weights: two barriers.  Each item sums the weights of its own keys;
+these sums are added at the end.
 
-Rows beyond the last query repeat it, and vectors beyond the last key or column that one, which
-costs less than tests; the keys count for nothing, and the others are not written.
+Rows after the last query repeat it, and vectors after the last key or column repeat that one,
+which costs less than tests; the scores of such keys are masked, and such results not written.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from .work_groups import GROUPS, MOST_ITEMS
 NAME = "attention_groups"
 ORDER = 441
 
-#: Numbers of a vector.
+#: Numbers in a vector.
 LANES = 4
-#: Numbers of the deepest heads.  With 128, there are as many slots on an Adreno 660 as in products
-#: and a softmax, and nearly twice the reads.
+#: Depth of the deepest heads that are fused.  With 128, an Adreno 660 needs as many issue slots as
+#: for products and a softmax, and nearly twice the reads.
 MOST_COLUMNS = 64
 
 
@@ -65,35 +65,35 @@ MOST_COLUMNS = 64
 
 @dataclass(frozen=True)
 class Knobs:
-    """Tiles of an item, and the items of a work-group."""
+    """Knobs of an item's tiles, and the items of a work-group."""
 
-    rows: int = knob("Queries of which an item has scores and results in registers.")
-    keys: int = knob("Vectors of a block's scores that it has of each.")
+    rows: int = knob("Queries whose scores and results an item keeps in registers.")
+    keys: int = knob("Vectors of a block's scores that an item keeps for each query.")
     across: int = knob("Work-items that share these queries.")
     along: int = knob("Work-items of a work-group with different queries.")
 
     @property
     def items(self) -> int:
-        """Those of a work-group."""
+        """Return the work-items of a work-group."""
         return self.across * self.along
 
     @property
     def queries(self) -> int:
-        """Those of a work-group."""
+        """Return the queries of a work-group."""
         return self.rows * self.along
 
     @property
     def block(self) -> int:
-        """Keys of a block."""
+        """Return the number of keys in a block."""
         return LANES * self.keys * self.across
 
     def columns(self, shape: Shape) -> int:
-        """Vectors of results that an item has of each query."""
+        """Return the vectors of results that an item keeps for each query."""
         return ceil(ceil(shape.columns / LANES) / self.across)
 
     @property
     def local_bytes(self) -> int:
-        """Local memory of a work-group: weights, and what items tell each other of rows."""
+        """Return the local memory of a work-group: weights, and the values that items exchange."""
         numbers = self.queries * (self.block + LANES + _whole(self.across))
         return numbers * np.dtype(DTYPE).itemsize
 
@@ -112,9 +112,9 @@ CONSTRAINTS = {
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """Groups of the usual size at most, which take least time by :func:`_cost`.
+    """Return the cheapest group by :func:`_cost` of at most the usual size.
 
-    Of scores an item has one vector at a time: with two of them, fewer waves fit a core.
+    An item has one vector of scores at a time: with two, fewer waves fit a core.
     """
     most = device.group_size
     columns = ceil(shape.columns / LANES)
@@ -130,9 +130,9 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 
 
 def _cost(knobs: Knobs, shape: Shape, device: Device) -> float:
-    """Issue slots of all lanes, in vectors.
+    """Return the issue slots of all lanes, in vectors.
 
-    What a block takes beside its products is read off machine code for Adreno.
+    The costs of a block besides its products are read off machine code for Adreno.
     """
     columns, blocks = knobs.columns(shape), ceil(shape.keys / knobs.block)
     scores, results = blocks * shape.depth, shape.keys
@@ -140,7 +140,7 @@ def _cost(knobs: Knobs, shape: Shape, device: Device) -> float:
     reads = scores * (knobs.keys + knobs.rows / LANES) + results * (columns + knobs.rows / LANES)
     rest = blocks * (100 + knobs.rows * (25 * knobs.keys + 2 * knobs.across + columns))
     lanes = ceil(knobs.items / device.wave) * device.wave
-    # Whatever a group reads comes from memory, or the cache that all share, once.
+    # A group reads its operands once from memory, or from the cache that all groups share.
     shared = 4 * shape.keys * (shape.depth + shape.columns)
     groups = _groups(knobs, shape)
     idle = max(1.0, enough_groups(device) / groups)
@@ -152,27 +152,27 @@ def _groups(knobs: Knobs, shape: Shape) -> int:
 
 
 def _powers(most: int) -> tuple[int, ...]:
-    """Powers of 2, and the most."""
+    """Return the powers of 2 below a number, and the number."""
     return (*(1 << n for n in range(most.bit_length()) if 1 << n < most), most)
 
 
 def enough_groups(device: Device) -> int:
-    """Groups, of a wave each, below which much of a GPU is idle.
+    """Return the number of groups, of a wave each, below which much of a GPU is idle.
 
-    NVIDIA's multiprocessors have four schedulers, each of which has use for two.
+    NVIDIA's multiprocessors have four schedulers, each of which needs two waves.
     """
     processors = device.multiprocessors
     return GROUPS if processors is None else 8 * processors.count
 
 
 def is_faster(attention: Attention, device: Device, *, half: bool) -> bool:
-    """Whether one kernel takes less time than products and a softmax.
+    """Return whether one kernel takes less time than products and a softmax.
 
-    It has 0.2 to 0.95 of their issue slots (once 1.1, Intel), and fewer bytes to move
-    (``docs/notes.md``: Adreno, Mali, Intel) where heads are not deep, tiles
-    fit registers and local memory, and a wave for three quarters of the groups that keep the device
-    busy has work: two for each of six cores, as an Adreno 740 and a Mali G610 have.
-    Products of halves are tensor cores' where there are some, which this does not use.
+    It needs 0.2 to 0.95 of their issue slots (once 1.1, Intel), and moves fewer bytes
+    (``docs/notes.md``: Adreno, Mali, Intel), if heads are not deep, tiles fit registers and local
+    memory, and there is a wave for three quarters of the groups that keep the device busy: two for
+    each of six cores, as an Adreno 740 and a Mali G610 have.  Products of halves run on tensor
+    cores, if the device has them, which this kernel does not use.
     """
     processors = device.multiprocessors
     if half and processors is not None and processors.tensor_cores:
@@ -186,7 +186,7 @@ def is_faster(attention: Attention, device: Device, *, half: bool) -> bool:
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Tiles of both products, and groups of any form."""
+    """Return tiles of both products, and groups of any form."""
     columns = ceil(shape.columns / LANES)
     most = min(MOST_ITEMS, device.max_group_size)
     return {
@@ -201,7 +201,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload) -> Shape:
-    """The shape of an attention, which is a function of its own."""
+    """Return the shape of an attention, which is a function by itself."""
     attention, _ = attention_of(workload)
     if attention.panels:
         raise Declined("its operands are in a CPU's form")
@@ -233,12 +233,12 @@ def _shared(name: str, rows: int, columns: int) -> Buffer:
 
 
 def _whole(length: int) -> int:
-    """A length in whole vectors."""
+    """Round a length up to whole vectors."""
     return ceil(length / LANES) * LANES
 
 
 class _Item:
-    """Statements of a work-item."""
+    """Writer of a work-item's statements."""
 
     def __init__(
         self,
@@ -263,13 +263,13 @@ class _Item:
         self.peaks, self.sums, self.factors, self.joined = (
             alloc(name, (knobs.rows,), DTYPE) for name in ("peaks", "sums", "factors", "joined")
         )
-        # What is multiplied: vectors of rows, and of keys or values.
+        # Operands of the multiplications: vectors of rows, and of keys or values.
         self.left = alloc("left", (knobs.rows, LANES), DTYPE)
         widest = max(knobs.keys, len(self.columns))
         self.right = alloc("right", (widest, LANES), DTYPE)
 
     def write(self, first: Expr) -> None:
-        """Write all of it, for the group's queries from one on."""
+        """Write the whole computation, for the group's queries starting at ``first``."""
         code, keys, block = self.code, self.attention.keys, self.knobs.block
         last = self.attention.queries - 1
         self.places = [code.name("place", first + self.row + row) for row in self.rows]
@@ -294,7 +294,7 @@ class _Item:
     # -- steps ----------------------------------------------------------------------------
 
     def _score(self, block: Expr) -> None:
-        """Scores of a block; minus infinity beyond the last key."""
+        """Compute scores of a block; minus infinity after the last key."""
         code, attention, knobs = self.code, self.attention, self.knobs
         vectors = ceil(attention.keys / LANES)
         own = [
@@ -339,7 +339,7 @@ class _Item:
                     code.store(self.scores, score, row, vector, lane)
 
     def _exponentiate(self, block: Expr) -> None:
-        """Weights of a block's keys from their scores; what there is of others is scaled down."""
+        """Turn a block's scores into weights, and scale down the results so far."""
         code, knobs = self.code, self.knobs
         for row in self.rows:
             self._join_lanes(row, larger)
@@ -398,7 +398,7 @@ class _Item:
                 multiply(number(last), first + last * LANES, left)
 
     def _divide(self) -> None:
-        """Divide results by the sums of all weights of their queries."""
+        """Divide results by the sums of their queries' weights."""
         code = self.code
         for row in self.rows:
             code.store(self.joined, self.sums[row], row)
@@ -410,7 +410,7 @@ class _Item:
                     code.store(self.results, value, row, column, lane)
 
     def _write_results(self, row: int) -> None:
-        """Write an item's results of a query; number by number where rows are not aligned."""
+        """Write an item's results of a query, number by number if rows are not aligned."""
         code, columns, y = self.code, self.attention.columns, self.tensors.y
         place, whole = (*self.tensors.batch, self.places[row]), columns % LANES == 0
         for column in self.columns:
@@ -431,9 +431,9 @@ class _Item:
     # -- parts of steps -------------------------------------------------------------------
 
     def _join_lanes(self, row: int, joined: Callable[[Expr, Expr], Expr]) -> None:
-        """Join what an item has in ``scores`` of a row, in ``joined``.
+        """Reduce the item's scores of a row into ``joined``.
 
-        By way of ``left``: what is read number by number is no vector in registers.
+        They go through ``left``: an array that is read number by number is not kept in registers.
         """
         code = self.code
         for vector in range(self.knobs.keys):
@@ -447,7 +447,7 @@ class _Item:
         code.store(self.joined, joined(self.left[row, 0], self.left[row, 1]), row)
 
     def _tell(self, joined: Callable[[Expr, Expr], Expr]) -> None:
-        """Join what all items of a row have in ``joined``."""
+        """Reduce ``joined`` across all items of a row, through local memory."""
         code, across = self.code, self.knobs.across
         for row in self.rows:
             code.store(self.told, self.joined[row], self.row + row, self.col)
@@ -461,7 +461,7 @@ class _Item:
                     code.store(self.joined, value, row)
 
     def _add_products(self, sums: Buffer, vectors: int, step: int) -> None:
-        """Add a lane of each row's ``left`` times the vectors in ``right``."""
+        """Add one lane of each row's ``left`` times the vectors in ``right``."""
         for vector in range(vectors):
             for row in self.rows:
                 with self._lanes() as lane:
@@ -474,6 +474,6 @@ class _Item:
 
     @contextmanager
     def _lanes(self) -> Iterator[Expr]:
-        """The lanes of a vector."""
+        """Open a loop over the lanes of a vector."""
         with self.code.loop("lane", LANES, ForKind.VECTORIZED) as lane:
             yield lane

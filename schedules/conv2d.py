@@ -1,17 +1,16 @@
-"""Convolution over the blocked layout ``NCHW{c}c``, direct, any kernel size.
+"""Direct convolution of any window over the blocked layout ``NCHW{c}c``.
 
 Computes, with ``c`` lanes a block and ``C' = ceil(C / c)``::
 
     x[N, I', H, W, c]  (or plain x[N, I, H, W])     w[O', I/groups, KH, KW, c]
     y[n, o', h, w, o] = sum_{i, p, q} x[n, i // c, h*s + p*d, w*s + q*d, i % c] * w[o', i, p, q, o]
 
-Of 8-bit numbers, ``x`` and ``w`` hold four input channels in each element (:mod:`.integers`),
+For 8-bit numbers, each element of ``x`` and ``w`` holds four input channels (:mod:`.integers`),
 ``x`` has ``c / 4`` lanes, and products are dot products.
 
-The sum runs over the real input channels only: whatever stands in the padding
-lanes of ``x`` is never read.
+The sum runs over the real input channels only: the padding lanes of ``x`` are never read.
 
-Its knobs of sliding windows and of register tiles also serve other convolutions and pooling.
+The knobs of its sliding windows and register tiles also serve other convolutions and pooling.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from .work_groups import (
 NAME = "conv2d"
 ORDER = 310
 
-#: Block annotation of convolutions with several groups: blocks of output channels of each.
+#: Block annotation of grouped convolutions: the number of blocks of output channels of each group.
 GROUP_BLOCKS = "tvmflow.group_blocks"
 
 
@@ -67,7 +66,7 @@ def compute(
     sums: Sums = None,
     multiply: Multiply = operator.mul,
 ) -> te.Tensor:
-    """The convolution as TE; shapes as in the module's docstring.
+    """Return the convolution as TE; shapes are in the module's docstring.
 
     With ``groups > 1`` the output channels of a group must be a multiple of the
     block, so that all lanes of an output vector read the same input channels.
@@ -88,78 +87,78 @@ def compute(
 
 # -- its knobs ----------------------------------------------------------------------------
 
-#: The least that OpenCL 1.2 guarantees of constant memory, in bytes.
+#: Constant memory that OpenCL 1.2 guarantees, in bytes.
 CONSTANT_BYTES = 65536
-#: Where weights can be read, and how their knob is explained.
+#: Memories from which weights can be read; `WEIGHTS_KNOB` explains them.
 WEIGHTS = ("direct", "local", "constant")
 WEIGHTS_KNOB = (
     "Where they are read: direct (as they are stored), local (copied to local memory by the whole "
     "group) or constant (from constant memory)."
 )
 SPLIT_KNOB = "Work-items that sum a part of the input channels each."
-#: Vector products in an iteration, on a CPU.  Of MobileNetV2's convolutions, 852 trials, the best
-#: have up to 56; a driver's compiler takes a second and more for some hundreds.
+#: Most vector products in an iteration on a CPU.  In 852 trials of MobileNetV2's convolutions, the
+#: best have up to 56; a driver's compiler takes a second and more for some hundreds.
 CPU_PRODUCTS = 112
-#: Pixels of a map that is small for the registers of a CPU.
+#: Most pixels of a map that is small for the registers of a CPU.
 SMALL_MAP = 9
-#: Vector products that may be unrolled in the innermost loop that is left.
+#: Most vector products that are unrolled in the innermost remaining loop.
 UNROLLED_PRODUCTS = 768
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Extents of the loops, and how the input is read; also of pointwise convolutions."""
+    """Loop extents and storage of a convolution, direct or pointwise."""
 
     batch: int
     #: Blocks of output channels.
     outputs: int
     height: int
     width: int
-    #: Channels of a block.
+    #: Channels in a block.
     lanes: int
-    #: Input channels (of a group), and the window.
+    #: Input channels of a group, and the extents of the window.
     inputs: int
     kernel_h: int
     kernel_w: int
     _: KW_ONLY
     padded: bool
     texture: bool
-    #: How weights are stored: ``texture``, ``buffer``, or ``half`` in a buffer.
+    #: Storage of the weights: ``texture``, ``buffer``, or ``half`` for fp16 in a buffer.
     weights: str
-    #: Lanes of a block of the input: fewer than those of the output where each holds four channels.
+    #: Lanes of an input block: fewer than those of the output if each holds four channels.
     input_block: int
-    #: Blocks of output channels of a group, where there are several groups; 0 where there is one.
+    #: Blocks of output channels in each of several groups; 0 for a single group.
     group_blocks: int = 0
 
     @property
     def tiled_blocks(self) -> int:
-        """Blocks of output channels that a tile divides: those of a group read one input."""
+        """Return how many output blocks read the same input; ``tile_o`` divides them."""
         return self.group_blocks or self.outputs
 
     @property
     def together(self) -> int:
-        """Inputs of one block that are taken together."""
+        """Return the input channels that each step of the sum takes from one block."""
         return input_lanes(self.inputs, self.input_block)
 
     @property
     def whole_blocks(self) -> int:
-        """Whole blocks of input channels, which a split sum is made of; 1 where there is a part."""
+        """Return the number of input blocks, which a split divides; 1 if one is partial."""
         return self.inputs // self.input_block if self.inputs % self.input_block == 0 else 1
 
     @property
     def weight_bytes(self) -> int:
-        """Size of the weights as fp32."""
+        """Return the size of the weights as fp32, in bytes."""
         return 4 * self.outputs * self.lanes * self.inputs * self.kernel_h * self.kernel_w
 
     @property
     def is_pointwise(self) -> bool:
-        """True if the window is a single pixel."""
+        """Return whether the window is a single pixel."""
         return self.kernel_h == self.kernel_w == 1
 
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """The knobs of register tiles: what a work-item computes of a map."""
+    """Knobs of the register tile that a work-item computes."""
 
     tile_o: int = knob("Blocks of output channels that a work-item keeps in registers.")
     tile_h: int = knob("Rows of the map that it keeps in registers.")
@@ -169,7 +168,7 @@ class RegisterTile:
 
 @dataclass(frozen=True)
 class Knobs(WorkGroup, RegisterTile):
-    """The tile of a work-item, how many share its sum, and where it keeps what it reads."""
+    """Knobs of the tile, the work-group, the split sum, and the memories that are read."""
 
     split_i: int = knob(SPLIT_KNOB)
     stage_input: bool = knob("Copy the padded input tile to private memory before it is used.")
@@ -180,15 +179,15 @@ class Knobs(WorkGroup, RegisterTile):
 
 
 def most_accumulators(device: Device) -> int:
-    """Vectors that a work-item may keep in registers.
+    """Return how many vectors a work-item may keep in registers.
 
-    A GPU's compiler gives an item more registers than :attr:`Device.accumulators` for fewer
-    waves: the best of some layers on an Adreno 740 have 24.
+    A GPU's compiler gives an item more registers than :attr:`Device.accumulators` by running fewer
+    waves: the best knobs of some layers on an Adreno 740 have 24 vectors.
     """
     return device.accumulators * (1 if device.is_cpu else 2)
 
 
-#: Also of other families.
+#: Constraint on the size of register tiles, shared by several families.
 TILE_FITS = {
     "tile_o * tile_h * tile_w vectors must fit the device's registers.": lambda k, s, d: (
         k.tile_o * k.tile_h * k.tile_w <= most_accumulators(d)
@@ -204,7 +203,7 @@ UNROLL_DIVIDES = {
         s.together % k.unroll_i == 0
     ),
 }
-#: Of register tiles.
+#: Constraints shared by all families with register tiles.
 TILE_CONSTRAINTS = {
     **TILE_FITS,
     f"On a CPU, tile_o * tile_h * tile_w * unroll_i is at most {CPU_PRODUCTS}.": lambda k, s, d: (
@@ -220,7 +219,7 @@ TILE_CONSTRAINTS = {
     **TILE_IN_MAP,
     **UNROLL_DIVIDES,
 }
-#: Of sums that the items of a group share: :func:`apply_split`.
+#: Constraints of sums that the items of a group share (:func:`apply_split`).
 SPLIT_CONSTRAINTS = {
     "split_i must divide the whole blocks of input channels, and is 1 on a CPU.": lambda k, s, d: (
         k.split_i == 1 or (not d.is_cpu and s.whole_blocks % k.split_i == 0)
@@ -242,7 +241,7 @@ SPLIT_CONSTRAINTS = {
         or 4 * k.split_i * k.group_o * k.tile_o * k.tile_h * k.tile_w * s.lanes <= LOCAL_BYTES
     ),
 }
-#: Of where weights are read.
+#: Constraints on the memory from which weights are read.
 WEIGHT_CONSTRAINTS = {
     "weights is direct, local or constant, and on a CPU direct.": lambda k, s, d: (
         k.weights in weight_places(d)
@@ -251,7 +250,7 @@ WEIGHT_CONSTRAINTS = {
         k.weights != "constant" or (s.weights == "buffer" and s.weight_bytes <= CONSTANT_BYTES)
     ),
 }
-#: Of families with the knobs ``stage_input`` and ``split_borders``, too.
+#: Constraints shared by families with the knobs ``stage_input`` and ``split_borders``.
 WINDOW_CONSTRAINTS = {
     "split_borders is for GPUs, and inputs that are padded and not copied first.": lambda k, s, d: (
         not k.split_borders or (s.padded and not k.stage_input and not d.is_cpu)
@@ -268,20 +267,23 @@ CONSTRAINTS = {
     **WINDOW_CONSTRAINTS,
 }
 
-#: Work-items below which a GPU of a phone has too few to hide its latencies (an assumption:
-#: some ten waves of 64 for each of two to six compute units), and below which some of its cores
-#: have less than two waves.
+#: Work-items below which a phone's GPU cannot hide its latencies (an assumption: some ten waves of
+#: 64 for each of two to six compute units), and below which some of its cores have fewer than two
+#: waves.
 FEW_ITEMS, LEAST_ITEMS = 2048, 1024
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """The tile of a work-item; of few items on a GPU several share a sum, or have smaller tiles."""
+    """Return a register tile and a work-group by the device's rules.
+
+    If a GPU would have few work-items, several items share a sum, or tiles are smaller.
+    """
     if device.is_cpu:
         return _tiled(shape, device, _cpu_tile(shape, device))
     vectors = device.convolution.vectors
     knobs = _tiled(shape, device, _gpu_tile(shape, device, vectors))
     if device.convolution.channels and _items(knobs, shape) < FEW_ITEMS:
-        # Two thirds of a tile read little more for each product, less of it much more.
+        # Two thirds of a tile read little more per product; smaller tiles read much more.
         vectors = vectors * 2 // 3
         knobs = _tiled(shape, device, _gpu_tile(shape, device, vectors))
     if _items(knobs, shape) < FEW_ITEMS and (split := split_up(knobs, shape, device)) is not None:
@@ -293,8 +295,8 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 
 
 def _tiled(shape: Shape, device: Device, tile: Extents) -> Knobs:
-    """The knobs for a tile of so many blocks, rows and columns."""
-    # Unrolling pays where little else is: in narrow maps, and where registers are few.
+    """Return the knobs for a tile of ``(blocks, rows, columns)``."""
+    # Unrolling pays where little else is unrolled: in narrow maps, and where registers are few.
     deep = 4 if not device.is_cpu or shape.width <= 7 else 1
     unroll_i = largest_divisor(shape.together, deep)
     tested = shape.padded and not shape.texture
@@ -304,7 +306,7 @@ def _tiled(shape: Shape, device: Device, tile: Extents) -> Knobs:
 
 
 def _tiles(shape: Shape, tile_o: int, tile_h: int, tile_w: int) -> Extents:
-    """Tiles of a whole batch along channels, rows and columns."""
+    """Return the numbers of tiles of a whole batch along channels, rows and columns."""
     outputs = shape.batch * shape.outputs // tile_o
     return outputs, -(-shape.height // tile_h), -(-shape.width // tile_w)
 
@@ -314,17 +316,17 @@ def _items(knobs: Knobs, shape: Shape) -> int:
 
 
 def split_up(knobs: Knobs, shape: Shape, device: Device) -> Knobs | None:
-    """Knobs by which several items share a sum, so that the device has enough of them.
+    """Return knobs that let several items share a sum, to occupy the device; ``None`` if none fit.
 
-    The tile divides the map, and parts have at least four blocks of input channels.  Of the
-    groups those that leave few lanes idle, then of enough items, then near the usual size.
+    The tile divides the map, and each part has at least four blocks of input channels.  Groups
+    are ranked by few idle lanes, then enough items, then a size near the usual one.
     """
     vectors, items = device.convolution.vectors, device.convolution.items
     most = vectors * 3 // 2
     tile_w = largest_divisor(shape.width, most)
     tile_h = largest_divisor(shape.height, most // tile_w)
     if 2 * tile_h * tile_w < min(vectors, shape.height * shape.width):
-        # Of fewer vectors, each read of a weight would serve too little.
+        # With fewer vectors, each load of a weight would serve too few products.
         return None
     whole = replace(
         knobs,
@@ -339,7 +341,7 @@ def split_up(knobs: Knobs, shape: Shape, device: Device) -> Knobs | None:
         replace(whole, split_i=split, group_o=group_o)
         for split in (2, 4, 8)
         if shape.whole_blocks >= 4 * split
-        # Items that share all of a tile, or its columns with few more than it has.
+        # The items share all pixels of a tile evenly, or its columns with few left over.
         and (tile_h * tile_w % split == 0 or -tile_w % split <= tile_w // 4)
         for group_o in divisors(shape.outputs // knobs.tile_o, device.max_group_size // split)
     ]
@@ -355,21 +357,21 @@ def split_up(knobs: Knobs, shape: Shape, device: Device) -> Knobs | None:
 
 
 def _cpu_tile(shape: Shape, device: Device) -> Extents:
-    """Two blocks by some seven columns: half the registers, so that none of the rest spills.
+    """Return two blocks by some seven columns: half the registers, so that the rest does not spill.
 
-    More accumulators need fewer loads for each product, but what a compiler adds to them
-    does not fit any more; see the sweep in ``docs/notes.md``.
+    More accumulators need fewer loads per product, but leave too few registers for the
+    compiler's temporaries; see the sweep in ``docs/notes.md``.
     """
     pixels = shape.height * shape.width
     if pixels <= SMALL_MAP:
-        # Sums enough to hide the latencies of additions.  Of one pixel each, all of the map reads
-        # each weight once; with a window, that would wait for memory at each of its many weights.
+        # Enough sums to hide the latency of additions.  A pointwise tile of the whole map reads
+        # each weight once; with a window it would wait for memory at each of its many weights.
         wide = 2 if shape.is_pointwise and pixels > 4 else 4
         height = shape.height if shape.is_pointwise else 1
         return largest_divisor(shape.tiled_blocks, wide), height, shape.width
     tile_o = largest_divisor(shape.tiled_blocks, 2)
     tile_w = tile_of(shape.width, 8 if tile_o > 1 else device.accumulators // 2)
-    # An input that is four channels of 8 bits needs a register in all lanes.
+    # An input of four 8-bit channels needs a register that repeats it in all lanes.
     dots = shape.input_block < shape.lanes
     most = 16 if tile_o > 1 or dots else device.accumulators
     rest = max(1, most // (tile_o * tile_w))
@@ -391,13 +393,13 @@ def _gpu_tile(shape: Shape, device: Device, vectors: int) -> Extents:
 def group_form(
     tested: bool, tiles: Extents, device: Device, tiling: Tiling
 ) -> tuple[Extents, bool]:
-    """The extents of a work-group, and whether groups inside the picture go without tests.
+    """Return a work-group, and whether groups inside the picture skip the border tests.
 
-    ``tested`` says that reads of a padded input are: those of a texture are not.
+    ``tested`` says whether reads of a padded input need tests, which textures do not.
 
-    A group as wide as the picture is never inside it.  Narrow ones are worth it where at least
-    half of those in a row are (an assumption).  On CUDA a test is a predicate of the load, and
-    narrow groups read parts of sectors.
+    A group as wide as the picture is never inside it.  Narrow groups pay off where at least half
+    of those in a row are inside (an assumption).  On CUDA a test is a predicate of the load, and
+    narrow groups read partial sectors.
     """
     narrow = min(4, device.group_size)
     tested = tested and not device.stage_input and device.multiprocessors is None
@@ -406,7 +408,7 @@ def group_form(
 
 
 def tile_space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Register tiles of every form that fits, and deeper unrolling."""
+    """Return register tiles of every form that fits, and deeper unrolling."""
     return {
         "tile_o": divisors(shape.tiled_blocks, 4),
         "tile_h": divisors(shape.height, 8) if device.is_cpu else tile_choices(shape.height, 8),
@@ -416,17 +418,17 @@ def tile_space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def split_space(device: Device) -> tuple[int, ...]:
-    """Values of the knob ``split_i``."""
+    """Return the values of the knob ``split_i``."""
     return (1,) if device.is_cpu else (1, 2, 4, 8)
 
 
 def weight_places(device: Device) -> tuple[str, ...]:
-    """Values of the knob ``weights``."""
+    """Return the values of the knob ``weights``."""
     return ("direct",) if device.is_cpu else WEIGHTS
 
 
 def window_space(padded: bool, texture: bool, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Values of the knobs of sliding windows that are worth trying."""
+    """Return the values of the knobs of sliding windows that are worth trying."""
     return {
         "stage_input": (True, False) if padded and not texture else (False,),
         "split_borders": (False, True) if padded and not device.is_cpu else (False,),
@@ -434,7 +436,7 @@ def window_space(padded: bool, texture: bool, device: Device) -> dict[str, tuple
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Tiles of every form that fits, deeper unrolling, and work-groups around the preset's."""
+    """Return tiles of every form that fits, deeper unrolling, and work-groups."""
     return {
         **tile_space(shape, device),
         "split_i": split_space(device),
@@ -448,7 +450,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload) -> Shape:
-    """The shape of a function whose anchor is this family's block."""
+    """Return the shape of a function whose anchor is this family's block."""
     anchor = workload.anchor(NAME)
     padded, texture = workload.input_facts(anchor)
     extents = workload.extents(anchor)
@@ -465,7 +467,7 @@ def match(workload: Workload) -> Shape:
 
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
-    """Tile, stage and vectorise by ``knobs``; nothing where these do not fit."""
+    """Tile, stage and vectorise by ``knobs``; return ``None`` if the knobs do not fit."""
     if knobs.split_i > 1:
         return apply_split(workload, knobs)
     sch = workload.sch
@@ -483,14 +485,14 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
 
     *tile, i, p, q = workload.loops_below(anchor, item)
     workload.sum_whole_tiles(anchor, texels, weights)
-    # Lanes of one input block stay together, so that its tile can be staged as whole vectors.
+    # The sum takes lanes of one input block at a time, whose tile can be staged as whole vectors.
     lanes, unroll_i = shape.together, knobs.unroll_i
     if texels is not None:
-        # Whole texels, also the last one: products of channels that it lacks are left out.
+        # Texels are read whole, also the last one; products of its missing channels are left out.
         lanes = unroll_i = shape.input_block
     i_block, i_outer, i_inner = workload.split_channels(i, lanes, unroll_i, [p, q], tile)
     if texels is not None:
-        # A row of texels serves every column of the kernel, if the code does not grow too much.
+        # One row of texels serves every column of the window, unless the code grows too much.
         row = _unrolls_rows(shape, knobs)
         if row:
             workload.unroll_all([q, i_outer])
@@ -507,19 +509,19 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     workload.split_init(anchor, i_block, item)
     workload.vectorize_last(inner)
     if knobs.weights == "constant":
-        # They may be computed: bytes less their zero point, for example.
+        # Weights may be computed, for example bytes minus their zero point.
         return to_constant_memory(sch, weight_source)
     return sch
 
 
 def _unrolls_rows(shape: Shape, knobs: Knobs) -> bool:
-    """True if the products of a row of the window are few enough to be written out."""
+    """Return whether the products of a row of the window are few enough to unroll."""
     tile = knobs.tile_o * knobs.tile_h * knobs.tile_w
     return shape.kernel_w * shape.input_block * tile <= UNROLLED_PRODUCTS
 
 
 def apply_split(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Schedule a sum that the items of a group split between them."""
+    """Schedule a sum that the items of a group share."""
     sch, anchor, pad = workload.sch, workload.anchor(NAME), workload.padding()
     shape = match(workload)
     texels = workload.stage_texels(anchor, 0, pad)
@@ -532,7 +534,7 @@ def apply_split(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     partial = sch.rfactor(part, 0)
     group = _bind_output(workload, output, knobs, anchor)
 
-    # Each part is summed in registers and then left where the whole group reads it.
+    # Each part is summed in registers, then stored in local memory for the whole group.
     sch.set_scope(partial, 0, "shared")
     left = sch.cache_write(partial, 0, "local")
     sch.compute_at(left, group, preserve_unit_loops=True)
@@ -555,7 +557,7 @@ def apply_split(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     workload.unroll_all([i_outer, i_inner])
     workload.vectorize_last(tile)
     workload.split_init(partial, i_block, o)
-    # Neighbouring items have neighbouring vectors: none of them waits for a bank.
+    # Neighbouring items store neighbouring vectors, which avoids bank conflicts.
     tile_o = knobs.tile_o
     sch.transform_layout(
         left, ("write", 0), lambda s, n, o, h, w, c: (s, n, o % tile_o, h, w, o // tile_o, c)
@@ -564,7 +566,7 @@ def apply_split(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
 
 
 def _bind_output(workload: Workload, output: Block, knobs: Knobs, total: Block) -> Loop:
-    """Give a group its outputs, and its items the sums of parts; return the loop of groups."""
+    """Bind outputs to groups and to items, which add up the parts; return the loop of groups."""
     sch = workload.sch
     n, o, h, w, lane = sch.get_loops(output)
     o, ot, oi = sch.split(o, [None, knobs.group_o, knobs.tile_o])
@@ -575,7 +577,7 @@ def _bind_output(workload: Workload, output: Block, knobs: Knobs, total: Block) 
     if knobs.tile_h * knobs.tile_w % knobs.split_i:
         outer.append(hi)
     else:
-        # Of rows alone, items that are more than its columns would sum beyond the tile.
+        # With more items than columns, splitting rows alone would sum beyond the tile.
         wi = sch.fuse(hi, wi)
     rest, item = sch.split(wi, [None, knobs.split_i])
     sch.reorder(ot, item, *outer, rest, lane)

@@ -1,27 +1,29 @@
-"""Recurrent layers, ONNX's LSTM, GRU and RNN: a scan over the steps, in one function.
+"""Recurrent layers (ONNX's LSTM, GRU and RNN) as a scan over the steps, in one function.
 
-The products of all inputs are one matrix product before it, and an operand here.  For D directions,
-B batch entries, H hidden units and the gates G of a cell (:mod:`.rnn_cells`), in blocks of 16
-units, ``H' = ceil(H / 16)``, of which the last may run beyond H::
+The products of all inputs are one matrix product, computed before the scan and passed as an
+operand.  For D directions, B batch entries, H hidden units and the gates G of a cell
+(:mod:`.rnn_cells`), in blocks of 16 units, ``H' = ceil(H / 16)``, of which the last may extend past
+H::
 
     x[T, B, D, H', G, 16]     W · input, with biases
     r[D, H', K, G, 16]        the weights of the state, K = H
 
-and some of ``b`` (biases within the reset), ``p`` (peepholes), ``h``, ``c`` (first states) and
+and optionally ``b`` (biases within the reset), ``p`` (peepholes), ``h``, ``c`` (initial states) and
 ``lengths`` (of sequences).  For each direction and entry, step by step::
 
-    s[g, j] = Σ over k < H of r[d, j // 16, k, g, j % 16] * h[k]        of every gate, unit by unit
+    s[g, j] = Σ over k < H of r[d, j // 16, k, g, j % 16] * h[k]        for each gate g and unit j
     h, c    = cell(x[t, b, d], s, h, c)
     y[t, d, b] = h
 
 and at the end ``y_h[d, b] = h``, ``y_c[d, b] = c``.  A step at or beyond its sequence's length
-changes no state, and its ``y`` is 0: so a reversed direction begins at a sequence's last step.
+changes no state, and its ``y`` is 0; a reversed direction therefore begins at a sequence's last
+step.
 
-Steps depend on each other: only directions, entries and units are parallel.  A CPU's thread takes a
-direction of some entries; vectors run along units, and a block of gates × units stays in registers
-while k runs.  On a GPU that is a work-group, and its items share the units, with the state in local
-memory and two barriers a step (before the next state replaces the last one, and behind that; one
-more between a GRU's phases): with few directions and entries most of a GPU is idle.
+Steps depend on each other: only directions, entries and units are parallel.  A CPU's thread takes
+one direction of some entries; vectors run along units, and a block of gates × units stays in
+registers while k runs.  On a GPU a work-group takes them, and its items share the units, with the
+state in local memory and two barriers a step (before and after the next state replaces the last
+one; one more between a GRU's phases): with few directions and entries most of a GPU is idle.
 """
 
 from __future__ import annotations
@@ -45,12 +47,12 @@ from .sizes import LOCAL_BYTES, largest_divisor, tile_choices
 NAME = "recurrent"
 ORDER = 450
 
-#: Hidden units of a block.
+#: Hidden units in a block.
 BLOCK = 16
-#: Annotations with the cell, and with the names of the function's parameters.
+#: Annotations that hold the cell, the names of the function's parameters, and the direction.
 _CELL, _OPERANDS, _REVERSE = "tvmflow.cell", "tvmflow.operands", "tvmflow.reverse"
-#: Memory for an LSTM's cell state; and the beginning of names of memory for the states behind a
-#: step, which items compute while others read those before it.
+#: Name of the memory for an LSTM's cell state, and prefix of the names of memory for the states
+#: after a step, which items compute while others still read those before it.
 _CELL_STATE, _NEXT = "cell", "next_"
 
 
@@ -59,37 +61,37 @@ _CELL_STATE, _NEXT = "cell", "next_"
 
 @dataclass(frozen=True)
 class Layer:
-    """A recurrent layer: its cell, extents, and parameters by name."""
+    """A recurrent layer: its cell, extents, and the names of its parameters."""
 
     cell: Cell
     steps: int
     entries: int
     units: int
-    #: Whether the first direction goes from the last step to the first.
+    #: Whether the first direction runs from the last step to the first.
     reverse: bool
     dtype: str
-    #: What is read besides ``x`` and ``r``, of ``b p h c lengths``.
+    #: Optional inputs besides ``x`` and ``r``, out of ``b p h c lengths``.
     operands: tuple[str, ...]
-    #: What is written, of ``y y_h y_c``.
+    #: Outputs, out of ``y y_h y_c``.
     results: tuple[str, ...]
 
     @property
     def directions(self) -> int:
-        """One or two."""
+        """Return the number of directions, one or two."""
         return len(self.cell.functions)
 
     @property
     def blocks(self) -> int:
-        """Blocks of units."""
+        """Return the number of blocks of units."""
         return ceil(self.units / BLOCK)
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """All parameters of the function."""
+        """Return the names of all parameters of the function."""
         return ("x", "r", *self.operands, *self.results)
 
     def shape_of(self, name: str) -> tuple[int, ...]:
-        """The shape of a parameter."""
+        """Return the shape of a parameter."""
         gates, blocks, padded = len(self.cell.gates), self.blocks, self.blocks * BLOCK
         both = (self.directions, self.entries)
         return {
@@ -106,14 +108,14 @@ class Layer:
         }[name]
 
     def dtype_of(self, name: str) -> str:
-        """The dtype of a parameter."""
+        """Return the dtype of a parameter."""
         return "int32" if name == "lengths" else self.dtype
 
 
 def define(layer: Layer) -> tirx.PrimFunc:
-    """State a layer: loops over directions, entries, steps, units and the state, one by one.
+    """Define a layer as loops over directions, entries, steps, units and the state, one by one.
 
-    Its parameters are those of the layer, in their order.
+    The function has the layer's parameters, in their order.
     """
     names = layer.parameters
     tensors = [tirx.decl_buffer(layer.shape_of(name), layer.dtype_of(name), name) for name in names]
@@ -136,7 +138,7 @@ def define(layer: Layer) -> tirx.PrimFunc:
 
 
 def _state(layer: Layer, entries: int, scope: str) -> dict[str, Buffer]:
-    """Memory for the state of a direction of so many entries, before and behind a step."""
+    """Return memory for the states before and after a step, for a number of entries."""
     shape, dtype = (entries, layer.blocks * BLOCK), arithmetic(layer.dtype)
     states = [STATE, _CELL_STATE] if layer.cell.kind == "LSTM" else [STATE]
     names = [*states, *(_NEXT + state for state in states)]
@@ -150,7 +152,7 @@ def _state(layer: Layer, entries: int, scope: str) -> dict[str, Buffer]:
 
 @dataclass(frozen=True)
 class Shape:
-    """The cell, and extents."""
+    """The kind of cell, and the extents."""
 
     #: ``LSTM``, ``GRU`` or ``RNN``.
     cell: str
@@ -159,15 +161,15 @@ class Shape:
     entries: int
     units: int
     _: KW_ONLY
-    #: Sums that are taken together, one for each gate.
+    #: Sums that are computed in the same loop, one for each gate.
     sums: int
-    #: Bytes of an entry's state.
+    #: Bytes of state for one entry.
     state_bytes: int
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """Who computes what."""
+    """Knobs of the distribution over threads, items and vectors."""
 
     entries: int = knob("Batch entries that a thread, or a group, takes: they share the weights.")
     lanes: int = knob("Hidden units of a vector.")
@@ -190,15 +192,15 @@ CONSTRAINTS = {
     ),
 }
 
-#: Sums in registers that a CPU's thread takes, and a GPU's item; parts that keep threads busy.
+#: Sums in registers of a CPU's thread, and of a GPU's item; parts that keep a CPU's threads busy.
 CPU_SUMS, GPU_SUMS, CPU_PARTS = 8, 8, 2
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """Vectors as wide as a block on CPUs, an item a unit on GPUs, while there are enough of them.
+    """Return block-wide vectors on CPUs, and an item for each unit on GPUs.
 
-    Entries share weights, as far as registers go and there is work for all threads.  For GPUs
-    that is assumed.
+    Entries share weights, as far as registers allow and all threads have work.  On GPUs, an item
+    takes more units if there are more of them than items in a group; this is assumed, not measured.
     """
     if device.is_cpu:
         most = max(1, min(4, shape.entries * shape.directions // CPU_PARTS))
@@ -214,7 +216,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Few entries and vectors, groups in powers of 2."""
+    """Return few entries and vectors, and groups in powers of 2."""
     sizes = (32, 64, 128, 256, 512, 1024)
     return {
         "entries": tuple(e for e in (1, 2, 4, 8) if shape.entries % e == 0),
@@ -228,7 +230,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload) -> Shape:
-    """The shape of a layer, which is a function of its own."""
+    """Return the shape of a layer, which is a function by itself."""
     layer, _ = _layer_of(workload)
     state = _state(layer, 1, "shared").values()
     state_bytes = sum(prod(map(int, buffer.shape)) * buffer.dtype.itemsize for buffer in state)
@@ -242,7 +244,7 @@ def match(workload: Workload) -> Shape:
 
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Write the kernel: a part of a CPU's work, or a work-group, takes a direction of entries."""
+    """Write a kernel in which a part or a work-group takes one direction of some entries."""
     layer, tensors = _layer_of(workload)
     cpu, code = workload.is_cpu, Statements()
     memory = {} if cpu else _state(layer, knobs.entries, "shared")
@@ -266,7 +268,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
                 write(part, None)
         else:
             shared = list(memory.values())
-            # No more items than tiles: where they take no turns, there is no test.
+            # Use no more items than tiles: if items take no turns, there is no test.
             tiles = ceil(layer.units / knobs.lanes) // knobs.tile
             knobs = replace(knobs, group_size=min(knobs.group_size, tiles))
             with code.items(NAME, count, knobs.group_size, shared) as (group, item):
@@ -275,7 +277,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
 
 
 def _layer_of(workload: Workload) -> tuple[Layer, dict[str, Buffer]]:
-    """The layer that a function computes, and its parameters by name."""
+    """Return the layer that a function computes, and its parameters by name."""
     anchor = workload.anchor(NAME)
     if len(workload.blocks) > 1:
         raise Declined("something is computed beside it")
@@ -294,22 +296,22 @@ def _layer_of(workload: Workload) -> tuple[Layer, dict[str, Buffer]]:
 
 @dataclass
 class _Scan:
-    """Statements of all steps of a direction of some entries.
+    """Writer of all steps of one direction of some entries.
 
-    Without knobs those of the definition: one entry, one unit at a time.
+    The default knobs give the definition: one entry, one unit at a time.
     """
 
     code: Statements
     layer: Layer
     tensors: dict[str, Buffer]
-    #: As `_state` has it.
+    #: Memory by name, as returned by `_state`.
     memory: dict[str, Buffer]
     knobs: Knobs = field(default_factory=lambda: Knobs(1, 1, 1, 1))
-    #: Of a group that shares the units.
+    #: The item's index in a group that shares the units.
     item: Expr | None = None
 
     def write(self, direction: Expr, first: Expr) -> None:
-        """Write the steps of a direction, of entries from ``first`` on."""
+        """Write the steps of a direction, for entries starting at ``first``."""
         code, layer = self.code, self.layer
         self.direction = direction
         self.entries = [first + entry for entry in range(self.knobs.entries)]
@@ -337,7 +339,7 @@ class _Scan:
 
     @contextmanager
     def _tiles(self) -> Iterator[list[Expr]]:
-        """All units, tile by tile: gives the first unit of each vector."""
+        """Open loops over all units, tile by tile; yield the first unit of each vector."""
         code, knobs = self.code, self.knobs
         tiles = ceil(self.layer.units / knobs.lanes) // knobs.tile
         if self.item is None:
@@ -355,18 +357,18 @@ class _Scan:
         return [(tile * count + vector) * lanes for vector in range(count)]
 
     def _lanes(self) -> AbstractContextManager[Expr]:
-        """The units of a vector."""
+        """Open a loop over the units of a vector."""
         if self.knobs.lanes == 1:
             return nullcontext(number(0))
         return self.code.loop("lane", self.knobs.lanes, ForKind.VECTORIZED)
 
     def _wait(self) -> None:
-        """Let all items see what each one wrote."""
+        """Write a barrier, so that all items see what each one wrote."""
         if self.item is not None:
             self.code.barrier()
 
     def _time(self, step: Expr) -> Expr:
-        """The place in the sequence that a step has."""
+        """Return the time in the sequence at which a step computes."""
         back = number(self.layer.steps - 1) - step
         if self.layer.directions == 2:
             return tirx.Select(self.direction == 0, step, back)
@@ -379,12 +381,12 @@ class _Scan:
         return tirx.BufferLoad(tensor, list(place)).astype(arithmetic(tensor.dtype))
 
     def _in_block(self, unit: Expr, lane: Expr) -> tuple[Expr, Expr]:
-        """A unit's block and its place there; vectors do not cross blocks."""
+        """Return a unit's block and its index there; vectors do not cross blocks."""
         block, place = (f(unit, number(BLOCK)) for f in (tirx.truncdiv, tirx.truncmod))
         return block, place + lane
 
     def _store(self, name: str, unit: Expr, value: Callable[[Expr], Expr], *place: Expr) -> None:
-        """Write a vector of a result, as far as there are units."""
+        """Write a vector of a result, except units after the last."""
         if name not in self.tensors:
             return
         code, tensor, lanes = self.code, self.tensors[name], self.knobs.lanes
@@ -405,7 +407,7 @@ class _Scan:
     # -- steps ----------------------------------------------------------------------------
 
     def _begin(self, unit: Expr) -> None:
-        """The state before the first step."""
+        """Initialise the state before the first step."""
         code, zero = self.code, tirx.const(0, arithmetic(self.layer.dtype))
         for index, entry in enumerate(self.entries):
             with self._lanes() as lane:
@@ -417,7 +419,7 @@ class _Scan:
                     code.store(self.memory[memory], value, index, unit + lane)
 
     def _advance(self, unit: Expr) -> None:
-        """Write what a step computed, and let it be the state before the next one."""
+        """Write the results of a step, and move its state to that before the next step."""
         for index, entry in enumerate(self.entries):
             for name in (STATE, _CELL_STATE):
                 if name in self.memory:
@@ -434,7 +436,7 @@ class _Scan:
             self._store("y", unit, value, self.time, self.direction, entry)
 
     def _end(self, unit: Expr) -> None:
-        """Write the state behind the last step."""
+        """Write the state after the last step."""
         for name, memory in (("y_h", STATE), ("y_c", _CELL_STATE)):
             for index, entry in enumerate(self.entries):
 
@@ -446,7 +448,7 @@ class _Scan:
     def _phase(
         self, phase: dict[str, str], then: Callable[[Expr, int, Expr, Values, Expr], None]
     ) -> None:
-        """Sum up some gates of all units, and compute what follows of it."""
+        """Sum some gates of all units, and compute what follows from the sums."""
         code, layer, knobs = self.code, self.layer, self.knobs
         gates = layer.cell.gates
         with self._tiles() as tile:
@@ -466,7 +468,7 @@ class _Scan:
         self._wait()
 
     def _clear(self, sums: Buffer, vector: int, unit: Expr, phase: dict[str, str]) -> None:
-        """Begin sums with the bias that belongs to them, or zero."""
+        """Initialise sums with their bias, or zero."""
         for gate in phase:
             which = self.layer.cell.gates.index(gate)
             for index in range(len(self.entries)):
@@ -492,7 +494,7 @@ class _Scan:
     def _values(
         self, sums: Buffer, vector: int, unit: Expr, index: int, entry: Expr, lane: Expr
     ) -> Values:
-        """What a unit of an entry is computed from."""
+        """Return the values from which a unit of an entry is computed."""
         gates, cell = self.layer.cell.gates, self.memory.get(_CELL_STATE)
         block, place = self._in_block(unit, lane)
 
@@ -524,7 +526,7 @@ class _Scan:
         self.code.store(self.memory[RESET], value, index, unit + lane)
 
     def _update(self, unit: Expr, index: int, entry: Expr, values: Values, lane: Expr) -> None:
-        """Store the state behind the step; it stays what it is beyond a sequence's end."""
+        """Store the state after the step; it does not change after a sequence's end."""
         h, c = self.layer.cell.step(values)
         if "lengths" in self.tensors:
             counts = self._counts(entry)
@@ -535,5 +537,5 @@ class _Scan:
             self.code.store(self.memory[_NEXT + _CELL_STATE], c, index, unit + lane)
 
     def _counts(self, entry: Expr) -> Expr:
-        """Tell whether the step is one of an entry's sequence."""
+        """Return whether the step is within an entry's sequence."""
         return self.time < self.tensors["lengths"][entry]

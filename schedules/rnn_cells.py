@@ -1,10 +1,10 @@
-"""Cells of recurrent layers: what a step makes of its sums, as ONNX defines LSTM, GRU and RNN.
+"""Cells of recurrent layers: the step functions of ONNX's LSTM, GRU and RNN.
 
-A gate has two sums for each hidden unit, of the step's input and of the state before the step::
+A gate has two sums for each hidden unit, one of the step's input and one of the previous state::
 
     x = W · input + biases        s = R · h
 
-and the elements of a cell compute, each with its activation (f, g and h in this order)::
+from which a cell computes, each gate with its activation (f, g and h in this order)::
 
     LSTM    i = f(x + s + p · c)        f' = f(x + s + p · c)  or  1 - i    (``input_forget``)
             c' = f' · c + i · g(x + s)  o = f(x + s + p · c')
@@ -14,8 +14,8 @@ and the elements of a cell compute, each with its activation (f, g and h in this
             h' = (1 - z) · n + z · h
     RNN     h' = f(x + s)
 
-Source: the operators' definitions in ONNX's specification, opsets 7 to 22.  ``clip`` limits what
-activations are given, all of them: ONNX Runtime leaves out that of an LSTM's cell state.
+Source: the operators' definitions in ONNX's specification, opsets 7 to 22.  ``clip`` limits the
+arguments of all activations; ONNX Runtime does not clip that of an LSTM's cell state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from tvm import tirx
 from tvm.tirx import Expr
 
-#: The state before the step, and the same times the reset gate.
+#: Operands of the products: the state before the step, and the same times the reset gate.
 STATE, RESET = "state", "reset"
 
 
@@ -43,7 +43,7 @@ def _above(x: Expr, limit: float, other: Expr) -> Expr:
 
 
 def _elu(x: Expr, alpha: float, _: float) -> Expr:
-    # The exponential sees no positive values, where it could overflow.
+    # The exponential gets no positive values, for which it could overflow.
     negative = tirx.exp(tirx.min(x, _number(x, 0))) - _number(x, 1)
     return _above(x, 0, negative * _number(x, alpha))
 
@@ -54,13 +54,13 @@ def _hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
 
 
 def _softplus(x: Expr, _: float, __: float) -> Expr:
-    """log(1 + exp(x)) without overflow."""
+    """Return log(1 + exp(x)) without overflow."""
     small = tirx.exp(_number(x, 0) - tirx.abs(x))
     return tirx.max(x, _number(x, 0)) + tirx.log(_number(x, 1) + small)
 
 
-#: Activations by ONNX's name in small letters: a function of x, alpha and beta, and the defaults of
-#: those of the two that it has.
+#: Activations by ONNX's name in lower case: a function of x, alpha and beta, and the defaults of
+#: the parameters that the activation has.
 _ACTIVATIONS: dict[str, tuple[Callable[[Expr, float, float], Expr], tuple[float, ...]]] = {
     "sigmoid": (lambda x, a, b: tirx.sigmoid(x), ()),
     "tanh": (lambda x, a, b: tirx.tanh(x), ()),
@@ -80,20 +80,20 @@ _ACTIVATIONS: dict[str, tuple[Callable[[Expr, float, float], Expr], tuple[float,
 class Activation:
     """An activation with its parameters."""
 
-    #: ONNX's name in small letters.
+    #: ONNX's name in lower case.
     name: str
     alpha: float = 0.0
     beta: float = 0.0
 
     def __call__(self, x: Expr) -> Expr:
-        """Its value."""
+        """Apply the activation to ``x``."""
         return _ACTIVATIONS[self.name][0](x, self.alpha, self.beta)
 
 
 def activations(
     names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]
 ) -> tuple[Activation, ...]:
-    """Activations of ONNX's attributes: parameters are of those that have them, in their order.
+    """Return the activations that ONNX's attributes name; each takes the next of its parameters.
 
     Raises `KeyError` for an activation that ONNX does not have.
     """
@@ -107,7 +107,7 @@ def activations(
 
 # -- cells --------------------------------------------------------------------------------
 
-#: By operator: its gates in ONNX's order, and its activations where the node names none.
+#: Gates of each operator, in ONNX's order.
 GATES = {"LSTM": "iofc", "GRU": "zrh", "RNN": "i"}
 USUAL = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 #: The gates of an LSTM that have a peephole, in ONNX's order.
@@ -116,52 +116,52 @@ PEEPHOLES = "iof"
 
 @dataclass(frozen=True)
 class Values:
-    """What an element of a cell is computed from."""
+    """Inputs of one element of a cell."""
 
-    #: Sums of the input and of the state, and the weight of the cell state, by gate.
+    #: Sums of the input and of the state, and the peephole weight, by gate.
     x: Callable[[str], Expr]
     s: Callable[[str], Expr]
     peephole: Callable[[str], Expr] | None
-    #: The hidden and the cell state before the step.
+    #: The hidden state and the cell state before the step.
     h: Expr
     c: Expr | None
-    #: Which direction this is, from 0.
+    #: Index of the direction.
     direction: Expr
-    #: Stores a value in the place of a gate's sum, and reads it there: it is written out once.
+    #: Store a value in place of a gate's sum and return its load, so that it is computed once.
     keep: Callable[[str, Expr], Expr]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell, as a node describes it."""
+    """A cell with its activations and flags, as a node describes it."""
 
     #: ``LSTM``, ``GRU`` or ``RNN``.
     kind: str
     #: Activations of each direction.
     functions: tuple[tuple[Activation, ...], ...]
     clip: float | None = None
-    #: ``input_forget`` and ``linear_before_reset``.
+    #: ONNX's attributes ``input_forget`` and ``linear_before_reset``.
     coupled: bool = False
     linear: bool = False
 
     @property
     def gates(self) -> str:
-        """A letter for each gate, in ONNX's order."""
+        """Return a letter for each gate, in ONNX's order."""
         return GATES[self.kind]
 
     @property
     def phases(self) -> tuple[dict[str, str], ...]:
-        """The gates whose sums are taken together, with what they are of; one phase or two."""
+        """Return one or two phases: the gates summed in the same loop, each with its operand."""
         if self.kind == "GRU" and not self.linear:
             return ({"r": STATE}, {"z": STATE, "h": RESET})
         return (dict.fromkeys(self.gates, STATE),)
 
     def reset(self, v: Values) -> Expr:
-        """The hidden state times the reset gate, in the first of two phases."""
+        """Return the hidden state times the reset gate, in the first of two phases."""
         return self._sigmoid(v, "r") * v.h
 
     def step(self, v: Values) -> tuple[Expr, Expr | None]:
-        """The hidden and the cell state behind the step."""
+        """Return the hidden state and the cell state after the step."""
         if self.kind == "LSTM":
             return self._lstm(v)
         if self.kind == "GRU":
@@ -185,14 +185,14 @@ class Cell:
         return v.keep("h", (_number(z, 1) - z) * n + z * v.h)
 
     def _sigmoid(self, v: Values, gate: str, c: Expr | None = None) -> Expr:
-        """The first activation of a gate's sums, with its peephole to a cell state."""
+        """Apply the first activation to a gate's sums, with its peephole to a cell state."""
         total = v.x(gate) + v.s(gate)
         if c is not None and v.peephole is not None:
             total = total + v.peephole(gate) * c
         return self._apply(0, total, v)
 
     def _apply(self, which: int, x: Expr, v: Values) -> Expr:
-        """An activation of this direction."""
+        """Apply one of the activations of this direction."""
         if self.clip is not None:
             x = tirx.min(tirx.max(x, _number(x, -self.clip)), _number(x, self.clip))
         first, *others = (functions[which] for functions in self.functions)
@@ -204,12 +204,12 @@ class Cell:
     # -- as text --------------------------------------------------------------------------
 
     def to_json(self) -> str:
-        """All of it, for an annotation."""
+        """Serialise the cell for an annotation."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Cell:
-        """The cell of an annotation."""
+        """Parse the cell of an annotation."""
         values = json.loads(text)
         functions = (tuple(Activation(**f) for f in each) for each in values.pop("functions"))
         return cls(functions=tuple(functions), **values)
