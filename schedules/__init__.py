@@ -1,10 +1,10 @@
-"""The schedule library: one operator family a file.
+"""The schedule library, with one operator family in each file.
 
 Each family states what it computes (TE, with shapes), its knobs, and how it is scheduled, in
-this order; :mod:`.family` says what a family has.  :func:`schedule_function` asks the families
+this order; :mod:`.family` defines the protocol.  :func:`schedule_function` tries the families
 from the most specific to the fallback; one that does not apply declines and logs why.
 
-A family is found by being there: each module of this folder, or of a package in it, that has an
+Families register by presence: each module of this folder, or of a package in it, that has an
 ``ORDER`` is one, and one that holds several lists them as its ``FAMILIES``.
 """
 
@@ -39,19 +39,19 @@ def _families() -> Iterator[Family]:
         yield from getattr(found, "FAMILIES", [found] if hasattr(found, "ORDER") else [])
 
 
-#: Families in the order in which they are asked; the last one never declines.
+#: Families in the order in which they are tried; the last one never declines.
 FAMILIES: tuple[Family, ...] = tuple(sorted(_families(), key=lambda family: family.ORDER))
 
-#: Those of custom operators, which only functions with a block that one of them has marked ask.
-OF_CUSTOM_OPERATORS = (per_box, masked_mean)
+#: Families of custom operators, which are tried only for functions with a block that they marked.
+CUSTOM_OPERATORS = (per_box, masked_mean)
 
-#: From a family's name and a shape to knobs that were measured for them.
+#: Function from a family's name and a shape to measured knobs for them.
 Lookup = Callable[[str, JsonObject], Proposal | None]
 
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A schedule, and what was chosen for it."""
+    """A schedule, and the family and knobs that were chosen for it."""
 
     schedule: s_tir.Schedule
     family: str
@@ -59,11 +59,11 @@ class Scheduled:
     knobs: JsonObject
     #: ``heuristic``, ``given`` or ``journal``.
     source: str
-    #: Of knobs from a journal: which record they are.
+    #: The record that knobs from a journal are from.
     origin: str = ""
 
     def report(self) -> JsonObject:
-        """All but the schedule, for a module's metadata."""
+        """Return all but the schedule, for a module's metadata."""
         names = ("family", "shape", "knobs", "source", *(["origin"] if self.origin else []))
         return {name: getattr(self, name) for name in names}
 
@@ -76,28 +76,28 @@ def schedule_function(
     lookup: Lookup | None = None,
     families: Sequence[Family] = FAMILIES,
 ) -> Scheduled:
-    """Schedule one primary function, of blocks without a schedule, for a target.
+    """Schedule one primary function, whose blocks have no schedule yet, for a target.
 
     Parameters
     ----------
     given
-        Knobs by name, instead of the heuristic's.  Those that do not fit are refused with a
-        warning, and others are used: no function fails to compile for its knobs.
+       Knobs by name, instead of the heuristic's.  If they do not fit, a warning is logged and
+       others are used: no function fails to compile because of its knobs.
     name
-        The function's name, for messages.
+       The function's name, for messages.
     lookup
-        Knobs of a journal for a family and a shape.  Given ones come first.
+       Knobs of a journal for a family and a shape.  ``given`` ones take precedence.
     families
-        Those that are asked, in their order.
+       The families to try, in their order.
     """
     workload = Workload.of(function, target)
     begun = workload.function
     marks = {workload.annotation(block, FAMILY) for block in workload.blocks}
     for family in families:
-        if family in OF_CUSTOM_OPERATORS and family.NAME not in marks:
+        if family in CUSTOM_OPERATORS and family.NAME not in marks:
             continue
         if not workload.function.same_as(begun):
-            # One that declined has inlined something.
+            # A family that declined has inlined blocks.
             workload = Workload.of(function, target)
             begun = workload.function
         shape = _match(family, workload, name)
@@ -127,7 +127,7 @@ def _match(family: Family, workload: Workload, name: str) -> FamilyShape | None:
     except NoAnchor:
         return None
     except (s_tir.ScheduleError, Declined) as error:
-        # It inlines what it reads, which in a function of several results may be one of them.
+        # A family inlines producers, one of which may be a result of the function.
         logger.debug("%s: %s declines: %s", name, family.NAME, str(error).splitlines()[-1])
         return None
 
@@ -135,7 +135,7 @@ def _match(family: Family, workload: Workload, name: str) -> FamilyShape | None:
 def _apply(
     family: Family, function: tirx.PrimFunc, target: TargetSpec, knobs: FamilyKnobs, name: str
 ) -> s_tir.Schedule | None:
-    """The schedule of a fresh workload, where it runs on the device."""
+    """Schedule a fresh workload; return ``None`` unless the schedule can run on the device."""
     workload = Workload.of(function, target)
     try:
         family.match(workload)
@@ -149,28 +149,28 @@ def _apply(
 
 
 def _check(schedule: s_tir.Schedule, target: TargetSpec) -> None:
-    """Raise :class:`Declined` where a schedule is none that runs on a device."""
+    """Raise :class:`Declined` if a schedule cannot run on a device."""
     root = schedule.get_sblock("root", func_name="main")
     left = [b for b in schedule.get_child_blocks(root) if not launches_threads(schedule, b)]
     if target.is_gpu_kernel and left:
         # The host cannot read the device's memory.
         names = ", ".join(str(schedule.get(block).name_hint) for block in left)
         raise Declined(f"it leaves {names} to the host")
-    # Of local memory there is what every OpenCL device has.
+    # Only the local memory that every OpenCL device has is used.
     if (used := local_bytes(schedule)) > LOCAL_BYTES:
         raise Declined(f"it would need {used} bytes of local memory, over {LOCAL_BYTES}")
-    # A loop whose extent is computed is there where a tile reads parts of a tensor that are not
-    # the same for all tiles: there is no code for it unrolled or vectorised.
+    # A loop has a computed extent if tiles read parts of a tensor that differ in size: such a
+    # loop can be neither unrolled nor vectorised.
     for loop in nodes_in(schedule.mod["main"].body, tirx.For):
         unrolled = loop.kind in (tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
         if unrolled and not isinstance(loop.extent, tirx.IntImm):
             raise Declined(f"the loop {loop.loop_var.name} has no fixed extent")
-    if (image := _parted_texel(schedule)) is not None:
-        raise Declined(f"it stores parts of texels of {image}")
+    if (image := _partial_texel_store(schedule)) is not None:
+        raise Declined(f"it stores partial texels of {image}")
 
 
-def _parted_texel(schedule: s_tir.Schedule) -> str | None:
-    """A texture that is not written by loops over the channels of a texel, in one work-item."""
+def _partial_texel_store(schedule: s_tir.Schedule) -> str | None:
+    """Return a texture that is not written by loops over a texel's channels, in one work-item."""
     body = schedule.mod["main"].body
     written = _textures_written(nodes_in(body, s_tir.SBlock))
     whole = _textures_written(

@@ -1,9 +1,8 @@
-"""Parts of the schedules of all families: finding blocks, binding loops, staging, tile sizes.
+"""Shared parts of the schedules: finding blocks, binding loops, staging, tile sizes.
 
-A *primary function* after fusion holds one *anchor* block (a convolution, say),
-maybe a block that pads its input, and an *epilogue* of elementwise blocks.
-Families mark the blocks they compute with an annotation, and find them again by
-it, because names do not survive fusion unchanged.
+A *primary function* after fusion holds one *anchor* block (a convolution, for example), possibly a
+block that pads its input, and an *epilogue* of elementwise blocks.  Families mark their blocks with
+an annotation by which they find them again, because names do not survive fusion unchanged.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ logger = logging.getLogger(__name__)
 FAMILY = "tvmflow.family"
 ROLE = "tvmflow.role"
 PAD = "pad"
-#: Nodes of expressions that blocks are computed in, at most.
+#: Most nodes in an expression that results from inlining.
 MOST_NODES = 2000
-#: Conditions within conditions, at most.
+#: Most levels of nested conditions.
 MOST_CONDITIONS = 3
 
 Block: TypeAlias = SBlockRV
@@ -51,24 +50,24 @@ Loop: TypeAlias = LoopRV
 
 
 def is_reduction(sch: s_tir.Schedule, block: Block) -> bool:
-    """True if a block reduces over some axis."""
+    """Return whether a block reduces over some axis."""
     return any(v.iter_type == IterVar.CommReduce for v in sch.get(block).iter_vars)
 
 
 def is_injective(sch: s_tir.Schedule, block: Block) -> bool:
-    """True if all of a block's axes are data parallel.
+    """Return whether all of a block's axes are data parallel.
 
-    An opaque block (loops that TVM wrote itself) tells neither its axes nor what it writes.
+    An opaque block (loops that TVM wrote itself) declares neither its axes nor its writes.
     """
     found = sch.get(block)
     return bool(found.writes) and all(v.iter_type == IterVar.DataPar for v in found.iter_vars)
 
 
 def launches_threads(sch: s_tir.Schedule, block: Block) -> bool:
-    """True if a block runs on the device's threads already, by its loops or inside.
+    """Return whether a block already runs on the device's threads, by its loops or inside.
 
-    An opaque block may launch several kernels, one after the other: in one kernel they would
-    overtake each other.
+    An opaque block may launch several kernels, one after the other, which must not be merged into
+    one: nothing would order them.
     """
     if any(sch.get(loop).thread_binding is not None for loop in sch.get_loops(block)):
         return True
@@ -77,9 +76,9 @@ def launches_threads(sch: s_tir.Schedule, block: Block) -> bool:
 
 
 def gathers_bytes(block: s_tir.SBlock, lane: tirx.Var) -> bool:
-    """True if lanes of a vector, counted by an axis, are 8-bit numbers from different places.
+    """Return whether a vector's lanes, counted by an axis, are 8-bit numbers from different places.
 
-    TVM's OpenCL code puts them together as bytes of one number, which it then stores as a vector.
+    TVM's OpenCL code would assemble them as bytes of one number, and store that as a vector.
     """
     return any(
         str(load.source.dtype) in ("int8", "uint8")
@@ -90,10 +89,9 @@ def gathers_bytes(block: s_tir.SBlock, lane: tirx.Var) -> bool:
 
 
 def gathers_channels(block: s_tir.SBlock, lane: tirx.Var) -> bool:
-    """True if a block takes the channels of a vector, counted by an axis, from different texels.
+    """Return whether a block takes a vector's channels, counted by an axis, from different texels.
 
-    An image read is a whole texel: lanes of a vector can be its channels, in order, and
-    nothing else.
+    An image read returns a whole texel: lanes of a vector can only be its channels, in order.
     """
     analyzer = Analyzer()
     for axis in block.iter_vars:
@@ -101,7 +99,7 @@ def gathers_channels(block: s_tir.SBlock, lane: tirx.Var) -> bool:
     for load in nodes_in(block.body, TensorLoad):
         if not (tirx.is_buffer_var(load.source) and is_texture(load.source.scope())):
             continue
-        # A channel that is counted by blocks and lanes is such a lane, too.
+        # A channel index made of blocks and lanes counts as such a lane, too.
         *place, channel = (analyzer.simplify(index) for index in load.indices)
         varies = any(uses(index, lane) for index in place)
         if varies or (uses(channel, lane) and not channel.same_as(lane)):
@@ -110,11 +108,11 @@ def gathers_channels(block: s_tir.SBlock, lane: tirx.Var) -> bool:
 
 
 def _decline_long(block: s_tir.SBlock, readers: Sequence[s_tir.SBlock]) -> None:
-    """Raise TVM's ``ScheduleError`` where computing a block in its readers takes too long.
+    """Raise TVM's ``ScheduleError`` if inlining a block into its readers would take too long.
 
-    Along a chain of blocks that are read several times expressions grow exponentially.  So does
-    the time of TVM's simplifier with conditions within conditions: it simplifies one for each of
-    its sides, and what it learns from it (7 s for six).
+    Expressions grow exponentially along a chain of blocks that are read several times.  So does
+    the time of TVM's simplifier with nested conditions: it simplifies a condition once for each of
+    its branches, and once more with what it implies (7 s for six levels).
     """
     bodies = [reader.body for reader in readers]
     written = [region.source for region in block.writes]
@@ -127,13 +125,13 @@ def _decline_long(block: s_tir.SBlock, readers: Sequence[s_tir.SBlock]) -> None:
 
 
 def _reads(root: object, buffers: Sequence[tirx.Expr]) -> int:
-    """How often any of some buffers is read."""
+    """Return how often any of the buffers is read."""
     loads = nodes_in(root, TensorLoad)
     return sum(any(load.source.same_as(buffer) for buffer in buffers) for load in loads)
 
 
 def _conditions(root: object, buffers: Sequence[tirx.Expr] | None = None) -> int:
-    """How many conditions stand within each other, or around a read of a buffer, at most."""
+    """Return the depth of nested conditions, or of those around a read of a buffer."""
     found = [
         node.condition if isinstance(node, tirx.Select) else node.args[0]
         for node in nodes_in(root, tirx.Select, Call)
@@ -144,11 +142,11 @@ def _conditions(root: object, buffers: Sequence[tirx.Expr] | None = None) -> int
 
 
 def is_vector(block: s_tir.SBlock) -> bool:
-    """True if a block without textures may be computed in vectors.
+    """Return whether a block without textures may be computed in vectors.
 
-    TVM's OpenCL code is wrong for vectors of booleans: OpenCL's comparisons give
-    -1 in each lane, as wide as the operands, where TVM counts on one byte of 1.
-    Its LLVM code has some functions for single numbers only.
+    TVM's OpenCL code is wrong for vectors of booleans: OpenCL's comparisons give -1 in each lane,
+    as wide as the operands, while TVM expects one byte of 1.  Its LLVM code has some functions
+    for scalars only.
     """
     calls = {getattr(call.op, "name", None) for call in nodes_in(block.body, Call)}
     return not (keeps_booleans(block) or calls & {"tirx.sinh", "tirx.cosh"})
@@ -158,17 +156,17 @@ def is_vector(block: s_tir.SBlock) -> bool:
 
 
 class NoAnchor(Exception):  # noqa: N818 (no error: another family is asked)
-    """A function has no block, or several, of a family that schedules around one."""
+    """Raised if a function has no block, or several, of a family that needs exactly one."""
 
 
 @dataclass
 class Workload:
-    """A primary function about to be scheduled, with its blocks in program order."""
+    """A primary function that is being scheduled, with its blocks in program order."""
 
     sch: s_tir.Schedule
     target: TargetSpec
     blocks: list[Block]
-    #: The function when `_marks` were read, and the family that each block is marked by.
+    #: The function for which the marks were read, and the family that marks each block.
     _marks: tuple[tirx.PrimFunc, list[tuple[Block, str | None]]] | None = None
 
     @classmethod
@@ -180,29 +178,29 @@ class Workload:
 
     @property
     def function(self) -> tirx.PrimFunc:
-        """The function as scheduled so far."""
+        """Return the function as scheduled so far."""
         return self.sch.mod["main"]
 
     @property
     def is_cpu(self) -> bool:
-        """True if one work-item is a whole thread's worth of work."""
+        """Return whether each work-item is as much work as a CPU's thread."""
         return self.target.device.is_cpu
 
     def annotation(self, block: Block, key: str) -> str | None:
-        """Value of a block's annotation, ``None`` where it has none."""
+        """Return the value of a block's annotation, ``None`` if it has none."""
         value = self.sch.get(block).annotations.get(key)
         return None if value is None else str(value)
 
     def anchors(self, family: str) -> list[Block]:
-        """The blocks that ``family`` marked."""
+        """Return the blocks that ``family`` marked."""
         function = self.function
-        # Most families that are asked have none; what all of them read is read once.
+        # Most families have no block in a function; the annotations are read once for all of them.
         if self._marks is None or not self._marks[0].same_as(function):
             self._marks = (function, [(b, self.annotation(b, FAMILY)) for b in self.blocks])
         return [block for block, mark in self._marks[1] if mark == family]
 
     def anchor(self, family: str) -> Block:
-        """The one block that ``family`` marked; raises :class:`NoAnchor` where there is none."""
+        """Return the block that ``family`` marked; raise :class:`NoAnchor` unless there is one."""
         found = self.anchors(family)
         if len(found) > 1:
             logger.debug("%s declines: %d blocks are its anchor", family, len(found))
@@ -211,36 +209,36 @@ class Workload:
         return found[0]
 
     def with_role(self, role: str) -> list[Block]:
-        """The blocks that a family gave a role."""
+        """Return the blocks to which a family gave a role."""
         return [block for block in self.blocks if self.annotation(block, ROLE) == role]
 
     def padding(self) -> Block | None:
-        """The block that pads the anchor's input, or ``None``."""
+        """Return the block that pads the anchor's input, or ``None``."""
         found = self.with_role(PAD)
         return found[0] if len(found) == 1 else None
 
     def before(self, anchor: Block) -> list[Block]:
-        """Blocks that precede the anchor in program order."""
+        """Return the blocks that precede the anchor in program order."""
         found = self.sch.get(anchor)
         return list(takewhile(lambda b: not self.sch.get(b).same_as(found), self.blocks))
 
     def after(self, anchor: Block) -> list[Block]:
-        """Blocks that follow the anchor in program order."""
+        """Return the blocks that follow the anchor in program order."""
         return self.blocks[len(self.before(anchor)) + 1 :]
 
     def extents(self, block: Block) -> list[int]:
-        """Extents of the loops around a block, outermost first."""
+        """Return the extents of the loops around a block, outermost first."""
         return [int(self.sch.get(loop).extent) for loop in self.sch.get_loops(block)]
 
     def loops_below(self, block: Block, above: Loop) -> list[Loop]:
-        """Loops of ``block`` that are nested inside the loop ``above``."""
+        """Return the loops of ``block`` that are nested inside the loop ``above``."""
         loops = self.sch.get_loops(block)
         marker = self.sch.get(above)
         depth = next(i for i, loop in enumerate(loops) if self.sch.get(loop).same_as(marker))
         return list(loops[depth + 1 :])
 
     def by_kind(self, block: Block, loops: Sequence[Loop]) -> tuple[list[Loop], list[Loop]]:
-        """A block's innermost loops, one an axis: those over results, those that are summed up."""
+        """Split a block's innermost loops, one for each axis, into spatial and reduced ones."""
         kinds = [v.iter_type for v in self.sch.get(block).iter_vars][-len(loops) :]
         found: tuple[list[Loop], list[Loop]] = ([], [])
         for loop, kind in zip(loops, kinds, strict=True):
@@ -248,7 +246,7 @@ class Workload:
         return found
 
     def lanes_of(self, block: Block) -> int:
-        """Vector lanes that the last loop of a block may become; 0 where it may not."""
+        """Return the lanes of a vector into which a block's last loop may turn; 0 if it may not."""
         loops = self.sch.get_loops(block)
         found = self.sch.get(block)
         if len(loops) < 2 or not is_vector(found):
@@ -258,7 +256,7 @@ class Workload:
         if not isinstance(realize, s_tir.SBlockRealize):
             return 0
         pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
-        # The axis that the innermost loop counts.
+        # The block's axis that the innermost loop counts.
         lane = next((axis.var for axis, value in pairs if uses(value, innermost.loop_var)), None)
         if lane is None or gathers_channels(found, lane) or gathers_bytes(found, lane):
             return 0
@@ -266,31 +264,31 @@ class Workload:
         return extent if extent in LANES else 0
 
     def reads_texture(self, block: Block, index: int) -> bool:
-        """True if what a block reads at a position of its ``reads`` is a texture."""
+        """Return whether a block's read number ``index`` is a texture."""
         return is_texture(self.sch.get(block).reads[index].source.scope())
 
     def writes_texture(self, block: Block) -> bool:
-        """True if a block writes a texture: then its last loop stays, for whole texels."""
+        """Return whether a block writes a texture, whose texels need the last loop unsplit."""
         return is_texture(self.sch.get(block).writes[0].source.scope())
 
     def writes_converted(self, block: Block) -> bool:
-        """True if what a block writes is not kept as it is computed, scalar by scalar."""
+        """Return whether a block's results are not stored as computed, scalar by scalar."""
         scope = self.sch.get(block).writes[0].source.scope()
         return is_texture(scope) or is_half(scope)
 
     def input_facts(self, anchor: Block) -> tuple[bool, bool]:
-        """Tell whether an anchor's first input is padded, and whether it is a texture."""
+        """Return whether an anchor's first input is padded, and whether it is a texture."""
         pad = self.padding()
         return pad is not None, self.reads_texture(anchor if pad is None else pad, 0)
 
     # -- staging ---------------------------------------------------------------------------
 
     def stage_texels(self, block: Block, index: int, staged: Block | None) -> Block | None:
-        """Copy what a block reads of a texture to private memory, texel by texel.
+        """Copy a block's reads of a texture to private memory, texel by texel.
 
-        On a GPU also of a blocked tensor in a buffer, vector by vector: a product reads its
-        lanes one at a time.  ``staged`` is a block that pads the tensor, which then is the
-        copy.  Returns the block to be placed with :meth:`place_staged`, or ``None``.
+        On a GPU, a blocked tensor in a buffer is copied, too, vector by vector: a product reads its
+        lanes one at a time.  If a block ``staged`` pads the tensor, that block is the copy.
+        Returns the block to be placed with :meth:`place_staged`, or ``None``.
         """
         reader, read = (block, index) if staged is None else (staged, 0)
         blocked = len(self.sch.get(reader).reads[read].region) == 5
@@ -299,7 +297,7 @@ class Workload:
         return self.sch.cache_read(block, index, "local") if staged is None else staged
 
     def stage_weights(self, block: Block, index: int) -> Block | None:
-        """The same for weights, whose vectors are read as they are from buffers."""
+        """Copy weights in a texture likewise; vectors in buffers are read without a copy."""
         if not self.reads_texture(block, index):
             return None
         return self.sch.cache_read(block, index, "local")
@@ -311,7 +309,7 @@ class Workload:
         return self.loops_below(block, above)
 
     def drop_tests(self, block: Block, needless: Callable[[tirx.Expr], bool]) -> None:
-        """Let a block run whatever some of its tests say, where that is known to do no harm."""
+        """Remove those of a block's tests that are known to be needless."""
         realize = self._innermost(block)
         if realize is not None:
             self._replace_innermost(block, _without_tests(realize, needless), {})
@@ -319,11 +317,11 @@ class Workload:
     def sum_whole_tiles(
         self, anchor: Block, texels: Block | None, weights: Block | None, *, weighted: bool = True
     ) -> None:
-        """Have sums of staged texels run beyond the ends of the map, in a last, partly empty tile.
+        """Let sums of staged texels run past the ends of the map, in a last, partly empty tile.
 
-        Only what is stored need be tested: sums in registers are as good as any.  Beyond the last
-        output channel there are no weights to read, unless these are staged, too, or the sum has
-        none.
+        Only stores need tests: superfluous sums in registers do no harm.  Sums past the last output
+        channel have no weights to read, so they stay untested only if weights are staged, too, or
+        there are none.
         """
         realize = self._innermost(anchor)
         if texels is None or realize is None:
@@ -333,12 +331,12 @@ class Workload:
         self.drop_tests(anchor, _counts_along(beyond))
 
     def drop_tests_of_texels(self, block: Block, inner: Sequence[Loop]) -> None:
-        """The same of all axes of a block that copies texels under a loop, by the loops ``inner``.
+        """Drop the tests along all axes of a block that copies texels in the loops ``inner``.
 
-        What lies outside of an image is undefined, and some drivers fault: the last place in it is
-        read instead.  Places that the block tests itself are those of a padded picture
-        (:mod:`tvmflow.codegen.clamp_reads`).  Tests stay where a tile may begin before the first
-        place or is larger than all of them, because private memory is made for what is inside.
+        Reads outside of an image are undefined, and some drivers fault, so the last texel is read
+        instead.  Places that the block tests itself are those of a padded picture
+        (:mod:`tvmflow.codegen.clamp_reads`).  Tests stay if a tile may begin before the first place
+        or is larger than all of them, because private memory has the size of what is inside.
         """
         realize = self._innermost(block)
         if realize is None:
@@ -368,7 +366,7 @@ class Workload:
         self._replace_innermost(block, whole, {copied: block_inside})
 
     def _innermost(self, block: Block) -> s_tir.SBlockRealize | None:
-        """What the innermost loop of a block runs, if that is nothing else."""
+        """Return the body of a block's innermost loop if it is the block alone."""
         body = self.sch.get(self.sch.get_loops(block)[-1]).body
         return body if isinstance(body, s_tir.SBlockRealize) else None
 
@@ -378,17 +376,17 @@ class Workload:
         realize: s_tir.SBlockRealize,
         blocks: Mapping[s_tir.SBlock, s_tir.SBlock],
     ) -> None:
-        """Have the innermost loop of a block run another, for ``blocks`` that it replaces."""
+        """Replace the body of a block's innermost loop, and the ``blocks`` in it."""
         loop = self.sch.get_loops(block)[-1]
         old = self.sch.get(loop)
         changed = tirx.For(old.loop_var, old.min, old.extent, old.kind, realize)
         self.sch.state.replace(self.sch.get_sref(loop), changed, dict(blocks))
 
     def place_staged(self, staged: Block | None, above: Loop) -> None:
-        """Compute a staged copy, if there is one, under a loop, without a loop left of its own.
+        """Compute a staged copy, if there is one, under a loop, and unroll or vectorise its loops.
 
-        Private memory that is indexed by a loop is memory indeed on a GPU; unrolled, its
-        elements are registers.
+        Private memory that a loop indexes is in memory on a GPU; unrolled, its elements are
+        registers.
         """
         if staged is None:
             return
@@ -411,7 +409,7 @@ class Workload:
             (self.sch.unroll if gathered else self.sch.vectorize)(loops[-1])
 
     def stage_in_local_memory(self, reader: Block, index: int, above: Loop) -> None:
-        """Copy what a block, bound to threads, reads to local memory, anew in each iteration."""
+        """Copy a thread-bound block's operand to local memory in each iteration of a loop."""
         copy = self.sch.cache_read(reader, index, "shared")
         self.sch.compute_at(copy, above)
         loops = self.loops_below(copy, above)
@@ -431,7 +429,7 @@ class Workload:
         self.bind(zip(items, parts, strict=True))
 
     def group_extents(self, block: Block) -> dict[str, int]:
-        """Work-items of a block's group along each bound axis, the fastest last."""
+        """Return the work-items of a block's group along each bound axis, the fastest last."""
         loops = [self.sch.get(loop) for loop in self.sch.get_loops(block)]
         bound = [x for x in loops if x.thread_binding is not None]
         tags = {str(x.thread_binding.thread_tag): int(x.extent) for x in bound}
@@ -440,9 +438,9 @@ class Workload:
     # -- transformations -------------------------------------------------------------------
 
     def inline(self, *blocks: Block) -> None:
-        """Compute blocks where they are read; they are then no longer among ``blocks``.
+        """Inline blocks into their readers, and remove them from ``blocks``.
 
-        Raises TVM's ``ScheduleError`` where that makes an expression that takes too long.
+        Raises TVM's ``ScheduleError`` if that makes an expression that takes too long.
         """
         for block in blocks:
             readers = [self.sch.get(reader) for reader in self.sch.get_consumers(block)]
@@ -456,16 +454,16 @@ class Workload:
             self.sch.bind(loop, name)
 
     def bind_batch(self, batch: Sequence[Loop]) -> None:
-        """Give each product of a batch groups of its own."""
+        """Bind the batch of products to separate groups."""
         if batch:
             self.sch.bind(self.fuse(batch), "blockIdx.z")
 
     def merge_epilogue(self, anchor: Block) -> Block:
         """Inline the epilogue into one block that writes the output, and return it.
 
-        So is what only the epilogue reads: fusion puts elementwise blocks before the anchor, too.
-        The anchor's own results (an argmax has two) stay in private memory.  Without an
-        epilogue the output block copies the first.
+        Producers that only the epilogue reads are inlined, too: fusion also puts elementwise blocks
+        before the anchor.  The anchor's own results (an argmax has two) stay in private memory.
+        Without an epilogue the output block copies the first.
         """
         for block in self.before(anchor):
             marked = self.annotation(block, FAMILY) or self.annotation(block, ROLE)
@@ -481,16 +479,16 @@ class Workload:
         return self.sch.cache_write(anchor, 0, "local")
 
     def fuse(self, loops: Sequence[Loop]) -> Loop:
-        """One loop in place of nested ones."""
+        """Fuse nested loops into one."""
         return self.sch.fuse(*loops) if len(loops) > 1 else loops[0]
 
     def tile(
         self, block: Block, sizes: Sequence[int], group: int | Sequence[int]
     ) -> tuple[Loop, list[Loop]]:
-        """Give each work-item a tile of what a block writes.
+        """Give each work-item a tile of a block's output.
 
-        ``sizes`` are those of the tile, 0 for a loop that is not split; loops behind them, which
-        count lanes, are the item's, too.  Groups are those of :meth:`bind_outer`.  Returns the
+        ``sizes`` are the tile's extents, 0 for a loop that is not split; later loops, which count
+        lanes, belong to the item, too.  ``group`` is passed to :meth:`bind_outer`.  Returns the
         innermost loop over work-items, and the loops over a tile.
         """
         loops = self.sch.get_loops(block)
@@ -507,9 +505,9 @@ class Workload:
     def bind_outer(self, loops: Sequence[Loop], group: int | Sequence[int] | None = None) -> Loop:
         """Distribute ``loops`` over the device; return the innermost loop that is left.
 
-        Threads on a CPU, work-groups and work-items on OpenCL and CUDA.  ``group`` is the items
-        of a work-group along each of the last three axes, to which all loops but the last two
-        are one; or how many they are at most (default: the device's), the last axis first.
+        They become threads on a CPU, work-groups and work-items on OpenCL and CUDA.  ``group`` is a
+        work-group's extents along the last three axes, where all loops but the last two are fused
+        into one axis; or the most items in it (default: the device's), the last axis first.
         """
         if not self.target.is_gpu_kernel or self.is_cpu:
             fused = self.fuse(loops)
@@ -549,8 +547,8 @@ class Workload:
     ) -> tuple[Loop, Loop, Loop]:
         """Split the sum over input channels into blocks of ``lanes``, and these by ``unroll``.
 
-        From the outside to the inside then: blocks, the window, channels of a block, and the tile,
-        each of whose elements is multiplied by one channel after the other.
+        The order from the outside to the inside is then: blocks, the window, channels of a block,
+        and the tile, whose elements are all multiplied by one channel before the next.
         """
         i_block, i_lane = self.sch.split(i, [None, lanes])
         i_outer, i_inner = self.sch.split(i_lane, [None, unroll])
@@ -558,13 +556,13 @@ class Workload:
         return i_block, i_outer, i_inner
 
     def split_init(self, block: Block, loop: Loop, above: Loop) -> None:
-        """Set sums to zero before a loop, in vectors, under the loop ``above``."""
+        """Initialise sums to zero before a loop, in vectors, under the loop ``above``."""
         init = self.sch.decompose_reduction(block, loop)
         self.vectorize_last(self.loops_below(init, above))
 
 
 def _counts_along(places: Iterable[tirx.Expr]) -> Callable[[tirx.Expr], bool]:
-    """Tell tests whose variables all count along some axes, by the places of a block on them."""
+    """Return a predicate for tests whose variables all occur in ``places``, a block's indices."""
     counters = {var for place in places for var in nodes_in(place, tirx.Var)}
     return lambda test: counters.issuperset(nodes_in(test, tirx.Var))
 
@@ -582,10 +580,10 @@ def _without_tests(
 
 
 def local_bytes(schedule: s_tir.Schedule) -> int:
-    """Local memory of a scheduled function, in bytes."""
+    """Return the local memory of a scheduled function, in bytes."""
     if not _local_buffers(schedule.mod["main"]):
         return 0
-    # What is copied under a loop has its size only after it was made as small as its use.
+    # Buffers that are copied under a loop have their final size only after compaction.
     transform = s_tir.transform
     passes = tvm.transform.Sequential(
         [
@@ -609,9 +607,9 @@ def _local_buffers(function: tirx.PrimFunc) -> list[tirx.Var]:
 
 
 def to_constant_memory(schedule: s_tir.Schedule, source: tirx.Var) -> s_tir.Schedule | None:
-    """The same with a parameter, the tensor ``source``, that kernels read from constant memory.
+    """Declare the parameter ``source`` as a tensor that kernels read from constant memory.
 
-    ``None`` where the tensor is no parameter, but computed in the function.
+    Returns ``None`` if the tensor is no parameter, but computed in the function.
     """
     function = schedule.mod["main"]
     old = next((param for param in function.params if param.name == source.name), None)

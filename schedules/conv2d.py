@@ -136,7 +136,7 @@ class Shape:
         return self.group_blocks or self.outputs
 
     @property
-    def together(self) -> int:
+    def input_lanes(self) -> int:
         """Return the input channels that each step of the sum takes from one block."""
         return input_lanes(self.inputs, self.input_block)
 
@@ -199,8 +199,8 @@ TILE_IN_MAP = {
     ),
 }
 UNROLL_DIVIDES = {
-    "unroll_i must divide the input channels that are taken together.": lambda k, s, d: (
-        s.together % k.unroll_i == 0
+    "unroll_i must divide the input channels that a step takes of a block.": lambda k, s, d: (
+        s.input_lanes % k.unroll_i == 0
     ),
 }
 #: Constraints shared by all families with register tiles.
@@ -298,7 +298,7 @@ def _tiled(shape: Shape, device: Device, tile: Extents) -> Knobs:
     """Return the knobs for a tile of ``(blocks, rows, columns)``."""
     # Unrolling pays where little else is unrolled: in narrow maps, and where registers are few.
     deep = 4 if not device.is_cpu or shape.width <= 7 else 1
-    unroll_i = largest_divisor(shape.together, deep)
+    unroll_i = largest_divisor(shape.input_lanes, deep)
     tested = shape.padded and not shape.texture
     tiles = _tiles(shape, *tile)
     group, borders = group_form(tested, tiles, device, device.convolution)
@@ -413,7 +413,7 @@ def tile_space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
         "tile_o": divisors(shape.tiled_blocks, 4),
         "tile_h": divisors(shape.height, 8) if device.is_cpu else tile_choices(shape.height, 8),
         "tile_w": tile_choices(shape.width, most_accumulators(device)),
-        "unroll_i": divisors(shape.together, 16),
+        "unroll_i": divisors(shape.input_lanes, 16),
     }
 
 
@@ -486,7 +486,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule | None:
     *tile, i, p, q = workload.loops_below(anchor, item)
     workload.sum_whole_tiles(anchor, texels, weights)
     # The sum takes lanes of one input block at a time, whose tile can be staged as whole vectors.
-    lanes, unroll_i = shape.together, knobs.unroll_i
+    lanes, unroll_i = shape.input_lanes, knobs.unroll_i
     if texels is not None:
         # Texels are read whole, also the last one; products of its missing channels are left out.
         lanes = unroll_i = shape.input_block

@@ -5,8 +5,8 @@ Computes, over the blocked layout of :mod:`.conv2d`::
     y[n, o', h, w, o] = sum_i x[n, i // c, h, w, i % c] * w[o', i, 0, 0, o]
 
 Small maps (7×7 pixels) leave a GPU with few work-items, but with long sums.  There the sum
-is split: ``split_i`` items of a work-group sum a part of the input channels each, leave it
-in local memory, and add up the parts, each of them those of some of the outputs.
+is split: ``split_i`` items of a work-group sum a part of the input channels each, store it
+in local memory, and then each item adds up the parts of some of the outputs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ORDER = 300
 
 @dataclass(frozen=True)
 class Knobs(WorkGroup, RegisterTile):
-    """The register tile of a work-item, and how many share its sum."""
+    """Knobs of a work-item's register tile, and of the split sum."""
 
     split_i: int = knob(conv2d.SPLIT_KNOB)
     weights: str = knob(conv2d.WEIGHTS_KNOB)
@@ -43,13 +43,13 @@ CONSTRAINTS = {
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """Those of a direct convolution."""
+    """Return the knobs of a direct convolution."""
     chosen = asdict(conv2d.heuristic(shape, device))
     return Knobs(**{field.name: chosen[field.name] for field in fields(Knobs)})
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Tiles of every form that fits, deeper unrolling, split sums."""
+    """Return tiles of every form that fits, deeper unrolling, split sums."""
     return {
         **conv2d.tile_space(shape, device),
         "split_i": conv2d.split_space(device),
@@ -59,12 +59,12 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload) -> Shape | None:
-    """The shape of a pointwise convolution whose input is not padded."""
+    """Return the shape of a pointwise convolution whose input is not padded."""
     shape = conv2d.match(workload)
     return shape if shape.is_pointwise and not shape.padded else None
 
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Tile by ``knobs``, with the sum split where they say so."""
+    """Tile by ``knobs``, and split the sum if they say so."""
     form = asdict(knobs) | {"stage_input": False, "split_borders": False}
     return conv2d.apply(workload, conv2d.Knobs(**form))

@@ -152,7 +152,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     tile_w = min(shape.width, columns * largest_divisor(-(-shape.width // columns), periods))
     taps = shape.taps_h * shape.taps_w
     # Taps that are known when the code is generated are no branches in it.
-    unroll_i = largest_divisor(shape.together, 4 if taps <= 4 else 2)
+    unroll_i = largest_divisor(shape.input_lanes, 4 if taps <= 4 else 2)
     tiles = shape.batch * shape.outputs, -(-shape.height // rows), -(-shape.width // tile_w)
     return Knobs(*group_of(tiles, device, device.convolution), rows, tile_w, unroll_i, taps <= 16)
 

@@ -1,4 +1,4 @@
-"""Parts of what families compute, in TE."""
+"""Shared TE definitions of the families' computations."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from tvm import te, tirx
 from ..devices.choices import MIXED
 from .common import FAMILY, PAD, ROLE
 
-#: From two factors to their product.
+#: Function from two factors to their product.
 Multiply = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
-#: From an output block, its lane and an input channel (of a group) to the block, and lane, read.
+#: Function from an output block, its lane and an input channel (of a group) to the input's indices.
 Channel = Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tuple[tirx.Expr, ...]]
-#: The dtype of products and sums; ``None`` where it is that of the tensors, and ``mixed`` for
-#: products of halves that are added up in fp32: in chunks of halves, which code generation makes
-#: of them (:mod:`tvmflow.ir.half_sums`).
+#: The dtype of products and sums; ``None`` for that of the tensors, and ``mixed`` for products of
+#: halves that are summed in fp32, which code generation turns into chunks of halves
+#: (:mod:`tvmflow.ir.half_sums`).
 Sums: TypeAlias = str | None
 
 
 def exponential(x: tirx.Expr) -> tirx.Expr:
-    """``exp(x)`` of a number less the largest one of its row, as softmax adds them up.
+    """Return ``exp(x)`` of a number less the largest of its row, as softmax sums them.
 
-    In fp32 zero where it were below the least normal number, which the sum, at least 1, has no
-    digit for: a mask of -100 would make numbers of all others that a CPU takes 100 times as long to
-    multiply.
+    In fp32 the result is zero if it were below the least normal number, which is lost in the sum
+    of at least 1: a mask of -100 would otherwise give denormal numbers, which a CPU takes 100
+    times as long to multiply.
     """
     dtype = str(x.ty.dtype)
     if dtype != "float32":
@@ -38,7 +38,7 @@ def exponential(x: tirx.Expr) -> tirx.Expr:
 
 
 def pad_spatial(x: te.Tensor, padding: tuple[int, int, int, int], value: float = 0) -> te.Tensor:
-    """Pad axes 2 and 3 of ``x`` by (top, left, bottom, right); ``x`` itself where all are 0."""
+    """Pad axes 2 and 3 of ``x`` by (top, left, bottom, right); return ``x`` itself if all are 0."""
     top, left, bottom, right = padding
     if not any(padding):
         return x
@@ -58,7 +58,7 @@ def pad_spatial(x: te.Tensor, padding: tuple[int, int, int, int], value: float =
 def windows_in(
     padded: te.Tensor, kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
 ) -> list[int]:
-    """Rows and columns of windows in axes 2 and 3 of a padded tensor."""
+    """Return the rows and columns of windows in axes 2 and 3 of a padded tensor."""
     return [*map(output_extent, map(int, padded.shape[2:4]), kernel, strides, dilation)]
 
 
@@ -71,7 +71,7 @@ def output_extent(
     after: int = 0,
     ceil_mode: bool = False,
 ) -> int:
-    """Number of windows along one axis, with padding before and after it.
+    """Return the number of windows along one axis, with padding before and after it.
 
     In ceil mode a last window may overhang, but it must start inside the input
     or its leading padding.
@@ -82,21 +82,21 @@ def output_extent(
 
 
 def narrowed(value: tirx.Expr, dtype: Sums) -> tirx.Expr:
-    """A factor or summand in the dtype of its sum; ``None`` leaves it as it is."""
+    """Cast a factor or summand to the dtype of its sum; ``None`` leaves it as it is."""
     return value if dtype is None else tirx.Cast(dtype, value)
 
 
 def term(
     left: tirx.Expr, right: tirx.Expr, sums: Sums, multiply: Multiply = operator.mul
 ) -> tirx.Expr:
-    """A product in the dtype of its sum."""
+    """Return a product in the dtype of its sum."""
     if sums != MIXED:
         return multiply(narrowed(left, sums), narrowed(right, sums))
     return tirx.Cast("float32", tirx.Cast("float16", left) * tirx.Cast("float16", right))
 
 
 def widened(result: te.Tensor, dtype: str) -> te.Tensor:
-    """Sums in the dtype of the tensors, converted by an elementwise block behind the anchor."""
+    """Convert sums to the dtype of the tensors, by an elementwise block after the anchor."""
     if result.dtype == dtype:
         return result
     return te.compute(result.shape, lambda *i: tirx.Cast(dtype, result(*i)), name="widen")
@@ -113,7 +113,7 @@ def convolution(
     sums: Sums,
     multiply: Multiply = operator.mul,
 ) -> te.Tensor:
-    """Sums over the channels that ``channel`` tells and over the window; also of other families."""
+    """Sum over the window and the channels that ``channel`` returns, for several families."""
     outputs, inputs, *kernel, block = (int(d) for d in w.shape)
     i = te.reduce_axis((0, inputs), name="i")
     p = te.reduce_axis((0, kernel[0]), name="p")
@@ -131,16 +131,16 @@ def convolution(
 
 
 def batch_shape(x: te.Tensor, w: te.Tensor, axes: int = 2) -> tuple[int, ...]:
-    """Leading axes of a matrix product, by NumPy's broadcasting.
+    """Return the leading axes of a matrix product, by NumPy's broadcasting.
 
-    ``w`` has ``axes`` axes behind its own leading ones.
+    ``w`` has ``axes`` axes after its own leading ones.
     """
     leads = (x.shape[:-2], w.shape[:-axes])
     return np.broadcast_shapes(*(tuple(int(d) for d in lead) for lead in leads))
 
 
 def batch_index(t: te.Tensor, axes: int, index: Sequence[tirx.Expr]) -> list[tirx.Expr]:
-    """Leading indices of an operand at those of the product."""
+    """Return the leading indices of an operand at those of the product."""
     own = t.shape[:-axes]
     taken = index[len(index) - len(own) :]
     return [i if int(extent) > 1 else 0 for i, extent in zip(taken, own, strict=True)]
@@ -153,7 +153,7 @@ def padded_matrix(
     role: str,
     convert: Callable[[tirx.Expr], tirx.Expr] = lambda value: value,
 ) -> te.Tensor:
-    """The matrices ``t[.., I, J]`` for a batch, converted, with zeros up to ``extents``."""
+    """Return the matrices ``t[.., I, J]`` of a batch, converted and zero-padded to ``extents``."""
 
     def body(*index: tirx.Expr) -> tirx.Expr:
         *batch, i, j = index
@@ -165,6 +165,6 @@ def padded_matrix(
 
 
 def or_zero(tests: Sequence[tirx.Expr], value: tirx.Expr) -> tirx.Expr:
-    """A value where all tests hold, else zero."""
+    """Return a value if all tests hold, else zero."""
     zero = tirx.const(0, value.ty.dtype)
     return tirx.if_then_else(tirx.all(*tests), value, zero) if tests else value

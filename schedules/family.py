@@ -1,6 +1,6 @@
 """Schedule families: templates with knobs that a heuristic fills or a tuner searches.
 
-A family is a module of this package, or a class in one, with the names that :class:`Family` lists.
+A family is a module of this package, or a class in one, that defines the names of :class:`Family`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .common import Workload
 
 logger = logging.getLogger(__name__)
 
-#: What a knob can be set to.
+#: Type of a knob's value.
 Value = bool | int | str
-#: A family's own frozen dataclasses: the facts that its knobs depend on, and the knobs.
+#: Frozen dataclasses of each family: the facts that its knobs depend on, and the knobs.
 FamilyShape = Any
 FamilyKnobs = Any
 
 
-#: Conditions on knobs, shape and device that must hold, by the sentence that says so.
+#: Conditions on knobs, shape and device, by the sentence that states them.
 Constraints = Mapping[str, Callable[[FamilyKnobs, FamilyShape, Device], bool]]
 
-#: Of every family whose knobs have a ``group_size``.
+#: Constraint shared by all families whose knobs have a ``group_size``.
 GROUP_FITS: Constraints = {
     "group_size is at most what the device accepts.": lambda k, s, d: (
         k.group_size <= d.max_group_size
@@ -40,19 +40,19 @@ GROUP_FITS: Constraints = {
 
 
 class Declined(Exception):  # noqa: N818 (no error: another family is asked)
-    """A family has a block in a function that it does not serve, for this reason."""
+    """Raised with the reason by a family that does not serve a function with its block."""
 
 
 class Family(Protocol):
-    """The names of a module or class that is a family."""
+    """Protocol of a module or class that is a family."""
 
     #: Its name in reports and journals.
     NAME: str
-    #: Its place among all, which are asked from the least to the greatest: functions of custom
-    #: operators and of dynamic shapes (from 100), products on CUDA (200), convolutions and pooling
-    #: (300), other products (400), sums (500), data-parallel functions (600), the fallback (1000).
+    #: Its place in the order of `match` calls: functions of custom operators and of dynamic shapes
+    #: (from 100), products on CUDA (200), convolutions and pooling (300), other products (400),
+    #: sums (500), data-parallel functions (600), the fallback (1000).
     ORDER: int
-    #: A frozen dataclass of numbers, texts and truth values: all that knobs depend on.
+    #: A frozen dataclass of numbers, strings and booleans: all facts that knobs depend on.
     Shape: type[FamilyShape]
     #: A frozen dataclass of :func:`knob` fields.
     Knobs: type[FamilyKnobs]
@@ -61,50 +61,50 @@ class Family(Protocol):
     def match(self, workload: Workload) -> FamilyShape | None:
         """Return the shape of a function that the family serves, else ``None``.
 
-        Like :meth:`apply`, it may raise :class:`Declined` instead, with a reason for the log;
-        without a block of the family, :class:`.common.NoAnchor`.
+        Like :meth:`apply`, it may raise :class:`Declined` instead, with a reason for the log, or
+        :class:`.common.NoAnchor` if the function has no block of the family.
         """
 
     def heuristic(self, shape: FamilyShape, device: Device) -> FamilyKnobs:
         """Return knobs that meet the constraints and are good without any measurement."""
 
     def space(self, shape: FamilyShape, device: Device) -> dict[str, tuple[Value, ...]]:
-        """Return the values worth trying of each knob; constraints thin out their product."""
+        """Return the values of each knob worth trying; constraints thin out their product."""
 
     def apply(self, workload: Workload, knobs: FamilyKnobs) -> s_tir.Schedule | None:
-        """Schedule the function of a fresh workload; ``None`` where it turns out not to be fit."""
+        """Schedule the function of a fresh workload; return ``None`` if that is not possible."""
 
 
 def knob(sentence: str) -> Any:
-    """A field of a family's ``Knobs``, with the sentence that explains it."""
+    """Declare a field of a family's ``Knobs``, with the sentence that explains it."""
     return dataclasses.field(metadata={"sentence": sentence})
 
 
 def facts_of(shape: FamilyShape) -> JsonObject:
-    """A shape as journals and modules keep it.
+    """Return a shape as JSON for journals and modules.
 
-    Fields that have their default are left out: a shape that was recorded before there was such
-    a field is the same one.
+    Fields with their default value are left out: a shape that was recorded before a field existed
+    is still equal.
     """
     values = ((field, getattr(shape, field.name)) for field in dataclasses.fields(shape))
     return {field.name: value for field, value in values if value != field.default}
 
 
 def refusal(family: Family, knobs: FamilyKnobs, shape: FamilyShape, device: Device) -> str | None:
-    """The sentence of the first constraint that ``knobs`` violate, or ``None``."""
+    """Return the sentence of the first constraint that ``knobs`` violate, or ``None``."""
     return violated(family.CONSTRAINTS, knobs, shape, device)
 
 
 def violated(
     constraints: Constraints, knobs: FamilyKnobs, shape: FamilyShape, device: Device
 ) -> str | None:
-    """The same, of constraints by themselves."""
+    """Return the sentence of the first of some constraints that ``knobs`` violate, or ``None``."""
     failing = (what for what, holds in constraints.items() if not holds(knobs, shape, device))
     return next(failing, None)
 
 
 def candidates(family: Family, shape: FamilyShape, device: Device) -> Iterator[FamilyKnobs]:
-    """Every choice of knobs in the family's space that meets its constraints."""
+    """Iterate over the choices of knobs in the family's space that meet its constraints."""
     values = family.space(shape, device)
     for choice in itertools.product(*values.values()):
         knobs = family.Knobs(**dict(zip(values, choice, strict=True)))
@@ -112,10 +112,10 @@ def candidates(family: Family, shape: FamilyShape, device: Device) -> Iterator[F
             yield knobs
 
 
-def drawn(
+def sample_knobs(
     family: Family, shape: FamilyShape, device: Device, rng: random.Random
 ) -> Iterator[FamilyKnobs]:
-    """Some of these at random, without end, where the space is too large to go through it."""
+    """Sample such knobs without end, for a space that is too large to enumerate."""
     values = family.space(shape, device)
     while True:
         knobs = family.Knobs(**{name: rng.choice(choice) for name, choice in values.items()})
@@ -123,7 +123,7 @@ def drawn(
             yield knobs
 
 
-#: Types of knobs by how their fields are annotated, with what messages call them.
+#: Types of knobs by the annotation of their fields, with their description in messages.
 _KINDS = {
     "bool": (bool, "true or false"),
     "int": (int, "a positive number"),
@@ -132,9 +132,9 @@ _KINDS = {
 
 
 def read_knobs(family: Family, given: JsonMapping) -> FamilyKnobs:
-    """Make a family's knobs from names and values, as a journal or a file has them.
+    """Convert names and values, from a journal or a file, to a family's knobs.
 
-    Raises `ValueError` for one that is missing, unknown or of another type, and says which.
+    Raises `ValueError` for a knob that is missing, unknown or of another type, and names it.
     """
     fields = {f.name: f for f in dataclasses.fields(family.Knobs)}
     for name in given:
@@ -151,16 +151,16 @@ def read_knobs(family: Family, given: JsonMapping) -> FamilyKnobs:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Knobs from elsewhere than a family's heuristic."""
+    """Knobs from another source than a family's heuristic."""
 
-    #: ``given`` by the user, or from a ``journal``.
+    #: ``given`` (by the user) or ``journal``.
     source: str
     knobs: JsonMapping
-    #: Which record of which journal they are, for people.
+    #: The journal and record that the knobs are from, for messages.
     origin: str = ""
 
     def refused(self, function: str, reason: str) -> None:
-        """Say that they are not used: to who gave them, and in the log else."""
+        """Log that the knobs are not used: as a warning if the user gave them."""
         level = logging.WARNING if self.source == "given" else logging.INFO
         origin = f" by {self.origin}" if self.origin else ""
         logger.log(
@@ -171,7 +171,7 @@ class Proposal:
 def accepted(
     family: Family, shape: FamilyShape, device: Device, proposal: Proposal, function: str
 ) -> FamilyKnobs | None:
-    """The knobs of a proposal; ``None`` where they do not fit, which is logged."""
+    """Return the knobs of a proposal; log why and return ``None`` if they do not fit."""
     try:
         knobs = read_knobs(family, proposal.knobs)
         reason = refusal(family, knobs, shape, device)

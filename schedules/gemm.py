@@ -6,8 +6,8 @@ Computes, with all extents padded to whole tiles (:func:`padded`)::
     product[.., m, n] = sum_k left[.., m, k] * right[.., k, n]
 
 *Convolution* (implicit GEMM): row ``m`` is a pixel of the output, column ``n`` an output
-channel, and ``k`` runs over taps, blocks of input channels, and lanes; ``left`` is never in
-memory as a whole, but a tile at a time is gathered by the group that multiplies it::
+channel, and ``k`` runs over taps, blocks of input channels, and lanes.  ``left`` is never in
+memory as a whole: the group that multiplies a tile of it gathers that tile::
 
     x[N, I', H, W, c]        left[(n, h, w), (p, q, i', i)] = x[n, i', h*s + p*d, w*s + q*d, i]
     w[K', N']                y[n, o', h, w, o] = product[(n, h, w), (o', o)]
@@ -16,13 +16,13 @@ memory as a whole, but a tile at a time is gathered by the group that multiplies
 
     x[.., M, K]   w[.., K, N]    y[.., m, n] = product[.., m, n]
 
-With ``half``, both factors are rounded to 16 bits and their products summed in fp32.  That
-is what tensor cores do, and exact for tensors that are stored in 16 bits.
+With ``half``, both factors are rounded to 16 bits and their products are summed in fp32, as tensor
+cores do; for tensors that are stored in 16 bits this is exact.
 
-:mod:`.gemm_tensor` and :mod:`.gemm_simt` schedule the products; what both do stands here.  Both
-copy tiles of the factors to shared memory, 16 bytes an item, ``stages`` of them ahead of the
-products: with ``cp.async`` where the GPU has it.  Where there are few tiles and each is deep,
-``splits`` work-groups share one (*split-K*); a second kernel adds up what they leave in memory::
+:mod:`.gemm_tensor` and :mod:`.gemm_simt` schedule the products and share this file.  Both
+copy tiles of the factors to shared memory, 16 bytes an item, ``stages`` tiles ahead of the
+products: with ``cp.async`` if the GPU has it.  If there are few tiles and each is deep,
+``splits`` work-groups share one (*split-K*); a second kernel adds up their partial products::
 
     part[s, .., m, n] = sum_k left[.., m, s * K' / splits + k] * right[.., s * K' / splits + k, n]
 """
@@ -45,21 +45,21 @@ from .sizes import divisors
 NAME = "gemm"
 LEFT, RIGHT, OUTPUT = "gemm_left", "gemm_right", "gemm_output"
 
-#: To multiples of these are rows and columns padded.
+#: Rows and columns are padded to a multiple of one of these.
 UNITS = (128, 64, 32, 16)
-#: To multiples of this is the depth padded.
+#: The depth is padded to a multiple of this.
 DEPTH = 32
-#: What the padded matrices must hold, at least, besides their padding: in fp32, and on tensor
-#: cores, which multiply 16 times as much in a cycle (assumptions).
+#: Least share of the padded matrices that is not padding: in fp32, and on tensor cores, which
+#: multiply 16 times as much in a cycle (assumptions).
 FULL, FULL_HALF = 0.6, 0.25
 #: Multiply-adds below which a launch takes longer than the product (an assumption).
 WORK = 1 << 20
-#: Work-groups that share a tile, at most.
+#: Most work-groups that share a tile.
 SPLITS = 16
-#: Cycles until a tile is in shared memory, of a step's barrier, of a copy's instructions, of those
-#: for a result, and of a second kernel (assumptions).
+#: Cycles until a tile is in shared memory, of a step's barrier, of a copy's instructions, of
+#: those for a result, and of a second kernel (assumptions).
 LATENCY, BARRIER, COPY, RESULT, LAUNCH = 600, 50, 10, 6, 3000
-#: Bytes that a multiprocessor is sent in a cycle, and reads of shared memory (an A100's).
+#: Bytes that a multiprocessor receives per cycle, and reads from shared memory (an A100's).
 SENT, READ = 32, 128
 
 
@@ -67,26 +67,26 @@ SENT, READ = 32, 128
 
 
 def padded(extent: int) -> int:
-    """Rows or columns as whole tiles: the largest unit that adds little, 15 % at most.
+    """Return rows or columns in whole tiles of the largest unit that adds 15 % at most.
 
-    Where every unit adds more (49 rows are 64), the fewest.
+    If every unit adds more (49 rows are 64), return the fewest.
     """
     least = max(1.15 * extent, -(-extent // UNITS[-1]) * UNITS[-1])
     return next(whole for u in UNITS if (whole := -(-extent // u) * u) <= least)
 
 
 def padded_depth(extent: int) -> int:
-    """The depth as whole tiles."""
+    """Return the depth in whole tiles."""
     return -(-extent // DEPTH) * DEPTH
 
 
 def pays(
     rows: int, columns: int, depth: int, batch: int = 1, *, whole: int = 0, full: float = FULL
 ) -> bool:
-    """True if enough of padded matrices is the product's own, and a batch of them is large.
+    """Return whether padded matrices are full enough, and their batch large enough.
 
-    At least ``full`` of the multiply-adds, and :data:`WORK` of them.  ``whole`` is the depth with
-    lanes that channels leave empty.
+    At least ``full`` of the multiply-adds must not be padding, and they must be at least
+    :data:`WORK`.  ``whole`` is the depth including the lanes that channels leave empty.
     """
     own = rows * columns * depth
     padding = padded(rows) * padded(columns) * padded_depth(whole or depth)
@@ -106,9 +106,9 @@ def compute_conv(
     half: bool,
     zero_lanes: bool,
 ) -> te.Tensor:
-    """The convolution of ``channels`` to ``outputs``; shapes as in the module's docstring.
+    """Return the convolution of ``channels`` to ``outputs``; shapes are in the module's docstring.
 
-    ``zero_lanes`` says that lanes of ``x`` behind the last channel are zeros.
+    ``zero_lanes`` says that lanes of ``x`` after the last channel are zeros.
     """
     batch, blocks, height, width, lanes = (int(d) for d in x.shape)
     depth = int(w.shape[0])
@@ -131,7 +131,7 @@ def compute_conv(
         if depth > taps * blocks * lanes:
             tests.append(group < taps * blocks)
         if channels % lanes and not zero_lanes:
-            # Lanes of padding hold anything, also NaN, which no zero weight undoes.
+            # Padding lanes may hold anything, also NaN, which a zero weight does not cancel.
             tests.append(block * lanes + lane < channels)
         if top or bottom:
             tests += [row >= 0, row < height]
@@ -151,9 +151,9 @@ def compute_conv(
 
 
 def compute_matmul(x: te.Tensor, w: te.Tensor, units: int, *, half: bool) -> te.Tensor:
-    """``x[.., M, K] @ w[.., K, N]``, the first ``units`` columns of it.
+    """Return ``x[.., M, K] @ w[.., K, N]``, the first ``units`` columns of it.
 
-    NumPy's broadcasting of the leading axes.  Weights may have their padding already.
+    The leading axes broadcast as in NumPy.  Weights may be padded already.
     """
     rows, depth = (int(d) for d in x.shape[-2:])
     lead = batch_shape(x, w)
@@ -190,22 +190,22 @@ def _widened(value: tirx.Expr) -> tirx.Expr:
 
 @dataclass(frozen=True)
 class Shape:
-    """Extents after padding, and how the factors can be read."""
+    """Extents after padding, and the forms in which the factors can be read."""
 
     batch: int
     rows: int
     columns: int
     depth: int
-    #: Elements that are read at once of each factor.
+    #: Elements of each factor that are read at once.
     left_lanes: int
     right_lanes: int
     _: KW_ONLY
-    #: Whether factors have 16 bits.
+    #: Whether the factors have 16 bits.
     half: bool
 
 
 SPLITS_KNOB = "Work-groups that share the depth of a tile; a second kernel adds up their sums."
-#: Of every family of these products.
+#: Constraints shared by all families of these products.
 DEPTH_FITS = {
     f"splits is at most {SPLITS}, and divides the steps along the depth.": lambda k, s, d: (
         k.splits <= SPLITS and s.depth % (k.splits * k.tile_k) == 0
@@ -217,60 +217,60 @@ DEPTH_FITS = {
 
 
 def shared_limit(device: Device) -> int:
-    """Shared memory of a work-group on CUDA; 0 on other targets."""
+    """Return the shared memory of a work-group on CUDA; 0 on other targets."""
     return 0 if device.multiprocessors is None else device.multiprocessors.shared_bytes
 
 
 def stage_counts(device: Device) -> range:
-    """Stages to try, the best first: three where copies are asynchronous, else two.
+    """Return stages to try, best first: three or fewer with asynchronous copies, else two.
 
-    Three hide some 600 cycles of memory behind two steps of products (an assumption).
+    Three hide some 600 cycles of memory latency during two steps of products (an assumption).
     """
     gpu = device.multiprocessors
     return range(3 if gpu is not None and gpu.async_copies else 2, 0, -1)
 
 
 def copies_evenly(shape: Shape, rows: int, columns: int, depth: int, items: int) -> bool:
-    """True if every item of a group copies as many vectors of a tile as the others."""
+    """Return whether all items of a group copy equally many vectors of a tile."""
     left = rows * depth % (items * shape.left_lanes)
     return not left and not depth * columns % (items * shape.right_lanes)
 
 
 def groups(shape: Shape, rows: int, columns: int) -> int:
-    """Work-groups of a launch, of so many rows and columns each."""
+    """Return the number of work-groups of a launch, for tiles of these rows and columns."""
     return shape.batch * (shape.rows // rows) * (shape.columns // columns)
 
 
 def split_counts(shape: Shape) -> tuple[int, ...]:
-    """Work-groups that may share a tile."""
+    """Return the numbers of work-groups that may share a tile."""
     return divisors(shape.depth // DEPTH, SPLITS)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The part of a product that a work-group has, for an estimate of its time."""
+    """A work-group's part of a product, from which its time is estimated."""
 
     rows: int
     columns: int
-    #: Of a step.
+    #: Depth of a step.
     depth: int
     items: int
     stages: int
     splits: int
-    #: Cycles in which a warp multiplies its part in a step, alone.
+    #: Cycles in which a warp multiplies its part of a step, without others running.
     alone: float
     #: Bytes of shared memory that are read in a step.
     read: float
-    #: Products that a multiprocessor adds up in a cycle.
+    #: Products that a multiprocessor sums per cycle.
     rate: float
 
 
 def cycles(tile: Tile, shape: Shape, device: Device) -> float:
-    """Cycles that a multiprocessor takes for its share of a product, by a simple count.
+    """Estimate the cycles in which a multiprocessor computes its share of a product.
 
-    Its work-groups go on together.  A step takes them what is slowest: to wait for what was asked
-    for ``stages - 1`` steps ago, one's own instructions, or what all of them are sent, read of
-    shared memory, and multiply.
+    Its work-groups run concurrently.  A step takes as long as the slowest of these: the latency
+    of the copies issued ``stages - 1`` steps ago, a group's own instructions, or, for all groups
+    together, the bytes received, the reads of shared memory, and the products.
     """
     assert device.multiprocessors is not None
     count, outputs = device.multiprocessors.count, tile.rows * tile.columns
@@ -293,7 +293,7 @@ def cycles(tile: Tile, shape: Shape, device: Device) -> float:
 
 
 def shape_of(workload: Workload) -> Shape:
-    """The shape of a function whose anchor is a product."""
+    """Return the shape of a function whose anchor is a product."""
     anchor = workload.anchor(NAME)
     *batch, rows, columns, depth = workload.extents(anchor)
     half = str(workload.sch.get(anchor).reads[-1].source.dtype) == "float16"
@@ -302,7 +302,7 @@ def shape_of(workload: Workload) -> Shape:
 
 
 def _lanes(workload: Workload, factor: str, half: bool) -> int:
-    """Elements of a factor in 16 bytes, or fewer where rows in memory are no multiple of these."""
+    """Return how many elements of a factor are read at once: 16 bytes, or a divisor of its rows."""
     (block,) = workload.with_role(factor)
     source = workload.sch.get(block).reads[0].source
     return gcd(int(source.shape[-1]), 8 if half else 4)
@@ -312,9 +312,9 @@ def _lanes(workload: Workload, factor: str, half: bool) -> int:
 
 
 def flatten_output(workload: Workload) -> tuple[Block, Block]:
-    """Make what follows the product one block with an axis for its rows and one for its columns.
+    """Merge the blocks after the product into one, with one axis for rows and one for columns.
 
-    Returns the block of products, and this one, which writes the function's result.
+    Returns the block of products, and the merged block, which writes the function's result.
     """
     sch = workload.sch
     anchor = workload.anchor(NAME)
@@ -330,7 +330,7 @@ def flatten_output(workload: Workload) -> tuple[Block, Block]:
 
 
 def is_convolution(workload: Workload) -> bool:
-    """True if rows are pixels, and the result is in blocks of channels."""
+    """Return whether rows are pixels, and the result is in blocks of channels."""
     (output,) = workload.with_role(OUTPUT)
     axes = len(workload.sch.get(output).iter_vars)
     return axes == 5 and len(workload.extents(workload.anchor(NAME))) == 3
@@ -339,13 +339,13 @@ def is_convolution(workload: Workload) -> bool:
 def copy_tile(
     workload: Workload, block: Block, above: Loop, threads: Mapping[str, int], lanes: int
 ) -> None:
-    """Have all items of a group copy a tile together, a vector each, side by side."""
+    """Let all items of a group copy a tile, neighbouring vectors by neighbouring items."""
     sch = workload.sch
-    # Before it is placed: only then does it cover what the items of the group read together.
+    # The scope is set before the block is placed: only then does the tile cover all items' reads.
     sch.set_scope(block, 0, "shared.dyn")
     sch.compute_at(block, above)
     i, j = workload.loops_below(block, above)[-2:]
-    # Before both become one: only so do all numbers of a vector have indices that differ in one
+    # The split comes before the fusion: only then do indices of a vector's elements differ in one
     # term, whatever the tile.
     j, vector = sch.split(j, [None, lanes])
     _, *parts = sch.split(sch.fuse(i, j), [None, *threads.values()])
@@ -361,9 +361,9 @@ def store_output(
     lanes: int,
     pixels: bool,
 ) -> None:
-    """Have all items of a group write a tile of results, in the order in which they are in memory.
+    """Let all items of a group write a tile of results, in memory order.
 
-    ``pixels`` says that those of a block of channels are: else columns.
+    ``pixels`` says that neighbours in memory are pixels of a block of channels, else columns.
     """
     sch = workload.sch
     m, n = workload.loops_below(output, above)[-2:]
@@ -376,9 +376,9 @@ def store_output(
 
 
 def split_depth(workload: Workload, anchor: Block, splits: int) -> Block:
-    """Have the product's block add up partial sums; return the block that makes those.
+    """Turn the product into a sum of partial sums; return the block that computes those.
 
-    Which one is of a batch comes first among its axes.
+    The index of the partial sum is the first of its axes after the batch's.
     """
     if splits == 1:
         return anchor
@@ -391,7 +391,7 @@ def split_depth(workload: Workload, anchor: Block, splits: int) -> Block:
 
 
 def add_parts(workload: Workload, whole: Block, output: Block, lanes: int, pixels: bool) -> None:
-    """Make the second kernel of the block that adds up, and of what follows it."""
+    """Schedule the second kernel, which adds up the partial sums and computes the epilogue."""
     sch = workload.sch
     *batch, m, n = sch.get_loops(output)
     n, vector = sch.split(n, [None, lanes])

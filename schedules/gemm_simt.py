@@ -1,8 +1,8 @@
 """Products of :mod:`.gemm` in fp32 on CUDA, from tiles in shared memory.
 
 A work-group computes a tile of rows and columns, in steps of ``tile_k`` along the depth; each
-of its items keeps ``tile_m`` rows of ``tile_n`` vectors of columns in registers.  Of the left
-factor an item reads four steps of the depth at once, the same as its neighbours along the columns.
+of its items keeps ``tile_m`` rows of ``tile_n`` vectors of columns in registers.  An item reads
+four steps of the left factor's depth at once, the same ones as its neighbours along the columns.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ ORDER = 210
 
 #: Columns of a vector, and steps of the depth that are read at once: 16 bytes.
 LANES = 4
-#: Registers of sums that an item has, of 255.
+#: Registers for an item's sums, out of 255.
 SUMS = 64
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """The tile of a work-item, and that of a work-group in work-items."""
+    """Knobs of the tile of a work-item, and of a work-group's items."""
 
     tile_m: int = knob("Rows that a work-item keeps in registers.")
-    tile_n: int = knob("Vectors of four columns that it keeps in registers.")
+    tile_n: int = knob("Vectors of four columns that a work-item keeps in registers.")
     group_m: int = knob("Work-items of a work-group along the rows.")
     group_n: int = knob("Work-items of a work-group along the columns.")
     tile_k: int = knob("Depth of the tiles that are copied to shared memory at once.")
@@ -43,17 +43,17 @@ class Knobs:
 
     @property
     def rows(self) -> int:
-        """Those of a work-group."""
+        """Return the rows of a work-group."""
         return self.tile_m * self.group_m
 
     @property
     def columns(self) -> int:
-        """Those of a work-group."""
+        """Return the columns of a work-group."""
         return LANES * self.tile_n * self.group_n
 
 
 def shared_bytes(knobs: Knobs) -> int:
-    """Shared memory of a work-group."""
+    """Return the shared memory of a work-group, in bytes."""
     left, right = knobs.rows * (knobs.tile_k + LANES), knobs.tile_k * knobs.columns
     return 4 * knobs.stages * (left + right)
 
@@ -78,23 +78,23 @@ CONSTRAINTS = {
     ),
 }
 
-#: Tiles of items and groups, the ones with most products for what they read first.
+#: Tiles of items and groups; those with the most products per read come first.
 TILES = (
     (16, 1, 8, 16), (8, 1, 8, 16), (8, 1, 8, 8), (4, 1, 8, 8), (4, 1, 4, 8), (4, 1, 8, 4),
     (2, 1, 8, 4),
 )  # fmt: skip
 TILE_K = 16
-#: Products that a multiprocessor adds up in a cycle (an A100's).
+#: Products that a multiprocessor sums per cycle (an A100's).
 RATE = 64
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """The tile that takes the fewest cycles by :func:`.gemm.cycles`."""
+    """Return the tile that takes the fewest cycles by :func:`.gemm.cycles`."""
     return min(_fitting(shape, device), key=lambda k: gemm.cycles(tile(k), shape, device))
 
 
 def tile(knobs: Knobs) -> gemm.Tile:
-    """What a work-group does; items of a warp read for themselves, and add up a vector in two."""
+    """Return a work-group's tile; items read for themselves, and a warp sums a vector in two."""
     items, vectors = knobs.group_m * knobs.group_n, knobs.tile_m * knobs.tile_n
     return gemm.Tile(
         knobs.rows, knobs.columns, knobs.tile_k, items, knobs.stages, knobs.splits,
@@ -104,7 +104,7 @@ def tile(knobs: Knobs) -> gemm.Tile:
 
 
 def _fitting(shape: Shape, device: Device) -> list[Knobs]:
-    """Knobs for each tile, each with the most stages that it has."""
+    """Return knobs for each tile that fits, each with the most stages that fit."""
     found: list[Knobs] = []
     for tile, splits in product(TILES, gemm.split_counts(shape)):
         tried = (Knobs(*tile, TILE_K, count, splits) for count in gemm.stage_counts(device))
@@ -114,7 +114,7 @@ def _fitting(shape: Shape, device: Device) -> list[Knobs]:
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Tiles that fit, groups of up to 32 items along each side, up to four stages."""
+    """Return tiles that fit, groups of up to 32 items along each side, up to four stages."""
     return {
         "tile_m": divisors(shape.rows, 16),
         "tile_n": (1, 2),
@@ -127,7 +127,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload) -> Shape | None:
-    """The shape of a product of factors in fp32 on CUDA."""
+    """Return the shape of a product of fp32 factors on CUDA."""
     device = workload.target.device
     shape = gemm.shape_of(workload)
     if device.multiprocessors is None or shape.half or not _fitting(shape, device):
@@ -160,7 +160,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     columns = int(sch.get(sch.get_loops(output)[-1]).extent)
     sch.reverse_compute_at(output, ng)
     if columns % LANES == 0:
-        # One row of an item has no loop.
+        # An item with a single row has no loop over rows.
         *rows, below = workload.loops_below(output, ng)[-2:]
         vectors, vector = sch.split(below, [None, LANES])
         workload.vectorize_last([*rows, vectors, vector])
@@ -169,7 +169,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     threads = {"threadIdx.y": knobs.group_m, "threadIdx.x": knobs.group_n}
     gemm.copy_tile(workload, left, ko, threads, shape.left_lanes)
     gemm.copy_tile(workload, right, ko, threads, shape.right_lanes)
-    # Rows of the left tile that items of a warp read together lie in different banks.
+    # Rows of the left tile that a warp reads at once are in different banks.
     sch.storage_align(left, 0, -2, 2 * LANES, LANES)
     workload.vectorize_last(workload.loops_below(steps, ki)[-2:])
     workload.unroll_all([ki, kk, mi, ni])

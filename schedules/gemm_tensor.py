@@ -1,14 +1,14 @@
 """Products of :mod:`.gemm` in 16 bits, on the tensor cores of CUDA.
 
-A work-group computes a tile of ``tile_m`` × ``tile_n``, its warps a part of that each, in
+A work-group computes a tile of ``tile_m`` × ``tile_n``, each of its warps a part of that, in
 steps of ``tile_k`` along the depth.  Warps read fragments of 16×16 from the tiles of the factors
-in shared memory, multiply them, and keep the sums in registers.  At the end the tile of sums goes
-to shared memory, over these tiles, from where the group takes it through the epilogue to memory,
-whole vectors of channels at a time.  Where work-groups share the depth, fragments of sums go to
-memory as they are, for the second kernel.
+in shared memory, multiply them, and keep the sums in registers.  At the end the tile of sums is
+stored over these tiles in shared memory, from which the group computes the epilogue and writes
+whole vectors of channels.  If work-groups share the depth, fragments of sums are written to
+memory unchanged, for the second kernel.
 
-Rows in shared memory are 16 bytes longer than their tile, so that the eight rows which a
-fragment's read takes together lie in different banks.
+Rows in shared memory are 16 bytes longer than their tile, so that the eight rows that one
+load of a fragment reads are in different banks.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ ORDER = 200
 WARP = 32
 #: Rows, columns and depth of a fragment.
 FRAGMENT = 16
-#: Instructions for fragments, as schedules name them.
+#: Names of the tensor intrinsics for fragments.
 LOAD_A, LOAD_B, STORE, STORE_PART, ZERO, MULTIPLY = (
     f"tvmflow_fragment_{name}"
     for name in ("load_a", "load_b", "store", "store_part", "zero", "multiply")
 )
-#: Halves in 16 bytes: what an item copies, and what rows in shared memory are longer.
+#: Halves in 16 bytes: the size of an item's copies, and the padding of rows in shared memory.
 HALVES = 8
-#: Fragments of sums that a warp keeps: 8 of their 32-bit registers a fragment and item, of 255.
+#: Most fragments of sums in a warp: each takes 8 of an item's 255 registers.
 FRAGMENTS = 16
 
 
@@ -53,19 +53,19 @@ FRAGMENTS = 16
 
 @dataclass(frozen=True)
 class Knobs:
-    """The tile of a work-group, and how its warps share it."""
+    """Knobs of a work-group's tile, and its division among warps."""
 
     tile_m: int = knob("Rows of the product that a work-group computes.")
-    tile_n: int = knob("Columns of it.")
+    tile_n: int = knob("Columns of the product that a work-group computes.")
     tile_k: int = knob("Depth of the tiles that are copied to shared memory at once.")
     warps_m: int = knob("Warps of a work-group along the rows.")
-    warps_n: int = knob("Warps along the columns.")
+    warps_n: int = knob("Warps of a work-group along the columns.")
     stages: int = knob("Tiles of each factor in shared memory: all but one are on their way.")
     splits: int = knob(gemm.SPLITS_KNOB)
 
 
 def shared_bytes(knobs: Knobs) -> int:
-    """Shared memory of a work-group: tiles of the factors, and later the sums in their place."""
+    """Return the shared memory of a work-group: tiles of the factors, later the sums."""
     left = knobs.tile_m * (knobs.tile_k + HALVES)
     right = knobs.tile_k * (knobs.tile_n + HALVES)
     return max(2 * knobs.stages * (left + right), 4 * knobs.tile_m * (knobs.tile_n + 4))
@@ -98,27 +98,27 @@ CONSTRAINTS = {
     ),
 }
 
-#: Tiles and the warps for them, the ones with most products for what they read first.
+#: Tiles and the warps for them; those with the most products per read come first.
 TILES = (
     (128, 128, 2, 4), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2), (128, 32, 4, 1),
     (64, 32, 2, 1), (32, 64, 1, 2), (32, 32, 2, 1), (64, 16, 2, 1), (16, 64, 1, 2),
     (32, 16, 1, 1), (16, 32, 1, 1), (16, 16, 1, 1),
 )  # fmt: skip
-#: Depths of a tile, and what of it a warp multiplies in a step, at most, times its fragments.
+#: Depths of a tile; and a limit of the depth that a warp multiplies per step, times fragments.
 DEPTHS = (128, 96, 64, 32, 16)
 UNROLLED = 256
-#: What a fragment's product takes a warp, what reading the factors before it takes, and products
-#: that a multiprocessor adds up in a cycle (an A100's; the others are assumptions).
+#: Cycles of a fragment's product in a warp, cycles of reading the factors before it, and products
+#: that a multiprocessor sums per cycle (an A100's; the others are assumptions).
 PRODUCT, READS, RATE = 16, 40, 1024
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """The tile that takes the fewest cycles by :func:`.gemm.cycles`."""
+    """Return the tile that takes the fewest cycles by :func:`.gemm.cycles`."""
     return min(_fitting(shape, device), key=lambda k: gemm.cycles(tile(k), shape, device))
 
 
 def tile(knobs: Knobs) -> gemm.Tile:
-    """What a work-group does; of a warp one fragment's product follows the other."""
+    """Return a work-group's tile; a warp multiplies its fragments one after the other."""
     warps, fragments = knobs.warps_m * knobs.warps_n, knobs.tile_k // FRAGMENT
     read = 2 * knobs.tile_k * (knobs.tile_m * knobs.warps_n + knobs.tile_n * knobs.warps_m)
     return gemm.Tile(
@@ -128,12 +128,12 @@ def tile(knobs: Knobs) -> gemm.Tile:
 
 
 def _products(knobs: Knobs) -> int:
-    """Fragments of sums that a warp has."""
+    """Return the fragments of sums that a warp keeps."""
     return knobs.tile_m * knobs.tile_n // (FRAGMENT**2 * knobs.warps_m * knobs.warps_n)
 
 
 def _fitting(shape: Shape, device: Device) -> list[Knobs]:
-    """Knobs for each tile and its warps, each with the most stages that it has."""
+    """Return knobs for each tile and its warps, each with the most stages that fit."""
     found: list[Knobs] = []
     for tile_m, tile_n, warps_m, warps_n in TILES:
         for depth, splits in product(DEPTHS, gemm.split_counts(shape)):
@@ -147,7 +147,7 @@ def _fitting(shape: Shape, device: Device) -> list[Knobs]:
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Tiles up to 128 × 256, up to eight warps along each side, up to four stages."""
+    """Return tiles up to 128 × 256, up to eight warps along each side, up to four stages."""
     return {
         "tile_m": tuple(t for t in divisors(shape.rows, 256) if t % FRAGMENT == 0),
         "tile_n": tuple(t for t in divisors(shape.columns, 256) if t % FRAGMENT == 0),
@@ -163,7 +163,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload) -> Shape | None:
-    """The shape of a product of factors in 16 bits, on a GPU with tensor cores."""
+    """Return the shape of a product of 16-bit factors, on a GPU with tensor cores."""
     gpu = workload.target.device.multiprocessors
     if gpu is None or not gpu.tensor_cores:
         return None
@@ -217,7 +217,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     if splits:
         gemm.add_parts(workload, whole, output, lanes, pixels)
     else:
-        # Of fp32: 16 bytes longer, too.
+        # Rows of the fp32 sums are 16 bytes longer, too.
         sch.storage_align(stored, 0, -2, 8, 4)
         gemm.store_output(workload, output, no, threads, lanes, pixels)
     gemm.pipeline_copies(workload, ko, knobs.stages)
@@ -225,7 +225,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
 
 
 def _tensorize(workload: Workload, block: Block, above: Loop, intrinsic: str) -> Block:
-    """Have an instruction move each fragment of a block; return the block of one."""
+    """Let a tensor intrinsic move each fragment of a block; return the block of one fragment."""
     sch = workload.sch
     *_, i, j = workload.loops_below(block, above)
     i, rows = sch.split(i, [None, FRAGMENT])
@@ -241,7 +241,7 @@ def _tensorize(workload: Workload, block: Block, above: Loop, intrinsic: str) ->
 
 
 def _at(buffer: tirx.Var) -> tirx.Expr:
-    """The number of the fragment that a buffer is, in the array of fragments it lies in."""
+    """Return the index of a buffer's fragment in the array that contains it."""
     offset, row = buffer.elem_offset, buffer.strides[0]
     across = tirx.floordiv(row, FRAGMENT)
     down = tirx.floordiv(tirx.floordiv(offset, row), FRAGMENT)
@@ -250,9 +250,9 @@ def _at(buffer: tirx.Var) -> tirx.Expr:
 
 @cache
 def register_instructions() -> None:
-    """Make the instructions known to TVM, when a schedule first asks for them.
+    """Register the tensor intrinsics with TVM, when a schedule first needs them.
 
-    TVM has the same and many more, whose import takes seconds.
+    TVM's own ones are the same and many more, but their import takes seconds.
     """
     size = (FRAGMENT,) * 3
     left, right = (("float16", f"wmma.matrix_{side}") for side in "ab")
@@ -295,14 +295,14 @@ def _register(
     call: Callable[..., tirx.Expr],
     axes: str = "SS",
 ) -> None:
-    """Register an instruction on ``operands``, dtypes and scopes, the last of which is written.
+    """Register an intrinsic on ``operands`` (dtypes and scopes), the last of which is written.
 
-    ``element`` is what it computes at each of its ``axes``, ``call`` what computes all of them.
+    ``element`` computes one element at each of its ``axes``, ``call`` all of them.
     """
 
     def function(body: Callable[..., None], strided: bool) -> tirx.PrimFunc:
         whole = slice(FRAGMENT), slice(FRAGMENT)
-        # A buffer's place in memory is that of whole fragments.
+        # A buffer's offset is a multiple of whole fragments.
         place = {"shape": (FRAGMENT,) * 2, "align": 64, "offset_factor": FRAGMENT}
         with IRBuilder() as builder, T.prim_func(s_tir=True):
             params = [T.arg(f"p{number}", T.handle()) for number in range(len(operands))]

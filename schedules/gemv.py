@@ -1,16 +1,16 @@
-"""Products of one or few rows with a matrix on GPUs: each weight is read once, side by side.
+"""Products of one or few rows with a matrix on GPUs, in which each weight is read once.
 
-What it computes is :mod:`.dense`'s, in any of its forms.  There, a work-item sums up a whole
-column, which leaves a GPU with too few of them, and neighbours far apart in packed weights or
-rows.  Here the ``items`` of a work-group share the sum over K, with K cut into their vectors::
+:mod:`.dense` defines the computation, in any of its forms.  In its schedule a work-item sums a
+whole column, so that a GPU has too few items, and neighbours read packed weights or rows far
+apart.  Here the ``items`` of a work-group share the sum over K, with K in their vectors::
 
     k = step * items + item
     by_item[item]     = sum over steps       registers, then local memory
-    by_eight[i]       = sum over 8 of them   local memory, behind a barrier
+    by_eight[i]       = sum over 8 of them   local memory, after a barrier
     y                 = sum over the rest
 
-so that neighbours read neighbouring vectors (packed weights, and rows).  Weights in columns lie
-side by side along N: there, a group has ``columns`` vectors of them, and ``items`` rows.
+so that neighbours read neighbouring vectors (packed weights, and rows).  Weights in columns are
+contiguous along N: there, a group has ``columns`` vectors of them, and ``items`` rows.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from .sizes import LANES, divisors, largest_divisor
 NAME = "gemv"
 ORDER = 400
 
-#: Rows of ``x`` for which the weights are still read once: those of a register tile.
+#: Most rows of ``x`` for which weights are still read once: those of a register tile.
 MOST_ROWS = 4
 #: Partial sums that one item adds up.
 RADIX = 8
-#: Fewer items than this do not pay for the barriers.
+#: Fewest items that pay for the barriers.
 LEAST_ITEMS = 16
-#: Steps that the heuristic writes out: as many texels or vectors are on their way from memory.
+#: Steps that the heuristic unrolls: as many loads of texels or vectors are in flight.
 UNROLL = 4
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The form, and extents of the product."""
+    """The form of the weights, and the extents of the product."""
 
     form: str
     rows: int
     #: Vectors of columns, or single columns in the rows form.
     columns: int
-    #: Products that are shared among items: vectors of them in the rows form.
+    #: Products that items can share: vectors of them in the rows form.
     depth: int
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """The part of the weights that each work-item of a group takes."""
+    """Knobs of the part of the weights that each work-item of a group takes."""
 
     items: int = knob("Work-items that share the sum over K.")
-    columns: int = knob("Vectors of columns of a work-group, each with items of its own.")
-    unroll: int = knob("Steps over K of which an item has the reads under way at once.")
+    columns: int = knob("Vectors of columns of a work-group, each with its own items.")
+    unroll: int = knob("Steps over K whose loads an item has in flight at once.")
 
 
 CONSTRAINTS = {
@@ -72,7 +72,7 @@ CONSTRAINTS = {
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """A group of the usual size for each column; neighbouring columns where they lie together."""
+    """Return a group of the usual size for each column; with contiguous columns, for several."""
     items = next(n for n in (64, 32, 16) if shape.depth % n == 0)
     if shape.form != COLUMNS:
         return Knobs(items, 1, UNROLL)
@@ -82,7 +82,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Groups of all sizes."""
+    """Return groups of all sizes."""
     return {
         "items": (16, 32, 64, 128, 256),
         "columns": divisors(shape.columns, 64),
@@ -91,7 +91,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload) -> Shape | None:
-    """The shape of a dense function of few rows, on a GPU, whose depth can be shared."""
+    """Return the shape of a dense function of few rows, on a GPU, whose depth can be shared."""
     found = dense.match(workload)
     if found is None or workload.is_cpu or found.rows > MOST_ROWS:
         return None
@@ -115,14 +115,14 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     *_, lane, k = sch.get_loops(total)
     width = 1 if form == ROWS else int(sch.get(lane).extent)
     output = workload.merge_epilogue(last)
-    # What lies side by side in memory is for neighbouring items.
+    # Neighbouring items take neighbours in memory.
     axes = ("threadIdx.y", "threadIdx.x") if form == COLUMNS else ("threadIdx.x", "threadIdx.y")
     _, high, _ = sch.split(k, [None, knobs.items // RADIX, RADIX])
     by_eight = sch.rfactor(high, 0)
     by_item = sch.rfactor(sch.get_loops(by_eight)[-1], 0)
     texels = workload.stage_weights(by_item, 1)
-    # What several items read is copied to local memory when it is complete: barriers stand
-    # behind copies, and not between the additions.
+    # Operands that several items read are copied to local memory when complete: barriers follow
+    # copies, and are not between the additions.
     shared, eights = (sch.cache_write(block, 0, "local") for block in (by_item, by_eight))
 
     m, n = sch.get_loops(output)
@@ -138,13 +138,13 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
         sch.compute_at(copy, group, preserve_unit_loops=True)
         items.append(_bind_copy(workload, copy, group, axes, knobs.items))
         sch.compute_at(sums, items[-1], preserve_unit_loops=True)
-    # Neighbours write a row apart, which are different banks where rows are a vector longer.
+    # Neighbours write a row apart: rows that are a vector longer are in different banks.
     sch.storage_align(shared, 0, 0, RADIX * width, width)
-    # Bound last: what is computed at a bound loop is computed for all of its items.
+    # The group is bound last: a block at a bound loop is computed for all of its items.
     sch.bind(group, "blockIdx.x")
     sch.bind(vector, axes[1])
     sch.bind(first, axes[0])
-    # Only now that all have their places may sums be split from what they begin with.
+    # Only after all blocks are placed may sums be split from their initialisation.
     for block in (last, total) if form == ROWS else (total,):
         _sum(workload, block, first, RADIX)
     _sum(workload, by_eight, items[0], RADIX)
@@ -155,10 +155,10 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
 def _bind_copy(
     workload: Workload, block: Block, group: Loop, axes: tuple[str, str], items: int
 ) -> Loop:
-    """Bind the loops of a block that puts sums into local memory; the loop of one item."""
+    """Bind the loops of a block that stores sums in local memory; return the loop of one item."""
     sch = workload.sch
     *digits, m, vector, lane = workload.loops_below(block, group)
-    # The digits of an item, the last one first.
+    # The last digit of an item comes first.
     digits.reverse()
     sch.reorder(vector, *digits, m, lane)
     sch.bind(vector, axes[1])
@@ -173,7 +173,7 @@ def _bind_copy(
 def _sum(
     workload: Workload, block: Block, above: Loop, unroll: int, texels: Block | None = None
 ) -> None:
-    """Sum up in registers, in vectors; ``texels`` is a copy of weights that are a texture."""
+    """Sum in registers, in vectors; ``texels`` is a copy of weights that are in a texture."""
     sch = workload.sch
     spatial, (k,) = workload.by_kind(block, workload.loops_below(block, above))
     k, inner = sch.split(k, [None, largest_divisor(int(sch.get(k).extent), unroll)])

@@ -100,8 +100,8 @@ class Shape:
     stride_w: int
 
     @property
-    def together(self) -> int:
-        """Inputs of one block that are taken together."""
+    def input_lanes(self) -> int:
+        """Return the input channels that each step of the sum takes from one block."""
         return input_lanes(self.inputs, self.lanes)
 
 
@@ -131,7 +131,7 @@ CONSTRAINTS = {
 def heuristic(shape: Shape, device: Device) -> Knobs:
     """A row of the map in registers; small windows are unrolled."""
     tile_w = tile_of(shape.width, max(1, device.accumulators // 2))
-    unroll_i = largest_divisor(shape.together, 4)
+    unroll_i = largest_divisor(shape.input_lanes, 4)
     tiles = shape.batch * shape.outputs, shape.height, -(-shape.width // tile_w)
     unroll_window = shape.taps_h * shape.taps_w <= 4
     return Knobs(*group_of(tiles, device, device.convolution), 1, tile_w, unroll_i, unroll_window)
@@ -142,7 +142,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
     return {
         "tile_h": tuple(sorted({1, min(2, shape.height), min(shape.stride_h, shape.height)})),
         "tile_w": tile_choices(shape.width, 2 * device.accumulators),
-        "unroll_i": divisors(shape.together, 8),
+        "unroll_i": divisors(shape.input_lanes, 8),
         "unroll_window": (True, False),
         **group_space(shape.outputs, shape.height, shape.width, device),
     }

@@ -1,19 +1,20 @@
-"""Non-maximum suppression: of boxes that overlap, those with the best scores.
+"""Non-maximum suppression: of overlapping boxes, keep those with the best scores.
 
-What it computes, for each image ``b < B`` and class ``c < C``, of boxes whose score is above a
-threshold, until there are enough, or none is left::
+For each image ``b < B`` and class ``c < C``, repeat with the boxes whose score is above a
+threshold, until enough are selected or none is left::
 
-    take the box with the best score, of equal ones the first
-    drop it, and all whose intersection over union with it is above another threshold
+    select the box with the best score, of equal ones the first
+    drop it, and all boxes whose intersection over union with it is above another threshold
 
-Scores that are NaN are no candidates.  Boxes may have their corners in any order; where the area of
-one, of both together, or of what they share is not above zero, they do not overlap.  All is rounded
-as in ONNX Runtime (`non_max_suppression_helper.h` there), which the choice of boxes depends on.
+Boxes whose score is NaN are no candidates.  Boxes may have their corners in any order; if the area
+of a box, of the union or of the intersection is not above zero, they do not overlap.  All is
+rounded as in ONNX Runtime (`non_max_suppression_helper.h` there), because the choice of boxes
+depends on it.
 
-A thread of a CPU, or a work-group, has a class of an image.  A thread takes candidates from a heap,
-and compares each with the boxes that are taken already, up to the first that it overlaps.
-Work-items keep lists of their own candidates, which get shorter as these are dropped, and find the
-best of all in local memory.
+A thread of a CPU, or a work-group, processes a class of an image.  A thread takes candidates from a
+heap, and compares each with the selected boxes, up to the first that it overlaps.  Work-items keep
+lists of their own candidates, which shrink as these are dropped, and find the best of all in local
+memory.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from .sizes import power_of_2
 NAME = "nms"
 ORDER = 504
 
-#: Annotations of its block.
+#: Annotations of the block: whether boxes are centred, and whether there is a score threshold.
 _CENTERED, _THRESHOLD = "tvmflow.centered", "tvmflow.has_threshold"
 
 
@@ -45,16 +46,16 @@ _CENTERED, _THRESHOLD = "tvmflow.centered", "tvmflow.has_threshold"
 def compute(
     tensors: Sequence[te.Tensor], stored: int, *, centered: bool, has_threshold: bool
 ) -> list[te.Tensor]:
-    """State boxes ``[B * C, stored]``, 0 behind the last, and how many are taken, ``[B * C]``.
+    """Define the selected boxes ``[B * C, stored]``, then 0, and their number ``[B * C]``.
 
-    Both are int32.  Of a class the first ``stored`` boxes are kept, the others are only counted.
+    Both are int32.  The first ``stored`` boxes of a class are stored, the others are only counted.
 
     A third tensor is memory for the lists of candidates.
 
-    ``tensors`` are boxes ``[B, N, 4]``, scores ``[B, C, N]``, and scalars: how many boxes to take,
-    at most, of each class (int64); the threshold of the intersection over union; that of scores,
-    which is ignored unless ``has_threshold``.  Boxes are two corners, or with ``centered`` the
-    middle, width and height.
+    ``tensors`` are boxes ``[B, N, 4]``, scores ``[B, C, N]``, and scalars: the most boxes to select
+    of each class (int64); the threshold of the intersection over union; that of scores, which is
+    ignored unless ``has_threshold``.  Boxes are two corners, or with ``centered`` the centre,
+    width and height.
     """
     flags = {_CENTERED: str(int(centered)), _THRESHOLD: str(int(has_threshold))}
 
@@ -77,7 +78,7 @@ def compute(
 
 @dataclass(frozen=True)
 class Shape:
-    """Classes of all images, boxes of each, and room for those that are taken."""
+    """Classes of all images, boxes in each, and boxes that can be stored."""
 
     rows: int
     boxes: int
@@ -86,7 +87,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Knobs:
-    """Who looks at what."""
+    """Knob of the work-items that share a class."""
 
     group_size: int = knob("Work-items that share the boxes of a class, a power of 2.")
 
@@ -100,14 +101,14 @@ CONSTRAINTS = {
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """Items for all boxes, as many as there may be; what GPUs are given is an assumption."""
+    """Return an item for each box, up to a limit; for GPUs this is an assumption."""
     if device.is_cpu:
         return Knobs(1)
     return Knobs(power_of_2(max(2, min(shape.boxes, 4 * device.group_size, device.max_group_size))))
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Items in powers of 2."""
+    """Return powers of 2."""
     return {"group_size": (1,) if device.is_cpu else (8, 16, 32, 64, 128, 256, 512, 1024)}
 
 
@@ -115,7 +116,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload) -> Shape:
-    """The shape of a function that is nothing else."""
+    """Return the shape of a function that computes nothing else."""
     anchor = workload.anchor(NAME)
     if len(workload.blocks) != 1:
         raise Declined("something else is computed with it")
@@ -183,7 +184,7 @@ def _of(workload: Workload, anchor: s_tir.schedule.SBlockRV) -> _Boxes:
 
 
 class _Corners:
-    """A box of an image; what is read and computed of it is named where it is first asked for."""
+    """A box of an image; each value of it is named in the kernel at its first use."""
 
     def __init__(self, code: Statements, what: _Boxes, image: Expr, box: Expr, name: str):
         self._code, self._name, self._centered = code, name, what.centered
@@ -191,7 +192,7 @@ class _Corners:
         self._sides: dict[int, tuple[Expr, Expr]] = {}
 
     def side(self, axis: int) -> tuple[Expr, Expr]:
-        """The limits of the box along an axis."""
+        """Return the limits of the box along an axis."""
         if axis not in self._sides:
             a, b = (
                 self._code.name_stored(f"{self._name}_{corner}", self._numbers[corner])
@@ -201,8 +202,8 @@ class _Corners:
                 half = b * tirx.const(0.5, "float32")
                 low, high = a - half, a + half
             else:
-                # What is NaN stays so, which `min` and `max` do not promise; in this form both are
-                # one instruction of x86.
+                # NaN must propagate, which `min` and `max` do not promise; in this form each of
+                # the two is one instruction on x86.
                 low, high = tirx.Select(b < a, b, a), tirx.Select(b < a, a, b)
             self._sides[axis] = (
                 self._code.name_stored(f"{self._name}_l{axis}", low),
@@ -212,29 +213,29 @@ class _Corners:
 
     @cached_property
     def area(self) -> Expr:
-        """The product of both sides."""
+        """Return the product of both sides."""
         lengths = [high - low for low, high in map(self.side, range(2))]
         return self._code.name_stored(f"{self._name}_area", _product(*lengths))
 
 
 @dataclass
 class _Class:
-    """Suppression in a row, which is a class of an image."""
+    """Writer of the suppression in a row, which is a class of an image."""
 
     code: Statements
     what: _Boxes
     row: Expr
-    #: Which candidates are this thread's: from one on every so manieth.
+    #: The first of this thread's candidates; the others follow at a fixed stride.
     first: Expr = field(default_factory=lambda: number(0))
     step: int = 1
 
     def __post_init__(self) -> None:
-        #: Candidates in the list; boxes that are taken.
+        #: The number of candidates in the list, and of selected boxes.
         self.left = self.code.alloc("left", (1,), "int32")
         self.taken = self.code.alloc("taken", (1,), "int32")
 
     def _limit(self) -> Expr:
-        """How many boxes are taken at most."""
+        """Return the largest number of boxes to select."""
         asked = tirx.Min(self.what.limit[()], tirx.const(self.what.boxes, "int64"))
         return self.code.name_stored("most", tirx.Max(asked.astype("int32"), number(0)))
 
@@ -248,7 +249,7 @@ class _Class:
         return _Corners(self.code, self.what, image, box, name)
 
     def _gather(self) -> None:
-        """List the candidates."""
+        """Write a loop that lists the candidates."""
         code, what = self.code, self.what
         code.store(self.left, number(0), 0)
         turns = -(-what.boxes // self.step)
@@ -257,7 +258,7 @@ class _Class:
             with code.when(box < what.boxes):
                 score = code.name_stored("score", self._score(box))
                 lowest = tirx.const(float("-inf"), "float32")
-                # Neither is true of NaN.
+                # Both comparisons are false for NaN.
                 candidate = score > what.threshold[()] if what.has_threshold else score >= lowest
                 with code.when(candidate):
                     self._keep(self.left, box, score)
@@ -274,23 +275,23 @@ class _Class:
         return self.what.lists[self.row, index * self.step + self.first]
 
     def _leave(self, winner: Expr) -> None:
-        """Store a box that is taken."""
+        """Store a selected box."""
         with self.code.when(self.taken[0] < self.what.most):
             self.code.store(self.what.kept, winner, self.row, self.taken[0])
 
     def _finish(self, most: int) -> None:
-        """Store zeros behind the boxes, and their number."""
+        """Store zeros after the boxes, and their number."""
         code = self.code
         with code.loop("j", tirx.Max(number(most) - self.taken[0], number(0))) as j:
             code.store(self.what.kept, number(0), self.row, self.taken[0] + j)
         code.store(self.what.counts, self.taken[0], self.row)
 
     def _overlap(self, taken: _Corners, box: _Corners, result: Buffer) -> None:
-        """Store 1 if a box overlaps one that is taken by more than the threshold.
+        """Store 1 if a box overlaps a selected one by more than the threshold.
 
-        Most boxes are beside it, so that an axis is looked at only where they share the one before,
-        and nothing is divided for them.  TVM would turn the opposite of a comparison into another
-        one, which NaN fails as well: so what is true is nested.
+        Most boxes do not overlap: an axis is compared only if the boxes overlap along the previous
+        one, and only then is anything divided.  The conditions are nested instead of negated: TVM
+        would turn a negated comparison into the opposite one, which is also false for NaN.
         """
         code, shared = self.code, []
         with ExitStack() as conditions:
@@ -312,10 +313,10 @@ class _Class:
 
 
 class _ThreadOfClass(_Class):
-    """By a thread.
+    """Writer of the suppression by one thread.
 
-    The list is a heap (J. W. J. Williams 1964) whose first candidate is the best one; boxes that
-    are taken, no more than have left it, are listed from its end.
+    The list is a heap (J. W. J. Williams 1964) whose first candidate is the best one; selected
+    boxes, which are no more than those that left it, are stored from its end.
     """
 
     def write(self) -> None:
@@ -348,7 +349,7 @@ class _ThreadOfClass(_Class):
         self._finish(what.most)
 
     def _sink(self, start: Expr) -> None:
-        """Exchange a candidate with the better one of the two below it, until it is better."""
+        """Swap a candidate with the better of its two children until neither is better."""
         code = self.code
         place = code.alloc("place", (1,), "int32")
         below = code.alloc("below", (1,), "int32")
@@ -372,14 +373,14 @@ class _ThreadOfClass(_Class):
         return tuple(self.code.name_stored("listed", self._listed(index)) for index in (a, b))
 
     def _is_better(self, a: Expr, b: Expr) -> Expr:
-        """Tell whether a box is to be taken before another one."""
+        """Return whether a box is to be selected before another one."""
         scores = [self.code.name_stored("score", self._score(box)) for box in (a, b)]
         return tirx.any(scores[0] > scores[1], tirx.all(scores[0] == scores[1], a < b))
 
 
 @dataclass
 class _GroupOfClass(_Class):
-    """By a work-group; an item has every so manieth box, in the order of boxes."""
+    """Writer of the suppression by a work-group, whose items take boxes in turn."""
 
     _: KW_ONLY
     scores: Buffer
@@ -387,7 +388,7 @@ class _GroupOfClass(_Class):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        #: The best of its candidates, -1 without any.
+        #: The best of the item's candidates, -1 if it has none.
         self.best = self.code.alloc("best", (1,), "int32")
         self.best_score = self.code.alloc("best_score", (1,), "float32")
 
@@ -410,10 +411,10 @@ class _GroupOfClass(_Class):
             self._finish(what.most)
 
     def _agree(self) -> None:
-        """Make the best candidate of all everybody's."""
+        """Reduce the best candidate over all items."""
         code, item, distance = self.code, self.first, self.step
-        # Items exchange what they have with one at half the distance of the last, until all have
-        # the same.
+        # Items exchange their best candidate with an item at half the previous distance, until all
+        # have the same.
         while distance > 1:
             distance //= 2
             code.barrier()
@@ -430,7 +431,7 @@ class _GroupOfClass(_Class):
                 code.store(self.best_score, score, 0)
 
     def _drop(self, winner: Expr) -> None:
-        """Drop the winner and what overlaps it from the list."""
+        """Drop the winner, and candidates that overlap it, from the list."""
         code = self.code
         corners = self._corners(winner, "winner")
         _ = corners.area
@@ -459,5 +460,5 @@ class _GroupOfClass(_Class):
 
 
 def _product(a: Expr, b: Expr) -> Expr:
-    """A product that is rounded before anything is added to it."""
+    """Return a product that is rounded before anything is added to it."""
     return tirx.call_intrin("float32", "tirx.tvmflow_product", a, b)

@@ -1,20 +1,20 @@
-"""Sums that several vectors, work-items or work-groups share, combined in a tree.
+"""Reductions that several vectors, work-items or work-groups share, combined in a tree.
 
-A sum over ``L`` elements is split into digits, two of them (or one, or three) for items::
+The index over ``L`` elements is split into digits, of which items have up to three::
 
     f = ((group * steps + step) * items + item) * lanes + lane
 
 Every digit but ``step`` becomes an axis of a partial result, so that a reduction of any kind
-(a sum, a maximum, a position) turns into a chain of smaller ones, the last first::
+(a sum, a maximum, a position) turns into a chain of smaller ones, listed from the last one::
 
     total    = combine over groups of by_group[group]            a second kernel
     by_group = combine over items  of by_item[group, item]       local memory, barriers
     by_item  = combine over lanes  of by_lane[group, item, lane]
-    by_lane  = combine over steps  of what is summed up
+    by_lane  = combine over steps  of the elements
 
-Items are combined by eights: two barriers for 64 of them, where halving takes six.
-:func:`split_reduction` makes the chain; :func:`kernels` gives each of its blocks a place: in an
-item, in a group, in a kernel of its own.
+Each item combines eight partial results: two barriers for 64 items, while halving takes six.
+:func:`split_reduction` builds the chain; :func:`kernels` places each of its blocks: in an
+item, in a group, or in a kernel of its own.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from .sizes import largest_divisor, power_of_2
 
 #: Partial results that one item combines at each level of the tree.
 RADIX = 8
-#: The largest number of fp32.
+#: The largest finite fp32.
 LARGEST = 3.4028234663852886e38
-#: The items that share a result are neighbours.
+#: The axis of the items that share a result, which are neighbours.
 ITEM = "threadIdx.x"
-#: Steps that are written out instead of being a loop.
+#: Most steps that are unrolled.
 MOST_UNROLLED = 16
-#: Elements worth a work-item of a CPU, and work-items that keep it busy.
+#: Elements worth a work-item of a CPU, and work-items that keep a CPU busy.
 CPU_WORK, CPU_ITEMS = 2048, 16
-#: Elements that make a part of a sum on a CPU worth its launch, and one on a GPU its barriers.
+#: Least elements in a part of a reduction: on a CPU worth its launch, on a GPU worth its barriers.
 CPU_CHUNK, GPU_CHUNK = 32768, 4
 #: Work-items that keep a GPU busy.
 GPU_ITEMS = 8192
 
-#: Of families whose work-groups share results.
+#: Constraints shared by families whose work-groups share results.
 GROUP_IS_POWER_OF_2 = {
     "group_size is a power of 2, at most what the device accepts, "
     "and 1 on a CPU.": lambda k, s, d: (
@@ -61,20 +61,20 @@ GROUP_IS_POWER_OF_2 = {
 
 @dataclass
 class Tree:
-    """The blocks that a reduction became; each reads the one behind it."""
+    """The blocks that a reduction was split into; each reads the one after it."""
 
-    #: Writes the result; the blocks below are missing where one item or vector is enough.
+    #: The block of the result; the others are missing if one item or vector is enough.
     total: Block
-    #: A partial result for each work-group.
+    #: The block of a partial result for each work-group.
     groups: Block | None = None
     #: Levels of the tree in a group; the last has a partial result for each item.
     items: list[Block] = field(default_factory=list)
-    #: A partial result for each lane of a vector.
+    #: The block of a partial result for each lane of a vector.
     lanes: Block | None = None
 
 
 def radices(items: int) -> list[int]:
-    """Factors of a power of 2, of at most :data:`RADIX` each."""
+    """Return factors of a power of 2, each at most :data:`RADIX`."""
     factors = []
     while items > 1:
         factors.append(min(items, RADIX))
@@ -83,7 +83,7 @@ def radices(items: int) -> list[int]:
 
 
 def every_lane_starts(length: int, splits: int, items: int, lanes: int) -> bool:
-    """True if the first step has an element for every lane: only those are ever initialised."""
+    """Return whether the first step has an element for every lane: only those are initialised."""
     steps = -(-length // (splits * items * lanes))
     return ((splits - 1) * steps + 1) * items * lanes <= length
 
@@ -91,7 +91,7 @@ def every_lane_starts(length: int, splits: int, items: int, lanes: int) -> bool:
 def split_reduction(
     workload: Workload, block: Block, *, splits: int, items: int, lanes: int
 ) -> Tree:
-    """Split a reduction that stands by itself; digits of 1 are left out."""
+    """Split a reduction whose producers are inlined; digits of extent 1 are left out."""
     sch = workload.sch
     spatial, reduced = workload.by_kind(block, sch.get_loops(block))
     if not spatial:
@@ -102,13 +102,13 @@ def split_reduction(
     identity = _identity(workload, block)
     infinite = isinf(identity)
     if infinite:
-        # TVM's rfactor knows extremes that start from the type's own.
+        # TVM's rfactor supports extrema only if they start from the dtype's limits.
         _set_identity(workload, block, copysign(LARGEST, identity))
     tree, leaf, last = Tree(block), block, len(factors) - 1
     for place, factor in enumerate(factors):
         if factor is None or factor == 1:
             continue
-        # The axis of lanes comes last in memory, all others first.
+        # The axis of lanes is last in memory, all others are first.
         loop = sch.get_loops(leaf)[len(spatial) + place]
         leaf = sch.rfactor(loop, -1 if place == last else 0)
         if place == 0:
@@ -126,7 +126,7 @@ def split_reduction(
 
 
 def _identity(workload: Workload, block: Block) -> float:
-    """The number that a reduction to one float begins with; 0 where that is no constant."""
+    """Return the initial value of a reduction to one float; 0 if it is no constant."""
     init = workload.sch.get(block).init
     value = init.value if isinstance(init, tirx.BufferStore) else None
     return float(value.value) if isinstance(value, tirx.FloatImm) else 0.0
@@ -140,7 +140,7 @@ def _set_identity(workload: Workload, block: Block, start: float) -> None:
 
 
 def _changed(block: s_tir.SBlock, body: tirx.Stmt, init: tirx.Stmt) -> s_tir.SBlock:
-    """The same block with another ``body`` or ``init``."""
+    """Return the block with another ``body`` or ``init``."""
     return s_tir.SBlock(
         block.iter_vars, block.reads, block.writes, block.name_hint, body, init,
         annotations=block.annotations,
@@ -154,9 +154,9 @@ def _replace(sch: s_tir.Schedule, block: Block, body: tirx.Stmt, init: tirx.Stmt
 
 
 def _keep_test(workload: Workload, block: Block) -> None:
-    """Move the test for elements beyond the last into a block.
+    """Move the test for elements after the last into a block.
 
-    Around it, it would get lost when the block is computed at a loop of another.
+    Around the block, it would get lost when that is computed at a loop of another block.
     """
     sch = workload.sch
     loop = sch.get(sch.get_loops(block)[-1])
@@ -177,10 +177,10 @@ def _keep_test(workload: Workload, block: Block) -> None:
 
 
 def shares(length: int, lanes: int, tasks: int, device: Device) -> tuple[int, int]:
-    """Work-groups and items of each that should share a result of so many elements.
+    """Return the numbers of work-groups, and of items in each, that should share a result.
 
-    Items first, then work-groups, while there is little else to do at once: ``tasks`` results, in
-    each of which vectors of ``lanes`` elements are summed up.
+    Items come first, then work-groups, until the device is busy with ``tasks`` results, each the
+    sum of ``length`` elements in vectors of ``lanes``.
     """
     busy, chunk, items = CPU_ITEMS, CPU_CHUNK, 1
     if not device.is_cpu:
@@ -200,7 +200,7 @@ def shares(length: int, lanes: int, tasks: int, device: Device) -> tuple[int, in
 
 @dataclass
 class Sum:
-    """A block that reduces, with the loops of one item: over what is summed up, and the rest."""
+    """A reduction block with the reduced and the spatial loops of one item."""
 
     block: Block
     reduced: list[Loop]
@@ -222,21 +222,21 @@ class Sum:
             sch.set_scope(block, index, scope)
         sch.compute_at(block, at, preserve_unit_loops=True)
         spatial, reduced = workload.by_kind(block, workload.loops_below(block, at))
-        # The digit that became an axis last is the first of the block's axes.
+        # The digit that became the last axis in memory is the first of the block's loops.
         return cls(block, reduced, [*spatial[1:], spatial[0]] if lanes else spatial)
 
     def accumulate(self, workload: Workload) -> None:
-        """Sum up, in a vector where the last axis is one.
+        """Unroll and vectorise the reduction, and split off its initialisation.
 
-        Only once all blocks have their places: what is left of a reduction afterwards can
-        no longer be moved.
+        Call this only once all blocks are placed: a reduction that is split from its
+        initialisation can no longer be moved.
         """
         sch = workload.sch
         sch.reorder(*self.reduced, *self.spatial)
         last = self.spatial[-1:]
         vector = last and workload.lanes_of(self.block) == int(sch.get(last[0]).extent)
         if vector:
-            # Before it is split: alone, what is left of a reduction reads what it writes.
+            # Vectorise before the split: after it, the remaining block reads its own output.
             sch.vectorize(last[0])
         tested = isinstance(sch.get(self.block).body, tirx.IfThenElse)
         if not tested and prod(int(sch.get(x).extent) for x in self.reduced) <= MOST_UNROLLED:
@@ -249,10 +249,10 @@ class Sum:
 
 
 def _peel_last_step(workload: Workload, block: Block, reduced: list[Loop]) -> None:
-    """Take the last step, which alone lacks elements, out of its loop, and the test out of that.
+    """Peel the last step, the only one that lacks elements, so that the others need no test.
 
-    A test in the loop would break up vectors.  Where groups share a sum, those before the last
-    have all elements, and the test stays.
+    A test in the loop would break up vectors.  If groups share a sum, only the last group lacks
+    elements, and the test stays.
     """
     sch = workload.sch
     loops = [loop for loop in reduced if int(sch.get(loop).extent) > 1]
@@ -277,7 +277,7 @@ def _peel_last_step(workload: Workload, block: Block, reduced: list[Loop]) -> No
 def bind_results(workload: Workload, loops: list[Loop], work: int) -> Loop:
     """Distribute results, each of ``work`` elements, over the device; return the loop of one.
 
-    A work-item of a CPU takes several short ones: launching it costs as much as
+    A CPU's work-item takes several short ones: launching it costs as much as
     :data:`CPU_WORK` elements.
     """
     if not workload.is_cpu:
@@ -285,7 +285,7 @@ def bind_results(workload: Workload, loops: list[Loop], work: int) -> Loop:
     sch = workload.sch
     extents = [int(sch.get(loop).extent) for loop in loops]
     fused = workload.fuse(loops)
-    # Of one axis: bindings to a split of several are beyond TVM's affine analysis.
+    # Split a single axis: bindings to a split of several are beyond TVM's affine analysis.
     last = next((extent for extent in reversed(extents) if extent > 1), 1)
     several = largest_divisor(last, max(1, min(CPU_WORK // work, prod(extents) // CPU_ITEMS)))
     outer, one = sch.split(fused, [None, several])
@@ -304,7 +304,7 @@ def place_in_item(workload: Workload, tree: Tree, above: Loop) -> list[Sum]:
 def place_in_group(workload: Workload, tree: Tree, group: Loop, items: int) -> list[Sum]:
     """Compute the levels of a tree under the loop of a work-group, with barriers between them.
 
-    The total is left where it is.
+    The total is not moved.
     """
     sch = workload.sch
     sums = []
@@ -324,9 +324,9 @@ def place_in_group(workload: Workload, tree: Tree, group: Loop, items: int) -> l
 
 
 def reduce_across(workload: Workload, block: Block, group: Loop, items: int) -> None:
-    """Share a reduction among the items of a group as TVM does it, by halving.
+    """Share a reduction among the items of a group by halving, as TVM does.
 
-    For positions, which are two values at once that a tree of blocks cannot copy.
+    This serves positions, whose two values a tree of blocks cannot copy.
     """
     sum_ = Sum.at(workload, block, group)
     workload.sch.reorder(*sum_.spatial, *sum_.reduced)
@@ -334,7 +334,7 @@ def reduce_across(workload: Workload, block: Block, group: Loop, items: int) -> 
 
 
 def bind_items(workload: Workload, loops: list[Loop], items: int) -> Loop:
-    """Bind loops to the items of a group; those beyond their extent do nothing."""
+    """Bind loops to the items of a group; items beyond their extent do nothing."""
     sch = workload.sch
     fused = workload.fuse(loops)
     if int(sch.get(fused).extent) != items:
@@ -344,14 +344,14 @@ def bind_items(workload: Workload, loops: list[Loop], items: int) -> Loop:
 
 
 def first_item(workload: Workload, block: Block, above: Loop, items: int) -> Loop:
-    """A loop around a block, under the loop of a group, that only the first item enters."""
+    """Add a loop around a block, under the loop of a group, that only the first item enters."""
     below = workload.loops_below(block, above)
     unit = workload.sch.add_unit_loop(below[0] if below else block)
     return bind_items(workload, [unit], items)
 
 
 def group_loops(workload: Workload, loops: list[Loop], items: int) -> tuple[Loop, Loop]:
-    """Loops over groups, and over the results of a group where few items share each."""
+    """Return the loop over groups, and that over a group's results if few items share each."""
     sch = workload.sch
     fused = workload.fuse(loops)
     together = max(1, workload.target.device.group_size // items)
@@ -360,7 +360,10 @@ def group_loops(workload: Workload, loops: list[Loop], items: int) -> tuple[Loop
 
 
 def bind_groups(workload: Workload, groups: Loop, group: Loop) -> None:
-    """Bind them last: what is computed at a bound loop is computed for all of its items."""
+    """Bind the loops of groups.
+
+    This is done last: a block that is computed at a bound loop is computed for all of its items.
+    """
     workload.sch.bind(groups, "blockIdx.x")
     workload.sch.bind(group, "threadIdx.y")
 
@@ -368,10 +371,10 @@ def bind_groups(workload: Workload, groups: Loop, group: Loop) -> None:
 def kernels(
     workload: Workload, output: Block, tree: Tree, splits: int, items: int, columns: int, work: int
 ) -> list[Sum]:
-    """One kernel, or two where work-groups share a result.
+    """Schedule one kernel, or two if work-groups share a result.
 
-    ``output`` writes what the tree's total is, which ``splits`` work-groups of ``items`` share; it
-    is of ``work`` elements, and ``columns`` neighbouring results are one vector.
+    ``output`` writes the tree's total, which ``splits`` work-groups of ``items`` share.  A result
+    has ``work`` elements, and ``columns`` neighbouring results are one vector.
     """
     if tree.groups is None:
         return _kernel(workload, output, tree, items, columns, work)
@@ -385,7 +388,7 @@ def kernels(
 def _kernel(
     workload: Workload, output: Block, tree: Tree, items: int, columns: int, work: int
 ) -> list[Sum]:
-    """One kernel, of which ``output`` is the last block; a result is of ``work`` elements."""
+    """Schedule one kernel whose last block is ``output``; a result has ``work`` elements."""
     sch = workload.sch
     loops = list(sch.get_loops(output))
     vector = workload.lanes_of(output) > 0

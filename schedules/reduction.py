@@ -1,12 +1,12 @@
 """Reductions (sum, mean, max, min, product, positions of extremes) over any axes.
 
-Serves any function with exactly one reduction, elementwise producers before it
-and elementwise consumers after it; what it computes comes from the operator.
+The family serves any function with exactly one reduction, elementwise producers before it
+and elementwise consumers after it; the operator defines the computation.
 
 A reduction with many results has one work-item a result, or a vector of neighbouring
-results.  With few, each is shared: by the lanes of a vector, by the items of a work-group,
-which combine what they have in local memory, and by work-groups, whose partial results a
-second kernel combines.  :mod:`.partial_sums` says how.
+results.  With few results, several share each: the lanes of a vector, the items of a work-group,
+which combine their parts in local memory, and work-groups, whose partial results a second
+kernel combines.  :mod:`.partial_sums` implements this.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ ORDER = 530
 
 @dataclass(frozen=True)
 class Shape:
-    """Numbers of results and of what is summed up for them, and how both lie in memory."""
+    """Numbers of results and of elements that each reduces, and their order in memory."""
 
-    #: Results, or blocks of them where their channels are lanes.
+    #: Results, or blocks of them if their channels are lanes.
     outputs: int
-    #: Elements summed up for each.
+    #: Elements that are reduced to each result.
     reduced: int
     _: KW_ONLY
-    #: Neighbours in memory that are summed up, and neighbours that are different results.
+    #: Neighbours in memory of the same result, and neighbours of different results.
     along: int
     across: int
-    #: Whether more than the results is computed behind it, from each of them.
+    #: Whether blocks after the reduction compute more elements than its results.
     broadcast: bool
-    #: Whether it is about positions: two values that depend on a comparison.
+    #: Whether the results are positions: two values that depend on a comparison.
     positions: bool
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """Groups, items and lanes that share a result."""
+    """Knobs of the groups, items and lanes that share a result."""
 
-    splits: int = knob("Work-groups that share a result; a second kernel combines theirs.")
+    splits: int = knob("Work-groups that share a result; a second kernel combines their parts.")
     group_size: int = knob("Work-items of a work-group that share a result, a power of 2.")
     lanes: int = knob("Elements of a vector, of one result or of neighbouring ones.")
 
 
 def _vector(knobs: Knobs, shape: Shape) -> int:
-    """Lanes along the sum."""
+    """Return the lanes along the reduced axes."""
     return knobs.lanes if shape.along > 1 else 1
 
 
@@ -81,12 +81,12 @@ CONSTRAINTS = {
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """Vectors first, then items, then work-groups, while there is little else to do at once."""
+    """Return vectors first, then items, then work-groups, until the device is busy."""
     widest = device.channel_block
     lanes = 1
     if not shape.positions and shape.along > 1:
         whole = shape.along == shape.reduced
-        # What is left over of a short sum costs more than its vectors gain.
+        # The scalar remainder of a short sum costs more than its vectors gain.
         few = power_of_2(shape.reduced // 8)
         lanes = min(widest, few) if whole else gcd(shape.along, widest)
     elif not shape.positions and device.is_cpu:
@@ -98,7 +98,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """All vectors, and work-groups and numbers of them in steps of two and four."""
+    """Return all vectors, and numbers and sizes of groups in steps of two and four."""
     sizes = (1, 8, 16, 32, 64, 128, 256)
     return {
         "splits": (1,) if shape.positions else (1, 2, 4, 8, 16, 32, 64),
@@ -108,7 +108,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload) -> Shape:
-    """The shape of a function with one reduction."""
+    """Return the shape of a function with one reduction."""
     sch = workload.sch
     reductions = _reductions(workload)
     if len(reductions) != 1 or any(
@@ -143,20 +143,20 @@ def _reductions(workload: Workload) -> list[Block]:
 
 
 def _output_lanes(workload: Workload, anchor: Block) -> int:
-    """Lanes of the blocked layout in what is written, which each work-item then has whole."""
+    """Return the lanes of the blocked layout in the output, all of which a work-item writes."""
     output = workload.blocks[-1]
-    # What the sum itself writes: behind it, there may be more.
+    # The shape is the reduction's own output: blocks after it may write more.
     shape = [int(extent) for extent in workload.sch.get(anchor).writes[0].source.shape]
     blocked = len(shape) == 5 and shape[-1] == workload.target.device.channel_block
     return shape[-1] if blocked or workload.writes_texture(output) else 0
 
 
 def neighbours(block: s_tir.SBlock, extents: list[int]) -> tuple[int, int]:
-    """Elements next to each other that are summed up, and that belong to different results."""
+    """Return how many neighbours in memory share a result, and how many have different results."""
     written = [region.source for region in block.writes]
     kinds = {v.var: (v.iter_type, e) for v, e in zip(block.iter_vars, extents, strict=True)}
     summed = [v.var for v in block.iter_vars if v.iter_type == IterVar.CommReduce]
-    # What stays the same during a sum does not count.
+    # Tensors whose element stays the same during a sum do not count.
     found = [
         _run(load.indices, kinds)
         for load in nodes_in(block.body, TensorLoad)
@@ -170,7 +170,7 @@ def neighbours(block: s_tir.SBlock, extents: list[int]) -> tuple[int, int]:
 
 
 def _run(indices: Sequence[tirx.Expr], kinds: dict[tirx.Var, tuple[int, int]]) -> tuple[int, int]:
-    """The last axes of a tensor that are reduced, or the last one that is not."""
+    """Return the extents of a tensor's last axes that are reduced, and of the last that is not."""
     along = 1
     summed = [variable for variable, (kind, _) in kinds.items() if kind == IterVar.CommReduce]
     for index in reversed(list(indices)):
@@ -189,18 +189,18 @@ def _run(indices: Sequence[tirx.Expr], kinds: dict[tirx.Var, tuple[int, int]]) -
 
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Split the reduction by ``knobs`` and give each part its place."""
+    """Split the reduction by ``knobs`` and place each part."""
     sch = workload.sch
     shape = match(workload)
     anchor = _reductions(workload)[0]
     if shape.broadcast:
-        # What is made of many elements for each result is a kernel of its own.
+        # Blocks that compute many elements for each result are a kernel of their own.
         workload.inline(*workload.after(anchor)[:-1])
         fallback.schedule_block(workload, workload.blocks[-1])
         workload.blocks = [anchor]
     output = workload.merge_epilogue(anchor)
     if not sch.get_loops(output):
-        # TVM's rfactor stumbles over a block without loops.
+        # TVM's rfactor fails on a block without loops.
         sch.add_unit_loop(output)
     if shape.positions:
         _kernel_of_positions(workload, anchor, output, knobs.group_size)
@@ -214,7 +214,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
 
 
 def _kernel_of_positions(workload: Workload, anchor: Block, output: Block, items: int) -> None:
-    """One kernel that finds positions, an item or a group for each."""
+    """Write one kernel that finds positions, with an item or a group for each."""
     sch = workload.sch
     loops = list(sch.get_loops(output))
     if items == 1:

@@ -1,14 +1,14 @@
 """Functions of whole rows: statistics of each row, then one pass that uses them.
 
-A row is what the anchor's ``axes`` span.  Blocks with the role ``row`` reduce it, each with
-the results of those before it; the anchor reads them and writes the row::
+The anchor's ``axes`` span a row.  Blocks with the role ``row`` reduce it, each with the
+results of those before it; the anchor reads these results and writes the row::
 
     peak[r] = max_k x[r, k]    total[r] = sum_k exp(x[r, k] - peak[r])    y[r, k] = ...
 
-All of it is one kernel: a work-item or a work-group for each row, with the statistics in
-private or in local memory.  Rows that are neighbours in memory (along channels of a map,
-say) share the lanes of a vector instead.  Rows that are few and long are shared by work-groups:
-then each statistic is two kernels, as a reduction's, and the last pass is one more.
+All of it is one kernel, with a work-item or a work-group for each row and the statistics in
+private or in local memory.  Rows that are neighbours in memory (along channels of a map, for
+example) share the lanes of a vector instead.  Rows that are few and long are shared by
+work-groups: then each statistic takes two kernels, as a reduction does, and the last pass one.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from .common import ROLE, Block, Loop, Workload, is_injective
 from .family import Declined, Value, knob
 from .sizes import LANES, power_of_2
 
-#: The block annotation with the axes of a row, and the role of its statistics.
+#: The block annotation with the axes of a row, and the role of the blocks of its statistics.
 AXES = "tvmflow.axes"
 ROW = "row"
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Number of rows (or blocks of them, where channels are lanes), and the length of one."""
+    """Number of rows (or blocks of them, if channels are lanes), and their length."""
 
     rows: int
     length: int
     _: KW_ONLY
-    #: Rows that are neighbours in memory; 1 where elements of a row are.
+    #: Rows that are neighbours in memory; 1 if elements of a row are.
     across: int
     #: Whether the lanes of the layout are rows.
     blocked: bool
@@ -45,7 +45,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Knobs:
-    """Groups, items and lanes that share a row."""
+    """Knobs of the groups, items and lanes that share a row."""
 
     splits: int = knob("Work-groups that share a row, with kernels of their own for statistics.")
     group_size: int = knob("Work-items of a work-group that share a row, a power of 2.")
@@ -67,12 +67,12 @@ CONSTRAINTS = {
 
 
 def _along(knobs: Knobs, shape: Shape) -> int:
-    """Lanes along a row."""
+    """Return the lanes along a row."""
     return 1 if shape.across > 1 or shape.blocked else knobs.lanes
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """Vectors where there are lanes, then items, then work-groups, while rows are few and long."""
+    """Return vectors if possible, then items, then work-groups, while rows are few and long."""
     if shape.blocked:
         lanes = 1
     elif shape.across > 1:
@@ -84,7 +84,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """All vectors, and numbers and sizes of groups."""
+    """Return all vectors, and numbers and sizes of groups."""
     return {
         "splits": (1, 4, 16, 64),
         "group_size": (1,) if device.is_cpu else (1, 8, 16, 32, 64, 128, 256),
@@ -93,14 +93,14 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload, family: str) -> Shape:
-    """The shape of a function whose anchor is of a family, with an elementwise epilogue."""
+    """Return the shape of a function whose anchor is of a family, with an elementwise epilogue."""
     anchor = workload.anchor(family)
     extents, axes = workload.extents(anchor), _axes(workload, anchor)
     after = workload.after(anchor)
-    # What else the last block reads (a mask of rows, say) is computed where it is read.
+    # Other producers of the last block (a mask of rows, for example) are inlined.
     elementwise = all(is_injective(workload.sch, block) for block in after)
     if not elementwise or (after and workload.extents(after[-1]) != extents):
-        raise Declined("what is behind it is not elementwise")
+        raise Declined("the blocks after it are not elementwise")
     length = prod(extents[a] for a in axes)
     rank = len(extents)
     blocked = rank == 5 and rank - 1 not in axes and workload.lanes_of(anchor) > 0
@@ -115,7 +115,7 @@ def _axes(workload: Workload, anchor: Block) -> list[int]:
 
 
 def apply(workload: Workload, knobs: Knobs, family: str) -> s_tir.Schedule:
-    """The statistics of rows and what is made of them, in one kernel or, split, in several."""
+    """Schedule the statistics of rows and the last pass, in one kernel or, split, in several."""
     sch = workload.sch
     shape = match(workload, family)
     anchor = workload.anchor(family)
@@ -158,7 +158,7 @@ def apply(workload: Workload, knobs: Knobs, family: str) -> s_tir.Schedule:
 def _in_kernels(
     workload: Workload, statistics: list[Block], output: Block, shape: Shape, knobs: Knobs
 ) -> s_tir.Schedule:
-    """Kernels for each statistic, of which work-groups share the rows, and one for the rest."""
+    """Schedule kernels for each statistic, whose rows groups share, and one for the last pass."""
     columns = knobs.lanes if shape.across > 1 else 1
     sums = []
     for block in statistics:
@@ -175,7 +175,7 @@ def _in_kernels(
 def _place_in_group(
     workload: Workload, trees: list[partial.Tree], rows: list[Loop], items: int
 ) -> list[partial.Sum]:
-    """The statistics of a row in local memory, where all items of its group find them."""
+    """Place the statistics of a row in local memory, where all items of its group read them."""
     sch = workload.sch
     groups, group = partial.group_loops(workload, rows, items)
     sums = []
@@ -192,7 +192,7 @@ def _place_in_group(
 def _write(
     workload: Workload, output: Block, column: Loop, lane: Loop | None, items: int, along: int
 ) -> None:
-    """The last pass over a row: vectors, distributed over the items of a group."""
+    """Schedule the last pass over a row: vectors, distributed over the items of a group."""
     sch = workload.sch
     whole, tail = divmod(int(sch.get(column).extent), items * along)
     step, item, vector = sch.split(column, [None, items, along])
@@ -203,5 +203,5 @@ def _write(
     if workload.lanes_of(output) and (aligned or workload.target.kind != "cuda"):
         sch.vectorize(vector if lane is None else lane)
     if whole and tail:
-        # A test for the last elements in the loop would break up vectors.
+        # A test for the last elements inside the loop would break up vectors.
         sch.loop_partition(step, [whole, None])

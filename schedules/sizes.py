@@ -1,4 +1,4 @@
-"""Sizes of vectors, tiles, work-groups and memories, of all families."""
+"""Sizes of vectors, tiles, work-groups and memories, shared by all families."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from math import gcd, prod
 
 from ..devices.target import Device
 
-#: Widths that a vector type exists for.
+#: Widths for which OpenCL has vector types.
 LANES = (2, 4, 8, 16)
 
-#: The least that OpenCL 1.2 guarantees of local memory, in bytes.
+#: Local memory that OpenCL 1.2 guarantees, in bytes.
 LOCAL_BYTES = 32768
 
 
 def largest_divisor(extent: int, limit: int) -> int:
-    """Largest divisor of ``extent`` that is at most ``limit``."""
+    """Return the largest divisor of ``extent`` that is at most ``limit``."""
     return max(d for d in range(1, max(1, min(extent, limit)) + 1) if extent % d == 0)
 
 
 def tile_of(extent: int, limit: int) -> int:
-    """A tile of at most ``limit`` that wastes little of ``extent``.
+    """Return a tile of at most ``limit`` that wastes little of ``extent``.
 
-    A divisor where a good one exists; else the tile whose last, partly empty
-    tile leaves the fewest lanes idle (ties go to the larger tile).
+    This is a divisor if a good one exists, else the tile whose last, partly empty tile leaves
+    the fewest lanes idle (ties go to the larger tile).
     """
     limit = max(1, min(extent, limit))
     divisor = largest_divisor(extent, limit)
@@ -35,11 +35,11 @@ def tile_of(extent: int, limit: int) -> int:
 def filled_group(
     extents: Sequence[int], size: int, widest: int | None = None, wave: int = 1
 ) -> tuple[int, ...]:
-    """Items of a work-group along axes of so many items, some ``size`` in all.
+    """Return a work-group's extents along axes of these ``extents``, with about ``size`` items.
 
-    The last axis, of which at most ``widest``, is filled first: neighbours read neighbours.  But
-    where a fifth of the lanes of its waves would be idle, another group of up to twice as many
-    items may leave fewer.
+    The last axis is filled first, up to ``widest`` items: neighbours read neighbours.  But if a
+    fifth of the lanes of its waves would be idle, another group of up to twice as many items
+    may leave fewer idle.
     """
     group: list[int] = []
     limit = min(size, widest or size)
@@ -62,34 +62,34 @@ def filled_group(
 
 
 def lanes_filled(extents: Sequence[int], group: Sequence[int], wave: int) -> float:
-    """The share of lanes with an item, of waves of groups over axes of so many items."""
+    """Return the share of lanes that have an item, over the waves of all groups."""
     groups = prod(-(-extent // along) for extent, along in zip(extents, group, strict=True))
     return prod(extents) / (groups * -(-prod(group) // wave) * wave)
 
 
 def divisors(extent: int, limit: int) -> tuple[int, ...]:
-    """Divisors of ``extent`` up to ``limit``."""
+    """Return the divisors of ``extent`` up to ``limit``."""
     return tuple(d for d in range(1, min(extent, limit) + 1) if extent % d == 0)
 
 
 def tile_choices(extent: int, limit: int) -> tuple[int, ...]:
-    """Tiles of at most ``limit`` of which no two give the same number of tiles."""
+    """Return tiles of at most ``limit``, one for each number of tiles that they give."""
     counts = {-(-extent // tile): tile for tile in range(min(extent, limit), 0, -1)}
     return tuple(sorted(counts.values()))
 
 
 def group_sizes(device: Device) -> tuple[int, ...]:
-    """Work-group sizes worth trying: the preset's, twice and half of it; 1 on a CPU."""
+    """Return work-group sizes worth trying: half to four times the preset's; 1 on a CPU."""
     usual = device.group_size
     sizes = {usual} if usual == 1 else {usual // 2, usual, usual * 2, usual * 4}
     return tuple(sorted(size for size in sizes if 0 < size <= device.max_group_size))
 
 
 def power_of_2(number: int) -> int:
-    """The largest power of 2 that is at most a number, at least 1."""
+    """Return the largest power of 2 that is at most a number, at least 1."""
     return 1 << max(0, number.bit_length() - 1)
 
 
 def input_lanes(inputs: int, block: int) -> int:
-    """Input channels of one block that are taken together; they divide all of them."""
+    """Return how many input channels of one block each step of a sum takes; a divisor of all."""
     return inputs if inputs < block else gcd(inputs, block)

@@ -357,8 +357,8 @@ class ProductShape:
     texture: bool
 
     @property
-    def together(self) -> int:
-        """Inputs of one block that are taken together."""
+    def input_lanes(self) -> int:
+        """Return the input channels that each step of the sum takes from one block."""
         return input_lanes(self.inputs, self.lanes)
 
 
@@ -396,7 +396,7 @@ class Product:
         tile_o = largest_divisor(shape.outputs, max(1, min(4, budget // tile_w)))
         tile_h = largest_divisor(shape.rows, max(1, budget // (tile_w * tile_o)))
         deep = 1 if device.is_cpu else 4
-        unroll_i = largest_divisor(shape.together, deep)
+        unroll_i = largest_divisor(shape.input_lanes, deep)
         outputs, columns = shape.points * shape.outputs // tile_o, -(-shape.columns // tile_w)
         group = group_of((outputs, shape.rows // tile_h, columns), device, device.convolution)
         return ProductKnobs(tile_o, tile_h, tile_w, unroll_i, *group)
@@ -408,7 +408,7 @@ class Product:
             "tile_o": divisors(shape.outputs, 8),
             "tile_h": divisors(shape.rows, 8),
             "tile_w": tile_choices(shape.columns, most_accumulators(device)),
-            "unroll_i": divisors(shape.together, 16),
+            "unroll_i": divisors(shape.input_lanes, 16),
             **group_space(shape.outputs, shape.rows, shape.columns, device),
         }
 

@@ -1,18 +1,18 @@
-"""Register tiles and work-groups of convolutions on GPUs: their knobs, and what heuristics choose.
+"""Register tiles and work-groups of convolutions on GPUs: their knobs and heuristics.
 
-The rules are those that AutoTVM's trials on two phones (Adreno 660 and 740, 134 convolutions)
-agree on; their numbers (:class:`Tiling`) were fitted to these logs, and judged on logs that were
+The rules are those on which AutoTVM's trials on two phones (Adreno 660 and 740, 134 convolutions)
+agree; their numbers (:class:`Tiling`) were fitted to these logs, and validated on logs that were
 left out of a fit (``docs/schedules.md``):
 
 - A work-item computes few vectors, so that a core holds many waves and hides the latency of
-  texels: four to eight of a convolution, which read each weight once for all of them; two of a
-  depthwise one, whose products share little.  Of tiles of that size the one with the fewest
-  vectors beyond the end of the map, and then with the fewest texels read.
+ texels: four to eight vectors of a convolution, which read each weight once for all of them; two
+ of a depthwise one, whose products share little.  Of tiles of that size the best has the fewest
+ vectors beyond the end of the map, and then the fewest texels read.
 - A work-group has many blocks of output channels and few tiles of the map: its items read the
-  same texels of the input at the same time.  Where channels do not share an input (depthwise),
-  it has the fewer of them the larger the map is.
-- A work-group is two waves, or one where there are few work-items: of groups near that, the one
-  that leaves the fewest lanes idle.
+ same texels of the input at the same time.  If channels do not share an input (depthwise),
+ it has the fewer of them the larger the map is.
+- A work-group is two waves, or one if there are few work-items: of groups near that size, the one
+ that leaves the fewest lanes idle.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ..devices.target import Device, Tiling
 from .family import knob
 from .sizes import divisors, filled_group, lanes_filled
 
-#: Along output channels, rows and columns.
+#: Extents along output channels, rows and columns.
 Extents = tuple[int, int, int]
 
-#: The largest group that is considered, along any axis and in all.
+#: Largest extent of a group along any axis, and most items in all, that are considered.
 MOST_ITEMS = 256
 #: Groups that keep the cores of a phone's GPU busy: two for each of up to eight.
 GROUPS = 16
@@ -37,7 +37,7 @@ GROUPS = 16
 
 @dataclass(frozen=True)
 class WorkGroup:
-    """The knobs of a work-group: items along each axis of tiles."""
+    """Knobs of a work-group: its items along each axis of tiles."""
 
     group_o: int = knob("Work-items of a work-group along the output channels.")
     group_h: int = knob("Work-items of a work-group along the rows.")
@@ -45,7 +45,7 @@ class WorkGroup:
 
     @property
     def group(self) -> Extents:
-        """The work-group's extents."""
+        """Return the work-group's extents."""
         return self.group_o, self.group_h, self.group_w
 
 
@@ -60,9 +60,9 @@ GROUP_CONSTRAINTS = {
 def group_space(
     outputs: int, rows: int, columns: int, device: Device
 ) -> dict[str, tuple[int, ...]]:
-    """Extents of work-groups over so many blocks of channels, rows and columns.
+    """Return extents of work-groups over these blocks of channels, rows and columns.
 
-    Powers of 2 up to the first that covers an axis, and what divides it.
+    They are powers of 2 up to the first that covers an axis, and divisors of the axis.
     """
     extents = {"group_o": outputs, "group_h": rows, "group_w": columns}
     if device.is_cpu:
@@ -81,7 +81,7 @@ def _choices(extent: int, limit: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Window:
-    """A map and the window that slides over it: what the form of a tile depends on."""
+    """Extents of a map and of the window that slides over it, which determine a tile's form."""
 
     height: int
     width: int
@@ -92,9 +92,9 @@ class Window:
 
 @cache
 def tile_form(window: Window, vectors: int) -> tuple[int, int]:
-    """Rows and columns of a tile of about so many vectors.
+    """Return the rows and columns of a tile of about ``vectors`` vectors.
 
-    A tile's cost is its products, of those beyond the map, too, and the texels that it reads: a
+    A tile's cost is its products, including those beyond the map, and the texels that it reads: a
     row of them for each row of the window and of the tile.
     """
     height, width = window.height, window.width
@@ -120,7 +120,7 @@ def tile_form(window: Window, vectors: int) -> tuple[int, int]:
 
 
 def group_of(tiles: Extents, device: Device, tiling: Tiling, widest: int | None = None) -> Extents:
-    """The work-group that heuristics choose for so many tiles; ``widest`` bounds its columns."""
+    """Return the heuristic's work-group for these tiles; ``widest`` bounds its columns."""
     if device.is_cpu:
         return 1, 1, 1
     outputs, rows, columns = tiles
@@ -130,14 +130,14 @@ def group_of(tiles: Extents, device: Device, tiling: Tiling, widest: int | None 
     channels = tiling.channels
     if tiling.by_map:
         channels = max(2, round(8 * channels / (rows * columns) ** 0.5))
-    # A small map leaves room for more channels.
+    # A small map allows more channels.
     channels = min(outputs, max(channels, tiling.items // (rows * columns)))
     return _fullest(tiles, channels, tiling.items, device, widest or MOST_ITEMS)
 
 
 @cache
 def _fullest(tiles: Extents, channels: int, items: int, device: Device, widest: int) -> Extents:
-    """The group that leaves the fewest lanes idle, of those near the wanted channels and items."""
+    """Return the group with the fewest idle lanes, near the wanted channels and items."""
     wave, total = device.wave, prod(tiles)
     if total < GROUPS * items:
         items = max(wave, items // 2)
@@ -151,7 +151,7 @@ def _fullest(tiles: Extents, channels: int, items: int, device: Device, widest: 
         return log2(filled) - 0.3 * far - 0.01 * abs(log2(group[1] / group[2]))
 
     outputs, rows, columns = (
-        # One group that reaches beyond an axis has as many waves as one that does not.
+        # A group that reaches beyond an axis has as many waves as one that does not.
         [along for along in _choices(count, limit) if along <= min(limit, count)]
         for count, limit in zip(tiles, limits, strict=True)
     )

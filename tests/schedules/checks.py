@@ -15,7 +15,7 @@ from first_stages import chosen_schedules
 import tvmflow
 from tvmflow import Module
 from tvmflow.devices.target import PRESETS
-from tvmflow.schedules.family import drawn
+from tvmflow.schedules.family import sample_knobs
 from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 Schedules = Mapping[str, Mapping[str, Any]]
@@ -49,7 +49,7 @@ def check_any_knobs(
     for step in steps:
         rng, preset = random.Random(step), PRESETS[device]
         knobs = {
-            name: vars(next(drawn(family, family.Shape(**choice["shape"]), preset, rng)))
+            name: vars(next(sample_knobs(family, family.Shape(**choice["shape"]), preset, rng)))
             for name, choice in found.items()
         }
         with tvmflow.compile(model, device=device, knobs=knobs) as module:

@@ -26,7 +26,7 @@ from tvmflow.ir import blocked
 from tvmflow.ir.dot_products import dot
 from tvmflow.schedules import FAMILIES
 from tvmflow.schedules.conv2d import Shape as ConvShape
-from tvmflow.schedules.family import drawn
+from tvmflow.schedules.family import sample_knobs
 from tvmflow.schedules.integers import narrowest, words
 
 TARGETS = [
@@ -309,7 +309,7 @@ def test_any_knobs_are_right(device):
     for name, entry in schedules.items():
         if entry["family"] in ("conv2d", "conv2d_1x1"):
             shape = ConvShape(**entry["shape"])
-            found = drawn(families[entry["family"]], shape, preset, rng)
+            found = sample_knobs(families[entry["family"]], shape, preset, rng)
             spaces[name] = filter(is_quick, found)
     assert len(spaces) == 3
     for _ in range(2):

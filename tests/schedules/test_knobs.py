@@ -23,7 +23,14 @@ from turns import in_turn
 import tvmflow
 from tvmflow.devices.target import PRESETS
 from tvmflow.schedules import FAMILIES
-from tvmflow.schedules.family import Proposal, accepted, candidates, drawn, read_knobs, refusal
+from tvmflow.schedules.family import (
+    Proposal,
+    accepted,
+    candidates,
+    read_knobs,
+    refusal,
+    sample_knobs,
+)
 from tvmflow.verify.tolerance import assert_close
 
 BY_NAME = {family.NAME: family for family in FAMILIES}
@@ -145,7 +152,7 @@ def choices(device, seed, allowed):
             continue
         family = BY_NAME[entry["family"]]
         shape = family.Shape(**entry["shape"])
-        found = filter(allowed, drawn(family, shape, PRESETS[device], rng))
+        found = filter(allowed, sample_knobs(family, shape, PRESETS[device], rng))
         chosen[name] = dataclasses.asdict(next(found))
     return chosen
 

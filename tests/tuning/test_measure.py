@@ -16,7 +16,7 @@ from tvm import te, tirx
 import tvmflow.tuning.building as building
 import tvmflow.tuning.measure as module
 from tvmflow.devices.target import resolve
-from tvmflow.schedules.family import drawn
+from tvmflow.schedules.family import sample_knobs
 from tvmflow.tuning.building import Builder, Case
 from tvmflow.tuning.measure import (
     BUILD,
@@ -54,7 +54,7 @@ def runner():
 
 def pick(task, number):
     """Some knobs of a task's space."""
-    found = drawn(task.family, task.shape, task.target.device, random.Random(number))
+    found = sample_knobs(task.family, task.shape, task.target.device, random.Random(number))
     return asdict(next(found))
 
 

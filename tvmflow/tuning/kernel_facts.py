@@ -60,7 +60,7 @@ def convolution(
     tile_o, tile_h, tile_w, group_o, group_h, group_w = (knobs[name] for name in KNOBS[:6])
     split = knobs.get("split_i", 1)
     vectors, taps = tile_o * tile_h * tile_w, shape.kernel_w
-    if taps * shape.together * vectors > conv2d.UNROLLED_PRODUCTS:
+    if taps * shape.input_lanes * vectors > conv2d.UNROLLED_PRODUCTS:
         taps = 1
     blocks = -(-shape.inputs // shape.input_block)
     steps = blocks * shape.kernel_h * shape.kernel_w // taps
@@ -68,14 +68,14 @@ def convolution(
         # Writing a part into local memory and reading those of others are waited for, too.
         steps = -(-steps // split) + 2
     channels, rows, columns = lanes_along(group_o, group_h, group_w)
-    weights = shape.together * taps
+    weights = shape.input_lanes * taps
     bytes_in = 4 * blocks * shape.height * shape.width * stride**2
     bytes_out = 4 * shape.outputs * shape.height * shape.width
     return Kernel(
         groups=_groups(shape.batch, shape.outputs, shape.height, shape.width, knobs),
         items=group_o * group_h * group_w * split,
         steps=steps,
-        multiply_adds=4 * shape.together * taps * vectors,
+        multiply_adds=4 * shape.input_lanes * taps * vectors,
         fetches=tile_h * ((tile_w - 1) * stride + taps) + tile_o * weights,
         texel_bytes=precision.texel,
         lines=rows * tile_h * lines_of(columns * tile_w * stride, precision.texel)
