@@ -1,12 +1,12 @@
-"""Stream compaction: the positions of the elements of a list that are marked, in their order.
+"""Stream compaction: the positions of the marked elements of a list, in their order.
 
-What it computes, for marks of any number, and room for ``m`` positions::
+For any number n of marks, and room for ``m`` positions::
 
     count = Σ over i < n with marks[i] ≠ 0 of 1
-    positions[j] = the j-th i with marks[i] ≠ 0, 0 from j = count on, for j < m
+    positions[j] = the j-th i with marks[i] ≠ 0, 0 for count ≤ j < m
 
-A CPU's threads, or work-groups, have neighbouring parts of the list.  One launch counts the marks
-of each part; in a second each adds up those before its own, and writes its positions behind them.
+CPU threads, or work-groups, take contiguous parts of the list.  One launch counts the marks of each
+part; in a second each part adds up the counts before its own, and writes its positions after them.
 Work-items find their places by prefix sums in local memory (Hillis and Steele, "Data Parallel
 Algorithms", 1986).
 """
@@ -33,7 +33,7 @@ ORDER = 502
 
 
 def compute(marks: te.Tensor, most: int) -> list[te.Tensor]:
-    """State ``most`` positions, int32, and the count, an int64, of int32 marks ``[n]``."""
+    """Define ``most`` positions, int32, and the count, an int64, of int32 marks ``[n]``."""
 
     def write(code: Statements, tensors: Sequence[Buffer]) -> None:
         _Part(code, _List(*tensors), number(0), 1).write(number(0))
@@ -47,7 +47,7 @@ def compute(marks: te.Tensor, most: int) -> list[te.Tensor]:
 
 @dataclass(frozen=True)
 class Shape:
-    """Elements of the list, and room for positions."""
+    """Elements of the list, and positions that can be stored."""
 
     elements: int
     most: int
@@ -55,7 +55,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Knobs:
-    """Who looks at what."""
+    """Knobs of the division of the list into parts."""
 
     groups: int = knob("Work-groups that share the list, or parts of it for threads of a CPU.")
     group_size: int = knob("Work-items of a group, a power of 2.")
@@ -68,14 +68,14 @@ CONSTRAINTS = {
     ),
 }
 
-#: Elements worth a thread of their own, and what keeps a CPU's threads busy.
+#: Least elements worth a thread, and parts that keep a CPU's threads busy.
 CPU_CHUNK, CPU_PARTS = 4096, 16
-#: Work-groups add up the counts of all others, one by one.
+#: Most work-groups; each adds up the counts of all others, one by one.
 GPU_GROUPS = 64
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """Parts that are worth it; what GPUs are given is an assumption."""
+    """Return parts that are worth a thread; for GPUs this is an assumption."""
     if device.is_cpu:
         return Knobs(max(1, min(shape.elements // CPU_CHUNK, CPU_PARTS)), 1)
     size = power_of_2(min(4 * device.group_size, device.max_group_size))
@@ -83,7 +83,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Numbers of groups and items in powers of 2."""
+    """Return numbers of groups and items in powers of 2."""
     sizes = (1,) if device.is_cpu else (32, 64, 128, 256, 512)
     return {"groups": (1, 2, 4, 8, 16, 32, 64), "group_size": sizes}
 
@@ -92,7 +92,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload) -> Shape:
-    """The shape of a function that is nothing else."""
+    """Return the shape of a function that computes nothing else."""
     workload.anchor(NAME)
     if len(workload.blocks) != 1:
         raise Declined("something else is computed with it")
@@ -145,7 +145,7 @@ class _List:
 
 @dataclass(frozen=True)
 class _Part:
-    """One of several neighbouring parts of a list, for one thread."""
+    """One of several contiguous parts of a list, for one thread."""
 
     code: Statements
     what: _List
@@ -153,13 +153,13 @@ class _Part:
     parts: int
 
     def _range(self, extent: int) -> tuple[Expr, Expr]:
-        """Where the part of so many elements begins, and how many it has."""
+        """Return where the part of an axis begins, and how many elements it has."""
         size = -(-extent // self.parts)
         begin = self.index * size
         return begin, tirx.Max(tirx.Min(number(extent) - begin, number(size)), number(0))
 
     def count(self) -> Expr:
-        """The number of marks."""
+        """Return the number of marks."""
         code, found = self.code, self._number("found", number(0))
         begin, extent = self._range(self.what.elements)
         with code.loop("i", extent) as i:
@@ -167,7 +167,7 @@ class _Part:
         return found[0]
 
     def add_up(self, counts: Buffer) -> tuple[Expr, Expr]:
-        """The marks before this part, and those of all."""
+        """Return the number of marks before this part, and that of all."""
         code = self.code
         before, total = self._number("before", number(0)), self._number("total_marks", number(0))
         with code.loop("part", self.parts) as part:
@@ -200,7 +200,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Group:
-    """One of several neighbouring parts of a list, for a work-group whose items take neighbours."""
+    """One of several contiguous parts of a list, for a work-group whose items take neighbours."""
 
     code: Statements
     what: _List
@@ -208,7 +208,7 @@ class _Group:
     groups: int
     item: Expr
     items: int
-    #: A number for each item.
+    #: Local memory with a number for each item.
     shared: Buffer
 
     @property
@@ -216,7 +216,7 @@ class _Group:
         return -(-self.what.elements // (self.groups * self.items))
 
     def _mark(self, turn: Expr) -> tuple[Expr, Expr]:
-        """The item's element in a turn, and whether it is marked, 0 beyond the list."""
+        """Return the item's element in a turn, and whether it is marked, 0 after the list."""
         at = (self.group * self._turns + turn) * self.items + self.item
         inside = at < self.what.elements
         load = self.what.marks[tirx.Min(at, number(self.what.elements - 1))]
@@ -274,5 +274,5 @@ class _Group:
 
 
 def _is_marked(mark: Expr) -> Expr:
-    """1 of a mark, else 0."""
+    """Return 1 for a mark, else 0."""
     return tirx.Select(mark != 0, number(1), number(0))

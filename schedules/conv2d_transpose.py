@@ -1,19 +1,19 @@
-"""Transposed convolution over the blocked layout, as a gather: no two outputs share a write.
+"""Transposed convolution over the blocked layout, as a gather: each output is written once.
 
-Computes, with stride ``s``, dilation ``d`` and padding ``a`` before the first row (columns
-are alike)::
+With stride ``s``, dilation ``d`` and padding ``a`` before the first row (columns are
+computed alike)::
 
     x[N, I', H, W, c]   w[O', I/groups, KH, KW, c]
     y[n, o', h, w, o] = sum_{i, p, q} x[n, i', (h + a - p*d) / s, (w + a - q*d) / s, i]
                                       * w[o', i, p, q, o]
 
-over those ``p`` and ``q`` for which the divisions leave no rest.  With ``e * d = 1 (mod s)``
-these are ``p = (h + a) * e % s + s * t``, one for every ``t``: no product is with a zero
-that a stride would have put between the inputs.  Where ``d`` and ``s`` have a common
-factor there is no such ``e``, and every ``p`` is tried.
+over those ``p`` and ``q`` for which the divisions leave no remainder.  With ``e * d = 1 (mod s)``
+these are ``p = (h + a) * e % s + s * t`` for every ``t``: no product is with a zero
+that the stride puts between the inputs.  If ``d`` and ``s`` have a common factor there is no
+such ``e``, and every ``p`` is tried.
 
-A work-item computes ``s`` rows and a multiple of ``s`` columns, so that each of its
-outputs knows its taps when the code is generated.
+A work-item computes ``s`` rows and a multiple of ``s`` columns, so that the taps of each of
+its outputs are known at compile time.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ class Axis:
 
     @property
     def result(self) -> int:
-        """Extent of the result."""
+        """Return the extent of the result."""
         full = (self.size - 1) * self.stride + self.dilation * (self.kernel - 1) + 1
         return full - self.before - self.after + self.output_padding
 
     @property
     def is_coprime(self) -> bool:
-        """True if the taps that reach an output are known from its place."""
+        """Return whether the taps that reach an output follow from its index."""
         return gcd(self.dilation, self.stride) == 1
 
     @property
     def taps(self) -> int:
-        """Number of taps that are tried for an output."""
+        """Return the number of taps that are tried for an output."""
         return -(-self.kernel // self.stride) if self.is_coprime else self.kernel
 
     def tap(self, place, t):  # type: ignore[no-untyped-def]
-        """The tap ``p`` and the row that it reads, and whether it counts (``None``: always)."""
+        """Return the tap ``p``, the row that it reads, and whether it is valid (or ``None``)."""
         shifted = place + self.before
         if not self.is_coprime:
             moved = shifted - t * self.dilation
@@ -76,18 +76,18 @@ class Axis:
         return p, (shifted - p * self.dilation) // self.stride, counts
 
     def reach(self) -> tuple[int, int]:
-        """Rows that are read before the first and after the last one of the input."""
+        """Return the rows that are read before the first and after the last one of the input."""
         rows = [self.tap(h, t)[1] for h in range(self.result) for t in range(self.taps)]
         return max(0, -min(rows)), max(0, max(rows) - self.size + 1)
 
 
 def _rest(value, divisor):  # type: ignore[no-untyped-def]
-    """Rest of a division, of a number or of an expression, whose ``%`` would be C's."""
+    """Return the remainder of an integer or an expression, for which ``%`` would be C's."""
     return value % divisor if isinstance(value, int) else tirx.floormod(value, divisor)
 
 
 def whole_periods(kernel: int, stride: int, dilation: int) -> int:
-    """Taps that the weights must have: as many as are tried, those beyond the kernel zero."""
+    """Return the taps that the weights must have: as many as are tried; extra ones are zero."""
     axis = Axis(1, kernel, stride, dilation, 0, 0, 0)
     return axis.taps * stride if axis.is_coprime else kernel
 
@@ -105,9 +105,9 @@ def compute(
     groups: int,
     sums: Sums = None,
 ) -> te.Tensor:
-    """The convolution with ``outputs`` channels as TE; shapes as in the module's docstring.
+    """Return the convolution with ``outputs`` channels as TE; the module has the shapes.
 
-    ``w`` has :func:`whole_periods` of taps along each axis.
+    ``w`` has :func:`whole_periods` taps along each axis.
     """
     blocks, inputs, _, _, block = (int(d) for d in w.shape)
     sizes = int(x.shape[2]), int(x.shape[3])
@@ -142,22 +142,22 @@ def compute(
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """One period of the strides, and as many more columns as registers allow."""
+    """Return one period of the strides, and more columns as far as registers allow."""
     registers = device.accumulators
     rows, columns = min(shape.stride_h, shape.height), min(shape.stride_w, shape.width)
     if rows * columns > 2 * registers:
-        # A period of a large stride is more than a work-item keeps: taps are found at run time.
+        # A period of a large stride exceeds a work-item's registers: taps are found at run time.
         rows, columns = 1, min(columns, registers)
     periods = max(1, registers // (rows * columns))
     tile_w = min(shape.width, columns * largest_divisor(-(-shape.width // columns), periods))
     taps = shape.taps_h * shape.taps_w
-    # Taps that are known when the code is generated are no branches in it.
+    # Taps that are known at compile time need no branches.
     unroll_i = largest_divisor(shape.input_lanes, 4 if taps <= 4 else 2)
     tiles = shape.batch * shape.outputs, -(-shape.height // rows), -(-shape.width // tile_w)
     return Knobs(*group_of(tiles, device, device.convolution), rows, tile_w, unroll_i, taps <= 16)
 
 
-# Scheduled as a grouped convolution.
+# It is scheduled as a grouped convolution.
 match = partial(grouped.match, family=NAME)
 apply = partial(grouped.apply, family=NAME)
 

@@ -1,7 +1,7 @@
-"""Data-parallel blocks: how their loops step through memory, and their place on a device.
+"""Data-parallel blocks: how their loops step through memory, and their mapping to a device.
 
 Every element that a block writes or reads has an address, in elements from the beginning of
-its tensor.  Where that is a sum of loop variables times constants, the constants are *steps*::
+its tensor.  If that is a sum of loop variables times constants, the constants are *steps*::
 
     for c, y, x: out[c, y, x] = a[y, c, x] + b[c]       with c < 3, y < 4, x < 5
 
@@ -10,13 +10,13 @@ its tensor.  Where that is a sum of loop variables times constants, the constant
     a          5  15   1
     b          1   0   0
 
-Neighbouring loops whose steps fit each other for all accesses are one loop in truth:
-:func:`nest_of` makes them one.  Its index arithmetic disappears where TVM can simplify addresses:
-where what a loop is split into afterwards divides the extents, or they divide it.
+Neighbouring loops whose steps fit each other in all accesses can be fused: :func:`nest_of` does
+so.  The index arithmetic of a fused loop disappears if TVM can simplify addresses: if the factors
+of later splits divide the extents, or are multiples of them.
 
-:func:`distribute` binds the loops then.  A CPU's work-item is a stretch of the result: its index
-arithmetic is done once, and what is left inside are loops over neighbours.  A GPU's is one vector,
-or a few that lie far apart, so that neighbouring work-items touch neighbouring memory.
+:func:`distribute` then binds the loops.  A CPU's work-item is a stretch of the result: its index
+arithmetic is done once, and the loops inside run over neighbours.  A GPU's work-item is one vector,
+or a few that are far apart, so that neighbouring work-items access neighbouring memory.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from .sizes import LANES, largest_divisor, tile_of
 
 #: Elements that one CPU work-item computes: enough to hide the launch of a work-group.
 CPU_ELEMENTS = 4096
-#: Work-groups that a CPU should have at least, so that all of its cores are busy to the end.
+#: Least work-groups on a CPU, so that all of its cores are busy to the end.
 CPU_GROUPS = 16
-#: Elements of a result that wakes up a second core: fewer are faster in one work-group.
+#: Least elements of a result that are worth a second core.
 CPU_LEAST = 1024
-#: Parts of a loop that are written out, so that none of them tests where it is.
+#: Most parts into which a loop is split so that none tests its position.
 MOST_PARTS = 7
-#: A stretch of the innermost loop that is shorter is not worth its own index arithmetic.
+#: Least length of a stretch of the innermost loop that is worth its own index arithmetic.
 _SHORTEST = 64
 
 Steps = tuple[int | None, ...]
@@ -58,22 +58,22 @@ class Nest:
 
     loops: list[Loop]
     extents: list[int]
-    #: Of what is written, then of what is read; ``None`` where an address is no sum of constant
+    #: Steps of the write, then of the reads; ``None`` if an address is no sum of constant
     #: multiples.
     accesses: list[Steps]
     #: Whether a loop's variable occurs outside of addresses, in a condition for example.
     tested: list[bool]
     #: The tensor of each access.
     tensors: list[tirx.Var]
-    #: Whether each access is inside of its tensor whatever is tested.
+    #: Whether each access is inside of its tensor even if tests are ignored.
     inside: list[bool]
 
 
 def nest_of(workload: Workload, block: Block, digits: bool = False) -> Nest | None:
-    """Analyse a block, and give it one axis for each group of axes that fit each other.
+    """Analyse a block, and fuse its axes that fit each other.
 
-    With ``digits``, axes become two whose variables occur as quotient and remainder, as in
-    ``x[c // 16, y, c % 16]``.  ``None`` for a block of another kind than one store with a loop
+    With ``digits``, axes whose variables occur as quotient and remainder are split in two, as in
+    ``x[c // 16, y, c % 16]``.  Returns ``None`` for a block that is not one store with a loop
     for each axis.
     """
     sch = workload.sch
@@ -100,7 +100,7 @@ def nest_of(workload: Workload, block: Block, digits: bool = False) -> Nest | No
     if not any(is_texture(r.source.scope()) for r in [*found.reads, *found.writes]):
         groups = _groups([axis.extent for axis in axes], accesses, tested)
     regroup(sch, block, axes, groups)
-    # Axes of one element step nowhere: the last that has more stands for its group.
+    # Axes of extent 1 have no steps: the last longer axis represents its group.
     last = [max(g, key=lambda i: (axes[i].extent > 1, i)) for g in groups]
     return Nest(
         list(sch.get_loops(block)),
@@ -118,7 +118,7 @@ class Axis:
 
     var: tirx.Var
     extent: int
-    #: Of the block's axis.
+    #: Position of the block's axis.
     position: int
     base: int = 1
     is_remainder: bool = False
@@ -129,15 +129,15 @@ def regroup(
 ) -> None:
     """Give a block one axis, and one loop, for each group of axes, and simplify its indices.
 
-    Indices are simplified also where nothing is regrouped: that all lanes of a vector read one
-    texel can be seen as long as axes are not split.
+    Indices are simplified even if nothing is regrouped: whether all lanes of a vector read one
+    texel is only visible as long as axes are not split.
 
-    Not TVM's `transform_block_layout`: what it simplifies indices by afterwards loses carries.
-    Of ``(x % m + c) // d`` it makes ``(x + c) % m // d``, another number where ``x % m + c`` is
-    ``m`` or more (`arith::IterMapSimplify` of TVM 0.27).
+    TVM's `transform_block_layout` is not used, because its simplification of indices loses
+    carries.  It turns ``(x % m + c) // d`` into ``(x + c) % m // d``, which differs if
+    ``x % m + c`` is ``m`` or more (`arith::IterMapSimplify` of TVM 0.27).
 
-    Each axis of the block is counted by one loop, with nothing else in it.  ``axes`` are these, or
-    digits of them; ``groups`` hold positions in ``axes``, the one that counts slowest first.
+    Each axis of the block must have one loop, which contains nothing else.  ``axes`` are these, or
+    digits of them; ``groups`` hold positions in ``axes``, the slowest first.
     """
     old = sch.get(block)
     dtype = str(old.iter_vars[0].var.ty.dtype)
@@ -148,7 +148,7 @@ def regroup(
         extent = tirx.IntImm(dtype, prod(axes[i].extent for i in group))
         var, loop = tirx.Var(f"v{number}", dtype), tirx.Var(f"ax{number}", dtype)
         if int(extent) > 1:
-            # An axis of one element stays in the indices: `reindex` counts those that occur there.
+            # An axis of extent 1 stays in the indices: `reindex` counts those that occur there.
             analyzer.bind(var, Range(0, extent))
         iter_vars.append(IterVar(Range(tirx.IntImm(dtype, 0), extent), var, IterVar.DataPar))
         bindings.append(loop)
@@ -194,7 +194,7 @@ def regroup(
 
 
 def _bases(block: s_tir.SBlock) -> dict[tirx.Var, int]:
-    """Divisors of variables whose remainder occurs."""
+    """Return the divisors of variables that occur as remainders."""
     analyzer = Analyzer()
     for axis in block.iter_vars:
         analyzer.bind(axis.var, axis.dom)
@@ -245,7 +245,7 @@ def _step(address: tirx.Expr, var: tirx.Var, analyzer: Analyzer) -> int | None:
     if not uses(address, var):
         return 0
     if str(var.ty.dtype) != "int64":
-        # Conversions to the width of addresses hide that they are sums.
+        # Casts to the width of addresses hide that they are sums.
         wide = tirx.Var(var.name, "int64")
         address = tvm_ffi.structural_map(
             address, (tirx.Cast, lambda c: wide if c.value.same_as(var) else c)
@@ -261,7 +261,7 @@ def _step(address: tirx.Expr, var: tirx.Var, analyzer: Analyzer) -> int | None:
 def _groups(
     extents: Sequence[int], accesses: Sequence[Steps], tested: Sequence[bool]
 ) -> list[list[int]]:
-    """Neighbouring axes whose steps fit each other in all accesses, together."""
+    """Return groups of neighbouring axes whose steps fit each other in all accesses."""
     groups: list[list[int]] = []
     outer: int | None = None
     for axis, extent in enumerate(extents):
@@ -270,7 +270,7 @@ def _groups(
             or outer is None
             or (
                 not (tested[outer] or tested[axis])
-                # One step of the outer axis leads where all steps of this one lead.
+                # One step of the outer axis equals all steps of this one.
                 and all((i := s[axis]) is not None and s[outer] == i * extent for s in accesses)
             )
         )
@@ -285,17 +285,17 @@ def _groups(
 
 
 def widest_vector(workload: Workload, block: Block, nest: Nest) -> int:
-    """Lanes of the widest vector that the innermost loop can be computed in; 1: none.
+    """Return the lanes of the widest vector that can compute the innermost loop; 1: none.
 
-    All lanes of a short loop (the channels of a block) are one vector even where they are
-    gathered one by one: they are stored together.
+    All lanes of a short loop (the channels of a block) are one vector even if they are
+    gathered one by one, because they are stored as one.
     """
     found = workload.sch.get(block)
     if not is_vector(found):
         return 1
     lane = found.iter_vars[-1].var
     extent = nest.extents[-1]
-    # Neighbours of the last loop are neighbours, or one element, in every access.
+    # Neighbours in the last loop are neighbours, or the same element, in every access.
     moved = not nest.tested[-1] and all(steps[-1] in (0, 1) for steps in nest.accesses)
     if gathers_channels(found, lane) or (not moved and gathers_bytes(found, lane)):
         return 1
@@ -306,7 +306,7 @@ def widest_vector(workload: Workload, block: Block, nest: Nest) -> int:
 
 
 def items_for(total: int, vector: int, device: Device) -> int:
-    """Number of ``total`` vectors that a work-item computes: one on GPUs, a stretch on CPUs."""
+    """Return how many of ``total`` vectors a work-item computes: one on GPUs, a stretch on CPUs."""
     if not device.is_cpu:
         return 1
     least = max(CPU_LEAST // vector, -(-total // CPU_GROUPS))
@@ -321,7 +321,7 @@ def distribute(
     loops, extents = list(nest.loops), list(nest.extents)
     lane = None
     if workload.writes_texture(block):
-        # A whole texel, in a loop over its channels where it has to be.
+        # A texel is stored whole, in a loop over its channels if vectors are not possible.
         lane = loops.pop()
         extents.pop()
     elif vector > 1:
@@ -340,9 +340,9 @@ def distribute(
             sch.loop_partition(inner, [*parts[:-1], None])
     else:
         if items > 1:
-            # Of the next outer loop, so that neighbours stay with neighbouring work-items.
+            # The next outer loop is split, so that neighbours stay with neighbouring work-items.
             at = max(0, len(loops) - 2)
-            # Stretches far apart are an item's; the loop along one stays outside.
+            # An item takes elements that are far apart; the loop along a stretch stays outside.
             inner, loops[at] = sch.split(loops[at], [min(items, extents[at]), None])
             sch.reorder(*loops, inner)
             if lane is not None:
@@ -354,7 +354,7 @@ def distribute(
 
 
 def _split_points(workload: Workload, block: Block, nest: Nest) -> list[int]:
-    """Values of the innermost loop from which a test of it alone has another result."""
+    """Return values of the innermost loop at which a test of it alone changes its result."""
     found = workload.sch.get(block)
     if len(found.iter_vars) != len(nest.loops):
         return []
@@ -379,7 +379,7 @@ def _split_points(workload: Workload, block: Block, nest: Nest) -> list[int]:
 
 
 def _stretch(sch: s_tir.Schedule, loops: list[Loop], extents: list[int], items: int) -> list[Loop]:
-    """The loops outside of a stretch of about ``items`` iterations, at least one."""
+    """Return the loops outside of a stretch of about ``items`` iterations, at least one."""
     at = len(loops)
     while at and extents[at - 1] <= items:
         at -= 1

@@ -1,23 +1,23 @@
 """Fully connected layers: a matrix product with constant weights.
 
-Three forms, chosen by who owns the weights:
+Three forms, chosen by how the weights are stored:
 
 *packed* (weights that may be rearranged at compile time), ``c`` lanes a block::
 
     x[M, K]   w[N', K, c]      y[m, n] = sum_k x[m, k] * w[n // c, k, n % c]
 
-(with any leading axes; so are products of two computed matrices on a CPU, the right one
-packed first)
+(with any leading axes; products of two computed matrices on a CPU use it, too, with the right
+one packed first)
 
-*columns* (weights too large to rearrange, as ONNX MatMul has them)::
+*columns* (weights too large to rearrange, as in ONNX MatMul)::
 
     x[M, K]   w[K, N]          y[m, n] = sum_k x[m, k] * w[k, n]
 
-*rows* (the same, as ONNX Gemm has them with transB)::
+*rows* (the same, as in ONNX Gemm with transB)::
 
     x[M, K]   w[N, K]          y[m, n] = sum_k x[m, k] * w[n, k]
 
-In the last form the sum over K is taken in lanes that are added up at the end.
+In the last form the sum over K is kept in lanes that are added up at the end.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PACKED = "dense_packed"
 COLUMNS = "dense_columns"
 ROWS = "dense_rows"
 
-#: Rows that a register tile has at most: 6 rows of 4 vectors, with the 4 that are read, are 28 of
+#: Most rows of a register tile: 6 rows of 4 vectors, with the 4 vectors that are read, take 28 of
 #: the 32 registers of AVX-512.
 ROW_TILE = 6
 
@@ -58,7 +58,7 @@ def compute_packed(
     sums: Sums = None,
     multiply: Multiply = operator.mul,
 ) -> te.Tensor:
-    """``x[.., M, K] @ w`` with packed weights ``[.., ceil(N / c), K, c]``: ``[.., M, N]``."""
+    """Return ``x[.., M, K] @ w`` for packed weights ``[.., ceil(N / c), K, c]``, ``[.., M, N]``."""
     lead, rows = batch_shape(x, w, 3), int(x.shape[-2])
     blocks, depth, block = (int(d) for d in w.shape[-3:])
     whole = whole_tiles(rows)
@@ -82,9 +82,9 @@ def compute_packed(
 
 
 def whole_tiles(rows: int) -> int:
-    """Rows that are multiplied: a last, partly empty tile repeats the last row.
+    """Return how many rows are multiplied: a last, partly empty tile repeats the last row.
 
-    So no test for rows stands in the hot loop.  Of two tiles the wider one reads less: each of
+    The hot loop therefore has no test for rows.  Of two tiles the wider one reads less: each of
     its products with four vectors takes ``1 / 4 + 1 / tile`` reads.
     """
     tiles = range(1, min(rows, ROW_TILE) + 1)
@@ -92,14 +92,14 @@ def whole_tiles(rows: int) -> int:
 
 
 def whole_panels(units: int, lanes: int) -> int:
-    """Vectors of columns, with a few empty ones where a register tile would else be narrow."""
+    """Return the vectors of columns, with a few empty ones if a register tile would be narrow."""
     blocks = -(-units // lanes)
     multiple = 4 if blocks >= 16 else 2 if blocks >= 8 else 1
     return -(-blocks // multiple) * multiple
 
 
 def pack_columns(w: te.Tensor, lanes: int) -> te.Tensor:
-    """``w[.., K, N]`` as panels ``[.., N', K, lanes]``, padded with zeros."""
+    """Return ``w[.., K, N]`` as panels ``[.., N', K, lanes]``, padded with zeros."""
     *lead, depth, units = (int(d) for d in w.shape)
     panels = whole_panels(units, lanes)
 
@@ -112,7 +112,7 @@ def pack_columns(w: te.Tensor, lanes: int) -> te.Tensor:
 
 
 def compute_columns(x: te.Tensor, w: te.Tensor, lanes: int) -> te.Tensor:
-    """``x[M, K] @ w[K, N]``, in vectors of as many of ``lanes`` (a power of 2) as divide N."""
+    """Return ``x[M, K] @ w[K, N]`` in vectors: the largest part of ``lanes`` that divides N."""
     depth, units = (int(d) for d in w.shape)
     lanes = gcd(units, lanes)
     k = te.reduce_axis((0, depth), name="k")
@@ -130,7 +130,7 @@ def compute_columns(x: te.Tensor, w: te.Tensor, lanes: int) -> te.Tensor:
 
 
 def compute_rows(x: te.Tensor, w: te.Tensor, lanes: int) -> te.Tensor:
-    """``x[M, K] @ w[N, K].T``, summed in as many of ``lanes`` (a power of 2) as divide K."""
+    """Return ``x[M, K] @ w[N, K].T``, summed in the largest part of ``lanes`` that divides K."""
     units, depth = (int(d) for d in w.shape)
     lanes = gcd(depth, lanes)
     k = te.reduce_axis((0, depth // lanes), name="k")
@@ -158,11 +158,11 @@ def compute_nibbles(
     units: int,
     offset: float,
 ) -> te.Tensor:
-    """``x[M, K] @ v[K, N]`` of numbers of 4 bits ``q``, ``v = (q + offset) * scale``.
+    """Return ``x[M, K] @ v[K, N]`` for 4-bit numbers ``q``, with ``v = (q + offset) * scale``.
 
     The bytes ``w[ceil(N / c), K / 2, c]`` are packed weights, two neighbours of K each, the first
-    one in the low bits.  ``scales[.., B, c]``, and ``offsets`` if there is more than one, are those
-    of blocks along K.
+    one in the low bits.  ``scales[.., B, c]`` has a scale for each block along K, and so has
+    ``offsets``, if these differ.
     """
     panels, pairs, lanes = (int(d) for d in w.shape)
     size = 2 * pairs // int(scales.shape[1])
@@ -193,7 +193,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Knobs:
-    """The register tile of a work-item."""
+    """Knobs of the register tile of a work-item."""
 
     tile_m: int = knob("Rows of the left matrix.")
     tile_n: int = knob("Blocks of columns, or rows of weights in the rows form.")
@@ -211,20 +211,20 @@ CONSTRAINTS = {
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """As many accumulators as the device has, rows of ``x`` before columns."""
+    """Return as many accumulators as the device has, rows of ``x`` before columns."""
     budget = device.accumulators
     tile_m = largest_divisor(shape.rows, min(ROW_TILE, budget))
     if not device.is_cpu:
         return Knobs(tile_m, 1, device.group_size)
-    # Columns are read across rows of the weights: a wide tile makes each read a long run of
-    # memory (1 KiB for 16 blocks of 16 floats), which prefetchers and DRAM pages want.
+    # The columns form reads across rows of the weights: in a wide tile each read is a long run of
+    # memory (1 KiB for 16 blocks of 16 floats), which suits prefetchers and DRAM pages.
     limit = 16 if shape.form == COLUMNS else 4
     tile_n = largest_divisor(shape.columns, max(1, min(limit, budget // tile_m)))
     return Knobs(tile_m, tile_n, device.group_size)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Every register tile that fits."""
+    """Return every register tile that fits."""
     return {
         "tile_m": divisors(shape.rows, device.accumulators),
         "tile_n": divisors(shape.columns, device.accumulators),
@@ -236,7 +236,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload) -> Shape | None:
-    """The shape of a function whose anchor is one of the forms."""
+    """Return the shape of a function whose anchor is one of the forms."""
     for form in (PACKED, COLUMNS, ROWS):
         if workload.anchors(form):
             *_, rows, columns, _, _ = workload.extents(workload.anchor(form))
@@ -245,7 +245,7 @@ def match(workload: Workload) -> Shape | None:
 
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Schedule the form that there is by ``knobs``."""
+    """Schedule the function's form by ``knobs``."""
     if workload.anchors(ROWS):
         return apply_rows(workload, workload.anchor(ROWS), knobs)
     (anchor,) = workload.anchors(PACKED) or workload.anchors(COLUMNS)
@@ -259,17 +259,17 @@ def apply_packed(workload: Workload, anchor: Block, knobs: Knobs) -> s_tir.Sched
     output = workload.merge_epilogue(anchor)
     *batch, m, n = sch.get_loops(output)
     whole = int(sch.get(n).extent) % block == 0 and is_vector(sch.get(output))
-    # Only constants may index the sums, or they are no registers: what the results are picked
-    # from one by one is a copy.
+    # Only constants may index the sums, or they are not kept in registers: results are selected
+    # one by one from a copy.
     picked = None if whole else sch.cache_write(anchor, 0, "local")
     m, mi = sch.split(m, [None, knobs.tile_m])
     n, ni, lane = sch.split(n, [None, knobs.tile_n, block])
-    # On a CPU, rows before columns would read all weights anew for each tile of rows.
+    # On a CPU, rows before columns would read all weights again for each tile of rows.
     outer = [n, m] if workload.is_cpu else [m, n]
     sch.reorder(*batch, *outer, mi, ni, lane)
     item = workload.bind_outer([*batch, *outer], knobs.group_size)
     if picked is not None:
-        # A scope of its own: TVM would give it the memory of the sums.
+        # It has its own scope, because TVM would merge it with the memory of the sums.
         sch.set_scope(picked, 0, "local.picked")
         sch.compute_at(picked, item, preserve_unit_loops=True)
         _run_whole_tile(workload, picked, item)
@@ -277,7 +277,7 @@ def apply_packed(workload: Workload, anchor: Block, knobs: Knobs) -> s_tir.Sched
     else:
         workload.vectorize_last([mi, ni, lane])
     sch.compute_at(anchor, item, preserve_unit_loops=True)
-    # Rows and columns beyond the last are there: only what is stored is tested.
+    # Rows and columns after the last exist in registers: only stores are tested.
     _run_whole_tile(workload, anchor, item)
     *tile, k = workload.loops_below(anchor, item)
     k, k_inner = sch.split(k, [None, largest_divisor(int(sch.get(k).extent), 4)])
@@ -289,9 +289,9 @@ def apply_packed(workload: Workload, anchor: Block, knobs: Knobs) -> s_tir.Sched
 
 
 def _run_whole_tile(workload: Workload, block: Block, item: Loop) -> None:
-    """Let a block run for all of its tile below a loop, where that is known to do no harm.
+    """Let a block run for all of its tile below a loop, without the tests of that tile.
 
-    What is asked of the work-item stays: beyond the last one there is nothing to read.
+    Tests of the work-item stay: after the last one there is nothing to read.
     """
     sch = workload.sch
     inner = [sch.get(axis).loop_var for axis in workload.loops_below(block, item)]

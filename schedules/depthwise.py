@@ -1,4 +1,4 @@
-"""Depthwise convolution (one filter a channel) over the blocked layout.
+"""Depthwise convolution (one filter for each channel) over the blocked layout.
 
 Computes::
 
@@ -26,12 +26,12 @@ from .work_groups import Window, WorkGroup, group_space, tile_form
 NAME = "depthwise"
 ORDER = 320
 
-#: The block annotation with strides and dilation, each along height and width; also of pooling.
+#: The block annotation with strides and dilation, each along height and width; shared by pooling.
 STEPS = "tvmflow.steps"
 
-#: Taps of a window that is unrolled.
+#: Most taps of a window that is unrolled.
 MOST_TAPS = 25
-#: Vectors of a result that are not worth more work-groups of a CPU than they have to be.
+#: Vectors of a result below which a CPU gets no more work-groups than needed.
 CPU_FEW = 512
 
 
@@ -44,7 +44,7 @@ def compute(
     dilation: tuple[int, int],
     sums: Sums = None,
 ) -> te.Tensor:
-    """The convolution as TE; shapes as in the module's docstring."""
+    """Return the convolution as TE; shapes are in the module's docstring."""
     blocks, *kernel, block = (int(d) for d in w.shape)
     padded = pad_spatial(x, padding)
     p = te.reduce_axis((0, kernel[0]), name="p")
@@ -61,13 +61,13 @@ def compute(
 
 
 def steps_text(strides: tuple[int, int], dilation: tuple[int, int]) -> str:
-    """The value of the annotation :data:`STEPS`."""
+    """Return the value of the annotation :data:`STEPS`."""
     return ",".join(map(str, (*strides, *dilation)))
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Extents of the loops, of which blocks are those of the channels, and the window."""
+    """Extents of the loops, with channels in blocks, and of the window."""
 
     batch: int
     blocks: int
@@ -79,26 +79,26 @@ class Shape:
     _: KW_ONLY
     stride_h: int
     stride_w: int
-    #: Rows and columns that a window reaches over, with its dilation.
+    #: Rows and columns that a window spans, with its dilation.
     span_h: int
     span_w: int
     padded: bool
     texture: bool
 
     def inputs(self, tile_h: int, tile_w: int) -> int:
-        """Vectors that a tile reads."""
+        """Return the number of vectors that a tile reads."""
         rows = (tile_h - 1) * self.stride_h + self.span_h
         return rows * ((tile_w - 1) * self.stride_w + self.span_w)
 
     @property
     def is_small(self) -> bool:
-        """True if the window is unrolled whole; a large one would only grow the code."""
+        """Return whether the window is unrolled whole; a large one would only grow the code."""
         return self.kernel_h * self.kernel_w <= MOST_TAPS
 
 
 @dataclass(frozen=True)
 class Knobs(WorkGroup):
-    """The tile that a work-item computes, one row of one block of channels at a time."""
+    """Knobs of a work-item's tile, computed one row of one block of channels at a time."""
 
     tile_o: int = knob("Blocks of channels of the tile, computed one after the other.")
     tile_h: int = knob("Rows of the tile, computed one after the other from the same input.")
@@ -136,16 +136,16 @@ CONSTRAINTS: Constraints = {
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """Tall tiles read each input row once; on GPUs two rows, if they leave it busy."""
+    """Return tall tiles, which read each input row once; on GPUs two rows if they keep it busy."""
     return (_cpu_knobs if device.is_cpu else _gpu_knobs)(shape, device)
 
 
 def _cpu_knobs(shape: Shape, device: Device) -> Knobs:
-    """Half of the registers; a copy of the input pays where windows overlap in most of it.
+    """Return tiles of half the registers, and copy inputs in which most windows overlap.
 
-    With strides, inputs are read twice or so: a test where each is read is no more work than a
-    copy, and that of 29 x 29 vectors does not fit the nearest cache.  Windows that do not
-    overlap read so little for each result that whole rows are best.
+    With strides, inputs are read about twice: testing each read costs no more than a copy, and a
+    copy of 29 x 29 vectors does not fit the first-level cache.  Windows that do not overlap read
+    so little for each result that whole rows are best.
     """
     overlaps = shape.stride_h == shape.stride_w == 1
     disjoint = shape.stride_h >= shape.span_h and shape.stride_w >= shape.span_w
@@ -174,7 +174,7 @@ def _gpu_knobs(shape: Shape, device: Device) -> Knobs:
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Tiles of any form, with and without a copy of the input."""
+    """Return tiles of any form, with and without a copy of the input."""
     return {
         "tile_o": (1,) if device.is_cpu else divisors(shape.blocks, 4),
         "tile_h": tile_choices(shape.height, 28),
@@ -186,7 +186,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload, family: str = NAME) -> Shape:
-    """The shape of a function whose anchor is a family's block."""
+    """Return the shape of a function whose anchor is a family's block."""
     anchor = workload.anchor(family)
     padded, texture = workload.input_facts(anchor)
     *_, kernel_h, kernel_w = extents = workload.extents(anchor)
@@ -204,7 +204,7 @@ def match(workload: Workload, family: str = NAME) -> Shape:
 
 
 def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedule:
-    """Schedule a lane-wise sliding window (also that of pooling) by ``knobs``."""
+    """Schedule a lane-wise sliding window by ``knobs``, also for pooling."""
     sch = workload.sch
     anchor, pad = workload.anchor(family), workload.padding()
     texels = workload.stage_texels(anchor, 0, pad)
@@ -229,11 +229,11 @@ def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedul
     small = int(sch.get(p).extent) * int(sch.get(q).extent) <= MOST_TAPS
     if small:
         workload.unroll_all([p, q])
-    # Rows are written out where they share registers: these cannot be indexed by a loop.
+    # Rows that share registers are unrolled: a loop cannot index registers.
     reuse = knobs.reuse_rows and texels is not None
     if reuse:
         sch.unroll(hi)
-    # A row of texels serves every column of a window that is unrolled.
+    # One row of texels serves every column of a window that is unrolled.
     workload.place_staged(texels, rows if reuse else p if small else q)
     workload.place_staged(weights, rows if reuse else q)
     workload.vectorize_last(tile)

@@ -1,10 +1,10 @@
-"""Data-parallel functions whose extents are not known yet: any operator, compiled once for all.
+"""Data-parallel functions of unknown extents: any operator, compiled once for all sizes.
 
-    y[i, ..., l] = f(i, ..., l)        i, ... of any extent; l of a known one, or of any
+    y[i, ..., l] = f(i, ..., l)        i, ... of unknown extents; l of a known one, or not
 
-Blocks that others read are inlined; every output is a kernel of its own.  All axes but a last one
-of a known, small extent are one range, which is cut into equal parts: a work-item's on a GPU, a
-thread's on a CPU.
+Producers are inlined; every output is a kernel of its own.  All axes but a last one of a known,
+small extent are one range, which is cut into equal parts: for work-items on a GPU, for threads
+on a CPU.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from .common import FAMILY, Block, Workload, is_injective
 from .family import GROUP_FITS, Value, knob
 from .sizes import LANES, group_sizes
 
-#: In journals, too.
+#: The name is also in journals.
 NAME = "open_extents"
 ORDER = 110
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The number of outputs, which is all that is known of them."""
+    """The number of outputs, the only fact that knobs depend on."""
 
     outputs: int
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """The parts that the range is cut into."""
+    """Knobs of the parts into which the range is cut."""
 
     rows: int = knob("Positions of the open axes that a work-item computes; a GPU's one.")
     group_size: int = knob("Work-items of a work-group.")
@@ -42,18 +42,18 @@ CONSTRAINTS = GROUP_FITS
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """A CPU's work-item has enough to do for what starting it costs."""
+    """Return parts that are worth a work-item's launch on a CPU; single positions on a GPU."""
     return Knobs(1024, 1) if device.is_cpu else Knobs(1, device.group_size)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Parts of several sizes."""
+    """Return parts of several sizes."""
     rows = (256, 1024, 4096) if device.is_cpu else (1, 2, 4)
     return {"rows": rows, "group_size": group_sizes(device)}
 
 
 def match(workload: Workload) -> Shape | None:
-    """Functions with open extents and without a reduction that no family has a block in."""
+    """Return the shape of a function with open extents, without reductions and marked blocks."""
     sch = workload.sch
     extents = (extent for param in workload.function.params for extent in param.shape)
     if all(isinstance(extent, tirx.IntImm) for extent in extents):
@@ -65,7 +65,7 @@ def match(workload: Workload) -> Shape | None:
 
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Schedule each output by itself."""
+    """Schedule each output separately."""
     sch = workload.sch
     workload.inline(*(block for block in workload.blocks if sch.get_consumers(block)))
     for block in workload.blocks:
@@ -83,7 +83,7 @@ def _bind_positions(workload: Workload, block: Block, knobs: Knobs) -> None:
         sch.vectorize(vector)
     rows = workload.fuse(loops)
     if not workload.target.is_gpu_kernel:
-        # TVM's runtime cuts the range of a parallel loop by itself.
+        # TVM's runtime cuts the range of a parallel loop itself.
         sch.parallel(rows)
         return
     groups, items, _ = sch.split(rows, [None, knobs.group_size, knobs.rows])

@@ -1,9 +1,8 @@
-"""The schedule of last resort: right for any primary function.
+"""The fallback schedule, which is correct for any primary function.
 
-Elementwise producers are inlined; every block that is left becomes a kernel of
-its own, with its data-parallel axes distributed over the device and its reductions
-as loops.  Injective functions (layout conversions, concat, pad, resize) need no
-more than this.
+Elementwise producers are inlined; every remaining block becomes a kernel of its own, with
+its data-parallel axes distributed over the device and its reductions as loops.  Injective
+functions (layout conversions, concat, pad, resize) need no more than this.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .sizes import LANES, group_sizes
 logger = logging.getLogger(__name__)
 
 NAME = "fallback"
-#: Behind all others, as it never declines.
+#: The fallback is tried last, as it never declines.
 ORDER = 1000
 
 #: Outputs of a reduction that one CPU work-item computes.
@@ -32,14 +31,14 @@ CPU_CHUNK = 1024
 
 @dataclass(frozen=True)
 class Shape:
-    """The number of blocks, which is all that can be said of any function."""
+    """The number of blocks, the only fact that is known of any function."""
 
     blocks: int
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """The part of each data-parallel block that a work-item computes."""
+    """Knobs of the part of each data-parallel block that a work-item computes."""
 
     elements: int = knob("Elements that a work-item computes, at most; a GPU's one vector.")
     vector: int = knob("Lanes of a vector of neighbouring elements, at most.")
@@ -53,24 +52,24 @@ CONSTRAINTS = {
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """As for a function of one block: see :mod:`.data_parallel`."""
+    """Return the sizes of :mod:`.data_parallel`, as for a function of one block."""
     elements = CPU_ELEMENTS if device.is_cpu else device.channel_block
     return Knobs(elements, max(LANES), device.group_size)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Work-items and vectors of several sizes."""
+    """Return work-items and vectors of several sizes."""
     elements = (256, 1024, 4096, 16384) if device.is_cpu else (1, 4, 8, 16)
     return {"elements": elements, "vector": (1, *LANES), "group_size": group_sizes(device)}
 
 
 def match(workload: Workload) -> Shape:
-    """Never declines."""
+    """Return the shape of any function; never declines."""
     return Shape(len(workload.blocks))
 
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Schedule each block by itself."""
+    """Schedule each block separately."""
     sch = workload.sch
     for block in list(workload.blocks):
         if is_injective(sch, block) and sch.get_consumers(block):
@@ -85,7 +84,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
             continue
         loops = list(sch.get_loops(block))
         if is_reduction(sch, block) and workload.writes_converted(block):
-            # What is stored is rounded, or whole texels: sums are taken in private memory.
+            # Stores convert, or are whole texels, so sums are kept in private memory.
             copy = sch.cache_write(block, 0, "local")
             sch.compute_at(block, _bind_results(workload, copy, list(sch.get_loops(copy))))
         elif is_injective(sch, block) or is_reduction(sch, block):
@@ -98,14 +97,14 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
 
 
 def schedule_block(workload: Workload, block: Block) -> None:
-    """Make a block a kernel of its own."""
+    """Schedule a block as a kernel of its own."""
     knobs = heuristic(Shape(1), workload.target.device)
     if not (is_injective(workload.sch, block) and _schedule_elementwise(workload, block, knobs)):
         _bind_results(workload, block, list(workload.sch.get_loops(block)))
 
 
 def _schedule_elementwise(workload: Workload, block: Block, knobs: Knobs) -> bool:
-    """Distribute a data-parallel block; ``False`` if its axes have no loop each."""
+    """Distribute a data-parallel block; return ``False`` unless each axis has its own loop."""
     nest = nest_of(workload, block)
     if nest is None or not nest.loops:
         return False
@@ -121,7 +120,7 @@ def _schedule_elementwise(workload: Workload, block: Block, knobs: Knobs) -> boo
 
 
 def _bind_results(workload: Workload, block: Block, loops: list[Loop]) -> Loop:
-    """Distribute a block's loops over the device; return the innermost that is bound."""
+    """Distribute a block's loops over the device; return the innermost bound one."""
     sch = workload.sch
     if len(sch.get(block).iter_vars) != len(loops):
         # Loops that do not map one to one to axes (a scalar's block) stay in their order.
@@ -132,7 +131,7 @@ def _bind_results(workload: Workload, block: Block, loops: list[Loop]) -> Loop:
         spatial = [sch.add_unit_loop(loops[0] if loops else block)]
     sch.reorder(*spatial, *reduced)
     vector = workload.lanes_of(block) > 0
-    # A work-item writes a whole texel, in a loop over its channels where it has to.
+    # A work-item writes a whole texel, in a loop over its channels if vectors are not possible.
     texels = workload.writes_texture(block)
     if not texels and (reduced or not workload.is_cpu):
         return workload.bind_outer(spatial)

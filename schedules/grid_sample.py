@@ -1,14 +1,14 @@
-"""Sampling of pictures at computed positions: GridSample, and the samples of DeformConv.
+"""Sampling of pictures at computed positions, for GridSample and DeformConv.
 
-A position is that of a pixel of the result, in all channels::
+Each pixel of the result has one position for all channels::
 
     x[N, C', H, W, c]  (or plain x[N, C, H, W])     grid[N, 2, I, J], columns before rows
     h, w = place(grid[n, 1, i, j], H), place(grid[n, 0, i, j], W)
     y[n, k, i, j, c] = sum_{p, q in 0..1} x[n, k, floor(h) + p, floor(w) + q, c]
                                           * |h - floor(h) - 1 + p| * |w - floor(w) - 1 + q|
 
-with zero for what lies outside of the picture.  A work-item computes several blocks of channels
-of one pixel: where their neighbours lie, and what they weigh, is worked out once for all of them.
+with zero for samples outside of the picture.  A work-item computes several blocks of channels
+of one pixel: the places and weights of its neighbours are computed once for all of them.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from .sizes import group_sizes, tile_choices, tile_of
 NAME = "grid_sample"
 ORDER = 605
 
-#: The role of the blocks that compute where samples lie.
+#: The role of the blocks that compute the places of samples.
 PLACES = "places"
 
 
 @dataclass(frozen=True)
 class Taps:
-    """Where the taps of sliding windows lie, tap below tap: in rows ``[K * I]``, columns ``[J]``.
+    """Places of the taps of sliding windows, tap after tap: in rows ``[K * I]``, columns ``[J]``.
 
-    The pairs are of rows and columns.
+    Pairs are of rows and columns.
     """
 
     #: Rows of a tap, and columns of a window.
@@ -48,18 +48,18 @@ class Taps:
 
     @property
     def numbers(self) -> list[int]:
-        """All of it, as an operand of an operator."""
+        """Return the fields as numbers, for an operand of an operator."""
         return [self.rows, self.columns, *self.strides, *self.pads, *self.dilations]
 
     @classmethod
     def of(cls, numbers: relax.ShapeExpr) -> Taps:
-        """The taps that such an operand stands for."""
+        """Return the taps that such an operand encodes."""
         rows, columns, *pairs = map(int, numbers)
         strides, pads, dilations = zip(pairs[::2], pairs[1::2], strict=True)
         return cls(rows, columns, strides, pads, dilations)
 
     def centre(self, axis: tirx.Expr, i: tirx.Expr, j: tirx.Expr) -> tirx.Expr:
-        """The column (on axis 0) or row of a tap for an output."""
+        """Return the column (on axis 0) or row of a tap for an output."""
         tap = i // self.rows
         places = (
             at * stride - pad + step * dilation
@@ -81,19 +81,18 @@ def compute(
     align_corners: bool = False,
     taps: Taps | None = None,
 ) -> te.Tensor:
-    """The samples as TE; ``method`` is ``bilinear`` or ``nearest``.
+    """Return the samples as TE; ``method`` is ``bilinear`` or ``nearest``.
 
-    Columns and rows of ``grid`` are from -1 to 1, which with ``align_corners`` are the centres of
-    the outermost elements, and else their outer sides; with ``taps`` they are offsets from these.
-    What lies outside are ``zeros``, or for a ``padding_mode`` of ``border`` the nearest element
-    within.
+    Columns and rows of ``grid`` are from -1 to 1: with ``align_corners`` the centres of the
+    outermost elements, else their outer edges; with ``taps`` they are offsets from these.
+    Samples outside are zero, or for a ``padding_mode`` of ``border`` the nearest element inside.
     """
     sizes = [int(x.shape[3]), int(x.shape[2])]
 
     def place(n: tirx.Var, axis: tirx.Var, i: tirx.Var, j: tirx.Var) -> tirx.Expr:
-        """An element's real index along the columns or the rows."""
+        """Return the real index of a sample along the columns or the rows."""
         if taps is not None:
-            # Only offsets are in memory: in 16 bits, a place beyond 2048 would be off by one.
+            # Only offsets are stored: in 16 bits, a position beyond 2048 would be off by one.
             return grid(n, axis, i, j) + taps.centre(axis, i, j).astype("float32")
         size = tirx.Select(axis == 0, *(tirx.const(size, "float32") for size in sizes))
         position = grid(n, axis, i, j) + 1
@@ -101,7 +100,7 @@ def compute(
         return te.min(te.max(index, 0), size - 1) if padding_mode == "border" else index
 
     places = te.compute(grid.shape, place, name="places", attrs={ROLE: PLACES})
-    # Once for all that is read there: on Intel's runtime for CPUs a call takes 4 ns.
+    # Rounded once for all reads there: on Intel's runtime for CPUs a call takes 4 ns.
     whole = te.nearbyint if method == "nearest" else te.floor
     corners = te.compute(
         grid.shape,
@@ -113,7 +112,7 @@ def compute(
     def element(n: tirx.Var, k: tirx.Var, i: tirx.Var, j: tirx.Var, *lane: tirx.Var) -> tirx.Expr:
         def at(row: tirx.Expr, column: tirx.Expr) -> tirx.Expr:
             inside = tirx.all(row >= 0, column >= 0, row < sizes[1], column < sizes[0])
-            # Fused functions count in int64.
+            # Fused functions use int64 indices.
             source = (tirx.Cast("int64", index) for index in (row, column))
             return tirx.if_then_else(inside, x(n, k, *source, *lane), tirx.const(0, x.dtype))
 
@@ -132,14 +131,14 @@ def compute(
     return te.compute(shape, element, name="grid_sample", attrs={FAMILY: NAME})
 
 
-#: Relax has samples by positions from -1 to 1 only, from which indices cannot be told exactly.
+#: Our own operator: Relax's takes positions from -1 to 1, which do not give exact indices.
 OPERATOR = "relax.tvmflow.sample"
 
 
 def sample(x: relax.Expr, offsets: relax.Expr, taps: Taps) -> relax.Call:
-    """Bilinear samples ``[N, C, K * I, J]`` of ``x[N, C, H, W]`` beside ``taps``, zero outside.
+    """Return bilinear samples ``[N, C, K * I, J]`` of ``x[N, C, H, W]`` at offsets from ``taps``.
 
-    ``offsets[N, 2, K * I, J]`` are those of columns, then of rows.
+    ``offsets[N, 2, K * I, J]`` are those of columns, then of rows.  Samples outside are zero.
     """
     return relax.Call(tvm.ir.Op.get(OPERATOR), [x, offsets, relax.ShapeExpr(taps.numbers)])
 
@@ -160,7 +159,7 @@ register_operator(OPERATOR, "Samples beside the taps of windows.", _type_of, _le
 
 @dataclass(frozen=True)
 class Shape:
-    """Blocks of channels (channels of plain tensors) and pixels of a result, and lanes; else 1."""
+    """Blocks of channels (or channels of plain tensors), pixels of a result, and lanes (or 1)."""
 
     blocks: int
     pixels: int
@@ -172,7 +171,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Knobs:
-    """What a work-item computes."""
+    """Knobs of the part that a work-item computes."""
 
     tile_k: int = knob("Blocks of channels, at one pixel, that a work-item computes.")
     group_size: int = knob("Work-items of a work-group, at most.")
@@ -183,32 +182,32 @@ CONSTRAINTS = {
     **GROUP_FITS,
 }
 
-#: Blocks of a work-item on a GPU (an assumption), each with four vectors read.
+#: Blocks of a work-item on a GPU (an assumption), each of which reads four vectors.
 GPU_TILE = 4
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """All blocks on CPUs, whose work-items are rows; a few on GPUs."""
+    """Return all blocks on CPUs, whose work-items are rows; a few on GPUs."""
     if device.is_cpu:
         return Knobs(shape.blocks, 1)
     return Knobs(tile_of(shape.blocks, GPU_TILE), device.group_size)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Tiles of all sizes on CPUs, and of up to eight blocks on GPUs."""
+    """Return tiles of all sizes on CPUs, and of up to eight blocks on GPUs."""
     most = shape.blocks if device.is_cpu else 8
     return {"tile_k": tile_choices(shape.blocks, most), "group_size": group_sizes(device)}
 
 
 def match(workload: Workload) -> Shape:
-    """The shape of samples with elementwise functions around them."""
+    """Return the shape of samples with elementwise functions around them."""
     anchor = workload.anchor(NAME)
     extents = workload.extents(anchor)
     output = workload.blocks[-1]
-    # What is computed beside it, a mask for instance, may have other extents: it is inlined.
+    # Other operands of the epilogue, a mask for example, may have other extents: they are inlined.
     elementwise = workload.extents(output) == extents
     if not elementwise or not all(is_injective(workload.sch, b) for b in workload.blocks):
-        raise Declined("what is behind it is not elementwise")
+        raise Declined("the blocks after it are not elementwise")
     batch, blocks, height, width, *lanes = extents
     texels = workload.writes_texture(output)
     return Shape(blocks, batch * height * width, lanes[0] if lanes else 1, texels=texels)

@@ -1,14 +1,14 @@
 """Grouped convolution whose groups do not fill blocks of output channels.
 
-Computes, with ``G`` groups of ``g`` inputs and ``f`` outputs each::
+With ``G`` groups of ``g`` inputs and ``f`` outputs each::
 
     x[N, I', H, W, c]   w[O', g, KH, KW, c]
     k = (o' * c + o) // f * g + i                 (the group's input channel i)
     y[n, o', h, w, o] = sum_{i, p, q} x[n, k // c, h*s + p*d, w*s + q*d, k % c] * w[o', i, p, q, o]
 
 Lanes of an output block belong to different groups and read different channels.  Runs
-of ``gcd(f, c)`` lanes share theirs and are multiplied as a vector.  On CPUs groups that would
-have many such runs are padded to whole blocks instead, and are convolutions by :mod:`.conv2d`.
+of ``gcd(f, c)`` lanes share theirs and are multiplied as a vector.  On CPUs, groups that would
+have many such runs are padded to whole blocks instead, and use :mod:`.conv2d`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ STRIDES = "tvmflow.strides"
 
 
 def channels_read(groups: int, inputs: int, outputs: int, block: int) -> tuple[Channel, int]:
-    """Find the input channel that a lane reads, and how many lanes share theirs.
+    """Return the function from a lane to its input channel, and how many lanes share theirs.
 
     ``inputs`` and ``outputs`` are those of one group.
     """
     if groups > 1 and inputs == outputs == 1:
-        # One filter a channel: every lane reads its own.
+        # With one filter for each channel, every lane reads its own.
         return lambda oo, o, i: (oo, o), block
     shared = block if groups == 1 else gcd(outputs, block)
 
@@ -53,7 +53,7 @@ def channels_read(groups: int, inputs: int, outputs: int, block: int) -> tuple[C
                 run = run + tirx.floordiv(o, shared)
             channel = tirx.floordiv(run, outputs // shared) * inputs + i
             if groups * outputs % block:
-                # Padding lanes belong to no group: they read what the last one does.
+                # Padding lanes belong to no group: they read the last group's channel.
                 channel = tirx.min(channel, groups * inputs - 1)
         return tirx.floordiv(channel, block), tirx.floormod(channel, block)
 
@@ -71,7 +71,7 @@ def compute(
     groups: int,
     sums: Sums = None,
 ) -> te.Tensor:
-    """The convolution with ``outputs`` channels as TE; shapes as in the module's docstring."""
+    """Return the convolution with ``outputs`` channels as TE; the module has the shapes."""
     channel, shared = channels_read(groups, int(w.shape[1]), outputs // groups, int(w.shape[-1]))
     attrs = {FAMILY: NAME, SHARED: str(shared)}
     return convolution(pad_spatial(x, padding), w, channel, strides, dilation, attrs, sums=sums)
@@ -79,14 +79,14 @@ def compute(
 
 @dataclass(frozen=True)
 class Shape:
-    """Extents of the loops, and lanes that read together; also of transposed convolutions."""
+    """Loop extents and shared lanes of a convolution, grouped or transposed."""
 
     batch: int
     #: Blocks of output channels.
     outputs: int
     height: int
     width: int
-    #: Channels of a block.
+    #: Channels in a block.
     lanes: int
     #: Input channels of a group, and the taps that are tried for an output.
     inputs: int
@@ -107,7 +107,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Knobs(WorkGroup):
-    """The tile of a work-item, which computes one block of output channels at a time."""
+    """Knobs of a work-item's tile, computed one block of output channels at a time."""
 
     tile_h: int = knob("Rows of the map that a work-item keeps in registers.")
     tile_w: int = knob("Columns of the map that it keeps in registers.")
@@ -129,7 +129,7 @@ CONSTRAINTS = {
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """A row of the map in registers; small windows are unrolled."""
+    """Return a row of the map in registers; small windows are unrolled."""
     tile_w = tile_of(shape.width, max(1, device.accumulators // 2))
     unroll_i = largest_divisor(shape.input_lanes, 4)
     tiles = shape.batch * shape.outputs, shape.height, -(-shape.width // tile_w)
@@ -138,7 +138,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Tiles and unrolling around the heuristic's."""
+    """Return tiles and unrolling around the heuristic's."""
     return {
         "tile_h": tuple(sorted({1, min(2, shape.height), min(shape.stride_h, shape.height)})),
         "tile_w": tile_choices(shape.width, 2 * device.accumulators),
@@ -149,7 +149,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload, family: str = NAME) -> Shape:
-    """The shape of a function whose anchor is a family's block."""
+    """Return the shape of a function whose anchor is a family's block."""
     anchor = workload.anchor(family)
     shared = int(workload.annotation(anchor, SHARED) or 1)
     stride_h, stride_w = map(int, (workload.annotation(anchor, STRIDES) or "1,1").split(","))
@@ -158,11 +158,11 @@ def match(workload: Workload, family: str = NAME) -> Shape:
 
 
 def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedule:
-    """Tile and vectorise by ``knobs``; also a transposed convolution."""
+    """Tile and vectorise by ``knobs``, also for transposed convolutions."""
     sch, anchor = workload.sch, workload.anchor(family)
     run_lanes, pad = int(workload.annotation(anchor, SHARED) or 1), workload.padding()
     block, inputs = workload.extents(anchor)[4:6]
-    # Lanes that read different channels read them one by one: a copy would be of all channels.
+    # Lanes that read different channels load them one by one: a copy would hold all channels.
     shared = run_lanes == block
     texels = workload.stage_texels(anchor, 0, pad) if shared else None
     stage_pad = pad is not None and shared and workload.target.device.stage_input
@@ -176,7 +176,7 @@ def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedul
     *tile, lanes, i, p, q = workload.loops_below(anchor, item)
     taken, unroll_i = input_lanes(inputs, block), knobs.unroll_i
     if texels is not None and inputs > 1:
-        # Whole texels, also the last one: products of channels that it lacks are left out.
+        # Texels are read whole, also the last one; products of its missing channels are left out.
         taken = unroll_i = block
     runs, run = sch.split(lanes, [None, run_lanes])
     below = [*tile, runs, run]
@@ -194,7 +194,7 @@ def apply(workload: Workload, knobs: Knobs, family: str = NAME) -> s_tir.Schedul
     vectorize = sch.vectorize if run_lanes > 1 else sch.unroll
     vectorize(run)
     init = sch.decompose_reduction(anchor, i_block)
-    # The runs of lanes are one vector again: all of them start at zero.
+    # The initialisation stores the runs of lanes as one vector of zeros.
     *outer, run = workload.loops_below(init, item)
     workload.unroll_all(outer)
     vectorize(run)

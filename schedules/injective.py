@@ -1,8 +1,8 @@
-"""Layers that move or combine elements one by one: concat, slices, padding, gather.
+"""Injective operators, which move or combine elements one by one: concat, slices, padding, gather.
 
-Serves any function that is one data-parallel block once producers are computed where they are
-read; what it computes comes from the operator, or for tensors in blocks of channels from
-:mod:`tvmflow.graph.layout.rules.injective`.
+The family serves any function that is one data-parallel block after inlining its producers; the
+operator defines the computation, or :mod:`tvmflow.graph.layout.rules.injective` for tensors in
+blocks of channels.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ ORDER = 620
 
 @dataclass(frozen=True)
 class Shape:
-    """The result's elements, and how they can be computed together."""
+    """The result's elements, and the vectors that can compute them."""
 
     #: Elements outside the innermost loop, and along it.
     outer: int
     inner: int
-    #: The widest vector of neighbours; 1 where each is computed by itself.
+    #: The widest vector of neighbours; 1 if elements are computed one by one.
     lanes: int
     _: KW_ONLY
     #: Whether whole texels are written.
@@ -39,7 +39,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Knobs:
-    """The vectors of a work-item."""
+    """Knobs of the vectors of a work-item."""
 
     vector: int = knob("Neighbouring elements that are computed and stored as one vector.")
     items: int = knob(
@@ -63,13 +63,13 @@ CONSTRAINTS = {
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """The widest vectors; on a CPU enough of them to hide the launch of a work-group."""
+    """Return the widest vectors; on a CPU enough of them to hide the launch of a work-group."""
     vectors = shape.outer * shape.inner // shape.lanes
     return Knobs(shape.lanes, items_for(vectors, shape.lanes, device), device.group_size)
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Narrower vectors, and work-items of several sizes."""
+    """Return narrower vectors, and work-items of several sizes."""
     items = (16, 64, 256, 1024, 4096, 16384) if device.is_cpu else (1, 2, 4, 8)
     usual = heuristic(shape, device).items
     return {
@@ -80,17 +80,18 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload) -> Shape:
-    """The shape of a function that becomes one data-parallel block."""
+    """Return the shape of a function that becomes one data-parallel block."""
     copy, block, nest, lanes = _in_vectors(workload)
     *outer, inner = nest.extents
     return Shape(prod(outer), inner, lanes, texels=copy.writes_texture(block))
 
 
 def _in_vectors(workload: Workload) -> tuple[Workload, Block, Nest, int]:
-    """The one block of a copy, because whoever applies knobs does the same again, and its lanes.
+    """Return a copy of the workload that is one block, with its loops and lanes.
 
-    On a CPU axes are two where only so there are neighbours: channels that were in blocks, and are
-    none after a transposition, are still in runs of a block.
+    It is a copy, because `apply` inlines again.  On a CPU, axes are split if only that gives
+    neighbours: channels that were in blocks, and are not after a transposition, are still in runs
+    as long as a block.
     """
     found = []
     for digits in (False, True) if workload.is_cpu else (False,):
@@ -102,9 +103,9 @@ def _in_vectors(workload: Workload) -> tuple[Workload, Block, Nest, int]:
 
 
 def one_block(workload: Workload, digits: bool = False) -> tuple[Workload, Block, Nest]:
-    """A copy with all producers computed where they are read, or decline; its block and loops.
+    """Return a copy with all producers inlined, its block and its loops; decline if not possible.
 
-    ``digits`` is as in :func:`.data_parallel.nest_of`.
+    ``digits`` is passed to :func:`.data_parallel.nest_of`.
     """
     copy = Workload.of(_inlined(workload.function, workload.target), workload.target)
     (block,) = copy.blocks
@@ -114,14 +115,14 @@ def one_block(workload: Workload, digits: bool = False) -> tuple[Workload, Block
     return copy, block, nest
 
 
-#: What was made of the functions asked for last, and for which target.
+#: Cache of the last functions, their targets, and the inlined functions.
 _recent: deque[tuple[tirx.PrimFunc, TargetSpec, tirx.PrimFunc]] = deque(maxlen=4)
 
 
 def _inlined(function: tirx.PrimFunc, target: TargetSpec) -> tirx.PrimFunc:
-    """A function whose blocks are data parallel as one block.
+    """Inline all data-parallel blocks of a function into one block.
 
-    Of a chain of a hundred blocks that takes a second, and families ask one after the other.
+    For a chain of a hundred blocks that takes a second, and several families ask for it.
     """
     for known, its_target, result in tuple(_recent):
         if known.same_as(function) and its_target == target:

@@ -4,14 +4,14 @@ Before padding::
 
     x[.., M, K]   w[.., K, N]      y[.., m, n] = sum_k x[.., m, k] * w[.., k, n]
 
-Rows, columns and depth are padded to whole tiles (:func:`padded`), so that no test stands in
-the hot loop: the blocks that pad are the copies that a work-group makes of its tiles::
+Rows, columns and depth are padded to whole tiles (:func:`padded`), so that the hot loop has no
+tests: the blocks that pad are the copies of tiles that a work-group makes::
 
     left[.., M', K']   right[.., K', N']    product[.., M', N']    y = product[.., :M, :N]
 
-A work-group multiplies a tile of rows with a tile of columns, in steps over K; of its items
-each keeps ``tile_m`` rows of ``tile_n`` vectors in registers.  This is for GPUs: a CPU has the
-right operand packed first and multiplies as :mod:`.dense` does.
+A work-group multiplies a tile of rows with a tile of columns, in steps over K; each of its items
+keeps ``tile_m`` rows of ``tile_n`` vectors in registers.  This is for GPUs: a CPU packs the
+right operand first and multiplies as :mod:`.dense` does.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ LEFT, RIGHT = "matmul_left", "matmul_right"
 
 #: Lanes of the vectors of columns.
 LANES = 4
-#: To multiples of these rows and columns are padded: small matrices to fewer.
+#: Rows and columns are padded to a multiple of one of these: small matrices to a small one.
 UNITS = (4, 8, 16, 32)
-#: To multiples of this is the depth padded.
+#: The depth is padded to a multiple of this.
 DEPTH = 8
 
 
 def padded(extent: int) -> int:
-    """Rows or columns as whole tiles: the unit is at most an eighth of them, or 4."""
+    """Return rows or columns in whole tiles: the unit is at most an eighth of them, or 4."""
     unit = max(u for u in UNITS if u == UNITS[0] or 8 * u <= extent)
     return -(-extent // unit) * unit
 
 
 def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
-    """``x[.., M, K] @ w[.., K, N]``, with NumPy's broadcasting of the leading axes."""
+    """Return ``x[.., M, K] @ w[.., K, N]``, whose leading axes broadcast as in NumPy."""
     rows, depth, columns = (int(d) for d in (*x.shape[-2:], w.shape[-1]))
     lead = batch_shape(x, w)
     high, wide, deep = padded(rows), padded(columns), -(-depth // DEPTH) * DEPTH
@@ -74,7 +74,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Knobs:
-    """The tile of a work-item, and that of a work-group in work-items."""
+    """Knobs of the tile of a work-item, and of a work-group's items."""
 
     tile_m: int = knob("Rows that a work-item keeps in registers.")
     tile_n: int = knob("Vectors of columns that it keeps in registers.")
@@ -102,7 +102,7 @@ CONSTRAINTS = {
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """Square tiles of a work-item, and groups that fill their waves and are as square as can be."""
+    """Return square tiles of a work-item, and nearly square groups that fill their waves."""
     vectors = shape.columns // LANES
     tile_n = largest_divisor(vectors, 2 if device.accumulators >= 16 else 1)
     tile_m = largest_divisor(shape.rows, max(1, min(8, device.accumulators // tile_n // 2)))
@@ -123,7 +123,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Tiles that fit, and work-groups of up to 16 items along each axis."""
+    """Return tiles that fit, and work-groups of up to 16 items along each axis."""
     vectors = shape.columns // LANES
     return {
         "tile_m": divisors(shape.rows, 8),
@@ -135,7 +135,7 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload) -> Shape:
-    """The shape of a function whose anchor is this family's block."""
+    """Return the shape of a function whose anchor is this family's block."""
     anchor = workload.anchor(NAME)
     *batch, rows, columns, depth = workload.extents(anchor)
     return Shape(prod(batch), rows, columns, depth)
@@ -163,7 +163,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
         sch.vectorize(sch.split(below[-1], [None, LANES])[-1])
     items = {"threadIdx.y": knobs.group_m, "threadIdx.x": knobs.group_n}
     for block in (left, right):
-        # Before it is placed: only then does it cover what the items of the group read together.
+        # The scope is set before the block is placed, so that the tile covers all items' reads.
         sch.set_scope(block, 0, "shared")
         sch.compute_at(block, ko)
         copied = sch.fuse(*workload.loops_below(block, ko)[-2:])

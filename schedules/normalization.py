@@ -1,15 +1,15 @@
-"""Normalisation of rows: of layers, instances, groups; with or without their mean.
+"""Normalisation of rows (of layers, instances, groups), with or without subtracting their mean.
 
-Computes, for each row, which is what ``axes`` span, of ``L`` elements::
+For each row of ``L`` elements, spanned by ``axes``::
 
     t = sum_k x[k]     q = sum_k (x[k] - t / L)^2     y[k] = (x[k] - t / L) / sqrt(q / L + epsilon)
 
-The second pass over the row keeps the variance right where it is small beside the mean.
+The second pass over the row keeps the variance accurate even if it is small relative to the mean.
 RMS normalisation has no mean::
 
     q = sum_k x[k]^2                                  y[k] = x[k] / sqrt(q / L + epsilon)
 
-Scale and bias are elementwise operators, which are fused behind it.
+Scale and bias are elementwise operators, which are fused into the epilogue.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ORDER = 520
 
 
 def compute(x: te.Tensor, axes: Sequence[int], epsilon: float, centred: bool) -> te.Tensor:
-    """``x`` normalised over ``axes`` as TE; the shape is that of ``x``."""
+    """Return ``x`` normalised over ``axes`` as TE; the shape is that of ``x``."""
     extents = [d for a, d in enumerate(x.shape) if a not in axes]
     length = prod(int(x.shape[a]) for a in axes)
 
     def statistic(name, value):  # type: ignore[no-untyped-def]
-        """Sum over a row of a function of the row's place and an element's."""
+        """Sum a function of the row's index and an element's over a row."""
         over = {a: te.reduce_axis((0, x.shape[a]), name=f"k{a}") for a in axes}
 
         def body(*row: tirx.Expr) -> tirx.Expr:
@@ -61,7 +61,7 @@ def compute(x: te.Tensor, axes: Sequence[int], epsilon: float, centred: bool) ->
     return te.compute(x.shape, normal, name="normal", attrs=attrs)
 
 
-# Scheduled with the knobs of all functions of rows.
+# It has the knobs of all functions of rows.
 match = partial(row_reduction.match, family=NAME)
 apply = partial(row_reduction.apply, family=NAME)
 

@@ -1,6 +1,6 @@
 """Max and average pooling over the blocked layout, lane by lane.
 
-Computes, for a window of KH x KW::
+For a window of KH x KW::
 
     x[N, C', H, W, c]
     max: y[n, k', h, w, k] = max_{p, q} x[n, k', h*s + p*d, w*s + q*d, k]
@@ -39,12 +39,15 @@ def compute(
     count_include_pad: bool,
     sums: Sums = None,
 ) -> te.Tensor:
-    """Pooling as TE; ``kind`` is ``max`` or ``avg``, ``padding`` is top, left, bottom, right."""
+    """Return pooling as TE for a ``kind`` of ``max`` or ``avg``.
+
+    ``padding`` is top, left, bottom, right.
+    """
     extents = [int(x.shape[2]), int(x.shape[3])]
     before, after = padding[:2], padding[2:]
     along = extents, window, strides, dilation, before, after, (ceil_mode,) * 2
     outs = [*map(output_extent, *along)]
-    # Rows and columns that the last window reaches beyond the input, whatever was declared.
+    # Rows and columns by which the last window exceeds the input, with or without padding.
     reach = [
         (outs[a] - 1) * strides[a] + dilation[a] * (window[a] - 1) + 1 - before[a] - extents[a]
         for a in range(2)
@@ -66,7 +69,7 @@ def compute(
         return pooled
 
     def counted(axis: int, index: tirx.Expr) -> tirx.Expr:
-        """Elements of a window that count along one axis."""
+        """Return how many elements of a window count along one axis."""
         low, high = 0, extents[axis]
         if count_include_pad:
             low, high = -before[axis], extents[axis] + after[axis]
@@ -83,7 +86,7 @@ def compute(
     return te.compute(shape, average, name="average")
 
 
-# Scheduled with the knobs of a depthwise convolution: the window is the same.
+# It has the knobs of a depthwise convolution: the window is the same.
 match = partial(depthwise.match, family=NAME)
 apply = partial(depthwise.apply, family=NAME)
 

@@ -1,13 +1,13 @@
-"""Resizes along rows, columns or both: weighted sums of a few neighbours, whatever the mode.
+"""Resizes along rows, columns or both, as weighted sums of a few neighbours in every mode.
 
-Places and weights are constants, worked out when the network is compiled (two taps for
-bilinear, four for cubic modes)::
+Places and weights are constants, computed at compile time (two taps for bilinear, four for cubic
+modes)::
 
     x[N, C', H, W, c]  (or plain x[N, C, H, W])     rows, row_weights[H', P]  (columns alike)
     y[n, k, i, j, c] = sum_{p, q} x[n, k, rows[i, p], columns[j, q], c]
                                   * column_weights[j, q] * row_weights[i, p]
 
-A work-item computes neighbours of one row: what depends on the row is read once for them.
+A work-item computes neighbours of one row: values that depend on the row are read once for them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ ORDER = 600
 def linear_taps(x: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return places and weights of the two elements around each position, within an axis.
 
-    As in ONNX Runtime they are the element at or below the position and the next one, though its
-    weight be zero, in which NaN is NaN.  The last element has no next one and is its own half.
+    As in ONNX Runtime, these are the element at or below the position and the next one, even if its
+    weight is zero, so that NaN propagates.  The last element has no next one: it is taken twice,
+    with half the weight each.
     """
     x = np.clip(x.astype(np.float64), 0, size - 1)
     low = np.floor(x).astype(np.int64)
@@ -43,10 +44,10 @@ def linear_taps(x: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def without_zeros(places: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return places and weights by which elements of the weight zero are not read.
+    """Return places and weights by which elements of weight zero are not read.
 
-    Zero times infinity is NaN. The first element of another weight is read instead, and its
-    weight halved as often, exactly: its parts are the same multiple of it, an infinite one too.
+    Zero times infinity is NaN.  The first element of another weight is read instead, and its
+    weight divided among these reads, exactly: the parts are equal, also of an infinite element.
     Shapes are (result, taps); each row has a weight that is not zero.
     """
     places, weights = places.copy(), weights.copy()
@@ -59,7 +60,7 @@ def without_zeros(places: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, 
 
 
 def relax_positions(size: int, result: int, mode: str) -> np.ndarray:
-    """Real positions in an axis of so many elements, in a coordinate mode of Relax's operator."""
+    """Return real positions in an axis of ``size``, in a coordinate mode of Relax's operator."""
     y = np.arange(result)
     if mode == "half_pixel":
         return (y + 0.5) * (size / result) - 0.5
@@ -67,7 +68,7 @@ def relax_positions(size: int, result: int, mode: str) -> np.ndarray:
 
 
 def relax_nearest(x: np.ndarray, rounding: str) -> np.ndarray:
-    """Round like Relax's operator, which moves positions a little for two of the modes."""
+    """Round as Relax's operator does, which shifts positions a little for two of the modes."""
     if rounding == "round_prefer_floor":
         return np.ceil(x - 0.5)
     if rounding == "round_prefer_ceil":
@@ -78,16 +79,16 @@ def relax_nearest(x: np.ndarray, rounding: str) -> np.ndarray:
 def compute(
     x: te.Tensor, tables: Sequence[te.Tensor], axes: Sequence[int], weighted: bool
 ) -> te.Tensor:
-    """The resize as TE; ``tables`` are those of each of ``axes`` (2, 3) in turn.
+    """Return the resize as TE; ``tables`` are those of each of ``axes`` (2, 3) in turn.
 
-    They are places and weights, or places alone where the only weight is 1.
+    They are places and weights, or places alone if the only weight is 1.
     """
     step = 1 + weighted
     by_axis = {axis: tables[step * i : step * (i + 1)] for i, axis in enumerate(axes)}
     shape = [by_axis[a][0].shape[0] if a in by_axis else d for a, d in enumerate(x.shape)]
 
     def along(axis: int, index: list[tirx.Expr], place: list[tirx.Expr]) -> tirx.Expr:
-        """The sum over the taps of an axis and of those behind it."""
+        """Sum over the taps of an axis and of the axes after it."""
         if axis > 3:
             return x(*place)
         if axis not in by_axis:
@@ -96,7 +97,7 @@ def compute(
         total = None
         for tap in range(int(places.shape[1])):
             source = list(place)
-            # Fused functions count in int64.
+            # Fused functions use int64 indices.
             source[axis] = tirx.Cast("int64", places[index[axis], tap])
             term = along(axis + 1, index, source)
             for weight in weights:
@@ -111,7 +112,7 @@ def compute(
 
 @dataclass(frozen=True)
 class Shape:
-    """Rows of the result in all pictures, their width, and lanes; 1 for plain tensors."""
+    """Rows of the result in all pictures, their width, and lanes (1 for plain tensors)."""
 
     rows: int
     width: int
@@ -123,7 +124,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Knobs:
-    """The tile of a work-item."""
+    """Knobs of the tile of a work-item."""
 
     tile_w: int = knob("Neighbours of a row, or vectors of channels, that a work-item computes.")
     group_size: int = knob("Work-items of a work-group, at most.")
@@ -139,7 +140,7 @@ GPU_TILE = 2
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """A row on CPUs, or a part of it that leaves work for all cores; two neighbours on GPUs."""
+    """Return a row on CPUs, or a part of it that leaves work for all cores; a pair on GPUs."""
     if not device.is_cpu:
         return Knobs(tile_of(shape.width, GPU_TILE), device.group_size)
     most = min(CPU_ELEMENTS // shape.lanes, -(-shape.rows * shape.width // CPU_GROUPS))
@@ -147,18 +148,18 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Tiles of all widths."""
+    """Return tiles of all widths."""
     widest = shape.width if device.is_cpu else 8
     return {"tile_w": tile_choices(shape.width, widest), "group_size": group_sizes(device)}
 
 
 def match(workload: Workload) -> Shape:
-    """The shape of a resize with elementwise functions around it."""
+    """Return the shape of a resize with elementwise functions around it."""
     anchor = workload.anchor(NAME)
     extents = workload.extents(anchor)
     after = workload.after(anchor)
     if any(workload.extents(b) != extents or not is_injective(workload.sch, b) for b in after):
-        raise Declined("what is behind it is not elementwise")
+        raise Declined("the blocks after it are not elementwise")
     output = workload.blocks[-1]
     lanes = extents[4] if len(extents) == 5 else 1
     texels = workload.writes_texture(output)

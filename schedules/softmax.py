@@ -1,6 +1,6 @@
 """Softmax and log-softmax along one axis, stable for any finite input.
 
-Computes, for each row along the axis::
+For each row along the axis::
 
     m = max_k x[k]     s = sum_k exp(x[k] - m)
     softmax: y[k] = exp(x[k] - m) / s          log-softmax: y[k] = x[k] - m - log(s)
@@ -23,7 +23,7 @@ ORDER = 510
 
 
 def compute(x: te.Tensor, axis: int, log: bool) -> te.Tensor:
-    """Softmax of ``x`` along ``axis`` as TE; the shape is that of ``x``."""
+    """Return the softmax of ``x`` along ``axis`` as TE; the shape is that of ``x``."""
     extents = [d for a, d in enumerate(x.shape) if a != axis]
 
     def at(index: Sequence[tirx.Expr], k: tirx.Expr) -> list[tirx.Expr]:
@@ -57,7 +57,7 @@ def compute(x: te.Tensor, axis: int, log: bool) -> te.Tensor:
     return te.compute(x.shape, body, name="softmax", attrs={FAMILY: NAME, AXES: str(axis)})
 
 
-# Scheduled with the knobs of all functions of rows.
+# It has the knobs of all functions of rows.
 match = partial(row_reduction.match, family=NAME)
 apply = partial(row_reduction.apply, family=NAME)
 

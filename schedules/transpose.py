@@ -1,15 +1,15 @@
-"""Transpositions: what is read along another axis than it is written along.
+"""Transpositions, which read along one axis and write along another.
 
-Transposed tensors, and conversions between the plain layout and blocks of channels.  With the
-axis ``a``, whose neighbours are neighbours of what is read, and the last axis ``b``::
+They are transposed tensors, and conversions between the plain layout and blocks of channels.  With
+the axis ``a``, along which the input is contiguous, and the last axis ``b``::
 
     y[..., a, ..., b] = x[..., b, ..., a]
 
-A work-item reads a tile of ``rows x columns`` in vectors along ``a``, turns it in registers and
-writes it in vectors along ``b``: every cache line is read and written whole by neighbouring
-work-items.  On GPUs their groups are squares for the same reason, and may turn their tiles in
-local memory instead, which needs no vectors: neighbouring work-items read neighbours and write
-neighbours.  Its rows are one element longer than a tile, so that a column is in all banks.
+A work-item reads a tile of ``rows x columns`` in vectors along ``a``, transposes it in registers
+and writes it in vectors along ``b``: neighbouring work-items read and write every cache line whole.
+On GPUs their groups are squares for the same reason, and may transpose their tiles in local memory
+instead, which needs no vectors: neighbouring work-items read neighbours and write neighbours.  Its
+rows are one element longer than a tile, so that a column is spread over all banks.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from .sizes import LANES, divisors, group_sizes, largest_divisor, tile_of
 NAME = "transpose"
 ORDER = 610
 
-#: Registers of a CPU that a tile is turned in: 8 vectors of 8 lanes become 8 others.
+#: Side of a tile that is transposed in a CPU's registers: 8 vectors of 8 lanes become 8 others.
 CPU_TILE = 8
-#: On a GPU: four vectors of four lanes.
+#: Side of such a tile on a GPU: four vectors of four lanes.
 GPU_TILE = 4
-#: Elements of a group's tile in local memory: half of what every device has.
+#: Most elements of a group's tile in local memory: half of what every device has.
 MOST_SHARED = 4096
 #: Work-items that move single elements through local memory: 16 x 16.
 SHARING = 256
-#: Axes that are shorter are no rows of a group.
+#: Length below which an axis is no row of a group.
 SHORTEST = 16
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Extents along what is read, along what is written, and of all other axes."""
+    """Extents along the axis that is read, the axis that is written, and all other axes."""
 
     outer: int
     rows: int
     columns: int
     _: KW_ONLY
-    #: Whether what is read, or written, is a texture: then its texels are read or written whole.
+    #: Whether the input, or output, is a texture, whose texels are then read or written whole.
     reads_texels: bool
     writes_texels: bool
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """The tile of a work-item, and how many of them it turns."""
+    """Knobs of the tile of a work-item, and of their number."""
 
-    rows: int = knob("Elements along the axis that is read, which a tile holds.")
-    columns: int = knob("Elements along the axis that is written, which a tile holds.")
-    tiles: int = knob("Tiles that a work-item turns one after the other, about.")
-    share: bool = knob("Turn the tiles of a whole group in local memory, not each in registers.")
+    rows: int = knob("Elements of a tile along the axis that is read.")
+    columns: int = knob("Elements of a tile along the axis that is written.")
+    tiles: int = knob("Tiles that a work-item transposes one after the other, about.")
+    share: bool = knob("Transpose tiles of a whole group in local memory, not each in registers.")
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
@@ -90,9 +90,9 @@ CONSTRAINTS = {
 
 
 def tile_along(extent: int, device: Device) -> int:
-    """A vector's width where that divides; else on a CPU any divisor of about its size.
+    """Return a vector's width if that divides the extent; else on a CPU a divisor of similar size.
 
-    On a GPU single elements remain: neighbouring work-items then move neighbours.
+    On a GPU the alternative is single elements: neighbouring work-items then move neighbours.
     """
     wanted = CPU_TILE if device.is_cpu else GPU_TILE
     for lanes in (wanted, wanted // 2):
@@ -102,7 +102,7 @@ def tile_along(extent: int, device: Device) -> int:
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """Square tiles; on a CPU as many as hide the launch of a work-group."""
+    """Return square tiles; on a CPU as many as hide the launch of a work-group."""
     rows = shape.rows if shape.reads_texels else tile_along(shape.rows, device)
     columns = shape.columns if shape.writes_texels else tile_along(shape.columns, device)
     tiles = 1
@@ -120,7 +120,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 
 
 def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
-    """Tiles of all forms."""
+    """Return tiles of all forms."""
     return {
         "rows": divisors(shape.rows, 16),
         "columns": divisors(shape.columns, 16),
@@ -131,10 +131,10 @@ def space(shape: Shape, device: Device) -> dict[str, tuple[Value, ...]]:
 
 
 def match(workload: Workload) -> Shape:
-    """The shape of a function with one block, one of whose reads is turned."""
+    """Return the shape of a function with one block, one of whose reads is transposed."""
     _, _, nest = one_block(workload, digits=True)
     if str(nest.tensors[0].dtype) in ("int8", "uint8"):
-        raise Declined("TVM's OpenCL code is wrong for vectors of turned bytes")
+        raise Declined("TVM's OpenCL code is wrong for vectors of transposed bytes")
     access, axis = _turned(nest)
     rows, columns = nest.extents[axis], nest.extents[-1]
     shape = Shape(
@@ -153,7 +153,7 @@ def match(workload: Workload) -> Shape:
 
 
 def _turned(nest: Nest) -> tuple[int, int]:
-    """The access whose neighbours lie along another axis than the result's, and that axis."""
+    """Return the access that is contiguous along another axis than the result, and that axis."""
     last = len(nest.extents) - 1
     for access, (steps, tensor) in enumerate(zip(nest.accesses, nest.tensors, strict=True)):
         turned = steps[last] not in (0, 1, None) and 1 in steps[:last] and nest.inside[access]
@@ -164,7 +164,7 @@ def _turned(nest: Nest) -> tuple[int, int]:
 
 
 def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
-    """Turn tiles in registers by ``knobs``."""
+    """Transpose tiles in registers by ``knobs``."""
     workload, block, nest = one_block(workload, digits=True)
     sch = workload.sch
     access, axis = _turned(nest)
@@ -182,7 +182,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
         above = group if knobs.share else item
     staged = sch.reindex(block, ("read", index))
     sch.set_scope(staged, 0, "shared" if knobs.share else "local")
-    # In the order of what is read, so that it can be stored in the vectors that are read.
+    # The copy has the order of the input, so that it can be stored in the vectors that are read.
     count = len(nest.extents)
     order = [i for i in range(count) if i != axis] + [axis]
     index_map = tirx.IndexMap.from_func(
@@ -192,13 +192,13 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     )
     sch.transform_layout(staged, ("write", 0), index_map)
     sch.compute_at(staged, above, preserve_unit_loops=True)
-    # A loop for each axis, of which those of the tile are left.
+    # There is a loop for each axis; those over the tile remain.
     loops = workload.loops_below(staged, above)[-count:]
     read_row, read_column = loops[axis], loops[-1]
     sch.reorder(read_column, read_row)
     if knobs.share:
         sch.storage_align(staged, 0, axis=-2, factor=2, offset=1)
-        # Rows of an odd length are no place for CUDA's vectors, which must be aligned.
+        # Rows of an odd length do not suit CUDA's vectors, which must be aligned.
         lanes = knobs.rows if knobs.rows in LANES and workload.target.kind != "cuda" else 1
         items = workload.group_extents(block)
         workload.share_among_items([read_column, read_row], items, lanes)
@@ -206,7 +206,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
         sch.unroll(read_column)
         sch.vectorize(read_row) if knobs.rows in LANES else sch.unroll(read_row)
     sch.unroll(row)
-    # Elements of several texels are no vector.
+    # Elements of several texels do not form a vector.
     others = nest.tensors[1:access] + nest.tensors[access + 1 :]
     plain = not (
         nest.tested[-1]
@@ -222,7 +222,7 @@ def _bind_squares(
 ) -> tuple[Loop, Loop]:
     """Bind tiles to work-items, in groups about as high as wide; return the loops of both.
 
-    Groups divide the axes: the extents of what a work-item copies are then plain numbers.
+    Groups divide the axes, so that the extents of a work-item's copies are constants.
     """
     sch = workload.sch
     edge = 1 << (group_size.bit_length() - 1) // 2
@@ -239,7 +239,7 @@ def _bind_squares(
 
 
 def _stretch(workload: Workload, loops: list[Loop], tiles: int) -> Loop:
-    """Bind all loops but those over about ``tiles`` tiles; return the innermost loop."""
+    """Bind all loops but those over about ``tiles`` tiles; return the innermost bound loop."""
     sch = workload.sch
     inner: list[Loop] = []
     for at in reversed(range(len(loops))):
