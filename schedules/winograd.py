@@ -1,4 +1,4 @@
-"""Winograd's convolution F(m×m, 3×3): transforms of tiles around products of matrices.
+"""Winograd's convolution F(m×m, 3×3): transforms of tiles before and after products of matrices.
 
 ``m`` outputs of a correlation with 3 taps are interpolated from products at ``a = m + 2``
 points, one of them at infinity (Toom-Cook; Lavin and Gray, "Fast Algorithms for Convolutional
@@ -6,14 +6,14 @@ Neural Networks", 2016). In two dimensions, for a tile ``d`` of ``a×a`` inputs 
 
     Y = AT [(G g GT) * (BT d B)] A          a*a products in place of 9*m*m
 
-Over the blocked layout this is three primary functions, each with a family of its own, ``T``
+Over the blocked layout this is three primary functions, each with its own family, for ``T``
 tiles in ``R`` rows::
 
     x[N, I', H, W, c]   ->  v[a*a, I', R, T/R, c]         winograd_input
     v, u[a*a, O', I, c] ->  t[a*a, O', R, T/R, c]         winograd_product
     t                   ->  y[N, O', H, W, c]             winograd_output, and its epilogue
 
-``u = G g GT`` is made at compile time, in float64.
+``u = G g GT`` is computed at compile time, in float64.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ COLUMNS = "winograd_columns"
 OUTPUTS = "tvmflow.winograd_outputs"
 
 Matrix = tuple[tuple[Fraction, ...], ...]
-#: A tensor's value at a place along the axis that is transformed.
+#: Function from an index along the transformed axis to a tensor's value.
 Values = Callable[[int], tirx.Expr]
 
 #: Finite points by ``m``.  The usual 0, ±1, ±2 of F(4×4) round 4 times as much as these (largest
-#: error of fp32 with 512 channels of random numbers: 9e-6 of the scale, not 2e-6), whose powers are
-#: exact in binary, too.
+#: error of fp32 with 512 channels of random numbers: 9e-6 of the scale instead of 2e-6), whose
+#: powers are exact in binary, too.
 POINTS = {
     2: (Fraction(0), Fraction(1), Fraction(-1)),
     4: (Fraction(0), Fraction(3, 4), Fraction(-3, 4), Fraction(3, 2), Fraction(-3, 2)),
@@ -70,14 +70,14 @@ class Matrices:
 
 @cache
 def matrices(outputs: int) -> Matrices:
-    """Those of ``outputs`` at a time, from :data:`POINTS`."""
+    """Return the matrices for ``outputs`` at a time, from :data:`POINTS`."""
     points = POINTS[outputs]
     at = [(*(p**i for p in points), Fraction(i == outputs - 1)) for i in range(outputs)]
     g, bt = [], []
     for index, point in enumerate(points):
         others = points[:index] + points[index + 1 :]
         scale = prod((point - other for other in others), start=Fraction(1))
-        # The point 0 of F(2×2) would be all negative.
+        # The row of point 0 in F(2×2) would be all negative.
         sign = -1 if scale < 0 and not point else 1
         g.append(tuple(sign * point**k / scale for k in range(TAPS)))
         bt.append(tuple(sign * c for c in (*_with_roots(others), Fraction(0))))
@@ -87,7 +87,7 @@ def matrices(outputs: int) -> Matrices:
 
 
 def _with_roots(roots: Sequence[Fraction]) -> list[Fraction]:
-    """Coefficients, lowest first, of the polynomial with these roots and leading 1."""
+    """Return coefficients, lowest first, of the monic polynomial with these roots."""
     result = [Fraction(1)]
     for root in roots:
         shifted, scaled = [Fraction(0), *result], [*(root * c for c in result), Fraction(0)]
@@ -96,19 +96,19 @@ def _with_roots(roots: Sequence[Fraction]) -> list[Fraction]:
 
 
 def matrix_of_weights(outputs: int) -> np.ndarray:
-    """``G`` in float64, which both axes of the taps meet."""
+    """Return ``G`` in float64, which transforms both axes of the taps."""
     return np.array([[float(c) for c in row] for row in matrices(outputs).g])
 
 
 def transformed_weight(weight: np.ndarray, outputs: int) -> np.ndarray:
-    """``OIHW`` to ``[a, a, O, I]`` in its own precision, computed in float64."""
+    """Transform ``OIHW`` to ``[a, a, O, I]`` in its own precision, computed in float64."""
     g = matrix_of_weights(outputs)
     u = np.einsum("pk,oikl,ql->pqoi", g, weight.astype(np.float64), g, optimize=True)
     return u.astype(weight.dtype)
 
 
 def tiles(extent: int, outputs: int) -> int:
-    """Tiles of ``outputs`` that cover an extent."""
+    """Return how many tiles of ``outputs`` cover an extent."""
     return -(-extent // outputs)
 
 
@@ -121,10 +121,10 @@ def row_of(
     value: Values,
     terms: Callable[[Sequence[Fraction], Values], tirx.Expr],
 ) -> tirx.Expr:
-    """The product of a row of ``matrix`` with values, for a row that unrolling makes a number.
+    """Return the product of a row of ``matrix`` with values; unrolling makes the row a constant.
 
-    Not with ``Select``, whose condition would become a vector of booleans, which OpenCL C
-    has another idea of.
+    ``Select`` is not used: its condition would become a vector of booleans, which OpenCL C
+    represents in another way.
     """
     rows = [terms(coefficients, value) for coefficients in matrix]
     result = rows[-1]
@@ -134,7 +134,7 @@ def row_of(
 
 
 def by_parity(coefficients: Sequence[Fraction], value: Values) -> tirx.Expr:
-    """The sum of even terms and that of odd ones: rows of opposite points share both.
+    """Add the sum of even terms and that of odd ones: rows of opposite points share both.
 
     The odd sum is that of the positive point; BT has such rows.
     """
@@ -150,7 +150,7 @@ def by_parity(coefficients: Sequence[Fraction], value: Values) -> tirx.Expr:
 
 
 def by_pairs(coefficients: Sequence[Fraction], value: Values) -> tirx.Expr:
-    """Opposite points next to each other are added or subtracted first; AT has such rows."""
+    """Add or subtract opposite points next to each other first; AT has such rows."""
     terms = [(coefficients[0], value(0))]
     for k in range(1, len(coefficients) - 1, 2):
         positive, negative = coefficients[k], coefficients[k + 1]
@@ -161,9 +161,9 @@ def by_pairs(coefficients: Sequence[Fraction], value: Values) -> tirx.Expr:
 
 
 def _sum(terms: Sequence[tuple[Fraction, tirx.Expr]]) -> tirx.Expr:
-    """The sum of products, those with positive factors first; ``None`` of none.
+    """Sum products, those with positive factors first; ``None`` for an empty list.
 
-    So none has to be negated, if there is a positive one.
+    Then no term has to be negated if any factor is positive.
     """
     result: tirx.Expr = None
     for factor, value in sorted(terms, key=lambda term: term[0] < 0):
@@ -179,7 +179,7 @@ def _sum(terms: Sequence[tuple[Fraction, tirx.Expr]]) -> tirx.Expr:
 
 
 def compute_input(x: te.Tensor, *, outputs: int, padding: tuple[int, int, int, int]) -> te.Tensor:
-    """The transformed tiles as TE.
+    """Return the transformed tiles as TE.
 
     For tiles of ``m×m`` outputs (``a = m + 2``) in ``R = N * TH`` rows of ``TW``::
 
@@ -188,7 +188,7 @@ def compute_input(x: te.Tensor, *, outputs: int, padding: tuple[int, int, int, i
                                 = sum_k BT[q, k] * r[p, n, i, h, w*m + k, l]
 
     Columns are transformed once for the tiles that share them.  Only lanes that hold channels are
-    meant by what is written: :func:`compute_product` reads no other.
+    valid in the result: :func:`compute_product` reads no others.
     """
     batch, blocks, height, width, block = (int(d) for d in x.shape)
     taken = outputs + TAPS - 1
@@ -229,7 +229,7 @@ class InputShape:
     #: Rows of tiles, and tiles in a row.
     rows: int
     columns: int
-    #: Channels of a block.
+    #: Channels in a block.
     lanes: int
     _: KW_ONLY
     padded: bool
@@ -238,7 +238,7 @@ class InputShape:
 
 @dataclass(frozen=True)
 class InputKnobs:
-    """The tiles of a work-item."""
+    """Knobs of the tiles of a work-item."""
 
     tile_w: int = knob("Tiles of a row that a work-item transforms, one after the other.")
     stage_input: bool = knob("Copy the inputs of these tiles to private memory first.")
@@ -246,7 +246,7 @@ class InputKnobs:
 
 
 class Input:
-    """Winograd's convolution: tiles of the input, transformed."""
+    """Family of Winograd's input transform: tiles of the input, transformed."""
 
     NAME = "winograd_input"
     ORDER = 350
@@ -262,13 +262,13 @@ class Input:
 
     @staticmethod
     def heuristic(shape: InputShape, device: Device) -> InputKnobs:
-        """A row of tiles on a CPU; one tile on a GPU, where its values fill the registers."""
+        """Return a row of tiles on a CPU; one on a GPU, where its values fill the registers."""
         tile_w = tile_of(shape.columns, 8) if device.is_cpu else 1
         return InputKnobs(tile_w, shape.padded or shape.texture, device.group_size)
 
     @staticmethod
     def space(shape: InputShape, device: Device) -> dict[str, tuple[Value, ...]]:
-        """All sensible lengths of a row."""
+        """Return all sensible lengths of a row."""
         return {
             "tile_w": tile_choices(shape.columns, 16 if device.is_cpu else 2),
             "stage_input": (True, False),
@@ -277,7 +277,7 @@ class Input:
 
     @staticmethod
     def match(workload: Workload) -> InputShape:
-        """The shape of a function whose anchor is this family's block."""
+        """Return the shape of a function whose anchor is this family's block."""
         anchor = workload.anchor(Input.NAME)
         padded, texture = workload.input_facts(workload.with_role(COLUMNS)[0])
         return InputShape(*workload.extents(anchor), padded=padded, texture=texture)
@@ -300,7 +300,7 @@ class Input:
         w, wi = sch.split(w, [None, knobs.tile_w])
         sch.reorder(i, h, w, wi, p, q, lane)
         item = workload.bind_outer([i, h, w], knobs.group_size)
-        # p is the first loop that is left; the columns follow, then lanes.
+        # p is the first of the remaining loops; the columns follow, then lanes.
         row, *along, lanes = workload.compute_in_registers(columns, item)
         sch.reorder(*along, row, lanes)
         workload.vectorize_last([row, lanes])
@@ -317,7 +317,7 @@ class Input:
 
 
 def compute_product(v: te.Tensor, u: te.Tensor) -> te.Tensor:
-    """The products as TE.
+    """Return the products as TE.
 
     Over tiles in rows and columns::
 
@@ -349,7 +349,7 @@ class ProductShape:
     #: Rows of tiles, and tiles in a row.
     rows: int
     columns: int
-    #: Channels of a block.
+    #: Channels in a block.
     lanes: int
     #: Input channels.
     inputs: int
@@ -364,11 +364,11 @@ class ProductShape:
 
 @dataclass(frozen=True)
 class ProductKnobs(WorkGroup, RegisterTile):
-    """The register tile of a work-item, whose map is one of tiles, and its group."""
+    """Knobs of a work-item's register tile, on a map of tiles, and of its group."""
 
 
 class Product:
-    """Winograd's convolution: ``a*a`` products of matrices, one for each point of a tile."""
+    """Family of Winograd's ``a*a`` products of matrices, one for each point of a tile."""
 
     NAME = "winograd_product"
     ORDER = 360
@@ -386,9 +386,9 @@ class Product:
 
     @staticmethod
     def heuristic(shape: ProductShape, device: Device) -> ProductKnobs:
-        """Some tiles of a row and blocks of outputs, which share them, then more rows.
+        """Return some tiles of a row and blocks of outputs, which share them, then more rows.
 
-        On a CPU half of the registers do: 2 blocks and 7 tiles are as fast with OpenCL as 4 and 7,
+        A CPU uses half of the registers: 2 blocks and 7 tiles are as fast with OpenCL as 4 and 7,
         which are 3 times slower with LLVM, where they leave no register for weights.
         """
         width, budget = (7, 16) if device.is_cpu else (4, device.convolution.vectors)
@@ -403,7 +403,7 @@ class Product:
 
     @staticmethod
     def space(shape: ProductShape, device: Device) -> dict[str, tuple[Value, ...]]:
-        """Tiles of every form that fits, deeper unrolling, and work-groups around the preset's."""
+        """Return tiles of every form that fits, deeper unrolling, and work-groups."""
         return {
             "tile_o": divisors(shape.outputs, 8),
             "tile_h": divisors(shape.rows, 8),
@@ -414,7 +414,7 @@ class Product:
 
     @staticmethod
     def match(workload: Workload) -> ProductShape:
-        """The shape of a function whose anchor is this family's block."""
+        """Return the shape of a function whose anchor is this family's block."""
         anchor = workload.anchor(Product.NAME)
         return ProductShape(*workload.extents(anchor), texture=workload.reads_texture(anchor, 0))
 
@@ -434,7 +434,7 @@ class Product:
         *tile, i = workload.loops_below(anchor, item)
         taken, unroll_i = input_lanes(inputs, block), knobs.unroll_i
         if texels is not None:
-            # Whole texels, also the last one: products of channels that it lacks are left out.
+            # Texels are read whole; products of the last one's missing channels are left out.
             taken = unroll_i = block
         i_block, i_outer, i_inner = workload.split_channels(i, taken, unroll_i, [], tile)
         workload.place_staged(texels, i_outer)
@@ -450,7 +450,7 @@ class Product:
 
 
 def compute_output(t: te.Tensor, *, outputs: int, height: int, width: int) -> te.Tensor:
-    """The outputs as TE.
+    """Return the outputs as TE.
 
     For tiles of ``m×m`` outputs (``a = m + 2``) in ``R = N * TH`` rows of ``TW``::
 
@@ -489,14 +489,14 @@ def compute_output(t: te.Tensor, *, outputs: int, height: int, width: int) -> te
 
 @dataclass(frozen=True)
 class OutputShape:
-    """Extents of the outputs, which are whole tiles."""
+    """Extents of the outputs, in whole tiles."""
 
     batch: int
     #: Blocks of output channels.
     blocks: int
     height: int
     width: int
-    #: Channels of a block.
+    #: Channels in a block.
     lanes: int
     _: KW_ONLY
     #: Outputs of a tile in each direction.
@@ -505,14 +505,14 @@ class OutputShape:
 
 @dataclass(frozen=True)
 class OutputKnobs:
-    """The tiles of a work-item."""
+    """Knobs of the tiles of a work-item."""
 
     tile_w: int = knob("Tiles of a row that a work-item transforms, one after the other.")
     group_size: int = knob("Work-items of a work-group, at most.")
 
 
 class Output:
-    """Winograd's convolution: outputs of each tile from its products."""
+    """Family of Winograd's output transform: outputs of each tile from its products."""
 
     NAME = "winograd_output"
     ORDER = 370
@@ -524,13 +524,13 @@ class Output:
 
     @staticmethod
     def heuristic(shape: OutputShape, device: Device) -> OutputKnobs:
-        """A row of tiles on a CPU; one tile on a GPU, where its values fill the registers."""
+        """Return a row of tiles on a CPU; one on a GPU, where its values fill the registers."""
         tile_w = tile_of(shape.width // shape.outputs, 8) if device.is_cpu else 1
         return OutputKnobs(tile_w, device.group_size)
 
     @staticmethod
     def space(shape: OutputShape, device: Device) -> dict[str, tuple[Value, ...]]:
-        """All sensible lengths of a row."""
+        """Return all sensible lengths of a row."""
         limit = 16 if device.is_cpu else 2
         return {
             "tile_w": tile_choices(shape.width // shape.outputs, limit),
@@ -539,14 +539,14 @@ class Output:
 
     @staticmethod
     def match(workload: Workload) -> OutputShape:
-        """The shape of a function whose anchor is this family's block."""
+        """Return the shape of a function whose anchor is this family's block."""
         anchor = workload.anchor(Output.NAME)
         outputs = int(workload.annotation(anchor, OUTPUTS) or 1)
         return OutputShape(*workload.extents(anchor), outputs=outputs)
 
     @staticmethod
     def apply(workload: Workload, knobs: OutputKnobs) -> s_tir.Schedule:
-        """Transform tile by tile, and write what lies inside the output."""
+        """Transform tile by tile, and write the elements inside the output."""
         sch = workload.sch
         anchor = workload.anchor(Output.NAME)
         (columns,) = workload.with_role(COLUMNS)
@@ -562,7 +562,7 @@ class Output:
         sch.reorder(q, d)
         workload.place_staged(texels, q)
         workload.vectorize_last([q, d, lanes])
-        # The tile is whole in private memory; only what is written is tested against the extents.
+        # The tile is whole in private memory; only stores are tested against the extents.
         sch.reverse_compute_at(output, wi)
         workload.vectorize_last(workload.loops_below(output, wi))
         workload.vectorize_last([hi, xi, lane])

@@ -1,7 +1,7 @@
-"""The kernel lab: computations whose schedules go from the naive one to a fast one, step by step.
+"""The kernel lab: computations with a series of schedules from a naive one to a fast one.
 
 Each lab is one computation in TE with its size as a parameter; each step schedules it anew and
-says what held the step before it back.  :mod:`tvmflow.explain.lab` runs and times them.
+states what limited the step before.  :mod:`tvmflow.explain.lab` runs and times them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ LABS: dict[str, Lab] = {
         quantized.MATMUL, quantized.RELU,
     )
 }  # fmt: skip
-#: Of a device's memory: arguments and result, and what a step packs or pads.
+#: Copies of the data in a device's memory: arguments and result, and what a step packs or pads.
 ON_DEVICE = 2
-#: Kernels count elements in 32 bits.
+#: Largest number of elements: kernels count them in 32 bits.
 _MOST_ELEMENTS = 2**31 - 1
 
 
 def lab_of(name: str) -> Lab:
-    """A lab by its name; raises `InputError` where there is none."""
+    """Return a lab by its name; raise `InputError` if there is none."""
     if name not in LABS:
         raise InputError(
             f"There is no lab {name!r}; expected one of {', '.join(LABS)}.",
@@ -45,7 +45,7 @@ def lab_of(name: str) -> Lab:
 
 
 def steps_of(lab: Lab, target: TargetSpec, names: Sequence[str] | None = None) -> tuple[Step, ...]:
-    """The steps of a lab on a target, or those that are named; `InputError` where one is not."""
+    """Return a lab's steps on a target, or the named ones; raise `InputError` for unknown names."""
     steps = lab.steps(target.device)
     for name in names or ():
         if name not in (known := [step.name for step in steps]):
@@ -59,11 +59,11 @@ def steps_of(lab: Lab, target: TargetSpec, names: Sequence[str] | None = None) -
 def with_blocks(
     lab: Lab, steps: Sequence[Step], size: int, block: int | None, device: Device
 ) -> tuple[Step, ...]:
-    """Steps with blocks of another size; those that have no blocks stay as they are.
+    """Return the steps with blocks of another size; steps without blocks are unchanged.
 
-    On a CPU ``block`` is how many register tiles lie below each other in a block, at most, on a GPU
-    the items of a work-group along its rows and columns.  `InputError` where no step has blocks,
-    or some cannot have such ones.
+    On a CPU ``block`` is the most register tiles below each other in a block, on a GPU the items
+    of a work-group along its rows and columns.  Raises `InputError` if no step has blocks, or
+    some step cannot have blocks of this size.
     """
     if block is None:
         return tuple(steps)
@@ -99,13 +99,13 @@ def _has_blocks(step: Step) -> bool:
 
 
 def check_size(lab: Lab, size: int, memory: int | None, where: str, copies: int) -> None:
-    """Raise `InputError` for a size that is none, or for which there is not enough memory.
+    """Raise `InputError` for an invalid size, or one for which there is not enough memory.
 
-    The arguments and the result have to fit ``copies`` times into ``memory``, in bytes, which
-    ``where`` has; ``None`` where nothing is kept.
+    The arguments and the result have to fit ``copies`` times into the ``memory`` of ``where``, in
+    bytes; ``None`` if nothing is allocated.
     """
     remedy, most = "Give a smaller `size`.", f"kernels count up to {_MOST_ELEMENTS:,}"
-    # TE has no tensors of such extents.
+    # TE does not allow tensors of larger extents.
     tensors = lab.compute(size) if 1 <= size <= _MOST_ELEMENTS else []
     largest = max((prod(int(d) for d in tensor.shape) for tensor in tensors), default=0)
     needed = copies * sum(map(tensor_bytes, tensors))
@@ -133,14 +133,14 @@ def scheduled(
     device: str = "auto",
     block: int | None = None,
 ) -> tirx.PrimFunc:
-    """A lab's computation as one of its steps schedules it; needs no device.
+    """Return a lab's computation as one of its steps schedules it; needs no device.
 
     Raises
     ------
     InputError
-        If there is no such lab, step, size or block.
+       If there is no such lab, step, size or block.
     TargetError
-        If target and device do not go together.
+       If target and device do not match.
     """
     lab, spec = lab_of(name), resolve(target, device)
     size = lab.size if size is None else size

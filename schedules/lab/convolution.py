@@ -1,12 +1,12 @@
-"""A convolution of 3 by 3, from loops over single numbers to tiles in registers and textures.
+"""A 3 by 3 convolution, from scalar loops to register tiles and textures.
 
     x[1, C, N, N]       w[O, C, 3, 3]         y[1, O, N, N]         naive, parallel
-    x[1, C', N, N, c]   w[O', C, 3, 3, c]     y[1, O', N, N, c]     from `blocked` on
+    x[1, C', N, N, c]   w[O', C, 3, 3, c]     y[1, O', N, N, c]     starting at `blocked`
 
 The second layout has channels in blocks of ``c``, the lanes of a vector: 16 on a CPU, 4 on a GPU
-and in textures, whose texels they are.  The last block is filled up with zeros, which no sum
-reads.  A network keeps tensors so between its layers (:mod:`..conv2d` has the schedules); the lab
-brings them there and back, outside of what is timed.
+and in textures, where a block is a texel.  The last block is padded with zeros, which no sum
+reads.  A network keeps tensors in this layout between its layers (:mod:`..conv2d` has the
+schedules); the lab converts them before and after the timed part.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .steps import LONE_ITEMS, Lab, Layout, Step, as_written, bind_loops, normal
 
 #: Rows and columns of the window, and of the zeros around the picture.
 KERNEL, PADDING = 3, (1, 1, 1, 1)
-#: Lanes of a vector on a CPU: in fp32 of 512 bits.
+#: Lanes of a vector on a CPU: fp32 in 512 bits.
 CPU_LANES = 16
 
 
@@ -39,7 +39,7 @@ CPU_LANES = 16
 
 
 def compute(inputs: int, outputs: int, size: int) -> list[te.Tensor]:
-    """The picture, the weights and the result, number by number."""
+    """Return the picture, the weights and the result in the plain layout."""
     x = te.placeholder((1, inputs, size, size), "float32", name="x")
     w = te.placeholder((outputs, inputs, KERNEL, KERNEL), "float32", name="w")
     padded = pad_spatial(x, PADDING)
@@ -54,7 +54,7 @@ def compute(inputs: int, outputs: int, size: int) -> list[te.Tensor]:
 
 
 def compute_blocked(inputs: int, outputs: int, lanes: int, size: int) -> list[te.Tensor]:
-    """The same in blocks of channels."""
+    """Return the picture, the weights and the result in blocks of channels."""
     x = te.placeholder(_info(inputs, size, lanes).shape, "float32", name="x")
     blocks = -(-outputs // lanes)
     w = te.placeholder((blocks, inputs, KERNEL, KERNEL, lanes), "float32", name="w")
@@ -63,13 +63,13 @@ def compute_blocked(inputs: int, outputs: int, lanes: int, size: int) -> list[te
 
 
 def _info(channels: int, size: int, lanes: int) -> TensorInfo:
-    """A picture in blocks of channels."""
+    """Return the description of a picture in blocks of channels."""
     shape, logical = (1, -(-channels // lanes), size, size, lanes), (1, channels, size, size)
     return TensorInfo("", shape, "float32", logical_shape=logical)
 
 
 def blocked_arguments(lanes: int, x: np.ndarray, w: np.ndarray) -> list[np.ndarray]:
-    """The arguments in blocks of channels."""
+    """Convert the arguments to blocks of channels."""
     outputs, inputs, *_ = w.shape
     whole = np.pad(w, [(0, -outputs % lanes), (0, 0), (0, 0), (0, 0)])
     blocks = whole.reshape(-1, lanes, inputs, KERNEL, KERNEL).transpose(0, 2, 3, 4, 1)
@@ -78,12 +78,12 @@ def blocked_arguments(lanes: int, x: np.ndarray, w: np.ndarray) -> list[np.ndarr
 
 
 def plain_result(outputs: int, y: np.ndarray) -> np.ndarray:
-    """The result without blocks."""
+    """Convert the result to the plain layout."""
     return to_logical(_info(outputs, y.shape[2], y.shape[-1]), y)
 
 
 def texture_scopes(tensors: Sequence[te.Tensor], device: Device) -> list[str | None]:
-    """Scopes of the arguments and the result as images; `InputError` where they do not fit."""
+    """Return texture scopes of the arguments and the result; raise `InputError` if too large."""
     x, w, y = ([int(d) for d in tensor.shape] for tensor in tensors)
     scopes = [interface_scope(x, device), constant_scope(w, device), interface_scope(y, device)]
     if None in scopes:
@@ -96,12 +96,12 @@ def texture_scopes(tensors: Sequence[te.Tensor], device: Device) -> list[str | N
 
 
 def reference(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """The convolution, summed in double precision."""
+    """Return the convolution, summed in double precision."""
     return product_of_windows(x.astype(np.float64), w.astype(np.float64)).astype(np.float32)
 
 
 def product_of_windows(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """NumPy's product, by its BLAS, of the weights and a copy of all windows."""
+    """Return NumPy's product, by its BLAS, of the weights and a copy of all windows."""
     padded = np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1)])
     windows = np.lib.stride_tricks.sliding_window_view(padded, (KERNEL, KERNEL), axis=(2, 3))
     product: np.ndarray = np.tensordot(w, windows, axes=([1, 2, 3], [1, 4, 5]))
@@ -112,13 +112,13 @@ def product_of_windows(x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def on_cores(workload: Workload) -> None:
-    """The loops of the definition, maps spread over all cores."""
+    """Bind the loops of the definition, with maps spread over all cores."""
     for block in workload.blocks:
         bind_loops(workload, workload.sch.get_loops(block)[:2], parallel=True)
 
 
 def in_items(workload: Workload, *, groups: bool = False) -> None:
-    """A result an item of a GPU."""
+    """Give each item of a GPU one result."""
     pad, block = workload.blocks
     workload.inline(pad)
     results = workload.sch.fuse(*workload.sch.get_loops(block)[:4])
@@ -126,7 +126,7 @@ def in_items(workload: Workload, *, groups: bool = False) -> None:
 
 
 def in_blocks(workload: Workload, *, tiles: bool) -> None:
-    """Blocks of channels, a vector an item or a tile of them, as networks choose it."""
+    """Schedule blocks of channels, a vector an item or a tile of them as networks use."""
     shape, device = conv2d.match(workload), workload.target.device
     knobs = conv2d.heuristic(shape, device)
     if not tiles:
@@ -140,7 +140,7 @@ def in_blocks(workload: Workload, *, tiles: bool) -> None:
 
 
 def lab(inputs: int, outputs: int) -> Lab:
-    """The lab for so many channels of the picture and of the result."""
+    """Return the lab for these numbers of channels of the picture and of the result."""
 
     def layout(
         lanes: int,
@@ -217,7 +217,7 @@ def lab(inputs: int, outputs: int) -> Lab:
             ),
             texture,
         ),
-        # Beside other layouts, the reference's windows: nine pictures, in double precision.
+        # Besides other layouts, the reference copies all windows: nine fp64 pictures.
         copies=30,
     )
 

@@ -1,7 +1,7 @@
-"""Schedules of functions of each number: one at a time, in vectors, on all cores.
+"""Schedules of elementwise functions: one number at a time, in vectors, on all cores.
 
-:mod:`.formulas` has what is computed.  Each number is read or written once: what holds the last
-step back is memory.
+:mod:`.formulas` defines the computations.  Each number is read or written once, so that memory
+limits the last step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def in_items(workload: Workload, *, vectors: bool = False, groups: bool = False)
     if vectors:
         j, lane = sch.split(j, [None, workload.target.device.channel_block])
         sch.vectorize(lane)
-    # As one axis: CUDA has room for more than 65,535 groups along x only.
+    # The loops are fused into one axis: CUDA allows more than 65,535 groups along x only.
     workload.bind_outer([sch.fuse(i, j)], workload.target.device.group_size if groups else 1)
 
 

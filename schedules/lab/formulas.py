@@ -1,9 +1,9 @@
-"""Labs that are one formula of rows of numbers: the same line makes TE, the reference and NumPy's.
+"""Labs that are one formula of rows of numbers, shared by TE, the reference and NumPy.
 
     a[N, 1024]   b[N, 1024]      add[i, j] = a[i, j] + b[i, j]
 
-A formula says what is computed of each place, which axis is summed up (none, 1 along rows, or 0
-over them) and what is made of the sum.  The reference is the same in double precision.
+A formula states the term at each place, the axis that is summed (none, 1 along rows, or 0
+over them) and a function of the sum.  The reference is the same in double precision.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .. import softmax
 from . import elementwise, reductions
 from .steps import Lab, normal_operands
 
-#: Numbers of a row: whole vectors.
+#: Numbers in a row: whole vectors.
 ROW = 1024
-#: The functions that formulas are made of, of TE's expressions; NumPy has them by these names.
+#: TE's functions that formulas use; NumPy has them by the same names.
 TE = SimpleNamespace(
     maximum=lambda a, b: tirx.max(a, tirx.const(b, "float32")),
     sqrt=tirx.sqrt,
@@ -32,23 +32,23 @@ TE = SimpleNamespace(
 
 @dataclass(frozen=True)
 class Formula:
-    """What a lab computes of rows of numbers."""
+    """A computation on rows of numbers, from which a lab is made."""
 
     name: str
     summary: str
     #: Names of the arguments.
     arguments: str
-    #: From the functions and the arguments' numbers at a place to what is stored or summed up.
+    #: Function from a namespace of functions and the arguments' numbers at a place to the term.
     each: Callable[..., Any]
-    #: Operations of it for each place, sums included.
+    #: Operations at each place, sums included.
     operations: int = 1
-    #: The axis that is summed up.
+    #: The axis that is summed.
     axis: int | None = None
-    #: From the functions and a sum to the result.
+    #: Function from a namespace of functions and a sum to the result.
     then: Callable[..., Any] | None = None
 
     def compute(self, size: int) -> list[te.Tensor]:
-        """The arguments and the result for so many rows."""
+        """Return the arguments and the result for a number of rows."""
         given = [te.placeholder((size, ROW), "float32", name=name) for name in self.arguments]
 
         def at(i: tirx.Expr, j: tirx.Expr) -> tirx.Expr:
@@ -68,21 +68,21 @@ class Formula:
         return [*given, result]
 
     def numpy(self, *arrays: np.ndarray) -> np.ndarray:
-        """The result by NumPy, in the precision of the arguments."""
+        """Compute the result with NumPy, in the precision of the arguments."""
         result = self.each(np, *arrays)
         if self.axis is not None:
             result = result.sum(axis=self.axis)
         return np.asarray(result if self.then is None else self.then(np, result))
 
     def lab(self) -> Lab:
-        """The formula with its steps."""
+        """Return the formula as a lab with its steps."""
         steps = elementwise if self.axis is None else reductions
         shared = (reductions.SHARED,) if self.axis == 1 else ()
         return Lab(
             name=self.name,
             summary=self.summary,
             counts="rows of 1,024 numbers",
-            # Two tensors in fp32, 128 MiB, are more than the cache of some cores holds.
+            # Two tensors in fp32, 128 MiB, exceed the cache of some cores.
             size=16384,
             compute=self.compute,
             operands=normal_operands(self.compute),
@@ -95,19 +95,19 @@ class Formula:
 
 
 def in_double(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """A function of fp32 numbers, computed in double precision and rounded once."""
+    """Wrap a function to compute fp32 numbers in double precision, rounded once."""
     return lambda *arrays: function(*(a.astype(np.float64) for a in arrays)).astype(np.float32)
 
 
 def numpy_softmax(x: np.ndarray) -> np.ndarray:
-    """Softmax along rows."""
+    """Return the softmax along rows."""
     powers = np.exp(x - x.max(axis=1, keepdims=True))
     result: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
     return result
 
 
 def compute_softmax(size: int) -> list[te.Tensor]:
-    """The argument and the result, as networks compute it."""
+    """Return the argument and the result, as networks compute it."""
     x = te.placeholder((size, ROW), "float32", name="x")
     return [x, softmax.compute(x, 1, log=False)]
 
@@ -142,7 +142,7 @@ LABS["softmax"] = replace(
     operands=normal_operands(compute_softmax),
     reference=in_double(numpy_softmax),
     baseline=lambda x: lambda: numpy_softmax(x),
-    # A maximum, two differences, two powers (as one), a sum and a quotient.
+    # They are a maximum, two differences, two powers (as one each), a sum and a quotient.
     operations=lambda size: size * ROW * 7,
     on_cpu=reductions.ON_CPU_POWERS,
 )

@@ -3,8 +3,8 @@
     a[N, N]        b[N, N]        product[i, j] = sum_k a[i, k] * b[k, j]
     x[N, 64, 64]   w[64, 64]      relu[n, i, j] = max(sum_k x[n, i, k] * w[k, j], 0)
 
-The first goes from three scalar loops to packed panels.  A sample of the second is small enough for
-the first cache; the batch is what there is to share out.  :mod:`.product` has the schedules.
+The first goes from three scalar loops to packed panels.  A sample of the second fits the
+first-level cache; threads share the batch.  :mod:`.product` has the schedules.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ SIDE = 64
 
 
 def compute(size: int) -> list[te.Tensor]:
-    """The square matrices and their product."""
+    """Return the square matrices and their product."""
     a, b = (te.placeholder((size, size), "float32", name=name) for name in "ab")
     return [a, b, product(a, b)]
 
 
 def reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The product, summed in double precision."""
+    """Return the product, summed in double precision."""
     result: np.ndarray = a.astype(np.float64) @ b.astype(np.float64)
     return result.astype(np.float32)
 
 
 def baseline(a: np.ndarray, b: np.ndarray) -> Callable[[], object]:
-    """NumPy's product, by its BLAS, into memory that is there."""
+    """Return a call of NumPy's product, by its BLAS, into allocated memory."""
     return partial(np.matmul, a, b, out=np.empty((len(a), b.shape[1]), a.dtype))
 
 
 def compute_batch(size: int) -> list[te.Tensor]:
-    """The samples, their weights and the results."""
+    """Return the samples, their weights and the results."""
     x = te.placeholder((size, SIDE, SIDE), "float32", name="x")
     w = te.placeholder((SIDE, SIDE), "float32", name="w")
     full, zero = product(x, w), tirx.const(0, "float32")
@@ -49,7 +49,7 @@ def compute_batch(size: int) -> list[te.Tensor]:
 
 
 def product_and_maximum(a: np.ndarray, b: np.ndarray) -> Callable[[], object]:
-    """NumPy's product, by its BLAS, and its maximum."""
+    """Return a call of NumPy's product, by its BLAS, and its maximum with zero."""
     result = np.empty((len(a), b.shape[1]), np.float32)
 
     def call() -> None:
@@ -173,7 +173,7 @@ BATCH = Lab(
     compute=compute_batch,
     operands=normal_operands(compute_batch),
     reference=lambda x, w: np.maximum(reference(x, w), 0),
-    # All rows at once.
+    # NumPy multiplies all rows in one product.
     baseline=lambda x, w: product_and_maximum(x.reshape(-1, SIDE), w),
     operations=lambda size: size * (2 * SIDE**3 + SIDE**2),
     on_cpu=BATCH_ON_CPU,

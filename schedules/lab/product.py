@@ -2,14 +2,14 @@
 
     x[.., M, K]   w[K, N]      product[.., i, j] = sum_k x[.., i, k] * w[k, j]
 
-On a CPU a tile of the result stays in registers while vectors of ``w`` and numbers of ``x`` go by;
-tiles below each other, a block, go by a part of ``w`` that the cache holds; and ``w`` may first be
-copied into panels that are read in order: the plan of every BLAS.  What follows the product, as
-requantization, is computed where a block is stored.
+On a CPU a tile of the result stays in registers while vectors of ``w`` and numbers of ``x`` are
+read; a block, which is tiles below each other, reads a part of ``w`` that the cache holds; and
+``w`` may first be copied into panels that are read in order: the plan of every BLAS.  The epilogue,
+such as requantization, is computed when a block is stored.
 
 On a GPU a work-group of the last step copies tiles of both operands to local memory, each number
-once, and multiplies them from there.  Tiles are the same on all devices: the walk is to be read,
-and :mod:`..matmul` is what networks use.
+once, and multiplies them from there.  Tiles are the same on all devices, because the lab is for
+reading; networks use :mod:`..matmul`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAME = "lab_product"
 
 
 def product(x: te.Tensor, w: te.Tensor, multiply: Multiply = operator.mul) -> te.Tensor:
-    """``x[.., M, K] @ w[K, N]``; ``multiply`` is what makes products."""
+    """Return ``x[.., M, K] @ w[K, N]``; ``multiply`` computes its products."""
     k = te.reduce_axis((0, int(w.shape[0])), name="k")
     return te.compute(
         (*x.shape[:-1], w.shape[1]),
@@ -50,27 +50,27 @@ _STEPS = 4
 
 @dataclass(frozen=True)
 class Tile:
-    """The loops that a step makes on a CPU."""
+    """The loops of a step on a CPU."""
 
     #: Rows and vectors of columns whose sums stay in registers.
     rows: int = 1
     vectors: int = 1
-    #: Tiles of a block, at most: one below the other, they go by the same parts of the right
-    #: matrix.  Without blocks 0, and tiles go along the rows.
+    #: Most tiles of a block: one below the other, they read the same parts of the right matrix.
+    #: 0 means no blocks, with tiles along the rows.
     block: int = 0
     parallel: bool = False
     packed: bool = False
 
     def with_block(self, block: int) -> Tile | None:
-        """The same with blocks of so many tiles; ``None`` without blocks."""
+        """Return the loops with blocks of another number of tiles; ``None`` without blocks."""
         return replace(self, block=block) if self.block else None
 
     def most(self, rows: int, _device: Device) -> int:
-        """The largest block of a result of so many rows."""
+        """Return the largest block for a number of rows."""
         return -(-rows // min(self.rows, rows))
 
     def __call__(self, workload: Workload) -> None:
-        """Schedule a product, and what follows it, by tiles."""
+        """Schedule a product and its epilogue by tiles."""
         sch, lanes = workload.sch, workload.target.device.channel_block
         anchor = workload.anchor(NAME)
         *batch, rows, columns, depth = workload.extents(anchor)
@@ -105,9 +105,9 @@ class Tile:
 
 
 def whole_tiles(workload: Workload, anchor: Block, multiples: list[int]) -> list[Block]:
-    """Pad axes of the product with zeros to multiples; the copies of operands that it takes.
+    """Pad the product's axes with zeros to multiples; return the copies of operands for that.
 
-    No test stands in the hot loop then: only what is stored is tested.
+    The hot loop then has no tests: only stores are tested.
     """
     sch = workload.sch
     extents = workload.extents(anchor)
@@ -132,7 +132,7 @@ def whole_tiles(workload: Workload, anchor: Block, multiples: list[int]) -> list
 def pack(workload: Workload, anchor: Block, copies: list[Block], wide: int) -> list[Block]:
     """Copy the right matrix into panels of columns, ``[N', K, wide]``, which also pads it.
 
-    Returns the copies of operands that there are now.
+    Returns the copies of operands after that.
     """
     sch = workload.sch
     packed = sch.cache_read(anchor, 1, "global")
@@ -155,26 +155,26 @@ def pack(workload: Workload, anchor: Block, copies: list[Block], wide: int) -> l
 
 @dataclass(frozen=True)
 class GroupTile:
-    """The loops that a step makes on a GPU."""
+    """The loops of a step on a GPU."""
 
     #: Rows and columns whose sums an item keeps in registers.
     rows: int = 1
     lanes: int = 1
     #: Items of a group along the rows, and as many along the columns.
     group: int = 1
-    #: Depth of the tiles in local memory; 0 without them.
+    #: Depth of the tiles in local memory; 0 for none.
     depth: int = 0
 
     def with_block(self, block: int) -> GroupTile | None:
-        """The same with groups of ``block * block`` items; ``None`` where groups are of one."""
+        """Return the loops with groups of ``block * block`` items; ``None`` for lone items."""
         return replace(self, group=block) if self.group > 1 else None
 
     def most(self, _rows: int, device: Device) -> int:
-        """The largest side of a group on a device."""
+        """Return the largest side of a group on a device."""
         return isqrt(device.max_group_size)
 
     def __call__(self, workload: Workload) -> None:
-        """Schedule a product, and what follows it, by the tiles of work-groups."""
+        """Schedule a product and its epilogue by the tiles of work-groups."""
         sch = workload.sch
         anchor = workload.anchor(NAME)
         samples = [1 for _ in workload.extents(anchor)[:-3]]
@@ -191,7 +191,7 @@ class GroupTile:
         by, ty, row = sch.split(i, [None, self.group, self.rows])
         bx, tx, lane = sch.split(j, [None, self.group, self.lanes])
         sch.reorder(by, bx, ty, tx, k, row, lane)
-        # Only x has room for more than 65,535 groups on CUDA: samples and rows are many.
+        # CUDA allows more than 65,535 groups along x only, and there are many samples and rows.
         by = sch.fuse(*batch, by)
         axes = ("blockIdx.y", "blockIdx.x", "threadIdx.y", "threadIdx.x")
         for loop, axis in zip((bx, by, ty, tx), axes, strict=True):
@@ -203,7 +203,7 @@ class GroupTile:
             left, right = staged
             _copy_together(workload, left, k, self.group, 1)
             _copy_together(workload, right, k, self.group, self.lanes)
-            # A word more in each row: items of different rows read different banks.
+            # Rows are a word longer, so that items of different rows read different banks.
             sch.storage_align(left, 0, -2, self.depth, 1)
             sch.unroll(step)
         sch.unroll(row)
@@ -214,7 +214,7 @@ class GroupTile:
 
 
 def _copy_together(workload: Workload, block: Block, above: Loop, group: int, lanes: int) -> None:
-    """Let the items of a group copy a tile, neighbours neighbouring vectors."""
+    """Let the items of a group copy a tile, neighbouring vectors by neighbouring items."""
     sch = workload.sch
     sch.compute_at(block, above, preserve_unit_loops=True)
     numbers = sch.fuse(*workload.loops_below(block, above))

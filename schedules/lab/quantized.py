@@ -1,17 +1,17 @@
-"""The product and the ReLU of 8-bit numbers, as quantized networks compute them.
+"""Product and ReLU of 8-bit numbers, as quantized networks compute them.
 
-A real number ``r`` is kept as ``q = clip(round(r / scale) + zero, 0, 255)`` and stands for
-``(q - zero) * scale``.  Words hold four neighbours along the depth, whose products one operator
-adds up in int32 (:mod:`tvmflow.codegen.dot_products`); the left zero point leaves the sums, for
-which the right matrix comes with the sums of its columns::
+A real number ``r`` is stored as ``q = clip(round(r / scale) + zero, 0, 255)`` and represents
+``(q - zero) * scale``.  Words hold four neighbours along the depth, whose products one instruction
+sums in int32 (:mod:`tvmflow.codegen.dot_products`); the left zero point is moved out of the
+sums, for which the sums of the right matrix's columns are passed, too::
 
     x[M, K / 4]: four uint8   w[K / 4, N]: four int8   columns[N] = sum_k w[k, j]: int32
     scale[1] = scale_x * scale_w / scale_y: fp32       zero[2]: int32, of x and y
     real[i, j] = (sum_k x[i, k] * w[k, j] - zero[0] * columns[j]) * scale[0]
     y[i, j] = min(round(clip(real[i, j], 0, 255)) + zero[1], 255): uint8
 
-Clipping at 0, before the zero point of ``y`` is added, is the ReLU; what exceeds 255 saturates.
-Scales and zero points are arguments: one function serves layers of any.
+Clipping at 0, before the zero point of ``y`` is added, is the ReLU; values over 255 saturate.
+Scales and zero points are arguments: one function serves layers with any values.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from .product import product
 
 @dataclass(frozen=True)
 class Scale:
-    """Scale and zero point of real numbers that are kept in 8 bits."""
+    """Scale and zero point of real numbers that are stored in 8 bits."""
 
     scale: float
     zero: int
     dtype: str = "uint8"
 
     def quantize(self, real: np.ndarray) -> np.ndarray:
-        """Real numbers in 8 bits."""
+        """Quantize real numbers to 8 bits."""
         limits = np.iinfo(self.dtype)
         steps = np.rint(real / self.scale) + self.zero
         return np.clip(steps, limits.min, limits.max).astype(self.dtype)
 
     def real(self, quantized: np.ndarray) -> np.ndarray:
-        """The real numbers that 8 bits stand for."""
+        """Return the real numbers that 8-bit values represent."""
         return (quantized.astype(np.float32) - np.float32(self.zero)) * np.float32(self.scale)
 
 
-#: Of numbers from -1 to 1.5, and from -1 to 1.
+#: Scales of numbers from -1 to 1.5, and from -1 to 1.
 X = Scale(2.5 / 255, 102)
 W = Scale(1 / 127, 0, "int8")
-#: Of the ReLU's argument and result, which are other numbers than the product's.
+#: Scales of the ReLU's argument and result, which are other numbers than the product's.
 BEFORE, AFTER = Scale(6 / 255, 119), Scale(2.7 / 255, 10)
 
 
 def y_scale(size: int) -> Scale:
-    """Of the product's result, which has about one in a thousand beyond 255.
+    """Return the scale of the product's result, of which about one in a thousand exceeds 255.
 
     Sums are normally distributed: 255 is three times their deviation.
     """
@@ -65,12 +65,12 @@ def y_scale(size: int) -> Scale:
 
 
 def arguments(before: float, zero: int, after: Scale) -> tuple[np.ndarray, np.ndarray]:
-    """``scale`` and ``zero`` of a lab, from the scale and zero point of what it takes."""
+    """Return the arguments ``scale`` and ``zero``, from those of a lab's input and result."""
     return np.array([before / after.scale], np.float32), np.array([zero, after.zero], np.int32)
 
 
 def placeholders() -> tuple[te.Tensor, te.Tensor]:
-    """``scale`` and ``zero`` as arguments of a function."""
+    """Return placeholders of the arguments ``scale`` and ``zero``."""
     scale = te.placeholder((1,), "float32", name="scale")
     return scale, te.placeholder((2,), "int32", name="zero")
 
@@ -79,7 +79,7 @@ def placeholders() -> tuple[te.Tensor, te.Tensor]:
 
 
 def compute(size: int) -> list[te.Tensor]:
-    """The arguments and the result."""
+    """Return the arguments and the result."""
     depth = -(-size // WORD)
     x = te.placeholder((size, depth), "int32", name="x")
     w = te.placeholder((depth, size), "int32", name="w")
@@ -95,20 +95,20 @@ def compute(size: int) -> list[te.Tensor]:
 
 
 def to_uint8(value: tirx.Expr, zero: tirx.Expr) -> tirx.Expr:
-    """The ReLU of a number, rounded to even, moved by the zero point, and saturated."""
-    # By constants before it is rounded: then rounding is an addition (codegen/rounding.py).
+    """Return the ReLU of a number, rounded to even, plus the zero point, and saturated."""
+    # Clipping by constants before rounding lets rounding be an addition (codegen/rounding.py).
     low, high = (tirx.const(limit, "float32") for limit in (0, 255))
     rounded = tirx.Cast("int32", tirx.nearbyint(tirx.max(tirx.min(value, high), low)))
     return tirx.Cast("uint8", tirx.min(rounded + zero, tirx.const(255, "int32")))
 
 
 def real_operands(size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """The matrices that are quantized."""
+    """Return random real matrices, which are then quantized."""
     return rng.uniform(-1, 1.5, (size, size)), rng.uniform(-1, 1, (size, size))
 
 
 def operands(size: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """The matrices in words, the sums of columns, the scale and the zero points."""
+    """Return the matrices in words, the sums of columns, the scale and the zero points."""
     x, w = real_operands(size, rng)
     missing = -size % WORD
     left = np.pad(X.quantize(x), ((0, 0), (0, missing)))
@@ -123,7 +123,7 @@ def operands(size: int, rng: np.random.Generator) -> list[np.ndarray]:
 
 
 def integers(x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The matrices of 8-bit numbers in words, as real numbers."""
+    """Unpack words into the matrices of 8-bit numbers, as real numbers."""
     columns = np.ascontiguousarray(w)[..., None].view(np.int8).transpose(0, 2, 1)
     return x.view(np.uint8).astype(np.float64), columns.reshape(-1, w.shape[1]).astype(np.float64)
 
@@ -131,20 +131,20 @@ def integers(x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def reference(
     x: np.ndarray, w: np.ndarray, columns: np.ndarray, scale: np.ndarray, zero: np.ndarray
 ) -> np.ndarray:
-    """The exact result: fp64 has all sums of products of integers."""
+    """Return the exact result: fp64 represents all sums of products of integers."""
     left, right = integers(x, w)
     sums = (left @ right).astype(np.int32) - zero[0] * columns
     return requantize(sums, scale, zero[1])
 
 
 def requantize(numbers: np.ndarray, scale: np.ndarray, zero: np.int32) -> np.ndarray:
-    """The ReLU of whole numbers, of another scale and zero point, in 8 bits."""
+    """Return the ReLU of integers, converted to another scale and zero point, in 8 bits."""
     rounded = np.rint(np.clip(numbers.astype(np.float32) * scale, 0, 255)).astype(np.int32)
     return np.minimum(rounded + zero, 255).astype(np.uint8)
 
 
 def baseline(x: np.ndarray, w: np.ndarray, *_others: np.ndarray) -> Callable[[], object]:
-    """NumPy's product of the real numbers in fp32, and its maximum: it has none of 8 bits."""
+    """Return a call of NumPy's fp32 product and maximum, as it has no 8-bit products."""
     left, right = (array.astype(np.float32) for array in integers(x, w))
     return matmul.product_and_maximum(left, right)
 
@@ -153,7 +153,7 @@ def baseline(x: np.ndarray, w: np.ndarray, *_others: np.ndarray) -> Callable[[],
 
 
 def compute_relu(size: int) -> list[te.Tensor]:
-    """The arguments and the result."""
+    """Return the arguments and the result."""
     x = te.placeholder((size, ROW), "uint8", name="x")
     scale, zero = placeholders()
 
@@ -165,13 +165,13 @@ def compute_relu(size: int) -> list[te.Tensor]:
 
 
 def relu_operands(size: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """All numbers of 8 bits, of which those above 2.6 saturate."""
+    """Return all 8-bit numbers, of which those above 2.6 saturate."""
     numbers = rng.integers(0, 256, (size, ROW)).astype(np.uint8)
     return [numbers, *arguments(BEFORE.scale, BEFORE.zero, AFTER)]
 
 
 def relu_reference(x: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.ndarray:
-    """The same in NumPy."""
+    """Return the result of NumPy."""
     return requantize(x.astype(np.int32) - zero[0], scale, zero[1])
 
 
@@ -193,7 +193,7 @@ RELU = replace(
     compute=compute_relu,
     operands=relu_operands,
     reference=relu_reference,
-    # Of as many fp32 numbers.
+    # The baseline takes as many fp32 numbers.
     baseline=lambda x, *_: formulas.LABS["relu"].baseline(BEFORE.real(x)),
     copies=32,
 )

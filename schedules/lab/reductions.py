@@ -1,10 +1,10 @@
-"""Schedules of sums along rows, or over them, and of what is made of rows by them.
+"""Schedules of sums along rows or over rows, and of functions of rows that use such sums.
 
     dot[i] = sum_j a[i, j] * b[i, j]      batch_sum[j] = sum_i x[i, j]
 
 A function may have several such blocks, as softmax has: all of them share one loop over rows.
-Sums along a row are lanes of a vector that are added up last; on a GPU in the last step items of
-a group, which read neighbours.
+Sums along a row are in the lanes of a vector, which are added up last; on a GPU, in the last step,
+in the items of a group, which read neighbours.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from ..common import Block, Loop, Workload, is_reduction
 from .steps import LONE_ITEMS, Step, as_written, bind_loops
 
-#: Vectors of sums that are independent of each other: additions wait for the one before.
+#: Vectors of independent sums, because each addition waits for the previous one.
 VECTORS = 4
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The loops of a step on a CPU, by what is computed: rows, or columns of a sum over rows."""
+    """The loops of a step on a CPU: over rows, or over columns of a sum over rows."""
 
     parallel: bool = False
 
@@ -40,7 +40,7 @@ class Rows:
             for block in workload.blocks
         ]
         row = _share_row(workload, [b for pair in parts for b in pair[::-1] if b is not None])
-        # Before initial values leave their blocks, which are no reductions then.
+        # The loop is bound before initial values leave their blocks, which then are no reductions.
         row = bind_loops(workload, [row], parallel=self.parallel)
         for block, part in parts:
             loops = workload.loops_below(block, row)
@@ -56,7 +56,7 @@ class Rows:
                 workload.vectorize_last(workload.loops_below(init, row))
 
     def _in_lanes(self, workload: Workload, block: Block, lanes: int) -> Block:
-        """Sum a row in vectors; the block that does, before the one that adds up their lanes."""
+        """Sum a row in vectors; return the block of these sums, before that of their lanes."""
         sch = workload.sch
         *_, k = sch.get_loops(block)
         _, lane = sch.split(k, [None, VECTORS * lanes])
@@ -89,7 +89,7 @@ class Items:
 
 
 def _sum_over_rows(workload: Workload) -> Block | None:
-    """The only block, where its numbers are summed up over rows and not along them."""
+    """Return the only block if it sums over rows and not along them."""
     if len(workload.blocks) > 1:
         return None
     (block,) = workload.blocks
@@ -98,7 +98,7 @@ def _sum_over_rows(workload: Workload) -> Block | None:
 
 
 def _share_row(workload: Workload, blocks: list[Block], scope: str = "local") -> Loop:
-    """Compute all blocks under one loop over rows; that loop."""
+    """Compute all blocks under one loop over rows; return that loop."""
     sch = workload.sch
     *before, last = blocks
     row: Loop = sch.get_loops(last)[0]
@@ -123,7 +123,7 @@ ON_GPU = (
     Step("naive", "An item computes one result, in a work-group of its own.", "", Items()),
     Step("parallel", "32 or 64 items are a work-group.", LONE_ITEMS, Items(group=True)),
 )
-#: Of softmax, which calls a function for each power as long as numbers are single.
+#: Steps of softmax, which calls a function for each power as long as numbers are scalars.
 ON_CPU_POWERS = (
     NAIVE,
     replace(

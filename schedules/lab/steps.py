@@ -1,4 +1,4 @@
-"""Labs and their steps: one computation, and schedules of it from the naive to a fast one."""
+"""Labs and their steps: one computation, and its schedules from a naive to a fast one."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ...devices.target import TargetSpec
 from ...ir.signatures import with_scopes
 from ..common import Block, Loop, Workload
 
-#: What groups of several items remove.
+#: The limit that groups of several items remove.
 LONE_ITEMS = "A group of one item leaves all lanes of a wave (16 to 64 of them) but one idle."
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a step has a lab's arguments and result in memory, where it is not as the lab says."""
+    """A step's form of a lab's arguments and result in memory, if it differs from the lab's."""
 
-    #: Arguments and, last, the result for a size.
+    #: Function from a size to the arguments and, last, the result.
     compute: Callable[[int], Sequence[te.Tensor]]
-    #: From the lab's arguments to those of the step, and from its result to the lab's.
+    #: Functions from the lab's arguments to those of the step, and from its result to the lab's.
     arguments: Callable[..., list[np.ndarray]]
     result: Callable[[np.ndarray], np.ndarray]
-    #: From these tensors to memory scopes of textures on a device; ``None`` are buffers.
+    #: Function from these tensors to memory scopes on a device; ``None`` stands for a buffer.
     scopes: Callable[[Sequence[te.Tensor], Device], list[str | None]] | None = None
 
 
@@ -36,16 +36,16 @@ class Step:
     """One schedule of a lab."""
 
     name: str
-    #: What the schedule does.
+    #: Description of the schedule.
     summary: str
-    #: What held the step before it back; empty for the first one.
+    #: The limit of the step before, which this one removes; empty for the first one.
     removes: str
     apply: Callable[[Workload], None]
-    #: ``None`` is the lab's own.
+    #: Form of the data in memory; ``None`` is the lab's own.
     layout: Layout | None = None
 
     def runs_on(self, device: Device) -> bool:
-        """True unless it needs textures, which the device has not."""
+        """Return whether the device has the textures that the step needs, if any."""
         return device.image_extent > 0 or self.layout is None or self.layout.scopes is None
 
 
@@ -55,40 +55,40 @@ class Lab:
 
     name: str
     summary: str
-    #: What the size counts, and its default.
+    #: Unit of the size, and its default.
     counts: str
     size: int
-    #: Arguments and, last, the result for a size.
+    #: Function from a size to the arguments and, last, the result.
     compute: Callable[[int], Sequence[te.Tensor]]
-    #: Values of the arguments.
+    #: Function that returns values of the arguments.
     operands: Callable[[int, np.random.Generator], list[np.ndarray]]
-    #: What the result has to be; sums of floats are in double precision.
+    #: Function that returns the expected result; sums of floats are in double precision.
     reference: Callable[..., np.ndarray]
     #: NumPy's call that does the same work (for 8-bit numbers: in fp32), ready to be timed.
     baseline: Callable[..., Callable[[], object]]
-    #: Additions, multiplications and comparisons for a size, of real numbers: what 8 bits take
-    #: beside them, as a scale, does not count.
+    #: Additions, multiplications and comparisons of real numbers for a size; operations that only
+    #: 8-bit numbers need, such as scaling, do not count.
     operations: Callable[[int], int]
-    #: The steps where an item is a thread of a CPU, and where it is one of a wave.
+    #: The steps if an item is a CPU's thread, and if it is one of a wave.
     on_cpu: tuple[Step, ...]
     on_gpu: tuple[Step, ...]
-    #: Which of a device's ceilings is the operations': ``fp32`` or ``int8``.
+    #: The ceiling of a device that bounds the operations: ``fp32`` or ``int8``.
     arithmetic: str = "fp32"
-    #: Memory of the host that a run takes, in bytes of the arguments and the result: they are
+    #: Memory of the host that a run takes, in multiples of the arguments and the result: they are
     #: copied to the device, and the reference and the comparison are in double precision.
     copies: int = 10
 
     def steps(self, device: Device) -> tuple[Step, ...]:
-        """The steps on a device."""
+        """Return the steps on a device."""
         steps = self.on_cpu if device.is_cpu else self.on_gpu
         return tuple(step for step in steps if step.runs_on(device))
 
     def bytes(self, size: int) -> int:
-        """Bytes of the arguments and of the result, each once."""
+        """Return the bytes of the arguments and of the result, each counted once."""
         return sum(tensor_bytes(tensor) for tensor in self.compute(size))
 
     def schedule(self, step: Step, size: int, target: TargetSpec) -> tirx.PrimFunc:
-        """The computation as a step schedules it."""
+        """Return the computation as a step schedules it."""
         layout = step.layout
         tensors = list((self if layout is None else layout).compute(size))
         function = te.create_prim_func(tensors)
@@ -102,7 +102,7 @@ class Lab:
 def normal_operands(
     compute: Callable[[int], Sequence[te.Tensor]],
 ) -> Callable[[int, np.random.Generator], list[np.ndarray]]:
-    """Normally distributed fp32 values of a lab's arguments."""
+    """Return a function that draws normally distributed fp32 values of a lab's arguments."""
     return lambda size, rng: [
         rng.standard_normal([int(extent) for extent in tensor.shape], np.float32)
         for tensor in compute(size)[:-1]
@@ -110,12 +110,12 @@ def normal_operands(
 
 
 def tensor_bytes(tensor: te.Tensor) -> int:
-    """Bytes of a tensor of whole bytes."""
+    """Return the bytes of a tensor whose elements are whole bytes."""
     return prod(int(extent) for extent in tensor.shape) * np.dtype(str(tensor.dtype)).itemsize
 
 
 def bind_loops(workload: Workload, loops: Sequence[Loop], *, parallel: bool) -> Loop:
-    """Give loops to the device, or all of them to one work-item; the innermost that is left."""
+    """Distribute loops over the device, or give all to one work-item; return the innermost."""
     if parallel:
         return workload.bind_outer(loops)
     if workload.target.is_gpu_kernel:
@@ -124,13 +124,13 @@ def bind_loops(workload: Workload, loops: Sequence[Loop], *, parallel: bool) -> 
 
 
 def as_written(workload: Workload) -> None:
-    """The loops of the definition, one after the other."""
+    """Keep the loops of the definition, one after the other."""
     for block in workload.blocks:
         bind_loops(workload, workload.sch.get_loops(block), parallel=False)
 
 
 def vectorize_block(workload: Workload, block: Block, above: Loop, lanes: int) -> None:
-    """Make vectors of the last loop of a block under a loop, and unroll the others."""
+    """Vectorise the last loop of a block under a loop, and unroll the others."""
     sch = workload.sch
     *rest, last = workload.loops_below(block, above)
     outer, inner = sch.split(last, [None, lanes])
