@@ -259,8 +259,8 @@ MUTANTS = (
     Mutant(
         "shared-block",
         "tvmflow/graph/memory.py",
-        "tensor.last < t.first or t.last < tensor.first",
-        "tensor.last <= t.first or t.last < tensor.first",
+        "(2 << self.last) - (1 << self.first)",
+        "(1 << self.last) - (1 << self.first)",
         "a kernel's result may lie where it still reads an input",
         _MEMORY,
     ),
