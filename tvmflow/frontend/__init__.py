@@ -1,4 +1,4 @@
-"""ONNX to Relax: reads a model, gives it static shapes and imports it."""
+"""Import of ONNX models: read a model, give it static shapes, convert it to Relax."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The options that change a model before anything else reads it.
+"""Application of the options that change a model before anything else reads it.
 
-The compiler and the reference that results are compared with read the same changed model.
+The compiler and the reference for its results therefore read the same changed model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MODEL_OPTIONS = ("inputs", "results", "weights")
 
 
 def apply_options(source: Source, options: Mapping[str, Any]) -> Source:
-    """Return the model changed by the options `inputs`, `results` and `weights`."""
+    """Apply the options `inputs`, `results` and `weights` to a model."""
     source = with_bound_inputs(source, options.get("inputs"))
     source = with_results(source, options.get("results"))
     return with_rounded_weights(source, options.get("weights"))

@@ -1,4 +1,4 @@
-"""Inputs that an option binds to constants: they become weights of the model."""
+"""Option `inputs`: bind inputs of a model to constants, which become its weights."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from ..errors import ShapeError
 from .shapes import declared_dims, is_fixed
 from .source import DTYPES, Source
 
-#: The file format from which on a weight need not be an input, too.
+#: First version of the file format in which a weight need not also be an input.
 _WEIGHTS_APART = 4
 
 
 def with_bound_inputs(source: Source, inputs: Mapping[str, Any] | None) -> Source:
     """Return a copy of a model in which these inputs are constants.
 
-    ``inputs`` has a number or nested lists for each; a number fills a shape that the model states.
+    ``inputs`` gives a number or nested lists for each; a number fills the shape that the model
+    states.
 
     Raises `ShapeError` if there is no such input, or a value does not fit its type or shape.
     """
@@ -49,7 +50,7 @@ def with_bound_inputs(source: Source, inputs: Mapping[str, Any] | None) -> Sourc
 
 
 def _array(name: str, given: Any, dtype: str, dims: list[int | str | None] | None) -> np.ndarray:
-    """Return a value in an input's type and shape."""
+    """Return a given value as an array of an input's type and shape."""
     try:
         array = np.asarray(given)
         with np.errstate(all="ignore"):

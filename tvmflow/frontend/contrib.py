@@ -1,19 +1,19 @@
-"""ONNX Runtime's quantized operators, of the domain ``com.microsoft``, become ONNX's.
+"""Conversion of ONNX Runtime's quantized operators, domain ``com.microsoft``, to ONNX's.
 
-Its quantizers have operators of their own for what ONNX computes in real numbers only.  Most are
-that operator between DequantizeLinear and QuantizeLinear::
+Its quantizers emit quantized forms of operators that ONNX defines for real numbers only.  Most are
+equivalent to ONNX's operator between DequantizeLinear and QuantizeLinear::
 
     QLinearAdd(a, sa, za, b, sb, zb, sy, zy)
     QuantizeLinear(Add(DequantizeLinear(a, sa, za), DequantizeLinear(b, sb, zb)), sy, zy)
 
-Others quantize their input at run time, and multiply integers::
+Others quantize their input at run time and multiply integers::
 
     DynamicQuantizeMatMul(a, b, sb, zb, bias)
     MatMulIntegerToFloat(q, b, sa, sb, za, zb, bias)    with q, sa, za = DynamicQuantizeLinear(a)
     Cast(MatMulInteger(q, b, za, zb)) * (sa * sb) + bias
 
-Weights that only products and look-ups unpack are in :mod:`.packed_blocks`, fused operators of
-transformers in :mod:`.fused_transformers`.
+:mod:`.packed_blocks` has the operators with packed weights, :mod:`.fused_transformers` the fused
+operators of transformers.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from .packed_blocks import gather_block_quantized, matmul_bnb4, matmul_nbits
 from .replacement import Parts
 from .source import PACKED
 
-#: The first operator set with QuantizeLinear, with DynamicQuantizeLinear, with a scale for each
-#: column (and Softmax along one axis), and with axes of ReduceMean as an input.
+#: First operator set with QuantizeLinear; with DynamicQuantizeLinear; with one scale per column and
+#: Softmax along one axis; and with the axes of ReduceMean as an input.
 _QUANTIZE, _DYNAMIC, _COLUMNS, _AXES = 10, 11, 13, 18
-#: Least and largest number of 2 and 4 bits.
+#: Least and largest number of each type of 2 and 4 bits.
 _LIMITS = {
     TensorProto.INT4: (-8, 7), TensorProto.UINT4: (0, 15),
     TensorProto.INT2: (-2, 1), TensorProto.UINT2: (0, 3),
@@ -48,11 +48,12 @@ def expand_quantized(
     packed: Mapping[str, int],
     origins: dict[str, tuple[str, ...]],
 ) -> list[onnx.NodeProto]:
-    """Return the nodes with ONNX's own in the place of ONNX Runtime's quantized ones.
+    """Return the nodes with ONNX Runtime's quantized operators replaced by ONNX's.
 
-    Constants that they need are added, and to ``origins`` those of the node that they may be made
-    of.  ``packed`` has the element types of the constants of 2 and 4 bits, which are bytes in
-    ``constants``.  Unknown operators stay, and are reported as not supported.
+    Constants that the new nodes need are added to ``constants``; ``origins`` maps them to the
+    replaced node's constants.  ``packed`` has the element types of constants of 2 and 4 bits, which
+    are bytes in ``constants``.  Unknown operators stay, and a later step reports them as not
+    supported.
 
     Raises ``UnsupportedModelError`` for a form of an operator that is not supported.
     """
@@ -74,14 +75,14 @@ def expand_quantized(
     return result
 
 
-#: Adds the nodes of one; returns false, and the node stays, where there are none.
+#: Function that adds the nodes that replace one; returns false if the node must stay.
 _Rule = Callable[[Parts], bool]
 
 
 def _between(operands: int, *, first: int = 0) -> _Rule:
-    """Return the rule of ONNX's operator between DequantizeLinear and QuantizeLinear.
+    """Return the rule for ONNX's operator between DequantizeLinear and QuantizeLinear.
 
-    ``operands`` have a scale and a zero point each, and ``first`` other inputs precede them.
+    Each of the ``operands`` has a scale and a zero point; ``first`` other inputs precede them.
     """
 
     def rule(parts: Parts) -> bool:
@@ -107,7 +108,7 @@ def _concat(parts: Parts) -> bool:
 
 
 def _gemm(parts: Parts) -> bool:
-    """Add a product whose bias, if any, is in int32 with the scale of the product."""
+    """Replace QGemm, whose optional bias is in int32 with the scale of the product."""
     attributes = parts.attributes
     if parts.opset < _COLUMNS or attributes.pop("alpha", 1.0) != 1:
         return False
@@ -121,9 +122,9 @@ def _gemm(parts: Parts) -> bool:
 
 
 def _softmax(parts: Parts) -> bool:
-    """Add a Softmax of the operator set that the node names.
+    """Replace QLinearSoftmax with a Softmax of the operator set that its attribute names.
 
-    Before set 13 it is one over all axes starting at ``axis``.
+    Before set 13 Softmax normalises over all axes starting at ``axis``.
     """
     real = parts.real(parts.inputs(0, 1, 2))
     set_13 = parts.attributes.get("opset", parts.opset) >= _COLUMNS
@@ -150,7 +151,7 @@ def _reduce_mean(parts: Parts) -> bool:
 
 
 def _same(parts: Parts) -> bool:
-    """Rename QuantizeLinear and DequantizeLinear, whose further forms ONNX has in newer sets."""
+    """Move a node to ONNX's domain: newer operator sets have all forms of the operator."""
     parts.add(parts.node.op_type, parts.node.input, **parts.attributes)
     return True
 
@@ -158,7 +159,7 @@ def _same(parts: Parts) -> bool:
 def _product(
     parts: Parts, a: str, b: str, scales: Sequence[str], zeros: Sequence[str], bias: str
 ) -> str:
-    """Add a product of integers, its real numbers, and the bias if there is one."""
+    """Add a product of integers, its dequantization, and a bias if there is one."""
     total = parts.add("Cast", [parts.add("MatMulInteger", [a, b, *zeros])], to=TensorProto.FLOAT)
     result = parts.add("Mul", [total, parts.add("Mul", scales)])
     return parts.add("Add", [result, bias]) if bias else result
@@ -180,10 +181,10 @@ def _dynamic_matmul(parts: Parts) -> bool:
 
 
 def _dynamic_lstm(parts: Parts) -> bool:
-    """Add an LSTM of the quantized input and weights.
+    """Replace DynamicQuantizeLSTM with LSTM on dequantized input and weights.
 
     ONNX Runtime also rounds the state of each step to 8 bits; here it stays in fp32.  Weights are
-    ``[D, I, 4 H]``, with one scale for each direction, or one for each of its columns.
+    ``[D, I, 4 H]``, with one scale for each direction or for each column of a direction.
     """
     if parts.opset < _DYNAMIC:
         return False
@@ -203,7 +204,7 @@ def _dynamic_lstm(parts: Parts) -> bool:
 
 
 def _attention(parts: Parts) -> bool:
-    """Add attention of the products of the quantized input and weights."""
+    """Replace QAttention with its integer product and Attention on the result."""
     if parts.opset < _DYNAMIC:
         return False
     x, weight, bias, *scales = parts.inputs(0, 1, 2, 3, 4)
@@ -215,7 +216,7 @@ def _attention(parts: Parts) -> bool:
     return True
 
 
-#: Rule by operator.
+#: Rules by operator.
 EXPANSIONS: dict[str, _Rule] = {
     **dict.fromkeys(("QLinearAdd", "QLinearMul"), _between(2)),
     **dict.fromkeys(
@@ -248,7 +249,7 @@ EXPANSIONS: dict[str, _Rule] = {
 def _without_packed(
     node: onnx.NodeProto, opset: int, constants: dict[str, np.ndarray], packed: Mapping[str, int]
 ) -> list[onnx.NodeProto] | None:
-    """Return nodes that quantize to 2 or 4 bits, in bytes; ``None`` for any other node.
+    """Return byte-typed nodes for a QuantizeLinear to 2 or 4 bits; ``None`` for other nodes.
 
     ::
 

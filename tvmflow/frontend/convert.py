@@ -1,4 +1,4 @@
-"""Builds the Relax function from the graph, node by node."""
+"""Conversion of the graph to a Relax function, node by node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Expressions(dict[str, relax.Expr]):
-    """Relax expressions by ONNX name; constants are made on first use and then shared."""
+    """Relax expressions by ONNX name; constants are created at their first use and then shared."""
 
     def __init__(self, constants: Mapping[str, np.ndarray]):
         self._constants = constants
@@ -40,7 +40,7 @@ class _Expressions(dict[str, relax.Expr]):
         return super().__contains__(name) or name in self._constants
 
 
-#: Operators that become constants or others when the types of their inputs are known.
+#: Operators that are folded or expanded once the types of their inputs are known.
 _OF_TYPES = {"ConstantOfShape", "EyeLike", "Range", "Shape", "Size", *MAKERS}
 
 
@@ -52,10 +52,10 @@ def to_relax(graph: Graph) -> tuple[tvm.IRModule | None, dict[str, np.ndarray]]:
 
     Raises ``ModelError`` for a node that breaks ONNX's rules.
     """
-    _name_apart(graph.nodes)
+    _make_names_unique(graph.nodes)
     known = {"", *graph.types, *graph.constants, *(info.name for info in graph.inputs)}
     for node in graph.nodes:
-        # Behind what is refused others are left as they are.
+        # These operators are left unexpanded after a refused node, and are not problems themselves.
         is_left = node.op_type in _OF_TYPES and not known.issuperset(node.input)
         if _converter_of(node) is None and not (is_left or graph.is_refused(node)):
             graph.refuse(node, "the operator is not supported")
@@ -96,7 +96,7 @@ def _variable(name: str, kind: TensorType) -> relax.Var:
 def _output(
     builder: relax.BlockBuilder, name: str, graph: Graph, expressions: _Expressions
 ) -> relax.Expr:
-    """Return an output's expression; problems before it leave a variable in its place."""
+    """Return an output's expression, or a new variable if a node before it has a problem."""
     if name not in expressions:
         return _variable(name, graph.types.get(name, TensorType((1,), "float32")))
     if name not in graph.half_outputs:
@@ -108,16 +108,16 @@ def _output(
 
 
 def _converted(builder: relax.BlockBuilder, value: relax.Expr, dtype: str) -> relax.Expr:
-    """Return a tensor in another type, by a function of its own.
+    """Convert a tensor to another type in a separate function.
 
-    Fused with nothing, it reads and writes halves and has none, which needs no support in devices.
+    As it is never fused, it only loads or stores halves, for which devices need no fp16 arithmetic.
     """
     options = {"primfunc_name_hint": "convert", "primfunc_attrs": {"op_pattern": OPAQUE}}
     return builder.call_te(lambda x: topi.cast(x, dtype), value, **options)
 
 
 def _convert_nodes(builder: relax.BlockBuilder, graph: Graph, expressions: _Expressions) -> None:
-    """Convert all nodes; where that fails, note it and stand variables in for the results."""
+    """Convert all nodes; record failures, and continue with new variables as the results."""
     used, bindings = graph.consumers(), binding_names(graph)
     taken = set(map(identifier, bindings.values()))
     for node in graph.nodes:
@@ -138,7 +138,7 @@ def _convert_nodes(builder: relax.BlockBuilder, graph: Graph, expressions: _Expr
                     for name, value, expected in zip(names, parts, results, strict=False)
                 ]
             except InvalidNode as broken:
-                # Raised when the builder has ended.
+                # The error is raised after the builder's scopes have ended.
                 graph.invalid = graph.invalid or invalid(node, str(broken))
                 graph.refuse(node, str(broken))
             except Refusal as refusal:
@@ -158,9 +158,9 @@ def _converter_of(node: onnx.NodeProto) -> Converter | None:
 
 
 def _custom(c: NodeContext) -> list[relax.Expr]:
-    """Return a custom operator's results: its mathematics, as :mod:`tvmflow.ops` has it.
+    """Return a custom operator's results, computed by its definition in :mod:`tvmflow.ops`.
 
-    One primary function, which is fused and scheduled as those of other operators.
+    The result is one primary function, which is fused and scheduled like any other.
     """
     operator = OPERATORS[c.op_type]
     attributes = attributes_of(c.node, operator)
@@ -181,7 +181,7 @@ def _custom(c: NodeContext) -> list[relax.Expr]:
 def _result(
     c: NodeContext, binding: str, value: relax.Expr, is_output: bool, expected: TensorType | None
 ) -> relax.Expr:
-    """Bind a converted result under its name, and compare its type with ONNX's."""
+    """Bind a converted result to its name, and compare its type with ONNX's."""
     kind = relax.Var if is_output else relax.DataflowVar
     value = c.flat(value)
     if is_output or not isinstance(value, relax.Var | tvm.ir.GenericConst):
@@ -192,25 +192,25 @@ def _result(
     return value
 
 
-def _name_apart(nodes: Sequence[onnx.NodeProto]) -> None:
-    """Give nodes names of their own, as identifiers: ONNX lets several have the same, or none.
+def _make_names_unique(nodes: Sequence[onnx.NodeProto]) -> None:
+    """Give nodes names that are unique as identifiers; in ONNX they may be equal or missing.
 
-    A node without a name is called after its result, unless another node has that name::
+    A node without a name is named after its result, unless another node has that name::
 
         Conv "a", Relu "" -> "a"        Conv "a", Relu "a_1"
         Conv "a/b", Relu "a_b"          Conv "a/b", Relu "a_b_1"
     """
     taken: set[str] = set()
-    # Names that were given come first.
+    # Names from the model take precedence.
     for node in sorted(nodes, key=lambda node: not node.name):
         node.name = unique(node_name(node), taken, identifier)
 
 
 def binding_names(graph: Graph) -> dict[str, str]:
-    """Return the names of the bindings that :func:`to_relax` makes, by the tensors' ONNX names.
+    """Return the names of the bindings that :func:`to_relax` creates, by the tensors' ONNX names.
 
     A node's first result has its name, further ones are ``NODE:1``, ``NODE:2``, ....  As an
-    identifier that is ``NODE_1``, as exporters call their second node: such numbers are left out.
+    identifier that is ``NODE_1``, which exporters use for a second node: taken numbers are skipped.
     """
     nodes = {identifier(node_name(node)) for node in graph.nodes}
     names: dict[str, str] = {}

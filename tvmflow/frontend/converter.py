@@ -1,9 +1,9 @@
-"""A converter of ONNX operators to Relax: its registration, and its view of a node.
+"""Interface and registry of the converters from ONNX operators to Relax.
 
 A converter takes a :class:`NodeContext` and returns Relax expressions that compute exactly what the
 ONNX operator does, for static shapes; or it raises :class:`Refusal` with the reason.  Each file of
-:mod:`tvmflow.frontend.ops` registers those of a family of operators.  Expressions may be nested:
-each one within another is bound to a variable, once, also where it is used several times::
+:mod:`tvmflow.frontend.ops` registers the converters of one family of operators.  Expressions may be
+nested: each inner one is bound to one variable, even if it is used several times::
 
     @converts("Softsign")
     def softsign(c: NodeContext) -> relax.Expr:
@@ -29,23 +29,23 @@ from .graph import Graph, node_attributes, node_name
 
 
 class Refusal(Exception):  # noqa: N818 - not an error of the program, but its answer
-    """The node cannot be converted right; the message says why."""
+    """Raised for a node that cannot be converted correctly; the message is the reason."""
 
 
 class InvalidNode(Refusal):
-    """The node breaks ONNX's rules: no other compiler would take it either."""
+    """Raised for a node that breaks ONNX's rules, so that no compiler could accept it."""
 
 
 @dataclass
 class NodeContext:
-    """One ONNX node on its way to Relax."""
+    """One ONNX node during its conversion to Relax."""
 
     builder: relax.BlockBuilder
     node: onnx.NodeProto
     graph: Graph
     #: Relax expressions of the values computed so far, by ONNX name.
     expressions: Mapping[str, relax.Expr]
-    #: Static types of the node's results, ``None`` for those that nothing uses.
+    #: Static types of the node's results, ``None`` for unused ones.
     results: Sequence[TensorType | None]
     #: Identifiers of the bindings of all nodes' results.
     taken: Container[str]
@@ -59,15 +59,15 @@ class NodeContext:
         self._emitted = 0
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """Return an attribute's value; text as ``str``, repeated ones as a list.
+        """Return an attribute's value: text as ``str``, repeated values as a list.
 
-        Numbers are fp32, also where the default has more digits.
+        Numbers are rounded to fp32, including the default.
         """
         value = self.attributes.get(name, default)
         return float(np.float32(value)) if isinstance(value, float) else value
 
     def required(self, name: str) -> Any:
-        """Return the value of an attribute that must be there."""
+        """Return the value of a required attribute; refuse the node without it."""
         if name not in self.attributes:
             raise InvalidNode(f"its attribute {name!r} is missing")
         return self.attribute(name)
@@ -78,7 +78,7 @@ class NodeContext:
         return normalized_axis(axis, len(self.shape()) if rank is None else rank)
 
     def has(self, index: int) -> bool:
-        """Tell whether the optional input is given."""
+        """Return whether an optional input is given."""
         return index < len(self._inputs) and bool(self._inputs[index])
 
     def input(self, index: int = 0) -> relax.Expr:
@@ -90,11 +90,11 @@ class NodeContext:
         return [self.expressions[name] for name in self._inputs if name]
 
     def known(self, index: int) -> np.ndarray | None:
-        """Return an input's values if they are known now."""
+        """Return an input's values if they are constant."""
         return self.graph.constants.get(self._inputs[index]) if self.has(index) else None
 
     def array(self, index: int, what: str) -> np.ndarray:
-        """Return an input's values, which have to be known now; refuse the node if they are not."""
+        """Return the values of an input that must be constant; refuse the node otherwise."""
         value = self.known(index)
         if value is None:
             raise Refusal(f"its {what} are computed at run time; only constant ones are supported")
@@ -109,23 +109,23 @@ class NodeContext:
         return dtype_of(self.input(index))
 
     def is_float(self, index: int = 0) -> bool:
-        """Tell whether an input's numbers are floating-point ones."""
+        """Return whether an input has a floating-point type."""
         return np.dtype(self.dtype(index)).kind == "f"
 
     @property
     def result(self) -> TensorType:
-        """The type of the first result, which need not be asked for."""
+        """Return the type of the first result, even if that is unused."""
         return self.graph.type_of(self.node.output[0])
 
     def uses_result(self, index: int) -> bool:
-        """Tell whether an optional result is asked for."""
+        """Return whether an optional result is used."""
         return index < len(self.results) and self.results[index] is not None
 
     def emit(self, value: relax.Expr) -> relax.Expr:
-        """Bind an intermediate result to a variable named after the node, which gives it a type.
+        """Bind an intermediate result to a variable named after the node, which infers its type.
 
-        Kernels are traced back to nodes by these names, ``NODE#1``, ``NODE#2``, ...; numbers are
-        left out as in :func:`.convert.binding_names`.
+        The names ``NODE#1``, ``NODE#2``, ... trace kernels back to nodes; numbers are skipped as in
+        :func:`.convert.binding_names`.
         """
         if isinstance(value, relax.Tuple):
             return relax.Tuple([self.emit(field) for field in value.fields])
@@ -140,7 +140,7 @@ class NodeContext:
         return self._variables[value]
 
     def flat(self, value: relax.Expr) -> relax.Expr:
-        """Return an expression's variable, or it with variables in the place of those within it."""
+        """Return an expression's variable, or the expression on variables for its operands."""
         if value in self._variables:
             return self._variables[value]
         if isinstance(value, relax.TupleGetItem):
@@ -151,12 +151,12 @@ class NodeContext:
         return value
 
     def definition(self, expr: relax.Expr) -> relax.Expr:
-        """Return what a variable was bound to; anything else as it is."""
+        """Return the expression that a variable is bound to; anything else unchanged."""
         found = self.builder.lookup_binding(expr) if isinstance(expr, relax.Var) else None
         return expr if found is None else found
 
     def cast(self, value: relax.Expr, dtype: str) -> relax.Expr:
-        """Return a value in a dtype, as it is where it has that already."""
+        """Cast a value to a dtype; return it unchanged if it has that already."""
         value = self.emit(value)
         if dtype_of(value) == dtype:
             return value
@@ -164,7 +164,7 @@ class NodeContext:
         return R.astype(value, dtype) if array is None else constant(array.astype(dtype))
 
     def reshaped(self, index: int, shape: Sequence[int]) -> relax.Expr:
-        """Return an input in another shape, as a constant if its values are known."""
+        """Reshape an input; the result is a constant if its values are known."""
         values = self.known(index)
         if values is not None:
             return constant(values.reshape(shape))
@@ -175,15 +175,16 @@ class NodeContext:
         return constant(np.asarray(value).astype(dtype or self.dtype(), copy=False))
 
 
-#: Converts a node to one expression, or to one for each of its results.
+#: Function that converts a node to one expression, or to one for each of its results.
 Converter = Callable[[NodeContext], "relax.Expr | Sequence[relax.Expr | None]"]
-#: Returns the type of a node's results; raises :class:`Refusal` if there is none.
-#: ``None``: as ONNX's shape inference says.
+#: Function that returns the type of a node's results or, to use ONNX's shape inference, ``None``;
+#: it raises :class:`Refusal` if the node has no static type.
 ResultType = Callable[[onnx.NodeProto, Graph], TensorType | None]
 
-#: Converter by ONNX operator.
+#: Converters by ONNX operator.
 CONVERTERS: dict[str, Converter] = {}
-#: By operators for which ONNX's shape inference is not asked; all their results have one shape.
+#: Type functions of operators for which ONNX's shape inference is not enough, by operator; all
+#: results of such a node have one shape.
 RESULT_TYPES: dict[str, ResultType] = {}
 
 
@@ -192,7 +193,7 @@ def converts(
 ) -> Callable[[Converter], Converter]:
     """Register a function as the converter of ONNX operators.
 
-    ``result_type`` is asked instead of ONNX's shape inference, where that does not suffice.
+    ``result_type`` replaces ONNX's shape inference where that is not enough.
     """
 
     def register(function: Converter) -> Converter:
@@ -207,7 +208,7 @@ def converts(
 
 
 def formulas(**converters: Converter) -> None:
-    """Register converters that are one expression each, by operator."""
+    """Register converters that consist of one expression, by operator."""
     for op_type, converter in converters.items():
         converts(op_type)(converter)
 
@@ -215,7 +216,7 @@ def formulas(**converters: Converter) -> None:
 def bind(
     builder: relax.BlockBuilder, expression: relax.Expr, name: str, kind: type[relax.Var]
 ) -> relax.Var:
-    """Emit an expression under exactly this name, which may be any text."""
+    """Bind an expression to a variable of exactly this name, which may be any text."""
     normalized = builder.normalize(expression)
     if isinstance(normalized.ty, relax.TensorType):
         too_large = excess(TensorType(shape_of(normalized), dtype_of(normalized)))
@@ -232,17 +233,17 @@ def dtype_of(expression: relax.Expr) -> str:
 
 
 def normalized_axis(axis: int, rank: int) -> int:
-    """Count an axis from the front; refuse the node if there is no such axis."""
+    """Return an axis counted from the front; refuse the node if there is no such axis."""
     if not -rank <= axis < rank:
         raise InvalidNode(f"its axis {axis} does not exist in a tensor with {rank} axes")
     return axis % rank
 
 
 def normalized_axes(axes: Sequence[int], rank: int) -> list[int]:
-    """Count axes from the front."""
+    """Return axes counted from the front."""
     return [normalized_axis(int(axis), rank) for axis in axes]
 
 
 def shape_along(axis: int, rank: int) -> list[int]:
-    """Return the shape in which a vector lies along an axis and broadcasts along all others."""
+    """Return the shape that places a vector along an axis and broadcasts it along all others."""
     return [-1 if a == axis % rank else 1 for a in range(rank)]

@@ -1,11 +1,11 @@
-"""Several shapes for one module: what ranges of the batch and open extents stand for.
+"""Expansion of ranges of the batch and open extents to the static shapes of one module.
 
-``shapes`` may have a range of batches as the first extent, and ``?`` for extents of ``at``::
+``shapes`` may have a range of batches as the first extent, and ``?`` for extents given by ``at``::
 
     shapes={"image": ("1..8", 3, 224, 224)}        batches 1, 2, 4 and 8
     shapes={"image": (1, 3, "?", "?")}, at={"image": [(224, 224), (320, 240)]}
 
-Each combination is a *variant*: static shapes of all inputs.  The first one is the default.
+Each combination gives static shapes of all inputs, a *variant*.  The first one is the default.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from .shapes import declared_dims, is_fixed, static_inputs
 #: The static shapes of all inputs by name.
 Shapes = Mapping[str, tuple[int, ...]]
 _Declared = Mapping[str, Sequence[int | str | None] | None]
-#: Batches that the proof of independence looks at (`.batch`).
+#: Batches for which the proof of independence compares the shapes (`.batch`).
 _PROBES = (2, 3)
 
 
 @dataclass(frozen=True)
 class Expansion:
-    """The variants that given shapes stand for."""
+    """Static shapes that given shapes expand to."""
 
-    #: The first one is the default.
+    #: Static shapes to compile for; the first ones are the default.
     variants: tuple[Shapes, ...]
-    #: With a range of batches: for each choice of the other extents, the shapes at two batches.
+    #: Shapes at two batches for each choice of the other extents; empty without a range of batches.
     probes: tuple[tuple[Shapes, Shapes], ...] = ()
 
 
 def is_open(shapes: Mapping[str, Sequence[Extent]], at: object) -> bool:
-    """Tell whether given shapes may stand for several ones."""
+    """Return whether given shapes may expand to several."""
     return bool(at) or any(isinstance(e, str) for shape in shapes.values() for e in shape)
 
 
@@ -47,10 +47,10 @@ def expand(
     shapes: Mapping[str, Sequence[Extent]],
     at: Mapping[str, Sequence[Sequence[int]]],
 ) -> Expansion:
-    """Return the variants that ``shapes`` and ``at`` stand for, with the shapes of all inputs.
+    """Expand ``shapes`` and ``at`` to static shapes of all inputs.
 
-    A symbol that is set for one input is set for all that use it.  Choices of ``at`` come in their
-    order, and for each of them the batches in ascending order.
+    A symbol that is set for one input is set for all that use it.  The result has the choices of
+    ``at`` in their order, each with the batches in ascending order.
 
     Raises ``ShapeError`` if a range is empty, not of the first axis, or of one that the model
     fixes; if the extents of ``at`` do not fit the open ones; if there are more than
@@ -79,13 +79,13 @@ def expand(
         (of_batch(given, _PROBES[0]), of_batch(given, _PROBES[1]))
         for given in (filled if len(batches) > 1 else ())
     ]
-    # Two choices may be the same.
+    # Two choices may give the same shapes.
     different = {tuple(sorted(variant.items())): variant for variant in variants}
     return Expansion(tuple(different.values()), tuple(probes))
 
 
 def compiled_batches(low: int, high: int) -> list[int]:
-    """The batches of a range that are compiled: its ends, and the powers of two between.
+    """Return the batches to compile for a range: its ends, and the powers of two between.
 
     >>> compiled_batches(1, 6)
     [1, 2, 4, 6]
@@ -95,7 +95,7 @@ def compiled_batches(low: int, high: int) -> list[int]:
 
 
 def _batches(shapes: Mapping[str, Sequence[Extent]], declared: _Declared) -> tuple[int, int]:
-    """Return the range of batches, the same for all inputs that have one; 1 to 1 without any."""
+    """Return the range of batches, which all inputs must agree on; 1 to 1 without one."""
     found: dict[str, tuple[int, int]] = {}
     for name, shape in shapes.items():
         for axis, extent in enumerate(shape):
@@ -148,7 +148,7 @@ def _filled(
     at: Mapping[str, Sequence[Sequence[int]]],
     declared: _Declared,
 ) -> Iterator[dict[str, Sequence[Extent]]]:
-    """Yield the given shapes without ``?``, once for each choice of ``at``."""
+    """Yield the given shapes with ``?`` filled in, once for each choice of ``at``."""
     places = {name: [a for a, e in enumerate(s) if e == OPEN] for name, s in shapes.items()}
     places = {name: axes for name, axes in places.items() if axes}
     if not at:
@@ -200,7 +200,7 @@ def _filled(
 
 
 def _leaders(places: Mapping[str, Sequence[int]], declared: _Declared) -> list[str]:
-    """Return the inputs whose open extents are not all set by those of the inputs before them."""
+    """Return the inputs with an open extent that no earlier input's open extents determine."""
     known: set[str] = set()
     leaders = []
     for name, axes in places.items():
@@ -217,7 +217,7 @@ def _by_input(
     places: Mapping[str, Sequence[int]],
     leaders: Sequence[str],
 ) -> dict[str, Sequence[Sequence[int]]]:
-    """Return the listed extents by the names of inputs, compared with how many are open."""
+    """Return the extents of ``at`` by input; check their number against the open extents."""
     named: dict[str, Sequence[Sequence[int]]] = {}
     for given, choices in at.items():
         name = given

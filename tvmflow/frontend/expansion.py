@@ -1,9 +1,9 @@
-"""Control flow and sequences at import: nodes in the place of one that has graphs or lists.
+"""Expansion of control flow and sequences into plain nodes at import.
 
-Nothing of either is left in Relax.  A node such as Loop is *expanded* to nodes that compute its
-results: its expansion is a generator, and the walk of :mod:`.propagate` gives each node a type, or
-computes it, before the next one is asked for.  So an expansion knows which of its values are
-constants, and goes by them: a loop ends where its condition has become false::
+Relax gets neither.  A node such as Loop is *expanded* to nodes that compute its results: its
+expansion is a generator, and the walk of :mod:`.propagate` infers the type of each yielded node, or
+folds it, before it requests the next one.  An expansion therefore knows which of its values are
+constant and acts on them: a loop ends when its condition becomes false::
 
     before                                         after
     y = Loop(2, True, x, body: (i, c, a) ->        loop/0/b = Add(x, w)
@@ -31,31 +31,31 @@ from .nested import all_nodes, names_of, needed, reads, renamed
 from .opsets import is_marked, raised
 from .values import Values
 
-#: Nodes that the loops of a model are unrolled to.  Compiling takes time by their square: 1,200
-#: took 40 s on two cores, so many would take minutes.
+#: Most nodes to which the loops of a model are unrolled.  Compile time grows with their square:
+#: 1,200 nodes took 40 s on two cores, 4,000 take minutes.
 MOST_NODES = 4_000
 
-#: Tensors that a node joins at most: kernels have few parameters (64 pointers, on some GPUs).
+#: Most tensors that one Concat joins: some GPUs allow kernels only 64 pointers.
 MOST_PARTS = 16
 
-#: Operators that some numbers make stop the program, or reach beyond a tensor: which input that
-#: is, and a number that is always right.
+#: Operators that crash or read out of bounds for some values of an input: the index of that input,
+#: and a value that is always valid.
 _UNSAFE = {
     "Div": (1, 1), "Mod": (1, 1), "GatherElements": (1, 0), "GatherND": (1, 0), "RoiAlign": (2, 0),
     "Scatter": (1, 0), "ScatterElements": (1, 0), "ScatterND": (1, 0),
 }  # fmt: skip
 
 _T = TypeVar("_T")
-#: Yields nodes that the walk handles at once, and returns what it names.
+#: Generator that yields nodes, which the walk handles at once, and returns names of their results.
 Nodes = Generator[onnx.NodeProto, None, _T]
 
 
 class _UnknownError(Exception):
-    """Something that a node reads is not known, as what computes it is refused."""
+    """Raised for an input without a type, because the node that computes it is refused."""
 
 
 class InnerRefusal(Refusal):
-    """Nodes of a body are refused, of which `Graph.problems` tells."""
+    """Refusal of a node because nodes of its body are refused."""
 
     def __init__(self, problems: Sequence[tuple[str, str, str]]):
         operator, node, reason = problems[0]
@@ -65,7 +65,7 @@ class InnerRefusal(Refusal):
 
 @dataclass
 class Expansion:
-    """A node that is expanded: its inputs by the names under which they are known."""
+    """A node to expand: its attributes, and its inputs by their resolved names."""
 
     node: onnx.NodeProto
     values: Values
@@ -76,11 +76,11 @@ class Expansion:
         self.inputs = [self.values.resolve(name) for name in self.node.input]
 
     def has(self, index: int) -> bool:
-        """Tell whether an optional input is given."""
+        """Return whether an optional input is given."""
         return index < len(self.inputs) and bool(self.inputs[index])
 
     def is_used(self, index: int) -> bool:
-        """Tell whether something reads a result."""
+        """Return whether a result is read."""
         return index < len(self.node.output) and self.node.output[index] in self.values.used
 
     def body(self, attribute: str) -> onnx.GraphProto:
@@ -126,15 +126,15 @@ class Expansion:
         return found
 
     def is_sequence(self, name: str) -> bool:
-        """Tell whether a value is a sequence, or an optional value that is none."""
+        """Return whether a value is a sequence, or an empty optional."""
         return self.values.resolve(name) in self.values.sequences
 
     def is_none(self, name: str) -> bool:
-        """Tell whether a value is an optional one that is none."""
+        """Return whether a value is an empty optional."""
         return self.is_sequence(name) and self.values.sequences[self.values.resolve(name)] is None
 
     def integer(self, index: int, what: str) -> int:
-        """Return an input that is one constant integer."""
+        """Return the value of an input that must be one constant integer."""
         value = self.known(self.inputs[index])
         if value is None:
             self.type_of(self.inputs[index])
@@ -142,32 +142,32 @@ class Expansion:
         return int(_single(value, what))
 
     def truth(self, name: str, what: str = "condition") -> bool | None:
-        """Return a condition if it is constant."""
+        """Return a condition's value if it is constant."""
         kind, value = self.type_of(name), self.known(name)
         if kind.elements != 1 or kind.dtype != "bool":
             raise InvalidNode(f"its {what} is {kind}, expected one bool")
         return None if value is None else bool(_single(value, what))
 
     def bound(self) -> tuple[str, int] | None:
-        """Return the user's bound of the node or one of its results, and what it is given for."""
+        """Return the user's bound for the node or one of its results, and the name it is for."""
         return None if self.values.sizes is None else self.values.sizes.bound_of(self.node)
 
     # Nodes -------------------------------------------------------------------------------------
 
     def take(self, node: onnx.NodeProto, types: Sequence[TensorType]) -> None:
-        """Add a node that is none of ONNX's; ``types`` are its results'."""
+        """Add a node that is not an ONNX operator, with the types of its results."""
         assert self.values.sizes is not None
         self.values.sizes.emit_node(node, types)
 
     def mark_rows(
         self, name: str, axis: int, iterations: str, most: int, limit: tuple[str, int] | None
     ) -> None:
-        """Note that a value has a row of each iteration, of which there are ``most``."""
+        """Record that a value has one row for each of at most ``most`` iterations."""
         assert self.values.sizes is not None
         self.values.sizes.mark_rows(self.node, name, axis, iterations, most, limit)
 
     def fresh(self, name: str) -> str:
-        """Return a name that nothing has yet, after the node."""
+        """Return an unused name that starts with the node's name."""
         return unique(f"{node_name(self.node)}/{name}", self.values.taken)
 
     def constant(self, array: np.ndarray, name: str = "constant") -> str:
@@ -185,19 +185,19 @@ class Expansion:
         return self.values.resolve(name)
 
     def reshaped(self, name: str, shape: Sequence[int]) -> Nodes[str]:
-        """Return a tensor in another shape."""
+        """Reshape a tensor and return the result's name."""
         if self.type_of(name).shape == tuple(shape):
             return name
-        # No zero stands for the extent that there was: Reshape is of tensors with elements.
+        # An extent of 0 would mean "keep the extent", but tensors without elements never get here.
         extents = self.constant(np.array(shape, np.int64), "shape")
         return (yield from self.make("Reshape", [name, extents]))
 
     def scalar(self, name: str) -> Nodes[str]:
-        """Return a tensor of one element without axes, which broadcasts to any shape."""
+        """Reshape a tensor of one element to a scalar, which broadcasts to any shape."""
         return (yield from self.reshaped(name, ()))
 
     def stacked(self, names: Sequence[str], axis: int) -> Nodes[str]:
-        """Return tensors of one type along a new axis."""
+        """Stack tensors of one type along a new axis."""
         kind = self.type_of(names[0])
         rank = len(kind.shape) + 1
         if not -rank <= axis < rank:
@@ -212,7 +212,7 @@ class Expansion:
         return (yield from self.concatenated(parts, axis % rank))
 
     def concatenated(self, names: Sequence[str], axis: int) -> Nodes[str]:
-        """Return tensors behind each other along an axis."""
+        """Concatenate tensors along an axis, at most `MOST_PARTS` in one node."""
         parts = list(names)
         while len(parts) > 1:
             groups = [parts[i : i + MOST_PARTS] for i in range(0, len(parts), MOST_PARTS)]
@@ -222,12 +222,12 @@ class Expansion:
         return parts[0]
 
     def result(self, index: int, name: str) -> Nodes[None]:
-        """Say what a result of the node is: an Identity, which the walk takes for another name."""
+        """Define a result of the node by an Identity, which the walk turns into an alias."""
         if index < len(self.node.output) and self.node.output[index]:
             yield helper.make_node("Identity", [name], [self.node.output[index]])
 
     def sequence_result(self, index: int, names: Iterable[str] | None) -> None:
-        """Say that a result of the node is a sequence, or none."""
+        """Define a result of the node as a sequence of these tensors, or an empty optional."""
         if index < len(self.node.output) and self.node.output[index]:
             self.values.sequences[self.node.output[index]] = None if names is None else tuple(names)
 
@@ -235,11 +235,11 @@ class Expansion:
         self, body: onnx.GraphProto, label: str, arguments: Mapping[str, str],
         wanted: Sequence[int], *, condition: str | None = None,
     ) -> Nodes[list[str]]:  # fmt: skip
-        """Add the nodes of a nested graph under names of their own, and return its results.
+        """Add a copy of a nested graph's nodes under new names, and return its results.
 
-        ``arguments`` are values by the names of the graph's inputs; of its results only those
-        ``wanted`` are computed.  The nodes are named ``NODE/LABEL/INNER``.  ``condition``, computed
-        at run time, is false where ONNX does not run them.
+        ``arguments`` maps the graph's inputs to values; only the results with the indices
+        ``wanted`` are computed.  The nodes are named ``NODE/LABEL/INNER``.  ``condition`` is
+        computed at run time and false when ONNX does not run them.
         """
         outputs = names_of(body.output)
         names = dict(arguments)
@@ -265,10 +265,10 @@ class Expansion:
         self, body: onnx.GraphProto, label: int | str, trips: str, arguments: Mapping[str, str],
         wanted: Sequence[int], *, condition: str | None = None, otherwise: Refusal | None = None,
     ) -> Nodes[list[str]]:  # fmt: skip
-        """Add an iteration of a loop as :meth:`instance` does; refuse a loop that is too long.
+        """Add one iteration of a loop with :meth:`instance`; refuse a loop that is too long.
 
-        ``trips`` says how many iterations there are, ``otherwise`` why the virtual machine does not
-        run it.
+        ``trips`` describes the number of iterations in the refusal, ``otherwise`` is the reason why
+        the virtual machine cannot run the loop.
         """
         count = sum(1 for _ in all_nodes(body.node))
         self.values.unrolled += count
@@ -281,11 +281,11 @@ class Expansion:
         return (yield from self.instance(body, str(label), arguments, wanted, condition=condition))
 
     def selected(self, condition: str, then: str, otherwise: str, what: str) -> Nodes[str]:
-        """Return one of two values, by a condition that is computed at run time.
+        """Select one of two values by a scalar condition that is computed at run time.
 
-        ``condition`` has no axes.  The value that is not selected may be NaN or infinite.  Where
-        both differ in the extent of one axis, that of the result is known only at run time.
-        ``what`` calls both in a refusal, where they differ in more.
+        The value that is not selected may be NaN or infinite.  If the values differ in the extent
+        of one axis, that extent of the result is known only at run time; if they differ in more,
+        the node is refused and ``what`` names both values in the reason.
         """
         if then == otherwise:
             return then
@@ -317,7 +317,7 @@ class Expansion:
 
 
 def conjunction(c: Expansion, first: str, second: str) -> Nodes[str]:
-    """Return whether both of two conditions hold."""
+    """Compute the logical and of two conditions; constant ones need no node."""
     for one, other in ((first, second), (second, first)):
         truth = c.truth(one)
         if truth is not None:
@@ -327,9 +327,9 @@ def conjunction(c: Expansion, first: str, second: str) -> Nodes[str]:
     return (yield from c.make("And", [first, second]))
 
 
-#: Expands a node, and says what its results are.
+#: Function that expands a node and defines its results.
 Expander = Callable[[Expansion], Nodes[None]]
-#: Expander by operator, with its domain unless that is ONNX's own.
+#: Expanders by operator; names have a domain unless it is ONNX's own.
 EXPANDERS: dict[str, Expander] = {}
 
 
@@ -344,10 +344,10 @@ def expands(*op_types: str) -> Callable[[Expander], Expander]:
 
 
 def expanded(nodes: Iterable[onnx.NodeProto], values: Values) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes with others in the place of those that are control flow or of sequences.
+    """Yield the nodes, with control flow and operators on sequences expanded.
 
-    The walk notes in the graph, or in ``values.aliases``, what the results of a node are before it
-    asks for the next.
+    Before it requests the next node, the walk records the results of the last one in the graph or
+    in ``values.aliases``.
 
     Raises ``ModelError`` for a node that breaks ONNX's rules.
     """
@@ -367,10 +367,10 @@ def expanded(nodes: Iterable[onnx.NodeProto], values: Values) -> Iterator[onnx.N
 
 
 def _expansion(node: onnx.NodeProto, values: Values) -> Iterator[onnx.NodeProto]:
-    """Yield what a node is expanded to, up to where it is refused."""
+    """Yield the nodes of a node's expansion, up to the point where it is refused."""
     expansion = Expansion(node, values)
     if not all(values.is_known(name) for name in expansion.inputs if name):
-        return  # something before it is refused
+        return  # a node that it depends on is refused
     try:
         yield from EXPANDERS[operator_name(node)](expansion)
     except _UnknownError:
@@ -384,13 +384,13 @@ def _expansion(node: onnx.NodeProto, values: Values) -> Iterator[onnx.NodeProto]
 
 
 def _is_checked(node: onnx.NodeProto) -> bool:
-    """Tell whether a custom operator looks at its inputs."""
+    """Return whether a custom operator checks the values of its inputs."""
     operator = OPERATORS.get(node.op_type) if node.domain == DOMAIN else None
     return operator is not None and operator.check is not None
 
 
 def _safe(node: onnx.NodeProto, values: Values) -> Iterator[onnx.NodeProto]:
-    """Yield a node with an operand that cannot stop the program where ONNX does not run the node.
+    """Yield a node with an operand that is valid even when ONNX would not run the node.
 
     ::
 
@@ -398,7 +398,7 @@ def _safe(node: onnx.NodeProto, values: Values) -> Iterator[onnx.NodeProto]:
     """
     index, number = _UNSAFE[node.op_type]
     name = values.resolve(node.input[index])
-    kind = values.graph.types.get(name)  # no constant: those are looked at
+    kind = values.graph.types.get(name)  # constants are checked instead
     if kind is not None and np.dtype(kind.dtype).kind in "iu":
         other = unique(f"{node_name(node)}/safe", values.taken)
         values.graph.constants[other] = np.array(number, kind.dtype)
@@ -412,7 +412,7 @@ def _safe(node: onnx.NodeProto, values: Values) -> Iterator[onnx.NodeProto]:
 
 
 def _single(value: np.ndarray, what: str) -> np.ndarray:
-    """Return the element of an array that has one."""
+    """Return the only element of an array."""
     if value.size != 1:
         raise InvalidNode(f"its {what} has {value.size} elements, expected one")
     return value.reshape(())

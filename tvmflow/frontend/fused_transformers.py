@@ -1,9 +1,9 @@
-"""Operators that ONNX Runtime's optimizer for transformers fuses, and its quantizers then quantize.
+"""Expansion of the fused operators of ONNX Runtime's transformer optimizer and its quantizers.
 
 Embeddings become look-ups, a sum and its normalisation; attention becomes products, a mask and a
 softmax, which :mod:`tvmflow.graph.attention` fuses again::
 
-    before  y = Attention(x, w, bias, mask)         mask : [B, T], 0 where a key does not count
+    before  y = Attention(x, w, bias, mask)         mask : [B, T], 0 for masked keys
     after   q, k, v = the thirds of x · w + bias, by heads
             y = Softmax(q · kᵀ · scale + Where(mask > 0, 0, -10000)) · v
 """
@@ -20,7 +20,7 @@ from .expansion import Expansion, Nodes, expands
 from .graph import CONTRIB_DOMAIN
 from .replacement import Parts
 
-#: The first operator sets with limits of Slice, axes of ReduceSum and axes of ReduceMean as inputs.
+#: First operator sets with limits of Slice, axes of ReduceSum and axes of ReduceMean as inputs.
 _SLICES, _SUM_AXES, _MEAN_AXES = 10, 13, 18
 
 
@@ -28,9 +28,9 @@ _SLICES, _SUM_AXES, _MEAN_AXES = 10, 13, 18
 
 
 def embed_layer_normalization(parts: Parts) -> bool:
-    """Add the normalised sum of embeddings, and how many words of each sample count.
+    """Expand to the normalised sum of embeddings, and the number of unmasked words per sample.
 
-    Tables of bytes are dequantized after the look-up.
+    Quantized tables are dequantized after the look-up.
     """
     ids, segments, word, position, segment, gamma, beta, mask = parts.inputs(*range(8))
     is_quantized = parts.node.op_type.startswith("Q")
@@ -76,7 +76,7 @@ def embed_layer_normalization(parts: Parts) -> bool:
 def _reduced(
     parts: Parts, op_type: str, value: str, axis: int, since: int, **attributes: int
 ) -> str:
-    """Add a reduction along an axis, which is an input since some operator set."""
+    """Add a reduction along an axis, which is an input starting at operator set ``since``."""
     if parts.opset < since:
         return parts.add(op_type, [value], axes=[axis], **attributes)
     return parts.add(op_type, [value, parts.constant(np.array([axis]))], **attributes)
@@ -87,9 +87,9 @@ def _reduced(
 
 @expands(f"{CONTRIB_DOMAIN}.Attention")
 def attention(c: Expansion) -> Nodes[None]:
-    """Add self-attention of heads, and its cache of keys and values.
+    """Expand multi-head self-attention and its cache of keys and values.
 
-    Without weights the input is their product already, as QAttention's is.
+    Without weights the input is already the projection, as from QAttention.
     """
     for name in ("do_rotary", "past_present_share_buffer"):
         if c.attributes.get(name, 0):
@@ -149,7 +149,7 @@ def attention(c: Expansion) -> Nodes[None]:
 
 
 def _allowed(c: Expansion, batch: int, rows: int, keys: int) -> Nodes[str | None]:
-    """Return which keys count, by the forms of masks that ONNX Runtime has; ``None`` for all."""
+    """Return which keys are unmasked, for any of ONNX Runtime's mask forms; ``None`` if all."""
     mask = c.inputs[3]
     shape = c.type_of(mask).shape
     if shape in ((batch, keys), (batch, rows, keys)):

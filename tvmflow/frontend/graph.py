@@ -1,4 +1,4 @@
-"""The model between the file and Relax: nodes, constants, and a static type for every value."""
+"""Representation of a model between the file and Relax: nodes, constants and static types."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .nested import needed, reads
 DEFAULT_DOMAINS = ("", "ai.onnx")
 #: ONNX Runtime's own operator domain.
 CONTRIB_DOMAIN = "com.microsoft"
-#: Operators whose operands broadcast, and whose elements are computed each by itself.
+#: Elementwise operators, whose operands broadcast.
 ELEMENTWISE = (
     "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift",
     "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Celu",
@@ -34,10 +34,10 @@ ELEMENTWISE = (
     "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu",
     "Where", "Xor",
 )  # fmt: skip
-#: What a refusal begins with that is no decision: TVM has an error, as for shapes that do not fit.
+#: Prefix of refusals for an error that TVM raised, such as for shapes that do not fit.
 NOT_TAKEN = "TVM does not take it"
-#: Operators that ONNX Runtime puts in the place of others when it optimises a model beyond the
-#: basic level: in domains of its own, and fused ones.
+#: Domains and fused operators that ONNX Runtime introduces when it optimises a model beyond the
+#: basic level.
 _OPTIMISED_DOMAINS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
 _OPTIMISED = {
     f"{CONTRIB_DOMAIN}.{name}"
@@ -49,9 +49,9 @@ _OPTIMISED = {
         "SimplifiedLayerNormalization", "TransposeMatMul",
     )
 }  # fmt: skip
-#: Nodes listed by name for each reason in an error; the rest are counted.
+#: Most nodes that an error lists by name for each reason; the rest are counted.
 _NAMES_SHOWN = 8
-#: The operator of nodes that run a loop; their attribute ``loop`` names the graph of its body.
+#: Operator of nodes that run a VM loop; their attribute ``loop`` names the graph of its body.
 RUN_LOOP = "RunLoop"
 
 
@@ -59,21 +59,21 @@ RUN_LOOP = "RunLoop"
 class Limit:
     """A bound that the user gave for a size known at run time."""
 
-    #: What it was given for, and the node.
+    #: The name that the bound was given for, and the node.
     name: str
     node: str
     bound: int
-    #: The int64 scalar that the size would be without it.
+    #: Name of the int64 scalar that is the size before the bound.
     count: str
 
 
 @dataclass(frozen=True)
 class Check:
-    """A branch of an If that cannot be computed, and that no run may take."""
+    """A branch of an If that cannot be computed and that no run may take."""
 
-    #: The int64 scalar that is 1 where a run takes it.
+    #: Name of the int64 scalar that is 1 if a run takes the branch.
     taken: str
-    #: The If, and why its branch cannot be computed.
+    #: The If, and the reason why its branch cannot be computed.
     node: str
     reason: str
 
@@ -89,89 +89,89 @@ class Graph:
     inputs: tuple[TensorInfo, ...]
     #: Names of the results, in order.
     outputs: list[str]
-    #: In topological order, each of the default domain or a custom operator; without nested graphs,
-    #: once :func:`.propagate.propagate` has put nodes in the place of control flow.
+    #: Nodes in topological order, of the default domain or custom operators; without nested graphs
+    #: once :func:`.propagate.propagate` has expanded control flow.
     nodes: list[onnx.NodeProto]
-    #: Initializers and everything computed from them, by name; large ones memory-mapped.
+    #: Initializers and constants computed from them, by name; large ones memory-mapped.
     constants: dict[str, np.ndarray]
     #: Constants of at least this size stay outside the IR and are never rewritten.
     large_weight_bytes: int
-    #: Types of inputs and of node results, where they are known.
+    #: Known types of inputs and of nodes' results.
     types: dict[str, TensorType] = field(default_factory=dict)
-    #: Of constants that were computed from others: the names of the initializers behind them.
+    #: Names of the initializers that a constant was computed from, by constant.
     origins: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    #: The DequantizeLinear nodes by the names of their results, also of those that are constants.
+    #: DequantizeLinear nodes by the names of their results, including folded ones.
     dequantized: dict[str, onnx.NodeProto] = field(default_factory=dict)
-    #: Outputs that are float16 to the application, though computed in fp32.
+    #: Outputs that the application gets in float16, though they are computed in fp32.
     half_outputs: set[str] = field(default_factory=set)
-    #: True if values that are float16 in the model are computed in fp32.
+    #: Whether values that are float16 in the model are computed in fp32.
     is_widened: bool = False
-    #: Of outputs with an axis of which only the first elements count: the axis, and the name of the
-    #: int64 scalar that is their number.
+    #: Bounded axis of outputs, and the name of the int64 scalar that is the number of its valid
+    #: elements, by output.
     counts: dict[str, tuple[int, str]] = field(default_factory=dict)
-    #: Bodies of the loops that the virtual machine runs, by the node: :mod:`.expanders.vm_loops`.
+    #: Bodies of VM loops by node (:mod:`.expanders.vm_loops`).
     loops: dict[str, Graph] = field(default_factory=dict)
-    #: Bounds that were asked for.
+    #: Bounds that the user gave.
     limits: list[Limit] = field(default_factory=list)
-    #: Beginnings of the names of nodes in branches that conditions choose at run time, each with
-    #: that of the other branch.
+    #: Name prefixes of the nodes in branches that are chosen at run time, each with the prefix of
+    #: the other branch.
     branches: dict[str, str] = field(default_factory=dict)
-    #: Those of branches that cannot be computed, with the reason.
+    #: Prefixes of branches that cannot be computed, with the reason.
     untaken: dict[str, str] = field(default_factory=dict)
     checks: list[Check] = field(default_factory=list)
-    #: The node at which an error ended the walk over them.
+    #: The node at which an error ended the walk over the nodes.
     failed_in: str | None = None
-    #: Operator, name and reason of the nodes that cannot be compiled, as :meth:`refuse` noted them.
+    #: Operator, name and reason of each node that :meth:`refuse` recorded.
     problems: list[tuple[str, str, str]] = field(default_factory=list)
-    #: About the first node that breaks ONNX's rules.
+    #: Error for the first node that breaks ONNX's rules.
     invalid: ModelError | None = None
     _refused: dict[int, onnx.NodeProto] = field(default_factory=dict)
 
     def refuse(self, node: onnx.NodeProto, reason: str) -> None:
-        """Note that a node cannot be compiled; it stays in ``nodes`` for what it depends on."""
+        """Record that a node cannot be compiled; it stays in ``nodes`` for its dependencies."""
         self.problems.append((operator_name(node), node_name(node), reason))
         self._refused[id(node)] = node
 
     def is_refused(self, node: onnx.NodeProto) -> bool:
-        """Tell whether the node was refused."""
+        """Return whether a node was refused."""
         return id(node) in self._refused
 
     def type_of(self, name: str) -> TensorType:
-        """Return the type of a value that is known."""
+        """Return the type of a known value."""
         if name in self.constants:
             array = self.constants[name]
             return TensorType(array.shape, str(array.dtype))
         return self.types[name]
 
     def initializers(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the initializers that these constants are, or were computed from."""
+        """Return the initializers among these constants, or from which they were computed."""
         found = (self.origins.get(name, (name,)) for name in names if name in self.constants)
         return tuple(dict.fromkeys(chain.from_iterable(found)))
 
     def branch_of(self, node: str) -> str | None:
-        """Return the branch that a node is in, by the beginning of its name, if it is in one."""
+        """Return the prefix of the innermost branch that a node is in, by its name."""
         return max((b for b in self.branches if node.startswith(b)), key=len, default=None)
 
     def with_bodies(self) -> Iterator[Graph]:
-        """Yield the graph, and those of all loops in it and in each other."""
+        """Yield the graph and the bodies of its loops, at any depth."""
         yield self
         for body in self.loops.values():
             yield from body.with_bodies()
 
     def drop_unused_nodes(self) -> None:
-        """Keep only nodes that an output, or the number of its elements, depends on."""
+        """Keep only nodes that outputs, their sizes, or checks depend on."""
         counts = [count for _, count in self.counts.values()]
         counts += [limit.count for limit in self.limits]
         counts += [check.taken for check in self.checks]
         self.nodes = needed(self.nodes, [*self.outputs, *counts])
 
     def consumers(self) -> Counter[str]:
-        """Count the uses of every value, by nodes and as an output."""
+        """Count the uses of each value by nodes and as an output."""
         return Counter([*(name for node in self.nodes for name in reads(node)), *self.outputs])
 
 
 def unsupported(problems: Iterable[tuple[str, str, str]], label: str) -> UnsupportedModelError:
-    """Describe everything in a model that cannot be compiled, by operator and reason."""
+    """Return an error that lists all nodes that cannot be compiled, by operator and reason."""
     groups: dict[tuple[str, str], list[str]] = {}
     for op_type, node, reason in problems:
         groups.setdefault((op_type, reason), []).append(node)
@@ -204,7 +204,7 @@ def unsupported(problems: Iterable[tuple[str, str, str]], label: str) -> Unsuppo
 
 
 def invalid(node: onnx.NodeProto, reason: str) -> ModelError:
-    """Describe a node that breaks ONNX's rules."""
+    """Return an error for a node that breaks ONNX's rules."""
     return ModelError(
         f"The model is invalid at node {node_name(node)!r} ({node.op_type}): {reason}.",
         remedy="Check the given input shapes and the node's attributes, or export the model again.",
@@ -212,12 +212,12 @@ def invalid(node: onnx.NodeProto, reason: str) -> ModelError:
 
 
 def node_name(node: onnx.NodeProto) -> str:
-    """Return the node's name; exporters that leave it out still name its results."""
+    """Return the node's name, or the name of its first result if it has none."""
     return str(node.name or next(filter(None, node.output), node.op_type))
 
 
 def operator_name(node: onnx.NodeProto) -> str:
-    """Return the operator of a node with its domain, unless that is ONNX's own."""
+    """Return a node's operator, with the domain unless that is ONNX's own."""
     return f"{node.domain}.{node.op_type}" if node.domain else str(node.op_type)
 
 
@@ -227,14 +227,14 @@ def node_attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def _text(value: Any) -> Any:
-    """An attribute's value with text as ``str``, also in lists."""
+    """Return an attribute's value with text as ``str``, also in lists."""
     if isinstance(value, list):
         return [_text(each) for each in value]
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def unknown_operator(node: onnx.NodeProto, opset: int) -> str | None:
-    """Say why nothing is known of a node's operator, else ``None``."""
+    """Return the reason why a node's operator is unknown, or ``None`` if it is known."""
     if node.domain == DOMAIN and node.op_type not in OPERATORS:
         return f"no such operator is registered (`ops=FILE`), there are {', '.join(OPERATORS)}"
     if node.domain not in ("", DOMAIN):

@@ -1,7 +1,7 @@
-"""Checks of indices from data, for ``check_indices``: which node got one out of range.
+"""Option ``check_indices``: report which node reads an index from data that is out of range.
 
-Each column of indices becomes an output of the network, an int64 scalar, which the host compares
-with the range after a run::
+Each column of indices gets an output of the network, an int64 scalar, which the host compares with
+the range after a run::
 
     before  y = GatherElements(x, indices, axis=1)
     after   y = GatherElements(x, indices, axis=1)
@@ -22,8 +22,8 @@ from ..ir.tensors import SizeLimit, TensorType
 from .converter import normalized_axis
 from .graph import Graph, node_attributes, node_name
 
-#: The place of the indices among the inputs of operators; those for which others than the axis
-#: of an attribute have the range are in `_ranges`.
+#: Index of the input that holds indices, by operator.  In `_ALONG_AXIS` the extent along the
+#: attribute ``axis`` is the range; `_ranges` has the ranges of the others.
 _ALONG_AXIS = {
     "Gather": 1, "GatherElements": 1, "Scatter": 1, "ScatterElements": 1,
 }  # fmt: skip
@@ -38,8 +38,8 @@ PLACES = _ALONG_AXIS | _OTHERS
 def add_index_checks(graph: Graph, names: list[str]) -> tuple[SizeLimit, ...]:
     """Add an output for each column of indices from data, and return their ranges.
 
-    ``names`` are those of the outputs, which become more.  The nodes of loops that the virtual
-    machine runs are not checked.
+    The names of the added outputs are appended to ``names``.  Nodes in bodies of VM loops are not
+    checked.
     """
     taken = {*graph.types, *graph.constants, *names}
     checks = []
@@ -60,7 +60,7 @@ def add_index_checks(graph: Graph, names: list[str]) -> tuple[SizeLimit, ...]:
 
 
 def _ranges(graph: Graph, node: onnx.NodeProto) -> Iterator[tuple[int, int]]:
-    """Return the least and the largest index for each column of indices."""
+    """Yield the least and the largest valid index for each column of indices."""
     attributes = node_attributes(node)
     shape = graph.type_of(node.input[0]).shape
     match node.op_type:
@@ -77,7 +77,7 @@ def _ranges(graph: Graph, node: onnx.NodeProto) -> Iterator[tuple[int, int]]:
         case "RotaryEmbedding":
             yield 0, graph.type_of(node.input[1]).shape[0] - 1
         case "NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss":
-            # Labels that are ignored may be anything.
+            # With `ignore_index` any label may occur, as ignored labels need not be in range.
             if "ignore_index" not in attributes:
                 yield 0, shape[1] - 1
         case "ReverseSequence":
@@ -92,13 +92,13 @@ def _ranges(graph: Graph, node: onnx.NodeProto) -> Iterator[tuple[int, int]]:
 
 
 class _Worst:
-    """Nodes that compute an index out of range, if there is one, else any."""
+    """Builder of nodes that compute an index out of range if there is one, else any index."""
 
     def __init__(self, graph: Graph, indices: str, taken: set[str]):
         self._graph, self._indices, self._taken = graph, indices, taken
 
     def output(self, column: int, depth: int, least: int) -> str:
-        """Add the nodes for a column of so many; return the name of their result."""
+        """Add the nodes for one of ``depth`` columns; return the name of their result."""
         count = self._graph.type_of(self._indices).elements // depth
         wide = self._add("Cast", [self._indices], self._shape, "int64", to=onnx.TensorProto.INT64)
         if depth > 1:

@@ -1,12 +1,12 @@
-"""Weights of 4 bits that stay so: products that unpack them as they read them.
+"""Matrix products with int4 weights, which stay packed and are unpacked as they are read.
 
-Columns lie in panels of c, as vectors read them, and a byte holds two neighbours of a column::
+Columns are stored in panels of c for vector loads, and a byte holds two neighbours of a column::
 
     before   MatMul(x[M, K], DequantizeLinear(q[K, N], s, z, block_size=B))
     after    NibbleProduct(x, bytes[N / c, K / 2, c], s[N / c, K / B, c], (lo - z)[N / c, K / B, c])
              bytes[n, k, i] = (q[2k, c * n + i] - lo) | (q[2k + 1, c * n + i] - lo) << 4
 
-Numbers are `(q - z) * s` rounded to fp32, as ONNX has them.
+Weights are `(q - z) * s` rounded to fp32, as ONNX defines them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from onnx import helper
 from ..schedules.dense import whole_panels
 from .graph import Graph, node_attributes, node_name
 
-#: Columns of a panel: those of the longest vectors.
+#: Columns of a panel, as many as the longest vectors have lanes.
 LANES = 16
 
 
 def keep_nibbles(graph: Graph) -> None:
-    """Put products of packed weights in the place of MatMul and Gemm, where that fits, in place."""
+    """Replace MatMul and Gemm with products that read packed weights where possible, in place."""
     nodes: list[onnx.NodeProto] = []
     for node in graph.nodes:
         found = _product(graph, node) if node.op_type in ("MatMul", "Gemm") else None
@@ -62,9 +62,10 @@ def _product(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
 def _packed(
     graph: Graph, source: onnx.NodeProto, *, rows: bool
 ) -> tuple[list[np.ndarray], float] | None:
-    """Return bytes, scales and, unless it is one number, what is added to the numbers in them.
+    """Return the operands bytes, scales and, if they differ, offsets; and the uniform offset.
 
-    ``rows``: the weights are ``[N, K]``, else ``[K, N]``.
+    An offset is added to each number of the bytes.  Weights are ``[N, K]`` with ``rows``, else
+    ``[K, N]``.
     """
     known = [graph.constants.get(name) if name else None for name in source.input]
     numbers, scales, *zeros = known
@@ -90,7 +91,7 @@ def _packed(
 
 
 def _in_panels(rows: np.ndarray) -> np.ndarray:
-    """Rows ``[K, N]`` as panels of columns, ``[N / c, K, c]``, padded with zeros."""
+    """Rearrange ``[K, N]`` into panels of columns, ``[N / c, K, c]``, padded with zeros."""
     depth, units = rows.shape
     panels = whole_panels(units, LANES)
     padded = np.pad(rows, ((0, 0), (0, panels * LANES - units)))
@@ -100,7 +101,7 @@ def _in_panels(rows: np.ndarray) -> np.ndarray:
 def _of_columns(
     values: np.ndarray, source: onnx.NodeProto, numbers: np.ndarray, rows: bool
 ) -> np.ndarray | None:
-    """Scales or zero points as ``[blocks, N]``; ``None`` if both weights of a byte have others."""
+    """Return scales or zero points as ``[blocks, N]``; ``None`` if they differ within a byte."""
     attributes, along = node_attributes(source), 1 if rows else 0
     block, axis = attributes.get("block_size", 0), attributes.get("axis", 1) % 2
     if block:

@@ -1,4 +1,4 @@
-"""Takes the weights out of a model, those of nested graphs, too."""
+"""Separation of a model's weights from its nodes, including those of nested graphs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .graph import DEFAULT_DOMAINS, node_name
 from .nested import all_nodes, names_of, nested_graphs
 from .source import Source, constant_value, to_array
 
-#: Protocol Buffers' parsers take a hundred messages within each other.  Each graph is three of them
-#: (node, attribute, graph); around them are two, and in the innermost one a value's type has five.
+#: Deepest nesting of graphs.  Parsers of Protocol Buffers allow a hundred nested messages: a nested
+#: graph takes three (node, attribute, graph), the model around them two, and a value's type five.
 DEEPEST_GRAPH = 30
 
 
@@ -25,8 +25,8 @@ def lift_constants(
 ) -> list[onnx.NodeProto]:
     """Return a graph's nodes without weights, which are added to ``constants``.
 
-    Weights are initializers and Constant nodes.  Those of nested graphs get other names where
-    theirs are taken.  The graph is not changed, and no weight is copied::
+    Weights are initializers and Constant nodes.  Weights of nested graphs are renamed if their
+    names are taken.  The graph is not changed, and no weight is copied::
 
         before                                      after
         y = If(c, then: w = initializer             y = If(c, then: Mul(x, w),
@@ -52,11 +52,11 @@ def lift_constants(
 class _Lifting:
     source: Source
     constants: dict[str, np.ndarray]
-    #: Names that a weight of a nested graph cannot have outside it.
+    #: Names that a weight of a nested graph cannot take in the outer graph.
     taken: set[str] = field(default_factory=set)
 
     def node(self, node: onnx.NodeProto, names: Mapping[str, str], depth: int) -> onnx.NodeProto:
-        """Return a copy without weights; ``names`` are the other ones that weights have."""
+        """Return a copy of a node without weights; ``names`` maps weights to their new names."""
         copy = onnx.NodeProto()
         for attribute in node.attribute:
             if attribute.type == attribute.GRAPH:
@@ -82,7 +82,7 @@ class _Lifting:
     ) -> onnx.GraphProto:
         """Return a copy of a nested graph without weights."""
         inputs = set(names_of(graph.input))
-        # A value that is passed in is used instead of a weight.
+        # An input of the nested graph takes precedence over a weight of the same name.
         own = {n: a for n, a in _own_constants(graph, self.source).items() if n not in inputs}
         results = {name for node in graph.node for name in node.output}
         known = {old: new for old, new in names.items() if old not in inputs | results}
@@ -93,7 +93,7 @@ class _Lifting:
         copy.node.extend(
             self.node(n, known, depth + 1) for n in graph.node if not own.keys() & set(n.output)
         )
-        # A graph's results are computed in it.
+        # ONNX requires that a graph itself computes its results.
         copy.node.extend(
             helper.make_node("Identity", [known[name]], [name])
             for name in dict.fromkeys(names_of(graph.output))
@@ -122,7 +122,7 @@ def _own_constants(graph: onnx.GraphProto, source: Source) -> dict[str, np.ndarr
                 remedy="Export the model again.",
             )
         found[tensor.name] = to_array(tensor, source)
-    # Exporters keep weights in Constant nodes, too.
+    # Some exporters store weights in Constant nodes.
     for node in filter(_is_constant, graph.node):
         value = constant_value(node, source)
         if value is not None:

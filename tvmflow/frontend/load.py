@@ -1,4 +1,4 @@
-"""From an ONNX model to a Relax module with static shapes."""
+"""Import of an ONNX model as a Relax module with static shapes."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ImportedModel:
-    """A model in Relax."""
+    """A model in Relax, and what the compiler must know about it."""
 
     #: The file's stem, or the graph's name.
     name: str
-    #: Its function ``main`` takes the inputs in order, then the large weights, and returns a tensor
+    #: Module whose ``main`` takes the inputs in order, then the large weights, and returns a tensor
     #: for one output, else a tuple.  The attribute ``num_input`` counts the inputs.  Bindings are
-    #: named after ONNX nodes: ``NODE`` for a node's result, ``NODE#1`` and so on for what it needs
-    #: in between.
+    #: named after ONNX nodes: ``NODE`` for a node's result, ``NODE#1`` and so on for intermediate
+    #: results.
     mod: tvm.IRModule
-    #: In the model's order, with the model's names.
+    #: Inputs and outputs in the model's order, with the model's names.
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    #: Those of 128 MiB and more (by default) by parameter name, in the order of the parameters;
-    #: memory-mapped where they come from a file.
+    #: Large weights, of at least 128 MiB by default, by parameter name in the parameters' order;
+    #: memory-mapped if they come from a file.
     weights: dict[str, np.ndarray]
-    #: Names of bindings by the names that ONNX has for their tensors.
+    #: Names of bindings by the ONNX names of their tensors.
     bindings: dict[str, str] = field(default_factory=dict)
-    #: By node: each of its constant inputs as its number of elements, and the names of the
-    #: initializers that it is, or was computed from.
+    #: Number of elements of each constant input of a node, with the names of the initializers that
+    #: it was computed from, by node.
     initializers: dict[str, list[tuple[int, tuple[str, ...]]]] = field(default_factory=dict)
-    #: Values of inputs that custom operators look at, at each call.
+    #: Checks of custom operators that run at each call.
     call_checks: tuple[CallCheck, ...] = ()
-    #: True if it was in float16, before it was widened to fp32.
+    #: Whether the model was in float16 before it was widened to fp32.
     half: bool = False
-    #: Bounds of the user's for sizes known only at run time.
+    #: The user's bounds for sizes known only at run time, and checks of indices and branches.
     limits: tuple[SizeLimit, ...] = ()
-    #: Bodies of the loops in it, by the name that `tvmflow.ir.loops` calls them by.
+    #: Bodies of its VM loops, by the names that `tvmflow.ir.loops` uses.
     loops: dict[str, ImportedModel] = field(default_factory=dict)
 
 
@@ -75,17 +75,18 @@ def load_model(
 ) -> ImportedModel:
     """Import an ONNX model.
 
-    ``model`` is a path, beside which external data is found, a serialized model, a model in
-    memory, or one that `open_model` has parsed; ``shapes`` are those of inputs with dynamic
-    dimensions, by name, and ``bounds`` those of sizes known only at run time, by node or value.
-    Weights of at least ``large_weight_bytes`` are not loaded but returned as memory-mapped arrays.
-    ``has_machine``: what runs it is TVM's virtual machine, which has loops.  ``check_indices`` adds
-    outputs that tell of indices out of range.  ``can_check``: whoever runs the module looks at
-    `ImportedModel.limits`, so a branch that cannot be computed is an error only when it is taken.
+    ``model`` is a path with external data next to it, a serialized model, a model in memory, or one
+    that `open_model` has parsed; ``shapes`` gives the shapes of inputs with dynamic dimensions, by
+    name, and ``bounds`` the bounds of sizes known only at run time, by node or value.  Weights of
+    at least ``large_weight_bytes`` are not loaded but returned as memory-mapped arrays.
+    ``has_machine`` states that TVM's virtual machine runs the module, which can run loops.
+    ``check_indices`` adds outputs that report indices out of range.  ``can_check`` states that the
+    caller of the module checks `ImportedModel.limits`, so that a branch that cannot be computed is
+    an error only when it is taken.
 
     Raises ``ModelError`` if the model cannot be read, is damaged or describes no computation;
-    ``ShapeError`` if an input's shape is not static in the end, or a bound is for nothing;
-    ``UnsupportedModelError`` if the model uses what cannot be compiled right, and lists all of it.
+    ``ShapeError`` if an input's shape does not become static, or a bound matches no node or value;
+    ``UnsupportedModelError``, which lists everything in the model that cannot be compiled.
     """
     source = open_model(model, large_weight_bytes)
     untaken: dict[str, str] = {}
@@ -124,7 +125,7 @@ def load_model(
 def _imported(
     graph: Graph, bounds: Mapping[str, int] | None, *, has_machine: bool, check_indices: bool
 ) -> ImportedModel:
-    """Import a graph; its problems are noted there."""
+    """Import a graph; problems are recorded in it."""
     output_names = list(graph.outputs)
     propagate(graph, bounds, has_machine=has_machine)
     limits = _add_counts(graph, output_names)
@@ -137,14 +138,14 @@ def _imported(
 def _failed_branch(
     graph: Graph, error: TvmflowError, problems: Sequence[tuple[str, str, str]]
 ) -> dict[str, str] | None:
-    """Return the branch that an error is about and the reason, if the other one may be taken.
+    """Return the branch that an error concerns, and the reason, if the other branch can be taken.
 
     ::
 
         y = If(c, then: Reshape(x, [2, 256]),   x[1, 512]: {"y/else/": "node 'y/else/r': ..."}
                   else: Reshape(x, [3, 256]))
     """
-    # Operators that are not supported are refused wherever they are.
+    # An operator that is not supported is an error in every branch.
     if not all(reason.startswith(NOT_TAKEN) for _, _, reason in problems):
         return None
     found = [(node, f"node {node!r}: {reason}") for _, node, reason in problems]
@@ -160,7 +161,7 @@ def _failed_branch(
 def _converted(
     graph: Graph, output_names: Sequence[str], limits: tuple[SizeLimit, ...] = ()
 ) -> ImportedModel:
-    """Convert a graph and the bodies of its loops; without a module where that has problems."""
+    """Convert a graph and the bodies of its loops; a graph with problems gets no module."""
     fold_batch_norms(graph)
     keep_nibbles(graph)
     mod, weights = to_relax(graph)
@@ -168,7 +169,7 @@ def _converted(
     for name, value in zip(output_names, graph.outputs, strict=True):
         kind = graph.type_of(value) if value in graph.types or value in graph.constants else None
         if kind is None:
-            continue  # what makes it is refused
+            continue  # its node is refused
         dtype = "float16" if value in graph.half_outputs else kind.dtype
         axis = graph.counts[value][0] if value in graph.counts else None
         outputs.append(TensorInfo(name, kind.shape, dtype, bounded_axis=axis))
@@ -185,7 +186,7 @@ def _converted(
 
 
 def _initializers(graph: Graph) -> dict[str, list[tuple[int, tuple[str, ...]]]]:
-    """Return what `ImportedModel.initializers` has."""
+    """Return the value of `ImportedModel.initializers`."""
     return {
         node_name(node): [
             (graph.constants[name].size, graph.initializers([name]))
@@ -197,13 +198,13 @@ def _initializers(graph: Graph) -> dict[str, list[tuple[int, tuple[str, ...]]]]:
 
 
 def _add_counts(graph: Graph, names: list[str]) -> tuple[SizeLimit, ...]:
-    """Return the counts of bounded outputs, and of what the user bounds, as further outputs.
+    """Add outputs for the sizes of bounded outputs and of the user's bounds; return the limits.
 
-    ``names`` are those of the outputs, which become more.
+    The names of the added outputs are appended to ``names``.
     """
     counted = list(zip(names, graph.outputs, strict=True))
     counts = {count_name(name): graph.counts[v][1] for name, v in counted if v in graph.counts}
-    # Of an output that is cut itself, the number before that.
+    # For an output that a bound cuts, the size before the bound is returned.
     counts |= {count_name(limit.name): limit.count for limit in graph.limits}
     for name, value in counts.items():
         if name in names:
@@ -228,5 +229,5 @@ def expand_shapes(
     shapes: Mapping[str, Sequence[Extent]],
     at: Mapping[str, Sequence[Sequence[int]]],
 ) -> Expansion:
-    """Return the variants of a model that `shapes` and `at` ask for; see `.variants.expand`."""
+    """Expand `shapes` and `at` to static shapes of a model; see `.expand_shapes.expand`."""
     return expand(source.inputs, shapes, at)

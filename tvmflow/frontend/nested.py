@@ -1,6 +1,6 @@
-"""Nested graphs, which are attributes of nodes: branches of If, bodies of loops.
+"""Utilities for nested graphs: attributes of nodes, such as branches of If and bodies of loops.
 
-A nested graph has names of its own, and reads those of the graphs around it.
+A nested graph defines its own names and can read the names of the graphs around it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import onnx
 
 
 def nested_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graphs that are attributes of a node; none of ONNX's has a list of graphs."""
+    """Yield the graphs that are attributes of a node; no ONNX operator has a list of graphs."""
     for attribute in node.attribute:
         if attribute.type == attribute.GRAPH:
             yield attribute.g
 
 
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield nodes and those of the graphs nested in them, at any depth."""
+    """Yield nodes and the nodes of graphs nested in them, at any depth."""
     for node in nodes:
         yield node
         for graph in nested_graphs(node):
@@ -26,7 +26,7 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield what a node depends on: its inputs, and names that its nested graphs capture."""
+    """Yield the names that a node depends on: its inputs, and captures of its nested graphs."""
     yield from node.input
     for graph in nested_graphs(node):
         own = own_names(graph)
@@ -35,7 +35,7 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def own_names(graph: onnx.GraphProto) -> set[str]:
-    """Return the names that a graph defines: of its inputs, weights and nodes' results."""
+    """Return the names that a graph defines: its inputs, weights and nodes' results."""
     results = (name for node in graph.node for name in node.output)
     return {*names_of(graph.input), *names_of(graph.initializer), *results}
 
@@ -46,7 +46,7 @@ def names_of(items: Iterable[onnx.ValueInfoProto | onnx.TensorProto]) -> list[st
 
 
 def needed(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
-    """Return, in order, the nodes that some values depend on."""
+    """Return the nodes that these outputs depend on, in order."""
     names = set(outputs)
     kept = []
     for node in reversed(nodes):
@@ -57,7 +57,7 @@ def needed(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx
 
 
 def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
-    """Return a copy with other names of values, also of those that its nested graphs capture."""
+    """Return a copy of a node with renamed values, including captures of its nested graphs."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     _rename(copy, names)
@@ -79,7 +79,7 @@ def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
 def rewritten(
     nodes: list[onnx.NodeProto], rewrite: Callable[[list[onnx.NodeProto]], list[onnx.NodeProto]]
 ) -> list[onnx.NodeProto]:
-    """Rewrite a list of nodes, and in place those of the graphs nested in them, innermost first."""
+    """Rewrite a list of nodes; nested graphs are rewritten first, innermost first and in place."""
     for node in nodes:
         for graph in nested_graphs(node):
             before = list(graph.node)

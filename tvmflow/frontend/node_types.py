@@ -1,6 +1,6 @@
-"""Compares the element types of nodes' inputs with those that ONNX allows.
+"""Check of the element types of nodes' inputs against ONNX's schemas.
 
-ONNX states them in the schema of each operator, by variables: inputs of one have one type::
+A schema states the allowed types by type variables; inputs that share a variable have one type::
 
     Mul    A : T, B : T            T : float16, float, double, int8, ...
     Gather data : T, indices : I   T : any;  I : int32, int64
@@ -26,13 +26,13 @@ _SPELLED = {
 _DTYPES = {spelled: name for name, spelled in _SPELLED.items()}
 
 
-#: Operators to which ONNX Runtime gives the types and attributes of newer operator sets in its own
-#: domain, from which :mod:`.contrib` takes them.
+#: Operators whose newer types and attributes ONNX Runtime offers in its own domain for all operator
+#: sets; :mod:`.contrib` moves them to ONNX's domain.
 NEWEST_FORMS = ("QuantizeLinear", "DequantizeLinear")
 
 
 def types_opset(node: onnx.NodeProto, opset: int) -> int:
-    """Return the operator set whose types a node follows."""
+    """Return the operator set whose schema gives a node's types."""
     return int(onnx.defs.onnx_opset_version()) if node.op_type in NEWEST_FORMS else opset
 
 
@@ -40,17 +40,17 @@ def types_opset(node: onnx.NodeProto, opset: int) -> int:
 class _Signature:
     """Types of an operator's inputs in one operator set."""
 
-    #: Variable of each input.
+    #: Type variable of each input.
     variables: tuple[str, ...]
     #: True if the last input may be repeated.
     is_variadic: bool
     #: True if repeated inputs have one type.
     is_homogeneous: bool
-    #: Dtypes by variable.
+    #: Allowed dtypes by type variable.
     allowed: dict[str, frozenset[str]]
 
     def variable(self, index: int) -> str:
-        """Return the variable of an input; repeated ones of several types have one each."""
+        """Return the type variable of an input; repeated inputs of several types have one each."""
         last = len(self.variables) - 1
         variable = self.variables[min(index, last)]
         repeated = self.is_variadic and index >= last
@@ -76,9 +76,9 @@ def _signature(op_type: str, opset: int) -> _Signature:
 
 
 def check_types(node: onnx.NodeProto, graph: Graph) -> None:
-    """Refuse a node of ONNX's own whose inputs, of known types, have some that ONNX forbids.
+    """Check that the types of the inputs of a node of ONNX's own domain are allowed.
 
-    Raises ``ModelError``.
+    Raises ``ModelError`` if one is not, or if inputs that must share a type differ.
     """
     if node.domain or not node.input or not onnx.defs.has(node.op_type, graph.opset, ""):
         return
@@ -95,16 +95,16 @@ def check_types(node: onnx.NodeProto, graph: Graph) -> None:
 
 
 def _conflict(signature: _Signature, dtypes: dict[int, str]) -> tuple[list[int], list[str]] | None:
-    """Return the inputs whose types do not fit, and the types that would, if there are any.
+    """Return the inputs whose types do not fit, and the types that they may have.
 
-    No types: those of the inputs are allowed, but differ.
+    The list of types is empty if all inputs have allowed types, but different ones.
     """
     if not signature.variables:
         return None
     inputs: dict[str, list[int]] = {}
     for index in dtypes:
         if index >= len(signature.variables) and not signature.is_variadic:
-            return None  # the checker says so
+            return None  # ONNX's checker reports surplus inputs
         inputs.setdefault(signature.variable(index), []).append(index)
     for variable, indices in inputs.items():
         allowed = signature.allowed[variable.partition("#")[0]]
@@ -119,7 +119,7 @@ def _conflict(signature: _Signature, dtypes: dict[int, str]) -> tuple[list[int],
 def _described(
     node: onnx.NodeProto, dtypes: dict[int, str], indices: list[int], allowed: list[str]
 ) -> str:
-    """Say which types inputs have, and which they may have."""
+    """Describe which types inputs have, and which they may have."""
     first, *others = indices
     kind = f"{node.input[first]!r} is {dtypes[first]}"
     if allowed:

@@ -1,8 +1,8 @@
-"""Local functions of other operator sets than the graph's: all nodes are brought to the newest.
+"""Conversion of local functions whose operator set differs from the graph's to the newest set.
 
-ONNX's inliner puts a function's nodes into the graph as they are, where they would mean what the
-graph's operator set says.  So nodes whose operator has changed since are marked with their set
-before inlining, and converted one by one when the types of what they read are known::
+ONNX's inliner copies a function's nodes into the graph unchanged, where they would have the meaning
+of the graph's operator set.  Therefore nodes whose operator has changed since are marked with their
+set before inlining, and converted one by one once the types of their inputs are known::
 
     before  opset 17, y = F(x), F of opset 11: y = Softmax(x)
     after   opset 17, y = Reshape(Softmax(Flatten(x), axis=-1), Shape(x))
@@ -23,20 +23,21 @@ from .upgrade import OLDEST_OPSET, upgraded
 from .values import Values
 
 _MARK = "tvmflow.opset."
-#: Operators whose nested graphs are what has changed, and whose nodes are marked themselves.
+#: Operators of which newer sets change only the values or nested graphs that they may hold; nodes
+#: of nested graphs are marked themselves.
 _UNMARKED = ("Constant", "If", "Loop")
-#: Operators, and the newest of their operator sets from which the converter changes the meaning:
-#: it takes Resize's rule for positions of operator set 11 for that of 10, and Hardmax's axis of 13
-#: for the flattening of those before (tests/frontend/test_function_opsets.py).
+#: Newest operator set from which the version converter changes an operator's meaning: it applies
+#: the coordinates of operator set 11 to Resize of set 10, and the axis of set 13 to Hardmax, which
+#: flattened its input before (tests/frontend/test_function_opsets.py).
 _MISCONVERTED = {"Resize": 10, "Upsample": 9, "Hardmax": 12}
-#: Elements of the largest constants whose values the converter may look at.
-_LOOKED_AT = 1024
+#: Largest constants, in elements, whose values the version converter gets.
+_LARGEST_KNOWN = 1024
 
 
 def with_marked_opsets(model: onnx.ModelProto, opset: int) -> tuple[onnx.ModelProto, int]:
-    """Return a model whose functions have the operator set of the graph, and that set.
+    """Return a model whose functions and graph have one operator set, and that set.
 
-    The model is returned as it is where they do already.
+    A model for which this holds already is returned unchanged.
     """
     sets = [_opset(function.opset_import, opset) for function in model.functions]
     newest = max([OLDEST_OPSET, opset, *sets])
@@ -75,18 +76,18 @@ def _has_changed(op_type: str, opset: int, newest: int) -> bool:
 
 
 def is_marked(node: onnx.NodeProto) -> bool:
-    """Tell whether a node is to be converted to the graph's operator set."""
+    """Return whether a node must be converted to the graph's operator set."""
     return bool(node.domain.startswith(_MARK))
 
 
 def raised(node: onnx.NodeProto, values: Values) -> Iterator[onnx.NodeProto]:
-    """Yield what a marked node is in the graph's operator set, by ONNX's version converter."""
+    """Convert a marked node to the graph's operator set with ONNX's version converter."""
     graph, opset = values.graph, int(node.domain.removeprefix(_MARK))
     plain = renamed(node, values.aliases)
     plain.domain = ""
     names = list(dict.fromkeys(filter(None, plain.input)))
     if not all(map(values.is_known, names)) or any(name in values.sequences for name in names):
-        graph.refuse(node, f"it is of operator set {opset}, and what it reads has no type")
+        graph.refuse(node, f"it is of operator set {opset}, and its inputs have no known type")
         return
     try:
         if opset <= _MISCONVERTED.get(node.op_type, 0):
@@ -115,12 +116,12 @@ def raised(node: onnx.NodeProto, values: Values) -> Iterator[onnx.NodeProto]:
 def _converted(
     node: onnx.NodeProto, names: Sequence[str], values: Values, opset: int
 ) -> onnx.ModelProto:
-    """Return a node as a model of the graph's operator set."""
+    """Return a model of the graph's operator set that consists of this node."""
     graph = values.graph
     inputs, weights = [], []
     for name in names:
         kind = graph.type_of(name)
-        if name in graph.constants and kind.elements <= _LOOKED_AT:
+        if name in graph.constants and kind.elements <= _LARGEST_KNOWN:
             weights.append(numpy_helper.from_array(np.array(graph.constants[name]), name))
         else:
             elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(kind.dtype))
@@ -132,6 +133,6 @@ def _converted(
         model = upgraded(model, opset)
     model = shape_inference.infer_shapes(model, strict_mode=True)
     model = version_converter.convert_version(model, graph.opset)
-    # Nor does it look at types: a limit of Pad in float16 becomes one in float32.
+    # The converter does not check types: it turns a float16 value of Pad into a float32 one.
     onnx.checker.check_model(model, full_check=True)
     return model

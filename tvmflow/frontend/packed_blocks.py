@@ -1,12 +1,12 @@
-"""Blocks of weights that ONNX Runtime's weight-only quantizers pack, unpacked at import.
+"""Unpacking of the weight blocks of ONNX Runtime's weight-only quantizers at import.
 
 MatMulNBits has weights of 2, 4 or 8 bits in blocks along K, the first number of a byte in its low
-bits.  They become those of DequantizeLinear, of which :mod:`.nibbles` keeps 4 bits packed::
+bits.  They become operands of DequantizeLinear; :mod:`.int4` packs 4 bits again::
 
     before  MatMulNBits(a, bytes[N, K / B, B * bits / 8], s[N, K / B], z)
     after   MatMul(a, DequantizeLinear(q[K, N], s[K / B, N], z[K / B, N], axis=0, block_size=B))
 
-GatherBlockQuantized looks bytes up before they are dequantized.
+GatherBlockQuantized becomes a look-up of bytes that are dequantized afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from .converter import Refusal
 from .replacement import Parts
 
-#: The numbers that 4 bits stand for in MatMulBnb4, by its ``quant_type``: FP4 and NF4.
+#: Values of the 4-bit codes of MatMulBnb4, by its ``quant_type``: FP4 and NF4.
 _BNB4 = np.array([
     [0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25,
      -0.0, -5.208333333e-03, -0.66666667, -1.0, -0.33333333, -0.5, -0.16666667, -0.25],
@@ -31,9 +31,9 @@ _BNB4 = np.array([
 
 
 def matmul_nbits(parts: Parts) -> bool:
-    """Add a product with blocks of weights.
+    """Replace MatMulNBits with MatMul and DequantizeLinear.
 
-    ``accuracy_level`` allows ONNX Runtime to round the other operand; here it never is.
+    ``accuracy_level`` allows ONNX Runtime to round the other operand, which never happens here.
     """
     bits = parts.attributes.get("bits", 4)
     depth, units, block = _required(parts, "K", "N", "block_size")
@@ -68,9 +68,9 @@ def matmul_nbits(parts: Parts) -> bool:
 
 
 def matmul_bnb4(parts: Parts) -> bool:
-    """Add a product with weights of 4 bits that stand for numbers of a table.
+    """Replace MatMulBnb4, whose weights are 4-bit codes of a table, with MatMul.
 
-    The first number of a byte is in its high bits; blocks are of ``[N, K]`` without axes.
+    The first code of a byte is in its high bits; blocks are taken from the flattened ``[N, K]``.
     """
     depth, units, block, kind = _required(parts, "K", "N", "block_size", "quant_type")
     if kind not in range(len(_BNB4)):
@@ -88,9 +88,9 @@ def matmul_bnb4(parts: Parts) -> bool:
 
 
 def gather_block_quantized(parts: Parts) -> bool:
-    """Add a look-up of bytes, which are dequantized afterwards.
+    """Replace GatherBlockQuantized with Gather and DequantizeLinear.
 
-    An index out of range gives zeros: it looks up a row of such scales after the others.
+    An index out of range gives zeros: it looks up an additional last row of zero scales.
     """
     data, scales = parts.known(0, "weights"), parts.known(2, "scales")
     zeros = parts.known(3, "zero points") if parts.input(3) else np.zeros((), scales.dtype)
@@ -140,7 +140,7 @@ def gather_block_quantized(parts: Parts) -> bool:
 
 
 def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """Return the numbers along the last axis of bytes, the first one in the low bits."""
+    """Unpack the last axis of bytes, with the first number of a byte in its low bits."""
     if bits not in (2, 4, 8):
         raise Refusal(f"its weights have {bits} bits, expected 2, 4 or 8")
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
@@ -149,7 +149,7 @@ def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _shaped(parts: Parts, index: int, what: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Return a constant input in a shape; versions of the quantizers wrote some without axes."""
+    """Return a constant input in a shape; some versions of the quantizers write it flattened."""
     array = parts.known(index, what)
     if array.size != prod(shape):
         raise Refusal(f"its {what} are {list(array.shape)}, expected {prod(shape)} elements")
@@ -157,7 +157,7 @@ def _shaped(parts: Parts, index: int, what: str, shape: tuple[int, ...]) -> np.n
 
 
 def _required(parts: Parts, *names: str) -> list[int]:
-    """Return attributes that must be there."""
+    """Return the values of required attributes; refuse the node without one."""
     missing = [name for name in names if name not in parts.attributes]
     if missing:
         raise Refusal(f"its attribute {missing[0]!r} is missing")

@@ -1,4 +1,4 @@
-"""Checks a parsed model and turns it into a :class:`Graph` with static input shapes."""
+"""Check of a parsed model and its conversion to a :class:`Graph` with static input shapes."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from .shapes import static_inputs
 from .source import PACKED, Source, dtype_name
 from .upgrade import OLDEST_OPSET, upgraded
 
-#: Operators to which numbers of 2 and 4 bits are the same in bytes.
+#: Operators that read numbers of 2 and 4 bits as bytes without a change in meaning.
 _READ_PACKED = ("DequantizeLinear", "Cast")
-#: Operators that :mod:`.contrib` looks up the types of such numbers for.
+#: Operators for which :mod:`.contrib` looks up the original types of such numbers.
 _READ_BY_NAME = ("QuantizeLinear", "GatherBlockQuantized")
-#: The oldest file format: the first with named operator sets.
+#: Oldest supported file format, the first with named operator sets.
 OLDEST_IR_VERSION = 3
 
 
 def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph:
-    """Check the model, take its weights out and set the shapes of its inputs.
+    """Check the model, separate its weights and set the shapes of its inputs.
 
     Raises ``ModelError`` if the model is not valid by ONNX's checker or describes no computation;
     ``UnsupportedModelError`` if its version or a type in it is not supported; ``ShapeError`` if its
@@ -49,14 +49,14 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
     constants: dict[str, np.ndarray] = {}
     nodes = lift_constants(graph, source, constants)
     packed = _packed_weights(graph)
-    # Since format 4 an input with an initializer is a weight that a caller might replace.
+    # Since format 4 an input may have an initializer, its default; here that makes it a weight.
     inputs = [value for value in graph.input if value.name not in constants]
     infos = static_inputs(inputs, shapes)
-    # Of an input without elements the value is known; it stays in the interface.
+    # The value of an input without elements is known; the input stays in the interface.
     constants |= {i.name: np.zeros(i.shape, i.dtype) for i in infos if not i.elements}
     skeleton = _skeleton(model, infos, nodes)
     if skeleton.functions:
-        # Their bodies have weights, too.
+        # Bodies of functions have weights, too.
         inlined = _inlined(skeleton)
         packed |= _packed_weights(inlined)
         nodes = lift_constants(inlined, source, constants)
@@ -86,7 +86,7 @@ def prepare(source: Source, shapes: Mapping[str, Sequence[int]] | None) -> Graph
 
 
 def _check_content(graph: onnx.GraphProto) -> None:
-    """Refuse graphs that compute nothing."""
+    """Refuse graphs without outputs or nodes."""
     for what, found, remedy in (
         ("outputs", graph.output, "Export the model with at least one output."),
         ("nodes", graph.node, "Export the model again."),
@@ -96,13 +96,13 @@ def _check_content(graph: onnx.GraphProto) -> None:
             raise ModelError(text, remedy=remedy)
 
 
-#: Nodes of a model when its functions are put in the place of their calls, and functions that call
-#: each other in a row: the largest networks have some ten thousand nodes.
+#: Most nodes of a model after inlining, and deepest nesting of function calls: the largest networks
+#: have some ten thousand nodes.
 MOST_INLINED, DEEPEST_CALLS = 100_000, 100
 
 
 def _check_calls(model: onnx.ModelProto) -> None:
-    """Refuse functions that become too many nodes, before any is inlined."""
+    """Refuse functions that would be inlined to too many nodes."""
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
     sizes: dict[tuple[str, str, str], int] = {}
 
@@ -130,7 +130,7 @@ def _check_calls(model: onnx.ModelProto) -> None:
 
 
 def _inlined(skeleton: onnx.ModelProto) -> onnx.GraphProto:
-    """Return the graph with the nodes of the model's own functions in the place of their calls."""
+    """Return the graph with calls of the model's own functions inlined."""
     _check_calls(skeleton)
     try:
         return inliner.inline_local_functions(skeleton).graph
@@ -144,8 +144,8 @@ def _inlined(skeleton: onnx.ModelProto) -> onnx.GraphProto:
 def _packed_weights(graph: onnx.GraphProto) -> dict[str, int]:
     """Return the element types of weights of 2 and 4 bits, by name.
 
-    Refuse them but where their numbers are all that counts, as in bytes, and as the zero points
-    that name the type of a result.
+    Refuse them except for nodes that only use their numbers, which bytes hold as well, or zero
+    points that determine the type of a result.
     """
     nodes = list(all_nodes(graph.node))
     graphs = [graph, *(inner for node in nodes for inner in nested_graphs(node))]
@@ -157,7 +157,7 @@ def _packed_weights(graph: onnx.GraphProto) -> dict[str, int]:
             packed |= dict.fromkeys(node.output[:1], kinds[0]) if kinds else {}
     if not packed:
         return {}
-    # Names of weights in nested graphs may change: they would not be known by theirs.
+    # Weights of nested graphs may be renamed, so they cannot be looked up by name.
     by_name = {id(node) for node in graph.node if node.op_type in _READ_BY_NAME}
     readers = [(name, node) for node in nodes for name in node.input if name in packed]
     for name, node in readers:
@@ -172,7 +172,7 @@ def _packed_weights(graph: onnx.GraphProto) -> dict[str, int]:
 
 
 def check_versions(model: onnx.ModelProto) -> int:
-    """Return the version of the operator set, if it and the file format are supported."""
+    """Return the version of the operator set; refuse unsupported ones and file formats."""
     newest_opset, newest_ir = onnx.defs.onnx_opset_version(), onnx.IR_VERSION
     convert = "onnx.version_converter converts a model to another operator set"
     if not OLDEST_IR_VERSION <= model.ir_version <= newest_ir:
@@ -200,7 +200,7 @@ def check_versions(model: onnx.ModelProto) -> int:
 
 
 def _check_custom(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> None:
-    """Let ONNX know the custom operators, if the model asks for their version."""
+    """Register the model's custom operators with ONNX; refuse other versions of their domain."""
     names = {node.op_type for node in all_nodes(nodes) if node.domain == DOMAIN}
     if not names:
         return
@@ -246,14 +246,14 @@ def _value_info(name: str, dtype: np.dtype, shape: Sequence[int]) -> onnx.ValueI
 def _check(skeleton: onnx.ModelProto, opset: int, constants: Mapping[str, np.ndarray]) -> None:
     """Run ONNX's checker, with the weights as inputs.
 
-    Models with operators that it does not know are left alone: these are reported with
-    everything else that is not supported, the checker would name only one.
+    Models with operators that it does not know are skipped: a later step reports all of
+    them with everything else that is not supported, the checker would report only one.
     """
     nodes = list(all_nodes(skeleton.graph.node))
     if any(operator_name(n) not in EXPANDERS and unknown_operator(n, opset) for n in nodes):
         return
     for node in nodes:
-        if node.op_type in NEWEST_FORMS:  # whose attributes the checker may not know yet
+        if node.op_type in NEWEST_FORMS:  # the checker may not know their newer attributes
             known = onnx.defs.get_schema(node.op_type, opset).attributes
             own = [attribute for attribute in node.attribute if attribute.name in known]
             del node.attribute[:]

@@ -1,4 +1,4 @@
-"""One walk over the nodes that gives every value a type and computes constants."""
+"""Type inference and constant folding in one walk over the nodes."""
 
 from __future__ import annotations
 
@@ -34,20 +34,21 @@ from .ops.shaping import slice_ranges
 from .source import DTYPES, constant_value, dtype_name
 from .values import Values
 
-#: Constants up to this size are shown to ONNX's shape inference (shapes, axes, scales).
+#: Largest constants (shapes, axes, scales), in elements, whose values ONNX's shape inference gets.
 _SHAPE_DATA_ELEMENTS = 1024
 
-#: Results with more elements than this are computed at run time, or by TVM, instead.
+#: Largest operands and results, in elements, that are folded here; larger ones are computed at run
+#: time, or folded by TVM.
 _FOLD_LIMIT_ELEMENTS = 16 << 20
 
-#: Operators with another result at every call.
+#: Operators with a random result.
 _RANDOM = {
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
     "RandomUniformLike",
 }  # fmt: skip
-#: Operators that ONNX's reference evaluator computes as they are defined: moves and arithmetic.  It
-#: ignores attributes and old definitions of others (Softmax before 13, LSTM's lengths, MaxPool's
-#: padding): these are nodes as with other inputs.
+#: Operators that ONNX's reference evaluator computes correctly: data movement and arithmetic.  For
+#: others it ignores attributes and old definitions (Softmax before set 13, lengths of LSTM, padding
+#: of MaxPool), so they are not folded here.
 _EVALUATED = {
     "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh",
     "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil",
@@ -61,7 +62,7 @@ _EVALUATED = {
     "Sign", "Sin", "Sinh", "Slice", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tan",
     "Tanh", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
 }  # fmt: skip
-#: Operators of whose input only the shape and type count.
+#: Operators that depend only on the shape and type of their input.
 _OF_SHAPES = ("EyeLike", "Shape", "Size")
 
 
@@ -70,12 +71,12 @@ def propagate(
 ) -> None:
     """Infer static types, fold constants and drop nodes without effect, in place.
 
-    Control flow and sequences become other nodes (:mod:`.expansion`), as do those whose results
-    have sizes known only at run time (:mod:`.dynamic`).  Afterwards ``graph.nodes`` holds only
-    nodes that have to run, and ``graph.problems`` those that never can: of unknown operators or
-    domains, or with a result whose shape depends on values at run time in a way that has no rule.
-    ``bounds`` are those of such results, by node or value, where the worst case is larger.
-    ``has_machine``: loops may be the virtual machine's (:mod:`.expanders.vm_loops`).
+    Control flow and sequences are expanded to other nodes (:mod:`.expansion`), as are nodes whose
+    results have sizes known only at run time (:mod:`.dynamic`).  Afterwards ``graph.nodes`` holds
+    only nodes that must run, and ``graph.problems`` nodes that cannot be compiled: they have
+    unknown operators or domains, or a result whose shape depends on run-time values without a rule
+    for that.  ``bounds`` limits run-time sizes, by node or value, if the worst case is larger.
+    ``has_machine`` allows loops to run in the virtual machine (:mod:`.expanders.vm_loops`).
 
     Raises ``ModelError`` if ONNX's shape inference finds a contradiction, such as shapes that do
     not fit; ``UnsupportedModelError`` if an output is a sequence.
@@ -118,7 +119,7 @@ class _Walk:
         graph.loops = {name: body for name, body in graph.loops.items() if name in run}
 
     def _visit(self, node: onnx.NodeProto) -> None:
-        """Give a node's results types, or values."""
+        """Infer the types of a node's results, or fold them."""
         graph, values = self.graph, self.values
         inputs = [name for name in node.input if name]
         reason = unknown_operator(node, graph.opset)
@@ -130,7 +131,7 @@ class _Walk:
         elif any(name in values.sequences for name in inputs):
             raise invalid(node, "an input of it is a sequence, expected a tensor")
         elif not all(map(values.is_known, inputs)):
-            # Something before it is refused; it may have problems of its own.
+            # A node that it depends on is refused; it is kept, as it may have problems of its own.
             self.kept.append(node)
         else:
             check_types(node, graph)
@@ -143,11 +144,11 @@ class _Walk:
             values.aliases |= self.sizes.cut(node)
 
     def _is_cut(self, node: onnx.NodeProto) -> bool:
-        """Tell whether a bound is given for what an Identity passes on."""
+        """Return whether the user gave a bound for the result of an Identity."""
         return node.input[0] in self.sizes.bounded and self.sizes.is_limited(node)
 
     def take(self, node: onnx.NodeProto, given: Sequence[TensorType] | None = None) -> None:
-        """Give the results of a node types, which are inferred or given; fold constants."""
+        """Keep a node with the inferred or given types of its results, or fold it."""
         graph = self.graph
         if node.op_type == "DequantizeLinear":
             graph.dequantized[node.output[0]] = node
@@ -182,7 +183,7 @@ def _with_inputs(node: onnx.NodeProto, aliases: Mapping[str, str]) -> onnx.NodeP
 
 
 def _is_identity(node: onnx.NodeProto, graph: Graph, used: Container[str]) -> bool:
-    """Tell whether the node only passes its first input on."""
+    """Return whether a node only returns its first input."""
     if node.op_type == "Identity":
         return True
     if node.op_type != "Dropout" or any(name in used for name in node.output[1:]):
@@ -196,10 +197,10 @@ def _is_identity(node: onnx.NodeProto, graph: Graph, used: Container[str]) -> bo
 def _infer(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], str | None]:
     """Return the static types of a node's results, as far as they are known.
 
-    The second value is the reason where one is not static.
+    The second value is the reason if a type is not static.
 
     Raises ``ModelError`` if the shapes of the inputs do not fit together; ``ShapeError`` if a
-    result is too large for any device, or for this machine.
+    result is too large for any device, or for the compiling machine.
     """
     types, reason = (_infer_custom(node, graph), None) if node.domain else _infer_own(node, graph)
     for kind in types.values():
@@ -212,7 +213,7 @@ def _infer(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], s
 
 
 def _infer_own(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType], str | None]:
-    """Return the same for an operator of ONNX's own."""
+    """Return the same as `_infer` for an operator of ONNX's own domain."""
     _check_counts(node, graph)
     inputs = {name: graph.type_of(name) for name in filter(None, node.input)}
     input_types = {
@@ -228,7 +229,7 @@ def _infer_own(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType
     }
     schema = onnx.defs.get_schema(node.op_type, types_opset(node, graph.opset), "")
     if not schema.has_type_and_shape_inference_function:
-        # GreaterOrEqual and LessOrEqual had none before operator set 16.
+        # GreaterOrEqual and LessOrEqual have no inference before operator set 16.
         schema = onnx.defs.get_schema(node.op_type)
     opsets = [helper.make_opsetid("", graph.opset)]
     try:
@@ -259,7 +260,7 @@ def _infer_own(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType
                 types[name] = _static_type(found)
                 continue
             types[name] = kind
-            if name != node.output[0] and found is not None:  # places in that shape
+            if name != node.output[0] and found is not None:  # indices of the same shape
                 types[name] = TensorType(kind.shape, DTYPES[found.tensor_type.elem_type])
     except InvalidNode as broken:
         raise invalid(node, str(broken)) from None
@@ -269,7 +270,7 @@ def _infer_own(node: onnx.NodeProto, graph: Graph) -> tuple[dict[str, TensorType
 
 
 def _check_counts(node: onnx.NodeProto, graph: Graph) -> None:
-    """Refuse numbers of which ONNX's inference makes a wrong shape, or too long a list."""
+    """Refuse attributes and inputs for which ONNX infers a wrong shape or runs out of memory."""
     numbers = [graph.constants.get(name) for name in node.input]
     if node.op_type == "Split":
         parts = node_attributes(node).get("num_outputs", len(node.output))
@@ -293,7 +294,7 @@ def _check_counts(node: onnx.NodeProto, graph: Graph) -> None:
 
 
 def _static_type(inferred: onnx.TypeProto | None) -> TensorType:
-    """Return the type if it is a dense tensor with a static shape, else refuse the node."""
+    """Return an inferred type; refuse the node unless it is a dense tensor of static shape."""
     if inferred is None:
         raise Refusal("ONNX's shape inference does not know the shape of its result")
     if inferred.WhichOneof("value") != "tensor_type":
@@ -310,14 +311,14 @@ def _static_type(inferred: onnx.TypeProto | None) -> TensorType:
 
 
 def _infer_custom(node: onnx.NodeProto, graph: Graph) -> dict[str, TensorType]:
-    """Return the types of a custom operator's results; look at constants that it reads."""
+    """Return the types of a custom operator's results, after its check of constant inputs."""
     operator = OPERATORS[node.op_type]
     given = [graph.type_of(name) if name else None for name in node.input]
     try:
         attributes = attributes_of(node, operator)
         types = operator.result_types(given, attributes)
         if operator.check is not None:
-            arrays = [_looked_at(graph, *pair) for pair in zip(node.input, given, strict=True)]
+            arrays = [_check_argument(graph, *pair) for pair in zip(node.input, given, strict=True)]
             operator.check([*arrays, *[None] * (len(operator.inputs) - len(given))], attributes)
     except (InputError, OperatorError, ShapeError) as error:
         raise ModelError(
@@ -326,8 +327,8 @@ def _infer_custom(node: onnx.NodeProto, graph: Graph) -> dict[str, TensorType]:
     return {name: kind for name, kind in zip(node.output, types, strict=False) if name}
 
 
-def _looked_at(graph: Graph, name: str, kind: TensorType | None) -> np.ndarray | None:
-    """Return an argument of a custom operator's check: constants, and of other floats the shape."""
+def _check_argument(graph: Graph, name: str, kind: TensorType | None) -> np.ndarray | None:
+    """Return an argument of a custom operator's check: a constant, or NaNs for other floats."""
     if name in graph.constants or kind is None:
         return graph.constants.get(name)
     floating = np.dtype(kind.dtype).kind == "f"
@@ -335,7 +336,7 @@ def _looked_at(graph: Graph, name: str, kind: TensorType | None) -> np.ndarray |
 
 
 def call_checks(graph: Graph) -> tuple[CallCheck, ...]:
-    """Return what custom operators have to look at, at each call: integers that are inputs."""
+    """Return the checks of custom operators to run at each call, on integers that are inputs."""
     inputs = {info.name for info in graph.inputs} - graph.constants.keys()
     found = []
     for node in graph.nodes:
@@ -356,9 +357,9 @@ def call_checks(graph: Graph) -> tuple[CallCheck, ...]:
 def _fold(
     node: onnx.NodeProto, graph: Graph, result_types: Mapping[str, TensorType]
 ) -> dict[str, np.ndarray] | None:
-    """Return a node's results, if its inputs are constants or it only asks for a shape.
+    """Return a node's results if its inputs are constant or it depends only on a shape.
 
-    ``None`` if the node has to run.
+    Returns ``None`` if the node must run.
     """
     if node.op_type == "Constant":
         value = constant_value(node)
@@ -387,21 +388,21 @@ def _fold(
 def _is_evaluated(node: onnx.NodeProto) -> bool:
     if node.op_type in _RANDOM:
         return False
-    # What has no converter is only ever computed here.
+    # Operators without a converter can only be computed here.
     return bool(node.domain) or node.op_type in _EVALUATED or node.op_type not in CONVERTERS
 
 
 def evaluated(
     node: onnx.NodeProto, inputs: Mapping[str, np.ndarray], opset: int
 ) -> dict[str, np.ndarray]:
-    """Run one node: a custom operator's reference, else ONNX's reference evaluator."""
+    """Compute one node with a custom operator's reference or ONNX's reference evaluator."""
     if node.domain:
         operator = OPERATORS[node.op_type]
         arrays = [inputs[name] if name else None for name in node.input]
         results = operator.evaluate(arrays, attributes_of(node, operator))
         return {name: array for name, array in zip(node.output, results, strict=False) if name}
     if node.op_type == "Slice":
-        # NumPy takes nothing where a step back begins before the first element.
+        # NumPy's result is empty if a slice with a negative step starts before the first element.
         array = inputs[node.input[0]]
         for axis, places in slice_ranges(node, array.shape, opset, inputs).items():
             array = array.take(places, axis)

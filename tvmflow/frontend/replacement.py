@@ -1,4 +1,4 @@
-"""The nodes that take the place of a node, with the constants that they need."""
+"""Replacement of a node by other nodes, and the constants that these need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .graph import node_attributes, node_name
 
 
 class Parts:
-    """The nodes that a node becomes; the last one has its name and first result."""
+    """Nodes that replace a node; the last one gets its name and first result."""
 
     def __init__(
         self, node: onnx.NodeProto, opset: int, constants: dict[str, np.ndarray],
@@ -23,7 +23,7 @@ class Parts:
         self.node, self.opset, self.constants, self.packed = node, opset, constants, packed
         self.attributes: dict[str, Any] = node_attributes(node)
         self._name = node_name(node)
-        # Several nodes may have one name, but no two results.
+        # Node names need not be unique, names of results are.
         self._base = next(filter(None, node.output), self._name)
         self._nodes: list[onnx.NodeProto] = []
         self._results: set[str] = set()
@@ -31,7 +31,7 @@ class Parts:
         self.added: list[str] = []
 
     def input(self, index: int) -> str:
-        """Return the name of an input, which is empty where it is not given."""
+        """Return the name of an input, empty if it is not given."""
         return str(self.node.input[index]) if index < len(self.node.input) else ""
 
     def inputs(self, *indices: int) -> list[str]:
@@ -40,7 +40,7 @@ class Parts:
 
     @property
     def nodes(self) -> list[onnx.NodeProto]:
-        """All nodes that were added."""
+        """Return all added nodes, and give the last one the replaced node's name and results."""
         last = self._nodes[-1]
         last.name = self._name
         for index, name in enumerate(self.node.output):
@@ -69,14 +69,14 @@ class Parts:
         return results
 
     def result(self, index: int, value: str) -> None:
-        """Make a value a further result of the node, if it has that."""
+        """Define a further result of the node, if the node has it."""
         if index < len(self.node.output) and self.node.output[index]:
             name = self.node.output[index]
             self._nodes.append(helper.make_node("Identity", [value], [name], name=name))
             self._results.add(name)
 
     def known(self, index: int, what: str) -> np.ndarray:
-        """Return the values of an input, which have to be constant."""
+        """Return the values of an input that must be constant; refuse the node otherwise."""
         array = self.constants.get(self.input(index))
         if array is None:
             raise Refusal(f"its {what} are computed at run time; only constant ones are supported")
@@ -92,11 +92,11 @@ class Parts:
         return name
 
     def real(self, quantized: Sequence[str], **attributes: object) -> str:
-        """Add the real numbers of a tensor with its scale and zero point."""
+        """Dequantize a tensor, given with its scale and zero point."""
         return self.add("DequantizeLinear", quantized, **attributes)
 
     def quantize(self, parameters: Sequence[str]) -> bool:
-        """Quantize the last node's result, if there is a scale for it; decline without its type."""
+        """Quantize the last node's result if it has a scale; return false without a zero point."""
         if parameters[0] and not parameters[1]:
             return False
         if parameters[0]:
@@ -104,5 +104,5 @@ class Parts:
         return True
 
     def reshaped(self, value: str, shape: Sequence[int]) -> str:
-        """Add a tensor in another shape."""
+        """Reshape a tensor."""
         return self.add("Reshape", [value, self.constant(np.array(shape, np.int64))])

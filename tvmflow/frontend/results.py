@@ -1,7 +1,7 @@
-"""Nodes behind the outputs of a model, which make of them what an application wants.
+"""Option `results`: nodes after a model's outputs that convert them to an application's form.
 
-They are ONNX's, and are there before anything else is done with the model: so the compiler and the
-reference that its results are compared with read the same one.
+They are ONNX nodes and added before anything else reads the model, so the compiler and the
+reference for its results read the same model.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _OPERATORS = {"softmax": "Softmax", "argmax": "ArgMax", "topk": "TopK"}
 
 
 def with_results(source: Source, results: Mapping[str, str] | None) -> Source:
-    """Return a copy of a model with the nodes that `results` asks for behind its outputs.
+    """Return a copy of a model with the nodes that `results` asks for after its outputs.
 
-    Raises `CompileError` if there is no such output, or it cannot be that.
+    Raises `CompileError` if there is no such output, or it cannot have the requested form.
 
     ::
 
@@ -80,12 +80,12 @@ def with_results(source: Source, results: Mapping[str, str] | None) -> Source:
 
 
 def _names(model: onnx.ModelProto) -> set[str]:
-    """Names of all values of the model."""
+    """Return the names of all values of the model."""
     return set().union(*map(own_names, _graphs(model.graph)))
 
 
 def _pair(graph: onnx.GraphProto, name: str) -> tuple[str, str] | None:
-    """Return the two outputs that a name such as ``boxes+scores`` means; ``None`` of others."""
+    """Return the two outputs of a name such as ``boxes+scores``; ``None`` for other names."""
     known = set(names_of(graph.output))
     found = [pair for pair in pairs(name) if known.issuperset(pair)]
     return found[0] if found and name not in known else None
@@ -96,7 +96,7 @@ def _graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
 
 
 def _output(source: Source, model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
-    """Return an output that a node computes, with its axes as they are declared or inferred."""
+    """Return an output that a node computes, with its declared or inferred shape."""
     graph = model.graph
     known = names_of(graph.output)
     if name not in known:
@@ -125,17 +125,17 @@ def _output(source: Source, model: onnx.ModelProto, name: str) -> onnx.ValueInfo
 
 @dataclass
 class _Tail:
-    """The nodes behind an output, which change its type."""
+    """Nodes after an output, which change its type."""
 
     graph: onnx.GraphProto
     opset: int
     output: onnx.ValueInfoProto
-    #: Names of values.
+    #: Names of all values.
     taken: set[str]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
 
     def append(self, steps: Sequence[Step]) -> None:
-        """Make of the output what the steps say."""
+        """Append the steps to the output."""
         name = self.output.name
         value = before = self._fresh("before")
         for step in steps:
@@ -144,7 +144,7 @@ class _Tail:
         self.finish({name: before}, {value: name})
 
     def finish(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-        """Append the nodes to the graph: outputs, and values of the nodes, get other names."""
+        """Append the nodes to the graph; rename the former outputs and the new results."""
         nodes = [renamed(node, before) for node in self.graph.node]
         nodes += [renamed(node, after) for node in self.nodes]
         del self.graph.node[:]
@@ -157,7 +157,7 @@ class _Tail:
         return self.output.type.tensor_type.shape.dim
 
     def _checked_axis(self, step: Step) -> int:
-        """Return the axis of a step; refuse what it cannot be taken of."""
+        """Return the axis of a step; refuse outputs that the step cannot be applied to."""
         name, rank = self.output.name, len(self._dims)
         axis = step.axis if step.axis is not None else 1 if rank == 4 else -1
         if not -rank <= axis < rank:
@@ -187,7 +187,7 @@ class _Tail:
         return axis
 
     def _fresh(self, hint: str) -> str:
-        """Return a name that no value has."""
+        """Return an unused name."""
         name = f"{self.output.name}_{hint}"
         while name in self.taken:
             name += "_"
@@ -206,7 +206,7 @@ class _Tail:
         last = len(self._dims) - 1
         if self.opset >= 13 or axis == last:
             return self._emit("Softmax", [value], axis=axis)
-        # Before operator set 13 it is over all axes from the given one on.
+        # Before operator set 13 Softmax normalises over all axes starting at the given one.
         order = [each for each in range(last + 1) if each != axis] + [axis]
         value = self._emit("Transpose", [value], perm=order)
         value = self._emit("Softmax", [value], axis=last)
@@ -241,24 +241,24 @@ class _Tail:
         return pair[0]
 
     def _int32(self, value: str, outputs: Sequence[str] = ()) -> str:
-        # Types were called by name before operator set 6.
+        # Before operator set 6 the attribute is the type's name.
         kind = TensorProto.INT32 if self.opset >= 6 else "INT32"
         return self._emit("Cast", [value], outputs, to=kind)
 
 
 @dataclass
 class _Boxes:
-    """Boxes and their scores, of which some are kept; `tail` has the nodes."""
+    """Selection of boxes by their scores; `tail` collects the nodes."""
 
     boxes: onnx.ValueInfoProto
     scores: onnx.ValueInfoProto
     tail: _Tail
 
     def select(self, selection: Selection) -> None:
-        """Put the boxes that are kept into the two outputs, and two more for classes and indices.
+        """Reduce the two outputs to the selected boxes, and add outputs for classes and indices.
 
         Boxes become ``[K, 4]``, scores, classes and indices of boxes ``[K]``, in falling order of
-        scores.  A `CompileError` says why the outputs are no boxes and scores of one image.
+        scores.  Raises `CompileError` if the outputs are not boxes and scores of one image.
         """
         t, names = self.tail, (self.boxes.name, self.scores.name)
         befores = [f"{name}_before" for name in names]
@@ -293,7 +293,7 @@ class _Boxes:
     def _largest(
         self, boxes: str, scores: str, selection: Selection, has_classes: bool
     ) -> list[str]:
-        """Keep the boxes with the largest scores, each with its best class."""
+        """Select the boxes with the largest scores, each with its best class."""
         t = self.tail
         axes = [self._axes([0])] if t.opset >= 18 else []
         given: dict[str, Any] = {} if axes else {"axes": [0]}
@@ -307,7 +307,7 @@ class _Boxes:
     def _suppressed(
         self, boxes: str, scores: str, selection: Selection, has_classes: bool
     ) -> list[str]:
-        """Keep boxes that no box of the same class with a higher score overlaps."""
+        """Select boxes that no box of the same class with a higher score overlaps."""
         t, most = self.tail, self._axes([selection.most])
         inputs = [self._unsqueezed(self._with_corners(boxes, selection.form)),
                   self._unsqueezed(scores), most, self._constant([selection.iou])]  # fmt: skip
@@ -322,7 +322,7 @@ class _Boxes:
             t._emit("Gather", [kept, self._constant(axis, np.int64)], axis=1) for axis in (1, 2)
         )
         if has_classes:
-            # Those of one class are in order; the best of all classes are taken.
+            # Boxes are sorted within each class only, so the best of all classes are selected here.
             count = t._emit("Min", [t._emit("Shape", [values]), most])
             pair = [t._fresh("best"), t._fresh("places")]
             t._emit("TopK", [values, count], pair, axis=0)
@@ -332,7 +332,7 @@ class _Boxes:
         return [boxes, values, *[classes] * has_classes, rows]
 
     def _rows_of_boxes(self, value: str) -> str:
-        """Return boxes ``[N, 4]``."""
+        """Convert boxes to ``[N, 4]``."""
         dims = self._dims(self.boxes)
         rank = len(dims)
         if self.tail.opset < 12:
@@ -349,7 +349,7 @@ class _Boxes:
         return value if dims[-1] == 4 else self.tail._emit("Transpose", [value], perm=[1, 0])
 
     def _rows_of_scores(self, value: str) -> tuple[str, bool]:
-        """Return scores ``[C, N]``, and whether there is an axis of classes."""
+        """Convert scores to ``[C, N]``; also return whether they have an axis of classes."""
         boxes, dims = self._dims(self.boxes), self._dims(self.scores)
         number = boxes[-2] if boxes[-1] == 4 else boxes[-1]
         has_image = len(boxes) == 3
@@ -363,7 +363,7 @@ class _Boxes:
         value = self._without_image(value, dims, has_image)
         if len(axes) == 1:
             return self._unsqueezed(value), False
-        # Classes are last, unless only the other axis can be they.
+        # Classes are the last axis, unless only the other axis can be the classes.
         turned = axes[1] == number and axes[0] != number
         return value if turned else self.tail._emit("Transpose", [value], perm=[1, 0]), True
 
@@ -378,7 +378,7 @@ class _Boxes:
         return t._emit("Squeeze", [value, self._axes([0])])
 
     def _with_corners(self, boxes: str, form: str | None) -> str:
-        """Return boxes with two corners, of those with a corner and a size."""
+        """Convert boxes given by a corner and a size to two corners; other forms are unchanged."""
         if form != "xywh":
             return boxes
         t, column = self.tail, self._axes([1])
@@ -403,7 +403,7 @@ class _Boxes:
 
     @staticmethod
     def _dims(info: onnx.ValueInfoProto) -> list[Any]:
-        """Return extents: numbers, names, or ``None``."""
+        """Return the extents of an output: numbers, names, or ``None``."""
         dims = info.type.tensor_type.shape.dim
         return [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in dims]
 

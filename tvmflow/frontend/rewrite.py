@@ -1,4 +1,4 @@
-"""Rewrites of a model's nodes before they are converted: quantized ones, half precision, norms."""
+"""Rewrites of a model's nodes before conversion: quantized moves, half precision, batch norms."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from .graph import Graph, node_attributes, node_name
 
 _MOVES = ("Flatten", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
 
-#: Layers that take a BatchNormalization into their weights.
+#: Layers into whose weights a BatchNormalization can be folded.
 _LAYERS = ("Conv", "ConvTranspose", "Gemm")
 
 
 def move_quantized(
     nodes: Sequence[onnx.NodeProto], constants: Mapping[str, np.ndarray]
 ) -> list[onnx.NodeProto]:
-    """Return the nodes with quantized elements moved before they are dequantized.
+    """Return the nodes with data movement exchanged with the DequantizeLinear before it.
 
-    DequantizeLinear then is next to the product that takes its integers.  Only of tensors with one
-    scale, which fits all orders of elements.
+    DequantizeLinear then is next to the product that can read its integers.  This applies only to
+    tensors with a single scale, which is valid for any order of elements::
+
+        before  MatMul(Transpose(DequantizeLinear(q, s, z)), w)
+        after   MatMul(DequantizeLinear(Transpose(q), s, z), w)
     """
     result: list[onnx.NodeProto] = []
     reals: dict[str, onnx.NodeProto] = {}
@@ -53,15 +56,15 @@ def move_quantized(
 
 
 def widen(graph: Graph) -> None:
-    """Give all float16 values the type float32, in place.
+    """Change the type of all float16 values to float32, in place.
 
-    Sums of numbers of 11 bits need more bits than these have.  So all float16 becomes fp32 here, as
-    in ONNX Runtime on CPUs: nothing is rounded between operators, unless tensors are to be stored
-    in 16 bits (``--dtype fp16``).  The application's inputs and outputs stay what they are, and a
-    function of its own converts each.  Weights are stored in 16 bits where that is all they have;
-    large ones keep their type in memory.
+    Sums need more than the 11 significant bits of float16.  Therefore all float16 becomes fp32, as
+    in ONNX Runtime on CPUs: nothing is rounded between operators, unless tensors are stored in 16
+    bits (``--dtype fp16``).  The application's inputs and outputs keep their type, and a separate
+    function converts each.  Weights that are exact in 16 bits are stored so; large ones keep their
+    type in memory.
 
-    Custom operators say themselves what types they take: models with some stay as they are.
+    Custom operators define their own types: models that have any are not changed.
     """
     graphs = list(graph.with_bodies())
     if any(node.domain for each in graphs for node in each.nodes):
@@ -69,7 +72,7 @@ def widen(graph: Graph) -> None:
     for each in graphs:
         _widen(each)
     for body in graphs[1:]:
-        # What calls it is the loop around it, in fp32.
+        # The caller of a body is its loop, which passes fp32.
         body.half_outputs = set()
         body.inputs = tuple(
             replace(i, dtype="float32") if i.dtype == "float16" else i for i in body.inputs
@@ -95,14 +98,14 @@ def fold_batch_norms(graph: Graph) -> None:
     """Fold BatchNormalization into the convolution or fully connected layer before it, in place.
 
     In inference a BatchNormalization is ``y = x · s + t`` per channel, with
-    ``s = gamma / sqrt(variance + epsilon)`` and ``t = beta - mean · s``.  When x is the
+    ``s = gamma / sqrt(variance + epsilon)`` and ``t = beta - mean · s``.  If x is the
     result of a layer with constant weights, s scales the weights and the bias becomes
     ``bias · s + t``::
 
         Conv(x, W, b) → BatchNormalization        becomes     Conv(x, W · s, b · s + t)
 
-    A layer is left alone when something else uses its result, when a weight is not
-    constant or too large to be rewritten, or when the new weights would overflow.
+    A layer is not changed if its result has other uses, if a weight is not constant or too
+    large to be rewritten, or if the new weights would overflow.
     """
     producers = {name: node for node in graph.nodes for name in node.output}
     uses = graph.consumers()
@@ -131,7 +134,7 @@ def scale_and_shift(parameters: list[np.ndarray], epsilon: float) -> tuple[np.nd
 
 
 def _merged(layer: onnx.NodeProto, norm: onnx.NodeProto, graph: Graph) -> onnx.NodeProto | None:
-    """Return the layer with the norm in its weights, ``None`` if that is not possible."""
+    """Return the layer with the norm folded into its weights, ``None`` if that is not possible."""
     weight = graph.constants.get(layer.input[1])
     bias_name = layer.input[2] if len(layer.input) > 2 else ""
     bias = graph.constants.get(bias_name) if bias_name else None
@@ -145,7 +148,7 @@ def _merged(layer: onnx.NodeProto, norm: onnx.NodeProto, graph: Graph) -> onnx.N
     scale, shift = scale_and_shift(parameters, float(norm_attributes.get("epsilon", 1e-5)))
     old_bias = np.zeros(1) if bias is None else bias.astype(np.float64)
     if layer.op_type == "Gemm":
-        # Gemm computes alpha · A · B + beta · C: the bias takes beta in, alpha stays.
+        # Gemm computes alpha · A · B + beta · C: beta is folded into the bias, alpha stays.
         if old_bias.ndim == 2 and old_bias.shape[0] != 1:
             return None
         old_bias = old_bias * attributes.get("beta", 1.0)
@@ -154,7 +157,7 @@ def _merged(layer: onnx.NodeProto, norm: onnx.NodeProto, graph: Graph) -> onnx.N
     elif layer.op_type == "Conv":
         new_weight = weight.astype(np.float64) * scale.reshape(-1, *[1] * (weight.ndim - 1))
     else:
-        # ConvTranspose's weight is I × (O / groups): each group of inputs has its outputs.
+        # ConvTranspose's weight is I × (O / groups): each group of inputs has its own outputs.
         groups = attributes.get("group", 1)
         grouped = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
         factors = scale.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))

@@ -1,4 +1,4 @@
-"""Static shapes for a model's inputs: from the file, and from the caller where it is open."""
+"""Static shapes of a model's inputs, from the file and, where that leaves them open, the caller."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..ir.limits import check_size
 from ..ir.tensors import TensorInfo, TensorType
 from .source import DTYPES, dtype_name
 
-#: A dimension in the file: an extent, a symbol, or ``None`` when nothing is known.  An extent of 0
-#: is what some exporters write for one that is open: a given shape may set it.
+#: A dimension in the file: an extent, a symbol, or ``None`` if it is unknown.  Some exporters write
+#: an open dimension as 0, which a given shape may set.
 _Dim = int | str | None
-#: Names that exporters write for an extent that is unknown: two of them need not be equal.
+#: Names that exporters write for unknown extents; two of them need not be equal.
 _PLACEHOLDER = re.compile(r"[?*]|-1|none|null|unk(nown)?([_.]*\d*)?", re.IGNORECASE)
-#: Symbols that given shapes have set, with the input that set them.
+#: Extents of symbols that given shapes have set, with the input that set them.
 _Symbols = Mapping[str, tuple[int, str]]
 
-#: In the place of the extent of a symbol that was set to several.
+#: Marks a symbol that was set to several extents.
 _CONTRADICTED = 0
 
 logger = logging.getLogger(__name__)
@@ -32,11 +32,12 @@ _FIXED = "Give no shape for it: the model fixes it. Another one needs the model 
 def static_inputs(
     inputs: Sequence[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]] | None
 ) -> tuple[TensorInfo, ...]:
-    """Give every input a static shape; ``shapes`` are those of dynamic ones, and may repeat others.
+    """Return all inputs with static shapes.
 
-    A symbol that the given shapes set for one input is set for all others that use it.  Where given
-    shapes set it to different extents, that is logged and each input has its own, as ONNX Runtime
-    takes them; names that stand for an unknown extent bind nothing.
+    ``shapes`` gives the shapes of dynamic inputs, and may repeat others.  A symbol that is set for
+    one input is set for all others that use it.  If given shapes set a symbol to different extents,
+    a warning is logged and each input keeps its own, as in ONNX Runtime; names that mean an unknown
+    extent bind nothing.
 
     Raises ``ShapeError`` if a shape is missing, names no input, contradicts the model, or is too
     large; ``UnsupportedModelError`` if an input is not a tensor of a supported element type.
@@ -63,7 +64,7 @@ def static_inputs(
         kind = TensorType(static, DTYPES[value.type.tensor_type.elem_type])
         remedy = "Give it a smaller shape with `shapes`." if given else "Export a smaller input."
         check_size(f"The input {name!r}", kind, remedy)
-        # Those that the model leaves open; all without a rank.
+        # If the model states no rank, all dimensions are open.
         ranked = dims if dims is not None else [None] * len(static)
         open_dims = tuple(n for n, dim in enumerate(ranked) if not is_fixed(dim))
         result.append(TensorInfo(name, kind.shape, kind.dtype, open_dims=open_dims))
@@ -73,10 +74,7 @@ def static_inputs(
 
 
 def declared_dims(inputs: Sequence[onnx.ValueInfoProto]) -> dict[str, list[_Dim] | None]:
-    """Return the inputs' dimensions in the file: extents, symbols, or ``None`` if nothing is known.
-
-    An input whose rank is unknown has none.
-    """
+    """Return the dimensions of the inputs in the file; ``None`` for an input of unknown rank."""
     return {value.name: _declared(value) for value in inputs}
 
 
@@ -87,19 +85,20 @@ def with_open_batch(inputs: Sequence[onnx.ValueInfoProto]) -> list[str]:
 
 
 def is_fixed(dim: _Dim) -> bool:
-    """Tell whether the file fixes a dimension's extent."""
+    """Return whether the file fixes a dimension's extent."""
     return isinstance(dim, int) and dim > 0
 
 
 def batch_shapes(
     inputs: Sequence[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]], batch: int
 ) -> dict[str, tuple[int, ...]]:
-    """Return shapes of all inputs that have a batch, which is the first open one's first dimension.
+    """Return the shapes at a batch of all inputs that have one.
 
-    ``shapes`` are given ones, with any batch, where more than the batch is open.
+    The batch is the first dimension of the first input that leaves it open.  ``shapes`` gives, with
+    any batch, the shapes of inputs with other open dimensions.
 
-    Raises ``ShapeError`` if no input has an open first dimension, more of one with a batch is open,
-    or a given shape contradicts the model.
+    Raises ``ShapeError`` if no input has an open first dimension, an input with a batch has other
+    open dimensions, or a given shape contradicts the model.
     """
     declared = declared_dims(inputs)
     dims = {name: known for name, known in declared.items() if known}
@@ -129,7 +128,7 @@ def batch_shapes(
 
 
 def _extents(name: str, shape: Sequence[int]) -> tuple[int, ...]:
-    """Check a given shape: whole positive extents."""
+    """Check that a given shape has positive integer extents, and return it."""
     try:
         extents = tuple(int(extent) for extent in shape)
         exact = all(extent == given for extent, given in zip(extents, shape, strict=True))
@@ -145,7 +144,7 @@ def _extents(name: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _declared(value: onnx.ValueInfoProto) -> list[_Dim] | None:
-    """Return an input's dimensions in the file, ``None`` when its rank is unknown."""
+    """Return an input's dimensions in the file, ``None`` if its rank is unknown."""
     kind = value.type.WhichOneof("value")
     if kind is None:
         raise ModelError(
@@ -170,7 +169,7 @@ def _declared(value: onnx.ValueInfoProto) -> list[_Dim] | None:
 
 
 def _dim(dim: onnx.TensorShapeProto.Dimension) -> _Dim:
-    # Some exporters write -1 for a dimension that is open; one that is not set reads as 0, too.
+    # Some exporters write -1 for an open dimension; one that is not set would read as 0.
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return int(dim.dim_value)
     symbol = dim.dim_param.strip()
@@ -180,7 +179,7 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> _Dim:
 def _check(
     name: str, dims: list[_Dim] | None, shape: tuple[int, ...], symbols: dict[str, tuple[int, str]]
 ) -> None:
-    """Compare a given shape with the declared one, and note the symbols it sets."""
+    """Compare a given shape with the declared one, and record the symbols that it sets."""
     if dims is None:
         return
 
@@ -215,7 +214,7 @@ def _check(
 
 
 def _known(dim: _Dim, symbols: _Symbols) -> _Dim:
-    """Return a dimension, or the one extent that its symbol has."""
+    """Return a dimension, with its symbol replaced if that has one extent."""
     extent, _ = symbols.get(str(dim), (_CONTRADICTED, ""))
     return extent if isinstance(dim, str) and extent != _CONTRADICTED else dim
 
@@ -232,7 +231,7 @@ def _resolve(dims: list[_Dim] | None, symbols: _Symbols) -> tuple[int, ...] | No
 def _open_error(
     names: Iterable[str], declared: Mapping[str, list[_Dim] | None], symbols: _Symbols
 ) -> ShapeError:
-    """Describe every input whose shape is still open."""
+    """Return an error that lists the inputs whose shapes are still open."""
     parts, options = [], []
     for name in names:
         dims = declared[name]
@@ -245,7 +244,7 @@ def _open_error(
 
 
 def _suggestion(dims: list[_Dim] | None, symbols: _Symbols) -> str:
-    """Write a shape that would fit: open dimensions as batch 1 and an image of 224×224."""
+    """Return a valid example shape, with open dimensions as batch 1 and an image of 224×224."""
     if dims is None:
         return "1,3,224,224"
     extents = []
@@ -258,5 +257,5 @@ def _suggestion(dims: list[_Dim] | None, symbols: _Symbols) -> str:
 
 
 def _text(dims: Sequence[_Dim]) -> str:
-    """Write dimensions as in ``[N, 3, ?, ?]``."""
+    """Format dimensions as in ``[N, 3, ?, ?]``."""
     return "[" + ", ".join("?" if dim is None else str(dim) for dim in dims) + "]"

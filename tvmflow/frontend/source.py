@@ -1,10 +1,10 @@
-"""Reading an ONNX model: a path, its bytes, or a message in memory, without its large tensors.
+"""Reader of ONNX models from a path, bytes or a message in memory, without large tensors.
 
 Protocol Buffers store a message as a sequence of fields, each with a tag (number and
 wire type) and, for nested messages and bytes, a length.  That makes it possible to walk
-to a tensor's ``raw_data`` in a memory-mapped file, leave it out, and encode only the
-lengths around it again.  The rest is parsed as usual, and arrays of what was left out are
-memory-mapped, as those of external data are.
+to a tensor's ``raw_data`` in a memory-mapped file, leave it out, and re-encode only the
+lengths of the messages around it.  The rest is parsed as usual, and the omitted tensors are
+memory-mapped like external data.
 
 The format is specified at https://protobuf.dev/programming-guides/encoding/, the field
 numbers by ``onnx.proto``.
@@ -40,17 +40,17 @@ DTYPES: dict[int, str] = {
     )
 }  # fmt: skip
 
-#: Element types of weights of 2 and 4 bits, and those that hold their numbers.
+#: Dtypes that hold the numbers of element types of 2 and 4 bits.
 PACKED: dict[int, str] = {
     TensorProto.INT4: "int8", TensorProto.UINT4: "uint8",
     TensorProto.INT2: "int8", TensorProto.UINT2: "uint8",
 }  # fmt: skip
 
-#: Marks external data that lies in the model's own file.
+#: Location of external data that is in the model's own file.
 _SAME_FILE = "\0same file"
 
 _VARINT, _BYTES = 0, 2
-#: Bytes of the other wire types.
+#: Sizes of the other wire types in bytes.
 _FIXED = {1: 8, 5: 4}
 
 #: Nested messages to walk through: message -> field number -> message.
@@ -62,7 +62,7 @@ _PATHS = {
 }
 _RAW_DATA = 9
 
-#: Types of a Constant node's other attributes.
+#: Types of a Constant node's numeric attributes.
 _NUMBERS = {
     "value_float": np.float32, "value_floats": np.float32,
     "value_int": np.int64, "value_ints": np.int64,
@@ -73,7 +73,7 @@ _COPY_AGAIN = "Copy or export the model again."
 
 @dataclass
 class Source:
-    """A parsed model and where it came from."""
+    """A parsed model and its origin."""
 
     #: The file's stem, or the graph's name.
     name: str
@@ -81,18 +81,18 @@ class Source:
     model: onnx.ModelProto
     #: Tensors of at least this size are not loaded.
     large_weight_bytes: int
-    #: The model's own file, beside which external data is; ``None`` without a path.
+    #: The model's own file, whose folder has the external data; ``None`` without a path.
     file: Path | None = None
 
     @property
     def inputs(self) -> list[onnx.ValueInfoProto]:
-        """What a caller gives: since format 4 an input with an initializer is a weight."""
+        """Return the inputs that a caller provides: those without an initializer."""
         weights = {tensor.name for tensor in self.model.graph.initializer}
         return [value for value in self.model.graph.input if value.name not in weights]
 
     @property
     def label(self) -> str:
-        """The model's name in messages."""
+        """Return the model's name for messages."""
         return "the model" if self.file is None else repr(str(self.file))
 
 
@@ -100,11 +100,11 @@ def open_model(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto | Source,
     large_weight_bytes: int = LARGE_WEIGHT_BYTES,
 ) -> Source:
-    """Parse a model without loading its large tensors; one that was parsed stays as it is.
+    """Parse a model without loading its large tensors; return a parsed model unchanged.
 
-    A message in memory is used as it is: nothing here or later changes it.
+    A message in memory is used without a copy: no later step changes it.
 
-    Raises ``ModelError`` if there is no such file, it cannot be read, or it is no ONNX model.
+    Raises ``ModelError`` if there is no such file, it cannot be read, or it is not an ONNX model.
     """
     if isinstance(model, Source):
         return model
@@ -166,8 +166,8 @@ def _parse(content: bytes, label: str) -> onnx.ModelProto:
         model = onnx.ModelProto.FromString(content)
     except DecodeError:
         model = onnx.ModelProto()
-    # The parser skips what it does not know: other data can parse as a model without a graph.  Nor
-    # does it look at text: what is no UTF-8 comes out as bytes.
+    # The parser skips unknown fields, so other data can parse as a model without a graph.  It does
+    # not check text either: strings that are not UTF-8 are returned as bytes.
     whole = model.HasField("graph") and model.ir_version
     if not whole or not all(isinstance(text, str) for text in _texts(model)):
         raise ModelError(
@@ -196,7 +196,7 @@ def _texts(model: onnx.ModelProto) -> Iterator[object]:
 
 
 def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Yield all nodes, those of functions and of nested graphs, too."""
+    """Yield all nodes, including those of functions and nested graphs."""
     for graph in (model.graph, *model.functions):
         yield from all_nodes(graph.node)
 
@@ -208,7 +208,7 @@ def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
         yield from nested_graphs(node)
 
 
-# Leaving large tensors out ---------------------------------------------------------------
+# Omission of large tensors ---------------------------------------------------------------
 
 
 def _strip_large_tensors(data: memoryview, limit_bytes: int) -> bytes:
@@ -224,9 +224,9 @@ def _strip_large_tensors(data: memoryview, limit_bytes: int) -> bytes:
 def _strip(
     data: memoryview, start: int, end: int, message: str, limit_bytes: int
 ) -> list[bytes | slice]:
-    """Return the pieces of the message in ``data[start:end]``, what stays as it is as slices.
+    """Return the pieces of the message in ``data[start:end]``; unchanged ones are slices.
 
-    No views: an error would keep them in its traceback, and with them the file mapped.
+    Slices instead of views: an error's traceback would keep views alive, and the file mapped.
     """
     pieces: list[bytes | slice] = []
     copied_to = start
@@ -246,7 +246,7 @@ def _strip(
 
 
 def _external(offset: int, length: int) -> bytes:
-    """Encode the fields that make a tensor external: where its bytes are."""
+    """Encode the fields that make a tensor external, with the location of its bytes."""
     tensor = onnx.TensorProto(data_location=onnx.TensorProto.EXTERNAL)
     for key, value in (("location", _SAME_FILE), ("offset", offset), ("length", length)):
         tensor.external_data.add(key=key, value=str(value))
@@ -256,7 +256,7 @@ def _external(offset: int, length: int) -> bytes:
 def _large_fields(
     data: memoryview, start: int, end: int, limit_bytes: int
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (number, begin of tag, begin of payload, end) of long fields of a message."""
+    """Yield the number, start of tag, start of payload and end of each long field of a message."""
     position = start
     while position < end:
         begin = position
@@ -298,7 +298,7 @@ def _damaged(position: int) -> ModelError:
 
 
 def dtype_name(elem_type: int) -> str:
-    """Return ONNX's name of an element type, for messages."""
+    """Return ONNX's name for an element type, for messages."""
     try:
         return TensorProto.DataType.Name(elem_type)
     except ValueError:
@@ -306,11 +306,11 @@ def dtype_name(elem_type: int) -> str:
 
 
 def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
-    """Return the values of an initializer or an attribute's tensor; external data memory-mapped.
+    """Return the values of an initializer or an attribute's tensor; memory-map external data.
 
-    Numbers of 2 and 4 bits become bytes, of which :func:`.prepare.prepare` sees who reads them.
+    Numbers of 2 and 4 bits become bytes; :func:`.prepare.prepare` checks which nodes read them.
 
-    ``source`` is the tensor's model; ``None`` for a tensor that holds its own values.
+    ``source`` is the tensor's model; ``None`` for a tensor that contains its own values.
 
     Raises ``ModelError`` if external data is missing, cut short or outside the model's folder, or
     the tensor is too large; ``UnsupportedModelError`` if the element type cannot be compiled.
@@ -347,7 +347,7 @@ def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
                 remedy=_COPY_AGAIN,
             )
         if source and expected >= source.large_weight_bytes:
-            # A view of the parsed bytes instead of a copy.
+            # This is a view of the parsed bytes, which avoids a copy.
             stored = np.dtype(dtype).newbyteorder("<")
             return np.frombuffer(tensor.raw_data, stored).reshape(shape)
     try:
@@ -360,9 +360,9 @@ def to_array(tensor: TensorProto, source: Source | None) -> np.ndarray:
 
 
 def check_external_files(source: Source) -> None:
-    """Look where external data lies, for whoever lets another program read the model's file.
+    """Check the locations of external data before another program reads the model's file.
 
-    Raises ``ModelError`` if a file of it is outside the model's folder.
+    Raises ``ModelError`` if one is outside the model's folder.
     """
     weights = (tensor for graph in _graphs(source.model) for tensor in graph.initializer)
     attributes = (a.t for node in _nodes(source.model) for a in node.attribute)
@@ -397,7 +397,7 @@ def _map_external(tensor: TensorProto, dtype: str, source: Source | None) -> np.
     except OSError as error:
         raise ModelError(
             f"{what} keeps its values in {str(file)!r}, which cannot be read: {error.strerror}.",
-            remedy=f"Put {file.name!r} back beside the model.",
+            remedy=f"Put {file.name!r} back next to the model.",
         ) from error
     if offset + size > available:
         raise ModelError(
@@ -418,7 +418,7 @@ def _map_external(tensor: TensorProto, dtype: str, source: Source | None) -> np.
 
 
 def _external_file(what: str, location: str, source: Source | None) -> Path:
-    """Return the file of external data, which must really lie in the model's folder."""
+    """Return the file of external data, which must be inside the model's folder."""
     if source is None or source.file is None:
         raise ModelError(
             f"{what} keeps its values in the file {location!r}, but the model was not given "
@@ -428,11 +428,11 @@ def _external_file(what: str, location: str, source: Source | None) -> Path:
     relative = PurePath(location)
     outside = ModelError(
         f"{what} keeps its values in {location!r}, which is not a file in the model's folder.",
-        remedy="Export the model with external data beside it.",
+        remedy="Export the model with external data next to it.",
     )
     if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts:
         raise outside
-    # A model that is a link may lie elsewhere with all of its data: caches are made like that.
+    # A model may be a link to another folder that has all of its data: download caches do that.
     folders = list(dict.fromkeys([source.file.parent, source.file.resolve().parent]))
     places = [folder / relative for folder in folders]
     try:
@@ -450,7 +450,7 @@ def _external_file(what: str, location: str, source: Source | None) -> Path:
 
 
 def constant_value(node: onnx.NodeProto, source: Source | None = None) -> np.ndarray | None:
-    """Return the value of a Constant node, ``None`` if it is no dense numeric tensor."""
+    """Return the value of a Constant node, ``None`` if it is not a dense numeric tensor."""
     if len(node.attribute) != 1:
         return None
     attribute = node.attribute[0]

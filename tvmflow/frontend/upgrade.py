@@ -1,7 +1,7 @@
-"""Models of operator sets 1 to 6, brought to 7: ONNX's version converter, and what it gets wrong.
+"""Conversion of models of operator sets 1 to 6 to set 7, beyond ONNX's version converter.
 
 In these operator sets operators do not broadcast like NumPy yet, and many attributes have been
-renamed since.
+renamed since.  Rules here cover what ONNX's converter does not know or gets wrong.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from ..errors import UnsupportedModelError
 from .graph import node_attributes, node_name
 from .nested import nested_graphs
 
-#: The oldest operator set that is converted: from 7 on, operators broadcast like NumPy.  Older
-#: ones are brought to it first.
+#: Oldest operator set of the importer, the first in which operators broadcast like NumPy.  Models
+#: of older sets are upgraded to it first.
 OLDEST_OPSET = 7
 
-#: Marks nodes that are as operator set 7 has them: the converter leaves foreign ones alone.
+#: Domain of nodes that conform to operator set 7 already: the converter skips foreign domains.
 _DONE = "tvmflow.upgraded"
 
 
 def upgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    """Return a model of an operator set from 7 on, by ONNX's version converter.
+    """Upgrade a model of operator set 1 to 6 to set 7, with ONNX's version converter.
 
-    In operator sets 1 to 6 operators do not broadcast like NumPy yet.  Only nodes go through the
-    converter, weights stay as they are: it would read all of them, and those outside the message
-    are not there.
+    The converter gets the model without its weights: it would read all of them, and large ones are
+    not part of the message.
 
     ::
 
@@ -88,9 +87,10 @@ def upgraded(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 
 
 def check_nodes(model: onnx.ModelProto) -> None:
-    """Check a converted model: the converter may not know whether nodes fit the newer operators.
+    """Check that all nodes of a converted model conform to its operator set.
 
-    Raises ``onnx.checker.ValidationError`` for a node that does not.
+    The converter itself may not notice.  Raises ``onnx.checker.ValidationError`` for a node that
+    does not conform.
     """
     context = onnx.checker.C.CheckerContext()
     context.ir_version = model.ir_version
@@ -99,16 +99,17 @@ def check_nodes(model: onnx.ModelProto) -> None:
         onnx.checker.check_node(node, context)
 
 
-#: Elements of the largest weights whose values shapes may depend on.
+#: Largest weights, in elements, that shape inference gets, as shapes may depend on their values.
 _LARGEST_SHAPE = 1024
 
 
 def _with_shapes(
     model: onnx.ModelProto, opset: int, weights: Sequence[onnx.TensorProto]
 ) -> onnx.ModelProto:
-    """Return the model with the shapes of its values, as operator set 6 infers them.
+    """Return the model with the shapes of its values, inferred by the rules of operator set 6.
 
-    Before it ONNX infers none of Relu, Add, Gemm and some thirty others, and nothing behind them.
+    For older sets ONNX has no inference for Relu, Add, Gemm and some thirty others, so shapes after
+    them would be unknown.
     """
     made = [
         tensor
@@ -145,7 +146,7 @@ def _with_shapes(
 def _constants(
     graph: onnx.GraphProto, weights: Sequence[onnx.TensorProto]
 ) -> dict[str, onnx.TensorProto]:
-    """Return what is constant, by name."""
+    """Return weights and results of Constant nodes, by name."""
     known = {tensor.name: tensor for tensor in weights}
     for node in graph.node:
         if node.op_type == "Constant" and not node.domain:
@@ -154,11 +155,11 @@ def _constants(
 
 
 def _align(model: onnx.ModelProto) -> None:
-    """Give operands that begin at an axis further axes of extent 1 behind their own.
+    """Append axes of extent 1 to operands that broadcast from a given axis on.
 
-    The slopes of PRelu were one for each channel: the converter leaves them, and from operator set
-    7 on they would be one for each column. Other operands name their axis; the converter does not
-    always take that.
+    The slopes of PRelu were one for each channel; the converter does not change them, and since
+    operator set 7 they would mean one for each column.  Other operators name the operand's axis,
+    which the converter does not always accept.
 
     ::
 
@@ -181,7 +182,7 @@ def _align(model: onnx.ModelProto) -> None:
                 wide = f"{node.output[0]}_aligned"
                 nodes.append(helper.make_node("Unsqueeze", [operand], [wide], axes=axes))
                 node.input[1] = wide
-            # The operand ends where the other one does, and the converter takes no negative axis.
+            # Both operands now end at the same axis, and the converter rejects negative axes.
             kept = [a for a in node.attribute if a.name != "axis"]
             del node.attribute[:]
             node.attribute.extend(kept)
@@ -192,7 +193,7 @@ def _align(model: onnx.ModelProto) -> None:
 
 
 def _ranks(graph: onnx.GraphProto) -> dict[str, int]:
-    """Return how many axes values have, as far as that is known."""
+    """Return the ranks of values, as far as they are known."""
     return {
         value.name: len(value.type.tensor_type.shape.dim)
         for value in (*graph.input, *graph.value_info)
@@ -201,7 +202,7 @@ def _ranks(graph: onnx.GraphProto) -> dict[str, int]:
 
 
 def _first_axis(node: onnx.NodeProto) -> int | None:
-    """Return the axis at which a node's second operand begins, ``None`` for the last ones."""
+    """Return the axis at which a node's second operand starts, ``None`` if it ends at the last."""
     if node.op_type == "PRelu" and len(node.input) == 2:
         return 1
     attributes = {a.name: a.i for a in node.attribute if a.name in ("broadcast", "axis")}
@@ -210,16 +211,16 @@ def _first_axis(node: onnx.NodeProto) -> int | None:
 
 @dataclass
 class _Old:
-    """A node of an older operator set, that a rule changes."""
+    """A node of an older operator set, which a rule rewrites."""
 
     node: onnx.NodeProto
     graph: onnx.GraphProto
     weights: Mapping[str, onnx.TensorProto]
-    #: Weights that rules have made.
+    #: Weights that rules have added.
     made: list[onnx.TensorProto]
 
     def constant(self, index: int, what: str) -> np.ndarray:
-        """Return the values of an input, which have to be constant."""
+        """Return the values of an input that must be constant."""
         tensor = self.weights.get(self.node.input[index])
         if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
             raise ValueError(
@@ -231,9 +232,9 @@ class _Old:
 def _apply_rules(
     model: onnx.ModelProto, opset: int, weights: Sequence[onnx.TensorProto]
 ) -> list[onnx.TensorProto]:
-    """Bring nodes to operator set 7, in place, that the converter does not know.
+    """Upgrade nodes that the converter does not know to operator set 7, in place.
 
-    Returns further weights, which are inputs of the graph as all are.
+    Returns the added weights, which become inputs of the graph like all others.
 
     ::
 
@@ -254,27 +255,27 @@ def _apply_rules(
     return made
 
 
-#: Attributes by name; a rule returns those that operator set 7 has.
+#: Attributes by name; a rule returns the attributes of operator set 7.
 _Attributes = dict[str, Any]
 
 
 def _compare(old: _Old, attributes: _Attributes) -> _Attributes:
-    """Leave out how operands broadcast: they have been aligned."""
+    """Drop the attributes of broadcasting, as the operands have been aligned."""
     return {k: v for k, v in attributes.items() if k not in ("broadcast", "axis")}
 
 
 def _cast(old: _Old, attributes: _Attributes) -> _Attributes:
-    """Give the element type as a number instead of its name."""
+    """Replace the name of the element type with its number."""
     return attributes | {"to": TensorProto.DataType.Value(attributes["to"])}
 
 
 def _pad(old: _Old, attributes: _Attributes) -> _Attributes:
-    """Rename an attribute."""
+    """Rename the attribute ``paddings``."""
     return attributes | {"pads": attributes.pop("paddings")}
 
 
 def _split(old: _Old, attributes: _Attributes) -> _Attributes:
-    """Give the lengths as an attribute.  Operator set 1 says no axis by default."""
+    """Move the lengths to an attribute.  The axis has no default in operator set 1."""
     if "axis" not in attributes:
         raise ValueError(f"Split {node_name(old.node)} does not say along which axis")
     if len(old.node.input) == 2:
@@ -285,13 +286,13 @@ def _split(old: _Old, attributes: _Attributes) -> _Attributes:
 
 
 def _tiles(old: _Old) -> tuple[int, int]:
-    """Return how often a node repeats, and along which axis."""
+    """Return the number of repetitions and their axis."""
     tiles, axis = (int(old.constant(i, w).item()) for i, w in ((1, "tiles"), (2, "axis")))
     return tiles, axis
 
 
 def _tile(old: _Old, attributes: _Attributes) -> _Attributes:
-    """Give a count for each axis instead of one and its axis."""
+    """Replace a count and its axis with counts for all axes."""
     tiles, axis = _tiles(old)
     rank = _ranks(old.graph).get(old.node.input[0])
     if rank is None or not -rank <= axis < rank:
@@ -306,7 +307,7 @@ def _tile(old: _Old, attributes: _Attributes) -> _Attributes:
 
 
 def _norm(old: _Old, attributes: _Attributes) -> _Attributes:
-    """Give the exponent as a whole number."""
+    """Convert the exponent to an integer."""
     exponent = attributes.get("p", 2.0)
     if exponent != int(exponent):
         raise ValueError(f"the exponent of {old.node.op_type} {node_name(old.node)} is {exponent}")
@@ -314,7 +315,7 @@ def _norm(old: _Old, attributes: _Attributes) -> _Attributes:
 
 
 def _whole_reshape(old: _Old, attributes: _Attributes) -> _Attributes:
-    """Give the shape as an input."""
+    """Move the shape to an input."""
     name = f"{old.node.output[0]}_shape"
     old.made.append(numpy_helper.from_array(np.array(attributes.pop("shape"), np.int64), name))
     old.node.input.append(name)
@@ -322,7 +323,7 @@ def _whole_reshape(old: _Old, attributes: _Attributes) -> _Attributes:
 
 
 def _repeated(old: _Old, attributes: _Attributes) -> _Attributes:
-    """Repeat by a concatenation, which need not know how many axes there are."""
+    """Replace Tile with Concat, which needs no rank."""
     tiles, axis = _tiles(old)
     old.node.op_type = "Concat"
     old.node.input[:] = [old.node.input[0]] * tiles
@@ -330,7 +331,7 @@ def _repeated(old: _Old, attributes: _Attributes) -> _Attributes:
 
 
 def _enlarged(old: _Old, attributes: _Attributes) -> _Attributes:
-    """Repeat as often as it is enlarged; factors that are not whole stay, without a shape."""
+    """Replace Upsample with Tile; fractional factors stay, and their shape unknown."""
     scales = [attributes["height_scale"], attributes["width_scale"]]
     if all(scale == int(scale) for scale in scales):
         name = f"{old.node.output[0]}_repeats"
@@ -342,7 +343,7 @@ def _enlarged(old: _Old, attributes: _Attributes) -> _Attributes:
     return attributes
 
 
-#: By operator the newest set in which a rule applies, and the rule.
+#: The newest operator set in which a rule applies, and the rule, by operator.
 _RULES: dict[str, tuple[int, Callable[[_Old, _Attributes], _Attributes]]] = {
     **dict.fromkeys(("And", "Equal", "Greater", "Less", "Or", "Xor"), (6, _compare)),
     "Cast": (5, _cast),
@@ -352,7 +353,7 @@ _RULES: dict[str, tuple[int, Callable[[_Old, _Attributes], _Attributes]]] = {
     "LpPool": (1, _norm),
     "GlobalLpPool": (1, _norm),
 }
-#: The same for operators as set 6 has them, of which only shapes are asked.
+#: Rules that upgrade nodes to operator set 6, only for shape inference.
 _IN_SET_6: dict[str, tuple[int, Callable[[_Old, _Attributes], _Attributes]]] = {
     **_RULES,
     "Concat": (3, lambda old, attributes: {"axis": 1, **attributes}),

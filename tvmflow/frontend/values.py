@@ -1,4 +1,4 @@
-"""Facts about the values of a graph that the walk of :mod:`.propagate` collects."""
+"""Facts about a graph's values that the walk of :mod:`.propagate` collects."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 @dataclass
 class Values:
-    """Facts about values besides types and constants, which the graph has."""
+    """Facts about values in addition to the types and constants in the graph."""
 
     graph: Graph
-    #: Names of values by others that they have.
+    #: Name under which a value is known, by each other name that it has.
     aliases: dict[str, str] = field(default_factory=dict)
-    #: Sequences as their tensors' names; ``None`` for an optional value that is none.
+    #: Names of the tensors of each sequence; ``None`` for an empty optional.
     sequences: dict[str, tuple[str, ...] | None] = field(default_factory=dict)
-    #: All names that something reads.
+    #: Names of all values that are read.
     used: set[str] = field(default_factory=set)
-    #: All names of values.
+    #: Names of all values.
     taken: set[str] = field(default_factory=set)
-    #: Conditions, computed at run time, of the branches that the walk is in.
+    #: Run-time conditions of the branches around the walk's position.
     conditions: list[str] = field(default_factory=list)
-    #: Nodes that loops have become so far.
+    #: Number of nodes that loops have been unrolled to so far.
     unrolled: int = 0
-    #: What the walk knows of sizes that are known only at run time.
+    #: Facts about sizes that are known only at run time.
     sizes: RunTimeSizes | None = None
-    #: Whether loops may be the virtual machine's (:mod:`.expanders.vm_loops`).
+    #: Whether TVM's virtual machine may run loops (:mod:`.expanders.vm_loops`).
     has_machine: bool = True
 
     def __post_init__(self) -> None:
@@ -54,6 +54,6 @@ class Values:
         return None if self.sizes is None else self.sizes.bounded.get(self.resolve(name))
 
     def is_known(self, name: str) -> bool:
-        """Tell whether a value has a type, or is a sequence."""
+        """Return whether a value has a type, or is a sequence."""
         known = (self.graph.types, self.graph.constants, self.sequences)
         return any(name in names for names in known)

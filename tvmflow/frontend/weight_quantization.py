@@ -1,7 +1,7 @@
-"""Weights of a model rounded to what fewer bits hold, for libraries that store them so.
+"""Option `weights`: round a model's weights to fewer bits, for libraries that store them so.
 
-They are rounded in ONNX's model before anything else is done with it: so the compiler, and the
-reference that its results are compared with, have the same weights.
+The weights are rounded in the ONNX model before anything else reads it, so the compiler and the
+reference for its results have the same weights.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from .nested import all_nodes
 from .rewrite import scale_and_shift
 from .source import Source, to_array
 
-#: Smaller ones stay as they are.
+#: Smallest weights that are rounded, in bytes.
 LEAST_BYTES = 1024
-#: Largest number of a signed byte that has its opposite.
+#: Largest int8 whose negative is also an int8.
 LARGEST = 127
 
 
 def with_rounded_weights(source: Source, kind: str | None) -> Source:
-    """Return a copy of a model whose large weights are numbers that ``kind`` holds.
+    """Return a copy of a model whose large weights are rounded to numbers of the type ``kind``.
 
-    ``fp16`` rounds all to the nearest of 16 bits.  ``int8`` rounds those of convolutions, of matrix
-    products and tables to multiples of a step, up to 127 of them; each output channel, and each
-    row of a table, has a step of its own.  BatchNormalization becomes a part of the convolution
-    before it first.
+    ``fp16`` rounds all of them to 16 bits.  ``int8`` rounds weights of convolutions and matrix
+    products, and tables of look-ups, to up to 127 multiples of a step; each output channel and each
+    row of a table has its own step.  BatchNormalization is folded into the convolution before it
+    first.
 
     Raises `CompileError` if there is no such weight.
     """
@@ -64,16 +64,16 @@ def with_rounded_weights(source: Source, kind: str | None) -> Source:
 
 
 def in_half(array: np.ndarray) -> np.ndarray | None:
-    """Round to the nearest number of 16 bits; ``None`` where one is beyond them."""
+    """Round to fp16 and return the result in fp32; ``None`` if a number overflows."""
     with np.errstate(over="ignore"):
         rounded = array.astype(np.float16).astype(np.float32)
     return rounded if np.isfinite(rounded).all() else None
 
 
 def in_steps(array: np.ndarray, axis: int) -> np.ndarray | None:
-    """Round to multiples of a step for each index of ``axis``; ``None`` where one is not finite.
+    """Round to multiples of a step for each index of ``axis``; ``None`` if a number is not finite.
 
-    A step has 17 bits, so that its multiples are numbers of fp32.
+    A step has 17 significant bits, so that its multiples are exact in fp32.
     """
     others = tuple(i for i in range(array.ndim) if i != axis % array.ndim)
     largest = np.abs(array).max(axis=others, keepdims=True, initial=0)
@@ -81,7 +81,7 @@ def in_steps(array: np.ndarray, axis: int) -> np.ndarray | None:
         return None
     bits = (largest.astype(np.float32) / np.float32(LARGEST)).view(np.uint32)
     steps = ((bits + 0x7F) & ~np.uint32(0x7F)).view(np.float32)
-    # The smallest numbers of fp32 have fewer bits, and are zeros here.
+    # Subnormal steps have fewer significant bits; such weights are rounded to zero.
     steps[steps < 1e-30] = np.inf
     times = np.rint(array / steps)
     return np.where(np.isinf(steps), 0, times * np.where(np.isinf(steps), 0, steps)).astype(
@@ -90,7 +90,7 @@ def in_steps(array: np.ndarray, axis: int) -> np.ndarray | None:
 
 
 def _channel_axes(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
-    """Names of weights, each with the axis of its output channels; of those used once."""
+    """Yield the names of weights that are used once, with the axis of their output channels."""
     uses = Counter(name for node in all_nodes(graph.node) for name in node.input)
     for node in graph.node:
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
@@ -112,7 +112,7 @@ def _channel_axes(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
 def _fold_norms(
     graph: onnx.GraphProto, tensors: dict[str, onnx.TensorProto], source: Source
 ) -> None:
-    """Make norms behind convolutions a part of their weights, as the compiler would later."""
+    """Fold norms after convolutions into their weights, as the compiler would do later."""
     uses = Counter(name for node in all_nodes(graph.node) for name in node.input)
     uses.update(output.name for output in graph.output)
     producers = {node.output[0]: node for node in graph.node if node.op_type == "Conv"}
