@@ -27,6 +27,7 @@ from ..devices.target import TargetSpec
 from ..ir.annotations import CONSTANT_SUFFIX
 from ..ir.booleans import keeps_booleans
 from ..ir.expressions import CHOICE, conjuncts, nodes_in, substitute_vars, uses
+from ..ir.extremes import never_nan
 from ..ir.rewriter import op_name
 from ..ir.scope import is_half, is_texture
 from .sizes import LANES, filled_group
@@ -41,6 +42,11 @@ PAD = "pad"
 MOST_NODES = 2000
 #: Most levels of nested conditions.
 MOST_CONDITIONS = 3
+#: Most levels of nested expressions: OpenCL's compilers take 256 brackets, and a sigmoid has four.
+MOST_LEVELS = 48
+#: Most levels of nested maxima and minima of two tensors: TVM's LLVM code generator analyses the
+#: first operand of each twice, as it has a name.
+MOST_EXTREMES = 8
 
 Block: TypeAlias = SBlockRV
 Loop: TypeAlias = LoopRV
@@ -119,6 +125,12 @@ def _decline_long(block: s_tir.SBlock, readers: Sequence[s_tir.SBlock]) -> None:
     own, theirs = (len(nodes_in(root, tirx.Expr)) for root in (block.body, bodies))
     if _reads(bodies, written) * own + theirs > MOST_NODES:
         raise s_tir.ScheduleError(f"{block.name_hint} is too long to be computed where it is read")
+    extremes = len(nodes_in([block.body, bodies], tirx.Max, tirx.Min))
+    limits = ((own + theirs, MOST_LEVELS, _is_any), (extremes, MOST_EXTREMES, _is_extreme))
+    for count, most, counts in limits:
+        # There are no more levels than nodes, which are counted faster.
+        if count > most and most < (_levels(block.body, counts) + _levels(bodies, counts, written)):
+            raise s_tir.ScheduleError(f"{block.name_hint} has too many expressions in each other")
     depth = _conditions(block.body)
     if depth and depth + _conditions(bodies, written) > MOST_CONDITIONS:
         raise s_tir.ScheduleError(f"{block.name_hint} has conditions, and is read in others")
@@ -126,8 +138,41 @@ def _decline_long(block: s_tir.SBlock, readers: Sequence[s_tir.SBlock]) -> None:
 
 def _reads(root: object, buffers: Sequence[tirx.Expr]) -> int:
     """Return how often any of the buffers is read."""
-    loads = nodes_in(root, TensorLoad)
-    return sum(any(load.source.same_as(buffer) for buffer in buffers) for load in loads)
+    return sum(_reads_one(load, buffers) for load in nodes_in(root, TensorLoad))
+
+
+def _reads_one(expr: tirx.Expr, buffers: Sequence[tirx.Expr]) -> bool:
+    return isinstance(expr, TensorLoad) and any(expr.source.same_as(b) for b in buffers)
+
+
+def _is_any(_expr: tirx.Expr) -> bool:
+    return True
+
+
+def _is_extreme(expr: tirx.Expr) -> bool:
+    """Tell whether a maximum or minimum has to look for NaN in its first operand."""
+    return isinstance(expr, (tirx.Max, tirx.Min)) and not (never_nan(expr.a) or never_nan(expr.b))
+
+
+def _levels(
+    root: object,
+    counts: Callable[[tirx.Expr], bool],
+    buffers: Sequence[tirx.Expr] | None = None,
+) -> int:
+    """Return how many counted expressions are nested, or stand around a read of a buffer."""
+    level = most = 0
+
+    def visit(expr: tirx.Expr, visitor: tvm_ffi.StructuralVisitor) -> None:
+        nonlocal level, most
+        own = counts(expr)
+        level += own
+        if buffers is None or _reads_one(expr, buffers):
+            most = max(most, level)
+        visitor.default_visit(expr)
+        level -= own
+
+    tvm_ffi.structural_visit(root, (tirx.Expr, visit))
+    return most
 
 
 def _conditions(root: object, buffers: Sequence[tirx.Expr] | None = None) -> int:

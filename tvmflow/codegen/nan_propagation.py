@@ -26,14 +26,14 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call
 
-from ..ir.extremes import AT_LEAST
+from ..ir.extremes import AT_LEAST, never_nan
 from ..ir.passes import map_nodes, prim_func_pass, target_kind
 from ..ir.rewriter import op_name
 
 #: Prefix of the functions in kernels' source.
 PREFIX = "tvmflow_nan_"
 
-_FLOAT, *INTEGERS = (tvm_ffi.dtype(kind).type_code for kind in ("float32", "int32", "uint32"))
+_FLOAT = tvm_ffi.dtype("float32").type_code
 
 
 @prim_func_pass()
@@ -63,19 +63,6 @@ def PropagateNaN(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _is_float(expr: tirx.Expr) -> bool:
     return expr.ty.dtype.type_code == _FLOAT
-
-
-def never_nan(expr: tirx.Expr) -> bool:
-    """True for a value that is known to be a number."""
-    if isinstance(expr, tirx.FloatImm):
-        return expr.value == expr.value
-    if isinstance(expr, tirx.Broadcast):
-        return never_nan(expr.value)
-    if isinstance(expr, tirx.Cast):
-        return expr.value.ty.dtype.type_code in INTEGERS or never_nan(expr.value)
-    if isinstance(expr, (tirx.Max, tirx.Min)):
-        return never_nan(expr.a) and never_nan(expr.b)
-    return False
 
 
 def _ordered(node: tirx.Max | tirx.Min) -> tuple[tirx.Expr, tirx.Expr, bool]:

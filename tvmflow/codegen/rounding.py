@@ -24,11 +24,10 @@ from tvm.ir import Call
 from tvm.tirx.op import register_intrin_lowering
 
 from ..ir.expressions import lower_to_function
-from ..ir.extremes import at_least
+from ..ir.extremes import INTEGERS, at_least, never_nan
 from ..ir.passes import node_pass
 from ..ir.rewriter import op_name
 from ..ir.rounding import INTRINSIC
-from .nan_propagation import INTEGERS, never_nan
 
 _ROUND = "tirx.nearbyint"
 # Every target rounds whole vectors, to even; TVM's operator does not say so.

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import tvm_ffi
 from tvm import te, tirx
 
 from .expressions import register_intrinsic
+
+#: TVM's codes of integers' types.
+INTEGERS = tuple(tvm_ffi.dtype(kind).type_code for kind in ("int32", "uint32"))
 
 AT_LEAST = "tirx.tvmflow_at_least"
 register_intrinsic(AT_LEAST, "A float, or its lower limit where that is not less.")
@@ -36,3 +40,16 @@ def lowest(dtype: str) -> tirx.Expr:
     """Return the number that none is below, for the padding of a maximum."""
     is_float = dtype.startswith(("float", "bfloat"))
     return tirx.const(float("-inf"), dtype) if is_float else tirx.min_value(dtype)
+
+
+def never_nan(expr: tirx.Expr) -> bool:
+    """Tell whether a value is known to be a number."""
+    if isinstance(expr, tirx.FloatImm):
+        return expr.value == expr.value
+    if isinstance(expr, tirx.Broadcast):
+        return never_nan(expr.value)
+    if isinstance(expr, tirx.Cast):
+        return expr.value.ty.dtype.type_code in INTEGERS or never_nan(expr.value)
+    if isinstance(expr, (tirx.Max, tirx.Min)):
+        return never_nan(expr.a) and never_nan(expr.b)
+    return False
