@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 
+import tvm
 from tvm import IRModule
 from tvm.ir.transform import Pass
 from tvm.relax import backend, transform
@@ -223,12 +224,20 @@ def change_layouts(job: Compilation, mod: IRModule) -> IRModule:
     return mod
 
 
+#: Operators of one primary function, at most.  OpenCL promises kernels 1,024 bytes of arguments,
+#: 128 tensors; an operator reads one or two that are not computed in its function.
+MOST_FUSED = 64
+
+
 @job_pass("FuseOps")
 def fuse_operators(job: Compilation, mod: IRModule) -> IRModule:
     """TVM's fusion, with the names that the model has for tensors."""
     names = job.model.bindings.values()
     members: dict[str, list[str]] = {}
-    fused = transform.FuseOps()(mod)
+    instruments = tvm.transform.PassContext.current().instruments
+    config = {"relax.FuseOps.max_depth": MOST_FUSED}
+    with tvm.transform.PassContext(config=config, instruments=list(instruments or ())):
+        fused = transform.FuseOps()(mod)
     mod = restore_names(mod, fused, set(map(identifier, names)), members)
     job.nodes = nodes_of(members, names)
     return mod
