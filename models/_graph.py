@@ -1,4 +1,4 @@
-"""Builds an ONNX model node by node and writes it, with external data when it is large."""
+"""Construction of an ONNX model node by node, and its file, with external data if it is large."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 #: The operator set that the builders write: the default of current exporters.
 OPSET = 18
-#: IR version that goes with it; older readers refuse a newer one.
+#: The IR version of that operator set; older readers refuse a newer one.
 IR_VERSION = 8
 #: The domain of custom operators.
 DOMAIN = "ai.tvmflow"
-#: Models with more weights than this keep them in a file beside the model.
+#: Models with more weights than this store them in a file next to the model.
 EXTERNAL_LIMIT_BYTES = 256 << 20
-#: A serialized model cannot be larger; some room is left for what is not a weight.
+#: Largest weights of a serialized model; the rest of 2 GiB is left for the nodes.
 MODEL_LIMIT_BYTES = (2 << 30) - (1 << 20)
 #: External tensors begin at multiples of this, so that they can be memory-mapped.
 ALIGNMENT_BYTES = 64 << 10
@@ -33,7 +33,7 @@ CHUNK_ELEMENTS = 4 << 20
 
 @dataclass(frozen=True)
 class Weight:
-    """A float32 tensor to be drawn: ``mean + scale * standard normal``, or uniform.
+    """A random float32 tensor: ``mean + scale * standard normal``, or uniform.
 
     It is generated in chunks from its own random stream when it is written, not before: the same
     seed gives the same values whether the tensor is stored in the model or streamed to a file of
@@ -52,7 +52,7 @@ class Weight:
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes in float32."""
+        """Return the size in float32, in bytes."""
         return 4 * prod(self.shape)
 
     def chunks(self) -> Iterator[np.ndarray]:
@@ -76,7 +76,7 @@ class Weight:
 
 
 class GraphBuilder:
-    """An ONNX graph in the making, with a seed for all random weights.
+    """An ONNX graph under construction, with a seed for all random weights.
 
     Every method that adds a node returns the name of its output.
     """
@@ -104,7 +104,7 @@ class GraphBuilder:
     def node(
         self, op: str, *inputs: str, result: str | None = None, name: str = "", **attr: Any
     ) -> str:
-        """Add a node with one output; its name counts up per operator unless given."""
+        """Add a node with one output; unless given, its name has a number for each operator."""
         if not name:
             number = self._counts.get(op, 0)
             self._counts[op] = number + 1
@@ -114,7 +114,7 @@ class GraphBuilder:
         return result
 
     def custom(self, op: str, *inputs: str, results: Sequence[str]) -> None:
-        """Add a custom operator of the domain ``ai.tvmflow``; ``""`` is an input left out."""
+        """Add a custom operator of the domain ``ai.tvmflow``; an input ``""`` is omitted."""
         name = f"{results[0]}/{op}"
         node = helper.make_node(op, list(inputs), list(results), name=name, domain=DOMAIN)
         self.nodes.append(node)
@@ -153,8 +153,8 @@ class GraphBuilder:
     ) -> str:
         """Add a square convolution from ``channels[0]`` to ``channels[1]`` channels.
 
-        Options are ``stride`` (1), ``groups`` (1), ``bias`` (False), ``linear`` (False: the layer
-        is followed by a rectifier).
+        Options are ``stride`` (1), ``groups`` (1), ``bias`` (False), ``linear`` (False: a rectifier
+        follows the layer).
         """
         groups = options.get("groups", 1)
         fan_in = channels[0] // groups * kernel * kernel
@@ -182,7 +182,7 @@ class GraphBuilder:
         )  # fmt: skip
 
     def relu6(self, x: str, name: str) -> str:
-        """Add ReLU6 the way exporters write it: Clip with constant limits 0 and 6."""
+        """Add ReLU6 as exporters write it: Clip with constant limits 0 and 6."""
         low, high = self.constant("clip.min", 0.0), self.constant("clip.max", 6.0)
         return self.node("Clip", x, low, high, name=f"{name}/Clip")
 
@@ -190,7 +190,7 @@ class GraphBuilder:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all random weights."""
+        """Return the size of all random weights in bytes."""
         return sum(weight.size_bytes for weight in self.weights)
 
     def model(self) -> onnx.ModelProto:
@@ -203,7 +203,7 @@ class GraphBuilder:
     def save(
         self, path: str | os.PathLike[str], external_limit_bytes: int = EXTERNAL_LIMIT_BYTES
     ) -> Path:
-        """Write the model, and ``<file>.data`` beside it when the weights exceed the limit.
+        """Write the model, and ``<file>.data`` next to it if the weights exceed the limit.
 
         The files are written and checked in a temporary folder next to the target and
         then moved to their names, the model last.
@@ -225,7 +225,7 @@ class GraphBuilder:
         return path
 
     def _write_external(self, data: Path) -> list[TensorProto]:
-        """Stream the weights into ``data`` and return initializers that point there."""
+        """Stream the weights into ``data`` and return initializers that refer to it."""
         tensors = []
         with open(data, "wb") as file:
             for weight in self.weights:
@@ -249,7 +249,7 @@ class GraphBuilder:
         )
         opsets = [helper.make_opsetid("", OPSET)]
         if any(node.domain == DOMAIN for node in self.nodes):
-            # Not at the top: operators need TVM. ONNX's checker must know them.
+            # The import is here because operators need TVM; ONNX's checker must know their schemas.
             from ..ops.onnx_form import register_schemas
 
             register_schemas()

@@ -1,20 +1,21 @@
-"""CRNN with random weights: reads a line of text from a picture of it.
+"""CRNN with random weights, which reads a line of text from a picture of it.
 
 Shi, Bai, Yao 2015, "An End-to-End Trainable Neural Network for Image-based Sequence Recognition",
-table 1: convolutions make a sequence of columns of the picture, which two bidirectional LSTMs read.
-The last convolution spans 2×1 pixels, not 2×2, so that there is a step for every four columns.
+table 1: convolutions turn the picture into a sequence of columns, which two bidirectional LSTMs
+read.  The last convolution spans 2×1 pixels, not 2×2, so that there is a step for every four
+columns.
 """
 
 from __future__ import annotations
 
 from ._graph import GraphBuilder
 
-#: Convolutions of 3×3: output channels, whether a BatchNormalization follows, and the pool behind.
+#: Convolutions of 3×3: output channels, whether a BatchNormalization follows, and the next pool.
 _LAYERS = (
     (64, False, (2, 2)), (128, False, (2, 2)), (256, True, None), (256, False, (2, 1)),
     (512, True, None), (512, False, (2, 1)),
 )  # fmt: skip
-#: Pixels along the height of a picture, which the pools leave two of.
+#: Height of a picture in pixels, which the pools reduce to two.
 _HEIGHT = 32
 
 
@@ -52,7 +53,7 @@ def crnn(
 def _lstm(
     g: GraphBuilder, x: str, name: str, extents: tuple[int, int], channels: tuple[int, int]
 ) -> str:
-    """Add a bidirectional LSTM, with the states of both directions side by side."""
+    """Add a bidirectional LSTM, and concatenate the states of both directions."""
     inputs, hidden = channels
     x = g.node(
         "LSTM", x,
@@ -67,7 +68,7 @@ def _lstm(
 
 
 def _linear(g: GraphBuilder, x: str, name: str, channels: tuple[int, int]) -> str:
-    """Add a fully connected layer of each step."""
+    """Add a fully connected layer for each step."""
     weight = g.normal(f"{name}.weight", channels, channels[0] ** -0.5)
     x = g.node("MatMul", x, weight, name=f"{name}/MatMul")
     return g.node("Add", x, g.normal(f"{name}.bias", channels[1:], 0.1), name=f"{name}/Add")

@@ -1,4 +1,4 @@
-"""FaceBoxNet: a net that regresses face bounding boxes from a grey image, and its loss."""
+"""FaceBoxNet, a network that regresses face bounding boxes from a grey image, and its loss."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Howard et al. 2017, "MobileNets: efficient convolutional neural networks for mobile
 vision applications", table 1; Sandler et al. 2018, "MobileNetV2: inverted residuals and
-linear bottlenecks", table 2.  Written as exporters write them: unfused
-BatchNormalization after every convolution, ReLU6 as Clip with constant limits.
+linear bottlenecks", table 2.  The graphs are as exporters write them, with unfused
+BatchNormalization after every convolution and ReLU6 as Clip with constant limits.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _V2_EPSILON = 1e-5
 
 
 def scaled_channels(channels: int, width: float) -> int:
-    """Channels times the width multiplier, rounded to a multiple of 8.
+    """Return the channels times the width multiplier, rounded to a multiple of 8.
 
-    Never less than 8, and never more than a tenth below the exact product (the rule of
+    The result is at least 8, and at most a tenth below the exact product (the rule of
     MobileNetV2's reference implementation).
     """
     exact = channels * width
@@ -105,7 +105,7 @@ def mobilenet_v2(
 
 
 def classifier(g: GraphBuilder, x: str, channels: int, batch: int, classes: int) -> None:
-    """Average over the image, flatten, one fully connected layer: the output's logits."""
+    """Add an average over the image and a fully connected layer, which outputs logits."""
     x = g.node("GlobalAveragePool", x, name="pool/GlobalAveragePool")
     x = g.node("Flatten", x, name="pool/Flatten", axis=1)
     weight = g.normal("classifier.weight", (classes, channels), sqrt(2.0 / channels))

@@ -28,14 +28,14 @@ class Parameter:
     name: str
     #: ``int`` or ``float``.
     type: type
-    #: Its value when it is not given.
+    #: Its default value.
     default: int | float
     description: str
 
     def parse(self, value: Any) -> int | float:
         """Convert ``value`` (text or a number) to the parameter's type.
 
-        Raises ``ValueError`` if it is no number of that type, or not positive (a seed may be 0).
+        Raises ``ValueError`` if it is not a number of that type, or not positive (a seed may be 0).
         """
         try:
             number = self.type(value)
@@ -56,13 +56,13 @@ class Builder:
 
     #: Its name in ``BUILDERS`` and on the command line.
     name: str
-    #: Takes the parameters as keywords and returns the graph.
+    #: Function that takes the parameters as keywords and returns the graph.
     function: Callable[..., GraphBuilder]
     description: str
     parameters: tuple[Parameter, ...]
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, int | float]:
-        """Convert given parameters (text or numbers) to the function's keywords.
+        """Convert parameters (text or numbers) to the function's keywords.
 
         Raises ``ValueError`` if a parameter is unknown or its value does not fit.
         """
@@ -124,7 +124,7 @@ def make(name: str, **parameters: Any) -> onnx.ModelProto:
     if graph.weight_bytes > MODEL_LIMIT_BYTES:
         raise ValueError(
             f"{name} has {graph.weight_bytes / 1e9:.1f} GB of weights here, more than a model "
-            "in memory can hold (2 GB): write it with build(), which puts them beside the file."
+            "in memory can hold (2 GB): write it with build(), which puts them next to the file."
         )
     return graph.model()
 
@@ -139,7 +139,7 @@ def build(
     """Build a network of ``BUILDERS`` and write it to ``path``; parameters are numbers or text.
 
     An existing file is replaced once the new one is complete.  Weights of more than
-    ``external_limit_bytes`` in total are streamed to ``<path>.data``, which belongs beside it.
+    ``external_limit_bytes`` in total are streamed to ``<path>.data``, which must stay next to it.
 
     Raises ``ValueError`` if the name, a parameter or its value is unknown; ``OSError`` if the files
     cannot be written.

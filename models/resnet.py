@@ -1,7 +1,7 @@
 """Residual networks with random weights.
 
 He et al. 2016, "Deep residual learning for image recognition", table 1, with the stride of a
-stage in its 3×3 convolution, where most implementations have it ("version 1.5").
+stage in its 3×3 convolution, as in most implementations ("version 1.5").
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from ._graph import GraphBuilder
 from .mobilenet import classifier
 
-#: Inner channels and first stride of each stage; blocks give four times the channels.
+#: Inner channels and first stride of each stage; blocks output four times the channels.
 _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
 _EXPANSION = 4
 _EPSILON = 1e-5
@@ -34,7 +34,7 @@ def residual_network(
     batch: int = 1,
     seed: int = 0,
 ) -> GraphBuilder:
-    """A residual network of any depth: `resnet50` with so many blocks in each stage."""
+    """Build a residual network like `resnet50`, with this number of blocks in each stage."""
     g = GraphBuilder(name, seed)
 
     def layer(

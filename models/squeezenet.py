@@ -1,7 +1,7 @@
 """SqueezeNet 1.1 with random weights.
 
 Iandola et al. 2016, "SqueezeNet: AlexNet-level accuracy with 50x fewer parameters and <0.5MB
-model size", figure 2, in the form 1.1 of the authors' repository: pools come earlier and the
+model size", figure 2, as version 1.1 of the authors' repository: pools come earlier and the
 first convolution is smaller, for 2.4 times less arithmetic.
 """
 

@@ -17,20 +17,20 @@ from .mobilenet import classifier, scaled_channels
 _EPSILON = 1e-6
 _NORM_EPSILON = 1e-5
 
-#: DeiT-Tiny: pixels of a patch's side, attention heads, channels of a head.
+#: DeiT-Tiny: side of a patch in pixels, attention heads, channels of a head.
 _PATCH, _HEADS, _HEAD_CHANNELS = 16, 3, 64
 
 #: MobileViT-S: output channels, first stride and number of each stage's inverted residual blocks,
-#: and channels and layers of the transformer that follows; ``None`` where there is none.
+#: and channels and layers of the transformer that follows; ``None`` for no transformer.
 _STAGES: tuple[tuple[int, int, int, tuple[int, int] | None], ...] = (
     (32, 1, 1, None), (64, 2, 3, None),
     (96, 2, 1, (144, 2)), (128, 2, 1, (192, 4)), (160, 2, 1, (240, 3)),
 )  # fmt: skip
 _MOBILE_HEADS = 4
 _MOBILE_EXPANSION = 4
-#: Each of the 2 × 2 pixels of a patch attends to the pixels at its place in other patches.
+#: Side of a patch; each of its 2 × 2 pixels attends to the same pixel of the other patches.
 _WINDOW = 2
-#: The last stage has a 32nd of the image's rows, in whole patches.
+#: Divisor of the image size: the last stage has a 32nd of its rows, in whole patches.
 _MOBILE_STEP = 64
 
 
@@ -131,12 +131,12 @@ def mobilevit(
 def _among_patches(
     g: GraphBuilder, x: str, name: str, shape: tuple[int, int, int], depth: int
 ) -> str:
-    """Layers of attention among the patches of an image of (batch, channels, side)."""
+    """Add layers of attention among the patches of an image of (batch, channels, side)."""
     batch, channels, side = shape
     across = side // _WINDOW
     area, patches = _WINDOW**2, across**2
     rows = batch * channels * across
-    # Pixels of a patch, of all patches, of all channels: pixels become the batch.
+    # The axes are pixels of a patch, patches and channels: pixels become the batch.
     x = _reshape(g, x, f"{name}.rows", (rows, _WINDOW, across, _WINDOW))
     x = g.node("Transpose", x, name=f"{name}.rows/Transpose", perm=[0, 2, 1, 3])
     x = _reshape(g, x, f"{name}.patches", (batch, channels, patches, area))
@@ -158,7 +158,7 @@ def _among_patches(
 def _attention(
     g: GraphBuilder, x: str, name: str, shape: tuple[int, int, int], heads: int, epsilon: float
 ) -> str:
-    """Normalization, self-attention of (batch, tokens, channels), and the residual."""
+    """Add normalization, self-attention of (batch, tokens, channels), and the residual."""
     batch, tokens, channels = shape
     of_head = channels // heads
     y = _layer_norm(g, x, f"{name}.norm", channels, epsilon)
@@ -190,7 +190,7 @@ def _perceptron(
     activation: Callable[[GraphBuilder, str, str], str],
     epsilon: float,
 ) -> str:
-    """Normalization, two fully connected layers with an activation between, and the residual."""
+    """Add normalization, two fully connected layers with an activation between, and a residual."""
     y = _layer_norm(g, x, f"{name}.norm", channels[0], epsilon)
     y = activation(g, _linear(g, y, f"{name}.expand", channels), name)
     y = _linear(g, y, f"{name}.project", (channels[1], channels[0]))
@@ -198,7 +198,7 @@ def _perceptron(
 
 
 def _linear(g: GraphBuilder, x: str, name: str, channels: tuple[int, int]) -> str:
-    """A fully connected layer of each token, as a product and a bias."""
+    """Add a fully connected layer for each token, as a product and a bias."""
     x = g.node("MatMul", x, g.normal(f"{name}.weight", channels, sqrt(1.0 / channels[0])),
                name=f"{name}/MatMul")  # fmt: skip
     return g.node("Add", g.normal(f"{name}.bias", (channels[1],), 0.1), x, name=f"{name}/Add")
@@ -214,7 +214,7 @@ def _layer_norm(g: GraphBuilder, x: str, name: str, channels: int, epsilon: floa
 
 
 def _gelu(g: GraphBuilder, x: str, name: str) -> str:
-    """x · (1 + erf(x / √2)) / 2."""
+    """Add x · (1 + erf(x / √2)) / 2."""
     y = g.node("Div", x, g.constant("gelu.root", sqrt(2.0)), name=f"{name}.gelu/Div")
     y = g.node("Erf", y, name=f"{name}.gelu/Erf")
     y = g.node("Add", y, g.constant("gelu.one", 1.0), name=f"{name}.gelu/Add")
@@ -223,7 +223,7 @@ def _gelu(g: GraphBuilder, x: str, name: str) -> str:
 
 
 def _silu(g: GraphBuilder, x: str, name: str) -> str:
-    """x · sigmoid(x)."""
+    """Add x · sigmoid(x)."""
     y = g.node("Sigmoid", x, name=f"{name}/Sigmoid")
     return g.node("Mul", x, y, name=f"{name}.silu/Mul")
 
