@@ -1,16 +1,16 @@
-"""The model of a device against what AutoTVM measured on phones: fit, and predictions.
+"""Compare the device model with AutoTVM's measurements on phones: its fit and its predictions.
 
-The journals that ship with tvmflow have AutoTVM's logs line by line: the best trial of each task
-and its time.  A trial's time is that of three launches: the input and the weights are copied into
-textures, then the convolution runs, over rows and columns that were filled up to multiples of four.
-The constants of :mod:`tvmflow.tuning.device_model` are fitted to these times and to what else they
-say: that the best trial beat the other tiles and groups of AutoTVM's space.  Of every log the
-constants are fitted without it and judged on it:
+The journals that ship with tvmflow hold AutoTVM's logs line by line: the best trial of each task
+and its time.  The time of a trial covers three launches: the input and the weights are copied into
+textures, then the convolution runs on rows and columns that are padded to multiples of four.  The
+constants of :mod:`tvmflow.tuning.device_model` are fitted to these times, and to the fact that the
+best trial beat the other tiles and groups of AutoTVM's space.  Each log is judged with constants
+that were fitted without it:
 
 *time*: predicted / measured time of the best trial.
-*place*: where the best trial lies among all that could have been chosen, by predicted time: 0.1
-means that a tenth of them is predicted to be faster, equals counting half.  Among the tiles and
-groups of AutoTVM's space, and of ours (those of `KNOBS`, drawn at random).
+*place*: rank of the best trial among all candidates, by predicted time: 0.1 means that a tenth of
+them is predicted to be faster; equal times count half.  The candidates are the tiles and groups of
+AutoTVM's space, and of our own (knobs of `KNOBS`, drawn at random).
 
     python benchmarks/device_model.py [--seed 0] [--judge]
 """
@@ -44,27 +44,27 @@ from tvmflow.tuning_logs import find_journal
 
 JOURNALS = {"adreno660": GPUS["adreno-660"], "adreno740": GPUS["adreno-740"]}
 BYTES = {"float32": 4, "float16": 2, "fp32": 4, "fp16": 2}
-#: Alternatives of a task that are drawn, of AutoTVM's space and of ours.
+#: Numbers of alternatives drawn for a task: of AutoTVM's space, and of our own.
 DRAWN = 200, 1000
-#: Start of the fit: round numbers of the right size; half or double of them is likely.
+#: Start of the fit: round numbers of the right size; half or twice as much is likely.
 START = Constants(
     launch_6xx_us=10, launch_7xx_us=5, memory_share=0.6, multiply_add_share=0.5, mixed_slots=1.5,
     fetch_slots=1, texel_bytes=128, line_bytes=64, step_clocks=200, fetch_clocks=10,
     group_clocks=500, base_registers=4, texel_registers=1, half_registers=0.5, overlap=8,
 )  # fmt: skip
 SPREAD = np.log(1.35)
-#: Logarithms of times that differ by less are nearly equal.
+#: Difference between the logarithms of times that count as nearly equal.
 SOFT = 0.05
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Record:
-    """A line of a log, and what else could have been chosen."""
+    """A line of a log, and the alternatives to its choice."""
 
     trial: Trial
     gpu: Gpu
-    #: Register tile and work-group along channels, rows and columns; the first is the measured one.
+    #: Register tiles and work-groups along channels, rows and columns; the first was measured.
     choices: Array
 
     @property
@@ -85,7 +85,7 @@ class Arguments:
     is_depthwise: bool
     #: Channels, rows and columns of the input.
     data: tuple[int, int, int]
-    #: Output channels, input channels that one of them reads, and the window.
+    #: Output channels, input channels read by one of them, and the window's height and width.
     kernel: tuple[int, int, int, int]
     stride: int
     #: Rows and columns of the result.
@@ -135,7 +135,7 @@ class Arguments:
         """Return the convolution's kernel for each choice.
 
         A step is a tap of the window for a block of input channels.  An item's columns are not
-        neighbours: those of a wave's items are.
+        neighbours; those of a wave's items are.
         """
         tile_o, tile_h, tile_w, group_o, group_h, group_w = choices.T
         height, width = self.filled
@@ -209,7 +209,7 @@ def autotvm_space(one: Arguments, gpu: Gpu) -> Array:
 def own_space(record: Record, seed: int, drawn: int = DRAWN[1]) -> list[dict[str, Any]]:
     """Return random knobs of our family for the same task, after the measured ones.
 
-    Of knobs that the model does not tell apart there are the measured values only.
+    Knobs that the model does not distinguish keep the measured values.
     """
     trial, device = record.trial, PRESETS["adreno"]
     family = BY_NAME[trial.workload.family]
@@ -241,14 +241,14 @@ def own_times(record: Record, choices: Sequence[dict[str, Any]], constants: Cons
 
 
 def place(times: Array) -> float:
-    """Return the place of the first among the others, from 0 (the fastest) to 1."""
+    """Return the rank of the first among the others, from 0 (the fastest) to 1."""
     first, rest = times[0], times[1:]
     close = np.abs(rest / first - 1) < 1e-9
     return float(np.mean(np.where(close, 0.5, rest < first)))
 
 
 class Stacked:
-    """Choices of many records in arrays, one behind the other."""
+    """Choices of many records, concatenated in arrays."""
 
     def __init__(self, some: Sequence[Record]):
         self.records = some
@@ -283,8 +283,8 @@ class Stacked:
 def loss(vector: Array, training: Stacked) -> float:
     """Return the number that the fit minimises.
 
-    Errors of the measured ones' times (by their logarithm), the part of alternatives that are
-    predicted to be faster, and constants far from where the fit began.
+    It sums the errors of the measured times (of their logarithms), the share of alternatives that
+    are predicted to be faster, and the distance of the constants from the start of the fit.
     """
     total = 0.0
     times = training.times(Constants(*np.exp(vector)))
@@ -315,7 +315,7 @@ def fit(training: Sequence[Record], seed: int, rounds: int = 120, drawn: int = 2
 
 
 def judged(some: Sequence[Record], constants: Constants, seed: int) -> list[dict[str, Any]]:
-    """Time and place of each record."""
+    """Return time and place of each record."""
     rows = []
     for record, times in zip(some, Stacked(some).times(constants), strict=True):
         ours = own_times(record, own_space(record, seed), constants)

@@ -1,8 +1,8 @@
-"""What a call costs beside its kernels: the time of chains of kernels with next to nothing to do.
+"""Measure the cost of a call without its kernels: the time of chains of almost empty kernels.
 
 A chain of 1×1 convolutions of 16 channels of 4×4, which are not fused, takes a time that grows with
-its length: the line through these times has the cost of a call, and of a kernel.  Each engine has
-processes of its own, which take turns; the least of the means of 300 calls counts.
+its length: the line through these times gives the cost of a call, and of a kernel.  Each engine
+runs in its own processes, which take turns; the least of the means of 300 calls counts.
 
     python benchmarks/host_cost.py
 
@@ -28,7 +28,7 @@ ENGINES = (*OURS, "ONNX Runtime")
 
 
 def chain(length: int) -> onnx.ModelProto:
-    """Return a model of so many convolutions in a row."""
+    """Return a model of this many convolutions in a row."""
     generator = np.random.default_rng(0)
     weights = generator.standard_normal((length, 16, 16, 1, 1)).astype(np.float32) / 4
     names = ["x", *(f"y{index}" for index in range(length))]
@@ -45,7 +45,7 @@ def chain(length: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-#: Code of a process: for each length the least of five means of 300 calls.
+#: Code of a process: for each length, the least of five means of 300 calls.
 MEASURE = """
 import json, sys, time
 sys.path.insert(0, sys.argv[1])
@@ -81,7 +81,7 @@ print(json.dumps(found))
 
 
 def measure(engine: str, threads: int) -> dict[str, float]:
-    """Time chains in a process of its own; return µs by their length."""
+    """Time chains in a separate process; return µs by length."""
     environment = {"TVM_NUM_THREADS": str(threads)}
     if library := OURS.get(engine, ("", None))[1]:
         environment |= driver(library)
@@ -89,7 +89,7 @@ def measure(engine: str, threads: int) -> dict[str, float]:
 
 
 def main() -> int:
-    """Measure, print and write."""
+    """Measure, print the results and write them."""
     arguments(__doc__).parse_args()
     results: dict[str, Any] = {}
     for _ in range(ROUNDS):

@@ -1,14 +1,14 @@
-"""Where the zoo's networks lose time on this machine's CPU: by schedule family, and by kernel.
+"""Report where the zoo's networks lose time on this CPU: by schedule family, and by kernel.
 
 Each network is exported (`zoo.py`), compiled for ``llvm``, untuned, and profiled: `tvmflow profile`
-says for each kernel what part it reaches of what the machine can do at its operations for a byte.
-*Lost* is the rest of its time.  Then whole calls are timed with one thread and with as many as
-there are cores, in processes that take turns.
+reports which share of the machine's roofline each kernel reaches at its operations per byte.
+*Lost* is the rest of its time.  Then whole calls are timed with one thread and with one thread per
+core, in processes that take turns.
 
     python -m pip install '.[zoo]'
     python benchmarks/zoo_kernels.py [--only resnet] [--exports FOLDER] [--again]
 
-results/zoo_kernels.json is written after each network; what is there is not measured again.
+results/zoo_kernels.json is written after each network; networks it holds are not measured again.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from zoo_speed import exported
 
 import tvmflow
 
-#: Seconds of each of a process's calls, and processes for each number of threads.
+#: Seconds of each call of a process, and processes for each number of threads.
 SECONDS, ROUNDS = 0.7, 2
-#: Number of kernels in the results of a network: those that lose most.
+#: Number of kernels in the results of a network: those that lose the most time.
 KEPT = 3
 FAMILY_COLUMNS = ("family", "networks", "launches", "of the time", "lost", "reached")
 KERNEL_COLUMNS = ("network", "family", "node", "µs", "lost of the network", "GFLOP/s", "GB/s",
@@ -42,7 +42,7 @@ KERNEL_COLUMNS = ("network", "family", "node", "µs", "lost of the network", "GF
 
 
 def profiled(module: Path) -> dict[str, Any]:
-    """Profile a module, in a process of its own; return times and parts of the roofline."""
+    """Profile a module in a separate process; return times and shares of the roofline."""
     profile = tvmflow.profile(module, runs=20)
     total = sum(kernel.median_us for kernel in profile.kernels)
     families: dict[str, dict[str, float]] = {}
@@ -103,7 +103,7 @@ def counts() -> list[int]:
 
 
 def family_rows(results: dict[str, Any]) -> list[list[Any]]:
-    """Return for each family its networks, launches, mean part of their time, and lost part."""
+    """Return for each family its networks, launches, mean share of their time, and lost share."""
     parts: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
     for result in results.values():
         for family, cell in result["families"].items():
@@ -122,7 +122,7 @@ def family_rows(results: dict[str, Any]) -> list[list[Any]]:
 
 
 def kernel_rows(results: dict[str, Any], count: int = 10) -> Iterator[list[Any]]:
-    """Yield the kernels that lose most of their network's time, one for each network."""
+    """Yield the kernels that lose most of their network's time, one per network."""
     worst = [(result["slowest"][0], name) for name, result in results.items()]
     worst.sort(key=lambda item: -item[0]["lost_share"])
     for kernel, name in worst[:count]:
@@ -136,7 +136,7 @@ def kernel_rows(results: dict[str, Any], count: int = 10) -> Iterator[list[Any]]
 
 
 def threads(results: dict[str, Any]) -> str:
-    """Return a sentence on what all threads gain."""
+    """Return a sentence on the gain of all threads."""
     gains = {
         name: result["threads_ms"]["1"] / result["threads_ms"][most]
         for name, result in results.items()
@@ -151,7 +151,7 @@ def threads(results: dict[str, Any]) -> str:
 
 
 def measured(architecture: zoo.Architecture, exports: Path | None) -> dict[str, Any] | None:
-    """Export a network and measure it; nothing is returned if that fails."""
+    """Export a network and measure it; return ``None`` if that fails."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             return measure(exported(architecture, "float", exports or Path(folder)), Path(folder))
@@ -161,12 +161,12 @@ def measured(architecture: zoo.Architecture, exports: Path | None) -> dict[str, 
 
 
 def line(name: str, result: dict[str, Any]) -> str:
-    """Return what is printed of a network."""
+    """Return the line to print for a network."""
     return f"{name}: {result.get('kernels_us')} µs, {result['threads_ms']}"
 
 
 def main() -> int:
-    """Measure what is not there yet, network by network."""
+    """Measure the networks that have no results yet, one by one."""
     parser = arguments(__doc__, only=[""], output=RESULTS / "zoo_kernels.json")
     parser.add_argument("--exports", type=Path, help="a folder that keeps the networks' files")
     parser.add_argument("--again", action="store_true", help="also what is there already")

@@ -1,4 +1,4 @@
-"""What tests need of the machine, the caches they share, and fixtures for all of them."""
+"""Markers for what a machine must have, caches shared by tests, and fixtures for all of them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from tvmflow.runtime import load
 if TYPE_CHECKING:
     from tvmflow.explain.profiling.record import Ceilings
 
-#: A function that says why the machine lacks something, or `None` when it is there.
+#: A function that returns why the machine lacks something, or `None` if it has it.
 Reason = Callable[[], "str | None"]
 
 
-#: Compilers' optimisers take most of the time of tests of numbers: kernels are small, and run once.
+#: Optimisation takes most of the time of numeric tests: kernels are small, and run once.
 UNOPTIMISED = {"TVMFLOW_OPENCL_OPTIONS": "-cl-opt-disable", "TVMFLOW_LLVM_OPT_LEVEL": "0"}
 
 
@@ -53,22 +53,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose how compilers optimise, and let all test processes share compiled programs.
+    """Set how compilers optimise, and share compiled programs among all test processes.
 
-    The folders lie in pytest's cache, so that the next run finds what this one compiled
-    and `--cache-clear` forgets it; without that cache, in a folder for this run alone.
-    Processes that tests start get the same from the environment.
+    The folders are in pytest's cache, so that the next run finds programs of this one, and
+    `--cache-clear` deletes them; without that cache, in a folder for this run alone.
+    Processes that tests start inherit the variables.
     """
     if config.getoption("--tier") != "optimised":
         for variable, value in UNOPTIMISED.items():
             os.environ.setdefault(variable, value)
     variables = {"TVMFLOW_CACHE_DIR": "programs", "POCL_CACHE_DIR": "pocl"}
     if ONLY_PIP:
-        # An empty folder: the system's loader has no driver.
+        # An empty folder: the system's loader finds no driver.
         variables["OCL_ICD_VENDORS"] = "no-drivers"
     missing = {variable: name for variable, name in variables.items() if variable not in os.environ}
     if not missing:
-        # A test process has those of the one that started it.
+        # Test processes inherit them from the main process.
         return
     cache = getattr(config, "cache", None)
     if cache is None:
@@ -81,9 +81,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what the tier has not.
+    """Deselect tests that are not in the tier.
 
-    Of a file or a test that was named all that is not marked slow is quick, however long it takes.
+    In a file or test that was named explicitly, all tests not marked slow count as quick.
     """
     tier, wheel = config.getoption("--tier"), config.getoption("--wheel")
     marked = {item.nodeid: {mark.name for mark in item.iter_markers()} for item in items}
@@ -112,7 +112,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """With ``--measure``, write how long the tests took."""
+    """Write how long the tests took, with ``--measure``."""
     if not config.getoption("--measure"):
         return
     seconds: Counter[str] = Counter()
@@ -125,7 +125,7 @@ def pytest_terminal_summary(
 
 @pytest.fixture(autouse=True)
 def all_cores() -> Iterator[None]:
-    """Give back the cores: TVM binds the thread that runs its loops to one, and what it starts."""
+    """Reset the affinity: TVM binds the thread that runs its loops, and its children, to a core."""
     cores = os.sched_getaffinity(0)
     yield
     os.sched_setaffinity(0, cores)
@@ -133,7 +133,7 @@ def all_cores() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def quiet_machine() -> Iterator[None]:
-    """Do not look at other programs: tests, of which several run, see what a quiet machine has."""
+    """Ignore other programs' load: several tests run at once, but measure as on a quiet machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tvmflow.runtime.load.cpu_times", lambda: None)
         yield
@@ -141,7 +141,7 @@ def quiet_machine() -> Iterator[None]:
 
 @pytest.fixture
 def busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have other programs take half of the processors."""
+    """Simulate other programs that take half of the processors."""
     ticks = count(1)
 
     def half() -> load.CpuTimes:
@@ -159,7 +159,7 @@ def _no_opencl() -> str | None:
     try:
         if tvm.opencl(0).exist:
             return None
-        # An allocation says why there is none.
+        # An allocation reports the reason of its failure.
         tvm.runtime.empty((1,), device=tvm.opencl(0))
     except Exception as error:  # noqa: BLE001 (whatever it is, it is the reason)
         return f"no OpenCL device: {str(error).strip().splitlines()[0]}"
@@ -222,7 +222,7 @@ def _no_nvdisasm() -> str | None:
     return None
 
 
-#: Markers and what they need.
+#: Markers and the functions that check for their requirements.
 NEEDS: dict[str, Reason] = {
     "opencl": _no_opencl,
     "cuda": _no_cuda,
@@ -241,15 +241,15 @@ NEEDS: dict[str, Reason] = {
     "ocloc": _no_ocloc,
 }
 
-#: What `make test` installs itself: without it, CI fails instead of testing nothing.
+#: Requirements that `make test` installs itself: if one is missing, CI fails instead of skipping.
 INSTALLED = ("opencl", "onnxruntime", "cross")
-#: What the system's packages have, and a newcomer's machine need not.
+#: Requirements from the system's packages, which a newcomer's machine may lack.
 FROM_SYSTEM = ("oclgrind", "java", "kotlin", "android", "browser", "arm64")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test that needs what this machine lacks."""
+    """Skip a test whose requirements this machine lacks."""
     for name, missing in NEEDS.items():
         if item.get_closest_marker(name) is None:
             continue
@@ -264,41 +264,41 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def missing() -> Callable[[str], str | None]:
-    """Return a function that says why what a marker names is missing."""
+    """Return a function that returns why a marker's requirement is missing."""
     return lambda name: NEEDS[name]()
 
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """Random numbers that are the same in every run, and others in every test."""
+    """Return a generator with the same numbers in every run, and different ones in every test."""
     return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
 
 
 @pytest.fixture
 def optimising(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LLVM, and drivers in processes that the test starts, optimise as they do for users."""
+    """Optimise as for users, with LLVM and in drivers of processes that the test starts."""
     for variable in UNOPTIMISED:
         monkeypatch.delenv(variable, raising=False)
 
 
 @pytest.fixture(scope="session")
 def long_tier(request: pytest.FixtureRequest) -> bool:
-    """Whether more than quick tests were asked for."""
+    """Return whether more than quick tests were requested."""
     return request.config.getoption("--tier") != "quick"
 
 
 @pytest.fixture
 def every_driver(request: pytest.FixtureRequest, long_tier: bool) -> bool:
-    """Whether a module runs on each driver, and under Oclgrind: otherwise drivers take turns.
+    """Return whether a module runs on each driver, and under Oclgrind, or drivers take turns.
 
-    In quick tests they take turns, and in the slow ones, of which there are many.
+    They take turns in quick tests, and in slow ones, of which there are many.
     """
     return long_tier and request.node.get_closest_marker("slow") is None
 
 
 @pytest.fixture(scope="session")
 def under_oclgrind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Oclgrind]]:
-    """Return a function that gives a process under Oclgrind, the same while it lives."""
+    """Return a function that returns a process under Oclgrind, the same as long as it lives."""
     started: list[Oclgrind] = []
 
     def running() -> Oclgrind:
@@ -338,7 +338,7 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
 
 @pytest.fixture
 def known_ceilings(monkeypatch: pytest.MonkeyPatch) -> Ceilings:
-    """Ceilings of every device, above any: measuring takes seconds, and has tests of its own."""
+    """Set ceilings above those of any device: measuring takes seconds, and is tested elsewhere."""
     from tvmflow.explain.profiling import ceilings
     from tvmflow.explain.profiling.record import Ceilings
 

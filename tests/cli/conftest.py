@@ -15,7 +15,7 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-# Whatever way pytest imports test modules, they find the model beside them.
+# pytest's import mode must not matter: test modules find the model next to them.
 sys.path.insert(0, str(Path(__file__).parent))
 
 from tiny_model import tiny_model
@@ -25,7 +25,7 @@ from tvmflow.cli.app import app
 
 @dataclass
 class Result:
-    """What a command did."""
+    """Exit status and output of a command."""
 
     status: int
     stdout: str
@@ -33,7 +33,7 @@ class Result:
 
     @property
     def json(self) -> Any:
-        """Standard output as JSON."""
+        """Return standard output parsed as JSON."""
         return json.loads(self.stdout)
 
     def refused(self, *words: str, status: int = 2) -> None:
@@ -50,7 +50,7 @@ Cli = Callable[..., Result]
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Run a command in this process, in a folder of its own."""
+    """Run a command in this process, in its own folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERM", "dumb")
@@ -78,7 +78,7 @@ def model(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def compiled(model: Path) -> Path:
-    """The network compiled for the CPU; tests leave it as it is."""
+    """Return the network compiled for the CPU; tests must not change it."""
     import tvmflow
 
     path = model.with_name("tiny.so")

@@ -1,4 +1,4 @@
-"""What commands print fits terminals, is whole in pipes, and is text without markup."""
+"""Output of commands fits terminals, is complete in pipes, and is text without markup."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_tables_fit_terminals_and_leave_nothing_out(content, width):
     assert "…" not in text
     for row in rows:
         for column, cell in zip(columns, row, strict=True):
-            # Numbers are whole, and text is folded between words, or after 10 letters.
+            # Numbers are never folded; text is folded between words, or after 10 letters.
             whole = [str(cell)] if column.startswith(">") else str(cell).split()
             for part in whole if cell is not None else ():
                 assert (part if column.startswith(">") else part[:10]) in text
@@ -71,7 +71,7 @@ def test_pipes_have_whole_lines(cli, compiled, monkeypatch):
     assert "fused_relu_unpack, fused_unpack_greater" in row
 
 
-#: Colours, the title of the terminal, C1 controls, another direction of text, a lost half.
+#: Characters that terminals act on: colours, title, C1 controls, bidi override, a lone surrogate.
 OBEYED = "a\x1b[31mb\x1b]0;t\x1bc\x9b2Jd\u202ee\ud800"
 ESCAPED = r"a\u001b[31mb\u001b]0;t\u001bc\u009b2Jd\u202ee\ud800"
 
@@ -121,7 +121,7 @@ def test_narrow_terminals_get_no_spare_columns(width):
     text = console.file.getvalue()
     assert max(map(len, text.splitlines())) <= width
     gone = [name for name in columns if name.lstrip(">") not in text]
-    # The first ones first, and none without need.
+    # The first columns are dropped first, and none without need.
     assert {*gone} == {*spare[: len(gone)]}
     assert bool(gone) == (width < 200) == ("A terminal of more columns" in text)
 
@@ -136,7 +136,7 @@ def test_no_help_shows_markup_or_where_lines_of_the_source_end(monkeypatch, cli)
         assert not MARKUP.search(text), path
         printed = text.splitlines()
         assert max(map(len, printed)) <= 80
-        # Text that was broken by rich, not by `folded`, begins at the left edge.
+        # Lines that rich broke, and `folded` did not, begin at the left edge.
         for before, line in pairwise(printed):
             assert not (re.match("   +\\S", before) and re.match(r" ?[^\s│╭╰]", line)), (path, line)
 

@@ -1,4 +1,4 @@
-"""Commands that are stopped: the exit status, and nothing left behind."""
+"""Commands that are stopped: their exit status, and no files left."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-#: What a shell starts in the background ignores Ctrl-C, and so does whatever that starts.
+#: Restores Ctrl-C: a shell's background processes, and their children, ignore it.
 HEED_CTRL_C = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 """
 
-#: A stage that waits makes the moment of the signal certain; what surrounds it is the program.
+#: Waits in a stage, so that the moment of the signal is certain; all else is the real program.
 WAIT_IN_STAGE = """
 import sys, time
 from tvmflow.compiler import driver
@@ -35,7 +35,7 @@ driver.STAGES = tuple(stages)
 main()
 """
 
-#: Waits in the middle of writing the weights beside the module.
+#: Waits in the middle of writing the weights next to the module.
 WAIT_IN_WEIGHTS = """
 import time
 import numpy as np
@@ -59,7 +59,7 @@ driver.write_artifact = write
 main()
 """
 
-#: Waits in a function that TVM calls, in place of the one that is named as MODULE:NAME.
+#: Waits in a function that TVM calls; it replaces the one named MODULE:NAME.
 WAIT_IN_TVM = """
 import sys, time
 from importlib import import_module
@@ -83,7 +83,7 @@ setattr(place, name, through_tvm)
 main()
 """
 
-#: A signal that comes during a destructor, from which Python raises nothing.
+#: Waits in a destructor, where Python drops the exception of a signal.
 WAIT_IN_DESTRUCTOR = """
 import sys, time
 from tvmflow.compiler import driver
@@ -104,7 +104,7 @@ driver.STAGES = (driver.Stage("import", other=drop), *driver.STAGES[1:])
 main()
 """
 
-#: Python takes an interruption of text that it executes for unhandled, whoever handles it.
+#: Waits in text that Python executes: it reports an interruption there as unhandled.
 WAIT_IN_TEXT = """
 import time
 from tvmflow.compiler import driver
@@ -147,7 +147,7 @@ MOMENTS = {
     "in-code": (WAIT_IN_TVM, "tvm.relax:build"),
 }
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
-#: Every signal at one moment, and every moment with one signal.
+#: Cases of every run: every signal at one moment, and every moment with one signal.
 TELLING = [
     ("in-weights", signal.SIGINT),
     ("in-weights", signal.SIGTERM),
@@ -187,7 +187,7 @@ def test_a_stopped_compilation_leaves_nothing(
     assert f"Stopped by {number.name}" in stderr
 
 
-#: Commands that go on when something in the middle fails, and what TVM calls there.
+#: Commands that go on when one of their steps fails, and the function that TVM calls there.
 GOES_ON = {
     "profile": (
         [
@@ -221,7 +221,7 @@ GOES_ON = {
 }
 
 
-#: A part of them with every run of the tests.
+#: Commands that every run of the tests covers.
 OFTEN = {"profile", "lab", "tune"}
 
 
@@ -306,7 +306,7 @@ slow()
     ("arguments", "shown"), [((), True), (("--json",), False), (("-q",), False), (("dumb",), False)]
 )
 def test_a_person_sees_that_a_command_is_at_work(arguments: tuple[str, ...], shown: bool):
-    """On a terminal, until something is printed; never in pipes."""
+    """Progress is shown on a terminal, until the first output; never in pipes."""
     reader, terminal = os.openpty()
     command = [sys.executable, "-c", WATCHED, "5", *arguments]
     env = {**os.environ, "TERM": "dumb" if "dumb" in arguments else "xterm"}

@@ -1,4 +1,4 @@
-"""``tvmflow compile --standalone`` and what the other commands make of the library."""
+"""``tvmflow compile --standalone``, and the library as input of the other commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPTIONS = ("--device", "cpu", "--shape", "x/in=1,3,8,8", "--standalone")
 
 @pytest.fixture(scope="module")
 def library(model, folder):
-    """The tiny network as a library."""
+    """Return the tiny network as a library."""
     shapes = {"x/in": (1, 3, 8, 8)}
     with tvmflow.compile(
         model, device="cpu", shapes=shapes, format="standalone", file_name="libtiny.so"
@@ -130,7 +130,7 @@ def test_check_finds_a_changed_weight(cli, library, tmp_path):
     shutil.copy(library, copy)
     cli("inspect", copy, "--check")
     content = bytearray(copy.read_bytes())
-    # The runtime has the word, too, as text; the weights come last.
+    # The word also occurs in the runtime, as text; the weights come last.
     begin = content.rindex(b"TVMFWGTS") + 128
     content[begin + 4] ^= 1
     copy.write_bytes(content)
@@ -140,7 +140,7 @@ def test_check_finds_a_changed_weight(cli, library, tmp_path):
 def test_a_library_that_was_cut_short_is_told_so(cli, library, tmp_path):
     copy = tmp_path / "copy.so"
     content = library.read_bytes()
-    # The plan is still there, and so is a part of the weights.
+    # The plan is still complete, and so is a part of the weights.
     copy.write_bytes(content[: content.rindex(b"TVMFWGTS") + 200])
     cli("inspect", copy).refused("copy.so was cut short")
 
@@ -176,7 +176,7 @@ def test_forms_that_are_impossible(cli, model, options, words):
 
 @pytest.mark.usefixtures("known_ceilings")
 def test_kernels_of_a_library_are_profiled(cli, library):
-    """By the library's own events; what it does not carry is told."""
+    """Times are those of the library's own events; facts that it does not carry are reported."""
     result = cli("profile", library, "--runs", "3", "--trace", "trace.json", "--json")
     assert result.status == 0, result.stderr
     profile = from_json(result.json)

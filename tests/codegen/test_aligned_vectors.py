@@ -1,4 +1,4 @@
-"""Vectors at multiples of their size are moved through pointers to vectors, and no others."""
+"""Only vectors at multiples of their size are moved through pointers to vectors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import s_tir, te, tirx
 
 import tvmflow
-import tvmflow.compiler.generate  # registers what writes OpenCL C
+import tvmflow.compiler.generate  # registers the generator of OpenCL C
 from tvmflow.codegen.aligned_vectors import vector_place
 from tvmflow.codegen.opencl_source import NameGathers
 from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
@@ -20,7 +20,7 @@ ROWS, COLUMNS = 6, 24
 
 
 def build(extent, lanes, begin, dtype="float32"):
-    """Rows of sums of ``x`` and itself from ``begin`` on, where rows of ``x`` have an extent."""
+    """Build sums of ``x`` with itself, starting at ``begin`` of its rows of length ``extent``."""
     x = te.placeholder((ROWS, extent), dtype, name="x")
     y = te.compute((ROWS, COLUMNS), lambda r, c: x[r, c] + x[r, c + begin], name="y")
     schedule = s_tir.Schedule(te.create_prim_func([x, y]))
@@ -38,9 +38,9 @@ def build(extent, lanes, begin, dtype="float32"):
     [
         (32, 4, 4, 2),  # rows, and vectors in them, begin at multiples of four
         (32, 4, 3, 1),
-        (33, 4, 0, 0),  # every fourth row does
+        (33, 4, 0, 0),  # only every fourth row begins at one
         (34, 2, 4, 2),  # pairs
-        (36, 8, 8, 0),  # for vectors of eight, every second row
+        (36, 8, 8, 0),  # for vectors of eight, only every second row
         (40, 8, 8, 2),
     ],
 )
@@ -60,7 +60,7 @@ def test_what_is_proven_is_read_as_a_vector(extent, lanes, begin, aligned, dtype
 
 
 def test_a_place_that_stays_a_division_is_a_shift():
-    """What makes floor divisions instructions ran before."""
+    """The pass that lowers floor divisions to instructions has run before."""
     part = tirx.Var("part", "int32")
     place = vector_place(tirx.Ramp(part * 8 + 8 & 15, 1, 8))
     assert ">> 3" in str(place)
@@ -69,7 +69,7 @@ def test_a_place_that_stays_a_division_is_a_shift():
 
 @pytest.mark.opencl
 def test_vectors_from_parts_of_a_concatenation():
-    """Channels of the second part begin within a block: its places stay divisions."""
+    """Channels of the second part begin within a block, so its offsets stay divisions."""
     rng = np.random.default_rng(4)
     constants = {
         "a": rng.standard_normal((40, 1, 3, 3), dtype=np.float32),
@@ -106,7 +106,7 @@ def test_vectors_from_parts_of_a_concatenation():
 
 @pytest.mark.opencl
 def test_memory_is_read_again_behind_a_store():
-    """A macro that reads memory is no pure function: its text means another value later."""
+    """A macro that reads memory is not a pure function: its text means another value later."""
     source = """
 @T.prim_func(s_tir=True)
 def main(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
@@ -130,7 +130,7 @@ def main(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
 
 @pytest.mark.parametrize(("dtype", "named"), [("int8x4", False), ("int8", True)])
 def test_arrays_of_vectors_of_bytes_are_indexed_by_one_number(dtype, named):
-    """Weights in local memory are such an array; its index was taken for one of each lane."""
+    """Weights in local memory are such an array; its index was taken for one index per lane."""
     array = tirx.decl_buffer((64,), dtype, "array")
     result = tirx.decl_buffer((64,), "int8x4", "result")
     place = tirx.Var("place", "int32")

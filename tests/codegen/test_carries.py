@@ -1,4 +1,4 @@
-"""Divisions of indices that carry: regrouping axes and flattening buffers keep every number."""
+"""Divisions of indices with carries: regrouping axes and flattening buffers keep every number."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def indices(draw):
 
 
 def mapped(change, expr):
-    """An index as a pass leaves it."""
+    """Return an index after a pass."""
     mod = change(tvm.IRModule({"main": tirx.PrimFunc([], tirx.Evaluate(expr))}))
     return mod["main"].body.value
 
@@ -81,7 +81,7 @@ def test_what_flattening_simplifies_is_the_same_number(drawn):
 @pytest.mark.parametrize("added", [-3, -1, 1, 2, 7])
 @pytest.mark.parametrize("factor", [1, 2])
 def test_what_is_added_to_a_remainder_carries(kind, added, factor):
-    """Of ``(v % m * factor ± added)``, the quotient and the remainder of any ``d``."""
+    """Check the quotient and remainder of ``(v % m * factor ± added)`` by several ``d``."""
     for m, d in product((4, 8, 16), (2, 4, 8)):
         v = tirx.Var("v", "int64")
         extent = 2 * m
@@ -96,7 +96,7 @@ def test_what_is_added_to_a_remainder_carries(kind, added, factor):
 
 
 def test_tvm_still_loses_carries():
-    # If this fails, TVM is mended, and so much can go.
+    # If this fails, TVM has fixed the bug, and the workaround can be deleted.
     v = tirx.Var("v", "int64")
     lost = sym.iter_map_simplify(
         [tirx.floordiv(tirx.floormod(v, number(4)) + number(1), number(4))],
@@ -106,7 +106,7 @@ def test_tvm_still_loses_carries():
 
 
 def sliced(begin, channels, block, step=1):
-    """A slice of channels of a blocked tensor, as a plain one."""
+    """Return TE that copies a slice of channels of a blocked tensor to a plain one."""
     total = -(-(begin + step * channels) // block)
     x = te.placeholder((1, total, 2, 3, block), "float32", "x")
     taken = injective.rearrange(
@@ -168,7 +168,7 @@ def test_digits_of_an_axis_are_put_together_again():
     row, column = (value_of(index, values) for index in got.body.indices)
     np.testing.assert_array_equal(row, second // 2)
     np.testing.assert_array_equal(column, second % 2 * 5 + first)
-    # The schedule goes on with it: its loops are those of the new axes.
+    # The schedule continues with it: its loops are those of the new axes.
     assert [int(schedule.get(loop).extent) for loop in schedule.get_loops(block)] == [5, 12]
     schedule.vectorize(schedule.split(schedule.get_loops(block)[1], [None, 4])[1])
 

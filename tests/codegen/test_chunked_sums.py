@@ -1,6 +1,6 @@
-"""Sums of products of halves in chunks: the loops, the error they may have, and what is measured.
+"""Chunked sums of products in halves: their loops, error bound and measured error.
 
-Overflow is what :func:`chunks_fit` rules out; the rest of the option is in ``test_accumulate.py``.
+:func:`chunks_fit` rules out overflow; the rest of the option is in ``test_accumulate.py``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tvmflow.ir.half_sums import CHUNK, LARGEST_INPUT, chunks_fit, error_bound
 from tvmflow.schedules.definitions import term
 from tvmflow.verify.tolerance import HALF_ROUNDING, OPERATOR, compare
 
-#: Operators by name: the input's shape, the weights', attributes, and products of a sum.
+#: Operators by name: shape of the input, of the weights, attributes, and products of a sum.
 LAYERS = {
     "window": ("Conv", (1, 518, 3, 5), (6, 518, 3, 3), {"pads": [1] * 4}, 9 * 518),
     "split": ("Conv", (1, 512, 7, 7), (10, 512, 1, 1), {}, 512),
@@ -41,7 +41,7 @@ LAYERS = {
 
 
 def network(names, weights):
-    """A model with a layer of each name, of inputs and results of their own."""
+    """Return a model with a layer of each name, each with its own input and result."""
     nodes, inputs, outputs = [], [], []
     for name in names:
         operator, shape, _, attributes, _ = LAYERS[name]
@@ -58,7 +58,7 @@ def network(names, weights):
 
 
 def values(kind, rng, shape):
-    """Numbers of either sign, of one sign, or all the same, that are halves."""
+    """Return halves of either sign, of one sign, or all equal."""
     if kind == "ones":
         return np.ones(shape, np.float32)
     drawn = rng.standard_normal(shape) if kind == "normal" else rng.uniform(0.5, 1, shape)
@@ -66,7 +66,7 @@ def values(kind, rng, shape):
 
 
 def results(kind, accumulate, names, device, storage, folder, rng):
-    """By name: what was computed, what is right, and the sum of the products' magnitudes."""
+    """Return by name the computed and the right result, and the sum of the products' magnitudes."""
     shapes = {name: LAYERS[name][2] for name in names}
     weights = {n: values(kind, rng, shape) for n, shape in shapes.items() if shape is not None}
     feeds = {f"x_{name}": values(kind, rng, LAYERS[name][1]) for name in names}
@@ -87,7 +87,7 @@ def results(kind, accumulate, names, device, storage, folder, rng):
 
 
 def share_of_bound(name, got, right, magnitude):
-    """The largest error, in parts of what it may be, with a rounding of the reference."""
+    """Return the largest error divided by its bound, plus one rounding of the reference."""
     length = LAYERS[name][4]
     return (np.abs(got - right) / ((error_bound(length) + 1e-6) * magnitude)).max()
 
@@ -132,7 +132,7 @@ def test_the_bound_is_that_of_one_chunk():
 
 @pytest.mark.parametrize("channels", [1, 37])
 def test_a_chunk_of_large_weights_would_overflow(channels):
-    """The weights of the other channels do not count, nor those behind the largest 40."""
+    """Neither the weights of the other channels count nor those after the largest 40."""
     weight = np.full((3, channels, 3, 3), 0.01, np.float32)
     weight[1] = 65504 / LARGEST_INPUT / min(CHUNK, 9 * channels) * 0.99
     assert chunks_fit(weight)
@@ -147,7 +147,7 @@ def test_layers_of_large_weights_are_summed_in_fp32(tmp_path):
 
 
 def lowered_products(scope):
-    """A sum of products of halves, without a schedule, that goes to memory of this scope."""
+    """Return a lowered, unscheduled sum of products of halves, stored in this scope."""
     x, w = te.placeholder((5, 90), name="x"), te.placeholder((90,), name="w")
     k = te.reduce_axis((0, 90), name="k")
     y = te.compute((5,), lambda i: te.sum(term(x[i, k], w[k], "mixed"), axis=k), name="y")
@@ -171,14 +171,14 @@ def test_sums_in_private_memory_have_chunks():
 
 
 def test_products_that_go_elsewhere_are_taken_in_fp32():
-    """As if halves were not asked for: no conversions of each."""
+    """They are lowered as if halves were not requested, without a conversion of each product."""
     function = lowered_products("global")
     assert not [n for n in nodes_in(function.body, tirx.Cast) if "16" in str(n.ty.dtype)]
     assert "chunk" not in str(function)
 
 
 def test_chunks_are_as_long_as_they_may_be(tmp_path):
-    """Loops around products by layer; what is unrolled is written out."""
+    """Loops around products, by layer; unrolled products are written out."""
     rng = np.random.default_rng(0)
     names = ["window", "pointwise", "split"]
     weights = {n: values("normal", rng, LAYERS[n][2]) for n in names}
@@ -191,9 +191,9 @@ def test_chunks_are_as_long_as_they_may_be(tmp_path):
     loops = [re.findall(r"for \(int \w+ = 0; \w+ < ([^;]+);", body) for body in sums]
     assert len(loops) == len(names)
     window, pointwise, split = loops
-    # Of 130 blocks, a row of taps at a time; the last two channels' products are left out.
+    # 130 blocks, one row of taps at a time; the products of the two padding channels are left out.
     assert window == ["130", "tvmflow_times(3)"]
-    # 37 blocks of channels, of which the last has three: ten are 40 products.
+    # 37 blocks of channels, of which the last has three channels: ten blocks are 40 products.
     assert pointwise[0] == "4"
     assert re.fullmatch(r"min\(\(int\)10, \(int\)\(37 - (cse_v\d+|\(\w+ \* 10\))\)\)", pointwise[1])
     # Eight items have 16 blocks each.

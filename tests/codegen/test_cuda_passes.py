@@ -1,4 +1,4 @@
-"""What CUDA's code generator is given: loads that it cannot take for earlier ones."""
+"""Passes before CUDA's code generator, which would take a load for an earlier one of equal text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sums():
 
 @pytest.mark.parametrize("form", ["cast", "function", "choice"])
 def test_each_load_of_an_operand_has_a_variable_of_its_own(form):
-    """Of the same text, with a store in between."""
+    """Two loads have the same text and a store in between."""
     buffer = sums()
     load = tirx.BufferLoad(buffer, [LANES])
     value = {
@@ -47,7 +47,7 @@ def test_each_load_of_an_operand_has_a_variable_of_its_own(form):
     text = str(bound(kernel(store, store)))
     read = "= sums[T.Ramp(0, 1, 4)]"
     before, after = text.split("    sums[0:4] = ", 1)
-    # What the second statement reads is bound behind the first store, and nothing else is read.
+    # The operand of the second statement is bound after the first store; nothing else is read.
     assert before.count(read) == after.count(read) >= 1
     assert text.count("sums[") == text.count(read) + 2
     names = [line.split(":")[0].strip() for line in text.splitlines() if read in line]
@@ -88,7 +88,7 @@ def test_numbers_and_other_targets_stay_as_they_are():
 )
 @pytest.mark.parametrize("divide", [tirx.floordiv, tirx.floormod])
 def test_quotients_of_lanes_are_those_of_their_vector(index, kept, divide):
-    """All numbers are as before, also those before zero."""
+    """All numbers stay the same, negative ones, too."""
     g, lane = tirx.Var("g", "int32"), tirx.Var("lane", "int32")
     before = divide(index(g, lane), 48)
     store = tirx.BufferStore(tirx.decl_buffer((8,), "int32", name="y"), before, [lane])
@@ -106,7 +106,7 @@ def test_quotients_of_lanes_are_those_of_their_vector(index, kept, divide):
 
 @pytest.mark.cuda_host
 def test_maxima_of_a_window_are_taken_of_those_before():
-    """Unrolled, with no scope between one maximum and the next."""
+    """The window is unrolled, with no scope between one maximum and the next."""
     model = single("MaxPool", [(1, 7, 12, 12)], kernel_shape=[3, 3], strides=[3, 3])
     feeds = feeds_for(model)
     with closing(tvmflow.compile(model, target="cuda", dtype="fp16")) as module:

@@ -1,4 +1,4 @@
-"""Loops of a few thousand instructions are not given to other threads."""
+"""Loops of a few thousand instructions stay on the calling thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PARALLEL, SERIAL = tirx.ForKind.PARALLEL, tirx.ForKind.SERIAL
 
 
 def kind_after(extents, *, lanes=16, function=None, target="llvm"):
-    """What becomes of a parallel loop, with others within, around a sum of vectors."""
+    """Return the kind of a parallel loop after the pass, with loops in it around a vector sum."""
     dtype = f"float32x{lanes}" if lanes > 1 else "float32"
     a, b = (tirx.decl_buffer((1_000_000,), dtype, name) for name in "ab")
     loops = [tirx.Var(f"i{index}", "int32") for index in range(len(extents))]
@@ -37,11 +37,11 @@ def extents_of(*extents):
     [
         ((800,), {}, SERIAL),
         ((4000,), {}, PARALLEL),
-        # Wide vectors are several instructions, functions many.
+        # A wide vector counts as several instructions, a function as many.
         ((800,), {"lanes": 64}, PARALLEL),
         ((100,), {"function": tirx.exp}, SERIAL),
         ((800,), {"function": tirx.exp}, PARALLEL),
-        # What is within counts as often as it runs.
+        # The body counts as often as it runs.
         ((4, 8), {}, SERIAL),
         ((400, 8), {}, PARALLEL),
         # Kernels have no threads to spare.

@@ -1,4 +1,4 @@
-"""What the TIR pipeline refuses: one clear sentence, from Python and from the command line."""
+"""Refusals of the TIR pipeline: one clear sentence, from Python and from the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPE = (1, 2, 3, 4, 4)
 
 
 def refused(function, target=None):
-    """The error of building a function, which names it."""
+    """Return the error of building a function; it must name the function."""
     with pytest.raises(CompileError) as error:
         build(function, target)
     message = error.value.message
@@ -46,7 +46,7 @@ def test_a_store_of_channels_in_a_plain_loop_is_gathered():
 
 
 def test_a_store_whose_texel_depends_on_its_channel():
-    # A transposition of columns and channels: a loop of four, but in four texels.
+    # A transposition of columns and channels: a loop of four that spans four texels.
     x = te.placeholder(SHAPE, "float32", name="x")
     y = te.compute(SHAPE, lambda n, c, h, w, k: x[n, c, h, k, w], name="y")
     function = te.create_prim_func([x, y]).with_attr("global_symbol", "transposed")
@@ -83,7 +83,7 @@ def test_an_image_that_one_kernel_writes_and_reads():
 
 def test_an_image_larger_than_the_devices():
     function = scheduled(double([P1, P1], "large"), by_texel)
-    # Two panels one above the other: 4x6 texels.
+    # Two panels stacked vertically: 4x6 texels.
     build(function, opencl_target(texture_spatial_limit=6))
     message = refused(function, opencl_target(texture_spatial_limit=5))
     assert "has an image of 4x6 texels, x" in message
@@ -169,7 +169,7 @@ def test_a_refusal_keeps_its_type_and_words_through_the_pass_manager():
 def test_refusals_do_not_outlive_their_compilation():
     with pytest.raises(CompileError), original_errors():
         refuse(double([None, None]), "is the first", remedy="None.")
-    # An error of another kind is not taken for the one before.
+    # An error of another kind is not replaced by the earlier one.
     with pytest.raises(ZeroDivisionError), original_errors():
         raise ZeroDivisionError
     refused = pytest.raises(CompileError, match="second")

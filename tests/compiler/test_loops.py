@@ -1,4 +1,4 @@
-"""Loops that the virtual machine runs, against ONNX Runtime: what they compute, and where."""
+"""Loops that run in the virtual machine: their results against ONNX Runtime, and their place."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ WAYS = [
     pytest.param("opencl", "mali", "auto", id="mali", marks=pytest.mark.opencl),
 ]
 
-#: What all networks have: x, a flag and a number, which are inputs, and some constants.
+#: Inputs of all networks: x, a flag, a number and a table.
 INPUTS = "float[2,3] x, bool flag, int64 n, float[450,3] u"
 NUMBERS = """
     one = Constant<value_int=1>() two = Constant<value_int=2>() half = Constant<value_float=0.5>()
     yes = Constant<value = bool {1}>() axis = Constant<value_ints=[1]>()
 """
-#: Ends when a sum is large enough; {} is the trip count.
+#: A loop that ends when a sum is large enough; {} is the trip count.
 WHILE = """y = Loop({}, flag, x) <body = b (int64 i, bool c, float[2,3] a) =>
     (bool d, float[2,3] t) {{ q = Mul(a, a) t = Add(a, q) s = ReduceSum<keepdims=0>(t)
       m = Constant<value_float=4000.0>() d = Less(s, m) }}>"""
-#: The same, with a row of each iteration, which something reads.
+#: The same loop, which also collects a row per iteration.
 ROWS = """y, z = Loop({}, flag, x) <body = b (int64 i, bool c, float[2,3] a) =>
     (bool d, float[2,3] t, float[2] r) {{ q = Mul(a, a) t = Add(a, q)
       s = ReduceSum<keepdims=0>(t) m = Constant<value_float=4000.0>() d = Less(s, m)
       r = ReduceMax<keepdims=0>(t, axis) }}> v = ReduceSum<keepdims=0>(z) w = Abs(z)"""
 
-#: Nodes; results are those of y, z, v and w that they make.
+#: Nodes by case; their results are y, z, v and w, those that they compute.
 CASES = {
     "trip count": "y = Loop(n, yes, x) <body = b (int64 i, bool c, float[2,3] a) => "
     "(bool d, float[2,3] t) { f = Cast<to=1>(i) t = Add(a, f) d = Identity(c) }>",
@@ -104,14 +104,14 @@ CASES = {
     "(float[3] a, float[3] e) => (float[3] t, float[3] s) { q = Add(a, e) t = Mul(q, half) "
     "s = Tanh(t) }>(h, u)",
 }  # fmt: skip
-#: Those whose trip count is no constant, and which collect rows.
+#: Cases whose trip count is not constant, and which collect rows.
 BOUNDED = ("rows, up to a bound", "without elements")
-#: Iterations are counted, or conditions hold, so often.
+#: Values of the flag and the number: the trip count, or how long conditions hold.
 NUMBERS_OF = ((True, 0), (True, 1), (False, 5), (True, 6), (True, -2))
 
 
 def model_of(nodes: str, inputs: str = INPUTS, opset: int = 18) -> onnx.ModelProto:
-    """A network of these nodes."""
+    """Return a network of these nodes."""
     zero = "zero0 = Constant<value_ints=[0]>()"
     text = f'<ir_version: 9, opset_import: ["": {opset}]> g ({inputs}) => () '
     graph = onnx.parser.parse_model(f"{text} {{ {NUMBERS} {zero} {nodes} }}").graph
@@ -138,7 +138,7 @@ def feeds_of(rng, flag=True, n=3):
 
 
 def is_run(module) -> bool:
-    """Whether the module has a loop of the virtual machine."""
+    """Return whether the module has a loop that the virtual machine runs."""
     return bool(module.metadata.get("loops"))
 
 
@@ -167,7 +167,7 @@ def test_as_onnx_runtime(case, target, device, storage, rng):
 
 
 def test_a_loop_in_a_branch_that_is_not_run(rng):
-    """Its iterations would be dropped, but first they would take their time."""
+    """Its iterations would be discarded, but would take their time first."""
     with tvmflow.compile(model_of(CASES["within a branch"]), target="llvm") as module:
         few, many = (module.profile(feeds_of(rng, False, n), 1) for n in (0, 9))
         assert len(few) == len(many)
@@ -181,7 +181,7 @@ def test_a_loop_in_a_branch_that_is_not_run(rng):
     ],
 )
 def test_what_needs_the_number_as_a_constant_is_unrolled(nodes, rng):
-    """Its body would be refused; here it has enough nodes to be run."""
+    """The loop's body would be refused; it has enough nodes to be run as a loop."""
     more = " ".join(f"u{number} = Neg(q)" for number in range(60))
     model = model_of(
         "most = Constant<value_int=8>() y = Loop(most, yes, x) <body = b (int64 i, bool c, "
@@ -216,7 +216,7 @@ def test_more_rows_than_the_bound(rng):
 
 # Networks ----------------------------------------------------------------------------------
 
-#: A loop of convolutions between convolutions, which reads what is around it.
+#: A loop of convolutions between convolutions; its body reads tensors from outside.
 NETWORK_OF_LOOPS = """
     h = Conv<pads=[1,1,1,1]>(p, w) r = Relu(h)
     g, o = Loop(n, yes, r, r) <body = b (int64 i, bool c, float[N] a, float[N] e) =>
@@ -248,10 +248,10 @@ def test_networks(channels, target, device, storage, dtype, rng):
     session = session_of(model)
     options = {"storage": storage, "dtype": dtype} if target == "opencl" else {}
     if dtype == "fp16":
-        options["accumulate"] = "fp32"  # what every device has
+        options["accumulate"] = "fp32"  # which every device supports
     with tvmflow.compile(model, target=target, device=device, **options) as module:
         names = module.metadata["weight_names"]
-        assert len(set(names)) < len(names)  # w is there once
+        assert len(set(names)) < len(names)  # w is stored once
         for n in (0, 1, 4):
             p = rng.standard_normal((1, channels, 9, 7)).astype(np.float32)
             feeds = {"p": p, "n": np.array(n)}
@@ -260,7 +260,7 @@ def test_networks(channels, target, device, storage, dtype, rng):
 
 
 def test_two_loops_have_their_own_weights(rng):
-    """Of one shape; the second one has a loop within it that reads another, and its own."""
+    """Both have one shape; the second contains a loop that reads the outer weight and its own."""
     inner = (
         "l = Loop(n, c, a) <body = b2 (int64 j, bool e, float[2,3] o) => (bool f, float[2,3] p) "
         "{ p = MatMul(o, w2) f = Identity(e) }>"
@@ -282,7 +282,7 @@ def test_two_loops_have_their_own_weights(rng):
 
 
 def test_a_network_in_halves(rng):
-    """A model in float16 is computed in fp32, the bodies of loops, too."""
+    """A model in float16 is computed in fp32, and so are the bodies of its loops."""
     model = model_of(
         "h = Cast<to=10>(x) g = Loop(n, yes, h) <body = b (int64 i, bool c, float16[2,3] a) => "
         "(bool d, float16[2,3] t) { t = Mul(a, k) d = Identity(c) }> y = Cast<to=1>(g)"
@@ -296,7 +296,7 @@ def test_a_network_in_halves(rng):
 
 @pytest.mark.opencl
 def test_numbers_made_of_integers_leave_a_loop_as_they_are():
-    """They may be beyond what 16 bits hold, and are stored in 32, as everywhere."""
+    """They may exceed the range of 16 bits, and are stored in 32, as everywhere."""
     model = model_of(
         "g = Loop(n, yes, x) <body = b (int64 i, bool c, float[2,3] a) => "
         "(bool d, float[2,3] t) { q = Cast<to=7>(x) f = Cast<to=1>(q) "
@@ -345,7 +345,7 @@ def test_tasks_are_those_of_bodies_too(rng):
         schedules = module.metadata["schedules"]
         families = {schedule["family"] for schedule in schedules.values()}
     assert {task.family.NAME for task in tasks} == families
-    # Before the loop, within it, and behind it; k is read within it only.
+    # Before the loop, within it, and after it; k is read only within it.
     assert sum(task.calls for task in tasks if task.family.NAME == "conv2d") == 4
 
 

@@ -17,7 +17,7 @@ from tvmflow.devices.choices import PRECISIONS, STORAGES
 from tvmflow.models import build
 from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF
 
-#: Networks of the package, at sizes for tests: name, parameters.
+#: The package's networks at sizes for tests: name, parameters.
 MODELS = {
     "mobilenet_v1": ("mobilenet_v1", {"size": 32, "width": 0.25}),
     "mobilenet_v2_0.35": ("mobilenet_v2", {"size": 32, "width": 0.35}),
@@ -27,7 +27,7 @@ MODELS = {
     "mobilevit": ("mobilevit", {"width": 0.25, "size": 64, "classes": 10}),
 }
 
-#: One of each kind: concat, residuals, resize, a gate, a reduction across channels, a dense layer.
+#: One network per feature: concat, residuals, resize, gate, reduction over channels, dense.
 KINDS = (
     "fire",
     "bottlenecks",
@@ -37,7 +37,7 @@ KINDS = (
     "channels_Flatten",
 )
 
-#: What differs in kind, shared among the networks: one way for each, two for one of each kind.
+#: Configurations that take turns over the networks: one each, two for each of `KINDS`.
 TURNS = (
     ("adreno", "texture", "fp32"),
     ("cpu", "auto", "fp32"),
@@ -48,7 +48,7 @@ TURNS = (
     ("mali", "texture", "fp32"),
     ("adreno", "buffer", "fp16"),
 )
-#: Networks of the package take longer.
+#: Configurations of the package's networks, which take longer.
 OF_MODELS = {
     "mobilenet_v1": (("adreno", "buffer", "fp32"), ("cpu", "auto", "fp32")),
     "mobilenet_v2_0.35": (("adreno", "texture", "fp32"), ("adreno", "auto", "fp16")),
@@ -60,7 +60,7 @@ OF_MODELS = {
 
 
 def is_usual(name: str, device: str, storage: str, dtype: str) -> bool:
-    """Whether a case runs without being asked for: all of them take half an hour."""
+    """Return whether a case runs by default: all of them take half an hour."""
     if name in MODELS:
         return (device, storage, dtype) in OF_MODELS[name]
     turn = list(NETWORKS).index(name)
@@ -94,7 +94,7 @@ def model_of(name: str, folder: Path) -> onnx.ModelProto:
 @pytest.mark.opencl
 @pytest.mark.parametrize(("name", "device", "storage", "dtype"), cases())
 def test_network(name, device, storage, dtype, tmp_path, compare, every_driver, under_oclgrind):
-    """Right on drivers; traps are small enough for Oclgrind to check their kernels, too."""
+    """Results are right on drivers; traps are small enough for Oclgrind to check their kernels."""
     model = model_of(name, tmp_path)
     rng = np.random.default_rng(1)
     with tvmflow.compile(
@@ -106,7 +106,7 @@ def test_network(name, device, storage, dtype, tmp_path, compare, every_driver, 
         if name in NETWORKS and every_driver and which("oclgrind"):
             under_oclgrind()(module, feeds)
         tensors = module.metadata["memory"]["tensors"]
-    # What was asked for is what was tested.
+    # The tested configuration is the requested one.
     if storage != "auto":
         assert ("texture" in {t["storage"] for t in tensors}) == (storage == "texture")
     blocked = {t["stored_as"] for t in tensors if t["block"] is not None}

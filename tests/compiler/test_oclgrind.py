@@ -1,6 +1,6 @@
 """Every kernel of the demo's networks under Oclgrind: no access out of bounds, no data race.
 
-What networks with the traps of textures do there is in ``texture/test_networks.py``.
+``texture/test_networks.py`` runs the networks with traps of textures under Oclgrind.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ NETWORKS = {
     "facebox_net": ("facebox_net", {"size": 16, "boxes": 5}),
 }
 
-#: What runs without being asked for.  Textures for adreno and buffers for the CPU are what
-#: `auto` chooses; MobileNetV1's layers are a part of MobileNetV2's.
+#: Cases that run by default.  `auto` chooses textures for adreno and buffers for the CPU;
+#: MobileNetV1's layers are a subset of MobileNetV2's.
 USUAL = [
     *(
         (name, device, "auto", "fp32")
@@ -55,7 +55,7 @@ def cases():
 
 
 def compiled(name, folder, device, storage, dtype):
-    """The model's path, its module, and inputs."""
+    """Return the model's path, its module, and inputs."""
     builder, parameters = NETWORKS[name]
     path = folder / "model.onnx"
     build_model(builder, path, **parameters)
@@ -87,7 +87,7 @@ def test_a_texel_beside_the_picture_is_found(tmp_path):
 
 @pytest.mark.parametrize("storage", ["texture", "buffer"])
 def test_kernels_between_blocked_inputs_and_outputs_are_clean(storage, under_oclgrind):
-    """Both copies, from a buffer to a texture and back, and panels that the host writes."""
+    """Both copies run, from a buffer to a texture and back, and the host writes the panels."""
     weight = np.random.default_rng(4).standard_normal((6, 6, 3, 3)).astype(np.float32)
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4),

@@ -1,7 +1,7 @@
-"""Random networks are right, whatever their channels, in every storage.
+"""Random networks compute right results for any channel count, in every storage.
 
 The seed is in a test's name; ``make test-rest`` runs more of them, and
-``RANDOM_GRAPHS=1000`` has as many as it says.
+``RANDOM_GRAPHS=1000`` sets their number.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from random_graphs import draw
 import tvmflow
 from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
-#: Where a graph runs goes round, so that each way gets its share of few graphs.  A graph for
-#: LLVM takes half the time of one whose kernels an OpenCL driver builds.
+#: Configurations that graphs take in turn, so that each gets its share of few graphs.  A graph
+#: for LLVM takes half the time of one whose kernels an OpenCL driver builds.
 WAYS = (
     ("llvm", "cpu", "buffer", "fp32"),
     ("opencl", "adreno", "texture", "fp32"),
@@ -66,8 +66,8 @@ def test_random_graph(seed, target, device, storage, dtype, compare, long_tier, 
             (result,) = module(feeds).values()
             assert_close(result, reference, table)
             return
-        # A graph runs on one driver, because building kernels is what takes long; the drivers
-        # go round within each way.
+        # A graph runs on one driver, because building kernels takes most of the time; within each
+        # configuration the drivers take turns.
         drivers = processor_drivers(quick=True)
         is_checked = long_tier and which("oclgrind") is not None
         turn = seed // len(WAYS) % (len(drivers) + is_checked)

@@ -1,7 +1,7 @@
-"""Softmax, argmax and topk behind a network's outputs, against NumPy in fp64.
+"""Softmax, argmax and topk appended to a network's outputs, against NumPy in fp64.
 
-Scores are whole numbers, exact in 16 bits, too, and many of them are equal: the first is the
-largest then.
+Scores are integers, exact in 16 bits, too, and many of them are equal: the first of them
+counts as the largest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLASSES = 7
 def network(
     shape: tuple[int, ...] = IMAGE, opset: int = 17, batch: int | str | None = None
 ) -> onnx.ModelProto:
-    """``scores``, a product of the input with whole numbers; and ``positive``, of booleans."""
+    """Return a network with ``scores``, input times integers, and ``positive``, of booleans."""
     image = len(shape) == 4
     given = numpy_helper.from_array(weights(shape), "w")
     nodes = [
@@ -51,19 +51,19 @@ def network(
 
 
 def weights(shape: tuple[int, ...]) -> np.ndarray:
-    """Numbers from -2 to 2."""
+    """Return integers from -2 to 2."""
     image = len(shape) == 4
     extents = (CLASSES, shape[1], 1, 1) if image else (shape[-1], CLASSES)
     return np.random.default_rng(3).integers(-2, 3, extents).astype(np.float32)
 
 
 def feeds(shape: tuple[int, ...] = IMAGE) -> dict[str, np.ndarray]:
-    """Numbers from -1 to 1."""
+    """Return integers from -1 to 1."""
     return {"x": np.random.default_rng(4).integers(-1, 2, shape).astype(np.float32)}
 
 
 def wanted(what: str, x: np.ndarray) -> dict[str, np.ndarray]:
-    """What the outputs are, in fp64."""
+    """Return the expected outputs in fp64."""
     w = weights(x.shape).astype(np.float64)
     image = x.ndim == 4
     result = np.einsum("nchw,oc->nohw", x, w[..., 0, 0]) if image else x @ w
@@ -83,7 +83,7 @@ def wanted(what: str, x: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def check(module: tvmflow.Module, what: str, got: object, x: np.ndarray) -> None:
-    """Compare the outputs that there are, their values and dtypes."""
+    """Compare the outputs that are present: values and dtypes."""
     half = module.metadata["options"]["dtype"] == "fp16"
     for name, reference in wanted(what, x).items():
         if reference.dtype.kind == "f":
@@ -119,7 +119,7 @@ def test_outputs_are_what_was_asked_for(options, shape, what):
     with tvmflow.compile(network(shape), results={"scores": what}, **options) as module:
         names = [info.name for info in module.outputs]
         check(module, what, module(feeds(shape)), **feeds(shape))
-    # The others are where they were.
+    # The other outputs keep their positions.
     assert names[:3] == ["scores", "positive", "own_indices"]
     assert names[3:] == ["scores_indices"] * ("topk" in what)
 

@@ -1,4 +1,4 @@
-"""PyTorch modules as models: exported by PyTorch, compiled as any other, with their names."""
+"""PyTorch modules as models: exported by PyTorch, compiled like any other, with their names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if find_spec("torch"):
             return self.head(x.mean((2, 3))) + offset, x
 
     class Branching(nn.Module):
-        """What cannot be traced: control flow that depends on numbers."""
+        """A module that cannot be traced: its control flow depends on numbers."""
 
         def forward(self, x):
             return x + 1 if x.sum().item() > 0 else x - 1
