@@ -1,4 +1,4 @@
-"""Networks with a family's functions, beside ONNX Runtime and with any of its knobs."""
+"""Checks of a family's functions in networks, against ONNX Runtime and with any of its knobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Schedules = Mapping[str, Mapping[str, Any]]
 
 
 def of_family(family: ModuleType, schedules: Schedules) -> Schedules:
-    """Choices of a family, function by function."""
+    """Return the schedules of a family's functions, by function."""
     return {name: found for name, found in schedules.items() if found["family"] == family.NAME}
 
 
@@ -44,7 +44,7 @@ def check_any_knobs(
     steps: Sequence[int],
     feeds: Mapping[str, np.ndarray],
 ) -> None:
-    """Compile with knobs from so far into the space of each function; outputs stay right."""
+    """Check outputs with random knobs for each function, once for each seed in ``steps``."""
     found = of_family(family, chosen_schedules(model, device=device))
     for step in steps:
         rng, preset = random.Random(step), PRESETS[device]

@@ -1,4 +1,4 @@
-"""Shapes that each family might meet, at random."""
+"""Random shapes that each family might meet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention as one function: its numbers at odd sizes, with masks, NaN, blocks of keys."""
+"""Attention as one function: results at odd sizes, with masks, NaN, blocks of keys."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIZES = {
     "rank 2": heads(5, 33, 16, batch=()),
     "long": heads(5, 3000, 8, batch=(1, 1)),
 }
-#: Minus infinity for some keys, and for all keys of one query.
+#: A mask that hides some keys from all queries, and all keys from one query.
 HIDDEN = np.where(random((7, 50)) > 0.5, -np.inf, random((7, 50))).astype(np.float32)
 MASKED = {
     "by key": attention(**heads(7, 50, 9), masks=[(1, 1, 1, 50)]),
@@ -86,13 +86,13 @@ def test_masks(name, column):
 @pytest.mark.parametrize("keys", [50, 3000])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_not_finite(value, keys, target):
-    """As products and a softmax have them: hidden queries are NaN, and so is 0 times infinity."""
+    """Hidden queries and 0 times infinity give NaN, as in products and a softmax."""
     model = attention(**heads(7, keys, 9), masks=[(1, 1, 7, keys)])
     for place in ("q", "k", "v", "mask0"):
         feeds = feeds_for(model)
         feeds[place][0, 0, 3, 4] = value
         feeds["mask0"][0, 0, 1] = -np.inf
-        # All keys of the first block, and some of the last one.
+        # All keys of the first block are hidden, and some of the last one.
         feeds["mask0"][0, 0, 2, : keys - 3] = -np.inf
         check(model, feeds, target=target)
 
@@ -100,17 +100,17 @@ def test_numbers_that_are_not_finite(value, keys, target):
 @pytest.mark.parametrize("target", ["llvm", "opencl"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.0])
 def test_factors_that_are_not_finite(value, target):
-    """A factor of whole matrices multiplies their sums: those of q times it may be NaN."""
+    """A factor of whole matrices multiplies their sums: q times the factor may be NaN."""
     model = attention(**heads(7, 50, 9), scale=("Mul", (3, 1, 1)), late=[("Mul", 0.5)], cap=4.0)
     feeds = feeds_for(model)
     feeds["scale"][1] = value
-    # Products of which some are zero: infinity times the number itself is NaN.
+    # Some products are zero: infinity times such a product is NaN.
     feeds["q"][:, :, 2, ::2] = 0
     check(model, feeds, target=target)
 
 
 def test_a_peak_in_a_late_block():
-    """What was summed up before it is scaled down to almost nothing, and stays finite."""
+    """Earlier sums are scaled down to almost nothing, and stay finite."""
     model = attention(**heads(5, 3000, 9, batch=(1, 1)), scale=None)
     feeds = feeds_for(model)
     feeds["k"] *= np.linspace(0, 60, 3000, dtype=np.float32)[:, None]
@@ -121,7 +121,7 @@ def test_a_peak_in_a_late_block():
 @pytest.mark.parametrize("keys", [50, 3000])
 @pytest.mark.parametrize("target", ["llvm", "opencl"])
 def test_masks_leave_no_subnormal_numbers(target, keys):
-    """Values of 0, and others behind a mask of -100: 4e-44 of them would be left."""
+    """Masks of -100 would leave 4e-44 of the other values, a subnormal number."""
     hidden = np.where(np.arange(keys) % 5 == 1, 0, -100).astype(np.float32)
     model = attention(**heads(7, keys, 9), masks=[hidden])
     feeds = feeds_for(model)
@@ -134,7 +134,7 @@ def test_masks_leave_no_subnormal_numbers(target, keys):
 
 @pytest.mark.parametrize("target", ["llvm", "opencl"])
 def test_the_definition_is_right_by_itself(target, monkeypatch):
-    """The fallback's code, of loops as they are stated."""
+    """The fallback compiles the loops of the definition."""
     monkeypatch.setattr(family, "match", lambda workload: None)
     check(MASKED["by head"], fused=False, target=target)
 
@@ -163,14 +163,14 @@ def test_any_knobs_are_right():
 
 
 def test_scores_stay_private():
-    """Of 300 × 300 numbers for each head, none is in memory."""
+    """No matrix of 300 × 300 scores for each head is in memory."""
     model = attention(**heads(300, 300, 4, batch=(1, 8)))
     with tvmflow.compile(model, target="llvm") as module:
         assert module.metadata["memory"]["peak_bytes"] < 4 * 8 * 300 * 300
 
 
 def test_scores_are_read_in_vectors():
-    """Of private memory, where the index is computed: not number by number."""
+    """Private memory at computed indices is read in vectors, not number by number."""
     with tvmflow.compile(attention(**heads(197, 197, 64)), target="opencl") as module:
         source = "".join(module.device_sources())
     assert "vload16(" in source
@@ -178,7 +178,7 @@ def test_scores_are_read_in_vectors():
 
 
 def test_onnx_attention():
-    """The operator's own products are these, too, where nothing else reads them."""
+    """The operator's own products are fused, too, if nothing else reads them."""
     node = helper.make_node("Attention", ["q", "k", "v"], ["y"], is_causal=1)
     model = build([node], heads(7, 9, 8, 5), ["y"], opset=23)
     check(model, target="llvm")

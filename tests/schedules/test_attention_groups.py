@@ -1,4 +1,4 @@
-"""Attention in work-groups: on GPUs' presets, at odd sizes, with steps, NaN, and on CUDA."""
+"""Attention in work-groups: on presets of GPUs, at odd sizes, with steps, NaN, and on CUDA."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIZES = {
     "rank 2": heads(5, 33, 16, batch=()),
     "long": heads(5, 700, 8, batch=(1, 1)),
 }
-#: Minus infinity for some keys, for all of the first block, and for all keys of one query.
+#: A mask that hides some keys, all keys of the first block, and all keys of one query.
 HIDDEN = np.where(random((7, 150)) > 0.5, -np.inf, random((7, 150))).astype(np.float32)
 HIDDEN[3, :130] = HIDDEN[5] = -np.inf
 WIDE = heads(7, 150, 9)
@@ -60,7 +60,7 @@ COLUMNS = {
 
 @pytest.fixture(autouse=True)
 def small_ones_too(monkeypatch):
-    """Attention of a few work-groups is fused as well."""
+    """Fuse attention of a few work-groups as well."""
     monkeypatch.setattr(fusion, "is_faster", lambda attention, device, **_: True)
 
 
@@ -85,12 +85,12 @@ def test_steps(name, column):
 @pytest.mark.parametrize("device", ["adreno", "mali"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_not_finite(value, device):
-    """As products and a softmax have them: hidden queries are NaN, and so is 0 times infinity."""
+    """Hidden queries and 0 times infinity give NaN, as in products and a softmax."""
     model = attention(**WIDE, masks=[(1, 1, 7, 150)])
     with tvmflow.compile(model, target="opencl", device=device) as module:
         for place in ("q", "k", "v", "mask0"):
             feeds = feeds_for(model)
-            # The last key and row of V, which what is beyond them must not read.
+            # The last key and row of V are NaN, which vectors that extend past them must not read.
             at = (0, 0, 3, 4) if place in ("q", "mask0") else (0, 0, 149, 4)
             feeds[place][at] = value
             feeds["mask0"][0, 0, 1] = -np.inf
@@ -100,7 +100,7 @@ def test_numbers_that_are_not_finite(value, device):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.0])
 def test_factors_that_are_not_finite(value):
-    """They multiply sums: those of q times them may be NaN."""
+    """Factors multiply sums: q times the factor may be NaN."""
     model = attention(**WIDE, scale=("Mul", (3, 1, 1)), cap=4.0)
     feeds = feeds_for(model)
     feeds["scale"][1] = value
@@ -109,7 +109,7 @@ def test_factors_that_are_not_finite(value):
 
 
 def test_a_peak_in_a_late_block():
-    """What was summed up before it is scaled down to almost nothing, and stays finite."""
+    """Earlier sums are scaled down to almost nothing, and stay finite."""
     model = attention(**heads(5, 700, 9, batch=(1, 1)), scale=None)
     feeds = feeds_for(model)
     feeds["k"] *= np.linspace(0, 60, 700, dtype=np.float32)[:, None]
@@ -123,7 +123,7 @@ def test_any_knobs_are_right():
 
 
 def test_the_definition_is_right_by_itself(monkeypatch):
-    """The fallback's code, of loops as they are stated."""
+    """The fallback compiles the loops of the definition."""
     monkeypatch.setattr(family, "match", lambda workload: None)
     model = STEPS["by head"]
     with tvmflow.compile(model, target="opencl", device="adreno") as module:
@@ -131,13 +131,13 @@ def test_the_definition_is_right_by_itself(monkeypatch):
 
 
 def test_scores_are_in_no_memory():
-    """Of 300 × 300 numbers for each head, none is in global memory."""
+    """No matrix of 300 × 300 scores for each head is in global memory."""
     model = attention(**heads(300, 300, 4, batch=(1, 8)))
     with tvmflow.compile(model, target="opencl", device="adreno") as module:
         assert module.metadata["memory"]["peak_bytes"] < 4 * 8 * 300 * 300
 
 
-#: Knobs with which rows, keys and columns are no whole tiles, and with which they are.
+#: Knobs for which rows, keys and columns are whole tiles, and for which they are not.
 FORMS = {
     "odd": ("by head", Knobs(rows=2, keys=1, across=3, along=3)),
     "wide": ("constant", Knobs(rows=4, keys=2, across=4, along=2)),

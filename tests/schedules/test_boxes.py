@@ -1,4 +1,4 @@
-"""The families of custom operators: who asks them, what journals call them, what they touch."""
+"""The families of custom operators: functions that try them, names in journals, reads counted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tvmflow.schedules import FAMILIES, schedule_function
 from tvmflow.schedules.boxes import masked_mean, per_box
 from tvmflow.schedules.family import facts_of, read_knobs
 
-#: As journals have them: names of families, and their fields.
+#: Names of families and of their fields, as recorded in journals.
 RECORDED = {
     "boxes": (
         {"samples": 7, "boxes": 37, "outputs": 2, "whole": True},

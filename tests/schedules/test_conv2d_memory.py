@@ -23,7 +23,7 @@ LAYERS = {
     "pointwise": (64, 24, 1, 1, 7),
     "first": (3, 8, 3, 1, 12),
 }
-#: Maps that tiles of many forms divide.
+#: Layers whose maps are divided by tiles of many forms.
 EVEN = {"even": (64, 24, 1, 1, 8), "window": (64, 18, 3, 1, 8)}
 
 
@@ -107,7 +107,7 @@ def test_split_sums(split, storage, tmp_path):
 @pytest.mark.parametrize(("rows", "columns", "split"), [(2, 2, 4), (4, 1, 2), (4, 4, 8)])
 @pytest.mark.parametrize("name", EVEN)
 def test_split_sums_of_tiles(name, rows, columns, split, storage, tmp_path):
-    """Items of a group that share a tile sum up what is in it, and no more."""
+    """Items of a group that share a tile add up its sums, and no others."""
     change = {"tile_h": rows, "tile_w": columns, "split_i": split, "group_h": 1, "group_w": 1}
     taken, source = run(name, storage, change, tmp_path)
     assert taken["source"] == "given"

@@ -1,4 +1,4 @@
-"""Every family's CUDA kernels against ONNX Runtime, and small networks; no GPU is needed."""
+"""Every family's CUDA kernels, and small networks, against ONNX Runtime, without a GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.cuda_host, pytest.mark.onnxruntime]
 
 
 def gemm(rows, inputs, outputs):
-    """A dense layer with a bias."""
+    """Build a dense layer with a bias."""
     constants = {"w": random((outputs, inputs), inputs**-0.5), "b": random((outputs,))}
     return single("Gemm", [(rows, inputs)], constants, transB=1)
 
@@ -45,7 +45,7 @@ def arg_max():
 
 
 def booleans():
-    """Compared, combined, stored and read again, four channels at a time."""
+    """Build comparisons whose booleans are combined, stored and read, four channels at once."""
     constants = {"w": random((16, 6, 3, 3)), "v": random((1, 16, 1, 1)), "zero": np.float32(0)}
     constants["mask"] = np.arange(16).reshape(1, 16, 1, 1) % 3 == 0
     nodes = [
@@ -60,13 +60,13 @@ def booleans():
 
 
 def scatter():
-    """Loops that TVM wrote itself."""
+    """Build a scatter, whose loops TVM wrote itself."""
     updates = {"i": np.array([[0, 1], [2, 6]]), "u": random((2, 3))}
     return single("ScatterND", [(4, 7, 3)], updates, opset=18, reduction="add")
 
 
 def quantized():
-    """Bytes all the way, and sums that need 32 bits."""
+    """Build a network of 8-bit tensors whose sums need 32 bits."""
     rng = np.random.default_rng(2)
     constants = {
         "xz": np.uint8(7),
@@ -81,7 +81,7 @@ def quantized():
 
 
 def quantized_conv():
-    """Dot products of four bytes: a window with padding, and one batch of pixels."""
+    """Build dot products of four bytes: a window with padding, and one batch of pixels."""
     rng = np.random.default_rng(2)
     constants = {
         "w": rng.integers(-128, 128, (18, 30, 3, 3)).astype(np.int8), "xz": np.uint8(113),
@@ -97,8 +97,8 @@ def quantized_conv():
     return build(nodes, {"x": (1, 30, 7, 9)}, ["y"], constants, element_type=None)
 
 
-#: Channels, rows and columns that are no whole vectors, tiles or work-groups; what each needs of
-#: the families.
+#: Networks with channels, rows and columns that are no whole vectors, tiles or work-groups, and the
+#: families that each needs.
 CASES = {
     "conv": (partial(conv, (2, 31, 9, 5), 18), {"conv2d"}),
     "conv_first": (partial(conv, (1, 3, 33, 29), 20, (7, 7), stride=2, pad=3), {"conv2d"}),
@@ -164,7 +164,7 @@ CASES = {
 }  # fmt: skip
 
 
-#: More of what others in the list have; compiling them takes minutes.
+#: Cases that are similar to others in the list; compiling them takes minutes.
 ALIKE = {
     *("conv_dilated", "pointwise_split", "pointwise_strided", "depthwise_strided"),
     *("average_pool", "gemv_3_rows", "softmax_channels", "mean_of_maps", "turned", "running_sum"),
@@ -192,8 +192,8 @@ WINOGRAD = {"winograd_input", "winograd_product", "winograd_output"}
 
 
 def test_every_family_is_there():
-    # In 16 bits, see test_gemm.py; custom operators and open extents, see tests/ops; others with
-    # loops of their own, see test_recurrent.py and test_selection.py.
+    # Products of 16 bits are in test_gemm.py; custom operators and open extents in tests/ops;
+    # other families with their own loops in test_recurrent.py and test_selection.py.
     elsewhere = {"gemm_tensor", "masked_mean", "boxes", "open_extents", *WINOGRAD}
     elsewhere |= {"compaction", "nms", "recurrent", "attention", "attention_groups"}
     covered = elsewhere.union(*(families for _, families in CASES.values()))

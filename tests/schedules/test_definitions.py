@@ -1,6 +1,6 @@
-"""What families compute before any schedule, against loops in NumPy: every number is exact.
+"""The families' definitions without a schedule, against loops in NumPy: every number is exact.
 
-Steps along the height and the width differ, and so do all four sides of the padding.
+Strides and dilations differ between height and width, and so do all four sides of the padding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LANES = 4
 
 @dataclass(frozen=True)
 class Window:
-    """Top, left, bottom and right are padded by ``pads``."""
+    """A sliding window with padding ``pads`` at the top, left, bottom and right."""
 
     kernel: tuple[int, int] = (3, 2)
     strides: tuple[int, int] = (1, 1)
@@ -34,7 +34,7 @@ class Window:
         return {"strides": self.strides, "padding": self.pads, "dilation": self.dilation}
 
     def taps(self, x, value=0):
-        """What each tap reads of plain pictures, for all outputs: ``[p, q, N, C, H, W]``."""
+        """Return each tap's inputs for all outputs of plain pictures: ``[p, q, N, C, H, W]``."""
         top, left, bottom, right = self.pads
         sides = ((0, 0), (0, 0), (top, bottom), (left, right))
         x = np.pad(x, sides, constant_values=value)
@@ -54,7 +54,7 @@ WINDOWS = {
     "padding": Window(pads=(1, 0, 1, 1), strides=(2, 1)),
     "all": Window(kernel=(2, 3), strides=(2, 3), pads=(0, 2, 1, 1), dilation=(3, 2)),
 }
-#: Numbers are exact however little is optimised.
+#: Results are exact without optimisation, so that none is needed.
 TARGET = {"kind": "llvm", "opt-level": 0}
 
 
@@ -64,12 +64,12 @@ def window(request):
 
 
 def whole(rng, shape, low=-9, high=10, dtype="float32"):
-    """Whole numbers, whose products and sums are exact in fp32."""
+    """Return integers, whose products and sums are exact in fp32."""
     return rng.integers(low, high, shape).astype(dtype)
 
 
 def blocked(x, lanes=LANES):
-    """``[N, C, H, W]`` as ``[N, C / lanes, H, W, lanes]``."""
+    """Convert ``[N, C, H, W]`` to ``[N, C / lanes, H, W, lanes]``."""
     n, channels, height, width = x.shape
     return np.ascontiguousarray(
         x.reshape(n, channels // lanes, lanes, height, width).transpose(0, 1, 3, 4, 2)
@@ -77,19 +77,19 @@ def blocked(x, lanes=LANES):
 
 
 def filters(w, lanes=LANES):
-    """``[O, I, KH, KW]`` as ``[O / lanes, I, KH, KW, lanes]``."""
+    """Convert ``[O, I, KH, KW]`` to ``[O / lanes, I, KH, KW, lanes]``."""
     outputs, *rest = w.shape
     return np.ascontiguousarray(np.moveaxis(w.reshape(outputs // lanes, lanes, *rest), 1, -1))
 
 
 def plain(y):
-    """The opposite of `blocked`."""
+    """Convert a blocked result to the plain layout."""
     n, blocks, height, width, lanes = y.shape
     return y.transpose(0, 1, 4, 2, 3).reshape(n, blocks * lanes, height, width)
 
 
 def evaluate(compute, *arrays):
-    """The result of a definition as it stands, compiled for this CPU."""
+    """Return the result of an unscheduled definition, compiled for this CPU."""
     tensors = [te.placeholder(a.shape, str(a.dtype), name=f"t{i}") for i, a in enumerate(arrays)]
     result = compute(*tensors)
     function = tvm.compile(
@@ -101,7 +101,7 @@ def evaluate(compute, *arrays):
 
 
 def convolved(window, x, w, groups=1, value=0):
-    """The convolution by its definition; sums are in double precision."""
+    """Return the convolution by its definition; sums are in double precision."""
     taps = window.taps(x, value).astype(np.float64)
     outputs, inputs = w.shape[0] // groups, w.shape[1]
     parts = [
@@ -154,7 +154,7 @@ def test_pooling(window, kind, rng):
     )
     taps = window.taps(x, np.nan)
     expected = np.nanmax(taps, (0, 1)) if kind == "max" else np.nanmean(taps, (0, 1))
-    # A sum is exact, its quotient is rounded.
+    # The sum is exact, the quotient is rounded.
     np.testing.assert_allclose(plain(got), expected, rtol=2e-7)
 
 
@@ -165,7 +165,7 @@ def test_pooling(window, kind, rng):
     ("dtype", "zero", "sums"), [("uint8", 113, "float32"), ("int8", -9, "int32")]
 )
 def test_products_of_bytes_without_their_zero_point(window, dtype, zero, sums, rng):
-    """Padding is the zero point: it adds nothing."""
+    """Padding is the zero point, so that it adds nothing."""
     limits = np.iinfo(dtype)
     x = whole(rng, (1, 8, 7, 9), limits.min, limits.max + 1, dtype)
     w = whole(rng, (4, 8, *window.kernel), -128, 128, "int8")
@@ -179,7 +179,7 @@ def test_products_of_bytes_without_their_zero_point(window, dtype, zero, sums, r
 
 @pytest.mark.parametrize(("dtype", "zero"), [("uint8", 113), ("int8", -9)])
 def test_dot_products_of_bytes(window, dtype, zero, rng):
-    """What they are too large by is that of every output, also where windows reach padding."""
+    """The excess of the sums is the same for every output, also where windows reach padding."""
     limits = np.iinfo(dtype)
     x = whole(rng, (1, 8, 7, 9), limits.min, limits.max + 1, dtype)
     w = whole(rng, (4, 8, *window.kernel), -128, 128, "int8")
@@ -193,7 +193,7 @@ def test_dot_products_of_bytes(window, dtype, zero, rng):
 
 
 def test_channels_that_fill_no_word_are_left_out(rng):
-    """Five lanes are two words, whose last bytes are 0 whatever weights are there."""
+    """Five lanes are two words, whose last bytes are 0 for any weights."""
     window = WINDOWS["wide_strides"]
     x = whole(rng, (1, 5, 7, 9), 0, 256, "uint8")
     w = whole(rng, (4, 8, *window.kernel), -128, 128, "int8")

@@ -37,7 +37,7 @@ TARGETS = [
 
 
 def product(depth, lanes):
-    """``y[i] = sum_k dot(x[k], w[k, i])``, in vectors."""
+    """Return ``y[i] = sum_k dot(x[k], w[k, i])``, scheduled in vectors."""
     x = te.placeholder((depth,), "int32", name="x")
     w = te.placeholder((depth, lanes), "int32", name="w")
     k = te.reduce_axis((0, depth), name="k")
@@ -62,14 +62,14 @@ def built(depth, lanes, cpu, triple=None, features=()):
 @pytest.mark.parametrize("lanes", [1, 4, 16])
 @pytest.mark.parametrize("extreme", [False, True])
 def test_the_operator_is_what_numpy_computes(lanes, extreme):
-    """With the CPU's own instruction where there is one, and with arithmetic for other widths."""
+    """The operator uses the CPU's instruction if it has one, and arithmetic for other widths."""
     from tvm.target.codegen import llvm_get_system_cpu
 
     rng = np.random.default_rng(lanes)
     x = rng.integers(0, 256, (9, 4)).astype(np.uint8)
     w = rng.integers(-128, 128, (9, lanes, 4)).astype(np.int8)
     if extreme:
-        # Where sums of pairs do not fit 16 bits, instructions that add in these are wrong.
+        # Sums of pairs exceed 16 bits, where instructions that add in 16 bits would be wrong.
         x[:], w[:] = 255, rng.choice([-128, 127], (9, lanes, 1))
     run = tvm.runtime.Executable(built(9, lanes, str(llvm_get_system_cpu())))
     result = tvm.runtime.tensor(np.zeros(lanes, np.int32))
@@ -83,7 +83,7 @@ def test_the_operator_is_what_numpy_computes(lanes, extreme):
 def test_the_instruction_is_one_of_the_targets_cpu(cpu, is_there):
     assembly = built(8, 16, cpu).inspect_source("asm")
     assert ("vpdpbusd" in assembly) == is_there
-    # Accumulating in the instruction: no sum stands beside it.
+    # The instruction accumulates: there is no separate addition.
     assert not (is_there and re.search(r"vpaddd\s.*zmm", assembly))
 
 
@@ -96,7 +96,7 @@ def test_other_processors_get_arithmetic():
 def test_arm_s_instruction_takes_four_lanes():
     assembly = built(8, 16, None, "aarch64-linux-android", ["+dotprod"]).inspect_source("asm")
     assert assembly.count("sdot\t") == 4
-    # Accumulating in the instruction, of vectors that stay where they are.
+    # The instruction accumulates in vectors that stay in registers.
     loop = assembly[assembly.index("ld1r") : assembly.rindex("sdot")]
     assert not re.search(r"\t(mla|mov|ext|ins|add)\tv", loop)
 
@@ -104,7 +104,7 @@ def test_arm_s_instruction_takes_four_lanes():
 def test_functions_stand_before_kernels_that_call_them():
     assert with_functions("kernel", OPENCL) == "kernel"
     assert with_functions(f"{FUNCTION}16(s, x, w)", OPENCL).startswith(OPENCL)
-    # Kernels are built together: the functions may be there twice.
+    # Kernels are built together, so the functions may be included twice.
     assert OPENCL.startswith("#ifndef")
     assert "dp4a.u32.s32" in CUDA
 
@@ -143,7 +143,7 @@ class Network:
         return name
 
     def quantized(self, name, scale, zero):
-        """The real tensor ``name`` through 8 bits and back."""
+        """Quantize the real tensor ``name`` to 8 bits and dequantize it."""
         s, z = self.constant(f"{name}_s", np.float32(scale)), self.constant(f"{name}_z", zero)
         self.node("QuantizeLinear", [name, s, z], f"{name}_q")
         return self.node("DequantizeLinear", [f"{name}_q", s, z], f"{name}_d")
@@ -179,7 +179,7 @@ class Network:
 
 
 def residual_network(zero):
-    """A first layer, an inverted residual block of MobileNetV2's form, and a classifier."""
+    """Build a first layer, an inverted residual block as in MobileNetV2, and a classifier."""
     n, dtype = Network(), zero.dtype
     d = n.quantized("x", 0.02, zero)
     for name, inputs, outputs, kernel, groups in (
@@ -204,13 +204,13 @@ def residual_network(zero):
 def run_both(model, target, device, folder=None, **options):
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
     x = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
-    # Optimised, ONNX Runtime rounds biases to the sums' scale; both of its results are right.
+    # With optimisation, ONNX Runtime rounds biases to the sums' scale; both results are right.
     references = []
     for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
         how = onnxruntime.SessionOptions()
         how.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
         session = onnxruntime.InferenceSession(model.SerializeToString(), how)
-        # Its fused product refuses what its nodes compute one by one: zero points of rows.
+        # Its fused product rejects zero points of rows, which its separate nodes support.
         with contextlib.suppress(Fail):
             references += session.run(None, {"x": x})
     with tvmflow.compile(model, target=target, device=device, dump_ir=folder, **options) as module:
@@ -220,7 +220,7 @@ def run_both(model, target, device, folder=None, **options):
 
 
 def assert_within_a_step(output, reference, step, share):
-    """Numbers between two steps may be rounded to the other one, seldom."""
+    """Check that results differ by a step at most, and seldom: at ties rounding may differ."""
     errors = np.abs(output - reference)
     assert len(np.unique(reference)) > 8
     assert errors.max() <= step * 1.01
@@ -233,7 +233,7 @@ def test_a_network_with_real_operators_is_computed_of_integers(zero, target, dev
     output, reference, _ = run_both(residual_network(zero), target, device, tmp_path)
     assert_within_a_step(output, reference, 0.01, 0.1)
     text = next(tmp_path.glob("2_layout*")).read_text()
-    # All but the depthwise convolution, which has no four channels to add up.
+    # All but the depthwise convolution use dot products: it has no four channels to sum.
     assert text.count("T.tvmflow_dot4(") == 4
 
 
@@ -273,7 +273,7 @@ def test_other_forms_are_computed_of_real_numbers(why):
 
 
 def test_halves_are_rounded_to_even():
-    """Weights of 1 and a ratio of 0.5: every second result lies between two steps."""
+    """With weights of 1 and a ratio of 0.5, every second result is between two steps."""
     constants = {
         "xs": np.float32(0.5), "xz": np.uint8(0), "w": np.ones((1, 1, 1, 1), np.int8),
         "ws": np.float32(1), "wz": np.int8(0), "ys": np.float32(1), "yz": np.uint8(3),
@@ -301,7 +301,7 @@ def test_cuda_has_the_instruction(tmp_path):
 @pytest.mark.opencl
 @pytest.mark.parametrize("device", ["adreno", pytest.param("cpu", marks=pytest.mark.slow)])
 def test_any_knobs_are_right(device):
-    """Also those that put weights into local or constant memory, or split sums; small tiles."""
+    """The knobs put weights into local or constant memory, split sums, or have small tiles."""
     model, preset, rng = residual_network(np.uint8(117)), PRESETS[device], random.Random(3)
     schedules = chosen_schedules(model, target="opencl", device=device)
     families = {family.NAME: family for family in FAMILIES}

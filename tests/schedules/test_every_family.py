@@ -22,12 +22,12 @@ from tvmflow.verify.tolerance import NETWORK, assert_close
 
 pytestmark = [pytest.mark.oclgrind, pytest.mark.opencl]
 
-#: Computed by Winograd's algorithm, small as it is.
+#: Tensors computed by Winograd's algorithm, although they are small.
 ALGORITHMS = {"b": "winograd4", "c": "direct"}
 
 
 def network():
-    """An operator for each family; channels that are no whole blocks, extents that are odd."""
+    """Build an operator for each family, with partial blocks of channels and odd extents."""
     same = {"pads": [1] * 4}
     node = helper.make_node
     nodes = [
@@ -73,9 +73,9 @@ def test_every_family_is_there():
     with tvmflow.compile(network(), device="adreno", algorithms=ALGORITHMS) as module:
         found = {choice["family"] for choice in module.metadata["schedules"].values()}
     for_cuda = {gemm_tensor.NAME, gemm_simt.NAME}
-    # Of custom operators, which ONNX Runtime has not, and of open extents: see tests/ops.
+    # Custom operators, which ONNX Runtime does not have, and open extents are in tests/ops.
     custom = {masked_mean.NAME, per_box.NAME, dynamic_shapes.NAME}
-    # Samples at computed positions, and attention: they have tests of their own.
+    # Samples at computed positions, and attention, have their own tests.
     elsewhere = {"grid_sample", attention.NAME, attention_groups.NAME}
     assert found == {family.NAME for family in FAMILIES} - for_cuda - custom - elsewhere
 

@@ -1,4 +1,4 @@
-"""The families that are found in `schedules/`, and the order in which they are asked."""
+"""The families found in `schedules/`, and the order in which they are tried."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ TOLERANCES = {"fp32": NETWORK, "fp16": STORED_AS_HALF}
 def conv(
     channels, outputs, size, kernel=3, *, batch=1, stride=1, dilation=1, pad=1, residual=False
 ):
-    """A convolution between two others, of two channels, so that its own tensors are in blocks."""
+    """Build a convolution between two others, of two channels, so that its tensors are blocked."""
     rng = np.random.default_rng(channels * outputs + size)
 
     def weight(name, *shape):
@@ -69,7 +69,7 @@ def conv(
 
 
 def run(model, feeds, **options):
-    """What a model gives on the host, and the families that it was given."""
+    """Return a model's outputs on the host, and the families of its functions."""
     with closing(tvmflow.compile(model, target="cuda", **options)) as module:
         families = [entry["family"] for entry in module.metadata["schedules"].values()]
         return cuda_host()(module, feeds), families
@@ -139,7 +139,7 @@ def test_products_with_weights_are_right(dtype):
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("channels", [3, pytest.param(5, marks=pytest.mark.slow)])
 def test_the_first_layer_is_a_product_on_tensor_cores(channels, monkeypatch):
-    """Of a few channels, which are packed with zeros: whole vectors are copied."""
+    """Its few channels are padded with zeros to whole vectors, which are copied at once."""
     model = first_layer(channels)
     feeds = feeds_for(model)
     outputs, families = run(model, feeds, dtype="fp16")
@@ -150,7 +150,7 @@ def test_the_first_layer_is_a_product_on_tensor_cores(channels, monkeypatch):
 
 
 def first_layer(channels):
-    """A convolution of the model's input, with a window of 7 x 7 and a stride of 2."""
+    """Build a convolution of the model's input, with a 7 x 7 window and a stride of 2."""
     return operators.conv((1, channels, 61, 53), 40, (7, 7), stride=2, pad=3)
 
 
@@ -162,7 +162,7 @@ def gpu(dtype):
 
 
 def shapes(dtype):
-    """Matrices as the layout pass pads them."""
+    """Return shapes of matrices as the layout pass pads them."""
     rng, lanes = random.Random(0), (1, 2, 4, 8) if dtype == "fp16" else (1, 2, 4)
     for _ in range(100):
         rows, columns = (padded(rng.choice([10, 49, 196, 1000, 12544, 50000])) for _ in range(2))
@@ -260,7 +260,7 @@ def test_other_knobs_are_right(dtype, knobs):
 
 
 def kernel(model, family, monkeypatch, **options):
-    """The source of the kernel of a family."""
+    """Return the source of a family's kernel."""
     sources = []
     build = relax.build
 
@@ -283,7 +283,7 @@ def test_tensor_cores_are_fed_by_asynchronous_copies_of_16_bytes(monkeypatch):
     # Pixels are copied under a test for the border, weights without one.
     assert re.search(r"ptx_cp_async_\w*pred_cg_16\w*\(\w+, [^;]*, x_ptr|ptx_cp_async_\w*pred", body)
     assert re.search(r"ptx_cp_async_(?!\w*pred)\w*cg_16", body)
-    # Each step waits for its tiles with those of the next on their way, and has one barrier.
+    # Each step waits for its tiles while those of the next are in flight, and has one barrier.
     step = re.search(r"\n  for \(int k_0.*?\n  }\n", body, re.DOTALL)
     assert step[0].count("__syncthreads()") == 1
     assert re.search(r"wait_group_1\(\);\s+__syncthreads\(\);", step[0])
@@ -351,7 +351,7 @@ def test_every_family_reads_and_writes_tensors_in_16_bits():
 
 
 def test_sums_are_taken_in_fp32_and_rounded_once():
-    """Also where the anchor itself writes a tensor of 16 bits: no epilogue follows the first."""
+    """This also holds if the anchor itself writes a 16-bit tensor: the first has no epilogue."""
     x, w = te.placeholder((4, 64), name="x"), te.placeholder((64, 8), name="w")
     k = te.reduce_axis((0, 64), name="k")
     y = te.compute((4, 8), lambda i, j: te.sum(x[i, k] * w[k, j], axis=k), name="y")

@@ -1,4 +1,4 @@
-"""Samples at computed positions: GridSample, DeformConv, RoiAlign; their numbers, any knobs."""
+"""Samples at computed positions for GridSample, DeformConv and RoiAlign: results, any knobs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEFORMABLE = {
 
 
 def sampling(case):
-    """Samples of a convolution's result and of an input, with an activation behind one."""
+    """Build samples of a convolution's result and of an input, one with an activation after it."""
     nodes = [
         helper.make_node("Conv", ["x", "a"], ["t"]),
         helper.make_node("GridSample", ["t", "g"], ["u"], **SAMPLES[case][0]),
@@ -48,7 +48,7 @@ def sampling(case):
 
 
 def deforming(case):
-    """A deformable convolution whose offsets and mask are convolutions of its input."""
+    """Build a deformable convolution whose offsets and mask are convolutions of its input."""
     attributes, masked, channels, outputs = DEFORMABLE[case]
     windows = {key: value for key, value in attributes.items() if "group" not in key}
     group, offsets = attributes.get("group", 1), attributes.get("offset_group", 1)
@@ -73,7 +73,7 @@ def deforming(case):
 
 
 def positions(model):
-    """Feeds; most positions of grids lie within the picture, some outside."""
+    """Return feeds in which most positions of grids are inside the picture, some outside."""
     return {
         name: array if name in "xp" else np.clip(0.7 * array, -1.3, 1.3)
         for name, array in feeds_for(model).items()
@@ -126,13 +126,13 @@ def test_deformable_convolutions_are_right(case, mode):
     options["accumulate"] = "fp32"
     with tvmflow.compile(model, **options) as module:
         check_outputs(model, module, positions(model), dtype)
-        # Several groups of offsets are sampled as pictures of their own, in the plain layout.
+        # Several groups of offsets are sampled as separate pictures, in the plain layout.
         assert len(of_family(grid_sample, module.metadata["schedules"])) == (case != "groups")
 
 
 @pytest.mark.opencl
 def test_places_are_not_rounded_to_16_bits():
-    """Columns beyond 2048, of which 16 bits have only even ones; offsets are constants."""
+    """Offsets from columns beyond 2048, where 16 bits have even numbers only, are constants."""
     constants = {"w": random((3, 2, 1, 3), 0.3), "o": random((1, 6, 1, 2598), 0.3)}
     node = helper.make_node("DeformConv", ["x", "w", "o"], ["y"])
     model = build([node], {"x": (1, 2, 1, 2600)}, ["y"], constants, opset=19)
@@ -140,7 +140,7 @@ def test_places_are_not_rounded_to_16_bits():
         check_outputs(model, module, feeds_for(model), "fp16")
 
 
-#: Columns and rows of corners: within the picture, around it, beside it, a line and turned round.
+#: Columns and rows of corners: inside the picture, around it, outside, a line, and reversed.
 REGIONS = np.float32(
     [[0.3, 0.7, 5.2, 6.1], [-20, -15, 40, 41], [9, 1, 30, 2], [2, 2, 2, 5], [5, 6, 4, 1]]
 )

@@ -1,4 +1,4 @@
-"""Moving elements: every operator that does, plain and blocked, wherever tensors are kept."""
+"""Injective operators: each that moves elements, plain and blocked, in each kind of storage."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VARIANTS = {
 
 
 WAYS = [pytest.param(v, id=v, marks=[] if v == "llvm" else [pytest.mark.opencl]) for v in VARIANTS]
-#: The first of them for the first case, and so on: the rest takes minutes.
+#: Variants that cases take in turn; running all for each takes minutes.
 TURNS = ("llvm", "cpu", "adreno_texture_half", *VARIANTS)
 
 
@@ -93,7 +93,7 @@ def computed(shapes, result, value, dtype="float32"):
 
 
 def concat(axis, first, second):
-    """Two tensors along an axis of pictures."""
+    """Build a concatenation of two tensors along an axis of pictures."""
     result = list(first)
     result[axis] += second[axis]
 
@@ -117,7 +117,7 @@ def test_axes_that_fit_each_other_become_one():
 @pytest.mark.parametrize("storage", ["texture", "buffer"])
 @pytest.mark.parametrize("channels", [8, 7])
 def test_four_channels_are_stored_together(channels, storage):
-    """Padding, concatenation, slices, gathers, moves between channels and space, resizes."""
+    """Padding, concatenation, slices, gathers, depth and space, and resizes write vectors."""
     kinds = set()
     for name, found in schedules(blocked(channels), "adreno", storage=storage).items():
         if found.family not in ("moving", "resize", "transpose") or name.startswith("unpack"):
@@ -128,7 +128,7 @@ def test_four_channels_are_stored_together(channels, storage):
         innermost = sch.get(sch.get_loops(block)[-1])
         assert int(innermost.extent) == 4, name
         if storage == "texture":
-            # What no vector can gather is put together in registers, and written as a texel.
+            # A vector that cannot be gathered is assembled in registers, and written as a texel.
             assert "texture" in sch.get(block).writes[0].source.scope(), name
         else:
             assert innermost.kind == tirx.ForKind.VECTORIZED, name
@@ -137,8 +137,9 @@ def test_four_channels_are_stored_together(channels, storage):
 
 @pytest.mark.parametrize(("channels", "vector"), [(48, 16), (40, 1)])
 def test_channels_turned_to_the_end_are_vectors_of_a_block_on_a_cpu(channels, vector):
-    """As behind the depthwise layer of a transformer's: blocks, rows, columns, channels of a block
-    become rows and channels.
+    """The last channels are vectors, as after the depthwise layer of a transformer.
+
+    Blocks, rows, columns and channels of a block become rows and channels.
     """
     blocks = -(-channels // 16)
     x = te.placeholder((1, blocks, 5, 7, 16), name="x")
@@ -150,7 +151,7 @@ def test_channels_turned_to_the_end_are_vectors_of_a_block_on_a_cpu(channels, ve
 
 
 def test_seams_of_rows_are_loops_of_their_own_on_a_cpu():
-    """Two parts of a row of 60: one loop over 40 elements and one over 20, without a test."""
+    """Two parts of a row of 60 are one loop over 40 elements and one over 20, without a test."""
     function = concat(2, (8, 9, 40), (8, 9, 20))
     text = scheduled(function, "cpu").schedule.mod["main"].script()
     assert "range(40)" in text
@@ -194,7 +195,7 @@ def test_work_items_of_a_gpu_compute_several_vectors_far_apart():
 @pytest.mark.opencl
 @pytest.mark.parametrize("device", ["cpu", "adreno"])
 def test_all_knobs_are_right(device):
-    """A function with a seam and one without, for every choice of knobs."""
+    """A function with a seam and one without are right for every choice of knobs."""
     spec = with_storage(resolve("opencl", device), "buffer")
     rng = np.random.default_rng(5)
     functions = [

@@ -18,7 +18,7 @@ from tvmflow.verify.compare import verify
 from tvmflow.verify.tolerance import OPERATOR, STORED_AS_HALF, assert_close
 
 #: Element type, whether it is Gemm with weights of rows, rows and columns of the result, depth;
-#: then elements of a block, its axis and whether there are zero points.
+#: then elements in a block, its axis and whether there are zero points.
 CASES = {
     "columns": ("INT4", False, 1, 9, 64, 0, 1, False),
     "one scale": ("UINT4", False, 3, 7, 32, None, 0, True),
@@ -27,7 +27,7 @@ CASES = {
     "gemm": ("INT4", True, 1, 40, 256, 0, 0, False),
     "gemm blocks": ("UINT4", True, 7, 33, 128, 16, 1, True),
 }
-#: What is unpacked at import: where the weights of a byte would have two scales, or one is left.
+#: Weights unpacked at import: a byte would have two scales, or one weight is left over.
 UNPACKED = {
     "blocks across": ("UINT4", False, 2, 32, 64, 16, 1, True),
     "depth": ("INT4", False, 2, 9, 31, 0, 1, False),
@@ -37,7 +37,7 @@ UNPACKED = {
 
 
 def product_of(case):
-    """A model, its feeds, and what it computes, in float64."""
+    """Return a model, its feeds, and its result in float64."""
     kind, rows, high, wide, depth, block, axis, has_zeros = {**CASES, **UNPACKED}[case]
     rng = np.random.default_rng(3)
     shape = (wide, depth) if rows else (depth, wide)
@@ -84,7 +84,7 @@ def product_of(case):
 
 
 def packed(model):
-    """Whether the importer keeps a product of bytes."""
+    """Return whether the importer keeps a product of bytes."""
     return "uint8" in load_model(model).mod.script()
 
 
@@ -121,13 +121,13 @@ def test_a_module_has_half_a_byte_for_a_weight():
     model, _, _ = product_of("gemm")
     with closing(tvmflow.compile(model, target="llvm")) as module:
         weights = sum(w["bytes"] for w in module.metadata["weights"])
-    # Of 40 columns, in panels of 16.
+    # The module has 40 columns, in panels of 16.
     assert weights < 256 * 48 / 2 + 48 * 8 + 512
 
 
 @pytest.mark.onnxruntime
 def test_the_reference_computes_in_fp32(tmp_path):
-    """ONNX Runtime rounds the other operand to 8 bits, by default."""
+    """By default, ONNX Runtime would round the other operand to 8 bits."""
     model, feeds, _ = product_of("blocks")
     onnx.save(model, tmp_path / "model.onnx")
     with closing(tvmflow.compile(model, target="llvm")) as module:

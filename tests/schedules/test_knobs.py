@@ -1,4 +1,4 @@
-"""Knobs: what the heuristics choose is allowed, what is not allowed is refused, all are right."""
+"""Knobs: heuristics' choices are allowed, invalid ones are refused, and all give right results."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def test_a_space_has_several_candidates_and_all_are_allowed(name):
         found = list(islice(candidates(family, shape, preset), 1000))
         assert len(found) == len(set(found)) >= 1
         counts.append(len(found))
-    # Winograd's transforms are sums of neighbours: little but the length of a row to choose.  Each
-    # class has a group of its own.
+    # Winograd's transforms sum neighbours, so that there is little to choose but the length of a
+    # row.  Each class has its own group.
     few = ("winograd_input", "winograd_output", "nms")
     assert max(counts) > (4 if name in few else 20)
 
@@ -90,7 +90,7 @@ def test_every_knob_is_explained(family):
 
 
 def network():
-    """A pointwise, two 3x3, a depthwise and a grouped convolution, a transposed one and a pool."""
+    """Build pointwise, 3x3, depthwise, grouped and transposed convolutions, and a pool."""
     rng = np.random.default_rng(3)
 
     def weight(name, *shape):
@@ -127,13 +127,13 @@ def network():
     return model
 
 
-#: The tensors that are computed otherwise than directly.
+#: Algorithms of the tensors that are not computed directly.
 ALGORITHMS = {"z": "winograd4", "b": "direct"}
 
 
 @cache
 def schedules(device):
-    """The network compiled with the heuristics' knobs: what each function was given."""
+    """Return the schedules of the network's functions with the heuristics' knobs."""
     options = {"target": "opencl", "device": device, "algorithms": ALGORITHMS}
     return chosen_schedules(network(), **options)
 
@@ -144,7 +144,7 @@ def compiled():
 
 
 def choices(device, seed, allowed):
-    """Random knobs that are allowed, for every function that has some."""
+    """Return random allowed knobs for every function that has some."""
     rng = random.Random(seed)
     chosen = {}
     for name, entry in schedules(device).items():
@@ -174,7 +174,7 @@ SLOW = [
     ("seed", "device", "storage"), [*in_turn(range(3), WAYS, ("texture", "buffer")), *SLOW]
 )
 def test_any_knobs_are_right(seed, device, storage):
-    """Small tiles, in slow tests any that the spaces have."""
+    """Results are right for small tiles, in slow tests for any knobs of the spaces."""
     model = network()
     knobs = choices(device, seed, is_quick if seed < 3 else lambda _: True)
     with tvmflow.compile(

@@ -1,4 +1,4 @@
-"""The kernel lab: every step is right at awkward sizes, and is the schedule that it says it is."""
+"""The kernel lab: every step is right at awkward sizes, and has the schedule that it states."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLACES = [
     pytest.param("opencl", "cpu", id="opencl-cpu", marks=pytest.mark.opencl),
     pytest.param("opencl", "adreno", id="opencl-adreno", marks=pytest.mark.opencl),
 ]
-#: Some and all of the tiles are whole: a prime, and what every tile divides.
+#: Sizes at which some and all of the tiles are whole: a prime, and a multiple of every tile.
 SIZES = {
     "matmul": (37, 128),
     "matmul_int8": (37,),
@@ -51,9 +51,9 @@ SIZES = {
 @pytest.mark.parametrize(("target", "device"), PLACES)
 @pytest.mark.parametrize("name", LABS)
 def test_every_step_computes_what_numpy_does(name, target, device):
-    """A step that differs raises: see the next test."""
-    # The least, and a depth in parts, are for one target: drivers compile for longer than they run.
-    # The depth of a convolution is another one than its size.
+    """A step with a wrong result raises; the next test checks that."""
+    # The smallest size, and a split depth, run for one target only, because drivers compile for
+    # longer than kernels run.  The depth of a convolution is not its size.
     more = [] if target == "opencl" else [1] if name == "conv3x3" else [1, 301]
     for size in (*SIZES[name], *more):
         result = run_lab(name, size=size, target=target, device=device, seconds=1e-3)
@@ -75,7 +75,7 @@ def test_a_wrong_step_is_told(monkeypatch):
 
 @pytest.mark.parametrize(("name", "gflops"), [("matmul", 100.0), ("matmul_int8", 400.0)])
 def test_peaks_are_those_of_the_device(monkeypatch, name, gflops):
-    """Of operations those of the lab's numbers."""
+    """Peaks of operations are those of the lab's dtype."""
     known = Ceilings(copy_gbps=10.0, fp32_gflops=100.0, launch_us=0.001, int8_gops=400.0)
     monkeypatch.setattr(ceilings._Device, "measure", lambda self: known)
     result = run_lab(name, size=96, steps=["naive", "packed"], seconds=1e-3)
@@ -109,7 +109,7 @@ def script(step, *, name="matmul", size=128, target="llvm", device="auto"):
 
 
 def test_each_step_on_a_cpu_adds_what_it_says():
-    # Of 6 rows 64 tiles in blocks of 16, columns six times 4 vectors, depth twice 192.
+    # There are 64 tiles of 6 rows in blocks of 16, six times 4 vectors of columns, depth twice 192.
     naive, vectorised, blocked, parallel, packed = (
         script(step.name, size=384) for step in LABS["matmul"].steps(resolve("llvm").device)
     )
@@ -123,14 +123,14 @@ def test_each_step_on_a_cpu_adds_what_it_says():
     assert re.search(r"for k_0, i0_1, k_1 in T\.grid\(2, 16, 48\):\n", blocked)
     assert "T.parallel" not in blocked
     assert "in T.parallel(24):" in parallel
-    # Panels of 64 columns.
+    # The panels have 64 columns.
     assert "(6, 384, 64)" in packed
     assert "(6, 384, 64)" not in parallel
 
 
 @pytest.mark.usefixtures("optimising")
 def test_products_stay_in_registers():
-    """In the loop over the depth, nothing but what is multiplied is read."""
+    """In the loop over the depth only the factors are read."""
     target = resolve("llvm")
     packed = next(s for s in LABS["matmul"].steps(target.device) if s.name == "packed")
     function = LABS["matmul"].schedule(packed, 128, target)
@@ -142,7 +142,7 @@ def test_products_stay_in_registers():
         re.findall(r"^\.LBB\S+:(?:(?!^\.LBB|^\s+j).*\n)+\s+j\w+", assembly, re.M),
         key=lambda loop: loop.count("vfmadd"),
     )
-    # 4 steps of 24 sums.
+    # There are 4 steps of 24 sums.
     assert hot.count("vfmadd") == 96
     assert not re.search(r"vmovup?a?s\s+%zmm\d+, ", hot), "sums are stored in the loop"
 
@@ -158,7 +158,7 @@ def test_steps_on_a_gpu_end_in_local_memory():
 
 
 def kinds(name, target, device="auto"):
-    """Of each step at the default size: kinds of what is found, and of what the next removes."""
+    """Return for each step at the default size the kinds found, and those that the next removes."""
     spec = resolve(target, device)
     lab = LABS[name]
     steps = lab.steps(spec.device)
@@ -174,7 +174,7 @@ def kinds(name, target, device="auto"):
     ("name", "naive"),
     [
         ("matmul", {"vector-width", "cache-lines", "accumulators", "parallel"}),
-        # Whole numbers are added in any order, and a column is short enough for the first cache.
+        # Integers are added in any order, and a column is short enough for the first-level cache.
         ("matmul_int8", {"vector-width", "pages", "parallel"}),
     ],
 )
@@ -200,10 +200,10 @@ def test_steps_on_a_gpu_remove_what_they_say():
     options = {"size": 128, "target": "opencl", "device": "adreno", "seconds": 1e-3}
     steps = ["vectorised", "blocked", "parallel", "packed"]
     vectorised, blocked, parallel, _packed = run_lab("matmul", steps=steps, **options).steps
-    # Groups of one item, which fill a wave only when they are of 64.
+    # Groups have one item, which fills a wave only in groups of 64.
     assert [f.kind for f in vectorised.removed] == []
     assert [f.kind for f in blocked.removed] == ["occupancy"]
-    # Rows of the left matrix lie apart: items read them from lines of their own.
+    # Rows of the left matrix are apart: items read them from separate cache lines.
     (rows,) = (f for f in parallel.found if f.kind == "coalescing")
     assert rows.access.startswith("a[")
     assert rows in parallel.removed
@@ -213,7 +213,7 @@ def test_steps_on_a_gpu_remove_what_they_say():
 
 @pytest.mark.parametrize("size", [37, 192])
 def test_operands_are_padded_only_where_tiles_are_not_whole(size):
-    # The right matrix is padded by what packs it: a copy of a copy would be read twice.
+    # The copy that packs the right matrix also pads it: a copy of a copy would be read twice.
     assert ("if_then_else" in script("packed", size=size)) == (size == 37)
     assert "b_pad = " not in script("packed", size=size)
 
@@ -230,7 +230,7 @@ def test_elementwise_steps_add_what_they_say():
 
 
 def test_vectors_of_softmax_call_nothing_for_their_powers():
-    """Calls for each lane, with all vectors in memory meanwhile, may be slower than none."""
+    """A call for each lane, with all vectors in memory during it, may be slower than scalars."""
     spec = resolve("llvm")
 
     def calls(step):
@@ -245,7 +245,7 @@ def test_vectors_of_softmax_call_nothing_for_their_powers():
 
 def test_samples_of_a_batch_are_computed_in_parallel():
     assert "T.parallel(128)" not in script("vectorised", name="batch")
-    # 16 tiles of rows for each of 128 samples.
+    # There are 16 tiles of rows for each of 128 samples.
     assert "T.parallel(2048)" in script("parallel", name="batch")
 
 
@@ -265,7 +265,7 @@ def test_only_one_axis_has_many_groups(name, size):
 @pytest.mark.parametrize(("inputs", "outputs", "size"), [(7, 34, 11)])
 def test_channels_need_not_fill_their_blocks(monkeypatch, inputs, outputs, size, target, device):
     monkeypatch.setitem(LABS, "conv3x3", convolution.lab(inputs, outputs))
-    # A step that differs raises.
+    # A step with a wrong result raises.
     steps = run_lab("conv3x3", size=size, target=target, device=device, seconds=1e-3).steps
     assert [step.step for step in steps] == [
         "naive", "parallel", "blocked", "registers", *["texture"] * (target == "opencl"),
@@ -299,7 +299,7 @@ def test_blocks_of_channels_are_filled_up_with_zeros():
 def test_only_the_last_step_of_a_convolution_has_textures():
     options = {"name": "conv3x3", "size": 16, "target": "opencl", "device": "adreno"}
     assert "global.texture" not in script("registers", **options)
-    # The arguments and the result.
+    # The parameters are the arguments and the result.
     head = script("texture", **options).split("T.sblock")[0]
     assert head.count("global.texture") == 3
     for target in ("llvm", "cuda"):
@@ -338,9 +338,9 @@ def test_quantization_is_as_exact_as_its_scales(size):
     half_a, half_b = quantized.X.scale / 2, quantized.W.scale / 2
     bound = np.abs(a).sum(1)[:, None] * half_b + np.abs(b).sum(0) * half_a + size * half_a * half_b
     saturated = np.minimum(real, scale.real(np.uint8(255)))
-    # 1e-4: the scales are fp32 numbers.
+    # 1e-4 covers that the scales are fp32 numbers.
     assert (np.abs(scale.real(result) - saturated) <= bound + scale.scale / 2 + 1e-4).all()
-    # The bound is one that can be missed: without the zero point, nearly all results are.
+    # The bound can be missed: without the zero point, nearly all results miss it.
     wrong = quantized.reference(*operands[:4], np.zeros(2, np.int32))
     assert (np.abs(scale.real(wrong) - saturated) > bound + scale.scale / 2).mean() > 0.2
     # Some results saturate, at both ends, and few at the upper one.
@@ -350,10 +350,10 @@ def test_quantization_is_as_exact_as_its_scales(size):
 
 @pytest.mark.parametrize(("target", "device"), PLACES)
 def test_numbers_at_their_limits_are_multiplied_exactly(target, device, monkeypatch):
-    """Sums of pairs in 16 bits, which some instructions make of them, would saturate."""
+    """Sums of pairs in 16 bits, which some instructions compute, would saturate."""
 
     def limits(size, rng):
-        # -128, which no real number within the scale is, as well.
+        # -128, which no real number within the scale gives, occurs as well.
         return rng.choice([-1, 0, 1.5], (size, size)), rng.choice([-1.01, 1], (size, size))
 
     monkeypatch.setattr(quantized, "real_operands", limits)
@@ -369,7 +369,7 @@ def test_numbers_at_their_limits_are_multiplied_exactly(target, device, monkeypa
 
 
 def test_words_in_parts_of_the_depth_are_multiplied_exactly():
-    # 275 words, in parts of at most 256.
+    # The depth is 275 words, in parts of at most 256.
     (packed,) = run_lab("matmul_int8", size=1100, steps=["packed"], seconds=1e-3).steps
     assert packed.error == 0
 
@@ -398,7 +398,7 @@ def test_the_relu_of_8_bits_has_its_two_zero_points():
 
 
 def test_the_relu_of_8_bits_is_as_exact_as_its_scales():
-    """Off by half a step of its argument and half a step of its result at most."""
+    """Results are off by half a step of the argument and half a step of the result at most."""
     real = np.random.default_rng(6).uniform(-2.8, 3.2, (3, 1024))
     result = quantized.AFTER.real(
         quantized.relu_reference(quantized.BEFORE.quantize(real), *RELU_ARGUMENTS)
@@ -412,7 +412,7 @@ def test_the_relu_of_8_bits_is_as_exact_as_its_scales():
 @pytest.mark.parametrize(("target", "device"), PLACES)
 @pytest.mark.parametrize("name", ["matmul_int8", "relu_int8"])
 def test_one_function_serves_all_scales_and_zero_points(name, target, device):
-    """Against integers in NumPy, with steps from fine to coarse, as far as zero points go."""
+    """Results equal integers in NumPy, for fine to coarse scales and extreme zero points."""
     lab, spec, rng = LABS[name], resolve(target, device), np.random.default_rng(8)
     *numbers, scale, zero = lab.operands(19, rng)
     expected = lab.reference(*numbers, scale, zero)
@@ -422,7 +422,7 @@ def test_one_function_serves_all_scales_and_zero_points(name, target, device):
     function = lab.schedule(lab.steps(spec.device)[-1], 19, spec)
     call = running._built(function, spec, running_on, [tensors])
     seen = set()
-    # Two of the scales have nine digits; with zero points at their ends nearly all is limited.
+    # Two of the scales have nine digits; with extreme zero points nearly all results are clipped.
     for factor, before, after in (
         (1, 102, 0), (0.123456789, 0, 3), (1.00000012, 255, 128), (40, 119, 10), (1e-9, 7, 255),
     ):  # fmt: skip
@@ -446,7 +446,7 @@ def test_products_of_8_bits_are_one_instruction():
         if not codegen.target_has_features("avx512vnni", target.tvm_target):
             pytest.skip("this CPU has no AVX-512 VNNI")
         assembly = str(lower(function, target).inspect_source("asm"))
-    # 4 steps of 24 sums, and the sums stay where they are.
+    # There are 4 steps of 24 sums, and the sums stay in registers.
     assert assembly.count("vpdpbusd") >= 96
 
 
@@ -470,9 +470,9 @@ print(running.run_lab("matmul", size=37, **options).device_name)
 
 @pytest.mark.oclgrind
 def test_tiles_in_local_memory_have_no_race(tmp_path):
-    """Nor is anything read beyond the end, where tiles are not whole."""
+    """Nothing is read out of bounds either, although tiles are partial."""
     log = tmp_path / "oclgrind.log"
-    # The command brings its own library.
+    # The command uses its own library.
     env = {"TVMFLOW_OPENCL_LIBRARY": "", "TVMFLOW_OPENCL_DEVICE": "", "TVMFLOW_CACHE": "0"}
     done = subprocess.run(
         ["oclgrind", "--data-races", "--log", str(log), sys.executable, "-c", _PACKED],
@@ -497,7 +497,7 @@ def test_tiles_in_local_memory_have_no_race(tmp_path):
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(size, memory, message):
-    # What just fits is not.
+    # A size that just fits is accepted.
     check_size(LABS["matmul"], 1024, 120 << 20, "this", 10)
     with pytest.raises(InputError, match=message):
         check_size(LABS["matmul"], size, memory, "this", 10)
@@ -505,7 +505,7 @@ def test_sizes_that_do_not_fit_are_refused(size, memory, message):
 
 def test_memory_of_this_machine_is_asked(monkeypatch):
     monkeypatch.setattr(running, "host_bytes", lambda: 1 << 20)
-    # Before anything is allocated.
+    # The error is raised before anything is allocated.
     monkeypatch.setitem(LABS, "matmul", replace(LABS["matmul"], operands=None))
     with pytest.raises(InputError, match=r"this machine has 1.0 MB"):
         run_lab("matmul", size=1024)
@@ -531,14 +531,14 @@ def test_references_are_what_the_labs_say(name, expected):
 
 
 def test_blocks_have_the_size_that_is_asked_for():
-    # 64 tiles of 6 rows.
+    # There are 64 tiles of 6 rows.
     assert "in T.grid(2, 8, 48)" in scheduled("matmul", "blocked", size=384, block=8).script()
     grouped = scheduled("matmul", "packed", size=64, target="cuda", block=16).script()
     assert 'T.thread_binding(16, thread="threadIdx.x")' in grouped
 
 
 def test_a_result_with_other_blocks_is_right():
-    # A step that differs raises.
+    # A step with a wrong result raises.
     result = run_lab("matmul", size=37, steps=["blocked", "packed"], block=3, seconds=1e-3)
     assert result.block == 3
 

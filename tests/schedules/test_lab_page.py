@@ -1,4 +1,4 @@
-"""The page of a lab: what it shows of each step, and the tiles that it draws."""
+"""The page of a lab: its facts of each step, and the tiles that it draws."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tvmflow.schedules.lab import scheduled
 
 
 class _Nesting(HTMLParser):
-    """Checks that elements end in the order in which they began."""
+    """Parser that checks that elements end in the reverse order of their beginnings."""
 
     def __init__(self):
         super().__init__()
         self.open: list[str] = []
 
     def handle_starttag(self, tag, attrs):
-        # What is in a rectangle ends with it; of these elements the others have no end.
+        # Elements inside a rectangle end with it; the others here have no end tag.
         if tag != "meta":
             self.open.append(tag)
 
@@ -38,7 +38,7 @@ def tiles(step, **options):
 def test_tiles_are_those_of_the_loops():
     moving, summing = tiles("blocked", size=384, block=8)
     assert moving[:3] == [
-        # Columns of 4 vectors, blocks of 8 tiles, tiles of 6 rows; then what is in registers.
+        # There are columns of 4 vectors, blocks of 8 tiles, tiles of 6 rows; then the registers.
         (6, (384, 384), ((0, 0, 384, 64), (0, 64, 384, 64))),
         (8, (384, 64), ((0, 0, 48, 64), (48, 0, 48, 64))),
         (8, (48, 64), ((0, 0, 6, 64), (6, 0, 6, 64))),
@@ -54,7 +54,7 @@ def test_the_tiles_of_a_group_are_its_items():
 
 def test_pictures_are_of_maps_and_not_of_channels():
     moving, elsewhere, summing = levels_of(scheduled("conv3x3", "registers", size=16))
-    # Tiles of 8 columns, of each pair of the four blocks of 16 channels, as one loop.
+    # Tiles of 8 columns, of each pair of the four blocks of 16 channels, are one loop.
     assert [(level.extent, level.whole) for level in moving] == [
         (64, (16, 16)), (8, (1, 8)),
     ]  # fmt: skip
@@ -62,7 +62,7 @@ def test_pictures_are_of_maps_and_not_of_channels():
         "unrolled, 2 iterations", "vectorized, 16 iterations",
     ]  # fmt: skip
     assert [int(text.split()[-2]) for text in summing] == [4, 3, 3, 16]
-    # Of few items, two share a sum.
+    # As there are few items, two share a sum.
     options = {"size": 9, "target": "opencl", "device": "adreno"}
     moving, *_ = levels_of(scheduled("conv3x3", "registers", **options))
     assert moving[0].whole == (9, 9)
@@ -110,6 +110,6 @@ def test_a_page_of_other_blocks_has_steps_without_them_too():
     result = run_lab("matmul", size=37, steps=["naive", "blocked"], block=3, seconds=1e-3)
     page = page_text(result)
     assert [f'id="{step}"' in page for step in ("naive", "blocked")] == [True, True]
-    # Of 7 tiles of 6 rows: blocks of 2 leave fewer empty ones than blocks of 3.
+    # With 7 tiles of 6 rows, blocks of 2 leave fewer empty tiles than blocks of 3.
     assert "4 tiles of 12 × 48 in 48 × 48" in page
     assert "2 tiles of 6 × 48 in 12 × 48" in page

@@ -1,4 +1,4 @@
-"""How the steps of a lab are checked and timed."""
+"""Checks and timing of the steps of a lab."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tvmflow.schedules.lab import LABS, convolution
 @pytest.mark.usefixtures("known_ceilings")
 @pytest.mark.parametrize("name", ["relu", "relu_int8"])
 def test_a_step_that_leaves_its_result_out_is_told(monkeypatch, name):
-    """What the step before it has computed lies in the same memory."""
+    """The memory still has the result of the previous step, which must not be accepted."""
     build, built = running._built, []
 
     def second_does_nothing(*arguments):
@@ -48,7 +48,7 @@ def test_a_step_that_leaves_its_result_out_is_told(monkeypatch, name):
     ],
 )
 def test_each_sample_of_a_batch_is_computed(monkeypatch, name, target, device):
-    """And compared with a reference of its own: a step that differs in one raises."""
+    """Each sample is compared with its own reference: a step that differs in one raises."""
     monkeypatch.setitem(LABS, "conv3x3", convolution.lab(3, 5))
     last, references = LABS[name].steps(resolve(target, device).device)[-1].name, []
     check = running._checked
@@ -82,14 +82,14 @@ def test_batches_that_are_not_possible_are_refused(monkeypatch):
     with pytest.raises(InputError, match="a batch of 0 samples; expected at least 1"):
         run_lab("relu", batch=0)
     monkeypatch.setattr(running, "host_bytes", lambda: 1 << 20)
-    # Of two tensors of 4 KB, ten times 100 samples.
+    # Two tensors of 4 KB are copied ten times for 100 samples.
     with pytest.raises(InputError, match=r"needs 8\.2 MB, copies included; .* has 1\.0 MB"):
         run_lab("relu", size=1, batch=100)
 
 
 @pytest.fixture
 def rising(monkeypatch, tmp_path):
-    """Ceilings that are kept, and higher each time that they are measured."""
+    """Patch measured ceilings to be cached, and to rise with each measurement."""
     monkeypatch.delenv("TVMFLOW_CACHE", raising=False)
     monkeypatch.setenv("TVMFLOW_CACHE_DIR", str(tmp_path))
     gflops = iter([1e-6, 1e5, 2e5])
@@ -101,7 +101,7 @@ def test_ceilings_are_measured_again_where_a_step_exceeds_them(rising):
         result = run_lab("matmul", size=40, steps=["packed"], seconds=1e-3, **options)
         return result.ceilings.fp32_gflops
 
-    # The first ones are of a busy machine; then there are kept ones.
+    # The first ceilings are of a busy machine; then there are cached ones.
     assert [measured(), measured()] == [1e5, 1e5]
     assert measured(fresh_ceilings=True) == 2e5
 
@@ -152,11 +152,11 @@ def test_workers_that_are_not_possible_are_refused(workers, target, message):
 
 @dataclass
 class Clock:
-    """Time that passes when something sleeps or is called, as the module ``time``."""
+    """A clock that advances when something sleeps or is called, with the API of ``time``."""
 
     now: float = 0.0
     cpu: float = 0.0
-    #: Until when one thread of this process is awake.
+    #: Time until which one thread of this process is awake.
     awake_until: float = 0.0
     called: list[str] = field(default_factory=list)
 
@@ -203,7 +203,7 @@ def test_each_call_is_timed_without_time_for_it(clock):
 
 
 def test_threads_that_are_awake_are_waited_for(clock):
-    # Between rounds only: the one before the first has nobody awake.
+    # Only pauses between rounds count: before the first round nobody is awake.
     timing.in_turn({"a": clock.call("a", 0.01), "b": clock.call("b", 0.01, awake=0.1)}, 0.08)
     rounds = len(clock.called) // 8
     assert rounds == 3

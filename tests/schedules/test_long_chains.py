@@ -1,4 +1,4 @@
-"""Chains of elementwise operators that are read twice each: in place, they would take forever."""
+"""Chains of elementwise operators that are each read twice, whose inlining would take forever."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TARGETS = pytest.mark.parametrize(
 
 @TARGETS
 def test_a_chain_that_is_read_twice_at_each_step_is_not_written_out(target, device):
-    """Thirty steps are ten million expressions."""
+    """Inlining thirty steps would give ten million expressions."""
     nodes, last = [], "input"
     for step in range(30):
         whole, sum_, half = f"whole{step}", f"sum{step}", f"half{step}"
@@ -30,7 +30,7 @@ def test_a_chain_that_is_read_twice_at_each_step_is_not_written_out(target, devi
 
 @TARGETS
 def test_choices_by_choices_do_not_hold_up_the_simplifier(target, device):
-    """Of six conditions within each other TVM's simplifier takes seven seconds."""
+    """TVM's simplifier takes seven seconds for six nested conditions."""
     nodes, last = [], "input"
     for step in range(8):
         test, chosen, moved = f"test{step}", f"chosen{step}", f"moved{step}"

@@ -1,4 +1,4 @@
-"""Matrix products: any batch, any extents, any device; tiles in local memory; sums of few rows."""
+"""Matrix products: any batch, extents and device; tiles in local memory; sums of few rows."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ TARGETS = [
     ),
 ]
 
-#: In 32 bits on a CPU, and the others.
+#: Variants that take turns: 32 bits on a CPU, and the others.
 TURNS = (
     ("llvm", "cpu-buffer-fp32"),
     ("cpu-texture-fp16", "adreno-texture-fp32", "mali-buffer-fp16"),
 )
 
-#: Shapes of both operands; their products have no extents in common with tiles.
+#: Shapes of both operands; the extents of their products are no multiples of tiles.
 COMPUTED = {
     "matrices": ((64, 48), (48, 40)),
     "odd": ((7, 13), (13, 31)),
@@ -112,7 +112,7 @@ def test_product_with_weights(case, target, device, storage, dtype):
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("device", ["adreno", "nvidia"])
 def test_few_rows_with_weights_that_stay_as_they_are(device, rows, transposed):
-    """As large ones do; here they are inputs."""
+    """Weights are read unpacked, as large ones are; here they are inputs."""
     shape = (36, 256) if transposed else (256, 36)
     nodes = [helper.make_node("MatMul", ["a", "wt" if transposed else "w"], ["y"])]
     if transposed:
@@ -132,7 +132,7 @@ def kernel_source(model, folder, device, **options):
 
 
 def test_tiles_are_in_local_memory(tmp_path):
-    """Two tiles, two barriers a step, and no test between the products."""
+    """There are two tiles, two barriers a step, and no test between the products."""
     source = kernel_source(product(((64, 64), (64, 64))), tmp_path, "adreno")
     assert source.count("__local float") == 2
     assert source.count("barrier(CLK_LOCAL_MEM_FENCE)") == 2
@@ -143,7 +143,7 @@ def test_tiles_are_in_local_memory(tmp_path):
 
 @pytest.mark.parametrize("units", [32, 37])
 def test_sums_of_a_cpu_stay_in_registers(units, tmp_path):
-    """Only constants index them; where results are picked one by one, from a copy."""
+    """Only constants index the sums; results that are selected one by one come from a copy."""
     source = kernel_source(product(((13, 8), (8, units))), tmp_path, "cpu")
     kernel = source.split("__kernel void dense_kernel")[-1]
     name = "dense_local_local_ptr" if units % 16 else "dense_local_ptr"
@@ -158,7 +158,7 @@ def test_sums_of_a_cpu_stay_in_registers(units, tmp_path):
 def test_items_of_a_group_share_a_column(tmp_path):
     model = product(((1, 256), (256, 8)), normal((256, 8), seed=2))
     source = kernel_source(model, tmp_path, "nvidia", storage="buffer")
-    # Both levels of the tree have the same memory, one after the other.
+    # Both levels of the tree use the same memory, one after the other.
     assert source.count("barrier(CLK_LOCAL_MEM_FENCE)") == 3
     assert source.count("__local float4") == 1
 

@@ -10,8 +10,8 @@ from turns import in_turn
 
 pytestmark = pytest.mark.optimised
 
-#: Each preset makes other schedules; all of them must be right wherever they run.  Those of
-#: GPUs, which differ in tiles and work-groups, take turns, and so do the two for CPUs.
+#: Each preset gives other schedules, all of which must be right on any device.  GPUs' presets,
+#: which differ in tiles and work-groups, take turns, and so do the two for CPUs.
 TARGETS = [
     pytest.param("llvm", "cpu", id="llvm"),
     *(
@@ -86,7 +86,7 @@ UNEVEN_GROUPS = {
 
 @pytest.mark.parametrize(("case", "target", "device"), in_turn(UNEVEN_GROUPS, TARGETS, CPUS, GPUS))
 def test_uneven_groups(case, target, device):
-    """On CPUs each group has vectors of its own, which are closed up behind the convolution."""
+    """On CPUs each group is padded to whole vectors until after the convolution."""
     families = check(UNEVEN_GROUPS[case](), target, device)
     assert device != "cpu" or "grouped" not in families
 
@@ -205,7 +205,7 @@ BESIDE = {
 
 @pytest.mark.parametrize(("case", "target", "device"), in_turn(BESIDE, TARGETS, CPUS, GPUS))
 def test_elementwise_blocks_before_the_anchor(case, target, device):
-    """What is added to the anchor's result is computed in the same function, before the anchor."""
+    """A summand of the anchor's result is computed in the same function, before the anchor."""
     operator, shape, result, constants, attributes = BESIDE[case]
     nodes = [
         helper.make_node("Mul", ["z", "half"], ["r"]),
@@ -238,7 +238,7 @@ OTHERS = {
     "instance_norm": lambda: single(
         "InstanceNormalization", [(1, 6, 7, 7)], {"s": random((6,)), "b": random((6,))}
     ),
-    # Two results of one reduction, the index and the value.
+    # One reduction has two results, the index and the value.
     "argmax": lambda: build(
         [helper.make_node("ArgMax", ["x"], ["y"], axis=1)],
         {"x": (3, 7, 5)},
@@ -255,7 +255,7 @@ OTHERS = {
         ["y"],
         {"three": np.array(3, np.int8)},
     ),
-    # Loops that TVM wrote itself, in a block without axes, behind a transposition.
+    # TVM wrote the loops itself, in a block without axes, after a transposition.
     "scatter": lambda: single(
         "ScatterND",
         [(4, 7, 3)],

@@ -1,4 +1,4 @@
-"""Work-groups and tiles that reach beyond a map: nothing is read or written outside of anything."""
+"""Work-groups and tiles that extend past a map: no access is out of bounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAYERS = {
     "depthwise": ((9, 1, 3, 3), {"pads": [1] * 4, "group": 9}),
     "grouped": ((18, 3, 3, 2), {"strides": [1, 2], "group": 3}),
 }
-#: Powers of 2 that cover no axis evenly, so that most groups reach beyond two axes or three.
+#: Powers of 2 that divide no axis, so that most groups extend past two axes or three.
 KNOBS = {"tile_h": 2, "tile_w": 3, "group_o": 4, "group_h": 4, "group_w": 4}
 
 
@@ -52,7 +52,7 @@ def test_texels_are_read_inside_of_images(layer, under_oclgrind):
 
 
 def test_the_last_place_is_read_instead_of_any_behind(tmp_path):
-    """Rows 11 to 15 of the second map would be behind the image, as channels 20 to 31 are."""
+    """Rows 11 to 15 of the second map would be outside of the image, as channels 20 to 31 are."""
     run("Conv", *LAYERS["pointwise"], KNOBS, folder=tmp_path)
     (source,) = tmp_path.glob("*export.0.opencl")
     text = source.read_text()
@@ -62,14 +62,14 @@ def test_the_last_place_is_read_instead_of_any_behind(tmp_path):
 
 
 def test_rows_before_the_first_are_not_copied(tmp_path):
-    """TVM takes a tile of this transposed convolution to read from row -1 on.
+    """For TVM, a tile of this transposed convolution begins at row -1.
 
-    Private memory is made for what is inside: the copy wrote before its beginning, a fault.
+    Private memory has the size of what is inside: the copy wrote before its beginning, a fault.
     """
     attributes = {"strides": [3, 1], "pads": [1] * 4}
     run("ConvTranspose", (8, 1, 2, 2), attributes, {}, (1, 8, 8, 8), tmp_path)
     (source,) = tmp_path.glob("*export.0.opencl")
     lines = source.read_text().splitlines()
     before = [at for at, line in enumerate(lines) if "min((int)(item_y - 1)" in line]
-    # What may be before the beginning is written under a test.
+    # Stores whose index may be before the beginning have a test.
     assert all(any("1 <= item_y" in line for line in lines[at - 3 : at]) for at in before)

@@ -45,7 +45,7 @@ def model_of(nodes, shape, dtype, constants, opset=17):
 
 
 def qlinear_conv(shape, outputs, kernel=3, groups=1, x="uint8", w="int8", zero=0, **attributes):
-    """With a bias, and a scale for each output channel unless the weights have a zero point."""
+    """Build one with a bias, and a scale for each channel unless weights have a zero point."""
     weight = integers(w, (outputs, shape[1] // groups, kernel, kernel), seed=2)
     count = () if zero else (outputs,)
     scales = np.random.default_rng(3).uniform(0.01, 0.02, count).astype(np.float32)
@@ -90,7 +90,7 @@ def matmul_integer(shape, units):
 
 
 def surrounded(shape, outputs, groups=1):
-    """Quantize, dequantize, convolve in real numbers, quantize and dequantize."""
+    """Build a convolution in real numbers between pairs of QuantizeLinear and DequantizeLinear."""
     constants = {
         "s": np.float32(0.02), "z": np.uint8(128), "ws": np.float32(0.01), "wz": np.int8(0),
         "w": integers("int8", (outputs, shape[1] // groups, 3, 3), 2),
@@ -108,7 +108,7 @@ def surrounded(shape, outputs, groups=1):
     return model_of(nodes, shape, "float32", constants)
 
 
-#: Each with the family that computes it.
+#: Networks with the family that computes each.
 CASES = {
     "conv": (lambda: qlinear_conv((1, 7, 9, 11), 13), "conv2d"),
     "conv_pointwise_batch": (lambda: qlinear_conv((2, 20, 8, 8), 17, 1), "conv2d_1x1"),
@@ -119,7 +119,7 @@ CASES = {
     "conv_first": (lambda: qlinear_conv((1, 3, 15, 15), 9), "conv2d"),
     "conv_depthwise": (lambda: qlinear_conv((1, 18, 9, 9), 18, groups=18), "depthwise"),
     "conv_grouped": (lambda: qlinear_conv((1, 18, 9, 9), 4, groups=2), "grouped"),
-    # On CPUs each group has vectors of its own, and what closes them up is a move.
+    # On CPUs each group is padded to whole vectors; an injective function removes the padding.
     "conv_uneven_groups": (lambda: qlinear_conv((1, 18, 9, 9), 12, groups=2), "moving"),
     "conv_uneven_groups_zero_point": (
         lambda: qlinear_conv((1, 16, 9, 9), 12, groups=2, w="uint8", zero=120),
@@ -171,7 +171,7 @@ def test_weights_are_stored_in_the_narrowest_type(largest, dtype):
 
 @pytest.mark.opencl
 def test_tensors_and_weights_of_8_bits_stay_so(tmp_path):
-    """Also between two convolutions, which share the blocked layout."""
+    """This includes the tensor between two convolutions, which share the blocked layout."""
     first = qlinear_conv((1, 8, 6, 6), 8)
     nodes = [*first.graph.node, *qlinear_conv((1, 8, 6, 6), 8).graph.node]
     nodes[0].output[0], nodes[1].input[0] = "between", "between"
@@ -179,21 +179,21 @@ def test_tensors_and_weights_of_8_bits_stay_so(tmp_path):
     model = model_of(nodes, (1, 8, 6, 6), "uint8", constants)
     with tvmflow.compile(model, target="opencl", device="adreno", dump_ir=tmp_path) as module:
         kernels = [kernel["family"] for kernel in module.metadata["kernels"]]
-    # Both convolutions are one function; pack and unpack are beside them.
+    # Both convolutions are one function; the others pack and unpack.
     assert sorted(kernels) == ["conv2d", "moving", "moving"]
     (path,) = tmp_path.glob("*_build.*.opencl")
     convolutions = [line for line in path.read_text().splitlines() if "void fused_conv2d" in line]
     assert convolutions
     for line in convolutions:
         assert line.count("uchar*") == 2
-        # Weights, four in each, what leaves the sums, biases and the zero point of the result.
+        # They are weights, four in each, the correction of the sums, biases and a zero point.
         assert line.count("__global int*") == 4
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("target", ["llvm", pytest.param("opencl", marks=pytest.mark.opencl)])
 def test_halves_are_rounded_to_even_and_limited(target, dtype):
-    """Every half from far below the limits to far above them, as vectors and one by one."""
+    """Every half from far below the limits to far above them is rounded, as vectors and scalars."""
     x = np.arange(-1000, 1007, dtype=np.float32).reshape(1, -1) / 2
     x = np.concatenate([x, [[-np.inf, np.inf, -3e38, 3e38, 0.49999997, -0.49999997]]], axis=1)
     x = x.astype(np.float32)
@@ -222,7 +222,7 @@ def test_stores_of_bytes_are_found_by_their_pointers():
     assert "TVMFLOW_STORE_BYTES(4, ((uchar4)(f(a, 1))), (y_ptr + g(2, 3)));" in written
     assert "vstore4(b, 0, z_ptr + 1);" in written
     assert store_bytes("vstore4(b, 0, z_ptr + 1);") == "vstore4(b, 0, z_ptr + 1);"
-    # The declarations of other kernels that TVM puts before each one.
+    # TVM puts the declarations of other kernels before each one.
     others = "__kernel void other(__global char* restrict z_ptr);\n"
     assert store_bytes(others + header + body) == written.replace(header, others + header)
 
@@ -249,7 +249,7 @@ def test_kernels_store_bytes_and_longs_to_pointers_of_the_same_name():
     [("adreno", "auto"), pytest.param("cpu", "buffer", marks=pytest.mark.slow)],
 )
 def test_kernels_of_integers_are_clean(device, storage, under_oclgrind):
-    """Of five families, at odd extents, with channels that are no whole blocks."""
+    """The kernels are of five families, at odd extents, with partial blocks of channels."""
     layers = [
         {"kernel": 3, "strides": [2, 2]},
         {"kernel": 3, "groups": 18},

@@ -24,7 +24,7 @@ IDS = tuple(way.id for way in WAYS)
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize(("name", "target", "device", "storage"), in_turn(NETWORKS, WAYS, IDS))
 def test_results_of_quantized_operators_are_equal_to_the_last_bit(name, target, device, storage):
-    """One step of one tensor that is off spreads to all results."""
+    """A deviation by one step in one tensor would spread to all results."""
     model = quantized(name, "QOperator")
     session = onnxruntime.InferenceSession(model.SerializeToString())
     with tvmflow.compile(model, target=target, device=device, storage=storage) as module:

@@ -1,4 +1,4 @@
-"""Recurrent layers in networks: their numbers wherever tensors are kept, any knobs, no races."""
+"""Recurrent layers in networks: results with any storage and knobs, and no data races."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tvmflow.verify.tolerance import NETWORK, assert_close
 
 pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
 
-#: By name: the operator, hidden units, and attributes.
+#: The operator, hidden units, and attributes, by name.
 LAYERS = {
     "lstm": ("LSTM", 31, {"direction": "bidirectional"}),
     "peepholes": ("LSTM", 9, {"direction": "reverse"}),
@@ -34,7 +34,7 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 def network(layer, entries=2, steps=7):
-    """A layer that reads the columns of a convolution's result, and what reads the layer."""
+    """Build a layer that reads the columns of a convolution's result, and a reader of the layer."""
     kind, units, attributes = LAYERS[layer]
     directions = 1 + (attributes.get("direction") == "bidirectional")
     rows, wide = GATES[kind] * units, directions * units
@@ -112,7 +112,7 @@ def test_more_units_than_items(layer):
 
 
 def test_a_state_beyond_local_memory_is_left_to_the_fallback(caplog):
-    """One item computes it then, which is right, if slow."""
+    """Then one item computes the layer, which is right, if slow."""
     inputs = {"x": (1, 1, 2), "w": (1, 5480, 2), "r": (1, 5480, 5480)}
     node = helper.make_node("RNN", ["x", "w", "r"], ["y"], hidden_size=5480)
     model = build([node], inputs, ["y"], opset=14)
@@ -124,7 +124,7 @@ def test_a_state_beyond_local_memory_is_left_to_the_fallback(caplog):
 
 @pytest.mark.parametrize("target", ["llvm", "opencl"])
 def test_the_definition_is_right_by_itself(target, monkeypatch):
-    """The fallback's code, of loops as they are stated."""
+    """The fallback compiles the loops of the definition."""
     monkeypatch.setattr(recurrent, "match", lambda workload: None)
     model = network("gru")
     device = "cpu" if target == "llvm" else "adreno"
@@ -134,7 +134,7 @@ def test_the_definition_is_right_by_itself(target, monkeypatch):
 
 
 def test_steps_do_not_make_code():
-    """A layer is one kernel, of the same statements for any number of steps."""
+    """A layer is one kernel, with the same statements for any number of steps."""
     lines = []
     for steps in (7, 700):
         job = compiled_until("schedule", network("lstm", steps=steps), device="adreno")

@@ -20,7 +20,7 @@ from tvmflow.verify.tolerance import OPERATOR, STORED_AS_HALF, assert_close
 pytestmark = pytest.mark.opencl
 
 SHAPE = (3, 5, 7, 11)
-#: All of them, the less telling ones only when slow tests are asked for.
+#: Subsets of axes that are always tested; the others are slow tests.
 TELLING = [(0,), (1,), (3,), (0, 2), (2, 3), (0, 1, 2, 3)]
 SUBSETS = [
     pytest.param(c, marks=() if c in TELLING else pytest.mark.slow)
@@ -30,18 +30,18 @@ SUBSETS = [
 
 
 def reduce(operator, shape, axes, keepdims=0):
-    """One reduction of operator set 11, with its axes as an attribute."""
+    """Build one reduction of operator set 11, with its axes as an attribute."""
     return single(operator, [shape], opset=11, axes=list(axes), keepdims=keepdims)
 
 
 def extreme(operator, shape, axis, last=0):
-    """A position, whose type is not that of the input."""
+    """Build a reduction to a position, whose dtype differs from that of the input."""
     node = helper.make_node(operator, ["x0"], ["y"], axis=axis, select_last_index=last)
     return build([node], {"x0": shape}, ["y"], element_type=None)
 
 
 def run(model, x=None, **options):
-    """The module's output, and its report of schedules."""
+    """Return the module's output, and its metadata."""
     feeds = feeds_for(model) if x is None else {"x0": x}
     with tvmflow.compile(model, **options) as module:
         return module(**feeds)["y"], module.metadata
@@ -61,9 +61,9 @@ NUMPY = {
 
 @pytest.mark.parametrize("axes", SUBSETS, ids=str)
 def test_every_subset_of_axes(axes):
-    """Several in one network: it is compiled once for each device.
+    """Several reductions are in one network, which is compiled once for each device.
 
-    Of the operators every other one, by the number of axes.
+    The operators alternate with the number of axes.
     """
     operators = list(NUMPY)[len(axes) % 2 :: 2]
     nodes = [
@@ -104,7 +104,7 @@ def test_mean(shape, axes, mode):
 @pytest.mark.parametrize("device", ["cpu", "adreno", "mali"])
 @pytest.mark.parametrize("operator", ["GlobalAveragePool", "GlobalMaxPool"])
 def test_pool_behind_a_convolution_keeps_its_lanes(operator, device):
-    """Blocked: the lanes of the layout are results, and the items of a group share them."""
+    """The layout stays blocked: its lanes are results, and the items of a group share them."""
     weight = random((22, 3, 1, 1))
     nodes = [
         helper.make_node("Conv", ["x0", "w"], ["t"]),
@@ -142,7 +142,7 @@ KNOBS = [
 )
 @pytest.mark.parametrize("knobs", KNOBS, ids=str)
 def test_any_sharing_is_right(operator, knobs):
-    """Lengths that nothing divides; a maximum starts from an infinity."""
+    """No factor divides the lengths, and a maximum starts from minus infinity."""
     x = random((3, 1999)) - 100
     model = reduce(operator, x.shape, [1], keepdims=1)
     name = "sum" if operator == "ReduceSum" else "max"
@@ -168,7 +168,7 @@ def test_extremes_of_infinities(device):
 @pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
 @pytest.mark.parametrize(("shape", "axis"), [((3, 999), 1), ((2, 50, 6), 1), ((5, 1), 1)], ids=str)
 def test_positions_of_ties(operator, shape, axis, last, device):
-    """Few values, so that many are equal: the first (or last) position counts."""
+    """With few values many are equal: the first (or last) position counts."""
     x = np.random.default_rng(5).integers(0, 4, shape).astype(np.float32)
     got, metadata = run(extreme(operator, shape, axis, last), x, target="opencl", device=device)
     find = np.argmax if operator == "ArgMax" else np.argmin
@@ -199,7 +199,7 @@ def test_a_cpu_has_no_groups():
 
 
 def test_means_of_half_precision_are_summed_in_single(tmp_path):
-    """65,600 ones: the sum overflows 16 bits and is beyond their whole numbers."""
+    """The sum of 65,600 ones overflows 16 bits, and exceeds their exact integers."""
     x = np.ones((1, 1, 164, 400), np.float32)
     model = single("GlobalAveragePool", [x.shape])
     got, _ = run(model, x, target="opencl", device="adreno", dtype="fp16", accumulate="fp32")
@@ -210,7 +210,7 @@ def test_means_of_half_precision_are_summed_in_single(tmp_path):
 @pytest.mark.parametrize("device", ["cpu", "adreno"])
 @pytest.mark.parametrize(("shape", "axis"), [((19, 333), 1), ((2, 5, 30, 31), 1)], ids=str)
 def test_a_mean_that_is_subtracted_is_computed_once(shape, axis, device):
-    """Behind the mean in one function, each element of the subtraction would compute it again."""
+    """Fused after the mean, each element of the subtraction would compute it again."""
     nodes = [
         helper.make_node("ReduceMean", ["x0"], ["m"], axes=[axis]),
         helper.make_node("Sub", ["x0", "m"], ["y"]),
@@ -234,7 +234,7 @@ OVER_CHANNELS = {
 
 @pytest.mark.parametrize(("case", "mode"), in_turn(OVER_CHANNELS, MODES[1:], *TURNS))
 def test_channels_are_read_from_their_lanes(case, mode):
-    """Behind a convolution, without a copy in the plain layout; 22 channels are no whole blocks."""
+    """No convolution's result is copied to the plain layout; 22 channels are a partial block."""
     operator, attributes, reference = OVER_CHANNELS[case]
     target, device, storage, dtype = mode
     weight = random((22, 3, 1, 1))
@@ -244,7 +244,7 @@ def test_channels_are_read_from_their_lanes(case, mode):
     ]
     opset = 11 if operator.startswith("Reduce") else 13
     model = build(nodes, {"x0": (1, 3, 6, 5)}, ["y"], {"w": weight}, opset, element_type=None)
-    # Whole numbers: whoever rounds to 16 bits finds the same extremes.
+    # Integers have the same extremes when rounded to 16 bits.
     x = np.random.default_rng(3).integers(-1, 2, (1, 3, 6, 5)).astype(np.float32)
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.rint(weight), "w"))
     mixed = np.einsum("oc,nchw->nohw", np.rint(weight)[:, :, 0, 0], x).astype(np.float64)
@@ -258,13 +258,13 @@ def test_channels_are_read_from_their_lanes(case, mode):
         got, reference(mixed).astype(got.dtype), STORED_AS_HALF if dtype == "fp16" else OPERATOR
     )
     families = [s["family"] for s in metadata["schedules"].values()]
-    # The input is packed on GPUs; a product stays in its lanes; a CPU's softmax is along pixels.
+    # GPUs pack the input; a product keeps its lanes; a CPU's softmax is along pixels.
     copies = (device != "cpu") + (case == "product") + (case == "softmax" and device == "cpu")
     assert families.count("moving") + families.count("transpose") == copies
 
 
 def test_lanes_of_channels_are_read_as_vectors(tmp_path):
-    """5 whole texels of 22 channels in vectors, what is left of the last one by itself."""
+    """5 whole texels of 22 channels are read in vectors, the rest of the last one separately."""
     nodes = [
         helper.make_node("Conv", ["x0", "w"], ["t"]),
         helper.make_node("ReduceMean", ["t"], ["y"], axes=[1]),
@@ -279,7 +279,7 @@ def test_lanes_of_channels_are_read_as_vectors(tmp_path):
 
 @pytest.mark.parametrize("length", [1000, 1001])
 def test_a_hot_loop_has_no_test(length):
-    """The last step, which lacks elements, stands behind the loop over all others."""
+    """The last step, which lacks elements, is peeled off the loop over all others."""
     text = scheduled_text(reduce("ReduceSum", (64, length), (1,)), "cpu")
     assert "T.int64(62)" in text
     assert text.count("T.likely") == 1

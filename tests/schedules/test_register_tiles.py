@@ -1,7 +1,7 @@
-"""What convolutions read for each product on GPUs, counted in the code of their kernels.
+"""Reads of convolutions for each product on GPUs, counted in the code of their kernels.
 
 A work-item that computes one vector reads a vector of weights for each of its products; a tile of
-several columns and blocks shares weights and inputs between them.
+several columns and blocks reuses weights and inputs.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tvmflow.explain.analysis.executions import instructions
 from tvmflow.explain.analysis.lowered import kernels_of
 from tvmflow.schedules import conv2d
 
-#: Elements read for a product: 0.42 where 4 channels of 6 pixels are multiplied with those of a
-#: block, 0.5 where 4 pixels are, 0.75 of two pixels, 1.25 of one.
+#: Most elements read for a product: 0.42 if 4 channels of 6 pixels are multiplied with those of a
+#: block, 0.5 for 4 pixels, 0.75 for two pixels, 1.25 for one.
 MOST_READ = 0.6
 
-#: Neither of Winograd's form, nor so small that a reduction is split.
+#: Layers that are neither of Winograd's form, nor so small that a reduction is split.
 LAYERS = {
     "strided": ((1, 16, 96, 96), 32, (3, 3), 2),
     "pointwise": ((1, 16, 48, 48), 32, (1, 1), 1),
@@ -39,7 +39,7 @@ def test_products_share_what_is_read(device, layer):
         if "conv2d" in f.attrs["global_symbol"]
     )
     (code,) = kernels_of(function, target)
-    # What is written twice in unrolled code is read once.
+    # Loads that unrolled code repeats are read once.
     distinct = {
         str(site): instructions(code, site).times * site.lanes
         for site in code.sites
@@ -53,7 +53,7 @@ def test_products_share_what_is_read(device, layer):
 @pytest.mark.parametrize("device", [name for name, preset in PRESETS.items() if not preset.is_cpu])
 @pytest.mark.parametrize("size", [7, 14, 28, 56, 112])
 def test_tiles_fill_the_registers(device, size):
-    """Two thirds of the usual tile at least, but where twice as large ones would be too few."""
+    """Tiles are at least two thirds of the usual, unless twice as large ones would be too few."""
     preset = PRESETS[device]
     for kernel in (1, 3):
         shape = conv2d.Shape(

@@ -1,4 +1,4 @@
-"""Resizes between convolutions and of plain pictures: numbers, vectors, any knobs."""
+"""Resizes between convolutions and of plain pictures: results, vectors, any knobs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CASES = {
 
 
 def network(case, channels=10):
-    """A resize between convolutions, with an activation behind it, and one of a plain input."""
+    """Build a resize between convolutions, followed by an activation, and one of a plain input."""
     attributes, factors = CASES[case]
     nodes = [
         helper.make_node("Conv", ["x", "a"], ["t"]),
@@ -81,7 +81,7 @@ def test_any_knobs_are_right(device):
 
 @pytest.mark.parametrize("storage", ["texture", "buffer"])
 def test_texels_are_read_and_written_whole(storage, tmp_path):
-    """Two neighbours of two rows and columns each: 8 reads of four channels, 2 writes."""
+    """Two neighbours of two rows and columns take 8 reads of four channels, and 2 writes."""
     with tvmflow.compile(network("corners"), device="adreno", storage=storage, dump_ir=tmp_path):
         pass
     (source,) = tmp_path.glob("*export.0.opencl")

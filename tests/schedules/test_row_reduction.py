@@ -1,4 +1,4 @@
-"""Softmax and normalisations: numbers over modes, one kernel each, no races."""
+"""Softmax and normalisations: results in all modes, one kernel each, no races."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def normal(x, axes, epsilon=1e-5):
 
 
 def affine(*shape):
-    """Scale and bias of a shape, neither of them neutral."""
+    """Return scale and bias of a shape, neither of them neutral."""
     return {"s": random(shape, seed=3) + 2, "b": random(shape, seed=4)}
 
 
 def check(model, reference, x, families, mode, table=OPERATOR):
-    """Compile for a mode, compare with float64, and look at the families of the kernels."""
+    """Compile for a mode, compare with float64, and return the families of the kernels."""
     target, device, storage, dtype = mode
     with tvmflow.compile(
         model, target=target, device=device, storage=storage, dtype=dtype, accumulate="fp32"
@@ -58,7 +58,7 @@ def test_softmax(shape, axis, mode):
 
 @pytest.mark.parametrize("target", ["llvm", "opencl"])
 def test_softmax_has_no_subnormal_numbers(target):
-    """The least normal number is 1.2e-38, exp(-87.3); CPUs are slow with lesser ones."""
+    """The least normal number is 1.2e-38, exp(-87.3); CPUs are slow with smaller ones."""
     x = np.array([[0, -80, -87, -88, -95, -100, -120, -np.inf]], np.float32)
     with tvmflow.compile(single("Softmax", [x.shape], axis=1), target=target) as module:
         (got,) = module(x0=x).values()
@@ -79,7 +79,7 @@ def test_log_softmax_of_large_numbers_with_an_epilogue(device):
 
 @pytest.mark.parametrize("device", ["cpu", "adreno"])
 def test_rows_that_a_mask_leaves_out(device):
-    """Where nothing is attended to, a row is zeros: by a comparison of one number a row."""
+    """A row without any key is zeros, by a comparison of one number a row."""
     nodes = [
         helper.make_node("Softmax", ["x0"], ["s"], axis=-1),
         helper.make_node("Less", ["x1", "zero"], ["t"]),
@@ -108,7 +108,7 @@ NORMALS = {
 
 @pytest.mark.parametrize(("case", "mode"), in_turn(NORMALS, MODES, *TURNS))
 def test_normalization_with_its_scale_and_bias(case, mode):
-    """The mean is large beside the deviation: a variance of squares would lose its digits."""
+    """The mean is large relative to the deviation: a variance of squares would lose its digits."""
     operator, shape, parameters, axes, attributes = NORMALS[case]
     constants = affine(*parameters)
     half = mode[3] == "fp16"
@@ -143,7 +143,7 @@ def test_rms_and_groups():
 
 
 def normalized_convolution(channels=22, operator="LeakyRelu"):
-    """A convolution, an instance normalisation in its layout, and a choice behind it."""
+    """Build a convolution, an instance normalisation in its layout, and a selection after it."""
     constants = {"w": random((channels, 5, 1, 1)), **affine(channels)}
     nodes = [
         helper.make_node("Conv", ["x0", "w"], ["t"]),
@@ -160,7 +160,7 @@ def test_the_blocked_layout_is_kept(operator, mode):
     feeds = feeds_for(model)
     reference = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
     found = check(model, reference, feeds["x0"], ["normalization"], mode)
-    # A conversion of the input and one of the output, at most.
+    # At most one conversion of the input and one of the output are left.
     assert found.count("moving") <= 2
 
 
@@ -192,7 +192,7 @@ def test_any_sharing_is_right(knobs):
 def test_a_group_shares_a_long_row():
     text = scheduled_text(single("Softmax", [(1, 1000)], axis=1), "adreno")
     assert text.count('thread="blockIdx.x"') == 1
-    # For the maximum and for the sum: what 32 items have, what 8 have, and the result.
+    # The maximum and the sum each have 32 partial results, then 8, and the total.
     assert text.count('scope="shared"') == 6
     assert text.count('thread="threadIdx.x"') > 6
 
@@ -202,13 +202,13 @@ def test_a_cpu_computes_a_row_in_vectors():
         text = scheduled_text(single("Softmax", [(64, 1000)], axis=1), "cpu", target)
         assert "shared" not in text
         assert "threadIdx" not in text
-        # Both statistics with their starts, and what is written.
+        # Both statistics with their initialisation, and the output, are in vectors.
         assert text.count("T.vectorized") >= 5
 
 
 @pytest.mark.parametrize(("log", "mode"), in_turn([False, True], MODES, *TURNS))
 def test_few_long_rows_are_shared_by_groups(log, mode):
-    """Two kernels for the maximum, two for the sum, one for what is made of them."""
+    """Two kernels compute the maximum, two the sum, and one the rest."""
     x = random((2, 70003), 3)
     model = single("LogSoftmax" if log else "Softmax", [x.shape], axis=1)
     target, device, storage, dtype = mode
@@ -250,7 +250,7 @@ def test_long_rows_of_blocked_channels_are_shared_by_groups(mode):
 def test_shared_rows_have_kernels_for_each_statistic():
     found = scheduled_text(single("Softmax", [(1, 300001)], axis=1), "adreno")
     assert found.count('thread="blockIdx.x"') == 5
-    # What is combined in a group is only in the first kernel of each statistic.
+    # A group combines parts only in the first kernel of each statistic.
     assert found.count('scope="shared"') == 4
     assert found.count("T.vectorized") >= 3
 
@@ -284,7 +284,7 @@ def test_families_of_a_network():
 
 @pytest.mark.oclgrind
 def test_trees_have_no_races(under_oclgrind):
-    """A network of everything that shares its work: by vectors, groups and second kernels."""
+    """The network shares its work in every way: by vectors, groups and second kernels."""
     constants = {"w": random((10, 5, 1, 1)), **affine(10)}
     nodes = [
         helper.make_node("Conv", ["x0", "w"], ["t"]),
@@ -301,7 +301,7 @@ def test_trees_have_no_races(under_oclgrind):
     model = build(nodes, shapes, list("pqrmna"), constants, element_type=None)
     feeds = feeds_for(model)
     references = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
-    # The rows of the softmax are shared by two groups, too.
+    # Two groups share the rows of the softmax, too.
     knobs = {"softmax": vars(Knobs(2, 64, 1))}
     options = {"target": "opencl", "device": "adreno", "storage": "texture", "knobs": knobs}
     with tvmflow.compile(model, **options) as module:

@@ -23,12 +23,12 @@ COLUMNS = {
 }
 
 
-#: Each compiles for some seconds.
+#: All columns; those that compile for some seconds are slow tests.
 EVERY = [c if c == "llvm" else pytest.param(c, marks=pytest.mark.slow) for c in COLUMNS]
 
 
 def model_of(op_type, feeds, constants=None, **attributes):
-    """One operator, with constants behind its inputs; ``None`` is left out."""
+    """Build one operator, whose constants follow its inputs; ``None`` omits an input."""
     constants = constants or {}
     names = [*feeds, *(name if array is not None else "" for name, array in constants.items())]
     graph = helper.make_graph(
@@ -63,7 +63,7 @@ def check(model, feeds, column, **options):
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("shape", [(1,), (31,), (7, 9, 31), (1, 40009)])
 def test_positions(shape, column):
-    """Of none, some, all; in parts of several threads and groups where there are many."""
+    """None, some or all are marked; many elements are in parts of several threads and groups."""
     rng = np.random.default_rng(2)
     x = rng.standard_normal(shape).astype(np.float32)
     feeds = [{"x": np.where(rng.random(shape) < part, x, 0)} for part in (0, 0.3, 1)]
@@ -93,7 +93,7 @@ def test_any_knobs_of_compaction(groups):
 
 
 def boxes_of(rng, shape, kind, centered):
-    """Boxes of any corners; some of them alike, empty, or on a grid."""
+    """Return boxes with corners in any order; some of them are equal, empty, or on a grid."""
     low = rng.random((*shape, 2)) * 8
     high = rng.random((*shape, 2)) * 4 + (0 if centered else low)
     boxes = np.concatenate([low, high], -1)
@@ -112,7 +112,7 @@ def boxes_of(rng, shape, kind, centered):
 @pytest.mark.parametrize("kind", ["any", "grid", "special"])
 @pytest.mark.parametrize("centered", [0, 1])
 def test_boxes_that_do_not_overlap(centered, kind, column):
-    """On a grid scores are alike, areas empty, and ratios exactly the threshold."""
+    """On a grid scores are equal, areas empty, and ratios exactly the threshold."""
     rng = np.random.default_rng(5)
     for (batch, classes, count), most, iou, threshold in (
         ((1, 1, 1), 1, 0.5, None), ((2, 3, 31), 7, 0.5, 0.25), ((1, 2, 150), 200, 1 / 3, None),
@@ -124,7 +124,7 @@ def test_boxes_that_do_not_overlap(centered, kind, column):
             if kind == "grid":
                 scores = np.round(scores * 4) / 4
             if kind == "special" and threshold is not None:
-                # Without a threshold ONNX Runtime sorts NaN somewhere.
+                # Without a threshold ONNX Runtime sorts NaN anywhere.
                 scores[rng.random(scores.shape) < 0.1] = np.nan
                 scores[rng.random(scores.shape) < 0.1] = np.inf
             feeds.append({"b": boxes_of(rng, (batch, count), kind, centered), "s": scores})
@@ -138,7 +138,7 @@ def test_boxes_that_do_not_overlap(centered, kind, column):
 
 @pytest.mark.parametrize("column", ["llvm", "adreno"])
 def test_of_equal_scores_the_first_is_taken(column):
-    """More boxes than a group has work-items, all apart."""
+    """There are more boxes than work-items in a group, none of which overlap."""
     corner = np.arange(600, dtype=np.float32)[:, None] * 4
     boxes = np.concatenate([corner, corner, corner + 1, corner + 1], -1)[None]
     feeds = [{"b": boxes, "s": np.full((1, 1, 600), 0.5, np.float32)}]
@@ -148,7 +148,7 @@ def test_of_equal_scores_the_first_is_taken(column):
 
 @pytest.mark.parametrize("column", ["llvm", "adreno"])
 def test_boxes_beyond_a_bound_are_counted(column):
-    """Class by class, though kept nowhere."""
+    """Each class counts its boxes, although they are not stored."""
     rng = np.random.default_rng(7)
     b, s = boxes_of(rng, (2, 40), "any", 0), np.float32(rng.random((2, 3, 40)))
     model = model_of(
@@ -159,7 +159,7 @@ def test_boxes_beyond_a_bound_are_counted(column):
     with closing(tvmflow.compile(model, **COLUMNS[column], bounds={"node": 5})) as module:
         for least in (2, 0.99, 0.9, 0):
             feeds = {"b": b, "s": np.where(s > least, s, np.float32(np.nan))}
-            # Without a threshold ONNX Runtime sorts NaN somewhere.
+            # Without a threshold ONNX Runtime sorts NaN anywhere.
             (expected,) = session.run(None, {"b": b, "s": np.where(s > least, s, -np.inf)})
             expected = expected[
                 np.isfinite(feeds["s"][tuple(expected[:, axis] for axis in range(3))])
@@ -190,7 +190,7 @@ def test_limits_at_run_time(column):
 
 
 def test_scores_that_are_no_number_are_taken_by_nobody():
-    """Of which ONNX says nothing, and ONNX Runtime takes some without a threshold."""
+    """ONNX does not define them, and ONNX Runtime selects some without a threshold."""
     feeds = {
         "b": np.float32([[[0, 0, 1, 1], [2, 2, 3, 3], [4, 4, 5, 5]]]),
         "s": np.float32([[[np.nan, -np.inf, 1]]]),
@@ -202,7 +202,7 @@ def test_scores_that_are_no_number_are_taken_by_nobody():
 
 
 def test_no_boxes_are_asked_for():
-    """Without a limit ONNX takes none."""
+    """Without a limit ONNX selects none."""
     feeds = {"b": np.zeros((1, 5, 4), np.float32), "s": np.ones((1, 1, 5), np.float32)}
     model = model_of("NonMaxSuppression", feeds)
     with closing(tvmflow.compile(model, target="llvm")) as module:

@@ -1,4 +1,4 @@
-"""Transpositions: tiles that are turned in registers, for any knobs, and when they decline."""
+"""Transpositions: tiles that are transposed in registers, any knobs, and reasons to decline."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def spec_of(device):
 
 
 def turned(shape, axes, add=0.0):
-    """A permutation of a tensor, with something added."""
+    """Build a permutation of a tensor, with a summand."""
     x = te.placeholder(shape, "float32", name="x")
     back = np.argsort(axes)
     result = [shape[a] for a in axes]
@@ -59,12 +59,12 @@ def test_a_tile_is_read_and_written_in_vectors(device, tile):
     assert (scheduled.knobs["rows"], scheduled.knobs["columns"]) == (tile, tile)
     assert len(re.findall(rf"at_float{tile}\(x_ptr", text)) == tile
     assert len(re.findall(rf"put_float{tile}\(y_ptr", text)) == tile
-    # No element is read from or written to the tensors by itself.
+    # No element of the tensors is read or written separately.
     assert not re.search(r"[xy]_ptr\[", text)
 
 
 def test_groups_of_a_gpu_are_squares():
-    """8 x 8 work-items with tiles of 4 x 4: lines of 32 elements on both sides."""
+    """8 x 8 work-items have tiles of 4 x 4: lines of 32 elements on both sides."""
     scheduled, _ = source(turned((128, 256), (1, 0)), "adreno")
     sch = scheduled.schedule
     threads = {
@@ -76,7 +76,7 @@ def test_groups_of_a_gpu_are_squares():
 
 
 def test_a_group_turns_its_tile_in_local_memory():
-    """8 x 8 items with tiles of 4 x 4: 32 rows of 32 elements and one that keeps banks apart."""
+    """8 x 8 items have tiles of 4 x 4: 32 rows of 32 elements, and one against bank conflicts."""
     spec = spec_of("adreno")
     function = turned((64, 96), (1, 0))
     knobs = transpose.Knobs(rows=4, columns=4, tiles=1, share=True, group_size=64)
@@ -85,7 +85,7 @@ def test_a_group_turns_its_tile_in_local_memory():
     text = text[text.rindex("__kernel") :]
     assert f"__local float x_reindex_shared_ptr[{32 * 33}]" in text
     assert text.count("barrier(CLK_LOCAL_MEM_FENCE)") == 1
-    # Both sides in vectors of neighbours: those of a group read and write whole rows of a tile.
+    # Both sides are in vectors of neighbours: groups read and write whole rows of a tile.
     assert len(re.findall(r"at_float4\(x_ptr", text)) == 1
     assert len(re.findall(r"put_float4\(y_ptr", text)) == 4
 
@@ -110,7 +110,7 @@ def test_axes_that_no_vector_divides_go_through_local_memory():
 @pytest.mark.oclgrind
 @pytest.mark.opencl
 def test_turning_in_local_memory_has_no_races(under_oclgrind):
-    """Axes that the group's tile divides, and axes that it does not."""
+    """Some axes are divided by the group's tile, others are not."""
     for shape in ((17, 30), (32, 48)):
         model = single("Transpose", [shape], perm=[1, 0])
         x = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
@@ -125,7 +125,7 @@ def test_turning_in_local_memory_has_no_races(under_oclgrind):
 
 
 def test_channels_of_a_texture_are_read_once():
-    """An image of blocks of four channels to plain channels: one read for four elements."""
+    """From an image of blocks of four channels to plain channels, one read serves four elements."""
     x = te.placeholder((1, 3, 10, 7, 4), "float32", name="x")
     y = te.compute((1, 12, 10, 7), lambda n, k, h, w: x[n, k // 4, h, w, k % 4], name="y")
     scope = interface_scope((1, 3, 10, 7, 4), PRESETS["adreno"])
@@ -151,7 +151,7 @@ def test_channels_of_a_texture_are_read_once():
     ],
 )
 def test_elements_of_several_texels_are_no_vector(nodes, dtype, tmp_path, caplog):
-    """Beside the texels that are turned another texture is read."""
+    """Another texture is read besides the texels that are transposed."""
     text = (
         '<ir_version: 10, opset_import: ["": 18]> net (float[1,6,6,4] x) => (float y) {'
         f" {nodes} }}"
@@ -207,7 +207,7 @@ def test_axes_without_a_tile_are_left_to_others(caplog):
 
 
 def test_a_guarded_read_is_not_copied():
-    """Channels beyond the last are not there to be read, whatever is made of them later."""
+    """Channels after the last must not be read, even if they are replaced later."""
     x = te.placeholder((3, 64), "float32", name="x")
     y = te.compute(
         (64, 4), lambda i, k: tirx.if_then_else(k < 3, x[k, i], tirx.const(0.0)), name="y"

@@ -1,4 +1,4 @@
-"""Sliding windows whose tiles share the rows of the input: numbers, reads, no access outside."""
+"""Sliding windows whose tiles share the rows of the input: results, reads, no access outside."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WINDOWS = {"3x3": (3, 1, 1), "5x5": (5, 1, 1), "strided": (3, 2, 1), "dilated": 
 
 
 def network(window, stride, dilation, channels=10):
-    """A window over blocked channels, by weights and by a maximum."""
+    """Build a window over blocked channels, by weights and by a maximum."""
     pads = [dilation * (window // 2)] * 4
     steps = {"strides": [stride] * 2, "pads": pads, "dilations": [dilation] * 2}
     nodes = [
@@ -40,14 +40,14 @@ def network(window, stride, dilation, channels=10):
 
 
 def knobs_for(schedules, **changes):
-    """Those of the heuristic with changes, of all sliding windows."""
+    """Return the heuristic's knobs with changes, for all sliding windows."""
     windows = {n: c for n, c in schedules.items() if c["family"] in ("depthwise", "pooling")}
     assert len(windows) == 2
     return {name: {**choice["knobs"], **changes} for name, choice in windows.items()}
 
 
 def body(source, kernel):
-    """The text of a kernel."""
+    """Return the text of a kernel."""
     text = source[re.search(rf"__kernel void \w*{kernel}\w*\([^)]*\) {{", source).start() :]
     return text[: text.index("\n}")]
 
@@ -92,7 +92,7 @@ def test_shared_rows_are_right(case, mode):
 
 @pytest.mark.parametrize("storage", ["texture", "buffer"])
 def test_every_input_of_a_tile_is_read_once(storage, tmp_path):
-    """A tile of 3 x 4 windows of 3 x 3 has 5 x 6 inputs, read row by row 3 x 3 x 6."""
+    """A tile of 3 x 4 windows of 3 x 3 has 5 x 6 inputs; without reuse it reads 3 x 3 x 6."""
     reads = {}
     for reuse in (True, False):
         changes = {"tile_h": 3, "tile_w": 4, "reuse_rows": reuse, "split_borders": False}
@@ -104,13 +104,13 @@ def test_every_input_of_a_tile_is_read_once(storage, tmp_path):
         reads[reuse] = len(re.findall(read, text, re.IGNORECASE))
         # A loop over rows would index registers.
         assert ("for (int" in text) != reuse
-    # Without it, the rows of a tile are a loop around the reads of one.
+    # Without reuse, a loop over the rows of a tile contains the reads of one.
     assert reads == {True: 5 * 6, False: 3 * 6}
 
 
 def test_heuristics_share_the_rows_of_a_tile():
     options = {"target": "opencl", "device": "adreno"}
-    # Two columns read fewer texels than two rows, where there are two.
+    # Two columns read fewer texels than two rows, if the map has two columns.
     for width, form in ((16, (1, 2)), (1, (2, 1))):
         node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], pads=[1] * 4)
         model = build([node], {"x": (1, 32, 16, width)}, ["y"])

@@ -1,4 +1,4 @@
-"""Winograd's convolution: exact matrices, right numbers, and the choice of it."""
+"""Winograd's convolution: exact matrices, right results, and the choice of it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_f2_is_the_one_of_the_literature():
 
 
 def network(inputs, outputs, height, width, pads=(1, 1, 1, 1), batch=1, before=False, **attributes):
-    """A convolution with bias, a residual where the shapes are equal, and ReLU."""
+    """Build a convolution with bias, a residual if the shapes are equal, and ReLU."""
     rng = np.random.default_rng(inputs * height + width)
     kernel = attributes.pop("kernel", 3)
     groups = attributes.get("group", 1)
@@ -119,7 +119,7 @@ KINDS = [
 
 
 def run(model, dtype="fp32", **options):
-    """Check a network's numbers and return the module's metadata."""
+    """Check a network's results and return the module's metadata."""
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
     x = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
     reference = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
@@ -174,7 +174,7 @@ def test_f2_stored_in_16_bits(device, storage):
 
 
 def test_f4_would_lose_too_much_of_16_bits():
-    """Why it is refused: the error of rounding tiles, weights and products to 16 bits."""
+    """It is refused because rounding tiles, weights and products to 16 bits has a large error."""
     rng = np.random.default_rng(2)
     used = {}
     for outputs in WINOGRAD.values():
@@ -208,7 +208,7 @@ def test_it_compiles_for_cuda(algorithm):
 
 @pytest.mark.opencl
 def test_what_stands_around_it_is_fused_with_other_functions():
-    """Three kernels: bias, residual and ReLU in the last; a producer stays with its own."""
+    """There are three kernels: the last has bias, residual and ReLU; a producer has its own."""
     model = network(32, 32, 12, 12, before=True)
     meta = run(model, target="opencl", device="adreno", algorithms={"layer": "winograd4"})
     names = [kernel["function"] for kernel in meta["kernels"] if "winograd" in kernel["function"]]
@@ -299,7 +299,7 @@ def test_sums_in_16_bits_are_direct():
 
 
 def test_a_small_gain_is_not_worth_it():
-    """A map of which the cost is 0.9 to 1.0 of the direct schedule's."""
+    """The cost for this map is 0.9 to 1.0 of the direct schedule's."""
     preset = PRESETS["adreno"]
     convolution = layer(512, 512, 14)
     share = cost(convolution, "winograd2", preset) / cost(convolution, "direct", preset)
