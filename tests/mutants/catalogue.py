@@ -988,4 +988,12 @@ MUTANTS = (
         "`inspect --memory` counts the tensors that do not share a block",
         ("tests/cli/test_cli_storage.py::test_inspect_shows_the_plan",),
     ),
+    Mutant(
+        "a-group-may-write-binaries",
+        "native/opencl/program_cache.cc",
+        "(status.st_mode & (S_IWGRP | S_IWOTH)) == 0",
+        "(status.st_mode & S_IWOTH) == 0",
+        "the plug-in runs machine code that other users could have written",
+        ("tests/runtime/test_cache.py::test_an_entry_that_others_can_write_is_not_trusted",),
+    ),
 )

@@ -35,11 +35,13 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from catalogue import MUTANTS, Mutant  # noqa: E402
 from common import report, write_json  # noqa: E402
 
-#: What tests read of the tree.
+#: What tests read of the tree, and what builds the plug-in.
 _COPIED = (
     *("tvmflow", "schedules", "models", "tuning_logs", "native"),
-    *("tests", "benchmarks", "docs", "examples", "pyproject.toml"),
+    *("tests", "benchmarks", "docs", "examples", "pyproject.toml", "setup.py"),
 )
+_OBJECTS = "build/objects"
+_PLUGIN = "tvmflow/runtime/libtvmflow_opencl.so"
 #: Where a file comes from that a process imports, in a folder of no meaning.
 _WHERE = """
 import sys, tvmflow.schedules.conv2d, tvmflow.codegen.loop_peeling
@@ -114,16 +116,35 @@ class Copy:
         path = self.root / mutant.file
         original = path.read_text(encoding="utf-8")
         compiled = Path(cache_from_source(str(path))) if path.suffix == ".py" else None
+        plugin = self.root / _PLUGIN
+        built = plugin.read_bytes() if path.suffix == ".cc" else None
         try:
             path.write_text(mutant.applied(original), encoding="utf-8")
             if compiled is not None:
                 # It is known by the time and the length of its source, which may be the same.
                 compiled.unlink(missing_ok=True)
+            if built is not None:
+                self._build_plugin()
             yield
         finally:
             path.write_text(original, encoding="utf-8")
             if compiled is not None:
                 compiled.unlink(missing_ok=True)
+            if built is not None:
+                plugin.unlink()
+                plugin.write_bytes(built)
+
+    def _build_plugin(self) -> None:
+        """Compile the C++ files that changed, and link the plug-in."""
+        objects = self.root / _OBJECTS
+        if not objects.exists() and (ROOT / _OBJECTS).exists():
+            shutil.copytree(ROOT / _OBJECTS, objects)
+        subprocess.run(
+            [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"],
+            cwd=self.root,
+            env=self._environment,
+            check=True,
+        )
 
     def test(self, files: Sequence[str], limit_s: float, workers: int = 0) -> Run:
         """Run tests until one fails, in this many processes if there are any, in order."""
@@ -131,6 +152,9 @@ class Copy:
         results.unlink(missing_ok=True)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
         command += ["-o", "junit_family=xunit1", f"--junitxml={results}", "--tb=short", *files]
+        if any("::" in file for file in files):
+            # A test that is named runs in any tier.
+            command += ["--tier", "every"]
         if workers:
             command += ["-n", str(workers), "--dist", "load", "--maxschedchunk", "1"]
         started = time.monotonic()
