@@ -8,7 +8,7 @@ import pytest
 from first_stages import compiled_until
 from networks import NETWORKS
 
-from tvmflow.graph.memory import ALIGNMENT, MemoryPlan, Tensor, assign_blocks, shared_rooms
+from tvmflow.graph.memory import ALIGNMENT, MemoryPlan, Tensor, assign_blocks, shared_sizes
 from tvmflow.ir.scope import HALF_BUFFER, is_half
 from tvmflow.models import build as build_model
 
@@ -168,20 +168,20 @@ def test_the_report_is_complete():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_rooms_hold_what_plans_need_of_them(seed):
+def test_shared_sizes_fit_every_plan(seed):
     draw = random.Random(seed)
     plans = []
     for _ in range(4):
         tensors = random_tensors(draw)
         plans.append(MemoryPlan(tensors, assign_blocks(tensors)))
-    rooms, total = shared_rooms(plans)
-    for plan, own in zip(plans, rooms, strict=True):
-        for block, room in zip(plan.allocations, own, strict=True):
-            assert room.bytes >= block.bytes
+    sizes, total = shared_sizes(plans)
+    for plan, own in zip(plans, sizes, strict=True):
+        for block, size in zip(plan.allocations, own, strict=True):
+            assert size.bytes >= block.bytes
             if block.extent is not None:
-                assert room.extent is not None
+                assert size.extent is not None
                 for side in ("width", "height", "layers"):
-                    assert getattr(room.extent, side) >= getattr(block.extent, side)
+                    assert getattr(size.extent, side) >= getattr(block.extent, side)
     peaks = [plan.peak_bytes for plan in plans]
     assert max(peaks) <= total <= sum(peaks)
 
@@ -196,8 +196,8 @@ def test_plans_of_one_network_for_several_batches_need_the_memory_of_the_largest
         return MemoryPlan(tensors, assign_blocks(tensors))
 
     plans = [plan(batch) for batch in (1, 8, 2)]
-    rooms, total = shared_rooms(plans)
+    sizes, total = shared_sizes(plans)
     assert total == plans[1].peak_bytes
-    assert {tuple(sorted(room.bytes for room in own)) for own in rooms} == {
+    assert {tuple(sorted(size.bytes for size in own)) for own in sizes} == {
         tuple(sorted(block.bytes for block in plans[1].blocks))
     }

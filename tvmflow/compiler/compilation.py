@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..frontend.source import Source
     from ..graph.layout.algorithms import Choice
     from ..graph.layout.interface import BlockedInterface
-    from ..graph.memory import MemoryPlan, Room
+    from ..graph.memory import AllocationSize, MemoryPlan
     from ..graph.storage.placement import Placement
     from ..runtime.json_types import JsonMapping
     from ..schedules import Scheduled
@@ -109,8 +109,8 @@ class Compilation:
     weight_names: dict[str, str] = field(default_factory=dict)
     #: Of several batches: whether they may be computed in parts.
     batch: BatchProof | None = None
-    #: Sizes of allocations that several shapes share, and the sum of those of blocks.
-    rooms: Sequence[Room] | None = None
+    #: Sizes of allocations that several shapes share, and the total size of their blocks.
+    allocation_sizes: Sequence[AllocationSize] | None = None
     shared_bytes: int = 0
 
     def __post_init__(self) -> None:

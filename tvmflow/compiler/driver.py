@@ -213,7 +213,7 @@ def _run_stage(stage: Stage, job: Compilation, dump: Dump | None, stem: str) -> 
         return
     if stage.name == "lower" and len(job.variants) > 1 and not job.standalone:
         for each in job.variants:
-            each.rooms = None
+            each.allocation_sizes = None
             stage(each)
         share_memory(job)
     for number, each in enumerate(parts(job)):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
-from ..graph.memory import together
+from ..graph.memory import merged_plan
 from ..graph.missed_fusion import fusion_left
 from ..module.functions import sources_in
 from ..runtime.devices import FP16_EXTENSION, FP64_EXTENSION
@@ -73,7 +73,7 @@ def _of_shape(job: Compilation, sources: Sequence[str]) -> JsonObject:
         "algorithms": [choice.report() for each in all_parts for choice in each.choices],
         "settled_storage": job.storage_origin,
         "placements": [place.report() for each in all_parts for place in each.placements],
-        "memory": together([each.memory for each in all_parts]).report(),
+        "memory": merged_plan([each.memory for each in all_parts]).report(),
         **({"loops": [each.loop for each in all_parts[1:]]} if job.bodies else {}),
     }
 

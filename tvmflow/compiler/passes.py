@@ -307,7 +307,7 @@ def schedule_functions(job: Compilation, mod: IRModule) -> IRModule:
 @job_pass("PlanMemory")
 def plan(job: Compilation, mod: IRModule) -> IRModule:
     """Let tensors share memory."""
-    mod, job.memory = plan_memory(mod, job.rooms)
+    mod, job.memory = plan_memory(mod, job.allocation_sizes)
     return mod
 
 

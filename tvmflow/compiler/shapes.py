@@ -25,7 +25,7 @@ from ..frontend.batch import BatchProof, prove_independence
 from ..frontend.expand_shapes import Expansion, is_open
 from ..frontend.load import expand_shapes
 from ..frontend.source import Source, open_model
-from ..graph.memory import shared_rooms
+from ..graph.memory import shared_sizes
 from ..ir.names import nodes_of_functions, unique, with_renamed_functions
 from ..module.weights import content_digest
 from .compilation import Attempt, Compilation
@@ -227,9 +227,9 @@ def merge_schedules(job: Compilation) -> None:
 def share_memory(job: Compilation) -> None:
     """Let the blocks of all variants be of the same sizes, for plans that are made anew."""
     plans = [each.memory for each in job.variants]
-    rooms, job.shared_bytes = shared_rooms(plans)
-    for each, own in zip(job.variants, rooms, strict=True):
-        each.mod, each.rooms = each.scheduled, own
+    sizes, job.shared_bytes = shared_sizes(plans)
+    for each, own in zip(job.variants, sizes, strict=True):
+        each.mod, each.allocation_sizes = each.scheduled, own
 
 
 def merge_lowered(job: Compilation) -> None:

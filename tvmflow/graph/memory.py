@@ -159,7 +159,7 @@ class Block:
     #: A bit for each step at which one of the tensors is alive.
     steps: int = 0
 
-    def with_room_for(self, tensor: Tensor) -> tuple[int, Extent | None]:
+    def size_with(self, tensor: Tensor) -> tuple[int, Extent | None]:
         """Return the size and extent that the block would have with one more tensor."""
         if tensor.extent is None:
             return max(self.bytes, -(-tensor.bytes // ALIGNMENT) * ALIGNMENT), None
@@ -172,25 +172,25 @@ class Block:
 
     def add(self, tensor: Tensor) -> None:
         """Add a tensor that is not alive together with others in the block, and grow the block."""
-        self.bytes, self.extent = self.with_room_for(tensor)
+        self.bytes, self.extent = self.size_with(tensor)
         self.tensors.append(tensor)
         self.steps |= tensor.steps
 
 
 @dataclass(frozen=True)
-class Room:
+class AllocationSize:
     """The size of an allocation, which may be larger than one plan needs."""
 
     bytes: int
     extent: Extent | None = None
 
-    def together(self, other: Room) -> Room:
+    def union(self, other: AllocationSize) -> AllocationSize:
         """Return the smallest size that fits both allocations."""
         if self.extent is None or other.extent is None:
-            return Room(max(self.bytes, other.bytes))
+            return AllocationSize(max(self.bytes, other.bytes))
         a, b = self.extent, other.extent
         extent = Extent(max(a.width, b.width), max(a.height, b.height), max(a.layers, b.layers))
-        return Room(self.bytes // a.texels * extent.texels, extent)
+        return AllocationSize(self.bytes // a.texels * extent.texels, extent)
 
 
 @dataclass
@@ -236,8 +236,8 @@ class MemoryPlan:
         }
 
 
-def together(plans: Sequence[MemoryPlan]) -> MemoryPlan:
-    """Merge the plans of a function and of its callees, which share no blocks."""
+def merged_plan(plans: Sequence[MemoryPlan]) -> MemoryPlan:
+    """Return the plan of a function and its callees, which share no blocks."""
     whole = MemoryPlan([], [])
     for plan in plans:
         step, block = len(whole.steps), len(whole.blocks)
@@ -269,7 +269,7 @@ def assign_blocks(tensors: Iterable[Tensor]) -> list[Block]:
     """Assign every tensor to a block; see the module's docstring."""
     by_size = sorted(tensors, key=lambda t: (-t.bytes, t.first))
     # Every plan needs at least the memory of the tensors that are alive at one time.
-    least = _most_at_one_time(by_size, [Block(t.kind).with_room_for(t)[0] for t in by_size])
+    least = _most_at_one_time(by_size, [Block(t.kind).size_with(t)[0] for t in by_size])
     best: list[Block] = []
     total = inf
     for order in _orders(by_size):
@@ -303,45 +303,45 @@ def _greedy(tensors: Iterable[Tensor]) -> list[Block]:
         options = [b for b in blocks if not b.steps & steps and b.kind == kind] + [fresh]
         # Of several blocks that need not grow take the smallest, and leave larger ones to larger
         # tensors.
-        best = min(options, key=lambda b: (b.with_room_for(tensor)[0] - b.bytes, b.bytes))
+        best = min(options, key=lambda b: (b.size_with(tensor)[0] - b.bytes, b.bytes))
         best.add(tensor)
         if best is fresh:
             blocks.append(fresh)
     return blocks
 
 
-def share_rooms(
-    wanted: Sequence[Sequence[tuple[Hashable, Room]]],
-) -> tuple[list[Room], list[list[int]]]:
+def share_allocations(
+    wanted: Sequence[Sequence[tuple[Hashable, AllocationSize]]],
+) -> tuple[list[AllocationSize], list[list[int]]]:
     """Let lists of allocations share memory of the same kind, if one list is used at a time.
 
     Returns the shared allocations' sizes, and for each list the indices of its allocations.  The
     largest list and allocation choose first; each takes the shared allocation that has to grow
     least, or a new one if that grows less, as tensors do within a plan.
     """
-    rooms: list[Room] = []
+    sizes: list[AllocationSize] = []
     kinds: list[Hashable] = []
     places: list[list[int]] = [[0] * len(each) for each in wanted]
-    sizes = [sum(room.bytes for _, room in each) for each in wanted]
-    for number in sorted(range(len(wanted)), key=lambda n: -sizes[n]):
+    totals = [sum(size.bytes for _, size in each) for each in wanted]
+    for number in sorted(range(len(wanted)), key=lambda n: -totals[n]):
         taken: set[int] = set()
-        for index, (kind, room) in sorted(
+        for index, (kind, size) in sorted(
             enumerate(wanted[number]), key=lambda item: -item[1][1].bytes
         ):
             free = [n for n, known in enumerate(kinds) if known == kind and n not in taken]
-            growths = [(rooms[n].together(room).bytes - rooms[n].bytes, n) for n in free]
-            growth, place = min(growths, default=(room.bytes, 0))
-            if growth >= room.bytes:
-                place = len(rooms)
-                rooms.append(room)
+            growths = [(sizes[n].union(size).bytes - sizes[n].bytes, n) for n in free]
+            growth, place = min(growths, default=(size.bytes, 0))
+            if growth >= size.bytes:
+                place = len(sizes)
+                sizes.append(size)
                 kinds.append(kind)
-            rooms[place] = rooms[place].together(room)
+            sizes[place] = sizes[place].union(size)
             places[number][index] = place
             taken.add(place)
-    return rooms, places
+    return sizes, places
 
 
-def shared_rooms(plans: Sequence[MemoryPlan]) -> tuple[list[list[Room]], int]:
+def shared_sizes(plans: Sequence[MemoryPlan]) -> tuple[list[list[AllocationSize]], int]:
     """Return shared sizes of the allocations of plans used one at a time, and the blocks' total.
 
     Allocators cache memory by its size: with equal sizes they hold the memory of the largest plan
@@ -349,26 +349,26 @@ def shared_rooms(plans: Sequence[MemoryPlan]) -> tuple[list[list[Room]], int]:
     :attr:`MemoryPlan.allocations`.
     """
     # Results outlive a run, so they do not share memory with blocks.
-    wanted: list[list[tuple[Hashable, Room]]] = [
+    wanted: list[list[tuple[Hashable, AllocationSize]]] = [
         [
-            ((block.kind, index < len(plan.blocks)), Room(block.bytes, block.extent))
+            ((block.kind, index < len(plan.blocks)), AllocationSize(block.bytes, block.extent))
             for index, block in enumerate(plan.allocations)
         ]
         for plan in plans
     ]
-    rooms, places = share_rooms(wanted)
+    sizes, places = share_allocations(wanted)
     of_blocks = {
         place for plan, own in zip(plans, places, strict=True) for place in own[: len(plan.blocks)]
     }
-    return [[rooms[n] for n in own] for own in places], sum(rooms[n].bytes for n in of_blocks)
+    return [[sizes[n] for n in own] for own in places], sum(sizes[n].bytes for n in of_blocks)
 
 
 class _Planner:
     """Tracks tensors of ``main`` under all their names, and plans their memory."""
 
-    def __init__(self, mod: IRModule, rooms: Sequence[Room] | None = None):
+    def __init__(self, mod: IRModule, sizes: Sequence[AllocationSize] | None = None):
         self.mod = mod
-        self.rooms = rooms
+        self.sizes = sizes
         self.main = mod["main"]
         self.bindings = bindings_of(self.main)
         #: Allocated tensors that a variable may refer to.
@@ -439,12 +439,12 @@ class _Planner:
         storages: dict[relax.Var | int, relax.Var] = {}
         bindings: list[relax.Binding] = []
         allocations = plan.allocations
-        rooms = self.rooms or [Room(block.bytes, block.extent) for block in allocations]
+        sizes = self.sizes or [AllocationSize(block.bytes, block.extent) for block in allocations]
         results = {id(b.tensors[0]): n for n, b in enumerate(allocations) if n >= len(plan.blocks)}
         for binding in self.bindings:
             tensor = self.tensors.get(binding.var)
             plain = tensor is not None and tensor.block is None and tensor.scope is None
-            if tensor is None or (plain and self.rooms is None):
+            if tensor is None or (plain and self.sizes is None):
                 bindings.append(binding)
                 continue
             key = binding.var if tensor.block is None else tensor.block
@@ -457,7 +457,7 @@ class _Planner:
                 number = tensor.block
             if key not in storages:
                 storages[key] = relax.Var(name, relax.ObjectType())
-                value = _allocate(allocations[number].kind, rooms[number])
+                value = _allocate(allocations[number].kind, sizes[number])
                 bindings.append(relax.VarBinding(storages[key], value))
             value = _tensor_in(storages[key], tensor, binding.var.ty)
             bindings.append(relax.VarBinding(binding.var, value))
@@ -470,14 +470,14 @@ def _name_of(operator: relax.Expr) -> str:
     return str(next((getattr(operator, n) for n in names if hasattr(operator, n)), operator))
 
 
-def _allocate(kind: str, room: Room) -> relax.Expr:
-    extent, dtype = room.extent, "float32"
+def _allocate(kind: str, size: AllocationSize) -> relax.Expr:
+    extent, dtype = size.extent, "float32"
     if extent is not None:
         shape = [extent.layers, extent.height, extent.width, CHANNELS]
     elif is_half(kind):
-        shape = [room.bytes // 2]
+        shape = [size.bytes // 2]
     else:
-        shape, dtype = [room.bytes], "uint8"
+        shape, dtype = [size.bytes], "uint8"
     # The virtual machine's operator: the memory dialect's one does not keep the dtype.
     operator, scope = Op.get("relax.vm.alloc_storage"), StringImm(kind)
     return relax.Call(operator, [relax.ShapeExpr(shape), relax.prim_value(0), _dtype(dtype), scope])
@@ -496,10 +496,12 @@ def _dtype(name: str) -> relax.Expr:
     return GenericConst(tvm.DataType(name), relax.AnyType())
 
 
-def plan_memory(mod: IRModule, rooms: Sequence[Room] | None = None) -> tuple[IRModule, MemoryPlan]:
+def plan_memory(
+    mod: IRModule, sizes: Sequence[AllocationSize] | None = None
+) -> tuple[IRModule, MemoryPlan]:
     """Plan the memory of ``main`` and apply the plan.
 
-    ``rooms`` are shared sizes of the plan's allocations, as `shared_rooms` returns them for the
-    plan of ``mod`` made without ``rooms``.
+    ``sizes`` are shared sizes of the plan's allocations, as `shared_sizes` returns them for the
+    plan of ``mod`` made without ``sizes``.
     """
-    return _Planner(mod, rooms).run()
+    return _Planner(mod, sizes).run()

@@ -2,7 +2,7 @@
 
 One shape at a time runs, so that allocations of two shapes may be the same memory: weights of equal
 content, inputs and outputs of the same number, and what lies between them by the least growth
-(`tvmflow.graph.memory.share_rooms`).  Before and after::
+(`tvmflow.graph.memory.share_allocations`).  Before and after::
 
     shape 0    allocations: x 600, w 90, t 400, y 20
     shape 1    allocations: x 900, w 90, t 300, y 20
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-from ...graph.memory import Room, share_rooms
+from ...graph.memory import AllocationSize, share_allocations
 from ...ir.names import unique
 from ...module.standalone.plan import (
     Allocation,
@@ -31,9 +31,12 @@ from .check import check_plan
 def merge_plans(plans: Sequence[Plan]) -> Plan:
     """The plan of several shapes; each was checked, and is checked again in its new memory."""
     kinds = [_kinds(plan) for plan in plans]
-    rooms, places = share_rooms(
+    sizes, places = share_allocations(
         [
-            [(kind, Room(a.bytes, a.extent)) for kind, a in zip(own, plan.allocations, strict=True)]
+            [
+                (kind, AllocationSize(a.bytes, a.extent))
+                for kind, a in zip(own, plan.allocations, strict=True)
+            ]
             for own, plan in zip(kinds, plans, strict=True)
         ]
     )
@@ -44,7 +47,7 @@ def merge_plans(plans: Sequence[Plan]) -> Plan:
     }
     merged = Plan(
         allocations=[
-            Allocation(room.bytes, room.extent, channels[n]) for n, room in enumerate(rooms)
+            Allocation(size.bytes, size.extent, channels[n]) for n, size in enumerate(sizes)
         ],
         code=plans[0].code,  # of all shapes
     )
