@@ -104,7 +104,7 @@ def test_inspect(cli, compiled):
     assert result.status == 0
     for word in ("llvm (cpu)", "x/in", "float32", "1×3×8×8", "positive", "bool", "0.27.0.post1"):
         assert word in result.stdout
-    assert "Every byte is what was written" in result.stderr
+    assert "Every byte matches its digest" in result.stderr
     described = cli("inspect", compiled, "--json").json
     assert described["inputs"][0] == {
         "name": "x/in",

@@ -253,7 +253,7 @@ def test_no_opencl_device(tmp_path, model):
         (("compile", "none.onnx"), "ModelError", "none.onnx"),
         (("compile", "none.onnx", "--dtype", "fp64"), "TargetError", "fp64"),
         (("bench", "x.so", "--runs", "0"), "UsageError", "--runs"),
-        (("bench", "x.so", "--seconds", "inf"), "UsageError", "--seconds has to end"),
+        (("bench", "x.so", "--seconds", "inf"), "UsageError", "--seconds must be finite"),
         (("bench", "x.so", "--no-such"), "UsageError", "--no-such"),
         (("no-such",), "UsageError", "no-such"),
         (("compile",), "UsageError", "MODEL.onnx"),

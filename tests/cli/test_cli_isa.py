@@ -91,7 +91,7 @@ def test_a_table_for_people(cli, modules, compiler, form):
         # Those of kernels that only move data are left out.
         assert "fused_conv2d_add_kernel (98%): A launch is 1 waves" in result.stdout
         assert "  pack_kernel (" not in result.stdout
-        assert "findings that matter less" in result.stderr
+        assert "findings that cost less" in result.stderr
     shown = cli("isa", modules[form], "--kernel", "conv2d", "--listing").stdout
     assert "code of fused_conv2d" in shown
     assert "code of pack" not in shown
@@ -129,7 +129,7 @@ def test_json_is_compared(cli, modules, compiler, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), ("a module was expected",)),
+        ((), ("a module (or --setup) was expected",)),
         (("{tvm}", "--gpu", "adreno-999"), ("'adreno-999' is not known", "Choose one of")),
         (("{tvm}", "--gpu", "sm_90"), ("kernels for cuda were expected", "--target cuda")),
         (("{tvm}", "--kernel", "conv3d"), ("has no kernel named conv3d", "--kernels lists them")),

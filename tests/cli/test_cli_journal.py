@@ -85,7 +85,7 @@ def test_journals_are_exported_merged_and_compacted(cli, journal):
     assert "exported 0 of 1 trials: 1 have no MetaSchedule trace" in result.stderr
     cli("journal", "import", "b.json", "--journal", "c.journal")
     result = cli("journal", "merge", "d.journal", journal, "c.journal")
-    assert "1 trials and 0 events added, 1 were there" in " ".join(result.stderr.split())
+    assert "1 trials and 0 events added, 1 already present" in " ".join(result.stderr.split())
     compacted = cli("journal", "compact", "d.journal", "-o", "e.journal", "--best", "1", "--json")
     assert compacted.json["trials"] == 1
     assert "adreno" in cli("journal", "ls", "adreno740", "--json").stdout

@@ -123,7 +123,7 @@ def test_narrow_terminals_get_no_spare_columns(width):
     gone = [name for name in columns if name.lstrip(">") not in text]
     # The first columns are dropped first, and none without need.
     assert {*gone} == {*spare[: len(gone)]}
-    assert bool(gone) == (width < 200) == ("A terminal of more columns" in text)
+    assert bool(gone) == (width < 200) == ("A wider terminal" in text)
 
 
 def test_no_help_shows_markup_or_where_lines_of_the_source_end(monkeypatch, cli):

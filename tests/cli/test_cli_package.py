@@ -37,7 +37,7 @@ def test_classes_apart_in_a_repository(cli, tmp_path):
     names = [f"tvmflow-runtime-{__version__}.{end}" for end in ("aar", "pom")]
     assert sorted(path.name for path in folder.iterdir()) == names
     assert f"ai.tvmflow:tvmflow-runtime:{__version__}" in done.stderr
-    cli("package", "--aar", tmp_path / "a.aar").refused("libraries were expected")
+    cli("package", "--aar", tmp_path / "a.aar").refused("were expected")
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,11 @@ def test_classes_apart_in_a_repository(cli, tmp_path):
     [
         ((), "one of --aar, --tar and --repository was expected"),
         (("--aar", "a.aar", "--tar", "a.tar.gz"), "one of --aar, --tar and --repository"),
-        (("--tar", "a.tar.gz", "--prefab"), "--prefab is about --aar"),
-        (("--tar", "a.tar.gz", "--no-classes"), "--no-classes is about --aar"),
-        (("--aar", "a.aar", "--only-classes"), "with --only-classes there are no libraries"),
-        (("--aar", "a.aar", "--maven", "a:b"), "--maven names what libraries are in --repository"),
-        (("--repository", "repo"), "--maven names what libraries are in --repository"),
+        (("--tar", "a.tar.gz", "--prefab"), "--prefab is for --aar"),
+        (("--tar", "a.tar.gz", "--no-classes"), "--no-classes is for --aar"),
+        (("--aar", "a.aar", "--only-classes"), "--only-classes takes no libraries"),
+        (("--aar", "a.aar", "--maven", "a:b"), "--maven goes with libraries in a --repository"),
+        (("--repository", "repo"), "--maven goes with libraries in a --repository"),
         (("--repository", "repo", "--maven", "a/b"), "'a/b' is not of the form GROUP:ARTIFACT"),
         (("--tar", "a.tar.gz", "--package-version", "1.0-beta"), "one to four numbers"),
         (("--aar", "a.aar"), "libraries for Android were expected"),

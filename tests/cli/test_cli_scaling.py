@@ -87,7 +87,7 @@ def test_a_model_is_compiled_and_measured(cli, model):
         (("--target", "llvm"), ["--target", "ONNX models"]),
         (("--runs", "3"), ["do not go with --scaling"]),
         (("--warmup", "3"), ["do not go with --scaling"]),
-        (("--seconds", "inf"), ["--seconds has to end"]),
+        (("--seconds", "inf"), ["--seconds must be finite"]),
         (("--tracker", "127.0.0.1:9190"), ["--tracker and --key go together"]),
         (("--tracker", "nowhere", "--key", "k"), ["HOST:PORT was expected"]),
     ],

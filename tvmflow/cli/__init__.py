@@ -1,6 +1,6 @@
-"""The command line: parses, calls the library, prints.
+"""The command line: it parses, calls the library, and prints.
 
-Importing it imports neither TVM nor ONNX nor NumPy, so that ``tvmflow --help``
+Importing this package imports neither TVM nor ONNX nor NumPy, so that ``tvmflow --help``
 and shell completion answer at once; each command imports what it needs.
 """
 
@@ -10,7 +10,7 @@ import sys
 
 
 def _leave_broken_pipes_of_help() -> None:
-    """End as commands do where nobody reads the help: typer prints it, with a console of rich."""
+    """Exit quietly if the reader of the help is gone: typer prints it with a console of rich."""
     from rich.console import Console
 
     from .output import leave_broken_pipe
@@ -22,7 +22,7 @@ def _leave_broken_pipes_of_help() -> None:
 
 
 def main() -> None:
-    """Run the command line, the entry point of the program ``tvmflow``."""
+    """Run the command line; the entry point of the program ``tvmflow``."""
     try:
         from .app import app
         from .session import install_signal_handlers
@@ -32,5 +32,6 @@ def main() -> None:
             _leave_broken_pipes_of_help()
         app(prog_name="tvmflow")
     except KeyboardInterrupt:
-        # Before a command began, which ends itself with a message: nothing is there to undo.
+        # No command has begun yet, so nothing has to be undone; commands print a message
+        # themselves.
         raise SystemExit(130) from None

@@ -1,4 +1,4 @@
-"""The program: its commands, and what is common to all of them."""
+"""The program: its commands, and the handling that they share."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ _EXAMPLES = """
   0    done
   1    results beyond the tolerance, or an error inside tvmflow
   2    a mistake in the input or the environment; the message says what to do
-  130  stopped with Ctrl-C; nothing is left behind
+  130  stopped with Ctrl-C; no partial files remain
 """
 
 
 class _Folded:
-    """Folds what stands below the options of a command for the terminal."""
+    """Help whose epilog is folded to the width of the terminal."""
 
     epilog: str | None
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help."""
+        """Write the help with the folded epilog."""
         text = self.epilog
-        # With a column of space at each side.
+        # Rich leaves a column of space at each side.
         self.epilog = text and folded(text, shutil.get_terminal_size().columns - 2)
         super().format_help(ctx, formatter)  # type: ignore[misc]
         self.epilog = text
@@ -63,14 +63,14 @@ class Command(_Folded, TyperCommand):
 
 
 class Group(_Folded, TyperGroup):
-    """Commands of one word."""
+    """A command that has subcommands."""
 
 
 class Program(Group):
-    """The program, which gives errors of the command line as JSON where ``--json`` is on it."""
+    """The program, which prints errors of the command line as JSON if ``--json`` is given."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the program's own options, and whether ``--json`` is on the command line."""
+        """Parse the program's own options, and note whether ``--json`` is given."""
         ctx.meta["json"] = "--json" in args
         with _usage_errors(ctx):
             return super().parse_args(ctx, args)
@@ -83,11 +83,11 @@ class Program(Group):
 
 @contextmanager
 def _usage_errors(ctx: Any) -> Iterator[None]:
-    """Print an error of typer's as JSON, before typer prints it for people."""
+    """Print a usage error as JSON, before typer prints it as text."""
     try:
         yield
     except Exception as error:
-        # A class of click, which newer releases of typer have of their own.
+        # The class is click's; newer releases of typer have a copy of it.
         if ctx.meta["json"] and hasattr(error, "format_message"):
             state.json = True
             status = int(getattr(error, "exit_code", 2))

@@ -1,4 +1,4 @@
-"""Arrays in files: ``.npz`` and ``.npy``, read with clear errors, written whole."""
+"""Arrays in ``.npz`` and ``.npy`` files: reading with clear errors, and atomic writing."""
 
 from __future__ import annotations
 
@@ -19,29 +19,28 @@ if TYPE_CHECKING:
     from ..ir.tensors import TensorInfo
     from ..module.module import Module
 
-#: Of files in the form of zip.
+#: First bytes of zip files.
 _ZIP_BEGIN = b"PK"
 _ARRAY_BEGIN = b"\x93NUMPY"
 
 
 class _DamagedError(ValueError):
-    """The content of an array's file is not what it has to be; the text says why."""
+    """Raised for damaged content of an array's file; the text is the reason."""
 
 
-#: A batch may run in parts, as many as a user has memory for.
+#: Most parts of a batch; a user may run as many as fit in memory.
 _MOST_PARTS = 1024
 
 
 def read_inputs(
     path: Path, infos: tuple[TensorInfo, ...], most: int | None = None
 ) -> dict[str, np.ndarray]:
-    """Read a network's inputs from an ``.npz`` file, or an ``.npy`` file if it has one input.
+    """Read a network's inputs from an ``.npz`` file, or from an ``.npy`` file for one input.
 
-    Arrays have ``most`` elements at most, default as many as the largest input.
-
-    Raises `InputError` if the file is missing or damaged, or does not suit the network.
+    Arrays may have at most ``most`` elements; the default is the size of the largest input.
+    Raises `InputError` if the file is missing or damaged, or does not fit the network.
     """
-    # A blocked layout has up to four times the elements.
+    # A blocked layout may have four times the elements.
     most = most or 4 * max((info.elements for info in infos), default=1)
     try:
         with open_file(path) as file:
@@ -66,7 +65,7 @@ def read_inputs(
         ) from None
     except (InputError, MemoryError):
         raise
-    except Exception as error:  # damage raises what NumPy, zipfile, zlib and Python's parser have
+    except Exception as error:  # from NumPy, zipfile, zlib or Python's parser
         reason = str(error) if isinstance(error, _DamagedError) else getattr(error, "strerror", "")
         raise InputError(
             f"Reading the inputs {path} failed: {reason or 'it is no .npz or .npy file'}.",
@@ -85,9 +84,9 @@ def _read_archive(file: IO[bytes], most: int) -> dict[str, np.ndarray]:
 
 
 def _read_array(file: IO[bytes], size: int, most: int, name: str = "") -> np.ndarray:
-    """Read an array of at most so many elements: what its header says is not believed.
+    """Read an array of at most ``most`` elements, without trusting its header.
 
-    NumPy's own function reserves memory for whatever shape a header has.
+    NumPy's own function allocates memory for any shape that a header claims.
     """
     import numpy as np
 
@@ -112,7 +111,7 @@ def _read_array(file: IO[bytes], size: int, most: int, name: str = "") -> np.nda
     content = file.read(needed)
     if len(content) != needed:
         raise _DamagedError(f"its array {name}is cut short")
-    # Of bytes, NumPy makes an array that cannot be written to.
+    # For bytes, NumPy would return a read-only array.
     array = np.frombuffer(bytearray(content), dtype)
     return array.reshape(shape, order="F" if is_fortran else "C")
 
@@ -120,7 +119,7 @@ def _read_array(file: IO[bytes], size: int, most: int, name: str = "") -> np.nda
 def choose_inputs(
     path: Path | None, seed: int | None, module: Module, pictures: list[str] | None = None
 ) -> dict[str, Any]:
-    """Return inputs: those of a file, pictures, and random ones for the others with a seed."""
+    """Return inputs from a file, from pictures, and with a seed random ones for the rest."""
     from ..module.samples import random_inputs
     from .pictures import read_pictures
 
@@ -137,7 +136,7 @@ def choose_inputs(
 
 
 def write_outputs(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays by name as an ``.npz`` file; it appears complete or not at all.
+    """Write arrays by name to an ``.npz`` file, which appears complete or not at all.
 
     Raises `ArtifactError` if the file cannot be written.
     """
@@ -148,7 +147,8 @@ def write_outputs(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     with staging(path, ZIP) as stage:
         temporary = stage / path.name
         with open(temporary, "wb") as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
-            # Written by hand: numpy.savez takes names as keywords, of which `file` is its own.
+            # Not with numpy.savez: it takes names as keywords, and has a parameter `file` of its
+            # own.
             for name, array in arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)

@@ -1,4 +1,4 @@
-"""``tvmflow bench``: the time of a module, and its throughput over batches and devices."""
+"""``tvmflow bench``: time of a module, and its throughput over batches and devices."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ EXAMPLES = """
   tvmflow bench net.so
       100 runs or 10 s, whichever comes first, after 5 that are not counted
   tvmflow bench net.so --seconds 30 --kernels
-      longer, and with the time of each kernel
+      longer, and the time of each kernel
   tvmflow bench net.onnx --scaling --target llvm --batches 1,4,16 --threads 1,2,4
       samples a second over batches and threads
   tvmflow bench batch1.so batch8.so --scaling --devices 1,2
-      of given modules, on one device and on two
+      given modules, on one device and on two
   tvmflow bench batch1.so --scaling --link 10Gbit --latency-us 20
-      and what 1 to 64 such devices would lose to a link to their host
+      also the efficiency of 1 to 64 such devices that share a link to their host
   tvmflow bench batch1.so batch8.so --scaling --devices 1,2,3 --tracker 10.0.0.2:9190 --key rk3588
       on devices of a farm, by RPC
 """
@@ -66,31 +66,31 @@ def bench_module(
         list[Path],
         "OUT.so",
         "A compiled module. With --scaling several of different batches, an ONNX model with an "
-        "open batch, or several with different ones.",
+        "open batch, or several models with different batches.",
     ],
     runs: Annotated[int | None, typer.Option(min=1), "Measure this many runs."] = None,
     seconds: Annotated[float | None, typer.Option(min=0.001), "Measure for this long."] = None,
     warmup: Annotated[
-        int | None, typer.Option(min=0), f"Runs before those that are measured, default {_WARMUP}."
+        int | None, typer.Option(min=0), f"Runs before the measured ones, default {_WARMUP}."
     ] = None,
     kernels: Annotated[bool, "Measure each kernel on the device, too."] = False,
     scaling: Annotated[bool, "Measure samples a second over batches, threads and devices."] = False,
     batches: Annotated[
         str | None,
         "N,...",
-        "Samples of a call on each device, default those of the modules, or 1,2,4,8 of a model.",
+        "Samples of a call on each device, default those of the modules, or 1,2,4,8 for a model.",
     ] = None,
     threads: Annotated[
         str | None, "N,...", "Threads of the CPU (llvm, PoCL), at most its cores."
     ] = None,
     devices: Annotated[
-        str | None, "N,...", "How many devices share the samples, at most those that exist."
+        str | None, "N,...", "Numbers of devices that share the samples, at most the existing ones."
     ] = None,
     link: Annotated[
         str | None,
         "RATE",
         "Bandwidth between a host and its devices (10Gbit, 500MB): predict the efficiency of 1 to "
-        "64.",
+        "64 devices.",
     ] = None,
     latency_us: Annotated[
         float | None, typer.Option(min=0), "Latency of each transfer over --link, default 0."
@@ -106,8 +106,8 @@ def bench_module(
     shape: Annotated[
         list[str] | None,
         "NAME=1,3,224,224",
-        "Of a module with several shapes, the one with this input; with --scaling, shape of an "
-        "input that an ONNX model leaves open; repeatable.",
+        "Select the shape with this input from a module with several shapes; with --scaling, the "
+        "shape of an input that an ONNX model leaves open; repeatable.",
     ] = None,
     of_extents: str | None = None,
     tracker: str | None = None,
@@ -123,15 +123,15 @@ def bench_module(
     """Measure a compiled network: load, first call, and the spread of many calls.
 
     A call includes copying the inputs to the device and the outputs back. In the
-    first call a driver builds the kernels, unless it finds them built.
+    first call a driver builds the kernels, unless they are cached.
 
-    With --scaling: samples a second over batches, CPU threads and devices, each number of
-    threads in a process of its own (docs/scaling.md). The options from --batches to --key go
-    with it; --link predicts what communication costs; --target, --device and --host are for
-    ONNX models.
+    With --scaling: samples a second over batches, CPU threads and devices, with a separate
+    process for each number of threads (docs/scaling.md). The options from --batches to --key
+    need --scaling; --link predicts the cost of communication; --target, --device and --host are
+    for ONNX models.
     """
     if seconds is not None and math.isinf(seconds):
-        raise typer.BadParameter("--seconds has to end.")
+        raise typer.BadParameter("--seconds must be finite.")
     wanted = ScalingOptions(
         *(batches, threads, devices, target, device, host),
         shape=(shape or []) if scaling else [],
@@ -175,7 +175,7 @@ def bench_module(
     from .shapes import chosen
 
     (module,) = files
-    # Not opened here: how long that takes is measured, too.
+    # Not opened here, because `bench` also measures how long opening takes.
     opened = load(module, device=device_index, check_weights=check_weights, backend=backend)
     with closing(opened) as whole:
         network = chosen(whole.variants, whole.metadata, shape, of_extents) or whole.variants[0]
@@ -217,7 +217,7 @@ def _print_kernels(times: Sequence[KernelTime]) -> None:
         for kernel in sorted(times, key=lambda kernel: -kernel.median_us)
     ]
     columns = ["kernel", ">median", ">p90", ">share", "work-items", "group"]
-    # A launch that has no size (on a CPU, a kernel is a function call) needs no such columns.
+    # Launches without a size (on a CPU, a kernel is a function call) need no such columns.
     if not any(kernel.global_size for kernel in times):
         columns, rows = columns[:4], [row[:4] for row in rows]
     print_launches(columns, rows, total, by_device=all(k.clock == "device" for k in times))
@@ -225,7 +225,7 @@ def _print_kernels(times: Sequence[KernelTime]) -> None:
 
 @dataclass(frozen=True)
 class ScalingOptions:
-    """Options of the command that only go with ``--scaling``, as they are written."""
+    """Options that need ``--scaling``, as they are typed."""
 
     batches: str | None
     threads: str | None
@@ -248,7 +248,7 @@ def _measure_scaling(
     seconds: float,
     random_seed: int,
 ) -> tuple[Scaling, Prediction | None]:
-    """Measure modules, or a model that is compiled for each batch; predict devices on a link."""
+    """Measure modules, or a model compiled for each batch; predict several devices on a link."""
     from rich.text import Text
 
     from ..explain.scaling.devices import FarmDevices, LocalDevices, check_numbers
@@ -266,7 +266,7 @@ def _measure_scaling(
     ):
 
         def watch(what: str) -> None:
-            # As text, not markup: names of files may contain brackets.
+            # As text, not as markup: file names may contain brackets.
             status.update(Text(what))
 
         def find_place(target: str, host: str | None) -> DevicePool:
@@ -274,7 +274,7 @@ def _measure_scaling(
                 place: DevicePool = LocalDevices.find(target, device_index)
             else:
                 place = FarmDevices.find(*lent, target, device_index, host)
-            # Before anything is compiled.
+            # Check before anything is compiled.
             check_numbers("devices", devices or [1], range(1, place.existing + 1))
             for count in threads or ():
                 place.environment(count)
@@ -324,7 +324,7 @@ def _network(
     options = CompileOptions(
         target=target, device=device, host=wanted.host, shapes=parse_shapes(wanted.shape)
     )
-    # A model with a fixed batch is measured with that, unless others are asked for.
+    # Without `batches`, a model with a fixed batch is measured with it.
     if len(files) > 1 or (batches is None and not is_batch_open(files[0])):
         return from_models(files, folder, options, watch), place
     return from_model(files[0], batches or _MODEL_BATCHES, folder, options, watch), place

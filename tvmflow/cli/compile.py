@@ -1,4 +1,4 @@
-"""``tvmflow compile``: an ONNX network to a module file; ``tvmflow precompile``: its binaries."""
+"""``tvmflow compile``: an ONNX network to a module file; ``tvmflow precompile``: binaries."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 COMPILE_EXAMPLES = """
 [bold]Examples[/bold]
   tvmflow compile mobilenet_v2.onnx
-      for this machine's OpenCL device, to mobilenet_v2.so
+      for this machine's OpenCL device; writes mobilenet_v2.so
   tvmflow compile net.onnx --shape image=1,3,224,224 -o net.so
-      where the model leaves the batch size or the image size open
+      if the model leaves the batch size or the image size open
   tvmflow compile net.onnx --shape image=1..8,3,?,? --at 224x224,320x240
       several shapes in one module: batches 1, 2, 4 and 8 of two sizes
   tvmflow compile net.onnx --device adreno --host linux-arm64
       for an Arm board with an Adreno GPU
   tvmflow compile net.onnx --device adreno --storage-overrides one.json -v
-      with one.json {"stem_Clip": "buffer"}: the storage of one tensor; -v prints every tensor
+      with one.json {"stem_Clip": "buffer"}: storage of one tensor; -v prints every tensor
   tvmflow compile net.onnx --device adreno --journal mine.journal --journal adreno740
-      with what tuning found, and what was measured on an Adreno 740
+      with the results of your tuning, and of measurements on an Adreno 740
   tvmflow compile net.onnx --device adreno --host android-arm64 --standalone -o libnet.so
       one library for an Android app: network, kernels and runtime with a C interface
   tvmflow compile detector.onnx --ops my_ops.py
@@ -56,14 +56,14 @@ PRECOMPILE_EXAMPLES = """
       --secret-file farm.secret
       on every free server of a farm that has this key
   tvmflow inspect libmobilenet.so
-      whose binaries there are
+      shows the devices whose binaries there are
 
 [bold]What is written[/bold]
-  OUT.so.programs, beside the library: ship both. A device or driver that it does not know
-  compiles the kernels as before.
+  OUT.so.programs, next to the library: ship both. Other devices and drivers compile the
+  kernels when they start.
 
 [bold]Safety[/bold]
-  Binaries are machine code, taken as the devices give them: use devices that you trust.
+  Binaries are machine code that comes from the devices: use only devices that you trust.
 """
 
 
@@ -83,11 +83,11 @@ def compile_model(
     output: Annotated[
         Path | None, "OUT.so", "The module to write. Default: the model's name in this folder."
     ] = None,
-    overwrite: Annotated[bool, "Replace OUT.so also if it is no module, but another file."] = False,
+    overwrite: Annotated[bool, "Replace OUT.so even if it is not a module."] = False,
     standalone: Annotated[bool, "The same as --format standalone."] = False,
     dump_ir: Annotated[Path | None, "DIR", "Write the IR after each stage and pass to DIR."] = None,
     dump_ir_filter: Annotated[
-        str, "REGEX", "Of the passes, only those whose names have this in them; ^$ is none."
+        str, "REGEX", "Write only passes whose names match; ^$ matches none."
     ] = "",
     ops: list[Path] | None = None,
 ) -> None:
@@ -111,7 +111,8 @@ def compile_model(
 
     load_operators(ops)
     started = time.perf_counter()
-    # Staged beside `final`: that it cannot be written is learnt before the work, not after it.
+    # Staged next to `final`, so that an unwritable folder is reported before the work, not after
+    # it.
     with staging(final) as stage:
         with _stages() as progress:
             module = compile_network(
@@ -132,7 +133,7 @@ def compile_model(
 
 @contextmanager
 def _stages() -> Iterator[Callable[[str, int, int], None] | None]:
-    """Show the stages while they run, where a person watches."""
+    """Show the progress of stages on a terminal."""
     console = err_console()
     if state.quiet or state.verbose or not console.is_terminal:
         yield None
@@ -154,7 +155,7 @@ def _report(module: Module, saved: Path, seconds: float) -> None:
     from ..module.storage_summary import counts, storage_summary
 
     meta, size = module.metadata, saved.stat().st_size
-    # A file of an earlier module is not there any more: saving removes it.
+    # Saving removed the weights file of an earlier module.
     weights = saved.with_name(saved.name + SIDECAR_SUFFIX)
     weights_size = weights.stat().st_size if weights.is_file() else 0
     about = {
@@ -174,7 +175,7 @@ def _report(module: Module, saved: Path, seconds: float) -> None:
         what = f"{len(module.variants)} shapes on {what}"
     note_file(saved, f" ({bytes_text(size)}) for {what} in {seconds:.1f} s")
     if weights.is_file():
-        note_file(weights, f" ({bytes_text(weights_size)}): its weights, which belong beside it")
+        note_file(weights, f" ({bytes_text(weights_size)}): its weights, keep them next to it")
     note(("Tensors", "green"), f" between kernels: {storage_summary(meta)}")
 
 
@@ -186,7 +187,7 @@ def precompile_library(
     secret_file: Path | None = None,
     device_index: int = 0,
 ) -> None:
-    """Put the binaries that devices' drivers build beside a standalone library.
+    """Store the binaries that devices' drivers build next to a standalone library.
 
     The library then starts on these devices without compiling its kernels.
     """
@@ -208,12 +209,12 @@ def precompile_library(
         answers = precompile_on_farm(source, *lent, device_index)
     for where, answer in answers:
         if isinstance(answer, str):
-            note((f"{where} gave nothing.", "yellow"))
+            note((f"{where} returned no binaries.", "yellow"))
             failed[where] = answer
             continue
-        note((where, "bold"), f" gave {bytes_text(answer.binary_bytes)}.")
+        note((where, "bold"), f" returned {bytes_text(answer.binary_bytes)}.")
         found[where] = answer
-        # At once: what ends the others later ends nothing of this.
+        # Write at once, so that a later failure of other devices does not lose these binaries.
         changed.update(asdict(update(beside(library), answer.programs)))
     devices: list[JsonObject] = [
         {
@@ -250,8 +251,8 @@ def precompile_library(
         note_file(beside(library), f": {', '.join(done)}")
     if failed:
         raise FarmError(
-            f"Precompiling {library} gave the binaries of {len(found)} of "
+            f"Precompiling {library} returned the binaries of {len(found)} of "
             f"{len(found) + len(failed)} devices.",
-            remedy="Run it again when the others are free or repaired: what was written stays.",
+            remedy="Run it again when the others are free or repaired: written binaries are kept.",
             details="\n".join(f"{where}: {reason}" for where, reason in failed.items()),
         )

@@ -1,4 +1,4 @@
-"""``tvmflow devices``: what can run modules here."""
+"""``tvmflow devices``: the devices that can run modules on this machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def list_all() -> None:
 
 
 def note_missing_opencl(kinds: Iterable[str]) -> None:
-    """Say why there is no OpenCL device among those listed."""
+    """Print why there is no OpenCL device, if none is listed."""
     from ..runtime.devices import why_no_opencl
 
     if "opencl" not in kinds and (reason := why_no_opencl()):
@@ -49,7 +49,7 @@ def note_missing_opencl(kinds: Iterable[str]) -> None:
 
 
 def _rows(device: DeviceInfo) -> Iterator[tuple[str, str | int | None]]:
-    """Describe a device; what it does not tell is left out."""
+    """Yield facts of a device; unknown ones have no value."""
 
     def size(count: int) -> str | None:
         return bytes_text(count) if count else None

@@ -1,4 +1,4 @@
-"""``tvmflow farm``: the tracker, the servers, and what they do."""
+"""``tvmflow farm``: run a tracker and servers, and show their state."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ EXAMPLES = """
   (umask 077; openssl rand -hex 32 > farm.secret)
       a secret, to be copied to every machine of the farm
   tvmflow farm tracker --bind 192.168.1.10 --secret-file farm.secret
-      on one machine: it knows who serves what
+      on one machine: it knows the servers and their keys
   tvmflow farm serve --tracker 192.168.1.10:9190 --key rk3588
       --bind 192.168.1.21 --secret-file farm.secret
       on each machine with a device
   tvmflow farm status --tracker 192.168.1.10:9190 --secret-file farm.secret
-      which devices there are, which are free
+      the devices, and which of them are free
   tvmflow farm tracker
-      for this machine alone, or for others through a tunnel
+      for this machine only, or for others through a tunnel
 
 [bold]Safety[/bold]
-  A server runs what it is sent, with all that its user may do. Who is to use it is asked for
-  the secret; what follows is not encrypted. docs/farm.md shows tunnels and more.
+  A server executes what it is sent, with all rights of its user. Clients must know the
+  secret; the connection is not encrypted. docs/farm.md shows tunnels and more.
 """
 
 app = typer.Typer(
@@ -49,12 +49,12 @@ TrackerAddress = Annotated[str, "HOST:PORT", "The tracker's address."]
 ServedSecretFile = Annotated[
     Path | None,
     "FILE",
-    "Holds the secret that clients must know: 16 bytes or more, readable by you alone.",
+    "File with the secret that clients must know: 16 bytes or more, readable by you alone.",
 ]
 Bind = Annotated[
     str,
     "ADDRESS",
-    "The address of this machine to listen at (0.0.0.0: all of them). One that other machines "
+    "Address of this machine to listen at (0.0.0.0: all). One that other machines can "
     "reach needs --secret-file.",
 ]
 _PERIOD_S = 1.0
@@ -83,7 +83,7 @@ def run_tracker(
 @service
 def serve(
     tracker: TrackerAddress,
-    key: Annotated[str, "KEY", "What tuning runs ask for: a name for this kind of device."],
+    key: Annotated[str, "KEY", "Name for this kind of device, which tuning runs ask for."],
     bind: Bind = "127.0.0.1",
     port: Annotated[
         int | None,
@@ -91,7 +91,7 @@ def serve(
         "The port to listen at (default: the first free one).",
     ] = None,
     advertise: Annotated[
-        str | None, "HOST", "The host that tuning runs connect to, where it is not that of --bind."
+        str | None, "HOST", "Host that tuning runs connect to, if it differs from --bind."
     ] = None,
     secret_file: ServedSecretFile = None,
     opencl_device: Annotated[
@@ -103,7 +103,7 @@ def serve(
         float | None,
         typer.Option(min=0),
         "S",
-        "Give up when the tracker is not there after so many seconds (default: never).",
+        "Give up if the tracker does not answer within so many seconds (default: never).",
     ] = None,
 ) -> None:
     """Serve this machine's devices until Ctrl-C."""
@@ -132,7 +132,7 @@ def serve(
 @app.command("status", epilog=EXAMPLES)
 @command
 def show_status(tracker: TrackerAddress, secret_file: Path | None = None) -> None:
-    """Show a tracker's servers, their devices, and who waits for them."""
+    """Show a tracker's servers, their devices, and waiting requests."""
     from ..farm.network import Address
     from ..farm.tracker import Tracker
 
@@ -159,11 +159,11 @@ def show_status(tracker: TrackerAddress, secret_file: Path | None = None) -> Non
     title = f"Servers of the tracker at {connection.address}"
     print_table(title, columns if rows else ["none"], rows)
     keys = [(key, *queue.values()) for key, queue in sorted(queues.items())]
-    print_table("Keys", ["key", ">servers", ">free", ">requests that wait"], keys)
+    print_table("Keys", ["key", ">servers", ">free", ">waiting requests"], keys)
 
 
 def _log(events: Iterable[Event]) -> None:
-    """Print events with the time; with --quiet those only that somebody should know of."""
+    """Print events with the time; with ``--quiet`` only those that are not routine."""
     for event in events:
         if not (event.is_routine and state.quiet):
             stamp = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
@@ -179,7 +179,7 @@ def _server_row(server: Server, runs: Mapping[str, str]) -> tuple[str, ...]:
     temperature = "" if degrees is None else f"{degrees:.0f} °C"
     if told.get("throttled"):
         temperature = f"{temperature}, throttled".lstrip(", ")
-    # The first accelerator, else the CPU.
+    # Show the first accelerator, else the CPU.
     devices = told.get("devices") or [{}]
     return (
         *(address, server.key, state if told else "", runs.get(address, "")),

@@ -1,4 +1,4 @@
-"""``tvmflow inspect``: the contents of module files and of standalone libraries."""
+"""``tvmflow inspect``: contents of module files and of standalone libraries."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ EXAMPLES = """
   tvmflow inspect net.so
   tvmflow inspect net.so --kernels --weights
   tvmflow inspect net.so --memory --memory-svg plan.svg
-      which intermediate tensors share memory, as tables and as a picture
+      the intermediate tensors that share memory, as tables and as a picture
   tvmflow inspect net.so --check
-      compares every byte with the digests it was written with
+      compares every byte with the digests in the file
   tvmflow inspect net.so --json | jq .inputs
   tvmflow inspect libnet.so --host-abi --host android-arm64
-      whether such a machine loads it: what it needs, alignment, symbols; status 1 if not
+      whether such a machine can load it: libraries, alignment, symbols; status 1 if not
 """
 
 
@@ -38,7 +38,7 @@ def inspect_module(
     module: Path,
     kernels: Annotated[bool, "List the kernels."] = False,
     weights: Annotated[bool, "List the weights."] = False,
-    placements: Annotated[bool, "List where each tensor is kept, and why."] = False,
+    placements: Annotated[bool, "List the storage of each tensor, and the reason."] = False,
     memory: Annotated[bool, "Show the plan of intermediate memory."] = False,
     memory_svg: Annotated[Path | None, "OUT.svg", "Draw that plan over time."] = None,
     schedules: Annotated[bool, "List the schedule family and knobs of each function."] = False,
@@ -47,19 +47,19 @@ def inspect_module(
     check: Annotated[bool, "Compare code and weights with their digests."] = False,
     host_abi: Annotated[
         bool,
-        "Check what the library asks of the machine that loads it, and only that; any ELF "
-        "library. The exit status is 1 if a rule of that machine is broken.",
+        "Only check what the library requires of the machine that loads it; for any ELF "
+        "library. The exit status is 1 if it breaks a rule of that machine.",
     ] = False,
     host: Annotated[
         str | None,
         "HOST",
-        "The machine for --host-abi, such as android-arm64. Default: the one that the file looks "
+        "The machine for --host-abi, such as android-arm64. Default: the one that the file seems "
         "to be made for.",
     ] = None,
 ) -> None:
     """Show target, inputs, outputs, kernels, weights and versions of a module.
 
-    Nothing of the module is run or loaded: modules for other machines can be inspected.
+    The module is neither run nor loaded: modules for other machines can be inspected, too.
     """
     if host is not None and not host_abi:
         raise typer.BadParameter("--host goes with --host-abi.")
@@ -86,7 +86,7 @@ def inspect_module(
             return
         _print_standalone(about, kernels, weights, memory)
         if check:
-            note(("Every byte of code, plan and weights is what was written.", "green"))
+            note(("Every byte of code, plan and weights matches its digest.", "green"))
         return
     from .shapes import chosen as of_options
 
@@ -116,7 +116,7 @@ def inspect_module(
     if plan is not None and memory:
         _print_memory(plan)
     if check:
-        note(("Every byte is what was written.", "green"))
+        note(("Every byte matches its digest.", "green"))
 
 
 def _describe(artifact: Artifact, checked: bool) -> JsonObject:
@@ -162,7 +162,7 @@ def _print(artifact: Artifact, about: JsonMapping, with_kernels: bool, with_weig
 
 
 def _print_summary(about: JsonMapping, **told: Cell) -> None:
-    """Print what modules and standalone libraries tell; those without a value are left out."""
+    """Print the facts of a module or standalone library; facts without a value are left out."""
     from ..module.artifact import tensor_infos
 
     part, form = ("plan", "plan_version") if "plan_version" in about else ("library", "format")
@@ -197,14 +197,14 @@ def _print_summary(about: JsonMapping, **told: Cell) -> None:
 
 
 def _shared_memory_text(about: JsonMapping) -> str | None:
-    """Return what the shapes of a module need together, if it has several."""
+    """Return the memory that all shapes of a module share, if it has several."""
     if "variants" not in about:
         return None
     return f"{bytes_text(about['shared_memory_bytes'])} for any of {len(about['variants'])} shapes"
 
 
 def _print_variants(about: JsonMapping, variants: Sequence[JsonMapping]) -> None:
-    """Print the shapes that a module has, and whether other batches run in parts."""
+    """Print the shapes of a module, and whether other batches run in parts."""
     rows = [
         (str(number), "; ".join(f"{i['name']} {shape_text(i['shape'])}" for i in each["inputs"]))
         for number, each in enumerate(variants)
@@ -221,7 +221,7 @@ def _print_variants(about: JsonMapping, variants: Sequence[JsonMapping]) -> None
 
 
 def _print_tensors(title: str, infos: Sequence[TensorInfo]) -> None:
-    """Print a table of inputs or outputs, with layouts where they are not the ONNX model's."""
+    """Print a table of inputs or outputs, with layouts if they differ from the ONNX model's."""
     columns = ["name", "dtype", "shape"]
     rows: list[tuple[str, ...]] = [(i.name, i.dtype, shape_text(i.extents)) for i in infos]
     if any(info.layout for info in infos):
@@ -240,7 +240,7 @@ def _print_tensors(title: str, infos: Sequence[TensorInfo]) -> None:
 
 
 def _options_text(options: JsonMapping) -> str:
-    """Return the options of a compilation: ``dtype=fp16, knobs for 3 functions``."""
+    """Return the options of a compilation as ``dtype=fp16, knobs for 3 functions``."""
     nouns = {
         "algorithms": "convolutions",
         "at": "inputs",
@@ -266,7 +266,7 @@ def _print_memory(plan: JsonMapping) -> None:
     peak, bound = plan["peak_bytes"], plan["lower_bound_bytes"]
     sizes = [
         ("peak", f"{bytes_text(peak)} in {len(plan['blocks'])} blocks"),
-        ("lower bound", f"{bytes_text(bound)}, the most that lives at one time"),
+        ("lower bound", f"{bytes_text(bound)}, the most that is alive at one time"),
         ("ratio", f"{peak / bound:.3f}" if bound else "-"),
         ("steps", f"{len(plan['steps'])} calls"),
     ]
@@ -338,7 +338,7 @@ def _print_standalone(
         precompiled=_precompiled_text(about["precompiled"]),
         pictures="; ".join(map(_picture_text, about["pictures"])) or None,
         storage=about["storage_summary"],
-        memory=f"{bytes_text(about['memory_bytes'])} on the device, besides the weights",
+        memory=f"{bytes_text(about['memory_bytes'])} on the device, without the weights",
     )
     if with_launches:
         rows: list[tuple[Cell, ...]] = [
@@ -355,7 +355,7 @@ def _print_standalone(
 
 
 def _picture_text(about: JsonMapping) -> str:
-    """Tell what pictures an input takes, such as ``x: nv21, 640x480, letterbox``."""
+    """Return the pictures that an input takes, such as ``x: nv21, 640x480, letterbox``."""
     size = "x".join(map(str, about["size"])) if about["size"] else "any size"
     turned = f", turned by {about['rotate']} degrees" if about["rotate"] else ""
     return f"{about['input']}: {about['format']}, {size}, {about['fit']}{turned}"
@@ -395,7 +395,7 @@ def _inspect_host_abi(library: Path, host: str | None) -> None:
     }
     if not print_json({**about, "rules": report.verdicts, **vars(report.facts)}):
         refuses = "; ".join(report.android_refuses)
-        loads = f"not loaded: {refuses}" if refuses else "loaded, as far as the file tells"
+        loads = f"not loaded: {refuses}" if refuses else "loaded, as far as the file shows"
         about |= {"fits": "yes" if report.fits else "no", "on Android": loads}
         print_facts(about["path"], [(n, about[n]) for n in ("kind", "host", "fits", "on Android")])
         rows = [

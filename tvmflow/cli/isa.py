@@ -1,4 +1,4 @@
-"""``tvmflow isa``: machine code of a module's kernels for a GPU that is not here."""
+"""``tvmflow isa``: machine code of a module's kernels for a GPU that is not connected."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ EXAMPLES = """
 [bold]Examples[/bold]
   tvmflow isa --setup
       fetch Mesa's compilers from Debian into the cache folder; for others: --setup --gpu mali-g610
-      (also Mesa's, in an emulator) or --setup --gpu intel-tgl (Intel's ocloc)
+      (Mesa's compiler in an emulator) or --setup --gpu intel-tgl (Intel's ocloc)
   tvmflow isa net.so --gpu adreno-740
       registers, waves, issue slots of each kernel, and what may cost time
   tvmflow isa net.so --gpu adreno-660 --kernel conv2d3 --listing
-      the machine code of kernels with that in their name
+      the machine code of the kernels with this text in their name
   tvmflow isa net.so --json > before.json
   tvmflow isa net.so --compare before.json
-      what changed since
+      the differences since then
 """
 
-#: Findings that are printed, and the part of the network's arithmetic that their kernels have.
+#: Number of printed findings, and their kernels' smallest share of the network's arithmetic.
 _MAX_FINDINGS, _MIN_SHARE = 10, 0.01
 _COLUMNS = (
     *("kernel", ">share", ">group", ">lanes", ">registers", ">waves", ">slots", ">idle", ">hot"),
     *(">mad", ">fetches", ">loads", ">spills"),
 )
-#: What of them a narrow terminal has no room for, the first ones first.
+#: Columns that a narrow terminal leaves out, the first ones first.
 _SPARE = (">fetches", ">loads", ">group", ">lanes", ">mad", ">idle", ">hot")
 
 
@@ -55,25 +55,25 @@ def machine_code_of_module(
         "Default: one that fits the module's device.",
     ] = None,
     kernel: Annotated[
-        list[str] | None, "NAME", "Only kernels with this in their name; repeatable."
+        list[str] | None, "NAME", "Only kernels with this text in their name; repeatable."
     ] = None,
     listing: Annotated[bool, "Show the machine code."] = False,
     compare: Annotated[
         Path | None,
         "OTHER",
-        "Compare with another module, or with what --json printed earlier.",
+        "Compare with another module, or with a file that --json printed earlier.",
     ] = None,
     setup: Annotated[bool, "Fetch the GPU's compiler from Debian into the cache folder."] = False,
-    suite: Annotated[str, "NAME", "The suite of Debian whose compilers are used."] = "sid",
+    suite: Annotated[str, "NAME", "Debian suite that the compilers come from."] = "sid",
 ) -> None:
     """Show the machine code that a GPU's compiler makes of a module's kernels, without the GPU.
 
-    Counts are of the code and not of an execution: they tell registers, waves, spills and idle
-    slots, and not the time. Adreno, Mali and AMD are compiled by Mesa, Intel by ocloc, NVIDIA by
-    nvcc.
+    Counts are of the code, not of an execution: they show registers, waves, spills and idle
+    slots, but not the time. Mesa compiles for Adreno, Mali and AMD, ocloc for Intel, nvcc for
+    NVIDIA.
     """
     if module is None and not setup:
-        raise typer.BadParameter("a module was expected (or --setup).")
+        raise typer.BadParameter("a module (or --setup) was expected.")
     from ..devices.gpus import find_gpu
     from ..explain.isa.report import machine_code
 
@@ -112,7 +112,7 @@ def _typical(module: Path) -> Gpu:
 
 
 def _other(path: Path, gpu: Gpu, names: list[str] | tuple[()], suite: str) -> Report:
-    """The report to compare with."""
+    """Return the report to compare with."""
     from ..explain.isa.record import read_report
     from ..explain.isa.report import machine_code
 
@@ -154,7 +154,7 @@ def _print(report: Report, with_listing: bool) -> None:
 
 
 def _print_findings(report: Report, console: Console) -> None:
-    """Print the findings that matter most; JSON has all."""
+    """Print the findings that cost most; JSON has all."""
     shares = {each.kernel: report.share(each.kernel) for each in report.kernels}
     found = [each for each in report.findings if shares[each.kernel] >= _MIN_SHARE]
     found.sort(key=lambda finding: -finding.share * shares[finding.kernel])
@@ -162,7 +162,7 @@ def _print_findings(report: Report, console: Console) -> None:
         text = f"  {each.kernel} ({shares[each.kernel]:.0%}): {each.sentence} {each.remedy}"
         console.print(text, markup=False)
     if left := len(report.findings) - len(found[:_MAX_FINDINGS]):
-        note(f"{counted(left, 'finding')} that matter less, or of kernels with less than "
+        note(f"{counted(left, 'finding')} that cost less, or of kernels with less than "
              f"{_MIN_SHARE:.0%} of the arithmetic, are in --json.")  # fmt: skip
 
 
@@ -186,7 +186,7 @@ def _cells(kernel: KernelCode, report: Report) -> list[str | int]:
 
 
 def _print_changes(before: Report, after: Report) -> None:
-    """Print what differs between two reports, kernel by kernel."""
+    """Print the differences between two reports, kernel by kernel."""
     print_facts(
         after.path,
         [("before", f"{before.path}, {before.gpu}, {before.compiler}"),

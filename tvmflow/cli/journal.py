@@ -1,4 +1,4 @@
-"""``tvmflow journal``: reading, checking, merging and converting tuning journals."""
+"""``tvmflow journal``: read, check, merge and convert tuning journals."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _EXAMPLES = """
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Journal]:
-    """Open a journal, also one that ships with tvmflow; print in the end what is damaged of it."""
+    """Open a journal, also one that ships with tvmflow; report its damage in the end."""
     from ..journal.journal import Journal
     from ..tuning_logs import find_journal
 
@@ -53,7 +53,7 @@ def _opened(path: Path) -> Iterator[Journal]:
 @app.command("ls", epilog=_EXAMPLES)
 @command
 def list_journals(files: list[Path]) -> None:
-    """List the workloads of journals, with how many trials they have and the best of them."""
+    """List the workloads of journals, with their best cost and their number of trials."""
     described: list[JsonObject] = []
     for path in files:
         with _opened(path) as journal:
@@ -137,9 +137,9 @@ def show_best(file: Path) -> None:
 @command
 def show_trials(
     file: Path,
-    workload: Annotated[str, "KEY", "Only of workloads whose key begins so."] = "",
-    last: Annotated[int, typer.Option(min=0), "N", "The last ones; 0 shows all."] = 20,
-    events: Annotated[bool, "Events instead of trials."] = False,
+    workload: Annotated[str, "KEY", "Only workloads whose key begins with this."] = "",
+    last: Annotated[int, typer.Option(min=0), "N", "Number of the last records; 0 shows all."] = 20,
+    events: Annotated[bool, "Show events instead of trials."] = False,
 ) -> None:
     """Show trials, or events, in the order in which they were recorded."""
     from ..tuning.importers import json_of_event
@@ -167,7 +167,7 @@ def show_trials(
 @app.command("verify")
 @command
 def verify_journals(files: list[Path]) -> None:
-    """Read every record of journals; exit status 1 where something cannot be read."""
+    """Read every record of journals; exit with status 1 if a record cannot be read."""
     from ..tuning.maintenance import verify
     from ..tuning_logs import find_journal
 
@@ -185,8 +185,8 @@ def verify_journals(files: list[Path]) -> None:
 @app.command("merge")
 @command
 def merge_journals(
-    output: Annotated[Path, typer.Argument(), "OUT", "Journal to append to or make."],
-    files: Annotated[list[Path], "FILE…", "Journals to take from."],
+    output: Annotated[Path, typer.Argument(), "OUT", "Journal to append to or create."],
+    files: Annotated[list[Path], "FILE…", "Journals to read from."],
 ) -> None:
     """Append the records of journals to another one, each record once."""
     from ..tuning.maintenance import merge
@@ -195,19 +195,19 @@ def merge_journals(
     merged = merge(output, [find_journal(path) for path in files])
     if not print_json(merged):
         about = f": {merged.trials} trials and {merged.events} events added"
-        note_file(output, f"{about}, {merged.repeated} were there")
+        note_file(output, f"{about}, {merged.repeated} already present")
 
 
 @app.command("compact")
 @command
 def compact_journal(
     file: Annotated[Path, "FILE", "A journal."],
-    output: Annotated[Path | None, "OUT", "The new file. Default: in its place."] = None,
+    output: Annotated[Path | None, "OUT", "The new file. Default: replace FILE."] = None,
     best: Annotated[
         int | None, typer.Option(min=1), "N", "Keep the N fastest of each workload."
     ] = None,
 ) -> None:
-    """Write a journal anew, compressed; what is damaged is left out."""
+    """Rewrite a journal, compressed and without damaged records."""
     from ..tuning.maintenance import compact
 
     trials = compact(file, output, best)
@@ -251,10 +251,10 @@ def import_logs(
     files: Annotated[
         list[Path], "FILE…", "AutoTVM logs (format 0.2), MetaSchedule databases or JSON exports."
     ],
-    journal: Annotated[Path, "FILE", "Journal to append to or make."],
-    device_name: Annotated[str, "NAME", "The device that it was measured on."] = "unknown",
+    journal: Annotated[Path, "FILE", "Journal to append to or create."],
+    device_name: Annotated[str, "NAME", "Device that the logs were measured on."] = "unknown",
     key: Annotated[str, "KEY", "The device's key at a tracker."] = "",
-    origin: Annotated[str, typer.Option("--note"), "TEXT", "Where the logs are from: kept."] = "",
+    origin: Annotated[str, typer.Option("--note"), "TEXT", "Origin of the logs, to store."] = "",
 ) -> None:
     """Append the trials of other tools' logs to a journal; they are parsed, never executed."""
     from ..journal.journal import Journal

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 LAB_EXAMPLES = """
 [bold]Examples[/bold]
   tvmflow lab
-      which labs there are
+      lists the labs
   tvmflow lab matmul --size 1024
-      each step's time and speed beside NumPy's, what its kernels lack, and until which step
+      each step's time and speed compared with NumPy's, findings, and the step that removes them
   tvmflow lab matmul --steps blocked,parallel --block 32 --workers 2
       blocks of another size, on two threads
   tvmflow lab matmul --html lab.html
@@ -37,7 +37,7 @@ SCHEDULES_EXAMPLES = """
 [bold]Examples[/bold]
   tvmflow schedules
   tvmflow inspect net.so --schedules
-      which family and which knobs each primary function of a module has
+      the family and knobs of each primary function of a module
 """
 
 
@@ -55,21 +55,21 @@ def run_lab(
         "LAB",
         "The lab; without one, they are listed.",
     ] = None,
-    size: Annotated[int | None, "N", "How many of what the lab counts; default the lab's."] = None,
+    size: Annotated[int | None, "N", "Problem size in the lab's unit; default the lab's."] = None,
     steps: Annotated[
-        str | None, "NAME,...", "Only these: a naive one of a large size is slow."
+        str | None, "NAME,...", "Only these steps: a naive step of a large size is slow."
     ] = None,
     block: Annotated[
         int | None,
         "N",
-        "Blocks of the steps that have them: register tiles on a CPU, items along a side of a "
-        "work-group on a GPU.",
+        "Block size of the steps that have blocks: register tiles on a CPU, items along a side of "
+        "a work-group on a GPU.",
     ] = None,
     workers: Annotated[
         int | None, "N", "Threads that share parallel loops (llvm); default all."
     ] = None,
     batch: Annotated[
-        int | None, "N", "Samples, each with arguments of its own, that a call computes; default 1."
+        int | None, "N", "Samples of a call, each with its own arguments; default 1."
     ] = None,
     html: Annotated[
         Path | None, "OUT.html", "Write a page: tiles, loops, code and findings of each step."
@@ -88,7 +88,7 @@ def run_lab(
     if name is None:
         if {size, steps, show, block, workers, batch, html} != {None}:
             raise InputError(
-                "These options are for a lab; there is none on the command line.",
+                "These options need a lab; there is none on the command line.",
                 remedy="Name one, as in `tvmflow lab matmul`; `tvmflow lab` alone lists them.",
             )
         facts = "name", "summary", "size", "counts"
@@ -171,20 +171,20 @@ def run_lab(
         int8 = "" if peaks.int8_gops is None else f", int8 {peaks.int8_gops:.1f} GOP/s"
         fp32 = f"fp32 {peaks.fp32_gflops:.1f} GFLOP/s"
         console.print(f"Peaks: {fp32}{int8}, copy {peaks.copy_gbps:.1f} GB/s.")
-    console.print(f"Beside it: {result.numpy}.")
+    console.print(f"For comparison: {result.numpy}.")
 
 
 def _print_indented(console: Console, text: str) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    # As a Text, which is no markup: indices stand in brackets.
+    # As a Text, not as markup: indices are in brackets.
     console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
 
 
 @command
 def list_families() -> None:
-    """List the schedule families in the order in which they are asked, with their knobs."""
+    """List the schedule families in the order in which they are tried, with their knobs."""
     from ..schedules import FAMILIES
 
     described: list[JsonObject] = [
@@ -203,7 +203,7 @@ def list_families() -> None:
         return
     for family in described:
         rows = [(k["name"], k["type"], k["meaning"]) for k in family["knobs"]]
-        columns = ["knob", "type", "meaning"] if rows else ["nothing to choose"]
+        columns = ["knob", "type", "meaning"] if rows else ["no knobs"]
         print_table(f"{family['name']}: {family['summary']}", columns, rows)
         for sentence in family["constraints"]:
             out_console().print(f"  - {sentence}", markup=False)

@@ -1,4 +1,4 @@
-"""``tvmflow models``: the example networks."""
+"""``tvmflow models``: list and build the example networks."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def build_model(
     ] = None,
 ) -> None:
     """Build a network with seeded random weights."""
-    # Text, as it was typed: the builder knows the types of its parameters.
+    # Values stay text: the builder knows the types of its parameters.
     parameters: dict[str, Any] = {**parse_parameters(param or [])}
     from ..models import build
     from ..module.files import ONNX

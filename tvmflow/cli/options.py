@@ -1,9 +1,10 @@
-"""Options of commands: how they are declared, and those that several commands have.
+"""Declaration of options, and the options that several commands share.
 
-Parameters of a command say in short what typer makes of them, as in
-``Annotated[int | None, typer.Option(min=1), "N", "How many."]``: typer's object with what it has
-beside metavar and help text, then these two.  The first two of the three may be missing.  A flag
-has no opposite unless it is on.  What a parameter does not say is as in `SHARED` under its name.
+Parameters of a command are annotated in short form, as in
+``Annotated[int | None, typer.Option(min=1), "N", "How many."]``: typer's object for everything
+except metavar and help, then the metavar and the help.  The object and the metavar may be missing.
+A flag only gets a ``--no-`` form if it is on by default.  Missing parts come from `SHARED`, by the
+parameter's name.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ R = TypeVar("R")
 
 
 def words(*choices: str) -> Any:
-    """Return an option whose values are known: they are its metavar, and complete it."""
+    """Return an option with fixed values, which are its metavar and its completions."""
     return typer.Option(metavar="|".join(choices), autocompletion=lambda: [*choices])
 
 
 def _common(name: str, *names: str) -> Any:
-    """Return an option that sets the field of `state` with its name."""
+    """Return an option that sets the field ``name`` of `state`."""
 
     def remember(value: bool) -> None:
         setattr(state, name, getattr(state, name) or value)
@@ -66,9 +67,9 @@ def _common(name: str, *names: str) -> Any:
     return typer.Option(*names, f"--{name}", callback=remember, rich_help_panel=_PANEL)
 
 
-#: Options of every command and of the program itself, which may have them before a command.
+#: Options of every command, which the program also accepts before the command.
 COMMON = ("verbose", "quiet", "debug")
-#: Options and arguments that several commands have, and those for the fields of `CompileOptions`.
+#: Options and arguments of several commands, and those for the fields of `CompileOptions`.
 SHARED: dict[str, Any] = {
     "verbose": Annotated[
         bool, _common("verbose", "-v"), "Show stage times and the log of TVM and the driver."
@@ -87,7 +88,7 @@ SHARED: dict[str, Any] = {
         list[Path] | None,
         "FILE.py",
         "Python file that registers custom operators (docs/custom-operators.md); repeatable. "
-        "It is run.",
+        "The file is executed.",
     ],
     "inputs": Annotated[
         Path | None,
@@ -101,39 +102,39 @@ SHARED: dict[str, Any] = {
         "repeatable. It needs Pillow.",
     ],
     "fresh_ceilings": Annotated[
-        bool, "Measure what the device reaches at most, although it is known."
+        bool, "Measure the device's peak rates again, although they are known."
     ],
-    "random_seed": Annotated[int, typer.Option(min=0), "N", "Seeds the random inputs."],
+    "random_seed": Annotated[int, typer.Option(min=0), "N", "Seed of the random inputs."],
     "tracker": Annotated[
         str | None,
         "HOST:PORT",
         "Use the devices that this tracker has for --key; they run `tvmflow farm serve`.",
     ],
-    "key": Annotated[str | None, "KEY", "Of the devices at the tracker."],
+    "key": Annotated[str | None, "KEY", "Key of the devices at the tracker."],
     "secret_file": Annotated[
         Path | None,
         typer.Option(envvar="TVMFLOW_SECRET_FILE"),
         "FILE",
-        "Holds the secret that the tracker and its servers were started with.",
+        "File with the secret that the tracker and its servers were started with.",
     ],
     "check_weights": Annotated[
         bool,
-        "Compare the weights with their checksum when the module is loaded; of several gigabytes "
+        "Compare the weights with their checksum when the module is loaded; for several gigabytes "
         "that takes as long as a run.",
     ],
     "device_index": Annotated[
         int,
         typer.Option(min=0),
-        "Which of the target's devices runs the module (see `tvmflow devices`).",
+        "Index of the target's device that runs the module (see `tvmflow devices`).",
     ],
     # -- how a network is compiled
-    "target": Annotated[str, words(*TARGETS), "What code is generated for."],
+    "target": Annotated[str, words(*TARGETS), "Target that code is generated for."],
     "device": Annotated[
         str,
         words("auto", *PRESETS, *GPUS),
         "NAME",
-        f"What kernels are shaped for: {', '.join(PRESETS)}, or auto, this machine's device. "
-        f"The name of a GPU stands for its kind: {', '.join(GPUS)}.",
+        f"Device that kernels are shaped for: {', '.join(PRESETS)}, or auto, this machine's "
+        f"device. The name of a GPU selects its kind: {', '.join(GPUS)}.",
     ],
     "host": Annotated[
         str | None,
@@ -149,20 +150,20 @@ SHARED: dict[str, Any] = {
     "at": Annotated[
         list[str] | None,
         "[NAME=]224x224,320x240",
-        "Values of the open extents of --shape, of the input of that name, or the one that has "
+        "Values of the open extents of --shape, for the named input or the only one that has "
         "some; repeatable.",
     ],
     "of_shape": Annotated[
         list[str] | None,
         typer.Option("--shape"),
         "NAME=1,3,224,224",
-        "Of a module with several shapes, the one with this input; repeatable.",
+        "Select the shape with this input from a module with several shapes; repeatable.",
     ],
     "of_extents": Annotated[
         str | None,
         typer.Option("--at"),
         "[NAME=]224x224",
-        "Of a module with several shapes, the one with these open extents.",
+        "Select the shape with these open extents from a module with several shapes.",
     ],
     "input": Annotated[
         list[str] | None,
@@ -173,72 +174,73 @@ SHARED: dict[str, Any] = {
     "bound": Annotated[
         list[str] | None,
         "NAME=1000",
-        "Bound of a size that is known only at run time, by the name of the node that makes it, or "
-        "of its result, where the worst case is larger than needed; repeatable.",
+        "Upper bound of a size that is known only at run time, by the name of the node that "
+        "computes it, or of its result, where the worst case is larger than needed; repeatable.",
     ],
     "result": Annotated[
         list[str] | None,
-        "NAME=WHAT",
-        "What an output is instead: softmax, argmax (the index of the largest element), topk:K "
-        "(the K largest, falling, and their indices as an output NAME_indices), softmax+argmax or "
-        "softmax+topk:K; indices are int32. It is along axis 1 of four and the last of others, or "
-        "along the axis behind @, as in argmax@2; repeatable. Boxes of a picture (--image-input), "
-        "in its pixels: boxes:xyxy, yxyx, xywh or cxcywh, with :unit where 1 is the input's side. "
-        "BOXES+SCORES=nms:iou=0.5,max=100 keeps boxes that none of their class overlaps, the best "
-        "first, also with score=0.25 and form=cxcywh; BOXES+SCORES=topk:K those with the largest "
-        "scores. Classes and indices of boxes are outputs SCORES_classes and SCORES_indices.",
+        "NAME=KIND",
+        "Replace an output: softmax, argmax (the index of the largest element), topk:K "
+        "(the K largest, in descending order, and their indices as an output NAME_indices), "
+        "softmax+argmax or softmax+topk:K; indices are int32. The axis is 1 for four axes and the "
+        "last one otherwise, or the one after @, as in argmax@2; repeatable. Boxes of a picture "
+        "(--image-input), in its pixels: boxes:xyxy, yxyx, xywh or cxcywh, with :unit where 1 is "
+        "the input's side. BOXES+SCORES=nms:iou=0.5,max=100 keeps boxes that no better one of "
+        "their class overlaps, the best first, also with score=0.25 and form=cxcywh; "
+        "BOXES+SCORES=topk:K those with the largest scores. Classes and indices of boxes are "
+        "outputs SCORES_classes and SCORES_indices.",
     ],
     "storage": Annotated[
         str,
         words(*STORAGES),
-        "Where tensors between kernels are kept; auto decides for each of them by what the device "
-        "gains. With -v, every decision is shown.",
+        "Storage of tensors between kernels; auto decides for each tensor by the time that the "
+        "device gains. -v shows every decision.",
     ],
     "storage_overrides": Annotated[
         Path | None,
         "FILE",
-        "JSON object (or TOML table, in a file *.toml) of tensors' names with texture or buffer: "
-        "these tensors are kept there, whatever --storage says.",
+        "JSON object (or TOML table, in a file *.toml) that maps names of tensors to texture or "
+        "buffer; it takes precedence over --storage.",
     ],
     "dtype": Annotated[
         str,
         words(*PRECISIONS),
-        "Precision in which weights and tensors between kernels are stored, for opencl and cuda. "
+        "Precision of stored weights and of tensors between kernels, for opencl and cuda. "
         "OpenCL devices need no cl_khr_fp16 for it.",
     ],
     "calibrate": Annotated[
         str | None,
         "IN.npz",
-        "With --dtype fp16, measure with these inputs (or random, those that verify draws) "
-        "which tensors overflow in 16 bits or lose 5 %, and keep in 32 bits what they need. Needs "
-        "ONNX Runtime.",
+        "With --dtype fp16, measure with these inputs (or random: the inputs that verify uses) "
+        "which tensors overflow in 16 bits or lose 5 %, and keep the necessary ones in 32 bits. "
+        "Needs ONNX Runtime.",
     ],
     "accumulate": Annotated[
         str,
         words(*ACCUMULATIONS),
         "Precision of products and sums in convolutions, dense layers and average pooling. mixed "
-        "adds up to 40 products in 16 bits and these sums in fp32; fp16 whole sums, which is less "
-        "exact. Both go with --dtype fp16 and need a device with cl_khr_fp16. auto: mixed with "
-        "--dtype fp16 on GPUs that have it, else fp32.",
+        "adds up to 40 products in 16 bits and these sums in fp32; fp16 computes whole sums in 16 "
+        "bits, which is less exact. Both need --dtype fp16 and a device with cl_khr_fp16. auto: "
+        "mixed with --dtype fp16 on GPUs that have it, else fp32.",
     ],
     "knobs": Annotated[
         Path | None,
         "FILE",
-        "JSON object of primary functions' names with their knobs, as inspect --schedules prints "
-        "them, instead of those that the heuristics choose.",
+        "JSON object that maps names of primary functions to knobs, as inspect --schedules prints "
+        "them; they replace the heuristics' choices.",
     ],
     "journal": Annotated[
         list[Path] | None,
         "FILE",
-        "Tuning journal whose measured knobs are used instead of the heuristics', and whose "
-        "algorithms and storage instead of the cost models'; repeatable, the first one that has "
-        "something for a function counts. adreno660 and adreno740 stand for those that ship with "
+        "Tuning journal whose measured knobs replace the heuristics' choices, and whose algorithms "
+        "and storage replace the cost models'; repeatable, the first one with a record for a "
+        "function is used. adreno660 and adreno740 are the names of journals that ship with "
         "tvmflow.",
     ],
     "keep_layout": Annotated[
         list[str] | None,
         "NAME=nchw4c|texture",
-        "An input or output that the application has in blocks of four channels, in a buffer or "
+        "Input or output that the application has in blocks of four channels, in a buffer or "
         "an image; repeatable. The others have the layout of the ONNX model.",
     ],
     "image_input": Annotated[
@@ -254,19 +256,19 @@ SHARED: dict[str, Any] = {
     "algorithms": Annotated[
         Path | None,
         "FILE",
-        "JSON object (or TOML table, in a file *.toml) of convolutions' names with direct, gemm "
-        "(for cuda), winograd2 or winograd4, instead of what seems cheapest. -v prints every "
+        "JSON object (or TOML table, in a file *.toml) that maps names of convolutions to direct, "
+        "gemm (for cuda), winograd2 or winograd4, instead of the cheapest one. -v prints every "
         "convolution.",
     ],
     "check_indices": Annotated[
         bool,
-        "For debugging: a run ends with the node and the index where an index from data is out of "
-        "range, in place of taking the nearest one.",
+        "For debugging: if an index from data is out of range, a run fails with the node and the "
+        "index, instead of using the nearest one.",
     ],
     "cuda_graph": Annotated[
         bool,
-        "Launch all kernels at once, as a CUDA graph that the first run captures. For the target "
-        "cuda.",
+        "Launch all kernels at once, as a CUDA graph that the first run captures. Only for the "
+        "target cuda.",
     ],
     "format": Annotated[
         str,
@@ -277,43 +279,43 @@ SHARED: dict[str, Any] = {
     "fallback": Annotated[
         str | None,
         words(*FALLBACKS),
-        "What a standalone library for opencl has besides, for machines without an OpenCL that "
-        "works: kernels for the host's processors.",
+        "Also add kernels for the host's processors to a standalone library for opencl, for "
+        "machines without a working OpenCL.",
     ],
     "cpu": Annotated[
         str | None,
         words(*(level for levels in LEVELS.values() for level in levels)),
         "LEVEL",
-        "The least processor that kernels for llvm, or for --fallback cpu, are for: "
+        "Oldest processor that kernels for llvm, or for --fallback cpu, must run on: "
         f"{', '.join(LEVELS['x86_64'])}; on Arm {', '.join(LEVELS['aarch64'])}. Default: this "
-        "machine's, and x86-64-v3 or armv8-a of another --host.",
+        "machine's, and x86-64-v3 or armv8-a for another --host.",
     ],
     "backend": Annotated[
         str,
         words(*BACKENDS),
-        "What runs a standalone library that has kernels for both; auto: the CPU where no device's "
+        "Device that runs a standalone library with kernels for both; auto: the CPU if no device's "
         "OpenCL can be used.",
     ],
     "weights": Annotated[
         str | None,
         words(*WEIGHTS),
-        "Store the large weights of a standalone library in 16 or 8 bits, of which those that "
-        "kernels read are made when a model is created; verify and the self-test compare with "
-        "weights that are rounded so.",
+        "Store the large weights of a standalone library in 16 or 8 bits; creating a model expands "
+        "them to the kernels' precision. verify and the self-test compare with weights that are "
+        "rounded in the same way.",
     ],
     "embed_limit": Annotated[
         int,
         typer.Option(min=0),
         "MB",
-        "Weights of more than this in total go to OUT.so.weights, beside the module.",
+        "Weights of more than this in total go to OUT.so.weights, next to the module.",
     ],
 }
 
 
 def in_panels(**panels: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Show options of a command in panels of its help: their titles, and options between spaces.
+    """Group options of a command into panels of its help: titles, and names between spaces.
 
-    An option that no panel names stays in the first one.  ``_`` in a title is a space.
+    Options in no panel stay in the first one.  ``_`` in a title becomes a space.
     """
     titles = {
         name: title.replace("_", " ") for title, names in panels.items() for name in names.split()
@@ -327,15 +329,15 @@ def in_panels(**panels: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
 
 
 def joined_lines(text: str | None) -> str:
-    """Return a docstring whose paragraphs are one line each, as help is folded for a terminal.
+    """Join the lines of each paragraph of a docstring, as help is folded for the terminal.
 
-    Lines that are indented or list something stay lines.
+    Indented lines and list items stay separate lines.
     """
     return re.sub(r"(?<=\S)\n(?!\s|- )", " ", inspect.cleandoc(text or ""))
 
 
 def declared(parameter: inspect.Parameter, panel: str | None = None) -> inspect.Parameter:
-    """Return a command's parameter with an annotation that typer understands."""
+    """Return a command's parameter with an annotation for typer."""
     own, shared = parameter.annotation, get_args(SHARED.get(parameter.name))
     if said := get_args(own) if get_origin(own) is Annotated else shared:
         kind, *metavar, help_text = (said[0], *(each for each in said[1:] if isinstance(each, str)))
@@ -344,7 +346,7 @@ def declared(parameter: inspect.Parameter, panel: str | None = None) -> inspect.
         made.help = help_text
         made.metavar = metavar[0] if metavar else made.metavar
         made.rich_help_panel = made.rich_help_panel or panel
-        # The first of its names stands there where it has some.
+        # Without explicit names, a flag that is off by default would also get a --no- form.
         if kind is bool and not parameter.default and made.default is ...:
             made.param_decls = (f"--{parameter.name.replace('_', '-')}",)
         parameter = parameter.replace(annotation=Annotated[kind, made])
@@ -352,14 +354,14 @@ def declared(parameter: inspect.Parameter, panel: str | None = None) -> inspect.
 
 
 def option(name: str, default: object) -> inspect.Parameter:
-    """Return the parameter of a command that typer makes an option of."""
+    """Return a keyword parameter of a command, which becomes an option."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
 
 
 def with_common_options(
     function: Callable[..., R], names: Sequence[str] = COMMON
 ) -> Callable[..., R]:
-    """Give a function the options of these names, which it need not know."""
+    """Add the options ``names`` to a command; the function itself does not receive them."""
 
     @functools.wraps(function)
     def run(**given: object) -> R:
@@ -369,7 +371,7 @@ def with_common_options(
         function, eval_str=True
     ).parameters.values()
     panels: dict[str, str] = getattr(function, "panels", {})
-    # Panels stand in the order of their first options.
+    # Panels are shown in the order of their first options.
     order = ["", *dict.fromkeys(panels.values())]
     own = sorted(own, key=lambda each: order.index(panels.get(each.name, "")))
     made = [
@@ -383,7 +385,7 @@ def with_common_options(
 
 
 def load_operators(files: list[Path] | None) -> None:
-    """Run the files of ``--ops``."""
+    """Execute the files of ``--ops``."""
     if files:
         from ..ops import load
 
@@ -392,9 +394,9 @@ def load_operators(files: list[Path] | None) -> None:
 
 
 def parse_parameters(texts: list[str]) -> dict[str, str]:
-    """Read ``NAME=VALUE`` options.
+    """Parse ``NAME=VALUE`` options.
 
-    Raises `typer.BadParameter` if one is not of that form.
+    Raises `typer.BadParameter` if one has another form.
     """
     parameters = {}
     for text in texts:
@@ -418,15 +420,15 @@ def farm_of(
     return Address.parse(tracker, secret_file), key
 
 
-# -- flags for `CompileOptions`, one for each of its fields --------------------------------------
+# -- flags for `CompileOptions`, one for each field ----------------------------------------------
 
 
 def _read_named(
     texts: list[str] | None, form: str, noun: str, known: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Split ``NAME=VALUE`` options, whose names may have an equals sign, too.
+    """Split ``NAME=VALUE`` options, whose names may contain an equals sign.
 
-    Values that have one begin with one of those that are `known`.
+    A value that contains one begins with one of the words in ``known``.
     """
     values: dict[str, str] = {}
     for text in texts or []:
@@ -442,9 +444,9 @@ def _read_named(
 
 
 def parse_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
-    """Read ``NAME=1,3,224,224`` options.
+    """Parse ``NAME=1,3,224,224`` options.
 
-    Raises `typer.BadParameter` if one is not of that form, or a name comes twice.
+    Raises `typer.BadParameter` if one has another form, or a name occurs twice.
     """
     form = "NAME=1,3,224,224 with positive whole numbers"
     shapes: dict[str, tuple[int, ...]] = {}
@@ -459,9 +461,9 @@ def parse_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
 
 
 def parse_bounds(texts: list[str] | None) -> dict[str, int]:
-    """Read ``NAME=1000`` options.
+    """Parse ``NAME=1000`` options.
 
-    Raises `typer.BadParameter` if one is not of that form, or a name comes twice.
+    Raises `typer.BadParameter` if one has another form, or a name occurs twice.
     """
     form = "NAME=1000 with a positive whole number"
     bounds: dict[str, int] = {}
@@ -473,9 +475,9 @@ def parse_bounds(texts: list[str] | None) -> dict[str, int]:
 
 
 def parse_open_shapes(texts: list[str] | None) -> dict[str, tuple[int | str, ...]]:
-    """Read ``NAME=1..8,3,?,?`` options: numbers, ``?``, and ranges of numbers.
+    """Parse ``NAME=1..8,3,?,?`` options: numbers, ``?``, and ranges of numbers.
 
-    Raises `typer.BadParameter` if one is not of that form, or a name comes twice.
+    Raises `typer.BadParameter` if one has another form, or a name occurs twice.
     """
     form = "NAME=1,3,224,224 with positive whole numbers, ? or ranges such as 1..8"
     shapes: dict[str, tuple[int | str, ...]] = {}
@@ -488,9 +490,9 @@ def parse_open_shapes(texts: list[str] | None) -> dict[str, tuple[int | str, ...
 
 
 def parse_at(texts: list[str] | None) -> dict[str, list[tuple[int, ...]]]:
-    """Read ``NAME=224x224,320x240`` options; without a name, that of the one open input, ``""``.
+    """Parse ``NAME=224x224,320x240`` options; without a name, the key is ``""``.
 
-    Raises `typer.BadParameter` if one is not of that form, or a name comes twice.
+    Raises `typer.BadParameter` if one has another form, or a name occurs twice.
     """
     found: dict[str, list[tuple[int, ...]]] = {}
     for text in texts or []:
@@ -505,17 +507,17 @@ def parse_at(texts: list[str] | None) -> dict[str, list[tuple[int, ...]]]:
 
 
 def parse_results(texts: list[str] | None) -> dict[str, str]:
-    """Read ``NAME=softmax`` options.
+    """Parse ``NAME=softmax`` options.
 
-    Raises `typer.BadParameter` if one is not of that form, or a name comes twice.
+    Raises `typer.BadParameter` if one has another form, or a name occurs twice.
     """
-    return _read_named(texts, "NAME=WHAT, such as scores=softmax", "result", RESULT_KINDS)
+    return _read_named(texts, "NAME=KIND, such as scores=softmax", "result", RESULT_KINDS)
 
 
 def parse_inputs(texts: list[str] | None) -> dict[str, Any]:
-    """Read ``NAME=NUMBER`` options, or lists of numbers in JSON.
+    """Parse ``NAME=NUMBER`` options, or lists of numbers in JSON.
 
-    Raises `typer.BadParameter` if one is not of that form, or a name comes twice.
+    Raises `typer.BadParameter` if one has another form, or a name occurs twice.
     """
     form = "NAME=NUMBER or NAME=[NUMBER,...]"
     found: dict[str, Any] = {}
@@ -528,9 +530,9 @@ def parse_inputs(texts: list[str] | None) -> dict[str, Any]:
 
 
 def parse_keep_layout(texts: list[str] | None) -> dict[str, str]:
-    """Read ``NAME=nchw4c`` options.
+    """Parse ``NAME=nchw4c`` options.
 
-    Raises `typer.BadParameter` if one is not of that form, or a name comes twice.
+    Raises `typer.BadParameter` if one has another form, or a name occurs twice.
     """
     form = "NAME=nchw4c or NAME=texture"
     layouts = _read_named(texts, form, "layout")
@@ -540,14 +542,14 @@ def parse_keep_layout(texts: list[str] | None) -> dict[str, str]:
 
 
 def parse_image_inputs(texts: list[str] | None) -> dict[str, str]:
-    """Read ``NAME=rgba8,fit=crop`` options; what follows the name is checked with the others.
+    """Parse ``NAME=rgba8,fit=crop`` options; the compiler checks the part after the name.
 
-    Raises `typer.BadParameter` if one has no name, or a name comes twice.
+    Raises `typer.BadParameter` if one has no name, or a name occurs twice.
     """
     form = "NAME=FORMAT,KEY=VALUE,..."
     found: dict[str, str] = {}
     for text in texts or []:
-        # A name may have an equals sign, and what follows has some.
+        # A name may contain an equals sign, and the part after it contains several.
         ends = [text.find(f"={known}") for known in IMAGE_FORMATS]
         end = min((at for at in ends if at > 0), default=text.find("="))
         name, value = text[:end], text[end + 1 :]
@@ -560,9 +562,9 @@ def parse_image_inputs(texts: list[str] | None) -> dict[str, str]:
 
 
 def read_calibration(text: str | None) -> dict[str, np.ndarray] | str | None:
-    """Read ``IN.npz``, inputs to measure with; a word of `CALIBRATIONS` or nothing stays.
+    """Read the inputs ``IN.npz`` for calibration; return a `CALIBRATIONS` word or ``None`` as is.
 
-    Raises `InputError` if the file cannot be read, or is no archive.
+    Raises `InputError` if the file cannot be read, or is not an archive.
     """
     if text is None or text in CALIBRATIONS:
         return text
@@ -580,7 +582,7 @@ def read_calibration(text: str | None) -> dict[str, np.ndarray] | str | None:
     return read_inputs(path, (), MOST_ELEMENTS)
 
 
-#: Options where they are not spelt like the field.
+#: Options that are spelt differently from their field.
 _SPELT = {
     "image_inputs": "image_input",
     "shapes": "shape",
@@ -590,9 +592,9 @@ _SPELT = {
     "journals": "journal",
     "embed_limit_bytes": "embed_limit",
 }
-#: Options by field.
+#: Names of the options by field.
 FLAGS = {each.name: _SPELT.get(each.name, each.name) for each in fields(CompileOptions)}
-#: From what was typed to the field's value.
+#: Conversions of typed values to values of fields.
 _READ: dict[str, Callable[[Any], Any]] = {
     "shapes": parse_open_shapes,
     "at": parse_at,
@@ -604,21 +606,21 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "image_inputs": parse_image_inputs,
     "embed_limit_bytes": lambda megabytes: megabytes * 10**6,
 }
-#: What is shown, where it is not the field's default, or the field has none but an empty table.
+#: Default values in the help, where they differ from the field's or the field's is an empty table.
 _DEFAULTS = {"journals": None, "embed_limit_bytes": EMBED_LIMIT_BYTES // 10**6}
-#: Fields of what is tuned.
+#: Fields of `CompileOptions` that tuning uses.
 TUNED = ("target", "device", "shapes", "inputs", "bounds", "storage", "dtype", "accumulate")
 
 
 def with_compile_flags(*names: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Give a command the flags of these fields, or of all; it gets its `options` of them."""
+    """Add the flags of these fields, or of all, to a command, which gets them as ``options``."""
     wanted = names or tuple(FLAGS)
 
     def decorate(function: Callable[..., R]) -> Callable[..., R]:
         @functools.wraps(function)
         def run(**given: Any) -> R:
             typed = {name: given.pop(FLAGS[name]) for name in wanted}
-            # What is tuned has one shape.
+            # Tuning takes a single shape.
             read = _READ if "at" in wanted else {**_READ, "shapes": parse_shapes}
             typed |= {name: read[name](typed[name]) for name in wanted if name in read}
             return function(options=CompileOptions(**typed), **given)
@@ -636,9 +638,9 @@ def with_compile_flags(*names: str) -> Callable[[Callable[..., R]], Callable[...
     return decorate
 
 
-#: Options in messages of the library: `storage=buffer`, or a name alone.
+#: An option in a message of the library: `storage=buffer`, or only a name.
 _OPTION = re.compile(r"`(\w+)(?:=([^`]+))?`")
-#: Those that commands have beside `CompileOptions`, and are not spelled like it there.
+#: Options of commands that are not fields of `CompileOptions`, as spelt in messages.
 _OPTIONS = frozenset({
     "aar", "advertise", "backend", "batches", "bind", "busy", "devices", "dump_ir",
     "fresh_ceilings", "kernels", "ops", "overwrite", "port", "search", "secret_file", "size",

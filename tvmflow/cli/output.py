@@ -1,4 +1,4 @@
-"""Printing: results go to standard output, everything else to standard error."""
+"""Printing: results to standard output, everything else to standard error."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 _MAX_LAUNCHES = 200
 _BROKEN_PIPE = 141  # 128 + SIGPIPE, as shells report it
-#: Of what is no terminal: files and pipes have room for whole lines.
+#: Width of files and pipes, which have no line length.
 _ROOM = 10_000
-#: Columns of text are not made narrower than this, or than their longest word.
+#: Columns of text are at least this wide, or as wide as their longest word.
 _LEAST = 10
-#: A command that prints nothing for so long says that it is at work, and turns its picture; where
-#: there is no terminal, it says so once in a while.
+#: Seconds without output after which a spinner shows that a command is working, seconds for each
+#: frame of the spinner, and seconds between messages if there is no terminal.
 _PATIENCE_S, _TURN_S, _BEAT_S = 0.5, 0.2, 60.0
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-#: Characters between two columns.
+#: Characters between two columns of a table.
 _GAP = 3
 
 
@@ -52,7 +52,7 @@ class State:
     answered: bool = False  #: Whether a result was printed as JSON.
 
     def reset(self) -> None:
-        """Forget what an earlier command of this process was told."""
+        """Reset the options of an earlier command in this process."""
         self.__init__()  # type: ignore[misc]
 
 
@@ -60,10 +60,10 @@ state = State()
 
 
 class Waiting:
-    """A line on a terminal that says that a command is at work, until it prints something.
+    """A line on the terminal that shows that a command is working, until it prints something.
 
-    Where standard error is no terminal, a line a minute, until the command ends.  It needs neither
-    TVM nor rich, whose imports are what takes the first seconds.
+    If standard error is not a terminal, it is a line a minute, until the command ends.  The class
+    needs neither TVM nor rich, whose imports take the first seconds.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Waiting:
         self._beats = False
 
     def start(self, *, beats: bool = True) -> None:
-        """Show the line after a moment, where a person watches, else once in a while if asked."""
+        """Show the line after a moment on a terminal; elsewhere print messages if ``beats``."""
         dumb = os.environ.get("TERM") in (None, "", "dumb", "unknown")
         self._beats = dumb or not sys.stderr.isatty()
         if state.json or state.quiet or state.verbose or (self._beats and not beats):
@@ -83,12 +83,12 @@ class Waiting:
         self._thread.start()
 
     def stop(self) -> None:
-        """Remove the line, before anything else is printed."""
+        """Remove the line before anything else is printed."""
         if not self._beats:
             self.end()
 
     def end(self) -> None:
-        """Say nothing more: the command has ended."""
+        """Stop all messages, as the command has ended."""
         if self._thread is not None:
             self._stopped.set()
             self._thread.join()
@@ -117,7 +117,7 @@ waiting = Waiting()
 
 
 def err_console() -> Console:
-    """Return the console for progress and errors, which follow the line of `waiting`."""
+    """Return the console for progress and errors, and remove the line of `waiting`."""
     from rich.console import Console
 
     waiting.stop()
@@ -125,12 +125,12 @@ def err_console() -> Console:
 
 
 def out_console() -> Console:
-    """Return the console for results; what is no terminal has no end of a line."""
+    """Return the console for results; on anything but a terminal its lines are not folded."""
     from rich.console import Console
 
     waiting.stop()
     console = _escaping(Console(highlight=False))
-    # Rich's own way ends the program with status 1.
+    # Rich itself would end the program with status 1.
     console.on_broken_pipe = leave_broken_pipe  # type: ignore[method-assign]
     if not console.is_terminal:
         console.width = _ROOM
@@ -138,9 +138,9 @@ def out_console() -> Console:
 
 
 def _escaping(console: Console) -> Console:
-    """Let a console write characters that a terminal would obey as escapes.
+    """Let a console escape characters that a terminal would obey.
 
-    Names in networks, and keys and versions that came over the network, may have any characters.
+    Names in networks, and keys and versions from the network, may contain any characters.
     """
     from rich.console import ConsoleOptions, RenderableType, RenderHook, RenderResult
     from rich.segment import Segment
@@ -151,7 +151,7 @@ def _escaping(console: Console) -> Console:
 
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
             for text, style, control in console.render(self.content, options):
-                # What rich itself writes to move the cursor has its own kind of segment.
+                # Rich's own cursor movements are segments of their own kind.
                 yield Segment(text if control else escape_controls(text), style, control)
 
     class Hook(RenderHook):
@@ -163,34 +163,34 @@ def _escaping(console: Console) -> Console:
 
 
 def leave_broken_pipe() -> NoReturn:
-    """End the program quietly: the reader has gone (``tvmflow inspect … | head``)."""
+    """Exit quietly because the reader is gone (``tvmflow inspect … | head``)."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(_BROKEN_PIPE) from None
 
 
 def note(*parts: str | tuple[str, str]) -> None:
-    """Print text for people, unless they want none: parts with or without a style."""
+    """Print text in parts with or without a style, unless ``--quiet`` is given."""
     from rich.text import Text
 
     if not state.quiet:
-        # Not markup: names of files may contain brackets.
+        # Not as markup: file names may contain brackets.
         err_console().print(Text.assemble(*parts))
 
 
 def note_file(path: Path, about: str = "") -> None:
-    """Print that a file was written."""
+    """Report that a file was written."""
     note(("Wrote", "green"), " ", (str(path), "bold"), about)
 
 
 def print_json(value: object) -> bool:
-    """Print a result as strict JSON if that is asked for, and tell whether it is."""
+    """Print a result as strict JSON with ``--json``; return whether JSON is requested."""
     if state.json:
         import json
 
         state.answered = True
         text = json.dumps(_strict(value), indent=2, ensure_ascii=False, allow_nan=False)
-        # Such characters occur in strings only, where JSON has the same escapes.
+        # Control characters occur in strings only, where JSON has the same escapes.
         typer.echo(escape_controls(text))
     return state.json
 
@@ -198,14 +198,14 @@ def print_json(value: object) -> bool:
 def print_json_error(
     kind: str, message: str, remedy: str | None, details: str | None, status: int
 ) -> None:
-    """Print an error as JSON with ``--json``, unless a result was printed as JSON before."""
+    """Print an error as JSON with ``--json``, unless a result was already printed as JSON."""
     if state.json and not state.answered:
         about = {"type": kind, "message": message, "remedy": remedy, "details": details}
         print_json({"error": about, "status": status})
 
 
 def _strict(value: object) -> object:
-    """Replace what JSON lacks: records become objects, paths, infinity and NaN strings."""
+    """Convert to strict JSON: records to objects; paths, infinity and NaN to strings."""
     if dataclasses.is_dataclass(value):
         value = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
     elif isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -226,10 +226,10 @@ def print_table(
     console: Console | None = None,
     spare: Sequence[str] = (),
 ) -> None:
-    """Print a table as `table` makes it, below its title if it has one.
+    """Print a table, below its title if it has one.
 
-    Where it is too wide for a terminal, columns in ``spare`` are left out, the first ones first;
-    where that is not enough, each row is a paragraph instead, with all of them.
+    If it is too wide for the terminal, columns in ``spare`` are left out, the first ones first; if
+    it still does not fit, each row becomes a paragraph with all columns.
     """
     console, rows = console or out_console(), [*rows]
     fitting, fewer = without_spare(columns, rows, console.width, spare)
@@ -238,13 +238,13 @@ def print_table(
         return
     _print_section(title, table(fitting, fewer, console.width), console)
     if len(fitting) < len(columns):
-        console.print("A terminal of more columns shows more of them; --json has all.")
+        console.print("A wider terminal shows more columns; --json has all.")
 
 
 def without_spare(
     columns: Sequence[str], rows: Sequence[Sequence[Cell]], width: int, spare: Sequence[str]
 ) -> tuple[list[str], list[list[Cell]]]:
-    """Return a table's columns and rows without as many spare columns as do not fit."""
+    """Return a table's columns and rows without the spare columns that do not fit."""
     kept, cells = [*columns], [[*row] for row in rows]
     for name in spare:
         if _widths(kept, cells, width) is not None:
@@ -259,7 +259,7 @@ def without_spare(
 def print_facts(
     title: str, rows: Iterable[tuple[str, Cell]], console: Console | None = None
 ) -> None:
-    """Print names and values below a title; those without a value (``None``) are left out."""
+    """Print names and values below a title, without the names whose value is ``None``."""
     from rich.table import Table
 
     result = Table(box=None, pad_edge=False, show_header=False)
@@ -272,7 +272,7 @@ def print_facts(
 def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], width: int = _ROOM) -> Table:
     """Return a table; columns whose title begins with ``>`` are aligned to the right.
 
-    Those of text are folded where the table is wider than ``width`` characters.
+    Columns of text are folded if the table is wider than ``width`` characters.
     """
     from rich import box
     from rich.table import Table
@@ -292,7 +292,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], width: int = _
 
 
 def _widths(columns: Sequence[str], rows: Sequence[Sequence[Cell]], width: int) -> list[int] | None:
-    """Return widths with which a table fits, or ``None``: numbers whole, text at its words."""
+    """Return column widths that fit, with unbroken numbers and words, or ``None``."""
     from rich.cells import cell_len
 
     whole, least = [], []
@@ -306,7 +306,7 @@ def _widths(columns: Sequence[str], rows: Sequence[Sequence[Cell]], width: int) 
     room = width - _GAP * (len(columns) - 1) - sum(least)
     if room < 0:
         return None
-    # Columns that need little more get that; the others share the rest.
+    # Columns that need little more get it; the others share the rest.
     found = list(least)
     order = sorted(range(len(columns)), key=lambda index: whole[index] - least[index])
     for count, index in enumerate(order):
@@ -317,7 +317,7 @@ def _widths(columns: Sequence[str], rows: Sequence[Sequence[Cell]], width: int) 
 
 
 def _paragraphs(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Group:
-    """Return a paragraph for each row: its first cell, and below it the others by title."""
+    """Return a paragraph for each row: its first cell, and below it the others with titles."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text
@@ -340,7 +340,7 @@ def _add_rows(table: Table, rows: Iterable[Sequence[Cell]]) -> None:
     from rich.text import Text
 
     for row in rows:
-        # As text, not markup: names of tensors may contain brackets.
+        # As text, not as markup: names of tensors may contain brackets.
         table.add_row(*("" if cell is None else Text(str(cell)) for cell in row))
 
 
@@ -364,7 +364,7 @@ def print_launches(
     by_device: bool,
     console: Console | None = None,
 ) -> None:
-    """Print kernels' launches, the first of them if there are many, below their time in total."""
+    """Print launches of kernels below their total time, and only the first if there are many."""
     console = console or out_console()
     clock = "by the device's clock" if by_device else "by the host's clock, around each call"
     launches = counted(len(rows), "launch", "launches")

@@ -34,28 +34,28 @@ def package_libraries(
         list[Path] | None,
         typer.Argument(),
         "LIB.so…",
-        "What `compile --standalone` wrote, for each ABI.",
+        "Libraries that `compile --standalone` wrote, one for each ABI.",
     ] = None,
     aar: Annotated[Path | None, "FILE.aar", "Write an AAR, for Android. It needs a JDK."] = None,
     tar: Annotated[Path | None, "FILE.tar.gz", "Write an archive for Linux."] = None,
     repository: Annotated[
-        Path | None, "FOLDER", "Write an AAR into a Maven repository, such as one of Gradle."
+        Path | None, "FOLDER", "Write an AAR into a Maven repository, which Gradle can use."
     ] = None,
     maven: Annotated[
-        str | None, "GROUP:ARTIFACT", "Its name there; the version is --package-version."
+        str | None, "GROUP:ARTIFACT", "Coordinates in --repository; see --package-version."
     ] = None,
     no_classes: Annotated[
-        bool, "Leave the Java classes out: the app gets them once, of --only-classes."
+        bool, "Leave the Java classes out: the app gets them once, from --only-classes."
     ] = False,
     only_classes: Annotated[
-        bool, "An AAR of the Java classes alone, in a repository ai.tvmflow:tvmflow-runtime."
+        bool, "Write an AAR of the Java classes only, ai.tvmflow:tvmflow-runtime in a repository."
     ] = False,
     prefab: Annotated[
-        bool, "Let C and C++ of an app be linked to the libraries of the AAR."
+        bool, "Let C and C++ code of an app link to the libraries of the AAR."
     ] = False,
-    package_version: Annotated[str, "N.N.N", "The version that others see."] = "1.0.0",
+    package_version: Annotated[str, "N.N.N", "Version of the package."] = "1.0.0",
 ) -> None:
-    """Package standalone libraries for the build of an app, or of a program for Linux."""
+    """Package standalone libraries for the build of an app, or for programs on Linux."""
     from ..module.standalone.package.aar import write_aar, write_runtime_aar
     from ..module.standalone.package.maven import RUNTIME, Coordinates
     from ..module.standalone.package.tar import write_linux_tar
@@ -65,13 +65,13 @@ def package_libraries(
     if (aar, tar, repository).count(None) != 2:
         raise typer.BadParameter("one of --aar, --tar and --repository was expected.")
     if tar is not None and (option := _about_aar(prefab, no_classes, only_classes)):
-        raise typer.BadParameter(f"{option} is about --aar and --repository.")
+        raise typer.BadParameter(f"{option} is for --aar and --repository.")
     if only_classes and (libraries or no_classes or prefab):
-        raise typer.BadParameter("with --only-classes there are no libraries.")
+        raise typer.BadParameter("--only-classes takes no libraries, --no-classes or --prefab.")
     if not only_classes and not libraries:
-        raise typer.BadParameter("libraries were expected, LIB.so…")
+        raise typer.BadParameter("libraries LIB.so… were expected.")
     if (maven is not None) != (repository is not None and not only_classes):
-        raise typer.BadParameter("--maven names what libraries are in --repository.")
+        raise typer.BadParameter("--maven goes with libraries in a --repository, and only there.")
     coordinates = Coordinates.parse(maven, package_version) if maven else None
     if maven and coordinates is None:
         raise typer.BadParameter(f"{maven!r} is not of the form GROUP:ARTIFACT.")

@@ -1,4 +1,4 @@
-"""Pictures in files, for networks that take them."""
+"""Pictures from files, for networks that take them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
     from ..module.module import Module
 
-#: Modes of Pillow for formats of one plane.
+#: Pillow's modes for formats of one plane.
 _MODES = {"rgba8": "RGBA", "bgra8": "RGBA", "rgb8": "RGB", "grey8": "L"}
 
 
 def read_pictures(texts: list[str] | None, module: Module) -> dict[str, Image]:
-    """Read ``NAME=FILE`` options, or ``FILE`` of the only input that takes pictures.
+    """Read ``NAME=FILE`` options, or ``FILE`` for the only input that takes pictures.
 
-    An `InputError` says that an input takes none, that a file is none, or that Pillow is missing.
+    Raises `InputError` if an input takes no pictures, a file is not a picture, or Pillow is
+    missing.
     """
     if not texts:
         return {}
@@ -35,7 +36,7 @@ def read_pictures(texts: list[str] | None, module: Module) -> dict[str, Image]:
     found: dict[str, Image] = {}
     for text in texts:
         before, equals, after = text.partition("=")
-        # A file's name may have an equals sign.
+        # A file name may contain an equals sign.
         is_named = equals and before in {info.name for info in module.inputs}
         name, file = (before, after) if is_named else ("", text)
         if not name and len(takes) == 1:
@@ -56,7 +57,7 @@ def read_pictures(texts: list[str] | None, module: Module) -> dict[str, Image]:
 
 
 def _read(path: Path, format: str, luma: str) -> Image:
-    """Read a file in the format that a network takes, upright as the file says."""
+    """Read a file in the format that a network takes, rotated as the file's metadata says."""
     try:
         import PIL.Image
         import PIL.ImageOps
@@ -80,7 +81,7 @@ def _read(path: Path, format: str, luma: str) -> Image:
 def _pixels(
     opened: Opened, format: str, luma: str
 ) -> tuple[np.ndarray | tuple[np.ndarray, ...], str]:
-    """Return pixels, and the format that they have."""
+    """Return pixels and their format."""
     import numpy as np
 
     if format not in CHROMA_FORMATS:
@@ -91,7 +92,7 @@ def _pixels(
         zero, first = np.array([0, 128, 128], "f4"), np.array([16, 128, 128], "f4")
         levels = first + (levels - zero) * np.array([219 / 255, 224 / 255, 224 / 255], "f4")
     height, width = levels.shape[:2]
-    # Each sample of chroma is the mean of four pixels; the last ones of odd sides count twice.
+    # Each chroma sample is the mean of four pixels; the last pixels of odd sides count twice.
     even = np.pad(levels[..., 1:], ((0, height % 2), (0, width % 2), (0, 0)), "edge")
     chroma = even.reshape(-(-height // 2), 2, -(-width // 2), 2, 2).mean((1, 3))
     planes = (levels[..., 0], chroma[..., 0], chroma[..., 1])

@@ -1,4 +1,4 @@
-"""``tvmflow profile``: where a network's time goes, against what its device can do."""
+"""``tvmflow profile``: time of each kernel of a network, compared with the device's peaks."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 EXAMPLES = """
 [bold]Examples[/bold]
   tvmflow profile net.so
-      time, rates and part of the roofline of every kernel
+      time, rates and share of the roofline for every kernel
   tvmflow profile net.so --trace trace.json
       a timeline for ui.perfetto.dev or chrome://tracing
   tvmflow profile net.so --json > before.json
   tvmflow profile net.so --html report.html
       a page: roofline, time by layer, timeline and memory, kernels with their code
   tvmflow profile net.so --html report.html --compare before.json
-      two profiles side by side
+      two profiles next to each other
   tvmflow profile net.so --html report.html --isa adreno-740
-      beside each kernel, its machine code for another GPU (tvmflow isa --setup)
+      next to each kernel, its machine code for another GPU (tvmflow isa --setup)
   tvmflow profile phone.json --html phone.html
-      nothing is measured: the page of a profile of another machine
+      measures nothing: the page for a profile from another machine
 """
 
 _MAX_FINDINGS = 10
@@ -44,7 +44,7 @@ _COLUMNS = (
     *("nodes", "kernel", ">median", ">p10 - p90", ">share", ">MFLOP", ">MB", ">GFLOP/s", ">GB/s"),
     *(">FLOP/B", ">roofline", "bound"),
 )
-#: What of them has room beside names in 80 columns, and how many all of them need.
+#: Columns that fit next to names in 80 columns, and the width that all columns need.
 _NARROW = ("nodes", ">median", ">share", ">GFLOP/s", ">GB/s", ">FLOP/B", ">roofline", "bound")
 _WIDTH = 150
 
@@ -56,22 +56,22 @@ def profile_module(
         int | None, typer.Option(min=1, show_default="20"), "Measure this many runs."
     ] = None,
     trace: Annotated[Path | None, "TRACE.json", "Write a timeline of a run."] = None,
-    html: Annotated[Path | None, "REPORT.html", "Write a page with all of it."] = None,
+    html: Annotated[Path | None, "REPORT.html", "Write a page with the whole profile."] = None,
     compare: Annotated[
         Path | None,
         "BEFORE.json",
-        "On that page, show the profile that --json printed earlier beside this one.",
+        "On that page, show the profile that --json printed earlier next to this one.",
     ] = None,
     isa: Annotated[
         list[str] | None,
         "GPU",
-        "On that page, show the machine code that this GPU's compiler makes of the kernels, or "
-        "what tvmflow isa --json printed earlier; repeatable.",
+        "On that page, show the machine code of the kernels from this GPU's compiler, or from a "
+        "file that tvmflow isa --json printed; repeatable.",
     ] = None,
     fresh_ceilings: bool = False,
     no_findings: Annotated[bool, "Leave out the analysis of kernels, which takes time."] = False,
     busy: Annotated[
-        bool, "Give findings although other programs take more than a tenth of the processors."
+        bool, "Report findings although other programs use more than a tenth of the processors."
     ] = False,
     inputs: Path | None = None,
     random_seed: int = 0,
@@ -80,12 +80,12 @@ def profile_module(
     device_index: int = 0,
     check_weights: bool = True,
 ) -> None:
-    """Measure each kernel of a network, and say what holds it back.
+    """Measure each kernel of a network, and report what limits it.
 
-    Operations and bytes are counted in the code that was generated. Ceilings are measured on this
-    device by kernels that do one thing only, once; then they are kept in the cache folder.
+    Operations and bytes are counted in the generated code. Ceilings are measured once on this
+    device, by kernels that do only one thing, and cached.
 
-    In the place of a module, a profile that --json printed (FILE.json) is shown again.
+    Instead of a module, a profile that --json printed (FILE.json) can be shown again.
     """
     if html is None and (compare is not None or isa):
         raise typer.BadParameter("--compare and --isa go with --html.")
@@ -114,14 +114,14 @@ def profile_module(
     from ..module.files import TEXT, publish, staging
 
     with ExitStack() as stack:
-        # What cannot be read or written is said before minutes of measuring.
+        # Report unreadable or unwritable files before minutes of measuring.
         stages = {path: stack.enter_context(staging(path, TEXT)) for path in (trace, html) if path}
         codes = [_machine_code(module, each) for each in isa or ()]
         before = None if compare is None else read_profile(compare)
         if is_profile:
             found = read_profile(module)
         else:
-            # What only shows a profile does without TVM.
+            # Showing a profile needs no TVM.
             from .. import load
             from ..explain.profiling.measure import DEFAULT_RUNS, profile
             from .arrays import choose_inputs
@@ -155,7 +155,7 @@ def profile_module(
 
 
 def _machine_code(module: Path, choice: str) -> Report:
-    """That of a module for a GPU, or that in a file."""
+    """Return the machine code of a module for a GPU, or the report in a file."""
     if choice.endswith(".json"):
         from ..explain.isa.record import read_report
 
@@ -198,14 +198,14 @@ def _print(console: Console, profile: Profile) -> None:
     by_device = all(kernel.clock == "device" for kernel in kernels)
     print_launches(columns, rows, total, by_device=by_device, console=console)
     if is_narrow:
-        console.print("A terminal of more columns shows more; --json and --html have all.")
+        console.print("A wider terminal shows more columns; --json and --html have all.")
     _print_findings(console, profile)
     for sentence in profile.notes:
         note(with_flags(sentence))
 
 
 def _print_findings(console: Console, profile: Profile) -> None:
-    """Print what may save most, in words; the page has all."""
+    """Print the findings that may save most time; the page has all."""
     worth = [(profile.worth_us(finding), finding) for finding in profile.findings]
     worth.sort(key=lambda one: -one[0])
     if not worth:
@@ -219,7 +219,7 @@ def _print_findings(console: Console, profile: Profile) -> None:
         where = f", line {finding.line}" if finding.line else ""
         cost = ", ".join(f"{count:,.0f} {unit}" for unit, count in finding.cost.items())
         text = f"{finding.kernel or 'the call'}: {finding.kind}{where}: {finding.sentence}"
-        # Not markup: indices stand in brackets.
+        # Not as markup: indices are in brackets.
         console.print(text, highlight=False, markup=False)
         worth_text = (
             f"  costs {cost}, up to {ms_text(us / 1e3)} a run. {with_flags(finding.remedy)}"
@@ -263,7 +263,7 @@ def _cells(kernel: KernelLaunch, total_us: float) -> dict[str, str]:
     share, moved = kernel.roofline_share, None
     if kernel.bytes_read is not None and kernel.bytes_written is not None:
         moved = (kernel.bytes_read + kernel.bytes_written) / 1e6
-    # The spread has the unit of its median.
+    # The spread uses the unit of the median.
     unit, factor = ("µs", 1.0) if kernel.median_us < 1e3 else ("ms", 1e-3)
     return {
         "nodes": ", ".join(kernel.nodes),

@@ -1,4 +1,4 @@
-"""``tvmflow run`` and ``tvmflow verify``: a module on inputs, and against ONNX Runtime."""
+"""``tvmflow run`` and ``tvmflow verify``: run a module, and compare it with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from ..runtime.json_types import JsonObject
 
 _STATISTICS = ("min", "mean", "max")
-#: How many of the largest values are printed, and of how few all are.
+#: Number of the largest values that are printed; arrays of at most `_FEW` elements are printed
+#: whole.
 _TOP, _FEW = 5, 8
 RUN_EXAMPLES = """
 [bold]Examples[/bold]
@@ -51,12 +52,14 @@ def run_module(
     picture: list[str] | None = None,
     outputs: Annotated[Path | None, "OUT.npz", "Write the outputs by ONNX name."] = None,
     random_seed: Annotated[
-        int | None, "N", "Random values, the same for the same N, for inputs that no file gives."
+        int | None, "N", "Seed of random values for the inputs that no file gives."
     ] = None,
     of_shape: list[str] | None = None,
     of_extents: str | None = None,
     pad_batch: Annotated[
-        bool, "Pad a batch that the module does not have to the next larger one, where it may."
+        bool,
+        "Pad a batch that the module does not have to the next larger one, if samples are "
+        "independent.",
     ] = False,
     device_index: int = 0,
     backend: str = "auto",
@@ -64,7 +67,7 @@ def run_module(
 ) -> None:
     """Run a compiled network once.
 
-    A module with several shapes takes inputs of any of them, and other batches in parts where the
+    A module with several shapes takes inputs of any of them, and other batches in parts if the
     network's samples are independent of each other.
     """
     if inputs is None and random_seed is None and not picture:
@@ -107,7 +110,7 @@ def _summary(name: str, array: np.ndarray) -> JsonObject:
     if array.size:
         wide = array.astype("float64")
         statistics = {kind: float(getattr(wide, kind)()) for kind in _STATISTICS}
-        # The first of equal ones; NaN are last.
+        # Among equal values the first; NaN come last.
         order = np.argsort(-wide, axis=None, kind="stable")[:_TOP]
         for place in order.tolist():
             index = [int(i) for i in np.unravel_index(place, array.shape)]
@@ -117,10 +120,10 @@ def _summary(name: str, array: np.ndarray) -> JsonObject:
 
 
 def _values_text(array: np.ndarray, top: Sequence[JsonObject]) -> str:
-    """Return all values of a small array, or the largest ones by their indices."""
+    """Return all values of a small array, or the largest ones with their indices."""
     if array.size <= _FEW:
         return " ".join(f"{value:.6g}" for value in array.astype("float64").ravel())
-    # Axes of one element say nothing.
+    # The index along an axis of extent 1 is always 0.
     axes = [axis for axis, extent in enumerate(array.shape) if extent > 1]
     return ", ".join(
         f"{','.join(str(each['index'][axis]) for axis in axes)}: {each['value']:.4g}"

@@ -1,7 +1,7 @@
-"""Running a command: its common options, its errors, its exit status, its end.
+"""The frame around each command: common options, errors, exit status.
 
-C++ code (TVM, OpenCL drivers) writes its log to file descriptor 2 directly; unless the user asks
-for it, that goes to a file without a name, which is shown only with ``--debug``.
+C++ code (TVM, OpenCL drivers) logs to file descriptor 2 directly.  Without ``-v`` this log goes to
+an unnamed file, which is shown only with ``--debug``.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from .output import err_console, leave_broken_pipe, note, print_json_error, stat
 
 R = TypeVar("R")
 
-#: Destructors have ended by then.
+#: Delay before a lost signal is sent again; destructors have ended by then.
 _AGAIN_S = 0.05
 
 
 def command(
     function: Callable[..., R], common: Sequence[str] = ("json", *COMMON)
 ) -> Callable[..., R | None]:
-    """Give a command the options and the error handling of all commands."""
+    """Add the options and the error handling of all commands to a command."""
 
     @functools.wraps(function)
     def run(**given: object) -> R | None:
         try:
             with _native_log() as log:
                 try:
-                    # Services have no end to be waited for.
+                    # A service runs until it is stopped, so it does not report that it is working.
                     waiting.start(beats="json" in common)
                     result = function(**given)
                     waiting.end()
@@ -58,7 +58,7 @@ service = functools.partial(command, common=COMMON)
 
 
 def install_signal_handlers() -> None:
-    """Let Ctrl-C, SIGTERM and SIGHUP unwind the stack, so that nothing is left behind."""
+    """Let Ctrl-C, SIGTERM and SIGHUP unwind the stack, so that temporary files are removed."""
     import atexit
     import threading
 
@@ -66,13 +66,13 @@ def install_signal_handlers() -> None:
     report_unraisable = sys.unraisablehook
 
     def interrupt(number: int, _frame: object) -> NoReturn:
-        # Remembered as well: an exception that passes through C++ may change its type.
+        # Also store the signal: an exception that passes through C++ may change its type.
         state.signal = number
         stopped_by.append(number)
         raise KeyboardInterrupt
 
     def send_again(lost: sys.UnraisableHookArgs) -> None:
-        """Send a signal again that came during a destructor, from which nothing is raised."""
+        """Send a signal again that arrived in a destructor, which cannot raise exceptions."""
         if stopped_by and issubclass(lost.exc_type, KeyboardInterrupt):
             number = stopped_by[-1]
             threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
@@ -80,27 +80,27 @@ def install_signal_handlers() -> None:
             report_unraisable(lost)
 
     def leave() -> None:
-        # An interruption of `exec` of text, as dataclasses do, would make Python end itself with
-        # SIGINT after all, instead of with a status.
+        # If the signal interrupted `exec` of source text, as dataclasses use it, Python would end
+        # itself with SIGINT instead of a status.
         if stopped_by:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(128 + stopped_by[-1])
 
     sys.unraisablehook = send_again
-    # The first that is registered is the last that is called.
+    # Functions run in reverse order of registration, so this one runs last.
     atexit.register(leave)
 
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
-        # A program started with nohup ignores SIGHUP, and should go on doing so.
+        # A program started with nohup ignores SIGHUP, and must go on ignoring it.
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, interrupt)
 
 
 def _end(error: BaseException, log: IO[bytes] | None) -> NoReturn:
-    """Report what ended a command early, and raise its exit status."""
-    # A command line that is wrong itself typer prints with the usage.
+    """Report the error that ended a command, and raise its exit status."""
+    # Typer prints errors of the command line itself, together with the usage.
     usage = any(cls.__name__ in ("ClickException", "Abort") for cls in type(error).__mro__)
     if isinstance(error, (typer.Exit, SystemExit)) or usage:
         raise error
@@ -154,7 +154,7 @@ def _print_labelled(label: str, colour: str, text: str) -> None:
 
 
 class _Warnings(logging.Handler):
-    """Prints warnings as errors are printed, with their own word in front, and notices."""
+    """A handler that prints warnings in the style of errors, and notices as notes."""
 
     def emit(self, record: logging.LogRecord) -> None:
         text = with_flags(record.getMessage())
@@ -179,7 +179,7 @@ def _log_to(handler: logging.Handler, level: int) -> Iterator[None]:
 
 @contextmanager
 def _native_log() -> Iterator[IO[bytes] | None]:
-    """Keep what C++ code and Python's warnings write away from the terminal."""
+    """Keep the logs of C++ code and Python's warnings off the terminal."""
     if state.verbose:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(message)s"))
@@ -193,7 +193,7 @@ def _native_log() -> Iterator[IO[bytes] | None]:
     warnings.simplefilter("ignore")
     terminal: int | None = None
     with suppress(OSError, ValueError, AttributeError):
-        # Under a test runner, standard error is no file; there is nothing to redirect then.
+        # A test runner may replace standard error; then there is nothing to redirect.
         if sys.stderr.fileno() == 2:
             terminal = os.dup(2)
     with _log_to(_Warnings(), NOTICE):

@@ -1,4 +1,4 @@
-"""``--shape`` and ``--at`` of commands that take a module of several shapes: which is meant."""
+"""Selection of a shape of a module by ``--shape`` and ``--at``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def chosen(
     variants: Sequence[T], about: JsonMapping, shape: list[str] | None, at: str | None
 ) -> T | None:
-    """Return the shape that the options name, ``None`` if they name none.
+    """Return the shape that the options select, or ``None`` if they are not given.
 
-    Raises `InputError` if the module has no such shape, `typer.BadParameter` if the options cannot
-    be read or leave the input open.
+    Raises `InputError` if the module has no such shape, and `typer.BadParameter` if the options
+    cannot be parsed or leave the input open.
     """
     wanted = {n: dict(enumerate(s)) for n, s in parse_shapes(shape).items()}
     if at is not None:
@@ -44,7 +44,7 @@ def chosen(
 
 
 def _open_axes(about: JsonMapping, name: str) -> tuple[str, list[int]]:
-    """Return the input, and which of its extents were open when the module was compiled."""
+    """Return the input, and its extents that were open when the module was compiled."""
     shapes: Mapping[str, Sequence[object]] = about["options"].get("shapes", {})
     places = {n: [a for a, e in enumerate(s) if e == "?"] for n, s in shapes.items()}
     places = {n: axes for n, axes in places.items() if axes and name in ("", n)}

@@ -1,4 +1,4 @@
-"""Numbers as text, beside those of `ir.units`."""
+"""Text for numbers, in addition to `ir.units`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 
 def ms_text(ms: float) -> str:
-    """Return a time in the unit that suits it: ``0.4 µs``, ``820 µs``, ``12.3 ms``, ``4.56 s``."""
+    """Return a time with a suitable unit: ``0.4 µs``, ``820 µs``, ``12.3 ms``, ``4.56 s``."""
     if ms < 1:
         return f"{ms * 1e3:.0f} µs" if ms >= 0.01 else f"{ms * 1e3:.1f} µs"
     if ms < 1000:
@@ -17,9 +17,9 @@ def ms_text(ms: float) -> str:
 
 
 def escape_controls(text: str) -> str:
-    r"""Return text in which what no terminal shows is written as JSON does: ``\u001b``.
+    r"""Escape unprintable characters as JSON does: ``\u001b``.
 
-    Line ends stay.
+    Line ends are kept.
     """
     if text.replace("\n", "").isprintable():
         return text
@@ -27,7 +27,7 @@ def escape_controls(text: str) -> str:
 
 
 def _escaped(character: str) -> str:
-    # Characters beyond 16 bits are two units in JSON.
+    # JSON writes characters beyond 16 bits as two units.
     units = character.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
@@ -39,29 +39,29 @@ def plain_text(text: str) -> str:
 
 
 def knobs_text(knobs: Mapping[str, object]) -> str:
-    """Return knobs: ``tile_h=4 stage_input=true``, or ``-``."""
+    """Return knobs as ``tile_h=4 stage_input=true``, or ``-`` if there are none."""
     return " ".join(f"{name}={str(value).lower()}" for name, value in knobs.items()) or "-"
 
 
 def times_text(extents: Sequence[int | str]) -> str:
-    """Return extents: ``1×3×224×224``."""
+    """Return extents as ``1×3×224×224``."""
     return "×".join(map(str, extents))
 
 
 def shape_text(shape: Sequence[int | str]) -> str:
-    """Return a shape: ``1×3×224×224``, or ``scalar``."""
+    """Return a shape as ``1×3×224×224``, or ``scalar``."""
     return times_text(shape) or "scalar"
 
 
-#: Lines of prose at least this long were broken by hand.
+#: Lines of prose at least this long were wrapped by hand.
 _LONG = 60
 
 
 def folded(text: str, width: int) -> str:
-    """Return what stands below a command's options, folded for a terminal of so many columns.
+    """Fold the text below a command's options to the width of the terminal.
 
-    Prose is filled; commands go on in lines that a shell takes as one; the others, such as rows of
-    a table, go on below their last column.
+    Prose is filled; commands are continued with backslashes; other lines, such as rows of a table,
+    continue below their last column.
     """
     joined: list[str] = []
     for line in text.split("\n"):
@@ -83,7 +83,7 @@ def _fold(line: str, width: int) -> list[str]:
     further = indent
     if body.startswith("tvmflow "):
         further, end = indent + "    ", " \\"
-        # An option stays with its value.
+        # Keep an option and its value on one line.
         body = re.sub(r"(--?[a-z][\w-]*) (?=[^-\s])", "\\1\0", body)
     elif (row := re.match(r"\S+  +", body)) is not None:
         further = indent + " " * row.end()

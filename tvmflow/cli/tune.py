@@ -1,4 +1,4 @@
-"""``tvmflow tasks`` and ``tvmflow tune``: the tasks of a network, and measuring knobs for them."""
+"""``tvmflow tasks`` and ``tvmflow tune``: list a network's tasks, and measure knobs for them."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ TASKS_EXAMPLES = """
 TUNE_EXAMPLES = """
 [bold]Examples[/bold]
   tvmflow tune mobilenet_v2.onnx --journal cpu.journal
-      32 trials for each task on this machine's OpenCL device; the same command goes on
+      32 trials for each task on this machine's OpenCL device; the same command continues
       after Ctrl-C
   tvmflow tune mobilenet_v2.onnx --journal cpu.journal --seconds 900 --report tuned.html
   tvmflow tune net.onnx --journal new.journal --relatives old.journal
-      beginning with what was best on another device of the kind
+      starting with the best knobs of another device of the same kind
   tvmflow tune net.onnx --device adreno --tracker 10.0.0.2:9190 --key pixel8
       --secret-file farm.secret --host android-arm64 --journal pixel8.journal
       on all devices of a farm that have this key
   tvmflow tune net.onnx --device adreno740 --offline --journal predicted.journal
-      by predicted times, for a phone that is not here
+      by predicted times, for a phone that is not connected
 """
 
 
 @command
 @with_compile_flags(*TUNED)
 def list_tasks(model: Path, options: CompileOptions, ops: list[Path] | None = None) -> None:
-    """List what there is to tune in a network: its distinct primary functions."""
+    """List the tasks for tuning a network: its distinct primary functions."""
     from ..tuning.session import Network
 
     load_operators(ops)
@@ -100,29 +100,29 @@ def list_tasks(model: Path, options: CompileOptions, ops: list[Path] | None = No
 def tune_model(
     model: Path,
     journal: Annotated[
-        Path, "FILE", "The journal that gets every trial. Tuning goes on where it left off."
+        Path, "FILE", "Journal for all trials. Tuning continues after its last trial."
     ],
     options: CompileOptions,
     trials: Annotated[int, typer.Option(min=1), "N", "Trials of each task."] = 32,
     seconds: Annotated[
-        float | None, typer.Option(min=0), "S", "Stop after so long, the heuristics' trials aside."
+        float | None, typer.Option(min=0), "S", "Time limit, without the heuristics' trials."
     ] = None,
     patience: Annotated[
-        int | None, typer.Option(min=1), "N", "Leave a task when its last N trials brought nothing."
+        int | None, typer.Option(min=1), "N", "Leave a task after N trials without an improvement."
     ] = None,
     search: Annotated[
         str,
         words("evolutionary", "random", "grid", "neighbourhood"),
         "How knobs are proposed: evolved with a learnt cost model, at random, in even steps "
-        "through the space, or from the heuristic's outwards.",
+        "through the space, or outwards from the heuristic's knobs.",
     ] = "evolutionary",
     seed: Annotated[
-        int, typer.Option(min=0), "N", "Makes proposals repeatable, as far as costs are."
+        typer.Option(min=0), "N", "Seed of proposals, which are repeatable as far as costs are."
     ] = 0,
     relatives: Annotated[
         list[Path] | None,
         "FILE",
-        "Journal of another device of the kind, whose best knobs are tried first; repeatable.",
+        "Journal of another device of the same kind, whose best knobs are tried first; repeatable.",
     ] = None,
     cool_down: Annotated[
         float, typer.Option(min=0), "S", "Pause before each trial, for hot devices."
@@ -135,19 +135,19 @@ def tune_model(
     key: str | None = None,
     secret_file: Path | None = None,
     report: Annotated[
-        Path | None, "OUT.html", "Write a page with the course of each task and the shares of time."
+        Path | None, "OUT.html", "Write a page with each task's progress and share of time."
     ] = None,
     compare: Annotated[bool, "Measure the whole network before and after, at the end."] = True,
     offline: Annotated[
         bool,
-        "Measure nothing: knobs of convolutions by a model of the GPU that --device names, and the "
-        "machine code of the best.",
+        "Measure nothing: choose knobs of convolutions by a model of the GPU that --device names, "
+        "and by the machine code of the best candidates.",
     ] = False,
     ops: list[Path] | None = None,
 ) -> None:
     """Find better knobs for a network's primary functions by measuring them.
 
-    Algorithms of convolutions, and with --storage auto the storage, are settled so, too.
+    Tuning also decides on algorithms of convolutions and, with --storage auto, on the storage.
     """
     if offline:
         load_operators(ops)
@@ -189,19 +189,19 @@ def tune_model(
         columns = ["decision", "of", "cost model", "measured", "cost"]
         print_table(None, columns, [s.row for s in tuned.settled])
     done = sum(p.trials for p in tuned.progress)
-    note(("Tuned", "green"), f" in {tuned.seconds:.0f} s; {journal} has {done} trials of it")
+    note(("Tuned", "green"), f" in {tuned.seconds:.0f} s; {done} of its trials are in {journal}")
     for each in tuned.devices:
         note(("Device", "yellow" if each.aside else "green"), f" {_standing(each)}")
     if tuned.comparison is not None:
         before, after = tuned.comparison.before_ms, tuned.comparison.after_ms
-        # A warning has said why there is no ratio.
+        # If the run was disturbed, a warning has already said why there is no ratio.
         disturbed = is_disturbed(tuned.others_share)
         ratio = "" if disturbed else f": {before / after:.2f} times as fast"
         note(("Network", "green"), f" before {ms_text(before)}, after {ms_text(after)}{ratio}")
 
 
 def _tune_offline(model: Path, journal: Path, options: CompileOptions, seed: int) -> None:
-    """Predict knobs, write them down, and print them."""
+    """Predict knobs, append them to the journal, and print them."""
     from ..devices.gpus import gpu_named, typical_gpu
     from ..errors import DeviceError
     from ..explain.isa.candidates import machine_code_for
@@ -261,13 +261,13 @@ def _tune_offline(model: Path, journal: Path, options: CompileOptions, seed: int
     note(
         ("Predicted", "green"),
         f" {len(found)} tasks: {ms_text(before)} with the heuristics, {ms_text(after)} with these "
-        f"knobs; {left} others keep the heuristics'. {journal} has them",
+        f"knobs; {left} others keep the heuristics'. {journal} has the predictions",
     )
 
 
 @contextmanager
 def watching(trials: int, seconds: float | None) -> Iterator[Watch | None]:
-    """Show a live table where a person watches."""
+    """Show a live table on a terminal."""
     console = err_console()
     if state.quiet or not console.is_terminal:
         yield None
@@ -290,9 +290,9 @@ def watching(trials: int, seconds: float | None) -> Iterator[Watch | None]:
                 left = min(left, max(0.0, seconds - spent))
             lines.append(
                 f"{done} of at most {whole} trials, {done / spent:.1f} a second, "
-                f"about {left:.0f} s left; Ctrl-C stops, the same command goes on"
+                f"about {left:.0f} s left; Ctrl-C stops, the same command continues"
             )
-            # Not as a text with markup: brackets may be in it.
+            # Not as markup: the text may contain brackets.
             content.caption = Text("\n".join(lines))
             live.update(content)
 
@@ -305,7 +305,7 @@ def _standing(device: Standing) -> str:
 
 
 def _progress_table(progress: Sequence[Progress], width: int, most: int | None = None) -> Table:
-    """Return a table of the tasks that take most of the network's time, or all."""
+    """Return a table of the tasks that take most of the network's time, at most ``most``."""
     known = [p for p in progress if math.isfinite(p.best)]
     total = sum(p.time for p in known)
     rows = [
@@ -329,7 +329,7 @@ def _describe(tuned: Tuned) -> JsonObject:
         "seconds": tuned.seconds,
         "trials": sum(p.trials for p in tuned.progress),
         "others_share": tuned.others_share,
-        # All of them without a value if there was no comparison.
+        # Without a comparison, all of them are None.
         **{name: getattr(tuned.comparison, name, None) for name in compared},
         "settled": [
             {

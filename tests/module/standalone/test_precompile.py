@@ -181,7 +181,7 @@ def three(farm) -> tuple[str, str, str]:
 def test_every_free_server_of_a_key_gives_its_binaries(farm, three, library):
     *servers, stock = three
     done = precompile(library, *at(farm, "three"), "--json")
-    refused(done, "gave the binaries of 2 of 3 devices", "is no server of tvmflow", stock)
+    refused(done, "returned the binaries of 2 of 3 devices", "is no server of tvmflow", stock)
     found = json.loads(done.stdout)
     assert {device["where"] for device in found["devices"]} == set(servers)
     assert [failure["where"] for failure in found["failed"]] == [stock]
