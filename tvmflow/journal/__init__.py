@@ -1,5 +1,5 @@
-"""Journals of tuning: what was measured, in append-only binary files with an index.
+"""Tuning journals: measurements in append-only binary files with an index.
 
-`records` says what a journal holds, `encoding` and `frames` how it lies in the file, and `journal`
-opens one.
+`records` defines the contents, `encoding` and `frames` the bytes in the file, and `journal` opens a
+file.
 """

@@ -1,11 +1,11 @@
-"""Records as bytes: trials, events, and definitions, which trials share and refer to by hash.
+"""Encoding of records as bytes: trials, events, and definitions that trials share by hash.
 
 A trial refers to a *context*, and that to a workload, a target, a device, the versions of a
 toolchain and the skeleton of the trial's document, ``[knobs, source, provenance, original]``.  A
-skeleton is the document with 0 for every number and truth value: it is the same for thousands of
-trials and stored once; a trial has the numbers, mostly of a byte each.
+skeleton is the document with 0 for every number and truth value: thousands of trials have the same
+one, which is stored once; a trial has the numbers, mostly of a byte each.
 
-Whatever reads bytes here raises :class:`MalformedError` where they do not say what a record says.
+Functions that read bytes raise :class:`MalformedError` if the bytes do not encode a record.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Any, TypeVar
 
 from .records import Device, Error, Event, Keyed, Original, Target, Trial, Workload, cost_of, digest
 
-#: Kinds of definitions, by the byte that a definition begins with.
+#: Kinds of definitions by their first byte.
 KINDS = {1: "workload", 2: "target", 3: "device", 4: "toolchain", 5: "skeleton", 6: "context"}
 _NUMBERS = {name: number for number, name in KINDS.items()}
 
-#: Bytes of a key by which a trial refers to its context.
+#: Length of the key in bytes by which a trial refers to its context.
 SHORT = 8
-#: Longest definition or event, against a few bytes that unpack to gigabytes.
+#: Longest definition or event, which limits a few bytes that unpack to gigabytes.
 MAX_DATA_BYTES = 1 << 26
-#: More than Python's JSON reader accepts.
+#: Most bits of an integer; more than Python's JSON reader accepts.
 MAX_NUMBER_BITS = 1 << 15
 
 _TRIAL_HEAD = struct.Struct("<8sdd")
 _FLOAT = struct.Struct("<d")
-#: Marks of what is no whole number: see :func:`pack_numbers`.
+#: Codes of values that are not integers: see :func:`pack_numbers`.
 _FALSE, _TRUE, _DOUBLE = 2, 6, 10
 
 Number = bool | int | float
@@ -40,18 +40,18 @@ K = TypeVar("K", bound=Keyed)
 
 
 class MalformedError(ValueError):
-    """Bytes with a right checksum that do not say what a record says."""
+    """Raised for bytes with a correct checksum that do not encode a record."""
 
 
 class MissingError(MalformedError):
-    """A record refers to a definition that is not there, or damaged."""
+    """Raised if a record refers to a definition that is missing or damaged."""
 
 
 # -- numbers ------------------------------------------------------------------------------------
 
 
 def pack_number(out: bytearray, value: int) -> None:
-    """Append a number >= 0 in groups of seven bits, the lowest first."""
+    """Append a number >= 0 in groups of seven bits, the lowest group first."""
     while value > 127:
         out.append(value & 127 | 128)
         value >>= 7
@@ -59,7 +59,7 @@ def pack_number(out: bytearray, value: int) -> None:
 
 
 def unpack_number(data: memoryview, at: int) -> tuple[int, int]:
-    """Return a number, and where the next one begins."""
+    """Return a number, and the offset of the next one."""
     value = shift = 0
     try:
         while (byte := data[at]) > 127:
@@ -74,10 +74,10 @@ def unpack_number(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def pack_numbers(out: bytearray, numbers: Iterable[Number]) -> None:
-    """Append numbers with their types, in the two lowest bits: 0, 1 or 2.
+    """Append numbers, each with its type in the two lowest bits: 0, 1 or 2.
 
-    0 is a whole number, 1 a negative one ``n`` as ``-1 - n``; 2 marks ``false``, ``true`` and a
-    double, whose eight bytes follow.
+    0 is a non-negative integer, 1 a negative integer ``n`` as ``-1 - n``; 2 marks ``false``,
+    ``true`` and a double, whose eight bytes follow.
     """
     for value in numbers:
         if value is False:
@@ -122,7 +122,7 @@ def parse(data: bytes) -> Any:
 
 
 def split(document: object, numbers: list[Number]) -> str:
-    """Return the skeleton of a JSON document, and append its numbers; `TypeError` if it is none."""
+    """Return a JSON document's skeleton and append its numbers; `TypeError` if it is not JSON."""
 
     def without_numbers(part: object) -> object:
         kind = type(part)
@@ -144,7 +144,7 @@ def split(document: object, numbers: list[Number]) -> str:
 
 
 def join(skeleton: bytes, numbers: Iterator[Number]) -> object:
-    """Return the document of a skeleton and its numbers; :func:`split` the other way round."""
+    """Join a skeleton and its numbers to a document, the inverse of :func:`split`."""
 
     def number(_zero: str) -> Number:
         if (value := next(numbers, None)) is None:
@@ -154,11 +154,11 @@ def join(skeleton: bytes, numbers: Iterator[Number]) -> object:
     return json.loads(skeleton, parse_int=number)
 
 
-# -- data, maybe compressed, and blocks of records ----------------------------------------------
+# -- data, optionally compressed, and blocks of records ------------------------------------------
 
 
 def pack_data(data: bytes) -> bytes:
-    """Put a byte before ``data`` that says how it is stored: 0 as it is, 1 deflated."""
+    """Prepend a byte to ``data`` that gives its storage: 0 uncompressed, 1 deflated."""
     if len(data) > 100:
         packed = zlib.compress(data, 9)
         if len(packed) < len(data):
@@ -167,7 +167,7 @@ def pack_data(data: bytes) -> bytes:
 
 
 def unpack_data(payload: memoryview) -> bytes:
-    """Return what :func:`pack_data` packed."""
+    """Return the data that :func:`pack_data` packed."""
     if len(payload) and payload[0] == 0:
         return bytes(payload[1:])
     if not len(payload) or payload[0] != 1:
@@ -183,7 +183,7 @@ def unpack_data(payload: memoryview) -> bytes:
 
 
 def pack_block(items: Iterable[tuple[int, bytes]]) -> bytes:
-    """Pack records, by type and payload, deflated together."""
+    """Pack records, given by type and payload, and deflate them as one."""
     out = bytearray()
     for kind, payload in items:
         out.append(kind)
@@ -193,7 +193,7 @@ def pack_block(items: Iterable[tuple[int, bytes]]) -> bytes:
 
 
 def unpack_block(payload: memoryview) -> list[tuple[int, memoryview]]:
-    """Return what :func:`pack_block` packed."""
+    """Return the records that :func:`pack_block` packed."""
     data = memoryview(unpack_data(payload))
     items, at = [], 0
     while at < len(data):
@@ -210,12 +210,12 @@ def unpack_block(payload: memoryview) -> list[tuple[int, memoryview]]:
 
 
 def pack_definition(kind: str, data: bytes, pack: bool) -> bytes:
-    """Pack a definition; in a block, which is packed as a whole, its data is not."""
+    """Pack a definition; within a block, which is deflated as a whole, without ``pack``."""
     return bytes([_NUMBERS[kind]]) + (pack_data(data) if pack else b"\0" + data)
 
 
 def unpack_definition(payload: memoryview) -> tuple[str, bytes, bytes]:
-    """Return kind, key and data of a definition."""
+    """Return the kind, key and data of a definition."""
     kind = KINDS.get(payload[0]) if len(payload) else None
     if kind is None:
         raise MalformedError("a definition is of an unknown kind")
@@ -239,13 +239,13 @@ def read_keyed(cls: type[K], data: bytes) -> K:
 
 @dataclass(frozen=True)
 class Context:
-    """What trials have in common."""
+    """Definitions that several trials share."""
 
     workload: Workload
     target: Target
     device: Device
     toolchain: dict[str, str]
-    #: The skeleton of their documents: JSON of a list.
+    #: Skeleton of the trials' documents: JSON of a list.
     skeleton: bytes
 
 
@@ -253,12 +253,12 @@ class Context:
 
 
 def trial_document(trial: Trial, numbers: list[Number]) -> str:
-    """Return the skeleton of a trial's document; its numbers are appended to ``numbers``."""
+    """Return the skeleton of a trial's document; append its numbers to ``numbers``."""
     return split([trial.knobs, trial.source, trial.provenance, trial.original], numbers)
 
 
 def pack_trial(short: bytes, trial: Trial, numbers: list[Number]) -> bytes:
-    """Pack a trial, which refers to its context by the first bytes of a key."""
+    """Pack a trial, which refers to its context by the first bytes of its key."""
     out = bytearray(_TRIAL_HEAD.pack(short, trial.timestamp, trial.seconds))
     pack_number(out, trial.error)
     pack_number(out, len(trial.costs))
@@ -271,7 +271,7 @@ def pack_trial(short: bytes, trial: Trial, numbers: list[Number]) -> bytes:
 
 
 def _measured(payload: memoryview) -> tuple[int, tuple[float, ...], int]:
-    """Return error and costs of a trial, and where its message begins."""
+    """Return error and costs of a trial, and the offset of its message."""
     error, at = unpack_number(payload, _TRIAL_HEAD.size)
     count, at = unpack_number(payload, at)
     end = at + count * _FLOAT.size
@@ -281,7 +281,7 @@ def _measured(payload: memoryview) -> tuple[int, tuple[float, ...], int]:
 
 
 def trial_cost(payload: memoryview) -> tuple[bytes, float]:
-    """Return the context's short key and the cost of a trial, without the rest."""
+    """Return the context's short key and the cost of a trial, without decoding the rest."""
     if len(payload) < _TRIAL_HEAD.size:
         raise MalformedError("a trial is cut")
     error, costs, _ = _measured(payload)
@@ -320,7 +320,7 @@ def pack_event(event: Event) -> bytes:
 
 
 def unpack_event(payload: memoryview, device_of: Callable[[bytes], Device]) -> Event:
-    """Return an event; its device is left out where ``device_of`` its key finds none."""
+    """Return an event; its device is ``None`` if ``device_of`` does not find it."""
     document = parse(unpack_data(payload))
     try:
         kind, timestamp, key, details = document

@@ -1,7 +1,7 @@
-"""The file header and the frames of a journal; ``docs/journal.md`` has the byte layout.
+"""File header and frames of a journal; ``docs/journal.md`` has the byte layout.
 
-Every frame carries a checksum of its place, type, length and content.  What does not match is
-skipped to the next frame that does, so that damage costs the frames that it touches and no other.
+Every frame has a checksum of its offset, type, length and content.  After damage, reading resumes
+at the next frame whose checksum matches, so that only the frames that are damaged get lost.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import NamedTuple
 
 from ..errors import JournalError
 
-#: The first byte is no text, and the line ends show a file that was converted as one.
+#: The first byte is not text, and the line ends reveal a file that was converted as text.
 MAGIC = b"\x89TVJ\r\n\x1a\n"
-#: A reader refuses another major version; a minor one may add types of frames.
+#: A reader rejects other major versions; a minor version may add types of frames.
 MAJOR, MINOR = 1, 0
 _HEADER = struct.Struct("<8sHHI")
 HEADER_BYTES = _HEADER.size
 
-#: What a frame begins with.
+#: First bytes of a frame.
 SYNC = b"\xd7\x4a"
 #: Sync, type (high byte) and length (low three), checksum.
 _FRAME = struct.Struct("<2sII")
 FRAME_BYTES = _FRAME.size
 MAX_PAYLOAD_BYTES = (1 << 24) - 1
 
-#: Types of frames; a program's binary is no part of tuning: `tvmflow.module.standalone.programs`.
+#: Types of frames; programs are not tuning records: see `tvmflow.module.standalone.programs`.
 DEFINITION, TRIAL, EVENT, BLOCK, INDEX, PROGRAM = 1, 2, 3, 4, 5, 6
 
 
@@ -42,12 +42,12 @@ class Frame(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next one begins."""
+        """Return the offset of the next frame."""
         return self.offset + FRAME_BYTES + len(self.payload)
 
 
 class Damage(NamedTuple):
-    """Bytes that are no frame."""
+    """Bytes that are not a valid frame."""
 
     offset: int
     length: int
@@ -58,15 +58,15 @@ class Damage(NamedTuple):
 
 
 def header() -> bytes:
-    """The first bytes of a file."""
+    """Return the first bytes of a file."""
     start = MAGIC + struct.pack("<HH", MAJOR, MINOR)
     return start + struct.pack("<I", zlib.crc32(start))
 
 
 def check_header(data: memoryview, path: Path) -> Damage | None:
-    """Refuse what is no journal of this version; a damaged header before good frames is reported.
+    """Check the header; return the damage if only the header is damaged.
 
-    Raises `JournalError` if the file is another kind of file, or of another version.
+    Raises `JournalError` if the file is not a journal, or has another major version.
     """
     start = bytes(data[:HEADER_BYTES])
     if len(start) == HEADER_BYTES:
@@ -89,7 +89,7 @@ def check_header(data: memoryview, path: Path) -> Damage | None:
 
 
 def encode(kind: int, payload: bytes, offset: int) -> bytes:
-    """A frame that stands at ``offset`` in the file; `JournalError` if the payload is too long."""
+    """Return a frame for ``offset`` in the file; `JournalError` if the payload is too long."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise JournalError(
             f"A record of {len(payload)} bytes is too long for a journal, which takes "
@@ -102,7 +102,7 @@ def encode(kind: int, payload: bytes, offset: int) -> bytes:
 
 
 def frame_at(data: memoryview, offset: int) -> Frame | None:
-    """The frame at an offset; ``None`` where none begins, or where it is damaged or cut."""
+    """Return the frame at an offset; ``None`` if there is none, or it is damaged or cut."""
     if offset < HEADER_BYTES or offset + FRAME_BYTES > len(data):
         return None
     sync, head, checksum = _FRAME.unpack_from(data, offset)
@@ -111,16 +111,16 @@ def frame_at(data: memoryview, offset: int) -> Frame | None:
     if sync != SYNC or end > len(data):
         return None
     payload = data[start:end]
-    # The offset is part of it: what looks like a frame inside another one's payload is none.
+    # The offset is part of the checksum, so a copy of a frame inside a payload is rejected.
     if zlib.crc32(payload, zlib.crc32(struct.pack("<QI", offset, head))) != checksum:
         return None
     return Frame(offset, head >> 24, payload)
 
 
 def frames(data: memoryview, start: int) -> Iterator[Frame | Damage]:
-    """Frames from an offset to the end, and what lies between them.
+    """Yield the frames starting at an offset, and the damage between them.
 
-    What follows the last frame is the tail: a record that is being written, or was torn.
+    The bytes after the last frame are the tail: a record that is being written, or was cut.
     """
     offset = start
     while offset < len(data):
@@ -137,13 +137,13 @@ def frames(data: memoryview, start: int) -> Iterator[Frame | Damage]:
         offset = found
 
 
-#: The reason of bytes behind the last frame.
+#: Reason of the damage after the last frame.
 TAIL = "cut off, or being written"
 
 
 def _next_frame(data: memoryview, offset: int) -> int | None:
     base = offset
-    # Damage is short as a rule: what is searched is copied piece by piece.
+    # Damage is usually short, so the searched bytes are copied piece by piece.
     for size in (1 << 12, 1 << 20, len(data)):
         window = bytes(data[base : base + size])
         at = window.find(SYNC)
@@ -151,13 +151,13 @@ def _next_frame(data: memoryview, offset: int) -> int | None:
             if frame_at(data, base + at) is not None:
                 return base + at
             at = window.find(SYNC, at + 1)
-        # A marker may lie across the end of the window.
+        # A marker may cross the end of the window.
         base += max(0, len(window) - 1)
     return None
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of ``data``, whatever part of it the system takes at once."""
+    """Write all of ``data``, even if the system writes only part of it at once."""
     written = os.write(fd, data)
     while written < len(data):
         written += os.write(fd, memoryview(data)[written:])

@@ -1,4 +1,4 @@
-"""The index of a journal: where the best trial of each workload stands, and definitions."""
+"""Index of a journal: offsets of definitions and of the best trial of each workload."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 from .encoding import MalformedError
 from .records import Target, Workload
 
-#: What an index begins with; the last one of a file is found by searching it from the end.
+#: First bytes of an index; the last index of a file is found by a search from the end.
 MARKER = b"\xd7TVJIDX\n"
 _INDEX_HEAD = struct.Struct("<8sQQII")
 _INDEX_DEFINITION = struct.Struct("<8sQ")
@@ -19,12 +19,12 @@ _INDEX_ENTRY = struct.Struct("<8s16s8sdQIII")
 
 @dataclass(slots=True)
 class Entry:
-    """The trials of a workload on targets of one kin."""
+    """Statistics of a workload's trials on targets with the same compatibility key."""
 
     kin: bytes
     workload: bytes
     target: bytes
-    #: The least cost, and the trial that has it: offset of its frame and place in its block.
+    #: The lowest cost, and its trial: offset of its frame, and slot in the block.
     cost: float = float("inf")
     offset: int = 0
     slot: int = 0
@@ -33,10 +33,10 @@ class Entry:
 
 
 class Table:
-    """Where the best trial of each workload stands, and definitions.
+    """Offsets of definitions and of the best trial of each workload.
 
-    It grows while trials are read or appended.  Packed, it is the index, a frame of the file: who
-    opens the file later takes it from there, and reads only what follows it.
+    The table grows while trials are read or appended.  Packed, it is the index, a frame of the
+    file: later readers load it, and only read the frames after it.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Table:
         self._kins: dict[bytes, dict[tuple[bytes, bytes], Entry]] = defaultdict(dict)
 
     def add(self, workload: Workload, target: Target, cost: float, offset: int, slot: int) -> None:
-        """Count a trial, which stands in the frame at ``offset``, at the place ``slot``."""
+        """Count a trial in the frame at ``offset``, in the slot ``slot`` of its block."""
         entries, key = self._kins[workload.kin], (workload.key, target.kin)
         if (entry := entries.get(key)) is None:
             entry = entries[key] = Entry(workload.kin, *key)
@@ -55,7 +55,7 @@ class Table:
             entry.cost, entry.offset, entry.slot = cost, offset, slot
 
     def of_kin(self, kin: bytes) -> Iterable[Entry]:
-        """Entries of all workloads of a kin."""
+        """Return the entries of all workloads with a compatibility key."""
         return self._kins.get(kin, {}).values()
 
     def __iter__(self) -> Iterator[Entry]:
@@ -64,13 +64,13 @@ class Table:
 
     @classmethod
     def unpack(cls, payload: memoryview) -> Table:
-        """Return the table that an index holds."""
+        """Return the table that an index contains."""
         if len(payload) < _INDEX_HEAD.size:
             raise MalformedError("an index is cut")
         _, _, events, definitions, entries = _INDEX_HEAD.unpack_from(payload)
         middle = _INDEX_HEAD.size + definitions * _INDEX_DEFINITION.size
         if len(payload) != middle + entries * _INDEX_ENTRY.size:
-            raise MalformedError("an index has another size than it says")
+            raise MalformedError("an index has another size than its counts give")
         table = cls()
         table.events = events
         table.definitions = dict(_INDEX_DEFINITION.iter_unpack(payload[_INDEX_HEAD.size : middle]))
@@ -80,7 +80,7 @@ class Table:
         return table
 
     def pack(self, previous: int) -> bytes:
-        """Return an index's payload; ``previous`` is the offset of the one before."""
+        """Return an index's payload; ``previous`` is the offset of the previous index."""
         entries = sorted(self, key=lambda e: (e.kin, e.workload, e.target))
         counts = len(self.definitions), len(entries)
         parts = [_INDEX_HEAD.pack(MARKER, previous, self.events, *counts)]

@@ -1,6 +1,6 @@
-"""Journals: append-only binary files of trials, safe to be cut, shared and damaged.
+"""Journals: append-only binary files of trials that survive crashes, sharing and damage.
 
-``docs/journal.md`` has the byte layout and what is promised.
+``docs/journal.md`` has the byte layout and the guarantees.
 
 >>> with Journal.open("pixel8.journal", "a") as journal:
 ...     journal.append(trial)
@@ -25,7 +25,7 @@ from .writing import Writer, close_locked, io_error, open_locked
 
 
 class Journal(Reader):
-    """A journal that was opened with :meth:`open`."""
+    """A journal file, opened with :meth:`open`."""
 
     def __init__(self, path: Path, fd: int, writing: bool):
         super().__init__(path, fd)
@@ -35,10 +35,10 @@ class Journal(Reader):
     def open(cls, path: str | os.PathLike[str], mode: Literal["r", "a"] = "r") -> Journal:
         """Open a journal to read it, or with ``a`` also to append to it.
 
-        ``r`` sees what is there now; others may go on appending.  ``a`` is had by one process at a
-        time, and makes a file that does not exist.
+        ``r`` sees the records at the time of opening; other processes may append meanwhile.  ``a``
+        is exclusive to one process, and creates the file if it does not exist.
 
-        Raises `JournalError` if it cannot be opened, is something else, or is being written by
+        Raises `JournalError` if the file cannot be opened, is not a journal, or is being written by
         another process.
         """
         file = Path(path)
@@ -65,14 +65,14 @@ class Journal(Reader):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # The first error is the one that matters.
+        # After another error, an error of closing is not reported.
         with nullcontext() if kind is None else suppress(JournalError):
             self.close()
 
     def close(self) -> None:
-        """Write what the index lacks, force everything to the disk, and let others write.
+        """Write the index, force everything to the disk, and release the lock.
 
-        Raises `JournalError` if that fails; the file is closed anyway.
+        Raises `JournalError` if that fails; the file is closed nevertheless.
         """
         with self._lock:
             if not self._is_open:
@@ -87,32 +87,31 @@ class Journal(Reader):
     def _begin_reading(self) -> None:
         super()._begin_reading()
         if self._writer is not None:
-            # A writer also sees what it appended, a reader what was there at first.
+            # A writer also sees what it appended; a reader sees the file as it was when opened.
             self.remap()
 
     # -- writing -------------------------------------------------------------------------------
 
     def append(self, record: Trial | Event) -> None:
-        """Append a trial or an event; it survives this process at once.
+        """Append a trial or an event; it survives a crash of this process at once.
 
-        It survives the machine after :meth:`flush`, or one second later if others follow.
-
-        Raises `JournalError` if the journal was opened to read, the record is not what a journal
-        holds, or the system refuses.
+        It survives a crash of the machine after :meth:`flush`, or one second later if others
+        follow.  Raises `JournalError` if the journal was opened to read, the record has other types
+        than a journal holds, or the system reports an error.
         """
         with self._writing() as writer:
             writer.append(record)
 
     def append_compressed(self, trials: Iterable[Trial]) -> None:
-        """Append trials in compressed blocks, which are lost as a whole where they are damaged.
+        """Append trials in compressed blocks; damage to a block loses all of its trials.
 
-        Raises `JournalError` as :meth:`append`.
+        Raises `JournalError` like :meth:`append`.
         """
         with self._writing() as writer:
             writer.append_compressed(trials)
 
     def flush(self) -> None:
-        """Force everything that was appended to the disk; `JournalError` if that fails."""
+        """Force all appended records to the disk; `JournalError` if that fails."""
         with self._writing() as writer:
             writer.sync()
 

@@ -1,4 +1,4 @@
-"""Reading of a journal: its index, look-up of trials, and damage that is reported and skipped."""
+"""Reading of a journal: its index, look-up of trials, and handling of damage."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ logger = logging.getLogger(__name__)
 
 
 class Record(NamedTuple):
-    """A trial or an event, and its place: a frame, or a slot of a block."""
+    """A trial or an event, and its position: a frame, or a slot of a block."""
 
     offset: int
     kind: int
-    #: Its place in the block; 0 where it is the frame itself.
+    #: Index in the block; 0 if it is a frame by itself.
     slot: int
     payload: memoryview
 
 
 class Reader:
-    """A journal file that is open to be read."""
+    """A journal file, open for reading."""
 
     def __init__(self, path: Path, fd: int):
         self.path, self._fd, self._is_open = path, fd, True
         self._lock = threading.RLock()
         self.remap()
         self._forget()
-        #: Bytes that were found damaged so far.  Only reading all of them finds everything.
+        #: Damage found so far.  Only reading all records finds everything.
         self.damage: list[Damage] = []
         #: Bytes after the last whole record: one that is being written, or was cut.
         self.tail: Damage | None = None
         if (broken := frames.check_header(self._view, path)) is not None:
             self._report(broken)
-        #: Where the last index begins and ends.
+        #: Offsets of the last index's begin and end.
         self.index_at = self.indexed_to = HEADER_BYTES
         self._take_last_index()
         self._read(self.indexed_to)
@@ -53,7 +53,7 @@ class Reader:
     # -- look-up -------------------------------------------------------------------------------
 
     def best(self, workload: Workload, target: Target) -> Trial | None:
-        """Return the trial of the least cost of a workload, on a target of its kind and preset."""
+        """Return the cheapest trial of a workload, on a target with the same compatibility key."""
         with self._lock:
             self._check_open()
             if not self.table.of_kin(workload.kin):
@@ -62,10 +62,11 @@ class Reader:
         return trial if trial is not None and trial.workload == workload else None
 
     def nearest(self, workload: Workload, target: Target) -> Trial | None:
-        """Return the best trial, or else that of a workload whose knobs mean the same.
+        """Return the best trial of a workload, or of the nearest one whose knobs mean the same.
 
-        That is one of the same family and loops; where there is none, of a map of nearly the same
-        size.  What is stored alike comes first: see :meth:`.Workload.distance`.
+        Such a workload has the same family and loops; without any, it is one over a map of nearly
+        the same size.  Workloads with the same storage are preferred: see
+        :meth:`.Workload.distance`.
         """
         with self._lock:
             self._check_open()
@@ -83,12 +84,12 @@ class Reader:
                 nearest = min(ranked, key=lambda item: item[:2])[2]
                 if (trial := self.trial_of(nearest)) is not None:
                     return trial
-                # What the index points to is damaged: what is left is found the slow way.
+                # The index points to damaged frames: read all frames to find the remaining trials.
                 self.read_all()
             return None
 
     def trial_of(self, entry: Entry) -> Trial | None:
-        """Return the best trial of an entry; ``None`` without one, or where it is damaged."""
+        """Return the best trial of an entry; ``None`` if there is none, or it is damaged."""
         frame = self.frame(entry.offset) if entry.cost < float("inf") else None
         try:
             if frame is None or frame.kind not in (TRIAL, BLOCK):
@@ -118,7 +119,7 @@ class Reader:
             if not late:
                 return
             if not is_again:
-                # They refer to definitions whose first copies are damaged.
+                # Try the trials again whose definitions have another copy that was not read yet.
                 self.read_all()
             records = late
 
@@ -133,7 +134,7 @@ class Reader:
                     self._damaged(record, error)
 
     def entries(self) -> list[Entry]:
-        """Return the number of trials of each workload and kin of targets, and the best of them."""
+        """Return the number of trials and the best one, by workload and compatible targets."""
         self._check_open()
         return list(self.table)
 
@@ -143,29 +144,29 @@ class Reader:
     def _check_open(self) -> None:
         if not self._is_open:
             raise JournalError(
-                f"The journal {self.path} was asked for something, but is closed.",
+                f"The journal {self.path} was used, but is closed.",
                 remedy="Open it again.",
             )
 
     # -- the file ------------------------------------------------------------------------------
 
     def _forget(self) -> None:
-        #: What the journal holds: its last index, and what follows that.
+        #: Contents of the last index and of the frames after it.
         self.table = Table()
-        #: Definitions that need not be read again, by key, and contexts by its first bytes.
+        #: Decoded definitions by key, and decoded contexts by the first bytes of their key.
         self._known: dict[bytes, Keyed] = {}
         self._contexts: dict[bytes, Context] = {}
-        #: Definitions of blocks that were unpacked, by the block's offset.
+        #: Definitions of unpacked blocks, by the block's offset.
         self._blocks: dict[int, dict[bytes, memoryview]] = {}
 
     def remap(self) -> None:
-        """Map the file as it is now, also what was appended after it was opened."""
+        """Map the file in its current state, including records appended after it was opened."""
         size = os.fstat(self._fd).st_size
-        # What others append later is not looked at; what is mapped never changes.
+        # Records that others append later are not read; mapped bytes never change.
         self._view = memoryview(mmap.mmap(self._fd, size, access=mmap.ACCESS_READ) if size else b"")
 
     def frame(self, offset: int) -> Frame | None:
-        """Return the frame at an offset, also one that was appended after the file was opened."""
+        """Return the frame at an offset, even if it was appended after the file was opened."""
         if offset >= len(self._view):
             self.remap()
         return frames.frame_at(self._view, offset)
@@ -190,7 +191,7 @@ class Reader:
         records = list(self.records(start))
         trials = [record for record in records if record.kind == TRIAL]
         self.table.events += len(records) - len(trials)
-        # At last: a trial may refer to a definition whose first copy is damaged.
+        # Trials come last: a trial may refer to a definition whose first copy is damaged.
         for record in trials:
             try:
                 short, cost = encoding.trial_cost(record.payload)
@@ -198,7 +199,7 @@ class Reader:
                 self.table.add(context.workload, context.target, cost, record.offset, record.slot)
             except MalformedError as error:
                 if isinstance(error, MissingError) and start > HEADER_BYTES:
-                    # A definition that the index knows is damaged: there may be a copy.
+                    # A definition that the index knows is damaged, but may have a copy.
                     self.read_all()
                     return
                 self._damaged(record, error)
@@ -213,7 +214,7 @@ class Reader:
     # -- definitions ---------------------------------------------------------------------------
 
     def context(self, short: bytes) -> Context:
-        """Return the context with a key that begins so; `MissingError` without it or its parts."""
+        """Return the context by the first bytes of its key; `MissingError` if a part is missing."""
         if (context := self._contexts.get(short)) is None:
             data = self._data("context", short)
             if len(data) != 80:
@@ -229,14 +230,14 @@ class Reader:
         return context
 
     def keyed(self, cls: type[K], key: bytes) -> K:
-        """Return a workload, target or device; `MissingError` where it is damaged or not there."""
+        """Return a workload, target or device; `MissingError` if it is damaged or missing."""
         if not isinstance(value := self._known.get(key), cls):
             value = encoding.read_keyed(cls, self._data(cls.kind_of_definition(), key))
             self._known[key] = value
         return value
 
     def workload(self, key: bytes) -> Workload | None:
-        """Return the workload with a key, ``None`` where its definition is damaged."""
+        """Return the workload with a key, ``None`` if its definition is damaged."""
         try:
             return self.keyed(Workload, key)
         except MissingError:
@@ -251,7 +252,7 @@ class Reader:
         raise MissingError(f"its {kind} {key.hex()} is not there")
 
     def definition(self, short: bytes) -> memoryview | None:
-        """Return the payload of a definition; ``None`` where it is damaged or not there."""
+        """Return the payload of a definition; ``None`` if it is damaged or missing."""
         offset = self.table.definitions.get(short)
         frame = self.frame(offset) if offset is not None else None
         if frame is not None and frame.kind == DEFINITION:
@@ -272,8 +273,8 @@ class Reader:
     def records(self, start: int = HEADER_BYTES) -> Iterator[Record]:
         """Yield trials and events in the order of the file.
 
-        Definitions are added to the table on the way.  Damage is reported and skipped.  Types of
-        frames that a newer minor version may have added are skipped.
+        This adds definitions to the table.  Damage is reported and skipped.  Unknown types of
+        frames, from newer minor versions, are skipped.
         """
         for item in frames.frames(self._view, start):
             if isinstance(item, Damage):
@@ -306,7 +307,7 @@ class Reader:
 
 
 def _measured(entries: Iterable[Entry], target: Target) -> list[Entry]:
-    """Return the entries with a cost on targets of a kin."""
+    """Return the entries with a cost on targets with the same compatibility key."""
     return [e for e in entries if e.target == target.kin and e.cost < float("inf")]
 
 

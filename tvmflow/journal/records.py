@@ -1,4 +1,4 @@
-"""What a journal holds: trials with their workload, target and device, and events.
+"""Contents of a journal: trials with their workload, target and device, and events.
 
 All of it is plain data.  Values in mappings are numbers, truth values and texts.
 """
@@ -20,17 +20,17 @@ from ..runtime.json_types import JsonMapping, JsonObject
 if TYPE_CHECKING:
     from ..devices.target import TargetSpec
 
-#: Of a knob, of a fact of a shape or of a device.
+#: Value of a knob, or of a fact of a shape or device.
 Value = bool | int | float | str
 
-#: Facts of a shape that say how tensors are stored, not what is computed.
+#: Facts of a shape that describe how tensors are stored, not what is computed.
 STORAGE_FACTS = ("texture", "weights")
-#: Extents of a map: knobs that are good for one are for another that is little larger.
+#: Extents of a map: knobs for one map also suit a slightly larger one.
 MAP_FACTS = ("height", "width", "rows", "columns")
 
 
 class Error(enum.IntEnum):
-    """Why a trial has no cost.  The first nine have AutoTVM's numbers."""
+    """Reason why a trial has no cost.  The first nine have AutoTVM's numbers."""
 
     NONE = 0
     #: The knobs do not lead to a schedule.
@@ -42,7 +42,7 @@ class Error(enum.IntEnum):
     BUILD_TIMEOUT = 6
     RUN_TIMEOUT = 7
     UNKNOWN = 8
-    #: The server went away, or was set aside, before it answered.
+    #: The server was gone, or set aside, before it answered.
     DEVICE_LOST = 9
     #: Repetitions differed too much, or the device throttled.
     UNSTABLE = 10
@@ -53,17 +53,17 @@ class Error(enum.IntEnum):
 
 
 def canonical(content: object) -> bytes:
-    """JSON in the one form that keys are computed of."""
+    """Return the canonical JSON from which keys are computed."""
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
 
 def digest(what: str, data: bytes) -> bytes:
-    """The 16-byte key of a definition; ``what`` keeps kinds of definitions apart."""
+    """Return the 16-byte key of a definition; ``what`` separates the kinds of definitions."""
     return blake2b(data, digest_size=16, person=what.encode()).digest()
 
 
 class Keyed:
-    """A definition that a journal stores once, under the hash of its content."""
+    """A definition that a journal stores once, addressed by the hash of its content."""
 
     @classmethod
     def kind_of_definition(cls) -> str:
@@ -71,7 +71,7 @@ class Keyed:
         return cls.__name__.lower()
 
     def check(self) -> None:
-        """Refuse fields of other types, by a `TypeError`: what is stored must be readable."""
+        """Check the types of all fields, so that they can be read again; raises `TypeError`."""
         types = {field.name: field.type for field in fields(self)}  # type: ignore[arg-type]
         for name, value in vars_of(self).items():
             what = f"the {name} of a {self.kind_of_definition()} must"
@@ -84,18 +84,18 @@ class Keyed:
 
     @cached_property
     def data(self) -> bytes:
-        """Its canonical form."""
+        """Return the canonical form."""
         self.check()
         return canonical(vars_of(self))
 
     @cached_property
     def key(self) -> bytes:
-        """The hash of that, the same in every process."""
+        """Return the hash of the canonical form, which is the same in every process."""
         return digest(*self.definition)
 
     @property
     def definition(self) -> tuple[str, bytes]:
-        """Kind and canonical form."""
+        """Return the kind and the canonical form."""
         return self.kind_of_definition(), self.data
 
     def __eq__(self, other: object) -> bool:
@@ -106,35 +106,35 @@ class Keyed:
 
 
 def vars_of(record: Keyed | Trial | Event) -> JsonObject:
-    """Fields of a record by name, with plain dictionaries."""
+    """Return the fields of a record by name, with plain dictionaries."""
     values = ((field.name, getattr(record, field.name)) for field in fields(record))  # type: ignore[arg-type]
     return {name: dict(v) if isinstance(v, Mapping) else v for name, v in values}
 
 
 @dataclass(frozen=True, eq=False)
 class Workload(Keyed):
-    """What is tuned: the shape that a schedule family sees, and how it is stored."""
+    """The subject of tuning: the shape that a schedule family sees, and its storage."""
 
     #: A schedule family's ``NAME``.
     family: str
-    #: Its ``Shape`` as a dictionary.
+    #: The family's ``Shape`` as a dictionary.
     shape: Mapping[str, Value]
-    #: In which tensors are stored: ``fp32``, ``fp16`` or another dtype's name.
+    #: Storage type of tensors: ``fp32``, ``fp16`` or another dtype's name.
     dtype: str = "fp32"
-    #: ``texture`` where a tensor that is read or written is one, else ``buffer``.
+    #: ``texture`` if any tensor that is read or written is one, else ``buffer``.
     storage: str = "buffer"
     #: Precision of products and sums.
     accumulate: str = "fp32"
-    #: What else tells primary functions of a shape apart, as text: the tensors' extents, say.
+    #: Text that distinguishes further primary functions of a shape: the tensors' extents, say.
     signature: str = ""
 
     @cached_property
     def kin(self) -> bytes:
-        """8 bytes that workloads share whose knobs mean the same: of family and loops."""
+        """Return 8 bytes of a hash of family and loops; with equal keys knobs can be shared."""
         return digest("kin", canonical([self.family, dict(self._loops)]))[:8]
 
     def is_like(self, other: Workload) -> bool:
-        """True of the same computation over a map that is at most twice or half as long or wide."""
+        """Return whether it is the same computation over a map of half to double the extents."""
         if self.family != other.family or self.shape.keys() != other.shape.keys():
             return False
         pairs = ((name, v, other.shape[name]) for name, v in self._loops)
@@ -148,9 +148,9 @@ class Workload(Keyed):
         return [(name, v) for name, v in sorted(self.shape.items()) if name not in STORAGE_FACTS]
 
     def distance(self, other: Workload) -> tuple[float, ...]:
-        """How far another workload of the same kin, or one like this, is; the least is the nearest.
+        """Return the distance to a compatible or similar workload; the least is the nearest.
 
-        Maps of other extents are farther than all that is stored otherwise.
+        Other map extents count more than all differences in storage.
         """
         maps = ((self.shape.get(name), other.shape.get(name)) for name in MAP_FACTS)
         return (
@@ -165,7 +165,7 @@ class Workload(Keyed):
 
 @dataclass(frozen=True, eq=False)
 class Target(Keyed):
-    """What a trial was compiled for."""
+    """The target that a trial was compiled for."""
 
     #: ``opencl``, ``cuda`` or ``llvm``.
     kind: str
@@ -176,25 +176,25 @@ class Target(Keyed):
 
     @classmethod
     def of(cls, spec: TargetSpec) -> Target:
-        """That of a compilation."""
+        """Return the target of a compilation."""
         facts = {k: v for k, v in asdict(spec.device).items() if isinstance(v, (bool, int))}
         return cls(spec.kind, spec.device.name, facts)
 
     @cached_property
     def predicted(self) -> Target:
-        """The same, of trials whose costs a model predicted: nothing has run."""
+        """Return the same target for trials whose costs are predicted, without a run."""
         return replace(self, facts={**self.facts, "predicted": True})
 
     @property
     def is_predicted(self) -> bool:
-        """True of trials whose costs are predicted."""
+        """Return whether the costs of its trials are predicted."""
         return bool(self.facts.get("predicted"))
 
     @cached_property
     def kin(self) -> bytes:
-        """8 bytes that targets share which tuned knobs are good for: kind and preset.
+        """Return 8 bytes of a hash of kind and preset; equal keys mean that knobs can be shared.
 
-        What was predicted is no kin of what was measured: neither stands for the other.
+        Predicted and measured targets are not compatible: neither replaces the other.
         """
         apart = ["predicted"] if self.is_predicted else []
         return digest("kin", canonical([self.kind, self.device, *apart]))[:8]
@@ -204,56 +204,56 @@ class Target(Keyed):
 class Device(Keyed):
     """The machine that a trial ran on."""
 
-    #: The key it is registered with at a tracker, or any name.
+    #: The key of its registration at a tracker, or any name.
     rpc_key: str
-    #: As the driver names it.
+    #: Name that the driver reports.
     name: str
     driver: str = ""
-    #: What else is known: vendor, host, system.
+    #: Further facts: vendor, host, system.
     facts: Mapping[str, Value] = field(default_factory=dict)
 
 
 class Original(NamedTuple):
-    """A trial as it stood in the file that it was imported from."""
+    """A trial as it was in the file that it was imported from."""
 
     #: ``autotvm`` or ``metaschedule``.
     format: str
-    #: JSON, as it was parsed.
+    #: Parsed JSON.
     document: Any
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Knobs that were tried for a workload, and what came of it."""
+    """Knobs that were tried for a workload, and the result."""
 
     workload: Workload
     target: Target
     device: Device
     knobs: Mapping[str, Value]
-    #: Seconds of each repetition; empty where there is an error.
+    #: Seconds of each repetition; empty after an error.
     costs: tuple[float, ...]
     error: Error = Error.NONE
     message: str = ""
-    #: When it ended, in seconds since 1970.
+    #: End of the trial, in seconds since 1970.
     timestamp: float = 0.0
     #: Seconds that building and measuring took.
     seconds: float = 0.0
-    #: Versions of what built and ran it, by name.
+    #: Versions of the software that built and ran it, by name.
     toolchain: Mapping[str, str] = field(default_factory=dict)
-    #: Where the knobs are from: ``measured``, ``heuristic``, ``autotvm``, ``metaschedule`` …
+    #: Origin of the knobs: ``measured``, ``heuristic``, ``autotvm``, ``metaschedule`` …
     source: str = "measured"
-    #: Where the record is from, for people: file, line, licence.
+    #: Origin of the record, for people: file, line, licence.
     provenance: Mapping[str, Value] = field(default_factory=dict)
     original: Original | None = None
 
     @property
     def cost(self) -> float:
-        """The median of its costs in seconds; infinite where it failed."""
+        """Return the median of its costs in seconds; infinite if it failed."""
         return cost_of(self.costs, self.error)
 
 
 def cost_of(costs: tuple[float, ...], error: int) -> float:
-    """What trials are compared by: the median, which one disturbed repetition does not move."""
+    """Return the cost for comparisons: the median, which tolerates a disturbed repetition."""
     if error or not costs:
         return math.inf
     cost = costs[0] if len(costs) == 1 else statistics.median(costs)
@@ -262,7 +262,7 @@ def cost_of(costs: tuple[float, ...], error: int) -> float:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened beside the trials: a session began, a device was set aside."""
+    """An occurrence other than a trial: a session began, a device was set aside."""
 
     #: One word, such as ``session`` or ``set_aside``.
     kind: str

@@ -1,4 +1,4 @@
-"""Writing of a journal: one writer at a time, whole frames, and when they reach the disk."""
+"""Writing of a journal: one writer at a time, whole frames, and syncs to the disk."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from .frames import BLOCK, DEFINITION, EVENT, HEADER_BYTES, INDEX, TRIAL, encode
 from .reading import Reader
 from .records import Event, Trial, canonical, digest
 
-#: Longest time that an appended record waits to be forced to the disk while others follow.
+#: Longest time until an appended record is forced to the disk while others follow.
 SYNC_SECONDS = 1.0
-#: An index is written when so many bytes follow the last one, and that is small beside them.
+#: An index is written when at least this many bytes follow the last one, and `INDEX_SHARE` times
+#: its own size.
 INDEX_EVERY_BYTES = 1 << 16
 INDEX_SHARE = 16
-#: Records of a compressed block, at most, and their bytes: what is lost with it.
+#: Most records and bytes of a compressed block, which damage loses as a whole.
 BLOCK_ITEMS, BLOCK_BYTES = 64, 1 << 16
 
 #: Definitions that are not in the file yet: kind and data by key.
@@ -31,7 +32,7 @@ New = dict[bytes, tuple[str, bytes]]
 
 
 def open_locked(path: Path) -> int:
-    """Open a journal to append to it, and make it where there is none; return the descriptor.
+    """Open a journal to append to it, or create it; return the descriptor.
 
     Raises `JournalError` if another process is writing it, or it cannot be opened.
     """
@@ -40,7 +41,7 @@ def open_locked(path: Path) -> int:
             fd = open_fd(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # Compaction may have put another file in its place before the lock was had.
+                # Compaction may have replaced the file before it was locked.
                 if os.path.samestat(os.fstat(fd), os.stat(path)):
                     _begin(fd, path)
                     return fd
@@ -61,15 +62,15 @@ def open_locked(path: Path) -> int:
 
 
 def close_locked(fd: int) -> None:
-    """Close a file and let others write it: a mapping of it would hold the lock on."""
+    """Unlock and close a file; a mapping of the file would otherwise keep the lock."""
     with suppress(OSError):
-        # A file system without locks lets nobody append, but everybody read.
+        # On a file system without locks, nobody can append, but everybody can read.
         fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)
 
 
 def _begin(fd: int, path: Path) -> None:
-    """Write the header of a new file, also of one whose writer died before it could."""
+    """Write the header of a new file, or complete it if an earlier writer was interrupted."""
     size = os.fstat(fd).st_size
     if size >= HEADER_BYTES:
         return
@@ -89,7 +90,7 @@ def _begin(fd: int, path: Path) -> None:
 
 
 def io_error(doing: str, path: Path, error: OSError) -> JournalError:
-    """Turn what the system said into an error of ours."""
+    """Turn an error of the system into a `JournalError`."""
     return JournalError(
         f"{doing} the journal {path} failed: {error.strerror or error}.",
         remedy="Check the free space and the permissions of its folder. What was written before "
@@ -98,19 +99,19 @@ def io_error(doing: str, path: Path, error: OSError) -> JournalError:
 
 
 class Writer:
-    """Appends to a journal that was opened and locked; what is appended is in its table."""
+    """A writer that appends to an opened and locked journal, and to its table."""
 
     def __init__(self, journal: Reader, fd: int):
         if not all(map(journal.definition, journal.table.definitions)):
-            # There may be copies; what is lost is written again when a trial needs it.
+            # There may be copies; missing definitions are written again when a trial needs them.
             journal.read_all()
         self._journal, self._fd = journal, fd
-        #: Where the next frame will stand.
+        #: Offset of the next frame.
         self._end = os.fstat(fd).st_size
         self._synced, self._dirty = time.monotonic(), False
-        #: Contexts of appended trials by what they refer to.
+        #: Short keys of appended trials' contexts, by their parts.
         self._contexts: dict[tuple, bytes] = {}
-        #: Frames of definitions that stand in the file only once.
+        #: Frames of definitions that the file contains only once.
         self._uncopied: list[tuple[int, bytes]] = []
         if journal.tail is not None:
             details = {"offset": journal.tail.offset, "bytes": journal.tail.length}
@@ -141,7 +142,7 @@ class Writer:
             self._write_index()
 
     def append_compressed(self, trials: Iterable[Trial]) -> None:
-        """Append trials in blocks, behind blocks of the definitions that they need."""
+        """Append trials in blocks, after blocks of the definitions that they need."""
         new: New = {}
         table = self._journal.table
         listed = list(trials)
@@ -173,7 +174,7 @@ class Writer:
             ) from error
 
     def _encode(self, trial: Trial, new: New) -> bytes:
-        """Return the payload of a trial; definitions that the file lacks go to ``new``."""
+        """Return the payload of a trial; add definitions that the file lacks to ``new``."""
         numbers: list[encoding.Number] = []
         skeleton = encoding.trial_document(trial, numbers)
         toolchain = tuple(trial.toolchain.items())
@@ -198,7 +199,7 @@ class Writer:
         return self._journal.indexed_to - self._journal.index_at
 
     def _copy_definitions(self) -> None:
-        """Write new definitions once more: thousands of trials may hang on a few bytes."""
+        """Write new definitions a second time, as thousands of trials may depend on a few bytes."""
         if self._uncopied:
             self._write(self._uncopied)
             self._uncopied = []
@@ -212,9 +213,8 @@ class Writer:
     def _write(self, frames: list[tuple[int, bytes]]) -> list[int]:
         """Append frames of types and payloads in one call; return their offsets.
 
-        They are with the system then, and survive this process; :meth:`sync` makes them survive
-        the machine.  A part of a frame that the system took before it refused is skipped by
-        readers.
+        The system then has the bytes, which survive this process; :meth:`sync` makes them survive
+        a crash of the machine.  Readers skip a partial frame that was written before an error.
         """
         offsets, data = [], b""
         try:
@@ -231,13 +231,13 @@ class Writer:
             if time.monotonic() - self._synced > SYNC_SECONDS:
                 self.sync()
         except JournalError:
-            # Definitions of these contexts may not have been written.
+            # The definitions of these contexts may not have been written.
             self._contexts.clear()
             raise
         return offsets
 
     def sync(self) -> None:
-        """Force everything to the disk; `JournalError` if the system fails to."""
+        """Force everything to the disk; `JournalError` if the system reports an error."""
         if self._dirty:
             try:
                 os.fsync(self._fd)
@@ -247,7 +247,7 @@ class Writer:
         self._synced = time.monotonic()
 
     def finish(self) -> None:
-        """Write what is needed to read the file fast and safely, and force it to the disk."""
+        """Copy definitions, write the index, and force everything to the disk."""
         self._copy_definitions()
         if self._end - self._journal.indexed_to > self._index_bytes:
             self._write_index()

@@ -1,6 +1,6 @@
-"""Tuning: the knobs of a network's primary functions, found by measuring, kept in journals.
+"""Tuning: measuring knobs for a network's primary functions, with results in journals.
 
-:mod:`.tasks` says what there is to tune, :mod:`.search` proposes knobs, :mod:`.building` makes
-modules of them in worker processes, :mod:`.measure` measures these on a device, and
-:mod:`.tuner` brings them together.
+:mod:`.tasks` finds what can be tuned, :mod:`.search` proposes knobs, :mod:`.building` builds
+modules for them in worker processes, :mod:`.measure` measures these on a device, and
+:mod:`.tuner` combines them.
 """

@@ -1,14 +1,14 @@
-"""Algorithms and storage as alternatives that are tuned, and settled by what they then cost.
+"""Algorithms and storage as alternatives, which are tuned and then chosen by their costs.
 
 A decision has a set of tasks for each of its options.  They are tuned together with the tasks of
-the network as the cost models have it; then the least sum of best costs wins::
+the network as the cost models choose it; then the option with the least sum of best costs wins::
 
     algorithm of conv1   direct     conv2d                                            0.8 ms
                          winograd4  winograd_input, winograd_product, winograd_output 0.5 ms
     storage              auto       all tasks                                         3.1 ms
                          texture    all tasks                                         2.9 ms
 
-What the network then is may have tasks that no option had; they are tuned last.
+The resulting network may have tasks that no option had; they are tuned last.
 """
 
 from __future__ import annotations
@@ -41,36 +41,37 @@ logger = logging.getLogger(__name__)
 
 #: Options whose heuristics cost more than this, relative to the best, are not tuned further.
 HOPELESS = 2.0
-#: What an option may cost, of what the cost model chose, to be taken: less is noise.
+#: Largest cost, relative to the cost model's choice, with which an option replaces it; smaller
+#: gains are noise.
 GAIN = 0.97
 
-#: Seconds from the end of a kernel to the next one's begin, which events leave out: measured with
-#: PoCL, where ten layers in three kernels each, instead of one, took that longer for each launch.
+#: Seconds from the end of a kernel to the begin of the next one, which events do not include:
+#: measured with PoCL, as the extra time per launch of ten layers in three kernels each.
 LAUNCH_S = 2e-6
 
-#: Tunes tasks with a budget.
+#: A function that tunes tasks with a budget.
 Measure = Callable[[Sequence[Task], Budget], list[Progress]]
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Options for something, the tasks that tell them apart, and what these cost."""
+    """Options for something, the tasks in which they differ, and their costs."""
 
     #: ``algorithm`` or ``storage``.
     what: str
-    #: Of the convolutions that it is for; of storage, the network's.
+    #: Names of the convolutions that it is for; for storage, the network's.
     names: tuple[str, ...]
-    #: The option that the cost model has.
+    #: The option that the cost model chose.
     default: str
     workload: Workload
     options: Mapping[str, Sequence[Task]]
-    #: Seconds of the kernels by option, once they are measured; infinite where one failed.
+    #: Seconds of the kernels by option, once they are measured; infinite if one failed.
     costs: Mapping[str, float] = field(default_factory=dict)
 
     def with_costs(self, costs: Mapping[str, float]) -> Decision:
-        """The decision with the seconds of each option's tasks and their launches.
+        """Return the decision with the seconds of each option's tasks and their launches.
 
-        ``costs`` are those of tasks, by digest.
+        ``costs`` are the costs of tasks, by digest.
         """
         launch = LAUNCH_S if next(iter(self.options.values()))[0].target.is_gpu_kernel else 0.0
         found = {
@@ -80,23 +81,23 @@ class Decision:
         return replace(self, costs=found)
 
     def weighed(self, option: str) -> list[Task]:
-        """An option's tasks with the calls that the network would have of them."""
+        """Return an option's tasks with the number of calls that the network would make."""
         return [replace(t, calls=len(self.names) * t.calls) for t in self.options[option]]
 
     @property
     def choice(self) -> str:
-        """The option of the least cost."""
+        """Return the option with the least cost, or the default if the gain is noise."""
         best = min(self.costs, key=lambda option: self.costs[option])
         return best if self.costs[best] < GAIN * self.costs[self.default] else self.default
 
     @property
     def row(self) -> tuple[str, str, str, str, str]:
-        """All of it in a table."""
+        """Return the decision as a row of a table."""
         return self.what, ", ".join(self.names), self.default, self.choice, self.comparison
 
     @property
     def comparison(self) -> str:
-        """The costs, for people."""
+        """Return the costs as text."""
         costs = sorted(self.costs.items(), key=lambda item: item[1])
         return ", ".join(
             f"{option} {cost * 1e3:.3g} ms" if math.isfinite(cost) else f"{option} failed"
@@ -106,9 +107,9 @@ class Decision:
 
 @dataclass
 class Alternatives:
-    """A network as the cost models have it, and what else it could be."""
+    """A network as the cost models choose it, and its alternatives."""
 
-    #: Before layouts are chosen.
+    #: The compilation before layouts are chosen.
     job: Compilation
     tasks: list[Task]
     decisions: list[Decision]
@@ -116,7 +117,7 @@ class Alternatives:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A network as it was settled, and what is known of its tasks."""
+    """A network with all decisions, and the progress of its tasks."""
 
     progress: list[Progress]
     settled: list[Decision]
@@ -125,15 +126,15 @@ class Outcome:
 
 
 def alternatives_of(job: Compilation) -> Alternatives:
-    """Find what of a network can be decided in several ways.
+    """Find the decisions that a network leaves open.
 
-    ``job`` has run no stage yet, and names what the user asks for: that is not decided here.
+    ``job`` has run no stage yet; choices that the user requested are not decided here.
     """
     run_stages(job, until="simplify")
     base = replace(job)
     tasks = network_tasks(base, "layout")
     found = [_storage(job, tasks)] if lookup.storage_is_open(job) else []
-    # Equal convolutions that several algorithms can compute, and of which nobody asked for one.
+    # Equal convolutions that several algorithms can compute, without a requested one.
     groups: dict[tuple[Convolution, bool, tuple[str, ...]], list[Choice]] = defaultdict(list)
     for choice in base.choices:
         if len(choice.possible) > 1 and not choice.asked:
@@ -145,7 +146,7 @@ def alternatives_of(job: Compilation) -> Alternatives:
 def _tasks(
     job: Compilation, storage: str | None = None, algorithms: Mapping[str, str] | None = None
 ) -> list[Task]:
-    """Those of a network that stands before the layout stage."""
+    """Return the tasks of a network that is ready for the layout stage."""
     storage = storage or job.storage
     target = with_storage(job.target, storage)
     if algorithms is not None:
@@ -181,7 +182,7 @@ def _algorithms(job: Compilation, group: Sequence[Choice]) -> Decision | None:
             logger.info("%s of %s is left out: %s", algorithm, first.convolution, error.message)
     if len(options) < 2:
         return None
-    # Packing and unpacking of the layer's own inputs and outputs is none of its algorithms'.
+    # Functions that pack and unpack the layer's inputs and outputs do not depend on the algorithm.
     common = set.intersection(*({t.digest for t in tasks} for tasks in options.values()))
     options = {
         option: [replace(t, names=(f"{first.convolution} ({option})",)) for t in tasks
@@ -195,14 +196,14 @@ def _algorithms(job: Compilation, group: Sequence[Choice]) -> Decision | None:
     return Decision(lookup.ALGORITHM, names, first.algorithm, workload, options)
 
 
-# -- single convolutions as networks of their own ------------------------------------------------
+# -- single convolutions as separate networks ----------------------------------------------------
 
 
 def network_of(mod: IRModule, name: str) -> IRModule:
-    """Make a network of one convolution of a whole one, before layouts are chosen.
+    """Return a network of one convolution from a whole network, before layouts are chosen.
 
-    It is taken with the elementwise operators behind it that are fused with it, so that its
-    primary functions are those of the whole network.  Of::
+    It includes the elementwise operators after the convolution that are fused with it, so that its
+    primary functions are those of the whole network.  From::
 
         c = R.nn.conv2d(x, W)     s = R.add(c, b)     t = R.add(s, shortcut)     y = R.nn.relu(t)
 
@@ -226,7 +227,7 @@ def network_of(mod: IRModule, name: str) -> IRModule:
 
 
 def _function(chain: Sequence[relax.Binding]) -> relax.Function:
-    """A function of these bindings, whose parameters are what they read of others."""
+    """Return a function of these bindings; other variables that they read are its parameters."""
     inside = {binding.var for binding in chain}
     read = dict.fromkeys(v for b in chain for v in relax.analysis.free_vars(b.value))
     params = {v: relax.Var(identifier(v.name), v.ty) for v in read if v not in inside}
@@ -249,7 +250,7 @@ def _function(chain: Sequence[relax.Binding]) -> relax.Function:
 def tune_alternatives(
     alternatives: Alternatives, measure: Measure, budget: Budget, journal: Journal
 ) -> Outcome:
-    """Tune a network and its options, write the decisions down, and tune what they lead to."""
+    """Tune a network and its options, record the decisions, and tune the resulting network."""
     began = time.monotonic()
     found, best = _tune_options(alternatives, measure, budget)
     settled = [decision.with_costs(best) for decision in alternatives.decisions]
@@ -270,10 +271,10 @@ def tune_alternatives(
 def _tune_options(
     alternatives: Alternatives, measure: Measure, budget: Budget
 ) -> tuple[dict[str, Progress], dict[str, float]]:
-    """Tune the network and those options that may win; costs of all that was measured."""
+    """Tune the network and the promising options; return the progress and all best costs."""
 
     def tune(tasks: Sequence[Task], budget: Budget) -> dict[str, Progress]:
-        # Each task once, as it comes first.
+        # Keep each task once, at its first position.
         once: dict[str, Task] = {}
         for task in tasks:
             once.setdefault(task.digest, task)
@@ -299,12 +300,12 @@ def _tune_options(
 def _write_down(
     journal: Journal, job: Compilation, decision: Decision, best: Mapping[str, float]
 ) -> None:
-    """Have a journal know a decision, unless it does."""
+    """Append a decision to a journal, unless the journal already has it."""
     choice, cost = decision.choice, decision.costs[decision.choice]
     if not math.isfinite(cost):
         return
     target, task = Target.of(job.target), decision.options[choice][0]
-    # The journal may have trials of other devices: the one with this cost is of this device.
+    # The journal may have other devices' trials; the one with this cost is of this device.
     trials = (t for t in journal.trials(task.workload) if t.target.kin == target.kin)
     kernel = min(trials, key=lambda trial: abs(trial.cost - best[task.digest]))
     known = journal.best(decision.workload, target)

@@ -1,4 +1,4 @@
-"""What the knobs of AutoTVM's texture schedules for Adreno mean for our convolutions.
+"""Translation of knobs of AutoTVM's texture schedules for Adreno to our convolutions.
 
 Relay's schedules split the output's channel blocks, rows and columns in three: work-groups,
 virtual threads (the register tile of a work-item) and work-items of a group::
@@ -7,13 +7,13 @@ virtual threads (the register tile of a work-item) and work-items of a group::
 
     tile_o = a   tile_h = b   tile_w = c   group_o = A   group_h = B   group_w = C
 
-Where they computed a map in larger steps than it has pixels, tiles are clipped to it.
-``tile_rcc [-1, r]`` takes ``r`` blocks of four input channels together; ours are taken one by
+If a schedule's steps were larger than the map, tiles are clipped to the map.
+``tile_rcc [-1, r]`` takes ``r`` blocks of four input channels at once; ours are taken one by
 one, ``unroll_i = 4``.  Loops over a window, and how far they are unrolled (``tile_ry``,
-``tile_rx``, ``auto_unroll_max_step``, ``unroll_explicit``), are no knobs of ours.  What of ours
-has no counterpart is off, because it was off when the time was measured.
+``tile_rx``, ``auto_unroll_max_step``, ``unroll_explicit``), have no corresponding knobs.  Our knobs
+without a counterpart are off, because they were off when the time was measured.
 
-Of Winograd's convolution, knobs and time are those of the whole; the product's are kept::
+For Winograd's convolution, knobs and time are of the whole; the product's knobs are used::
 
     tile_y [-1, a, A]: blocks of output channels     tile_x [-1, c, C]: tiles, row after row
 """
@@ -33,9 +33,9 @@ from ..schedules.family import facts_of, refusal
 from ..schedules.sizes import input_lanes
 from .tasks import Knobs
 
-#: Channels of a texel.
+#: Channels in a texel.
 BLOCK = 4
-#: Names of tasks: layout, and what they are besides convolutions.
+#: Layout of each AutoTVM task, and its kind if it is not a plain convolution.
 _TASKS = {
     "conv2d_nchwc.image2d": ("nchw", ""),
     "conv2d_nhwc.image2d": ("nhwc", ""),
@@ -47,12 +47,11 @@ _TASKS = {
 
 
 def meaning_of(task: str, arguments: list, entity: JsonMapping) -> tuple[Workload, Knobs] | None:
-    """Our workload and knobs for a task and the entities of its configuration by name.
+    """Return our workload and knobs for a task and its configuration's entities by name.
 
-    It is ``None`` where none of our families computes the same.
-
-    Raises `ValueError`, `TypeError`, `KeyError`, `IndexError` if the arguments or the entities are
-    not those of such a task.
+    The result is ``None`` if none of our families computes the same.
+    Raises `ValueError`, `TypeError`, `KeyError` or `IndexError` if the arguments or the entities
+    have another form.
     """
     if task not in _TASKS:
         return None
@@ -61,7 +60,7 @@ def meaning_of(task: str, arguments: list, entity: JsonMapping) -> tuple[Workloa
     (_, data, dtype), (_, kernel, _), strides, padding, dilation, sums = arguments
     if layout == "nhwc":
         data = [data[0], data[3], data[1], data[2]]
-        # HWIO, or HWOI where channels have filters of their own.
+        # HWIO, or HWOI for depthwise convolutions.
         order = (2, 3, 0, 1) if is_depthwise else (3, 2, 0, 1)
         kernel = [kernel[axis] for axis in order]
     outputs, inputs, kernel_h, kernel_w = (int(extent) for extent in kernel)
@@ -86,7 +85,7 @@ def meaning_of(task: str, arguments: list, entity: JsonMapping) -> tuple[Workloa
             texture=True,
         )
     elif kind:
-        # Their rule for the outputs of a tile.
+        # Relay's rule for the number of outputs in a tile.
         side = 4 if int(data[2]) % 8 == 0 else 2
         rows, columns = winograd.tiles(height, side), winograd.tiles(width, side)
         points = (side + winograd.TAPS - 1) ** 2
@@ -128,7 +127,7 @@ def _knobs(family: Any, shape: Any, entity: JsonMapping) -> Knobs:
         raise ValueError("a tile of nothing")
     window = {"stage_input": False, "split_borders": False}
     if family is depthwise:
-        # Rows of a tile are in registers at once, as they were, if there are enough.
+        # Keep all rows of a tile in registers at once, as in Relay, if there are enough registers.
         tile_h, tile_w = wanted["tile_h"], wanted["tile_w"]
         fits = shape.inputs(tile_h, tile_w) <= 3 * PRESETS["adreno"].accumulators
         wanted |= window | {"reuse_rows": tile_h > 1 and shape.is_small and fits}
@@ -145,7 +144,7 @@ def _knobs(family: Any, shape: Any, entity: JsonMapping) -> Knobs:
 
 
 def _product_knobs(shape: winograd.ProductShape, entity: JsonMapping) -> dict[str, Any]:
-    """Those of a product whose tiles are in rows: neighbours beyond a row are of the next ones."""
+    """Return the knobs of a product whose tiles are in rows; items beyond a row go to the next."""
     (_, blocks, group_o), (_, tiles, neighbours) = (entity[n][1] for n in ("tile_y", "tile_x"))
     tile_w = min(tiles, shape.columns)
     group_w = min(neighbours, -(-shape.columns // max(1, tile_w)))

@@ -1,7 +1,7 @@
-"""Building of candidates: a task and knobs to a module that any server with OpenCL can load.
+"""Building of candidates: from a task and knobs to a module that any OpenCL server can load.
 
-Candidates are scheduled, lowered and linked in build processes, and so are a task's test cases
-made: its inputs, and what the plain loops of the function make of them.
+Build processes schedule, lower and link candidates.  They also make a task's test cases: its
+inputs, and the results of the function's unscheduled loops.
 """
 
 from __future__ import annotations
@@ -46,29 +46,30 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: The name of the one function in a module.
+#: Name of the only function in a module.
 ENTRY = "candidate"
-#: Seconds that building one candidate may take.
+#: Time limit of building one candidate, in seconds.
 BUILD_LIMIT_S = 60.0
-#: Seconds that computing a task's results in plain loops may take.
+#: Time limit of computing a task's results in unscheduled loops, in seconds.
 CASE_LIMIT_S = 120.0
 
 
 @dataclass(frozen=True)
 class Built:
-    """A candidate as a module, or why there is none."""
+    """A candidate as a module, or the reason why there is none."""
 
     #: Digest of the task.
     task: str
     knobs: Mapping[str, object]
-    #: Of the kernels' source: candidates with the same are the same. Empty if none was made.
+    #: Hash of the kernels' source: candidates with equal hashes are identical. Empty if none was
+    #: made.
     source_hash: str
-    #: A shared library in TVM's own format, with the function :data:`ENTRY`; candidates of the
-    #: same source have the same.
+    #: A shared library in TVM's own format, with the function :data:`ENTRY`; candidates with the
+    #: same source share it.
     path: Path | None
-    #: What the function takes, results last.
+    #: Arguments of the function, results last.
     arguments: tuple[Argument, ...]
-    #: Why there is no library.
+    #: Reason why there is no library.
     error: str | None
 
 
@@ -77,7 +78,7 @@ class Built:
 
 @lru_cache(maxsize=64)
 def function_of(text: str) -> tirx.PrimFunc:
-    """Read a function's text, once for all of its candidates."""
+    """Parse a function's text, once for all of its candidates."""
     return tvm.ir.load_json(text)
 
 
@@ -91,8 +92,8 @@ def build_candidate(
 ) -> Built:
     """Schedule, lower and link one candidate; called in a worker process.
 
-    ``text`` and ``digest`` are the task's, and libraries are in ``folder``.  The OpenCL device of
-    ``device_index`` compiles the kernels, too; ``None`` leaves this to whoever measures.
+    ``text`` and ``digest`` are the task's, and libraries are in ``folder``.  The OpenCL device
+    ``device_index`` also compiles the kernels; with ``None`` the measuring process does.
     """
     function = function_of(text)
     arguments = arguments_of(function)
@@ -103,7 +104,7 @@ def build_candidate(
             return failed("The knobs do not lead to a schedule.")
         try:
             library = lower(scheduled.schedule.mod["main"], target)
-        except Exception as error:  # noqa: BLE001 (whatever TVM finds is the candidate's fault)
+        except Exception as error:  # noqa: BLE001 (any exception of TVM is the candidate's fault)
             return failed(f"No code can be generated: {reason_of(error)}")
     source = source_hash(library, target)
     path = Path(folder, f"{source}.so")
@@ -115,17 +116,17 @@ def build_candidate(
 
 
 def compile_kernels(path: Path, arguments: Sequence[Argument], device_index: int) -> None:
-    """Run a library once, so that the driver's compiler leaves its kernels in the program cache.
+    """Run a library once, so that the driver stores its compiled kernels in the program cache.
 
-    CPU drivers compile most of a kernel when it is first launched.
+    CPU drivers compile most of a kernel at its first launch.
     """
     plugin.load()
     device = tvm.device("opencl", device_index)
     memory = [Memory(argument, device) for argument in arguments]
     for argument, each in zip(arguments, memory, strict=True):
-        # Whatever is an index, 0 exists.
+        # Zeros are valid for every argument that may be an index.
         each.write(np.zeros(argument.shape, argument.dtype))
-    # The cache has it when the library and the device are done with it.
+    # The cache is written when the library and the device are released.
     tvm_ffi.load_module(path, keep_module_alive=False)[ENTRY](*(each.tensor for each in memory))
     device.sync()
 
@@ -140,7 +141,7 @@ def lower(function: tirx.PrimFunc, target: TargetSpec) -> tvm.runtime.Module:
 
 def link(library: tvm.runtime.Module, path: Path, target: TargetSpec) -> None:
     """Write a library for the target's host."""
-    # Two processes may build the same: each writes it whole.
+    # Two processes may build the same library: each writes a whole file.
     with staging(path) as work:
         machine = Host.parse(target.host) if target.host else Host.native()
         made = work / path.name
@@ -149,21 +150,21 @@ def link(library: tvm.runtime.Module, path: Path, target: TargetSpec) -> None:
 
 
 def source_hash(library: tvm.runtime.Module, target: TargetSpec) -> str:
-    """A hash of what runs: the kernels, and the host's code that launches them."""
+    """Return a hash of what runs: the kernels, and the host's code that launches them."""
     content = hashlib.sha256(str(target.host).encode())
     modules = [library]
     for module in modules:
         modules.extend(module.imports)
-        # The host's code holds the launches' sizes.
+        # The host's code contains the launches' sizes.
         content.update(str(module.inspect_source()).encode())
     return content.hexdigest()[:24]
 
 
 class Memory:
-    """An argument's memory on a device: a buffer, or an image that its elements are brought into.
+    """Memory of an argument on a device: a buffer or an image.
 
-    An image has whole rows of panels, so that it may be larger than its tensor; images are copied
-    as a whole.  It is reserved for a tensor with as many more blocks, and the kernel gets a view.
+    An image has whole rows of panels, so that it may be larger than its tensor, and is copied as a
+    whole.  It is allocated for a tensor with the missing blocks added, and the kernel gets a view.
     """
 
     def __init__(self, argument: Argument, device: tvm.runtime.Device):
@@ -175,13 +176,13 @@ class Memory:
         self._whole = tvm.runtime.empty(
             self._info.shape, argument.dtype, device, mem_scope=self._info.scope
         )
-        #: What kernels are called with.
+        #: The tensor that kernels are called with.
         self.tensor = self._whole
         if self._info.shape != argument.shape:
             self.tensor = self._whole._create_view(argument.shape)
 
     def write(self, array: np.ndarray) -> None:
-        """Bring an array to the device."""
+        """Copy an array to the device."""
         array = array.astype(self._info.dtype, copy=False)
         if self._blocks:
             missing = self._info.shape[1] - self._blocks
@@ -190,7 +191,7 @@ class Memory:
         self._whole.copyfrom(array)
 
     def read(self) -> np.ndarray:
-        """Bring it back."""
+        """Copy the array back to the host."""
         array: np.ndarray = self._whole.numpy()
         return from_image(self._info, array)[:, : self._blocks] if self._blocks else array
 
@@ -203,11 +204,11 @@ class Case:
     """Inputs and results of a task in an ``.npz`` file: ``a0``, ``a1``, … and ``r0``, …."""
 
     path: Path
-    #: Of the function's sums in 16 bits.
+    #: Lengths of the function's sums in 16 bits.
     lengths: tuple[int, ...] = ()
 
     def load(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """The inputs and the results."""
+        """Return the inputs and the results."""
         with np.load(self.path, allow_pickle=False) as arrays:
             names = arrays.files
             inputs = [arrays[name] for name in names if name.startswith("a")]
@@ -220,9 +221,10 @@ def compare_results(
     got: Sequence[np.ndarray],
     wanted: Sequence[np.ndarray],
 ) -> list[tolerance.Comparison]:
-    """Compare results with the case's, by the tolerances of networks: several operators are fused.
+    """Compare results with the case's, by the tolerances of networks.
 
-    ``lengths`` are those of the function's sums in 16 bits.
+    Those of operators are too small, as several operators are fused.  ``lengths`` are the lengths
+    of the function's sums in 16 bits.
     """
     table = tolerance.NETWORK
     if lengths:
@@ -240,8 +242,8 @@ def compare_results(
 def write_case(text: str, results: int, path: Path, with_results: bool) -> Case:
     """Compute the case of a function on this CPU and write it; called in a worker process.
 
-    The function's loops run as they are, without a schedule: nothing that a schedule family
-    does wrong is in what its kernels are compared with.
+    The function's loops run unscheduled, so that an error of a schedule family cannot affect the
+    results that its kernels are compared with.
     """
     function = function_of(text)
     arguments = arguments_of(function)
@@ -263,12 +265,12 @@ def write_case(text: str, results: int, path: Path, with_results: bool) -> Case:
 
 
 def _values(argument: Argument, rng: np.random.Generator) -> np.ndarray:
-    """Random values that any function takes."""
+    """Return random values that every function accepts."""
     dtype = np.dtype(argument.dtype)
     if dtype.kind == "b":
         return rng.random(argument.shape) < 0.5
     if dtype.kind in "iu":
-        # Wide integers may be indices: those of the first two elements exist nearly always.
+        # Wide integers may be indices, and most axes have at least two elements.
         high = 2 if dtype.itemsize > 1 else 16
         return rng.integers(0, high, argument.shape).astype(dtype)
     values = rng.standard_normal(argument.shape, dtype=np.float32)
@@ -280,16 +282,16 @@ def _values(argument: Argument, rng: np.random.Generator) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ExclusiveCpu:
-    """Exclusive use of the CPUs that builds and searches run on, too, while a kernel is timed."""
+    """Exclusive use of the CPUs that builds and searches also run on, while a kernel is timed."""
 
-    #: A file; whoever computes in the tuning process itself holds a lock on it.
+    #: A lock file, which the tuning process locks while it computes.
     lock: Path
-    #: Ids of build processes, which are stopped and continued.
+    #: Ids of the build processes, which are stopped and continued.
     processes: tuple[int, ...]
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Stop everything; called in the measuring process, a sibling of those."""
+        """Stop all other work; called in the measuring process, a sibling of the builds."""
         with locked(self.lock):
             self._signal(signal.SIGSTOP, os.getppid())
             try:
@@ -298,37 +300,37 @@ class ExclusiveCpu:
                 self._signal(signal.SIGCONT, os.getppid())
 
     def release(self) -> None:
-        """Let all go on; called in the tuning process when the measuring one was lost."""
+        """Continue the builds; called in the tuning process when the measuring one was lost."""
         self._signal(signal.SIGCONT, os.getpid())
 
     def _signal(self, number: signal.Signals, parent: int) -> None:
         for pid in self.processes:
             with suppress(OSError):
-                # The name in parentheses may hold anything.
+                # The name in parentheses may contain any characters.
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                # The process may have ended, and its number be another's by now.
+                # The process may have ended, and its id may have been reused.
                 if int(fields[1]) == parent:
                     os.kill(pid, number)
 
 
 @contextmanager
 def locked(lock: Path) -> Iterator[None]:
-    """Compute, or measure, while nobody else does who asks."""
+    """Hold a file lock, so that only one of its users computes or measures at a time."""
     with open(lock, "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-#: Variables of the processes that build and measure: a CPU's driver would compile each candidate a
-#: second time, as part of the kernel that launches those of a network together.
+#: Environment of processes that build and measure: without it, a CPU's driver would compile each
+#: candidate again as part of the kernel that launches a network's kernels together.
 ONE_BY_ONE = {"TVMFLOW_CHAINS": "0"}
 
 
 class Builder:
-    """A pool of build processes, one a core by default; a build may take ``limit_s`` seconds.
+    """A pool of build processes, by default one a core; a build may take ``limit_s`` seconds.
 
-    ``device_index`` is of the OpenCL device of this machine's CPUs that candidates are for: its
-    driver's compiler then runs here, beside the measurements.  ``None`` stands for other devices.
+    If candidates are for an OpenCL device of this machine's CPUs, ``device_index`` is its index,
+    and builds also run its driver's compiler.  ``None`` means another device.
     """
 
     def __init__(
@@ -339,12 +341,13 @@ class Builder:
     ):
         self._owner = tempfile.TemporaryDirectory(prefix="tvmflow-tune-")
         self.folder = Path(self._owner.name)
-        #: The cache of programs that builds fill, if they compile kernels.
+        #: Folder of the program cache that builds fill, if they compile kernels.
         self.programs = None if device_index is None else self.folder / "programs"
         environment = {
             "TVMFLOW_CACHE": "1",
             "TVMFLOW_CACHE_DIR": str(self.programs),
-            # A program of one kernel is little beside the declarations of all functions.
+            # For a program of one kernel, declarations of all functions would take most of the
+            # time.
             "TVMFLOW_FEW_DECLARATIONS": "1",
             **ONE_BY_ONE,
         }
@@ -353,9 +356,9 @@ class Builder:
         self._device_index = device_index
 
     def submit(self, task: Task, knobs: Mapping[str, object] | None) -> Future[Built]:
-        """Build a candidate; ``None`` stands for the heuristic's knobs.  The future never fails."""
+        """Build a candidate; ``None`` means the heuristic's knobs.  The future never fails."""
         chosen = dict(task.heuristic if knobs is None else knobs)
-        # Without what it has cached: TVM's objects do not travel.
+        # A copy without cached TVM objects, which cannot be sent to another process.
         target = replace(task.target)
         arguments = task.text, target, chosen, task.digest, str(self.folder)
 
@@ -368,19 +371,19 @@ class Builder:
             reason = f"{kind}: {error}"
             return finished(Built(task.digest, chosen, "", None, task.arguments, reason))
 
-        # What the kernel or the driver did to the process is found out by measuring.
+        # If the kernel or driver ended the process, build without them: measuring finds the error.
         indices = dict.fromkeys((self._device_index, None))
         return first_success(*(partial(build, index) for index in indices), failed)
 
     def make_case(self, task: Task) -> Future[Case]:
-        """Compute a task's case; without results where that fails.  The future never fails."""
+        """Compute a task's case, without results if that fails.  The future never fails."""
         path = self.folder / f"{task.digest}.npz"
 
         def compute(error: BaseException | None) -> Future[Case]:
             if error is not None:
                 logger.warning(
-                    "What %s should compute could not be found out: %s. Its candidates are not "
-                    "checked.",
+                    "The results that %s should compute could not be determined: %s. Its "
+                    "candidates are not checked.",
                     *(task.name, error),
                 )
             arguments = task.text, task.results, path, error is None
@@ -390,27 +393,27 @@ class Builder:
 
     @property
     def exclusive_cpu(self) -> ExclusiveCpu:
-        """Exclusive use of this machine's CPUs, on which builds run now."""
+        """Return exclusive use of this machine's CPUs, which builds currently run on."""
         return ExclusiveCpu(self.folder / "busy", self._pool.processes)
 
     def close(self) -> None:
-        """End the processes, and remove what they built."""
+        """End the processes, and remove their files."""
         self._pool.close()
         self._owner.cleanup()
 
 
 def finished(value: T) -> Future[T]:
-    """A future that has its result."""
+    """Return a future that already has its result."""
     future: Future[T] = Future()
     future.set_result(value)
     return future
 
 
 def first_success(*calls: Callable[[BaseException | None], Future[T]]) -> Future[T]:
-    """The result of the first call that does not fail; the last one never does.
+    """Return the result of the first call that does not fail; the last one must not fail.
 
-    Each is started when the one before has failed, with its error; it is cancelled when a worker
-    was interrupted, which is the end of all work and no failure.
+    Each call is started when the one before has failed, with its error.  The result is cancelled
+    when a worker was interrupted, which ends all work and is not a failure.
     """
     result: Future[T] = Future()
     left = iter(calls)

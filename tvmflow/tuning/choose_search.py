@@ -1,4 +1,4 @@
-"""The searches that a user can choose, by name."""
+"""Creation of searches by the names that users choose."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .tasks import Task
 if TYPE_CHECKING:
     from tvm.s_tir.meta_schedule.cost_model import XGBModel
 
-#: Kinds of search by the name that ``--search`` has for them.
+#: Names of the searches, as for ``--search``.
 SEARCHES = ("evolutionary", "random", "grid", "neighbourhood")
 
 
 def check_search(kind: str) -> None:
-    """Refuse a search that does not exist, or lacks a package, before minutes of work.
+    """Reject a search that does not exist, or lacks a package, before minutes of work.
 
-    Raises `TvmflowError` naming the searches that there are, or the package.
+    Raises `TvmflowError` with the available searches or the missing package.
     """
     if kind not in SEARCHES:
         raise TvmflowError(
@@ -38,7 +38,7 @@ def check_search(kind: str) -> None:
 
 
 def searches(kind: str, seed: int, trials: int) -> Callable[[Task], Search]:
-    """Return the function that makes the search of a task."""
+    """Return the function that creates the search of a task."""
     models: dict[str, XGBModel] = {}
 
     def make(task: Task) -> Search:
@@ -48,10 +48,10 @@ def searches(kind: str, seed: int, trials: int) -> Callable[[Task], Search]:
             return NeighbourhoodSearch(task, seed)
         if kind == "random" or not task.is_tunable:
             return RandomSearch(task, seed)
-        # MetaSchedule takes a second to import.
+        # Imported here, as MetaSchedule takes a second to import.
         from .evolution import EvolutionarySearch, cost_model
 
-        # Tasks of a family share what is learnt.
+        # Tasks of a family share a model.
         model = models.setdefault(task.family.NAME, cost_model(seed))
         return EvolutionarySearch(task, seed, model)
 

@@ -1,8 +1,8 @@
-"""A model of a GPU: the time of a kernel from its waves, issue slots, fetches and bytes.
+"""Model of a GPU: time of a kernel from its waves, issue slots, fetches and bytes.
 
-A *wave* is 64 work-items that run one instruction together.  A shader core holds as many waves as
-have registers, and while one waits for texels another runs.  So a kernel takes little more than the
-longest of::
+A *wave* is 64 work-items that execute instructions together.  A shader core holds as many waves as
+its registers allow, and runs one while another waits for texels.  A kernel then takes little more
+than the longest of::
 
     busy     waves of the busiest core × steps × the slowest unit's clocks for a wave's step,
              which does multiply-adds, moves texels to registers, or the lines that they
@@ -10,12 +10,12 @@ longest of::
     waiting  waves of the busiest core / waves that it holds × steps × latency
     memory   bytes / bandwidth
 
-and a launch.  Groups are dealt out whole, so that the busiest core has ``ceil(groups / cores)``.
+plus a launch.  Groups are assigned whole, so that the busiest core has ``ceil(groups / cores)``.
 
-The constants are fitted to what AutoTVM measured on an Adreno 660 and a 740, which are the logs
-that `tuning_logs` ships (``benchmarks/device_model.py``, which also tells how far predictions for a
-log were off that the fit had not seen).  All fields of a kernel and results may be NumPy arrays:
-many kernels at a time.
+The constants are fitted to AutoTVM's measurements on an Adreno 660 and a 740, which are the logs
+in `tuning_logs` (``benchmarks/device_model.py``, which also measures the errors of predictions for
+a log that the fit excluded).  All fields of a kernel and results may be NumPy arrays, for many
+kernels at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..errors import TargetError
 #: A number for one kernel, or one for each of many.
 Number: TypeAlias = "float | NDArray[np.float64]"
 
-#: Work-items of a wave, and waves that a core holds at most (Mesa's tables).
+#: Work-items in a wave, and most waves that a core holds (Mesa's tables).
 WAVE, MOST_WAVES = 64, 16
 #: Bytes of a line of the caches.
 LINE = 64
@@ -40,24 +40,24 @@ LINE = 64
 
 @dataclass(frozen=True)
 class Kernel:
-    """What a launch is made of; counts of a step are those of one work-item."""
+    """Facts of a launch; counts of a step are of one work-item."""
 
     #: Work-groups, and work-items of each.
     groups: Number
     items: Number
-    #: Steps of an item, each of which waits for what it fetches.
+    #: Steps of an item, each of which waits for its fetches.
     steps: Number
     #: Multiply-adds of single numbers in a step.
     multiply_adds: Number
-    #: Texels that are read in a step, and the bytes of each.
+    #: Texels that a step reads, and the bytes of each.
     fetches: Number
     texel_bytes: Number
-    #: Lines that the texels of a wave lie in, of a step.
+    #: Cache lines of a wave's texels, in a step.
     lines: Number
-    #: Vectors of four sums, and bytes of each number in them.
+    #: Vectors of four sums, and bytes of each of their elements.
     sums: Number
     sum_bytes: Number
-    #: Bytes that memory has to move at least: inputs, weights and results.
+    #: Fewest bytes that memory has to move: inputs, weights and results.
     bytes: Number
     #: Whether products in half precision are added up in fp32, as AutoTVM's schedules do.
     is_mixed: bool | NDArray[np.bool_] = False
@@ -65,12 +65,12 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Constants:
-    """What is fitted: of all Adreno GPUs, but for the launch."""
+    """Fitted constants, common to all Adreno GPUs, except for the launch."""
 
     #: Microseconds of a launch, on GPUs of the 6xx and of the 7xx series.
     launch_6xx_us: float
     launch_7xx_us: float
-    #: Share of the memory's and of the multiply-adds' published rates.
+    #: Achieved share of the published memory bandwidth and multiply-add rate.
     memory_share: float
     multiply_add_share: float
     #: Issue slots of a product in half precision that is added up in fp32: multiply, convert, add.
@@ -83,15 +83,15 @@ class Constants:
     #: Clocks that a step waits, and that each of its fetches adds.
     step_clocks: float
     fetch_clocks: float
-    #: Clocks before a group's first step and after its last.
+    #: Clocks before a group's first step and after its last one.
     group_clocks: float
-    #: Registers of an item beside its sums, and for each texel of a step (of 16 bytes).
+    #: Registers of an item besides its sums, and for each texel of a step (of 16 bytes).
     base_registers: float
     texel_registers: float
     #: Registers of four sums in half precision.
     half_registers: float
-    #: How well units work at the same time: the power whose norm adds up their times.  With 1 they
-    #: take turns, with very much the longest counts alone.
+    #: Overlap of the units' work, as the exponent of the norm that combines their times: with 1
+    #: they take turns, with large values only the longest time counts.
     overlap: float
 
 
@@ -117,25 +117,25 @@ CONSTANTS = Constants(
 
 @dataclass(frozen=True)
 class Rates:
-    """What a GPU does in a clock, as published."""
+    """Published rates of a GPU."""
 
     cores: int
     ghz: float
     #: Multiply-adds in fp32 of one core.
     multiply_adds: int
-    #: Registers of four 32-bit values that a work-item has where a core holds two waves.
+    #: Registers of four 32-bit values that a work-item has if a core holds two waves.
     registers: int
-    #: Bytes in 10⁹ that the memory moves a second.
+    #: Memory bandwidth in 10⁹ bytes a second.
     memory_gb: float
 
 
 def rates_of(gpu: Gpu) -> Rates:
-    """Return what the model reckons with.
+    """Return the rates that the model uses.
 
     Raises
     ------
     TargetError
-        If the GPU is no Adreno, of which alone there are measurements, or not all is known of it.
+        If the GPU is not an Adreno, the only kind with measurements, or a rate is unknown.
     """
     if (rates := _known(gpu)) is None:
         known = [other.name for other in GPUS.values() if _known(other) is not None]
@@ -158,14 +158,14 @@ def _known(gpu: Gpu) -> Rates | None:
 
 
 def registers(kernel: Kernel, constants: Constants = CONSTANTS) -> Number:
-    """Registers of a work-item, of four 32-bit values each."""
+    """Return the registers of a work-item, of four 32-bit values each."""
     sums = np.where(np.less(kernel.sum_bytes, 4), constants.half_registers, 1.0) * kernel.sums
     texels = kernel.fetches * kernel.texel_bytes / 16 * constants.texel_registers
     return constants.base_registers + sums + texels
 
 
 def waves_held(registers: Number, rates: Rates) -> Number:
-    """Waves that a core holds at a time, for so many registers of a work-item."""
+    """Return the waves that a core holds at a time, by the registers of a work-item."""
     return np.clip(np.floor(rates.registers / registers) * 2, 2, MOST_WAVES)
 
 
@@ -174,7 +174,7 @@ def seconds(
 ) -> Number:
     """Predict the time of a launch in seconds.
 
-    ``held`` are the waves that a core holds, where a compiler has told.
+    ``held`` is the number of waves that a core holds, if a compiler has reported it.
 
     Raises
     ------
@@ -195,7 +195,7 @@ def seconds(
         held = waves_held(registers(kernel, c), rates)
     waves = np.ceil(kernel.items / WAVE)
     groups = np.ceil(kernel.groups / rates.cores)
-    # Groups run whole; one that has more waves than fit runs at the pace of those that do.
+    # Groups run whole; a group with more waves than fit runs at the pace of those that do.
     together = np.maximum(1, held // waves)
     rounds = np.where(waves > held, groups * waves / held, np.ceil(groups / together))
     busy = groups * waves * kernel.steps * step
@@ -207,7 +207,7 @@ def seconds(
 
 
 def _together(power: float, *times: Number) -> Number:
-    """The time of units that work at the same time."""
+    """Return the time of units that work at the same time."""
     each = np.stack(np.broadcast_arrays(*times))
     longest = np.max(each, axis=0)
     shares = np.sum(np.power(each / longest, power), axis=0)
@@ -215,12 +215,12 @@ def _together(power: float, *times: Number) -> Number:
 
 
 def launch(gpu: Gpu, constants: Constants = CONSTANTS) -> float:
-    """Seconds of a launch by itself."""
+    """Return the seconds of a launch alone."""
     is_old = gpu.name.removeprefix("adreno-") < "7"
     return 1e-6 * (constants.launch_6xx_us if is_old else constants.launch_7xx_us)
 
 
 def copying(moved: Number, gpu: Gpu, constants: Constants = CONSTANTS) -> Number:
-    """Seconds of a launch that copies so many bytes: they are read and written."""
+    """Return the seconds of a launch that copies ``moved`` bytes, which are read and written."""
     rates = rates_of(gpu)
     return launch(gpu, constants) + 2 * moved / (constants.memory_share * rates.memory_gb * 1e9)

@@ -1,10 +1,10 @@
-"""Evolutionary search with a learnt cost model: MetaSchedule's engine over our templates.
+"""Evolutionary search with a learnt cost model: MetaSchedule's engine for our schedule families.
 
 MetaSchedule replays the recorded steps of a schedule (its trace) with other decisions.  A family's
-``apply`` takes other steps for other knobs, so that its trace cannot be replayed so.  What
-MetaSchedule sees is therefore a stand-in: a function of one block whose schedule samples a number
-for each knob and writes it into an annotation.  Replay and mutation are always sound, constraints
-are checked by a postprocessor, and the real schedule is made by the build processes.
+``apply`` takes different steps for different knobs, so its trace cannot be replayed.  MetaSchedule
+therefore gets a stand-in: a function of one block whose schedule samples a number for each knob and
+writes it into an annotation.  Replay and mutation are always valid, a postprocessor checks the
+constraints, and the build processes create the real schedule.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .tasks import Knobs, Task
 
 logger = logging.getLogger(__name__)
 
-#: The values of each knob.
+#: Values of each knob.
 Space = Mapping[str, Sequence]
 
 #: Proposals that are generated at a time.
@@ -36,12 +36,12 @@ BATCH = 8
 _BLOCK = "knobs"
 #: Attributes of a stand-in: its task's shape, and the values of its knobs.
 _SHAPE, _SPACE = "tvmflow.shape", "tvmflow.space"
-#: More trials than there will be: budgets are not the engine's to keep.
+#: A number of trials that is never reached, as the engine does not manage budgets.
 _TRIALS = 1 << 20
 
 
 def stand_in(task: Task) -> tvm.IRModule:
-    """The function that MetaSchedule sees instead of a task's."""
+    """Return the stand-in for a task's function that MetaSchedule gets."""
     x = te.placeholder((1,), name="x")
     y = te.compute((1,), lambda i: x[i], name=_BLOCK)
     about = {_SHAPE: json.dumps(asdict(task.shape)), _SPACE: json.dumps(task.space)}
@@ -50,7 +50,7 @@ def stand_in(task: Task) -> tvm.IRModule:
 
 
 def decide(sch: s_tir.Schedule, space: Space, knobs: Knobs | None = None) -> None:
-    """Schedule a stand-in: one decision a knob, drawn at random or given."""
+    """Schedule a stand-in: one decision for each knob, drawn at random or given."""
     block = sch.get_sblock(_BLOCK, func_name="main")
     for name, values in space.items():
         even = [1.0 / len(values)] * len(values)
@@ -60,16 +60,16 @@ def decide(sch: s_tir.Schedule, space: Space, knobs: Knobs | None = None) -> Non
 
 
 def decided(sch: s_tir.Schedule, space: Space) -> Knobs:
-    """The knobs that a schedule of a stand-in decided on."""
+    """Return the knobs that a schedule of a stand-in decided on."""
     annotations = sch.get(sch.get_sblock(_BLOCK, func_name="main")).annotations
     return {name: values[int(annotations[name])] for name, values in space.items()}
 
 
 def features(knobs: Knobs, space: Space, shape: JsonMapping) -> list[float]:
-    """Knobs and shape as numbers.
+    """Return knobs and shape as numbers.
 
-    Trees split at thresholds of single numbers: what a tile wastes at the end of an extent is a
-    number of its own for each pair of them.
+    Decision trees split at thresholds of single numbers, so the waste of a tile at the end of an
+    extent is a separate number for each pair of them.
     """
     extents = [v for v in shape.values() if type(v) is int]
     sizes = [v for v in knobs.values() if type(v) is int]
@@ -82,37 +82,37 @@ def features(knobs: Knobs, space: Space, shape: JsonMapping) -> list[float]:
 
 @derived_object
 class KeepsConstraints(ms.postproc.PyPostproc):
-    """Refuses knobs that the family's constraints refuse."""
+    """A postprocessor that rejects knobs that violate the family's constraints."""
 
     def __init__(self, task: Task):
         super().__init__()
         self.task = task
 
     def _initialize_with_tune_context(self, context: ms.TuneContext) -> None:
-        """Nothing of the context is needed."""
+        """Do nothing: the context is not needed."""
 
     def apply(self, sch: s_tir.Schedule) -> bool:
-        """Tell whether a candidate is allowed."""
+        """Return whether a candidate is allowed."""
         return self.task.allows(decided(sch, self.task.space))
 
     def clone(self) -> KeepsConstraints:
-        """For another thread."""
+        """Return a copy for another thread."""
         return KeepsConstraints(self.task)
 
 
 @derived_object
 class ChangesKnobs(ms.mutator.PyMutator):
-    """Changes one knob: mostly to a value beside its own, else to any."""
+    """A mutator that changes one knob: usually to an adjacent value, else to any other."""
 
     def __init__(self, source: random.Random):
         super().__init__()
         self.source = source
 
     def _initialize_with_tune_context(self, context: ms.TuneContext) -> None:
-        """Nothing of the context is needed."""
+        """Do nothing: the context is not needed."""
 
     def apply(self, trace: s_tir.schedule.Trace, _seed: int) -> s_tir.schedule.Trace | None:
-        """A trace with another decision."""
+        """Return a trace with another decision; ``None`` if there is no choice."""
         sampled = (i for i in trace.insts if i.kind.name == "SampleCategorical")
         free = [i for i in sampled if len(i.attrs[0]) > 1]
         if not free:
@@ -126,18 +126,18 @@ class ChangesKnobs(ms.mutator.PyMutator):
         return trace.with_decision(chosen, other, remove_postproc=True)
 
     def clone(self) -> ChangesKnobs:
-        """For another thread."""
+        """Return a copy for another thread."""
         return ChangesKnobs(self.source)
 
 
 @derived_object
 class KnobFeatures(ms.feature_extractor.PyFeatureExtractor):
-    """One row of :func:`features` a candidate."""
+    """An extractor that returns one row of :func:`features` for each candidate."""
 
     def extract_from(
         self, context: ms.TuneContext, candidates: list[ms.MeasureCandidate]
     ) -> list[tvm.runtime.Tensor]:
-        """Features of candidates of one task."""
+        """Return the features of candidates of one task."""
         attributes = context.mod["main"].attrs
         space = json.loads(str(attributes[_SPACE]))
         shape = json.loads(str(attributes[_SHAPE]))
@@ -146,9 +146,9 @@ class KnobFeatures(ms.feature_extractor.PyFeatureExtractor):
 
 
 def cost_model(seed: int) -> ms.cost_model.XGBModel:
-    """A model for the tasks of one family: costs relative to each task's best.
+    """Return a model for the tasks of one family, of costs relative to each task's best.
 
-    Without warming up: the heuristic has been measured before anything is predicted.
+    It needs no warm-up: the heuristic is measured before anything is predicted.
     """
     config = ms.cost_model.xgb_model.XGBConfig(seed=seed, nthread=1, max_depth=6)
     how = {"num_warmup_samples": 0, "early_stopping_rounds": 10, "verbose_eval": 0}
@@ -158,15 +158,15 @@ def cost_model(seed: int) -> ms.cost_model.XGBModel:
 def _context(
     task: Task, generator: ms.SpaceGenerator, strategy: ms.SearchStrategy, seed: int
 ) -> ms.TuneContext:
-    """A context for one thread.
+    """Return a context for one thread.
 
-    Its Python constructor imports TVM's tensor intrinsics first, which takes from ten seconds up
-    and which no schedule of ours has.
+    Its Python constructor would first import TVM's tensor intrinsics, which takes ten seconds or
+    more, and which our schedules do not use.
     """
     context = ms.TuneContext.__new__(ms.TuneContext)
     arguments = (stand_in(task), task.target.tvm_target, generator, strategy, task.name, 1, seed)
     context.__init_handle_by_constructor__(
-        # What the engine logs is level, file, line and message.
+        # The engine logs level, file, line and message.
         *(ms._ffi_api.TuneContext, *arguments, lambda *told: logger.debug("%s", told[-1]))
     )
     ms._ffi_api.TuneContextInitialize(context)
@@ -174,9 +174,9 @@ def _context(
 
 
 class EvolutionarySearch(Search):
-    """Evolves populations by the predictions of a cost model.
+    """A search that evolves populations by the predictions of a cost model.
 
-    The model learns from every trial of the task, and may know others of the family.
+    The model learns from every trial of the task, and may know other tasks of the family.
     """
 
     def __init__(self, task: Task, seed: int, model: ms.cost_model.XGBModel):
@@ -207,9 +207,9 @@ class EvolutionarySearch(Search):
             yield self._proposed.pop(0)
 
     def learn(self, trials: Sequence[tuple[Knobs, float]]) -> None:
-        """Train the model with measured candidates, and let the best of them have offspring."""
+        """Train the model with measured candidates, and add the valid ones to the database."""
         space = self.task.space
-        # The heuristic may lie beside the space.
+        # The heuristic's knobs may lie outside the space.
         inside = [(k, c) for k, c in trials if all(k[n] in v for n, v in space.items())]
         candidates, results = [], []
         for knobs, cost in inside:

@@ -1,8 +1,8 @@
-"""Logs of other tools, and JSON of our own: their trials as a journal's, and the other way round.
+"""Conversion of other tools' logs, and of JSON, to and from a journal's trials.
 
-Logs are read line by line, with a count of what was refused.  A line is parsed as JSON and nothing
-else: what was pickled stays pickled.  AutoTVM's lines and MetaSchedule's modules and traces are
-kept whole, so that they can be exported again.
+Logs are read line by line, and rejected lines are counted.  A line is only parsed as JSON, and
+pickles are never unpickled.  AutoTVM's lines and MetaSchedule's modules and traces are kept whole,
+so that they can be exported again.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from ..runtime.regular_files import open_file, read_bytes
 #: A parsed line.
 Document = Any
 
-#: Refused lines that a message names.
+#: Most rejected lines that a message lists.
 NAMED_LINES = 5
 
 AUTOTVM = "autotvm"
 AUTOTVM_VERSION = 0.2
-#: What tasks of our own families are called in AutoTVM's logs.
+#: Prefix of our families' task names in AutoTVM's logs.
 OWN = "tvmflow."
 _PICKLED = re.compile(rb"[A-Za-z0-9+/=\t ]{24,}\s*$")
 
 METASCHEDULE = "metaschedule"
 RECORDS, WORKLOADS = "database_tuning_record.json", "database_workload.json"
-#: What MetaSchedule writes as the cost of a candidate that failed.
+#: Cost that MetaSchedule writes for a candidate that failed.
 FAILED_SECONDS = 1e9
 
 
 class RefusedLineError(ValueError):
-    """A line that is no record, with the reason as the rest of a sentence about the line."""
+    """Raised for a line that is not a record; the text completes a sentence about the line."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Imported:
 
     path: Path
     records: int = 0
-    #: Reasons by the number of the line.
+    #: Reasons by line number.
     refused: dict[int, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -67,11 +67,11 @@ def import_file(
     """Append the trials of a log to a journal.
 
     ``path`` is an AutoTVM log, a MetaSchedule database (one of its two files, or their folder), or
-    what ``tvmflow journal export --format json`` wrote.  Logs do not say what ``device`` they were
-    measured on; ``note`` tells where they are from, for the records' provenance.
+    a file that ``tvmflow journal export --format json`` wrote.  Logs do not name the ``device``
+    that they were measured on; ``note`` is their origin, for the records' provenance.
 
-    Raises `JournalError` if the file cannot be read or is of no such form, or no line of it is a
-    record.
+    Raises `JournalError` if the file cannot be read or has another format, or none of its lines is
+    a record.
     """
     if path.is_dir() or path.name == WORKLOADS:
         path = (path if path.is_dir() else path.parent) / RECORDS
@@ -149,11 +149,11 @@ def _parser(document: Document, path: Path, device: Device) -> Callable[[Documen
     return None
 
 
-# -- JSON of our own, with all that a journal holds ----------------------------------------------
+# -- JSON with all fields of a journal's records ------------------------------------------------
 
 
 def json_of_trial(trial: Trial) -> JsonObject:
-    """A trial as a JSON object."""
+    """Return a trial as a JSON object."""
     content = records.vars_of(trial)
     content |= {name: records.vars_of(content[name]) for name in ("workload", "target", "device")}
     content |= {"error": trial.error.name, "costs": list(trial.costs)}
@@ -163,13 +163,13 @@ def json_of_trial(trial: Trial) -> JsonObject:
 
 
 def json_of_event(event: Event) -> JsonObject:
-    """An event as a JSON object."""
+    """Return an event as a JSON object."""
     device = None if event.device is None else records.vars_of(event.device)
     return {**records.vars_of(event), "device": device}
 
 
 def trial_of(content: JsonObject) -> Trial:
-    """The trial of such an object; `KeyError`, `TypeError` or `ValueError` if it is none."""
+    """Return the trial of a JSON object; `KeyError`, `TypeError` or `ValueError` if it is none."""
     original = content.get("original")
     for name, kind in (("message", str), ("source", str), ("knobs", dict), ("provenance", dict)):
         if not isinstance(content[name], kind):
@@ -201,8 +201,8 @@ def autotvm_trial(line: JsonObject, device: Device) -> Trial:
     [[knob, "sp" | "ot" | …, value], …]}, "result": [seconds, error, seconds of the trial, time],
     "version": 0.2, "tvm_version"}``.
 
-    Raises `ValueError`, `TypeError`, `KeyError`, `IndexError` if it is no such line; the message
-    says why.
+    Raises `ValueError`, `TypeError`, `KeyError` or `IndexError` with the reason if the line has
+    another form.
     """
     if line.get("version") != AUTOTVM_VERSION:
         raise ValueError(f"format {line.get('version')!r} instead of {AUTOTVM_VERSION}")
@@ -233,13 +233,13 @@ def autotvm_trial(line: JsonObject, device: Device) -> Trial:
 def _autotvm_meaning(
     task: str, arguments: list, entity: dict[str, tuple[str, Document]]
 ) -> tuple[Workload, JsonObject]:
-    """The workload and knobs of our families, else a workload that nothing asks for."""
+    """Return the workload and knobs of our families, else a workload that is never looked up."""
     if task.startswith(OWN):
         dtype, storage, accumulate, signature, shape = arguments
         family = task.removeprefix(OWN)
         workload = Workload(family, dict(shape), dtype, storage, accumulate, signature)
         return workload, {name: value for name, (_, value) in entity.items()}
-    # Schedules import TVM, which takes a second that no other use of this module needs.
+    # Imported here: schedules import TVM, which takes a second and is not needed otherwise.
     from .autotvm_knobs import meaning_of
 
     if (meaning := meaning_of(task, arguments, entity)) is not None:
@@ -249,7 +249,7 @@ def _autotvm_meaning(
 
 
 def autotvm_line(trial: Trial) -> JsonObject:
-    """The line of a trial: as it was imported, or one of ours that AutoTVM can parse."""
+    """Return the line of a trial: the imported one, or a line that AutoTVM can parse."""
     if trial.original is not None and trial.original.format == AUTOTVM:
         return dict(trial.original.document)
     work, target = trial.workload, trial.target
@@ -268,7 +268,7 @@ def autotvm_line(trial: Trial) -> JsonObject:
 
 
 def read_workloads(beside: Path) -> list[Workload]:
-    """Read the modules beside a file of records; `JournalError` if they cannot be read."""
+    """Read the modules that belong to a file of records; `JournalError` if that fails."""
     path = beside.with_name(beside.name.replace("tuning_record", "workload"))
     try:
         rows = [json.loads(line) for line in read_bytes(path).splitlines() if line.strip()]
@@ -289,7 +289,7 @@ def _workload(structural_hash: str, module: str) -> Workload:
 
 
 def metaschedule_trial(line: list, workloads: list[Workload], device: Device) -> Trial:
-    """Read a line ``[workload, [trace, seconds, target, arguments]]``; errors as AutoTVM's."""
+    """Read a line ``[workload, [trace, seconds, target, arguments]]``; errors as for AutoTVM's."""
     number, record = line
     _trace, seconds, target, _arguments = record
     if type(number) is not int or not 0 <= number < len(workloads):
@@ -307,9 +307,9 @@ def metaschedule_trial(line: list, workloads: list[Workload], device: Device) ->
 
 
 def metaschedule_parts(trial: Trial) -> tuple[list[str], Document] | None:
-    """A trial's module and record as MetaSchedule's files have them; ``None`` without them.
+    """Return a trial's module and record in MetaSchedule's form; ``None`` without them.
 
-    A document that is an object has both, under ``workload`` and ``record``.
+    If the original document is an object, it has both, under ``workload`` and ``record``.
     """
     if trial.original is None or trial.original.format != METASCHEDULE:
         return None

@@ -1,6 +1,6 @@
-"""What :mod:`.device_model` has to know of a convolution's kernel, from its shape and knobs alone.
+"""Facts of a convolution's kernel for :mod:`.device_model`, from its shape and knobs.
 
-Nothing is compiled.  Kernels that read textures are known: convolutions, pointwise or not, and
+Nothing is compiled.  The supported kernels read textures: convolutions, pointwise or not, and
 depthwise ones.  Lanes of a wave are items along columns first, then along rows and channels.
 """
 
@@ -15,9 +15,9 @@ import numpy as np
 from ..schedules import conv2d, conv2d_1x1, depthwise
 from .device_model import LINE, WAVE, Kernel, Number
 
-#: Families whose kernels the model knows.
+#: Families whose kernels the model supports.
 FAMILIES = (conv2d.NAME, conv2d_1x1.NAME, depthwise.NAME)
-#: Knobs that it tells apart.  Of others nothing was measured.
+#: Knobs that the model distinguishes; there are no measurements for others.
 KNOBS = (
     *("tile_o", "tile_h", "tile_w", "group_o", "group_h", "group_w"),
     *("split_i", "reuse_rows"),
@@ -33,19 +33,19 @@ class Precision:
 
     @property
     def texel(self) -> int:
-        """Bytes of a texel."""
+        """Return the bytes of a texel."""
         return 4 * self.stored
 
 
 def lanes_along(group_o: Number, group_h: Number, group_w: Number) -> tuple[Number, Number, Number]:
-    """How many different channels, rows and columns a wave's items have."""
+    """Return the numbers of different channels, rows and columns of a wave's items."""
     columns = np.minimum(group_w, WAVE)
     rows = np.minimum(group_h, np.ceil(WAVE / columns))
     return np.minimum(group_o, np.ceil(WAVE / (columns * rows))), rows, columns
 
 
 def lines_of(texels: Number, texel_bytes: Number) -> Number:
-    """Lines of a cache that so many neighbouring texels lie in."""
+    """Return the number of cache lines of neighbouring texels."""
     return np.ceil(texels * texel_bytes / LINE)
 
 
@@ -54,8 +54,8 @@ def convolution(
 ) -> Kernel:
     """Return the kernel of a convolution that reads textures, pointwise or not.
 
-    A row of texels serves all columns of the window, where the products of a row are unrolled
-    (:mod:`schedules.conv2d`); a step is then a row of the window for a block of input channels.
+    If the products of a row are unrolled (:mod:`schedules.conv2d`), a row of texels serves all
+    columns of the window; a step is then a row of the window for a block of input channels.
     """
     tile_o, tile_h, tile_w, group_o, group_h, group_w = (knobs[name] for name in KNOBS[:6])
     split = knobs.get("split_i", 1)
@@ -65,7 +65,7 @@ def convolution(
     blocks = -(-shape.inputs // shape.input_block)
     steps = blocks * shape.kernel_h * shape.kernel_w // taps
     if split > 1:
-        # Writing a part into local memory and reading those of others are waited for, too.
+        # Items also wait for writing a part into local memory and for reading the others' parts.
         steps = -(-steps // split) + 2
     channels, rows, columns = lanes_along(group_o, group_h, group_w)
     weights = shape.input_lanes * taps
@@ -91,7 +91,7 @@ def depthwise_convolution(
 ) -> Kernel:
     """Return the kernel of a depthwise convolution that reads textures.
 
-    A step is a row of the window for a row of the tile; with ``reuse_rows`` the whole tile.
+    A step is a row of the window for a row of the tile, or with ``reuse_rows`` for the whole tile.
     """
     tile_o, tile_h, tile_w, group_o, group_h, group_w = (knobs[name] for name in KNOBS[:6])
     taps_w, rows_in = shape.kernel_w, 1
@@ -119,7 +119,7 @@ def depthwise_convolution(
 
 
 def _groups(batch: int, blocks: int, height: int, width: int, knobs: Mapping[str, Any]) -> int:
-    """Work-groups of a launch."""
+    """Return the number of work-groups of a launch."""
     groups = 1
     for extent, axis in zip((batch * blocks, height, width), "ohw", strict=True):
         groups *= -(-extent // (knobs[f"tile_{axis}"] * knobs[f"group_{axis}"]))

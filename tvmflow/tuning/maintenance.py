@@ -1,4 +1,4 @@
-"""Journals as a whole: merged, compacted, checked and exported."""
+"""Maintenance of journals: merge, compact, check and export."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Merged:
 
     trials: int = 0
     events: int = 0
-    #: Records that were there already.
+    #: Records that were already present.
     repeated: int = 0
 
 
 def merge(output: Path, inputs: Sequence[Path]) -> Merged:
-    """Append what ``inputs`` hold to a journal, each record once.
+    """Append the records of ``inputs`` to a journal, each record once.
 
-    Raises `JournalError` if one of them cannot be read, or ``output`` not be written.
+    Raises `JournalError` if an input cannot be read, or ``output`` cannot be written.
     """
     result = Merged()
     with ExitStack() as stack:
@@ -53,7 +53,7 @@ def merge(output: Path, inputs: Sequence[Path]) -> Merged:
 
 
 def _records(journal: Journal) -> Iterator[tuple[Trial | Event, bytes]]:
-    """Events and trials, with a hash of all that each says."""
+    """Yield events and trials, with a hash of their contents."""
     for event in journal.events():
         yield event, digest("event", canonical(importers.json_of_event(event)))
     for trial in journal.trials():
@@ -61,17 +61,17 @@ def _records(journal: Journal) -> Iterator[tuple[Trial | Event, bytes]]:
 
 
 def compact(path: Path, output: Path | None = None, best: int | None = None) -> int:
-    """Write a journal anew, compressed and without what was damaged; return how many trials.
+    """Rewrite a journal, compressed and without damage; return the number of trials.
 
-    The new file is ``output``, or stands in its place.  Of each workload and kin of targets the
-    ``best`` trials are left, the fastest, by default all.
+    The new file is ``output``, or replaces the journal.  With ``best``, only that many of the
+    fastest trials are kept for each workload and compatibility key of targets.
 
     Raises `JournalError` or `ArtifactError` if it is being written, or the new file cannot be.
     """
     final = output or path
-    # In place of the journal itself, its first bytes may be damaged.
+    # A journal that is replaced may have damaged first bytes, so it is not checked.
     kind = None if output is None else Kind("a journal", begins_with(MAGIC))
-    # Opened to append, although only read, so that nothing is appended meanwhile.
+    # Opened to append, although only read, to lock it against writers.
     Journal.open(path).close()
     with Journal.open(path, "a") as source, staging(final, kind) as folder:
         trials = list(source.trials())
@@ -92,7 +92,7 @@ def compact(path: Path, output: Path | None = None, best: int | None = None) -> 
 
 @dataclass
 class Checked:
-    """Contents of a journal, and what of it cannot be read."""
+    """Numbers of a journal's records, and its damage."""
 
     trials: int
     failures: int
@@ -102,12 +102,12 @@ class Checked:
 
     @property
     def good(self) -> bool:
-        """True if all of it can be read."""
+        """Return whether all of it can be read."""
         return not self.damage and self.tail is None
 
 
 def verify(path: Path) -> Checked:
-    """Read every record of a journal; `JournalError` if it is none."""
+    """Read every record of a journal; `JournalError` if it is not a journal."""
     with Journal.open(path) as journal:
         trials = list(journal.trials())
         events = len(list(journal.events()))
@@ -119,11 +119,11 @@ def verify(path: Path) -> Checked:
 
 
 def export(trials: Iterable[Trial], form: str, output: Path) -> tuple[int, int]:
-    """Write trials in another form; return how many were written, and how many cannot be.
+    """Write trials in another format; return how many were written, and how many cannot be.
 
-    ``json`` and ``autotvm`` are files of lines; ``metaschedule`` is a folder of two files, of the
-    trials that came with a trace.  AutoTVM's lines cannot say that a time was predicted: such
-    trials are left out.
+    ``json`` and ``autotvm`` are files of lines; ``metaschedule`` is a folder of two files, for the
+    trials that came with a trace.  AutoTVM's lines cannot mark predicted times: such trials are
+    left out.
 
     Raises `ArtifactError` if ``output`` cannot be written.
     """
@@ -168,7 +168,7 @@ def _line(content: object) -> str:
 
 
 def check_format(form: str) -> None:
-    """Refuse a form that is not known, by a `JournalError` naming those that are."""
+    """Check that a format is known; `JournalError` with the known ones if not."""
     if form not in FORMATS:
         raise JournalError(
             f"The format {form!r} is not known; expected one of {', '.join(FORMATS)}.",

@@ -1,4 +1,4 @@
-"""Measuring of candidates: what a runner is, the one for this machine, and what one device does.
+"""Measuring of candidates: runners, the runner for this machine, and sessions on one device.
 
 A candidate is checked once, then timed, alone or in turn with the task's best one so far, the
 *incumbent*.
@@ -29,74 +29,74 @@ from . import building
 from .building import ENTRY, Built, Case, ExclusiveCpu, Memory
 from .timing import StopRule, time_alone, time_in_turn
 
-#: Why a trial has no costs.
+#: Reasons why a trial has no costs.
 BUILD, WRONG, CRASH, TIMEOUT, DEVICE = "build", "wrong", "crash", "timeout", "device"
-#: By so much the reference kernel's time may change: more, and it is measured again.
+#: Change of the reference kernel's time, as a factor, above which a trial is measured again.
 CHANGED = 1.5
-#: Libraries that stay loaded: incumbents of a few tasks, and who may become one.
+#: Libraries that stay loaded: incumbents of a few tasks, and candidates that may become one.
 _KEPT = 16
-#: Runs in a row of a kernel that takes less time than its launch.
+#: Fewest consecutive runs of a kernel that takes less time than its launch.
 _FEW = 10
-#: Seconds that measuring one candidate may take, its kernels' compilation included.
+#: Time limit of measuring one candidate in seconds, including compilation of its kernels.
 MEASURE_LIMIT_S = 60.0
-#: TVM's device of each target.
+#: TVM's device type of each target.
 DEVICES = {"opencl": "opencl", "cuda": "cuda", "llvm": "cpu"}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What became of a candidate on a device."""
+    """Result of a candidate on a device."""
 
     #: Seconds of single runs, or of means over a few short ones; empty after an error.
     costs: tuple[float, ...]
     #: One of :data:`BUILD`, :data:`WRONG`, :data:`CRASH`, :data:`TIMEOUT`, :data:`DEVICE`, or
     #: ``None``.
     error: str | None = None
-    #: What is behind the error.
+    #: Details of the error.
     message: str = ""
     #: The device's own name.
     device: str = ""
-    #: Time of the fixed reference kernel, relative to what it was at first.
+    #: Time of the fixed reference kernel, relative to its first time.
     drift: float = 1.0
-    #: Costs over those of the incumbent that was timed in turn, pair by pair; empty without one.
+    #: Costs relative to those of the incumbent timed in turn, pair by pair; empty without one.
     ratios: tuple[float, ...] = ()
-    #: The device's driver, as far as it is known.
+    #: The device's driver, if known.
     driver: str = ""
 
     @property
     def cost(self) -> float:
-        """The median of the costs; infinite without any."""
+        """Return the median of the costs; infinite without any."""
         return statistics.median(self.costs) if self.costs else float("inf")
 
 
 @dataclass(frozen=True)
 class Config:
-    """How candidates are measured."""
+    """Settings of measurements."""
 
     rule: StopRule = field(default_factory=StopRule)
-    #: Shorter kernels run several times for one cost.
+    #: Kernels shorter than this run several times for one cost.
     min_repeat_ms: int = 1
     #: Pause before each candidate.
     cool_down_s: float = 0.0
     #: The kernel that shows drift, or ``None``.
     reference: Built | None = None
-    #: Candidates between two looks at it.
+    #: Candidates between two timings of it.
     reference_every: int = 16
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What a device of a farm contributed."""
+    """Contribution of a device of a farm."""
 
     device: str
     trials: int
-    #: Why it gets no trials now; empty if it gets some.
+    #: Reason why it currently gets no trials; empty if it does.
     aside: str
 
 
 @dataclass
 class Session:
-    """Measures candidates on a device, which may be remote; ``load`` brings libraries there."""
+    """Measurements on one device, which may be remote; ``load`` loads libraries there."""
 
     device: tvm.runtime.Device
     load: Callable[[Path], tvm.runtime.Module]
@@ -120,9 +120,9 @@ class Session:
         incumbent: Built | None = None,
         exclusive: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> Measured:
-        """Check a candidate that has a library, by its task's case, and time it.
+        """Check a built candidate with its task's case, and time it.
 
-        The incumbent is timed in turn with it; ``exclusive`` keeps the machine quiet meanwhile.
+        The incumbent is timed in turn with it; ``exclusive`` keeps the machine idle meanwhile.
         """
         try:
             time.sleep(self.config.cool_down_s)
@@ -133,7 +133,7 @@ class Session:
                 measured = Measured((), WRONG, message)
             else:
                 run = self._timed(library)
-                # Whoever has to hold still may hold a lock of the driver's, which loading needs.
+                # Load before stopping other processes, which may hold a lock of the driver.
                 against = None if incumbent is None else self._timed(self._library(incumbent))
                 with exclusive():
                     if against is None:
@@ -147,7 +147,7 @@ class Session:
         return replace(measured, device=self.name, drift=self._drift, driver=self.driver)
 
     def _take(self, built: Built, case: Case) -> None:
-        """Bring a case to the device; it stays while candidates of the same task follow."""
+        """Copy a case to the device, where it stays for candidates of the same task."""
         if self._case == case.path:
             return
         inputs, self._wanted = case.load()
@@ -157,16 +157,16 @@ class Session:
         self._case = case.path
 
     def _reserve(self, built: Built) -> None:
-        """Reserve memory for a candidate's arguments; what there was is freed first."""
+        """Allocate memory for a candidate's arguments, after freeing the memory of earlier ones."""
         self._case, self._memory = None, []
         self._memory = [Memory(argument, self.device) for argument in built.arguments]
 
     def _wrong(self, library: tvm.runtime.Module, built: Built, case: Case) -> str:
-        """Run a candidate once; say how its results differ from the case's, if they do."""
+        """Run a candidate once; return how its results differ from the case's, if they do."""
         results = self._memory[len(self._memory) - len(self._wanted) :]
         for memory, wanted in zip(results, self._wanted, strict=True):
-            # What an earlier candidate left must not pass for this one's: no result has this value
-            # everywhere.
+            # Overwrite an earlier candidate's results with a value that no result has everywhere,
+            # so that they cannot pass for this candidate's.
             memory.write(np.full(wanted.shape, np.nan if wanted.dtype.kind == "f" else 1))
         library[ENTRY](*(memory.tensor for memory in self._memory))
         got = [memory.read() for memory in results]
@@ -178,7 +178,7 @@ class Session:
     def _library(self, built: Built) -> tvm.runtime.Module:
         """Load a candidate, unless it is still loaded.
 
-        A file that is loaded twice would be called with the state of whichever is left.
+        If a file were loaded twice, calls would use the state of the remaining copy.
         """
         assert built.path is not None
         if built.path not in self._libraries:
@@ -189,28 +189,28 @@ class Session:
         return self._libraries[built.path]
 
     def _timed(self, library: tvm.runtime.Module) -> Callable[[], float]:
-        """What times a kernel with the case's arguments: a short one several times in a row."""
+        """Return a function that times a kernel on the case; short kernels run several times."""
         started = time.perf_counter()
         once = self._evaluate(library, 1)
         wall = time.perf_counter() - started
         wanted = self.config.min_repeat_ms * 1e-3
         times = max(1, round(wanted / once)) if once > 0 else 1
-        # Launching may take much longer than what is launched.
+        # Launching may take much longer than the kernel.
         times = min(times, max(_FEW, round(wanted / wall)))
         return lambda: self._evaluate(library, times)
 
     def _evaluate(self, library: tvm.runtime.Module, times: int) -> float:
-        """The mean time of some runs, after one that is not timed."""
+        """Return the mean time of some runs, after one that is not timed."""
         timer = library.time_evaluator(ENTRY, self.device, number=times, repeat=1)
         return float(timer(*(memory.tensor for memory in self._memory)).mean)
 
     def _look_at_reference(
         self, exclusive: Callable[[], AbstractContextManager[None]], alone: bool
     ) -> None:
-        """Time the fixed kernel now and then, beside its own arguments."""
+        """Time the fixed kernel from time to time, with its own arguments."""
         reference = self.config.reference
         due = self.first is None or self._since >= self.config.reference_every
-        # After a pause the device may be as it was; only a cost taken by itself asks for that.
+        # After a pause the device may have recovered, which only matters for costs measured alone.
         due |= alone and max(self._drift, 1 / self._drift) > CHANGED
         self._since += 1
         if reference is None or not reference.source_hash or not due:
@@ -227,32 +227,32 @@ class Session:
 
 
 class Runner(Protocol):
-    """Measures candidates on one device or several."""
+    """Interface to measure candidates on one device or several."""
 
     def submit(self, built: Built, case: Case, incumbent: Built | None = None) -> Future[Measured]:
-        """Queue a candidate; its future never fails, except that it may be cancelled.
+        """Queue a candidate; its future never fails, but may be cancelled.
 
         With an incumbent, both are timed in turn on the same device.
         """
 
     def devices(self) -> Sequence[Device]:
-        """What measures, as far as that is known yet."""
+        """Return the measuring devices, as far as they are known yet."""
 
     def standings(self) -> Sequence[Standing]:
-        """What each of several devices contributed; nothing where there is one."""
+        """Return the contribution of each device; nothing for a single device."""
         return ()
 
     def close(self) -> None:
-        """Give the devices back."""
+        """Release the devices."""
 
 
 class LocalRunner(Runner):
-    """Measures on a device of this machine, in a process that kernels may crash or block.
+    """A runner on a device of this machine, in a process that kernels may crash or block.
 
     ``target`` is ``opencl``, ``cuda`` or ``llvm``, and ``index`` one of its devices.  After
     ``limit_s`` the process is replaced, and the candidate has failed.  ``exclusive_cpu`` gives
-    exclusive use of the device's own CPUs while a kernel is timed, and ``programs`` is the cache of
-    programs that builds fill.
+    exclusive use of the device's CPUs while a kernel is timed, and ``programs`` is the program
+    cache that builds fill.
     """
 
     def __init__(
@@ -267,7 +267,7 @@ class LocalRunner(Runner):
         self._device = (target, index, config or Config())
         self._limit_s = limit_s
         self._exclusive_cpu = exclusive_cpu
-        # Candidates are built once and never again: the user's cache is for others.
+        # Each candidate is built only once, so it does not use the user's cache.
         environment = {
             "TVMFLOW_CACHE": str(int(programs is not None)),
             "TVMFLOW_CACHE_DIR": str(programs),
@@ -293,7 +293,7 @@ class LocalRunner(Runner):
         )
 
     def devices(self) -> Sequence[Device]:
-        """The device."""
+        """Return the device."""
         found = self._pool.submit(identify_here, *self._device[:2], timeout_s=self._limit_s)
         return [Device("", *found.result())]
 
@@ -314,7 +314,7 @@ def measure_here(
     incumbent: Built | None,
     exclusive: ExclusiveCpu | None,
 ) -> Measured:
-    """Measure a candidate in this process, which has one session, of its runner's device."""
+    """Measure a candidate in this process, which has one session, on its runner's device."""
     global _session
     if _session is None:
         target, index, config = device
@@ -327,14 +327,14 @@ def measure_here(
 
 
 def identify_here(target: str, index: int) -> tuple[str, str]:
-    """Name and driver of a device of this machine."""
+    """Return name and driver of a device of this machine."""
     found = ((d.name, d.driver) for d in list_devices() if (d.kind, d.index) == (target, index))
     return next(found, ("", ""))
 
 
 def load_here(path: Path) -> tvm.runtime.Module:
-    """Load a library that is unloaded when the last reference has gone."""
+    """Load a library that is unloaded with its last reference."""
     library = tvm_ffi.load_module(path, keep_module_alive=False)
-    # As modules have them.
+    # Modules do the same.
     share_threads(path)
     return library

@@ -1,8 +1,8 @@
-"""Tuning for a device that is not here: knobs by predicted time.
+"""Tuning for a device that is not connected: knobs by predicted time.
 
-Knobs of each task are searched with :mod:`.device_model`, without compiling anything; the machine
-code of the few best may then correct what the model takes for registers, where a compiler is
-there.  What is found goes into a journal, marked as predicted.
+Knobs of each task are searched with :mod:`.device_model`, without compiling anything.  If a
+compiler is available, the machine code of the best ones then corrects the model's number of
+registers.  The results go into a journal, marked as predicted.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ from .tuner import TOOLCHAIN
 
 logger = logging.getLogger(__name__)
 
-#: Where searches begin, beside the heuristic's knobs.
+#: Random starts of a search, besides the heuristic's knobs.
 STARTS = 8
-#: Tiles of each task whose machine code is looked at, the heuristic's aside.
+#: Tiles of each task that are compiled to machine code, besides the heuristic's.
 FINALISTS = 4
 
 
 @dataclass(frozen=True)
 class Code:
-    """What a compiler says of a kernel."""
+    """A compiler's report on a kernel."""
 
-    #: Its name and version.
+    #: Name and version of the compiler.
     compiler: str
-    #: Of a work-item, four 32-bit values each; and spilled ones.
+    #: Registers of a work-item, of four 32-bit values each, and spilled registers.
     registers: int
     spills: int
-    #: Waves that a core holds, and work-items of each.
+    #: Waves that a core holds, and work-items in each.
     waves: int
     wave: int
 
     @property
     def held(self) -> float:
-        """Waves of the model's size that a core holds."""
+        """Return the number of waves of the model's size that a core holds."""
         return self.waves * self.wave / WAVE
 
 
-#: Compiles a task's kernels with these knobs; ``None`` for one that could not be.
+#: Compiles a task's kernels with given knobs; ``None`` for a kernel that cannot be compiled.
 MachineCode = Callable[[Sequence[tuple[Task, Knobs]]], Sequence[Code | None]]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Knobs of a task, and what is predicted of them."""
+    """Knobs of a task, and their predicted time."""
 
     knobs: Knobs
     seconds: float
@@ -68,13 +68,13 @@ class Choice:
 
     @property
     def order(self) -> tuple[int, float]:
-        """The least is the best: code that spills is slower than any prediction says."""
+        """Return the sort key, the least is best: code that spills is slower than predicted."""
         return self.code.spills if self.code else 0, self.seconds
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A task's knobs."""
+    """The knobs of a task: the heuristic's, and those with the best prediction."""
 
     task: Task
     heuristic: Choice
@@ -82,7 +82,7 @@ class Prediction:
 
 
 def why_unknown(task: Task) -> str | None:
-    """Why the model knows nothing of a task's kernel; ``None`` where it does."""
+    """Return why the model does not support a task's kernel; ``None`` if it does."""
     if task.family.NAME not in FAMILIES:
         return f"the model does not know the family {task.family.NAME}"
     if not task.shape.texture or getattr(task.shape, "weights", "texture") != "texture":
@@ -91,11 +91,11 @@ def why_unknown(task: Task) -> str | None:
 
 
 class Descent:
-    """Finds knobs of one task with the least predicted time.
+    """Search for the knobs of one task with the least predicted time.
 
-    From the heuristic's knobs, and from some at random, one knob at a time is set to whatever is
-    best while the others stay, until none gets better.  Knobs that the model does not tell apart
-    stay as the heuristic has them.
+    Starting from the heuristic's knobs, and from random ones, one knob at a time is set to its best
+    value while the others stay, until nothing improves.  Knobs that the model does not distinguish
+    keep the heuristic's value.
     """
 
     def __init__(self, task: Task, gpu: Gpu, seed: int = 0):
@@ -103,20 +103,20 @@ class Descent:
         self.values = {n: v for n, v in task.space.items() if n in KNOBS and len(v) > 1}
         stored = 2 if task.workload.dtype == "fp16" else 4
         self._precision = Precision(stored, 4 if task.workload.accumulate == "fp32" else 2)
-        # Of an input [N, C', H, W, c] or [N, C, H, W].
+        # The input is [N, C', H, W, c] or [N, C, H, W].
         self._stride = max(1, round(task.arguments[0].shape[3] / task.shape.width))
         self._random = random.Random(f"{seed} {task.digest}")
         self._known: dict[tuple, tuple[float, float]] = {}
 
     def seconds(self, knobs: Knobs, code: Code | None = None) -> float:
-        """Predicted time of knobs, with the registers that a compiler gives them, if it told."""
+        """Return the predicted time of knobs, with the registers from a compiler if known."""
         kernel = self._kernel(knobs)
         return float(seconds(kernel, self.gpu, held=None if code is None else code.held))
 
     def best(self, count: int) -> list[Choice]:
-        """The best of all that were looked at, each with another tile of a work-item.
+        """Return the best choices found, each with another tile of a work-item.
 
-        Among equals those with few registers are first.
+        Among equal times, those with fewer registers come first.
         """
         self._descend(self.task.heuristic)
         for _ in range(STARTS):
@@ -139,7 +139,7 @@ class Descent:
                     knobs, least, found = best, cost, True
 
     def _cost(self, knobs: Knobs) -> tuple[float, float]:
-        """Predicted time and registers; infinite where a constraint forbids the knobs."""
+        """Return predicted time and registers; infinite if a constraint forbids the knobs."""
         key = key_of(knobs)
         if key in self._known:
             return self._known[key]
@@ -157,14 +157,14 @@ class Descent:
 def predict(
     tasks: Sequence[Task], gpu: Gpu, machine_code: MachineCode | None = None, seed: int = 0
 ) -> list[Prediction]:
-    """Find knobs of those tasks that the model knows, for a GPU.
+    """Find knobs for a GPU, for the tasks that the model supports.
 
     Raises
     ------
     TargetError
         If the rates of the GPU are not known.
     TvmflowError
-        If the model knows none of the tasks.
+        If the model supports none of the tasks.
     """
     rates_of(gpu)
     known = []
@@ -177,7 +177,7 @@ def predict(
         raise TvmflowError(
             "Predicting knobs failed: convolutions that read textures were expected, and the "
             "network has none.",
-            remedy="Leave `storage` at auto, and `device` at one that has textures.",
+            remedy="Leave `storage` at auto, and choose a `device` that has textures.",
         )
     searches = [Descent(task, gpu, seed) for task in known]
     found = []
@@ -197,7 +197,7 @@ def predict(
             [first, *_first_scheduled(s.task, some)]
             for s, (first, *some) in zip(searches, found, strict=True)
         ]
-    # Of equals, the heuristic's come first.
+    # Among equals the first one is chosen, which is the heuristic's.
     return [
         Prediction(search.task, some[0], min(some, key=lambda choice: choice.order))
         for search, some in zip(searches, found, strict=True)
@@ -205,7 +205,7 @@ def predict(
 
 
 def scheduled(task: Task, knobs: Knobs) -> s_tir.Schedule | None:
-    """Schedule a task's function with knobs; ``None`` where they do not lead to a schedule."""
+    """Schedule a task's function with knobs; ``None`` if they do not lead to a schedule."""
     proposal = Proposal("predicted", knobs)
     with task.target.tvm_target:
         found = schedule_function(task.function, task.target, lookup=lambda *_: proposal)
@@ -213,14 +213,14 @@ def scheduled(task: Task, knobs: Knobs) -> s_tir.Schedule | None:
 
 
 def _first_scheduled(task: Task, choices: Sequence[Choice]) -> Iterator[Choice]:
-    """The first of which there is a schedule: constraints do not tell all."""
+    """Return the first choice that can be scheduled, as constraints do not catch everything."""
     return islice((c for c in choices if scheduled(task, c.knobs) is not None), 1)
 
 
 def _corrected(search: Descent, choices: Sequence[tuple[Choice, Code | None]]) -> Iterator[Choice]:
-    """The same with the times for the registers that they really have.
+    """Yield the choices with times for their actual registers.
 
-    What no code could be made of is left out, but for the first, the heuristic's.
+    Choices that cannot be compiled are left out, except for the first one, the heuristic's.
     """
     for number, (choice, code) in enumerate(choices):
         if code is not None:
@@ -230,7 +230,7 @@ def _corrected(search: Descent, choices: Sequence[tuple[Choice, Code | None]]) -
 
 
 def write_down(journal: Journal, predictions: Sequence[Prediction], gpu: Gpu) -> None:
-    """Append predictions to a journal, marked as such; `JournalError` if the system refuses."""
+    """Append predictions to a journal, marked as such; `JournalError` if writing fails."""
     for each in predictions:
         about: dict[str, Value] = {"model": "tvmflow.tuning.device_model"}
         if (code := each.best.code) is not None:

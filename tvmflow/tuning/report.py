@@ -1,4 +1,4 @@
-"""A session's report: one page of HTML that needs nothing else."""
+"""Report of a session: one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..runtime.load import disturbance
 from .session import Tuned
 from .tuner import Progress
 
-#: Of a drawing in pixels, and of its margins with the labels of both axes.
+#: Size of a drawing in pixels, and its margins with the labels of both axes.
 _WIDTH, _HEIGHT = 260, 90
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 8, 8, 22
 _STYLE = """
@@ -54,8 +54,8 @@ def write_report(path: Path, name: str, tuned: Tuned) -> None:
         _tasks(known),
         _decisions(tuned),
         "<h2>Best so far</h2>",
-        "<p>Time of one run, with the best so far (line), each trial (dots; slow ones above), the",
-        "heuristic (dashed), and the best knobs.</p>",
+        "<p>Time of one run: the best so far (line), each trial (dots; slow ones at the top), the",
+        "heuristic (dashed); and the best knobs.</p>",
         '<div class="curves">',
         *map(_curve, known),
         "</div></body></html>",
@@ -71,7 +71,7 @@ def _headline(tuned: Tuned, known: Sequence[Progress]) -> str:
     said = disturbance(tuned.others_share)
 
     def times(old: float, new: float) -> str:
-        # What other programs disturbed is not compared.
+        # Times that other programs disturbed are not compared.
         return "" if said else f", {old / new:.2f} times as fast"
 
     result = ""
@@ -131,7 +131,7 @@ def _table(
 
 
 def _curve(progress: Progress) -> str:
-    """Costs over trials as a drawing; slow candidates stand at its upper edge."""
+    """Return costs over trials as a drawing; slow candidates are at its upper edge."""
     base = progress.heuristic if math.isfinite(progress.heuristic) else progress.best
     highest, lowest = 1.6 * base, 0.9 * progress.best
 

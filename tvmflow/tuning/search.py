@@ -1,4 +1,4 @@
-"""Searches of knobs: their base class, and those without a cost model."""
+"""Searches of knobs: their base class, and searches without a cost model."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .tasks import Knobs, Task
 if TYPE_CHECKING:
     pass
 
-#: Draws after which a random search takes it that nothing new is left.
+#: Draws without a new choice after which a random search ends.
 _DRAWS = 2000
 
 
 def key_of(knobs: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
-    """Make knobs hashable."""
+    """Return knobs as a hashable key."""
     return tuple(knobs.items())
 
 
 class Search(ABC):
-    """Proposes knobs of one task, none of them twice; ``seed`` makes the proposals repeatable."""
+    """Proposals of knobs for one task, without repetition; ``seed`` makes them repeatable."""
 
     def __init__(self, task: Task, seed: int):
         self.task = task
@@ -34,7 +34,7 @@ class Search(ABC):
         self._seen: set[tuple] = set()
 
     def note(self, knobs: Mapping[str, object]) -> bool:
-        """Remember knobs that were tried; return whether they are new."""
+        """Note knobs that were tried; return whether they are new."""
         key = key_of({name: knobs[name] for name in self.task.space})
         tried = len(self._seen)
         self._seen.add(key)
@@ -46,14 +46,14 @@ class Search(ABC):
 
     @abstractmethod
     def _candidates(self) -> Iterator[Knobs]:
-        """Choices that meet the constraints, maybe some that were tried."""
+        """Yield choices that meet the constraints; they may have been tried."""
 
     def learn(self, trials: Sequence[tuple[Knobs, float]]) -> None:  # noqa: B027 (few learn)
-        """Take in what candidates cost, in seconds; infinite for failures."""
+        """Learn from the costs of candidates in seconds; infinite for failures."""
 
 
 class RandomSearch(Search):
-    """Draws at random."""
+    """A search that draws at random."""
 
     def _candidates(self) -> Iterator[Knobs]:
         for _ in range(_DRAWS):
@@ -63,13 +63,13 @@ class RandomSearch(Search):
 
 
 class GridSearch(Search):
-    """Goes through the whole space, in steps that leave the same gaps everywhere."""
+    """A search through the whole space in even steps."""
 
     def __init__(self, task: Task, seed: int, trials: int):
         super().__init__(task, seed)
         size = prod(map(len, task.space.values()))
         step = max(1, size // max(1, trials))
-        # The gaps are filled afterwards, where trials are left.
+        # Remaining trials fill the gaps.
         self._places = (place for first in range(step) for place in range(first, size, step))
 
     def _candidates(self) -> Iterator[Knobs]:
@@ -83,7 +83,7 @@ class GridSearch(Search):
 
 
 class NeighbourhoodSearch(Search):
-    """Walks away from the heuristic, one step of one knob at a time, the nearest first."""
+    """A search outwards from the heuristic's knobs, one step of one knob at a time."""
 
     def __init__(self, task: Task, seed: int):
         super().__init__(task, seed)
@@ -100,7 +100,7 @@ class NeighbourhoodSearch(Search):
                 near = (*place[:axis], index, *place[axis + 1 :])
                 if 0 <= index < len(self._values[axis]) and near not in self._queued:
                     self._queued.add(near)
-                    # Among those of the same distance none comes first by its knob.
+                    # A random order among equal distances, so that no knob is preferred.
                     heapq.heappush(self._queue, (distance + 1, self.random.random(), near))
             pairs = zip(self.task.space.items(), place, strict=True)
             knobs = {name: values[i] for (name, values), i in pairs}
@@ -109,7 +109,7 @@ class NeighbourhoodSearch(Search):
 
 
 def _nearest(values: Sequence, wanted: Value) -> int:
-    """Find the place of a value, or of the nearest number."""
+    """Return the index of a value, or of the nearest number."""
     if isinstance(wanted, str):
         return values.index(wanted) if wanted in values else 0
     return min(range(len(values)), key=lambda i: abs(values[i] - wanted))

@@ -1,4 +1,4 @@
-"""A tuning session: a network's tasks, a device, a journal, and what came of it."""
+"""A tuning session: a network's tasks, a device, a journal, and the results."""
 
 from __future__ import annotations
 
@@ -40,52 +40,52 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Runs of each module when networks are compared.
+#: Runs of each module when two networks are compared.
 COMPARED_RUNS = 30
 
 
 @dataclass(frozen=True)
 class Network:
-    """A model to tune, and how it is compiled."""
+    """A model to tune, and its compile options."""
 
     model: str | os.PathLike[str] | onnx.ModelProto
     options: CompileOptions = field(default_factory=CompileOptions)
 
     def tasks(self) -> list[Task]:
-        """The network's tasks."""
+        """Return the network's tasks."""
         return network_tasks(self.job())
 
     def job(self) -> Compilation:
-        """A compilation of it that has run no stage yet."""
+        """Return a compilation of the network that has run no stage yet."""
         return Compilation(self.model, self.options)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The whole network with the heuristics' knobs and with those found, in turn."""
+    """Times of the whole network with the heuristics' knobs and with the tuned ones, in turn."""
 
     before_ms: float
     after_ms: float
-    #: True if it is surely slower with the knobs found, whatever disturbed single runs.
+    #: Whether it is significantly slower with the tuned knobs, despite disturbances of single runs.
     is_slower: bool = False
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """A session's findings."""
+    """Results of a session."""
 
     progress: list[Progress]
     seconds: float
-    #: ``None`` where the device is not of this machine, or nobody asked.
+    #: ``None`` if another machine's device measured, or no comparison was requested.
     comparison: Comparison | None
-    #: Algorithms and storage that were measured; the progress is that of the network with them.
+    #: Measured decisions on algorithms and storage; ``progress`` is of the network with them.
     settled: list[Decision]
-    #: What each device of a farm contributed.
+    #: Contribution of each device of a farm.
     devices: Sequence[Standing] = ()
-    #: Those that measured, with their drivers.
+    #: Devices that measured, with their drivers.
     measured_on: Sequence[Device] = ()
-    #: Part of the processors' time that other programs took meanwhile, 0 to 1, where it is known
-    #: and this machine measured.
+    #: Share of the processors' time that other programs used meanwhile, 0 to 1, if it is known and
+    #: this machine measured.
     others_share: float | None = None
 
     def __repr__(self) -> str:
@@ -98,7 +98,7 @@ class Tuned:
 
     @property
     def knobs(self) -> dict[str, Knobs]:
-        """The best knobs by the names of primary functions, those of heuristics left out."""
+        """Return the best knobs by primary function, without those that equal the heuristic's."""
         return {
             name: progress.best_knobs
             for progress in self.progress
@@ -114,7 +114,7 @@ class Options:
     budget: Budget = field(default_factory=Budget)
     search: str = "evolutionary"
     seed: int = 0
-    #: Build processes; ``None`` is one a core.
+    #: Build processes; ``None`` means one a core.
     workers: int | None = None
     device_index: int = 0
     measuring: Config = field(default_factory=Config)
@@ -123,17 +123,17 @@ class Options:
 
 
 class Devices(Protocol):
-    """Devices of other machines that measure; :class:`tvmflow.farm.runner.Farm` has some."""
+    """Interface of remote devices that measure, as :class:`tvmflow.farm.runner.Farm` has."""
 
     @property
     def key(self) -> str:
-        """They are lent for it: trials of one key are compared."""
+        """Return the key that the devices are lent for; trials of one key are compared."""
 
     def check(self, device: str, host: Host) -> None:
-        """Refuse a preset or a host that they cannot have; raises a `TvmflowError`."""
+        """Check whether the devices can have this preset and host; raises a `TvmflowError`."""
 
     def runner(self, kind: str, measuring: Config, listener: Callable[[Event], None]) -> Runner:
-        """Make what measures on all of them, and tells the journal of its events."""
+        """Return a runner on all devices, which reports its events to ``listener``."""
 
 
 def tune(
@@ -145,13 +145,13 @@ def tune(
     farm: Devices | None = None,
     watch: Watch | None = None,
 ) -> Tuned:
-    """Tune a network's primary functions, beginning where the journal left off.
+    """Tune a network's primary functions, continuing after the journal's last trial.
 
-    The journal gets every trial, and is made where there is none.  ``relatives`` are journals of
-    other devices, whose best knobs are tried first; the devices of a ``farm`` measure instead of
+    The journal gets every trial, and is created if it does not exist.  ``relatives`` are journals
+    of other devices, whose best knobs are tried first; the devices of a ``farm`` measure instead of
     this machine's; ``watch`` is called whenever a trial has ended.
 
-    Raises `TvmflowError` if the model, the target, a journal or the device does not work.
+    Raises `TvmflowError` if the model, the target, a journal or the device fails.
     """
     options = options or Options()
     check_search(options.search)
@@ -166,7 +166,7 @@ def tune(
         output = stack.enter_context(Journal.open(journal, "a"))
         others = [stack.enter_context(Journal.open(path)) for path in relatives]
         alternatives = alternatives_of(network.job())
-        # On a CPU, the driver's compiler takes most of a trial's time.
+        # On a CPU, the driver's compiler takes most of a trial's time, so builds run it.
         compiles = farm is None and spec.kind == "opencl" and spec.device.is_cpu
         builder = Builder(options.workers, device_index=options.device_index if compiles else None)
         stack.callback(builder.close)
@@ -179,7 +179,7 @@ def tune(
         else:
             runner = LocalRunner(
                 *(spec.kind, options.device_index, measuring),
-                # On a CPU, builds would run on the cores that are to be measured.
+                # On a CPU, builds would run on the same cores as the measured kernels.
                 exclusive_cpu=(lambda: builder.exclusive_cpu) if spec.device.is_cpu else None,
                 programs=builder.programs,
             )
@@ -199,7 +199,7 @@ def tune(
         standings, measured_on = runner.standings(), runner.devices()
     points = [point for p in result.progress for point in p.points]
     if points and all(point.error for point in points):
-        # Then it is not for the candidates.
+        # If all trials failed, the candidates are not the cause.
         raise TvmflowError(
             f"Tuning found nothing: all of its {len(points)} trials failed.",
             remedy="Try `tvmflow compile` and `tvmflow bench` with the same options, which show "
@@ -231,7 +231,7 @@ def tune(
 def compare_networks(
     before: Network, after: Network, knobs: Mapping[str, Knobs], device_index: int = 0
 ) -> Comparison:
-    """Measure a network as it was, and as it is with knobs, in turn on the same device."""
+    """Measure a network before and after, with knobs, in turn on the same device."""
     with ExitStack() as stack:
         old = _running(stack, before, {}, device_index)
         new = _running(stack, after, knobs, device_index)

@@ -1,4 +1,4 @@
-"""Tasks: the distinct primary functions of a network, as the pipeline leaves them to schedules."""
+"""Tasks: the distinct primary functions of a network that schedules are applied to."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BY_NAME: dict[str, Family] = {family.NAME: family for family in FAMILIES}
 
 @dataclass(frozen=True)
 class Argument:
-    """A parameter of a primary function, as memory for it is reserved."""
+    """A parameter of a primary function, with what is needed to allocate it."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -43,86 +43,86 @@ class Argument:
 class Task:
     """A primary function to tune."""
 
-    #: Of the functions in the network that it stands for: of the same shape and arguments, they
-    #: may differ in the elementwise operators behind, and get the same knobs.
+    #: Names of the functions that the task stands for.  They have the same shape and arguments, may
+    #: differ in the elementwise operators after it, and get the same knobs.
     names: tuple[str, ...]
-    #: The first of them: blocks without a schedule, with the scopes of its parameters.
+    #: The first of the functions: unscheduled blocks, with the scopes of its parameters.
     function: tirx.PrimFunc
-    #: The schedule family that serves it, and what its knobs depend on.
+    #: The schedule family that matches it, and the shape that its knobs depend on.
     family: Family
     shape: Any
     target: TargetSpec
-    #: How often the network runs them.
+    #: Number of calls of the functions in a run of the network.
     calls: int
-    #: How many of its last parameters are results.
+    #: Number of results, which are the last parameters.
     results: int
-    #: Steps of its loops, a stand-in for its time before that is measured.
+    #: Total loop steps, which estimate its time before it is measured.
     operations: int
 
     @property
     def name(self) -> str:
-        """Of the first function."""
+        """Return the name of the first function."""
         return self.names[0]
 
     @property
     def label(self) -> str:
-        """The name, and the storage: a network may be tried with both."""
+        """Return the name and the storage, as both storages of a network may be tried."""
         storage = self.workload.storage
         return self.name if storage == "buffer" else f"{self.name} ({storage})"
 
     @cached_property
     def workload(self) -> records.Workload:
-        """The workload that journals have it under."""
+        """Return the task's workload in journals."""
         return workload_of(self.function, self.family.NAME, facts_of(self.shape))
 
     @cached_property
     def journal_target(self) -> records.Target:
-        """The target that journals have it under."""
+        """Return the task's target in journals."""
         return records.Target.of(self.target)
 
     @cached_property
     def digest(self) -> str:
-        """The task's identity, whatever its functions are named.
+        """Return the task's identity, independent of the names of its functions.
 
-        What a journal takes for the same is one task, also where storages give a device
-        blocks of other sizes.
+        Tasks with the same journal records are one task, even if the storage gives a device blocks
+        of another size.
         """
         return records.digest("task", self.workload.data + self.journal_target.kin).hex()
 
     @cached_property
     def space(self) -> dict[str, tuple[Any, ...]]:
-        """The values worth trying of each knob."""
+        """Return the values of each knob that are worth trying."""
         return self.family.space(self.shape, self.target.device)
 
     @property
     def is_tunable(self) -> bool:
-        """True if there is anything to choose."""
+        """Return whether there is more than one choice of knobs."""
         return prod(map(len, self.space.values())) > 1
 
     @cached_property
     def heuristic(self) -> Knobs:
-        """The knobs that are chosen without measurements."""
+        """Return the knobs that are chosen without measurements."""
         device = with_free_registers(self.target.device, self.function)
         return asdict(self.family.heuristic(self.shape, device))
 
     def allows(self, knobs: Mapping[str, Any]) -> bool:
-        """Tell whether knobs meet the family's constraints."""
+        """Return whether knobs meet the family's constraints."""
         chosen = self.family.Knobs(**knobs)
         return refusal(self.family, chosen, self.shape, self.target.device) is None
 
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
-        """The function's parameters, results last."""
+        """Return the function's parameters, results last."""
         return arguments_of(self.function)
 
     @cached_property
     def text(self) -> str:
-        """The function as text, for other processes."""
+        """Return the function as text, for other processes."""
         return str(tvm.ir.save_json(self.function))
 
 
 def arguments_of(function: tirx.PrimFunc) -> tuple[Argument, ...]:
-    """A function's parameters, results last."""
+    """Return a function's parameters, results last."""
     found = ((p, str(p.scope())) for p in function.params)
     return tuple(
         Argument(tuple(map(int, p.shape)), str(p.dtype), "" if scope == "global" else scope)
@@ -131,7 +131,7 @@ def arguments_of(function: tirx.PrimFunc) -> tuple[Argument, ...]:
 
 
 def extract_tasks(mod: IRModule, target: TargetSpec) -> list[Task]:
-    """The distinct primary functions that ``main`` calls, in the order of their first calls."""
+    """Return tasks for the distinct functions that ``main`` calls, in the order of first calls."""
     calls: Counter[str] = Counter()
     results: dict[str, int] = {}
     for binding in bindings_of(mod["main"]):
@@ -153,7 +153,7 @@ def extract_tasks(mod: IRModule, target: TargetSpec) -> list[Task]:
 
 
 def network_tasks(job: Compilation, first: str = "import") -> list[Task]:
-    """The tasks of a network, and of the bodies of loops in it, from a stage of `job` on."""
+    """Return the tasks of a network and of its loop bodies; run ``job`` from stage ``first``."""
     tasks: dict[str, Task] = {}
     for mod in run_with_bodies(job, first, "weights"):
         for task in extract_tasks(mod, job.target):
@@ -167,8 +167,8 @@ def network_tasks(job: Compilation, first: str = "import") -> list[Task]:
 def task_of(
     name: str, function: tirx.PrimFunc, target: TargetSpec, calls: int, results: int
 ) -> Task:
-    """A function's task; called within TVM's target."""
-    # What a family would do is not all in `match`: one may still decline when it is applied.
+    """Return a function's task; must be called within TVM's target."""
+    # Not by `match` alone: a family that matches may still decline when it is applied.
     family = BY_NAME[schedule_function(function, target, name=name).family]
     workload = Workload.of(function, target)
     shape = family.match(workload)
@@ -176,15 +176,14 @@ def task_of(
     return Task((name,), function, family, shape, target, calls, results, operations)
 
 
-#: Extents of the reference kernel: some milliseconds on a phone, and nothing that a cache is too
-#: small for.
+#: Extents of the reference kernel: some milliseconds on a phone, and small enough for any cache.
 _ROWS, _SUM = 4096, 256
 
 
 def reference_task(target: TargetSpec) -> Task:
-    """Sums of products, by whose time it shows whether a device runs as fast as it did at first.
+    """Return a task whose time shows whether a device is still as fast as at first.
 
-    The schedule is fixed: what the kernel takes depends on the clock alone.
+    Its kernel is a sum of products with a fixed schedule, whose time depends on the clock only.
     """
     x = te.placeholder((_ROWS, _SUM), name="x")
     k = te.reduce_axis((0, _SUM), name="k")

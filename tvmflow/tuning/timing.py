@@ -1,7 +1,8 @@
-"""Timing a kernel until it is enough: alone, or in turn with the best one so far.
+"""Timing of a kernel: alone, or in turn with the best one so far.
 
 Costs that are minutes apart cannot be compared on a machine with other work or a phone that
-throttles.  Two kernels in turn meet the same disturbances: of each pair only the ratio counts.
+throttles.  Two kernels timed in turn meet the same disturbances: only the ratio of each pair
+counts.
 """
 
 from __future__ import annotations
@@ -12,34 +13,34 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-#: A kernel that takes more than this part of the best one's time does not replace it.
+#: Largest time relative to the best kernel's with which a kernel replaces it.
 WORTH = 0.98
-#: So many pairs decide at least; fewer where the candidate loses all of them.
+#: Fewest pairs for a decision, unless the candidate loses all of fewer pairs.
 PAIRS = 9
-#: So many at most, while a candidate seems faster and is not surely so.
+#: Most pairs, while a candidate seems faster but is not significantly so.
 MOST_PAIRS = 41
-#: So many lost pairs, and no won one, end the comparison.
+#: Lost pairs, without a won one, after which the comparison ends.
 LOST = 3
 
 
 @dataclass(frozen=True)
 class StopRule:
-    """When a measurement has been repeated often enough."""
+    """Conditions that end a measurement."""
 
-    #: A kernel alone is timed until half of the costs are within this part of their median …
+    #: A kernel alone is timed until half of the costs are within this share of their median …
     spread: float = 0.02
-    #: … or for so many rounds.
+    #: … or for this many rounds.
     rounds: int = 5
-    #: Costs of a round.
+    #: Costs in a round.
     repeats: int = 5
-    #: A candidate this many times slower than the best one is only looked at.
+    #: A candidate this many times slower than the best one is not timed further.
     hopeless: float = 1.5
-    #: After so long neither takes more costs than it must.
+    #: Seconds after which only the necessary costs are taken.
     limit_s: float = 1.0
 
 
 def time_alone(run: Callable[[], float], rule: StopRule) -> tuple[float, ...]:
-    """Costs of a kernel that nothing is known of yet."""
+    """Return the costs of a kernel without a rival."""
     deadline = time.monotonic() + rule.limit_s
     costs: list[float] = []
     for _ in range(rule.rounds):
@@ -53,12 +54,12 @@ def time_alone(run: Callable[[], float], rule: StopRule) -> tuple[float, ...]:
 def time_in_turn(
     run: Callable[[], float], rival: Callable[[], float], rule: StopRule
 ) -> tuple[list[float], list[float]]:
-    """Costs of a candidate and of its rival, pair by pair."""
+    """Return the costs of a candidate and of its rival, pair by pair."""
     deadline = time.monotonic() + rule.limit_s
     costs: list[float] = []
     rivals: list[float] = []
     while len(costs) < MOST_PAIRS:
-        # Whoever is second may profit from the first: they take turns in that, too.
+        # The second kernel may profit from the first, so the order alternates.
         for which in (0, 1) if len(costs) % 2 else (1, 0):
             (costs, rivals)[which].append((run, rival)[which]())
         ratios = [ours / theirs for ours, theirs in zip(costs, rivals, strict=True)]
@@ -72,10 +73,10 @@ def time_in_turn(
 
 
 def is_faster(ratios: Sequence[float]) -> bool:
-    """Tell whether a candidate is surely faster than its rival, by enough to replace it.
+    """Return whether a candidate is significantly faster than its rival, enough to replace it.
 
-    Of two equal kernels each wins half of the pairs.  One that wins 1.5 √n more than that, three
-    standard deviations, does so by chance once in 700 times; at least nine pairs are needed.
+    Each of two equal kernels wins half of the pairs.  Winning 1.5 √n more than that, three standard
+    deviations, happens by chance once in 700 times; at least nine pairs are needed.
     """
     wins = sum(ratio < 1 for ratio in ratios)
     surely = wins >= len(ratios) / 2 + 1.5 * math.sqrt(len(ratios))
@@ -83,15 +84,15 @@ def is_faster(ratios: Sequence[float]) -> bool:
 
 
 def rated(ratios: Sequence[float], rival_cost: float) -> tuple[float, ...]:
-    """Costs of a candidate by those of its rival.
+    """Return the costs of a candidate relative to the cost of its rival.
 
-    Their median is the rival's cost times the median ratio.  Where that is less, and the
-    candidate not surely faster, it is the rival's cost: whoever takes the least cost, a journal's
-    reader as well, takes the same that the tuner does.
+    Their median is the rival's cost times the median ratio.  If that is less, but the candidate is
+    not significantly faster, it is the rival's cost, so that a reader of the journal who takes the
+    least cost chooses the same candidate as the tuner.
     """
     middle = statistics.median(ratios)
     scale = rival_cost
     if middle < 1 and not is_faster(ratios):
-        # Rounding must not make it less.
+        # The factor keeps rounding from making it less.
         scale *= (1 + 1e-9) / middle
     return tuple(ratio * scale for ratio in ratios)

@@ -1,4 +1,4 @@
-"""``tvmflow.tune``: a tuning session with one call."""
+"""``tvmflow.tune``: a tuning session as one call."""
 
 from __future__ import annotations
 
@@ -38,33 +38,33 @@ def tune(
     model
         An ONNX model: a path, or a model in memory.
     journal
-        The file that gets every trial, made where there is none.  Tuning goes on where it left
-        off; ``tvmflow.compile(model, journals=[journal])`` uses it.
+        The file for all trials, created if it does not exist.  Tuning continues after its last
+        trial; ``tvmflow.compile(model, journals=[journal])`` uses it.
     trials, seconds, patience
-        Trials of each task; seconds after which nothing new is begun, the heuristics' trials
-        aside; after how many trials without a gain a task is left.
+        Trials of each task; seconds after which no trial is started, except the heuristics';
+        number of trials without an improvement after which a task is left.
     search
         ``evolutionary``, ``random``, ``grid`` or ``neighbourhood``.
     seed
-        Makes proposals repeatable, as far as costs are.
+        Seed of proposals, which are repeatable as far as costs are.
     device_index
-        Which of the target's devices measures.
+        Index of the target's device that measures.
     compare
         Measure the whole network before and after, at the end.
     relatives
-        Journals of other devices of the kind, whose best knobs are tried first.
+        Journals of other devices of the same kind, whose best knobs are tried first.
     options
         How the network is compiled, as for `tvmflow.compile`: the keywords below.
 
     Returns
     -------
     Tuned
-        Its ``progress`` is that of each task, with times in seconds.
+        Its ``progress`` has the results of each task, with times in seconds.
 
     Raises
     ------
     TvmflowError
-        If the model, the target, the journal or the device does not work.
+        If the model, the target, the journal or the device fails.
 
     Examples
     --------

@@ -1,9 +1,9 @@
-"""Tuning of tasks: proposes, builds, measures and records, all at the same time.
+"""Tuning of tasks: propose, build, measure and record candidates, all at the same time.
 
-One thread keeps the books.  Builds and measurements run in processes; what they finish comes
-through a queue.  A task has up to two batches under way, and learns from them in the order in
-which they were proposed.  Each candidate is measured in turn with the best one so far, and what is
-known of a task from before the session is used.
+One thread keeps the state.  Builds and measurements run in processes, whose results arrive through
+a queue.  A task has up to two batches in progress, and learns from them in the order in which they
+were proposed.  Each candidate is measured in turn with the best one so far; trials from earlier
+sessions count, too.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Versions of what builds and runs candidates.
+#: Versions of the software that builds and runs candidates.
 TOOLCHAIN = {"tvmflow": _versions.__version__, "tvm": _versions.REQUIRED_TVM["apache-tvm"]}
-#: Candidates that are proposed at a time.
+#: Candidates in a batch.
 BATCH = 8
-#: Batches of a task under way.
+#: Batches of a task in progress.
 DEPTH = 2
 _ERRORS = {
     BUILD: Error.HOST_BUILD,
@@ -45,11 +45,11 @@ _ERRORS = {
     TIMEOUT: Error.RUN_TIMEOUT,
     DEVICE: Error.RUNTIME,
 }
-#: An improvement by less is none.
+#: Largest cost relative to the best that counts as an improvement.
 IMPROVEMENT = 0.99
-#: A device that changed is waited for so often, so long, and measured again.
+#: Number of pauses, and seconds of each, before a device whose speed changed is measured again.
 REPEATS, PAUSE_S = 2, 5.0
-#: Below this change of the reference kernel a cost that has no rival's is taken as it is.
+#: Largest change of the reference kernel that leaves a cost without a rival uncorrected.
 STEADY = 0.1
 
 
@@ -58,17 +58,17 @@ STEADY = 0.1
 
 @dataclass(frozen=True)
 class Budget:
-    """When tuning ends."""
+    """Limits that end tuning."""
 
-    #: Of each task, those of an earlier session included.
+    #: Trials of each task, including those of earlier sessions.
     trials: int = 32
-    #: Of the whole session, or ``None``.
+    #: Seconds of the whole session, or ``None``.
     seconds: float | None = None
-    #: A task is left when so many trials in a row brought nothing, or ``None``.
+    #: Trials without an improvement after which a task is left, or ``None``.
     patience: int | None = None
 
     def since(self, began: float) -> Budget:
-        """What is left of a session that began then, by the monotonic clock."""
+        """Return the rest of the budget of a session that began at ``began`` (monotonic clock)."""
         if self.seconds is None:
             return self
         return replace(self, seconds=max(0.0, self.seconds - (time.monotonic() - began)))
@@ -76,7 +76,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Point:
-    """A trial in the course of a task."""
+    """A finished trial of a task."""
 
     #: Seconds of one run; infinite for a failure.
     cost: float
@@ -85,7 +85,7 @@ class Point:
 
 @dataclass
 class Progress:
-    """How far a task is."""
+    """Progress of a task."""
 
     task: Task
     heuristic: float = float("inf")
@@ -97,26 +97,26 @@ class Progress:
 
     @property
     def trials(self) -> int:
-        """How many ended: measured, failed or found to be the same as another."""
+        """Return the number of ended trials: measured, failed or equal to another one."""
         return len(self.points)
 
     @property
     def failures(self) -> int:
-        """Trials without a cost."""
+        """Return the number of trials without a cost."""
         return sum(point.error is not None for point in self.points)
 
     @property
     def time(self) -> float:
-        """Seconds of all of the task's calls in a run of the network, with its best knobs."""
+        """Return the seconds of all calls in a run of the network, with the best knobs."""
         return self.task.calls * self.best
 
     @property
     def speedup(self) -> float:
-        """Over the heuristic; 1 before both are known."""
+        """Return the speed-up over the heuristic; 1 before both costs are known."""
         return self.heuristic / self.best if math.isfinite(self.heuristic + self.best) else 1.0
 
     def take(self, knobs: Knobs, point: Point, is_heuristic: bool) -> None:
-        """Take in a finished trial."""
+        """Add a finished trial."""
         self.points.append(point)
         if is_heuristic:
             self.heuristic = point.cost
@@ -131,16 +131,16 @@ Watch = Callable[[Sequence[Progress], Sequence[Standing]], None]
 
 # -- prior trials --------------------------------------------------------------------------------
 
-# Costs of different devices, or of one with different drivers, cannot be compared.  Of what others
-# measured, also in the same journal, only the best knobs are taken, to be tried early.
+# Costs of different devices, or of one device with different drivers, cannot be compared.  From
+# other devices' trials, also in the same journal, only the best knobs are taken, to be tried early.
 
 
 def trials_of(
     task: Task, journal: Journal, devices: Sequence[Device]
 ) -> tuple[list[Trial], list[Trial]]:
-    """A journal's trials of a task: those of these devices, and the best of each other one.
+    """Return a journal's trials of a task on these devices, and the best of each other device.
 
-    What was predicted for a device is not of it.
+    Predictions for a device count as another device's.
     """
     own: list[Trial] = []
     others: dict[Device, Trial] = {}
@@ -157,12 +157,12 @@ def trials_of(
 
 
 def _is_same(measured: Device, device: Device) -> bool:
-    """Tell whether a trial's device is the session's; what either does not know is no reason."""
+    """Return whether two devices are the same, as far as both are known."""
     if not measured.name:
         # It was not measured: the build failed, or the process ended.
         return True
     if not device.name:
-        # A stock server tells its name only when it is lent.
+        # A stock server reports its name only when it is lent.
         return measured.rpc_key == device.rpc_key
     drivers = {measured.driver, device.driver} - {""}
     return measured.name == device.name and len(drivers) < 2
@@ -171,9 +171,9 @@ def _is_same(measured: Device, device: Device) -> bool:
 def knobs_of_others(
     task: Task, others: Iterable[Trial], relatives: Iterable[Journal]
 ) -> list[Knobs]:
-    """Knobs that were best on other devices, those that this device allows.
+    """Return the best knobs of other devices that this device allows.
 
-    Journals of ``relatives`` may have the same loops with other storage only.
+    Journals of ``relatives`` may have the same loops only with other storage.
     """
     targets = task.journal_target, task.journal_target.predicted
     nearest = (j.nearest(task.workload, target) for j in relatives for target in targets)
@@ -182,13 +182,13 @@ def knobs_of_others(
 
 
 def _fits(task: Task, trial: Trial) -> bool:
-    """Tell whether a trial's knobs are still this task's, and this device allows them."""
+    """Return whether a trial has this task's knobs, and this device allows them."""
     return trial.knobs.keys() == task.space.keys() and task.allows(trial.knobs)
 
 
 # -- candidates against the best one so far ------------------------------------------------------
 
-#: Has a callback called with a future's result, by the thread that keeps the books.
+#: A function that has a callback called with a future's result, in the thread of the state.
 Tell = Callable[[Future[T], Callable[[T], None]], None]
 
 
@@ -200,30 +200,31 @@ class _Incumbent:
 
 @dataclass
 class PairedComparison:
-    """Measures a task's candidates, each against the best one so far, the *incumbent*.
+    """Measurement of a task's candidates, each against the best one so far, the *incumbent*.
 
-    A cost is the incumbent's times the ratio of both, timed in turn: a chain of ratios that begins
-    with the heuristic's cost, the first that is measured and the only one that is taken by itself.
+    A cost is the incumbent's cost times the ratio of both, timed in turn: a chain of ratios that
+    starts with the heuristic's cost, which is measured first and the only one that is measured
+    alone.
     """
 
     task: Task
     builder: Builder
     runner: Runner
     tell: Tell
-    #: How often each device was waited for in vain; of all tasks.
+    #: Number of vain pauses for each device, shared by all tasks.
     pauses: Counter[str]
-    #: The best of an earlier session and its cost; it is built when it is needed.
+    #: Best knobs of an earlier session and their cost; they are built when needed.
     prior: tuple[Knobs, float] | None
 
     def __post_init__(self) -> None:
         self._case: Future[Case] | None = None
         self._incumbent: _Incumbent | None = None
-        #: What became of candidates, and who waits for that, by the hash of their source.
+        #: Results of candidates, and callbacks that wait for results, by the hash of their source.
         self._known: dict[str, Measured] = {}
         self._waiting: dict[str, list[Callable[[Measured], None]]] = {}
 
     def submit(self, built: Built, done: Callable[[Measured], None]) -> None:
-        """Have a candidate measured, unless it is the same as another."""
+        """Queue a candidate for measurement, unless it is identical to another one."""
         source = built.source_hash
         if not source:
             done(Measured((), BUILD, str(built.error)))
@@ -236,7 +237,7 @@ class PairedComparison:
             self._measure(built)
 
     def _measure(self, candidate: Built) -> None:
-        """Have a candidate measured once its task's case is made, and its incumbent built."""
+        """Queue a candidate once its task's case and its incumbent are built."""
         if self._case is None:
             self._case = self.builder.make_case(self.task)
         if self.prior is not None:
@@ -248,7 +249,7 @@ class PairedComparison:
         def submit(case: Case, built: Built | None) -> None:
             against = rival
             if built is not None and built.path is None:
-                logger.warning("What was best before cannot be built any more: %s", built.error)
+                logger.warning("The best knobs so far can no longer be built: %s", built.error)
                 self._incumbent = against = built = None
             done = self.runner.submit(candidate, case, built)
             self.tell(done, partial(self._measured, candidate, against))
@@ -262,7 +263,7 @@ class PairedComparison:
         self.tell(self._case, with_case)
 
     def _measured(self, candidate: Built, rival: _Incumbent | None, measured: Measured) -> None:
-        # An incumbent meets the same drift, so that their ratio tells nothing of it.
+        # An incumbent is slowed in the same way, so that the ratio is not affected.
         if rival is None and self._worth_waiting(measured):
             time.sleep(PAUSE_S)
             self._measure(candidate)
@@ -271,8 +272,9 @@ class PairedComparison:
             measured = replace(measured, costs=_costs(rival, measured), ratios=())
             best = self._incumbent
             is_better = best is None or measured.cost < best.cost
-            # Where another one became the best meanwhile, that is whom it has to beat; without a
-            # rival, its cost has no place in the chain, and may be another device's.
+            # If another candidate became the best meanwhile, measure again against that one.
+            # Without a rival, the cost is not part of the chain of ratios, and may be of another
+            # device.
             if (best is not rival) if is_better else (rival is None):
                 self._measure(candidate)
                 return
@@ -283,19 +285,19 @@ class PairedComparison:
             done(measured)
 
     def _worth_waiting(self, measured: Measured) -> bool:
-        """Tell whether a device may come back to the speed that it began with."""
+        """Return whether to wait for a device to return to its initial speed."""
         device = measured.device
         if max(measured.drift, 1 / measured.drift) <= CHANGED:
             self.pauses[device] = 0
         elif self.pauses[device] < REPEATS:
-            logger.info("%s has %.2f times its first costs: a pause", device, measured.drift)
+            logger.info("%s has %.2f times its first costs: pausing", device, measured.drift)
             self.pauses[device] += 1
             return True
         return False
 
 
 def _costs(rival: _Incumbent | None, measured: Measured) -> tuple[float, ...]:
-    """Costs of a candidate as they count."""
+    """Return the costs of a candidate, corrected for the rival or for drift."""
     if rival is not None:
         return rated(measured.ratios, rival.cost)
     if abs(measured.drift - 1) <= STEADY:
@@ -308,25 +310,25 @@ def _costs(rival: _Incumbent | None, measured: Measured) -> tuple[float, ...]:
 
 @dataclass
 class _Trial:
-    """A candidate under way."""
+    """A candidate in progress."""
 
     state: _State
     knobs: Knobs
     source: str
     started: float
-    #: What it is learned with, when the others of its batch are done, too.
+    #: Its cost, which is learnt once the whole batch is done.
     cost: float | None = None
 
 
 @dataclass
 class _State:
-    """A task's books."""
+    """State of a task."""
 
     progress: Progress
     search: Search
     comparison: PairedComparison
-    #: Chosen before the search begins: the heuristic's knobs, then relatives', with what records
-    #: tell of their source.
+    #: Knobs to try before the search begins, with their source in the records: the heuristic's
+    #: knobs, then those of relatives.
     first: list[tuple[Knobs, str]]
     batches: list[list[_Trial]] = field(default_factory=list)
     exhausted: bool = False
@@ -342,21 +344,21 @@ class _State:
 
 @dataclass
 class Tuner:
-    """Tunes the tasks of a network."""
+    """Tuner for the tasks of a network."""
 
-    #: What to tune; those without knobs are measured once.
+    #: Tasks to tune; those without knobs are measured once.
     tasks: Sequence[Task]
-    #: Where candidates are built and measured.  The caller closes them.
+    #: Builder and runner of candidates, which the caller closes.
     builder: Builder
     runner: Runner
-    #: Gets every trial, and has those of earlier sessions.
+    #: Journal for every trial, which also has those of earlier sessions.
     journal: Journal
     budget: Budget
-    #: Makes the search of a task.
+    #: Creates the search of a task.
     search: Callable[[Task], Search]
     #: Journals of other devices, whose best knobs are tried first.
     relatives: Sequence[Journal] = ()
-    #: Of the devices at a tracker, for the records.
+    #: Key of the devices at a tracker, for the records.
     key: str = ""
     #: Called whenever a trial has ended.
     watch: Watch | None = None
@@ -373,7 +375,7 @@ class Tuner:
         self._ended = 0
 
     def run(self) -> list[Progress]:
-        """Tune until the budget is used up; what is found is also in the journal."""
+        """Tune until the budget is used up; results are also in the journal."""
         while True:
             self._propose()
             if not self._open:
@@ -383,7 +385,7 @@ class Tuner:
     # -- proposing ---------------------------------------------------------------------------
 
     def _state(self, task: Task, search: Search) -> _State:
-        """A task's books with the trials of earlier sessions."""
+        """Return a task's state with the trials of earlier sessions."""
         progress = Progress(task)
         own, others = trials_of(task, self.journal, self._devices)
         learned = [(dict(t.knobs), t) for t in own if search.note(t.knobs)]
@@ -399,7 +401,7 @@ class Tuner:
         return _State(progress, search, PairedComparison(task, *shared, prior), first)
 
     def _propose(self) -> None:
-        """Give builds and devices work, as long as there is some and they have too little."""
+        """Propose candidates while there are any, until builds and devices have enough work."""
         while self._open < 3 * BATCH:
             ready = [state for state in self._states if self._may_propose(state)]
             if not ready or self._out_of_time():
@@ -415,11 +417,11 @@ class Tuner:
             return False
         if budget.patience is not None and progress.idle >= budget.patience:
             return False
-        # Whatever the search proposes, it should know the heuristic's cost.
+        # The search should know the heuristic's cost before it proposes.
         return bool(state.first) or not (state.batches and progress.trials == 0)
 
     def _urgency(self, state: _State) -> tuple[bool, float]:
-        """Unmeasured tasks first, then those that take most of the time and still improve."""
+        """Prefer unmeasured tasks, then those that take most time and still improve."""
         progress = state.progress
         if not math.isfinite(progress.best):
             return progress.trials == 0, float(progress.task.operations)
@@ -429,11 +431,11 @@ class Tuner:
         seconds = self.budget.seconds
         if seconds is None or self._fitting() >= 1:
             return False
-        # Without its heuristic's cost, nothing is known of a task.
+        # Without its heuristic's cost, a task has no result at all.
         return not any(state.awaits_heuristic for state in self._states)
 
     def _fitting(self) -> float:
-        """How many more trials can end in time, as fast as they did, after those under way."""
+        """Return how many more trials can end in time at the rate so far, without those queued."""
         spent = time.monotonic() - self._began
         if self.budget.seconds is None or spent >= self.budget.seconds:
             return math.inf if self.budget.seconds is None else 0.0
@@ -462,20 +464,20 @@ class Tuner:
     # -- results -----------------------------------------------------------------------------
 
     def _tell(self, done: Future[T], callback: Callable[[T], None]) -> None:
-        """Have the books told of a result, or of what ends the session."""
+        """Queue a callback with a future's result, or the exception that ends the session."""
 
         def tell(done: Future[T]) -> None:
             if not done.cancelled():
                 self._events.put(lambda: callback(done.result()))
 
-        # Called by another thread, or at once.
+        # Called by another thread, or immediately.
         done.add_done_callback(tell)
 
     def _built(self, trial: _Trial, built: Built) -> None:
         trial.state.comparison.submit(built, partial(self._finish, trial, built))
 
     def _finish(self, trial: _Trial, built: Built, measured: Measured) -> None:
-        """Write a trial down, and let the search learn from batches that are complete."""
+        """Record a trial, and let the search learn from complete batches."""
         state = trial.state
         self._open -= 1
         self._ended += 1
