@@ -1,4 +1,4 @@
-"""Compiles and runs networks: the work of a process of its own, which may crash or hang."""
+"""Compile and run networks, in a separate process that may crash or hang."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ RIGHT, WRONG, REFUSED, INTERNAL, CRASH, HANG, UNJUDGED = KINDS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a network.
+    """Result of compiling and running a network.
 
     Parameters
     ----------
     kind
         ``ran`` with results, ``refused`` or ``internal`` with a message.
     results
-        Arrays by the names of the outputs.
+        Arrays by name of the output.
     knobs
-        Knobs that were drawn, by primary function.
+        Random knobs by primary function.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Outcome:
     knobs: Mapping[str, Mapping[str, Any]] | None = None
 
 
-#: Messages of errors that are no decision of the compiler but an accident within it.
+#: Parts of messages that show an accident within the compiler, not one of its decisions.
 ACCIDENTS = (
     "could not be scheduled",
     "could not be generated",
@@ -57,7 +57,7 @@ ACCIDENTS = (
 def compile_and_run(
     networks: Sequence[Network], configuration: Configuration, *, alone: bool = False
 ) -> list[Outcome]:
-    """Compile networks as one, and run it; one by one where that fails."""
+    """Compile networks as one and run it; one by one if that fails."""
     if len(networks) > 1 or not alone:
         outcomes = [_refusal(network, configuration) for network in networks]
         left = [n for n, outcome in zip(networks, outcomes, strict=True) if outcome is None]
@@ -74,13 +74,13 @@ def compile_and_run(
 
 
 def model_of(networks: Sequence[Network], configuration: Configuration) -> onnx.ModelProto:
-    """Networks as the one model that is compiled."""
+    """Return networks joined to the one model that is compiled."""
     flow = configuration.options.get("flow")
     return merged([in_flow(n, flow) for n in networks] if flow else networks)
 
 
 def _refusal(network: Network, configuration: Configuration) -> Outcome | None:
-    """What the front end says against a network, which costs little to ask."""
+    """Return the front end's refusal of a network, which is quick to find out."""
     from tvmflow.errors import TvmflowError
     from tvmflow.frontend import load_model
 
@@ -97,8 +97,8 @@ def _failed(error: Exception) -> Outcome:
     from tvmflow.errors import CompileError, ModelError, TargetError
 
     message = str(error).strip() or type(error).__name__
-    # What a driver says of a module that was compiled is no refusal, but that it has no arithmetic
-    # of halves where that was asked for.
+    # An error of a driver about a compiled module is not a refusal, unless fp16 was requested and
+    # the driver has no fp16 arithmetic.
     decided = isinstance(error, (CompileError, ModelError, TargetError))
     decided = decided or "its kernels need cl_khr_fp16" in message
     if decided and not any(text in message for text in ACCIDENTS):
@@ -120,7 +120,7 @@ def _attempt(networks: Sequence[Network], configuration: Configuration) -> Outco
         except CompileError:
             if not knobs:
                 raise
-            # Knobs that a user gives may lead to no code, and are then left out.
+            # Knobs given by a user may lead to no code; they are dropped then.
             module = _compiled(model, networks, configuration, knobs)
         with module, _run_by(module, configuration) as module:
             from tvmflow.module.blocked_layout import all_to_blocked, all_to_logical
@@ -145,7 +145,7 @@ def _compiled(
 
 
 def _run_by(module: Any, configuration: Configuration) -> Any:
-    """The module as the backend runs it that was drawn, if one was; in a context."""
+    """Return a context with the module, run by the configuration's backend if it has one."""
     import tvmflow
 
     backend = BACKENDS.get(configuration.options.get("format"))
@@ -153,7 +153,7 @@ def _run_by(module: Any, configuration: Configuration) -> Any:
 
 
 def arguments(networks: Sequence[Network], configuration: Configuration) -> dict[str, Any]:
-    """The arguments of `tvmflow.compile`."""
+    """Return the arguments of `tvmflow.compile`."""
     options = configuration.options
     more: dict[str, Any] = {}
     if "accumulate" in options:
@@ -177,7 +177,7 @@ def arguments(networks: Sequence[Network], configuration: Configuration) -> dict
 
 
 def suitable_convolutions(network: Network) -> list[str]:
-    """Nodes that can be computed by Winograd's algorithm: 3×3, without strides and groups."""
+    """Return the nodes that Winograd's algorithm can compute: 3×3, without strides and groups."""
     found = []
     for node in network.nodes:
         if node.op_type != "Conv" or node.input[1] not in network.constants:
@@ -198,13 +198,13 @@ def suitable_convolutions(network: Network) -> list[str]:
 
 
 class Quick:
-    """What makes many small networks cheap: compilers of machine code that do not optimise."""
+    """Settings that make many small networks cheap: code generators that hardly optimise."""
 
-    #: Of LLVM, and of what only launches kernels.
+    #: Levels for LLVM kernels, and for host code that only launches kernels.
     OPTIMISATION, OPTIMISATION_OF_HOST = 1, 0
 
     def install(self) -> None:
-        """Change this process."""
+        """Change the settings of this process."""
         from tvm.s_tir import Schedule
         from tvm.target import Target
 
@@ -212,7 +212,7 @@ class Quick:
         from tvmflow.runtime.plugin import configure
 
         configure(build_options="-cl-opt-disable")
-        # TVM checks the types of all arguments of its own methods, a tenth of the time.
+        # TVM checks the types of all arguments of its own methods: a tenth of the time.
         for name, method in list(vars(Schedule).items()):
             if hasattr(method, "__wrapped__"):
                 setattr(Schedule, name, method.__wrapped__)
@@ -234,19 +234,19 @@ class Quick:
         TargetSpec.tvm_target = attribute  # type: ignore[assignment]
 
     def knobs(self, seed: int | None, drawn: dict[str, dict[str, Any]]) -> RandomKnobs:
-        """A context in which primary functions get random knobs."""
+        """Return a context in which primary functions get random knobs."""
         return RandomKnobs(seed, drawn)
 
 
 class RandomKnobs:
-    """While entered, every primary function gets knobs from its family's space at random.
+    """Give every primary function random knobs from its family's space, while entered.
 
     Parameters
     ----------
     seed
-        ``None``: nothing is changed.
+        ``None`` changes nothing.
     drawn
-        Gets the knobs by function.
+        Receives the knobs by function.
     """
 
     def __init__(self, seed: int | None, drawn: dict[str, dict[str, Any]]):
@@ -291,16 +291,16 @@ quick = Quick()
 
 
 def plainly(module: Any, feeds: Mapping[str, Any]) -> Any:
-    """The results of a module, as anybody runs it."""
+    """Run a module as users do; return its results."""
     return module(feeds)
 
 
-#: How a module is run; on the host CUDA's kernels are, in several orders of their threads.
+#: Function that runs modules; for CUDA on the host it runs several orders of threads.
 run = plainly
 
 
 def serve(connection: Connection, log: str, optimised: bool, cuda_on_host: bool) -> None:
-    """Answer with outcomes until nothing is asked any more."""
+    """Answer requests with outcomes until the connection is closed."""
     global run
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 1)
@@ -315,7 +315,7 @@ def serve(connection: Connection, log: str, optimised: bool, cuda_on_host: bool)
     if cuda_on_host:
         from tvmflow.devices import target
 
-        # Code is for a GPU that is known, and not for what the host tells of itself.
+        # Code is generated for a known GPU, not for the properties that the host reports.
         assumed = target.first_gpu()
         target.first_gpu = lambda: assumed
         cuda_host.install()

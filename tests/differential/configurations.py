@@ -1,4 +1,4 @@
-"""What a network is compiled for: columns of the table, and options drawn beside them."""
+"""Configurations that networks are compiled for: columns of the table, and random options."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class Configuration:
     Parameters
     ----------
     column
-        The column of the table of cells: what decides which code is generated.
+        Column of the table of cells; it determines which code is generated.
     options
-        What is drawn beside it, a name and a value each:
+        Random options next to the column, by name:
 
-        - ``knobs``: seeds random knobs from each family's space;
-        - ``algorithms``: one for all convolutions that can have it;
-        - ``keep_layout``: the form of all inputs and outputs that can have it;
-        - ``format``: ``standalone``; ``both, opencl`` and ``both, cpu`` are of a library that has
-          kernels for both, run by one of them;
-        - ``flow``: where some nodes are put (`flow.FLOWS`);
+        - ``knobs``: seed of random knobs from each family's space;
+        - ``algorithms``: one algorithm for all convolutions that support it;
+        - ``keep_layout``: the form of all inputs and outputs that support it;
+        - ``format``: ``standalone``; with ``both, opencl`` and ``both, cpu`` the library has
+          kernels for both backends, and the named one runs;
+        - ``flow``: control flow around some nodes (`flow.FLOWS`);
         - ``accumulate``: ``mixed`` or ``fp16``.
     """
 
@@ -32,7 +32,7 @@ class Configuration:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Of the column alone."""
+        """Return the column's arguments, without the options'."""
         return dict((COLUMNS | CUDA)[self.column])
 
     @property
@@ -41,7 +41,7 @@ class Configuration:
 
     @property
     def longest_in_half(self) -> int:
-        """Products in the longest sum in half precision, 0 where none is."""
+        """Return the number of products in the longest sum in half precision, or 0."""
         return LONGEST_IN_HALF.get(self.options.get("accumulate", "fp32"), 0)
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     "llvm": {"target": "llvm"},
     "auto": {"target": "opencl"},
     "auto fp16": {"target": "opencl", "dtype": "fp16"},
-    # PoCL has no arithmetic of halves, which is an option of its own.
+    # PoCL has no arithmetic in halves, which is an option of its own.
     "adreno texture": {"target": "opencl", "device": "adreno", "storage": "texture"},
     "adreno texture fp16": {
         "target": "opencl", "device": "adreno", "storage": "texture", "dtype": "fp16",
@@ -64,18 +64,18 @@ COLUMNS: dict[str, dict[str, str]] = {
     "nvidia": {"target": "opencl", "device": "nvidia"},
 }  # fmt: skip
 
-#: Drawn where they are asked for by name: on the host, whose compiler takes seconds for each, or on
-#: an NVIDIA GPU (``TVMFLOW_TEST_ON_GPU=1``).
+#: Columns that run only if named: on the host, whose compiler takes seconds for each, or on an
+#: NVIDIA GPU (``TVMFLOW_TEST_ON_GPU=1``).
 CUDA: dict[str, dict[str, Any]] = {
     "cuda": {"target": "cuda"},
     "cuda graph": {"target": "cuda", "cuda_graph": True},
     "cuda fp16": {"target": "cuda", "dtype": "fp16"},
 }
 
-#: The backends of a library with a fallback, by the values of the option ``format``.
+#: Backends of a library with a fallback, by value of the option ``format``.
 BACKENDS = {"both, opencl": "opencl", "both, cpu": "cpu"}
 
-#: Options by name: values, and the columns in which they are possible (empty: all).
+#: Options by name: values, and the columns that support them (empty: all).
 OPTIONS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
     "knobs": (tuple(range(1000)), ()),
     "algorithms": (("winograd2", "winograd4", "direct"), ()),
@@ -89,14 +89,14 @@ OPTIONS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
 }
 PLAIN = "plain"
 
-#: `CHUNK` and `MOST_PRODUCTS` of `tvmflow.ir.half_sums`, which processes that judge do not import.
+#: `CHUNK` and `MOST_PRODUCTS` of `tvmflow.ir.half_sums`, which judging processes do not import.
 LONGEST_IN_HALF = {"mixed": 40, "fp16": 8192}
 
 
 def option_values(option: str, column: str) -> tuple[Any, ...]:
-    """The values of an option in a column, none where it is not possible."""
+    """Return the values of an option in a column, none if the column does not support it."""
     values, columns = OPTIONS[option]
     if option == "format" and column == "llvm":
-        # It has kernels for processors anyway.
+        # Such a library has kernels for processors anyway.
         return ("standalone",)
     return values if not columns or column in columns else ()

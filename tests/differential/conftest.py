@@ -1,4 +1,4 @@
-"""Makes this folder's modules importable for its tests."""
+"""Make this folder's modules importable for its tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks: an operator in one of the places where it may stand, as an ONNX model with inputs."""
+"""Networks: an operator in one of its positions, as an ONNX model with inputs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from norm_chains import FORMS, Chain
 from onnx import helper, numpy_helper
 
-#: No whole blocks of four or sixteen, and some that are.
+#: Channel counts: with and without a remainder modulo 4 and 16.
 CHANNELS = (3, 16, 5, 1, 17, 30, 60, 64)
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network, its inputs' values, and what it is to test."""
+    """A network, the values of its inputs, and what it tests."""
 
     operator: str
     position: str
@@ -40,7 +40,7 @@ class Network:
 
     @property
     def digest(self) -> str:
-        """What tells it from others."""
+        """Return a hash of the model and its inputs."""
         text = hashlib.sha256(self.model.SerializeToString(deterministic=True))
         for name, array in self.feeds.items():
             text.update(name.encode() + array.tobytes())
@@ -48,7 +48,7 @@ class Network:
 
 
 def merged(networks: Sequence[Network]) -> onnx.ModelProto:
-    """One model of several networks of the same operator set."""
+    """Merge networks of the same operator set into one model."""
     nodes = [node for n in networks for node in n.nodes]
     graph = helper.make_graph(
         nodes,
@@ -75,12 +75,12 @@ def merged(networks: Sequence[Network]) -> onnx.ModelProto:
 
 # ---- Where the operator stands ----------------------------------------------------------------
 
-#: Adds the operator to the graph.
+#: A function that adds the operator to the graph.
 Apply = Callable[[Tensor], list[Tensor]]
 
 
 def _picture(g: Graph, rule: Rule, *, multiple: bool = True) -> Tensor:
-    """An input of four axes."""
+    """Return an input of four axes."""
     channels = g.pick(*CHANNELS)
     if multiple and rule.multiple > 1:
         channels = rule.multiple * g.pick(1, 3, 4, 5)
@@ -93,7 +93,7 @@ def _picture(g: Graph, rule: Rule, *, multiple: bool = True) -> Tensor:
 
 
 def _any(g: Graph, rule: Rule) -> Tensor:
-    """An input of any rank."""
+    """Return an input of any rank."""
     rank = g.pick(4, 4, 4, 3, 2, 5)
     if rank == 4 or rule.multiple > 1 or rule.even:
         return _picture(g, rule)
@@ -101,7 +101,7 @@ def _any(g: Graph, rule: Rule) -> Tensor:
 
 
 def _convolved(g: Graph, rule: Rule) -> Tensor:
-    """A blocked convolution's result."""
+    """Return the result of a blocked convolution."""
     x = _picture(g, rule, multiple=False)
     channels = g.pick(16, 17, 64, 30, 60, 3, 5, 1)
     if rule.multiple > 1:
@@ -137,7 +137,7 @@ def before_conv(g: Graph, rule: Rule, apply: Apply) -> list[Tensor]:
 def _conv(g: Graph, y: Tensor) -> Tensor:
     y = g.picture(y)
     if g.chance(0.2):
-        # Each channel alone.
+        # A depthwise convolution.
         return g.conv(y, y.channels, 3, group=y.channels)
     return g.conv(y, g.pick(16, 5, 3, 30, 1), g.pick(1, 3))
 
@@ -171,7 +171,7 @@ def into_softmax(g: Graph, rule: Rule, apply: Apply) -> list[Tensor]:
 
 
 def into_where(g: Graph, rule: Rule, apply: Apply) -> list[Tensor]:
-    """The result decides, or is chosen."""
+    """Use the result as the condition of a Where, or as one of its choices."""
     y, *others = apply(_convolved(g, rule))
     if y.dtype == "bool":
         pair = [g.weights(y.shape), g.constant(np.float32(-3))]
@@ -227,7 +227,7 @@ class _OfGraph(Chain):
 
 
 def into_statistics(g: Graph, rule: Rule, apply: Apply) -> list[Tensor]:
-    """A chain of sums, squares and roots, whose numbers leave half precision or cancel in it."""
+    """Add a chain of sums, squares and roots whose values leave half precision or cancel in it."""
     y, *others = apply(_convolved(g, rule))
     y = g.picture(y)
     if g.chance(0.7):
@@ -236,7 +236,7 @@ def into_statistics(g: Graph, rule: Rule, apply: Apply) -> list[Tensor]:
     before = len(g.nodes)
     result = FORMS[g.pick(*FORMS)](_OfGraph(g, y, axes), y.name)
     made = [(node, g.tensors[name]) for node in g.nodes[before:] for name in node.output]
-    # They stay in fp32, whatever else is stored in half precision.
+    # These stay in fp32, even if all else is stored in half precision.
     g.wide |= {
         t.name
         for node, t in made
@@ -275,13 +275,13 @@ def network(
     Raises
     ------
     InvalidError
-        If what was drawn is no valid ONNX.
+        If the drawn network is not valid ONNX.
     """
     rule = rule_of(operator)
     assert rule is not None, operator
     options = [kind for kind in rule.values if kind in kinds] or [rule.values[0]]
     if position == "where" and operator in ERRATIC:
-        # What is chosen by a NaN that is not promised is a number that is not.
+        # A choice by a NaN that is not guaranteed would compare a number with another one.
         options = [kind for kind in options if kind in TAME] or [TAME[0]]
     # Most networks have normal numbers: whole and wide ones hide small errors.
     more = ["normal"] * (len(options) - 1) if "normal" in options else []

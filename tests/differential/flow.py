@@ -1,6 +1,6 @@
-"""The same network with control flow: some of its nodes within a branch or the body of a loop.
+"""Control flow around a network's nodes: some move into a branch or the body of a loop.
 
-What it computes stays the same, so that the reference is that of the network as it was drawn.
+The result stays the same, so the reference is that of the original network.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from onnx import TensorProto, helper, shape_inference
 
 from tvmflow.frontend.nested import renamed
 
-#: Where the nodes are put: the branch that is run, or that is not the first one; a loop whose
-#: condition, known at run time, lets one of two iterations count; the scan output of a loop.  Of
-#: the virtual machine are a loop with a trip count known at run time, and one whose condition says
-#: how many rows it collects.
+#: Control flow around the nodes: the first or the second branch of an If; a loop whose condition,
+#: known at run time, stops it after one of two iterations; a loop's scan output.  The last two run
+#: in the virtual machine: a loop with a trip count known at run time, and one whose condition
+#: decides how many rows it collects.
 FLOWS = ("then", "else", "while", "scan", "counted", "rows")
 
 
 def in_flow(network: Network, flow: str) -> Network:
-    """The network with some of its nodes, chosen by its digest, in a nested graph."""
-    if network.opset < 11:  # loops have a state
+    """Move some nodes of the network, chosen by its digest, into a nested graph."""
+    if network.opset < 11:  # loops must have a state
         flow = {"scan": "counted", "rows": "while"}.get(flow, flow)
     nodes, choice = list(network.nodes), int(network.digest[:8], 16)
     first = choice % len(nodes)
@@ -55,7 +55,7 @@ def in_flow(network: Network, flow: str) -> Network:
 
 
 def _types(network: Network) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Element types and shapes of the network's values, where they are known."""
+    """Return element types and shapes of the network's values, as far as they are known."""
     graph = shape_inference.infer_shapes(network.model, data_prop=True).graph
     found = {}
     for value in (*graph.value_info, *graph.output):
@@ -71,7 +71,7 @@ def _dtype(elem_type: int) -> np.dtype:
 
 
 def _conditions(stem: str, feed: str) -> list[onnx.NodeProto]:
-    """Conditions that are true and false, whatever the input is; a compiler does not know."""
+    """Return conditions that are true and false for any input; a compiler cannot know."""
     node = helper.make_node
     return [
         node("Reshape", [feed, f"{stem}_all"], [f"{stem}_flat"]),
@@ -92,7 +92,7 @@ def _branch(
     outputs: Sequence[onnx.ValueInfoProto],
     results: Sequence[str],
 ) -> list[onnx.NodeProto]:
-    """An If with the nodes in one branch, and zeros in the other."""
+    """Return an If with the nodes in one branch, and zeros in the other."""
     run = helper.make_graph(body, "run", [], outputs)
     zeros, infos = [], []
     for name, value in zip(results, outputs, strict=True):
@@ -115,7 +115,7 @@ def _loop(
     outputs: Sequence[onnx.ValueInfoProto],
     results: Sequence[str],
 ) -> list[onnx.NodeProto]:
-    """A Loop whose state, or scan outputs, are what the nodes compute."""
+    """Return a Loop whose state, or scan outputs, are the results of the nodes."""
     going = onnx.ValueInfoProto(name=f"{stem}_going")
     going.type.tensor_type.elem_type = TensorProto.BOOL
     inputs = [

@@ -1,8 +1,8 @@
-"""Draws networks for a time, in several processes: ``make fuzz SECONDS=600``.
+"""Fuzz the compiler for some time, in several processes: ``make fuzz SECONDS=600``.
 
-Every failure that is new is made small by Hypothesis and written as an ONNX file, its inputs and
-the commands that show it.  At the end the counts are printed, and written as JSON.  A run whose
-output folder has the counts of others goes on where they ended: with cells that none of them hit.
+Hypothesis shrinks every new failure; it is written as an ONNX file, with its inputs and the
+commands that reproduce it.  At the end the counts are printed, and written as JSON.  If the output
+folder has counts of earlier runs, the run continues with the cells that none of them hit.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from configurations import COLUMNS, CUDA  # noqa: E402
 from contexts import POSITIONS  # noqa: E402
 from cuda_host import ON_GPU  # noqa: E402
 from drivers import processor_drivers  # noqa: E402
-from fuzzer import BATCH, OPSETS, Counts, Net, aims_for, batches, cells, next_option  # noqa: E402
+from fuzzer import BATCH, OPSETS, Counts, Fuzzer, aims_for, batches, cells, next_option  # noqa: E402
 from graphs import VALUES  # noqa: E402
 from judging import Worker  # noqa: E402
 from saving import load, save, signature  # noqa: E402
 
-#: Batches that Hypothesis draws before it is steered anew.
+#: Batches that Hypothesis draws before the cells are chosen anew.
 EXAMPLES = 12
-#: Networks that are compiled as one where the host's compiler takes seconds for each.
+#: Networks that are compiled as one if the host's compiler takes seconds for each.
 SMALL_BATCH = 2
-#: Folder of all networks that failed, as they were drawn; beside it is the smallest of each kind.
+#: Folder of all failures as they were drawn; the smallest of each kind is next to it.
 DRAWN = "drawn"
-#: The counts, and what the next run needs of them.
+#: Files of the counts, and of the state that the next run continues from.
 COUNTS, RUNS = "counts.json", "runs.json"
 
 
 class Known:
-    """Signatures of failures, as files that all processes see."""
+    """Signatures of failures, as files that all processes share."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -56,22 +56,22 @@ class Known:
 
 
 def work(index: int, options: argparse.Namespace, before: Counts, queue: Any) -> None:
-    """One process: draws, judges, and tells its counts."""
+    """Draw and judge networks in one process, and send its counts."""
     warnings.simplefilter("ignore")
     drivers = processor_drivers(quick=not options.optimised)
-    # A process has one driver: which of them takes which columns depends on the seed.
+    # A process has one driver; the seed decides which driver takes which columns.
     driver = drivers[(index + options.seed) % len(drivers)] if drivers else None
     worker = Worker(driver, optimised=options.optimised)
     rng = random.Random(f"{options.seed}-{index}")
     end = time.monotonic() + options.seconds
     columns = options.columns
-    # Each process has columns of its own, so that no two look for the same cells.
+    # Each process has its own columns, so that no two search for the same cells.
     columns = columns[index % len(columns) :: options.jobs] or columns
     hits = Counter(before.cells)
     turn = 0
-    net = Net(worker, Known(options.output), options.shrink_seconds)
+    fuzzer = Fuzzer(worker, Known(options.output), options.shrink_seconds)
     parent = multiprocessing.parent_process()
-    # Who ends the run need not look for its processes.
+    # Ending the run ends its processes: they need not be searched for.
     while time.monotonic() < end and (parent is None or parent.is_alive()):
         column = columns[turn % len(columns)]
         round_ = turn // len(columns)
@@ -85,31 +85,31 @@ def work(index: int, options: argparse.Namespace, before: Counts, queue: Any) ->
         size = SMALL_BATCH if column in CUDA and not ON_GPU else BATCH
         strategy = batches(aims[:200], column, opset, option, size, options.values)
         database = options.output / "examples"
-        verdict = net.run(strategy, EXAMPLES, rng.getrandbits(32), database)
+        verdict = fuzzer.run(strategy, EXAMPLES, rng.getrandbits(32), database)
         if verdict is not None:
             stem = signature(verdict)[:150]
             command = save(verdict, options.output, stem)
             print(f"\n{verdict}\n{command}", flush=True)
-        for failure in net.drawn:
+        for failure in fuzzer.drawn:
             stem = f"{signature(failure)[:130]}-{failure.network.digest[:16]}"
             save(failure, options.output / DRAWN, stem)
-        net.drawn.clear()
-        hits.update(net.counts.cells)
-        queue.put((index, net.counts, _cpu_seconds(worker)))
-        net.counts = Counts()
+        fuzzer.drawn.clear()
+        hits.update(fuzzer.counts.cells)
+        queue.put((index, fuzzer.counts, _cpu_seconds(worker)))
+        fuzzer.counts = Counts()
     queue.put((index, None, _cpu_seconds(worker)))
     worker.close()
 
 
 def _cpu_seconds(worker: Worker) -> float:
-    """Of this process and of the one that compiles for it."""
+    """Return the CPU time of this process and of the one that compiles for it."""
     uses = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     own = sum(use.ru_utime + use.ru_stime for use in uses)
     return own + worker.cpu_seconds()
 
 
 def summary(counts: Counts, columns: list[str], cpu: float, wall: float) -> dict[str, Any]:
-    """What is written as JSON."""
+    """Return the results to write as JSON."""
     every = cells(columns)
     hit = {c: sum(counts.cells[cell] > 0 for cell in every if cell[2] == c) for c in columns}
     number = sum(counts.kinds.values())
@@ -135,7 +135,7 @@ def summary(counts: Counts, columns: list[str], cpu: float, wall: float) -> dict
 
 
 def replace(file: Path, content: dict[str, Any]) -> None:
-    """Write a file that may be read meanwhile."""
+    """Write a file atomically: it may be read meanwhile."""
     temporary = file.with_suffix(".part")
     temporary.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
     temporary.replace(file)
@@ -168,8 +168,8 @@ def show(result: dict[str, Any]) -> None:
 def judge_again(folder: Path, *, optimised: bool) -> int:
     """Judge the failures in a folder with each driver, and remove the files of those that pass.
 
-    What was counted as a failure and passes now, when the oracle or the compiler is mended, is
-    counted as what it is now.
+    A failure that passes now, because the oracle or the compiler was fixed, is counted under its
+    new verdict.
     """
     drivers = processor_drivers(quick=not optimised) or [None]
     workers = [Worker(driver, optimised=optimised) for driver in drivers]
@@ -198,14 +198,14 @@ def judge_again(folder: Path, *, optimised: bool) -> int:
             counts.kinds[before] -= number
             counts.kinds[now] += number
             counts.again[before] += number * (now == RIGHT)
-        tell(folder, counts, state["columns"], state["cpu_seconds"], state["wall_seconds"])
+        write_counts(folder, counts, state["columns"], state["cpu_seconds"], state["wall_seconds"])
     return failed
 
 
-def tell(
+def write_counts(
     folder: Path, counts: Counts, columns: list[str], cpu: float, wall: float
 ) -> dict[str, Any]:
-    """Write the counts, and what another run needs to go on from them."""
+    """Write the counts, and the state that another run continues from."""
     result = summary(counts, columns, cpu, wall)
     replace(folder / COUNTS, result)
     times = {name: result[name] for name in ("cpu_seconds", "wall_seconds")}
@@ -219,13 +219,13 @@ def publish(folder: Path) -> None:
     from common import write_json
 
     counts = json.loads((folder / COUNTS).read_text())
-    # What refusals say names files and devices of this machine.
+    # Refusals name files and devices of this machine.
     del counts["refusals"]
     print(f"written: {write_json('fuzz', counts)}")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run; the status is 1 if anything failed."""
+    """Run the fuzzer; return 1 if anything failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--jobs", type=int, default=2)
@@ -259,7 +259,7 @@ def main(arguments: list[str] | None = None) -> int:
         counts = Counts.from_json(state["counts"])
         cpu_before, wall_before = state["cpu_seconds"], state["wall_seconds"]
         columns = [*dict.fromkeys([*state["columns"], *columns])]
-    # Not daemons: they have processes of their own.
+    # They are not daemons, because they have child processes.
     processes = [
         context.Process(target=work, args=(i, options, counts, queue)) for i in range(options.jobs)
     ]
@@ -280,7 +280,7 @@ def main(arguments: list[str] | None = None) -> int:
         if part is not None:
             counts.merge(part)
         wall = wall_before + time.monotonic() - started
-        result = tell(options.output, counts, columns, cpu_before + sum(cpu.values()), wall)
+        result = write_counts(options.output, counts, columns, cpu_before + sum(cpu.values()), wall)
     show(result)
     print(f"counts: {options.output / COUNTS}")
     return int(any(result[kind] for kind in KINDS if kind not in ("right", "refused", "unjudged")))

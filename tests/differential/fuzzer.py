@@ -1,7 +1,7 @@
-"""The net: batches of networks drawn by Hypothesis, steered to cells that were not hit.
+"""Fuzzer: batches of networks drawn by Hypothesis, steered to cells that were not hit.
 
-A cell is an operator, where it stands, and a column of `configurations.COLUMNS`.  Several networks
-are compiled as one; what fails is compiled alone, and Hypothesis then finds the smallest network
+A cell is an operator, its position, and a column of `configurations.COLUMNS`.  Several networks
+are compiled as one; failures are compiled alone, and Hypothesis then finds the smallest network
 that still fails in the same way.
 """
 
@@ -26,12 +26,12 @@ from hypothesis.internal.conjecture import engine
 from judging import Verdict, Worker, has_reference
 from saving import signature
 
-#: An operator and where it stands.
+#: An operator and its position.
 Aim = tuple[str, str]
 #: Networks that are compiled as one.
 BATCH = 8
-#: The newest operator sets that ONNX Runtime has, and some before; 9 is for what is no more, and
-#: 28 for what only ONNX's evaluator has.
+#: Operator sets: the newest that ONNX Runtime supports, and some before; 9 covers removed
+#: operators, and 28 those that only ONNX's evaluator computes.
 OPSETS = (18, 21, 13, 23, 24, 9, 28)
 
 SETTINGS = settings(
@@ -44,11 +44,11 @@ SETTINGS = settings(
 
 @dataclass
 class Counts:
-    """What a run has seen; `merge` adds another one."""
+    """Counts of a run; `merge` adds those of another one."""
 
     #: Networks by verdict.
     kinds: Counter[str] = field(default_factory=Counter)
-    #: Networks by the verdict that they had before they were judged again, and are right.
+    #: Networks that failed before and are right now, by their earlier verdict.
     again: Counter[str] = field(default_factory=Counter)
     #: Networks that ran, by operator, position and column.
     cells: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -56,7 +56,7 @@ class Counts:
     options: Counter[tuple[str, str]] = field(default_factory=Counter)
     #: Refusals by operator and reason.
     reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
-    #: Draws that were no networks, by operator and reason.
+    #: Draws that gave no valid network, by operator and reason.
     invalid: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def merge(self, other: Counts) -> None:
@@ -64,7 +64,7 @@ class Counts:
             getattr(self, name).update(getattr(other, name))
 
     def as_json(self) -> dict[str, list[Any]]:
-        """Each key in a list with its number."""
+        """Return lists of keys, each with its number."""
         return {
             name: [[*([key] if isinstance(key, str) else key), n] for key, n in sorted(c.items())]
             for name, c in vars(self).items()
@@ -89,14 +89,14 @@ class Counts:
 
 
 def reason(message: str) -> str:
-    """What a refusal says, without names and numbers."""
+    """Return the reason of a refusal, without names and numbers."""
     lines = message.strip().splitlines()
     details = [line.strip() for line in lines if re.search(r"\(\d+ nodes?\): ", line)]
     return (details or lines)[0][:160]
 
 
 def cells(columns: Iterable[str] = COLUMNS) -> list[tuple[str, str, str]]:
-    """All cells that there are in these columns."""
+    """Return all cells of these columns."""
     return [(o, p, c) for o in generators.drawn() for p in POSITIONS for c in columns]
 
 
@@ -106,7 +106,7 @@ class Batch:
 
     networks: tuple[Network, ...]
     configuration: Configuration
-    #: Why others are not among them, by operator.
+    #: Draws that gave no valid network, by operator and reason.
     invalid: tuple[tuple[str, str], ...] = ()
 
 
@@ -118,19 +118,19 @@ def batches(
     size: int = BATCH,
     values: Sequence[str] = VALUES,
 ) -> st.SearchStrategy[Batch]:
-    """Draws batches of networks for a column of the table.
+    """Return a strategy that draws batches of networks for a column of the table.
 
     Parameters
     ----------
     aims
-        What may be drawn.
+        Operators and positions to draw from.
     option
-        One of `configurations.OPTIONS` beside the column, whose value is drawn.
+        One of `configurations.OPTIONS` to draw a value of, or ``None``.
     values
-        Kinds of values that the inputs may have.
+        Kinds of values for the inputs.
     """
-    # Sums in half precision overflow, and Winograd's algorithm mixes the elements of a tile: one
-    # that is large or not finite hides the others.
+    # Sums in half precision overflow, and Winograd's algorithm mixes the elements of a tile: a
+    # large or non-finite element would hide the others.
     tame = option in ("accumulate", "algorithms")
     kinds = [kind for kind in values if kind in TAME or not tame]
 
@@ -140,7 +140,7 @@ def batches(
         found: list[Network] = []
         invalid: list[tuple[str, str]] = []
         for index in range(size):
-            # One in thirty batches ends here: by that Hypothesis drops what does not matter.
+            # One in thirty batches ends here, which lets Hypothesis drop irrelevant networks.
             if index and draw(st.integers(0, 30)) == 0:
                 break
             operator, position = draw(st.sampled_from(aims))
@@ -156,7 +156,7 @@ def batches(
 
 
 class FoundError(AssertionError):
-    """A network is wrong, is not compiled although nothing speaks against it, or falls."""
+    """A network is wrong, crashes, or is refused without a reason."""
 
     def __init__(self, verdict: Verdict):
         super().__init__(str(verdict))
@@ -164,17 +164,17 @@ class FoundError(AssertionError):
 
 
 @dataclass
-class Net:
-    """Judges batches, and keeps what it has seen.
+class Fuzzer:
+    """Judges batches, and keeps counts and failures.
 
     Parameters
     ----------
     worker
-        Compiles and runs.
+        Process that compiles and runs.
     known
-        Whether failures of a signature are known: they are counted, but not looked at again.
+        Returns whether a signature is known: such failures are counted, but not examined again.
     shrink_seconds
-        For the search for a smaller network that fails; 0: none.
+        Time limit of the search for a smaller failing network; 0 disables it.
     """
 
     worker: Worker
@@ -189,7 +189,7 @@ class Net:
     _deadline: float = 0.0
 
     def failure(self, batch: Batch) -> Verdict | None:
-        """Judge a batch; return a failure that is not known, if there is one."""
+        """Judge a batch; return a new failure, if there is one."""
         if self._failed is not None:
             return self._failure_of_smaller(batch)
         for operator, why in batch.invalid:
@@ -210,7 +210,7 @@ class Net:
         return found
 
     def _failure_of_smaller(self, batch: Batch) -> Verdict | None:
-        """One network at a time; what was seen before is not compiled again."""
+        """Judge one network at a time; networks judged before are not compiled again."""
         for n in batch.networks:
             key = self._key(n, batch.configuration)
             if key not in self._verdicts:
@@ -238,20 +238,20 @@ class Net:
         number: int | None = None,
         database: Path | None = None,
     ) -> Verdict | None:
-        """Draw batches; return the smallest failure, if there is one that is not known."""
+        """Draw batches; return the smallest new failure, if there is one."""
         self._failed = None
         found: list[Verdict] = []
 
         def check(batch: Batch) -> None:
             verdict = self.failure(batch)
             if verdict is not None:
-                # What Hypothesis runs last is the smallest.
+                # The last batch that Hypothesis runs is the smallest.
                 found[:] = [verdict]
                 raise FoundError(verdict)
 
         phases = [Phase.generate]
         if self.shrink_seconds:
-            # Its own limit is five minutes, in which it would draw what nobody judges any more.
+            # Hypothesis' own limit is five minutes, spent on batches that are no longer judged.
             engine.MAX_SHRINKING_SECONDS = int(self.shrink_seconds)
             phases.append(Phase.shrink)
         kept = None
@@ -277,7 +277,7 @@ def aims_for(
     names: Iterable[str] = (),
     positions: Iterable[str] = (),
 ) -> list[Aim]:
-    """What was hit least in a column, with the operators that an operator set has."""
+    """Return the aims hit least in a column, among the operators of an operator set."""
     options = [
         (hits[o, p, column], o, p)
         for o in names or generators.drawn()
@@ -291,7 +291,7 @@ def aims_for(
 
 
 def next_option(column: str, turn: int) -> str | None:
-    """Every third batch has an option, each in turn."""
+    """Return an option for every third batch, each in turn."""
     if turn % 3 < 2:
         return None
     possible = [o for o in OPTIONS if option_values(o, column)]

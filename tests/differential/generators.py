@@ -1,7 +1,7 @@
-"""How each operator is drawn: given a tensor that it must read, with all that ONNX lets it have.
+"""Random generators of operators: each reads a given tensor and uses all that ONNX allows.
 
-`RULES` has what is special; what ONNX's schemas say is enough for elementwise operators of one,
-two or any number of operands, whatever they are called (`generic`).
+`RULES` holds special rules; ONNX's schemas suffice for elementwise operators of one, two or any
+number of operands (`generic`).
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from tvmflow.frontend.dynamic import MAKERS
 from tvmflow.frontend.ops import CONVERTERS
 
 NEWEST_OPSET = 24
-#: The newest that ONNX has, for operators of which ONNX Runtime has none.
+#: The newest operator set of ONNX, for operators that ONNX Runtime does not support.
 LAST_OPSET = 28
 
-#: Adds nodes that apply an operator to a tensor; returns its results, the main one first.
+#: Function that applies an operator to a tensor; it returns the results, the main one first.
 Draw = Callable[[Graph, Tensor], list[Tensor]]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How an operator is drawn.
+    """Rule that generates nodes of an operator.
 
     Parameters
     ----------
     draw
-        Adds it to a graph.
+        Adds the operator to a graph.
     opsets
-        The first and the last operator set in which it is.
+        The first and the last operator set that contain the operator.
     values
-        What the inputs may hold: operators of integers cannot be given NaN.
+        Kinds of values of the inputs: operators on integers cannot be given NaN.
     multiple
-        Channels that it reads are a multiple of this, awkward ones times it.
+        Divisor of the number of channels: awkward numbers are multiplied by it.
     even
-        Height and width must be even.
+        Whether height and width must be even.
     """
 
     draw: Draw
@@ -54,7 +54,7 @@ class Rule:
 
 RULES: dict[str, Rule] = {}
 
-#: Registered operators that are not drawn, and why.
+#: Registered operators that are not generated, and why.
 EXCLUDED: dict[str, str] = {
     "Compaction": "None of ONNX's: what NonZero, Compress and NonMaxSuppression become.",
     "BoxSelection": "None of ONNX's: what NonMaxSuppression becomes.",
@@ -64,7 +64,7 @@ EXCLUDED: dict[str, str] = {
 
 
 def rule(*names: str, **properties: Any) -> Callable[[Any], Any]:
-    """Register how operators are drawn: a function of the graph, the tensor (and the name)."""
+    """Register a function of the graph, the tensor (and the name) as the rule of operators."""
 
     def register(function: Any) -> Any:
         for name in names:
@@ -82,21 +82,21 @@ def _named(function: Any, name: str) -> Draw:
 
 @cache
 def rule_of(op_type: str) -> Rule | None:
-    """How an operator is drawn; ``None`` where nothing is known of it."""
+    """Return the rule of an operator; ``None`` if there is none."""
     if op_type in RULES:
         return RULES[op_type]
     return generic(op_type)
 
 
 def drawn() -> list[str]:
-    """The registered operators that are drawn."""
+    """Return the registered operators that are generated."""
     return [
         name for name in sorted({*CONVERTERS, *MAKERS}) if name not in EXCLUDED and rule_of(name)
     ]
 
 
 def available(op_type: str, opset: int) -> bool:
-    """Whether an operator is drawn in an operator set."""
+    """Return whether an operator is generated in an operator set."""
     found = rule_of(op_type)
     if found is None or not found.opsets[0] <= opset <= found.opsets[1]:
         return False
@@ -108,29 +108,29 @@ def available(op_type: str, opset: int) -> bool:
 
 # ---- Elementwise operators, by their schemas --------------------------------------------------
 
-#: Attributes that are one of some words.
+#: Attributes that take one of some words.
 WORDS = {
     ("Gelu", "approximate"): ("none", "tanh"),
     ("BitShift", "direction"): ("LEFT", "RIGHT"),
 }
-#: What brings a normal number into an operator's domain.
+#: Domains of operators; normal numbers are mapped into them.
 DOMAINS = {
     "Log": "positive", "Sqrt": "positive", "Acosh": "above one", "Asin": "unit", "Acos": "unit",
     "Atanh": "unit", "Reciprocal": "positive", "Pow": "positive", "Div": "any",
 }  # fmt: skip
-#: Intel's OpenCL runtime for CPUs loses tiny numbers where another lane of the same vector has some
-#: 10^10 turns: the sine of 10^-7 is -2^-6 there; PoCL's tangent is doubled beside an infinity.  No
-#: argument of theirs is that large.
+#: Operators whose arguments are limited: Intel's OpenCL runtime for CPUs loses tiny numbers if
+#: another lane of the same vector has some 10^10 turns (the sine of 10^-7 is -2^-6 there), and
+#: PoCL's tangent is doubled next to an infinity.
 TURNS = ("Sin", "Cos", "Tan")
-#: Dtypes in which the reference is none.
+#: Dtypes for which the reference is unreliable.
 UNKNOWN = {
-    # ONNX Runtime has none in float16, where ONNX's evaluator overflows.
+    # ONNX Runtime does not support float16, and ONNX's evaluator overflows in it.
     "Softplus": ("float16",), "Mish": ("float16",),
-    # ONNX Runtime's is fp32 inside.
+    # ONNX Runtime computes it in fp32.
     "Erf": ("float64",),
-    # ONNX's definition has a constant in fp32; what 1 + tanh cancels is not known of halves.
+    # ONNX's definition has a constant in fp32; in halves, 1 + tanh cancels by an unknown amount.
     "Gelu": ("float16", "float64"),
-    # Nor is what vanishes in ONNX Runtime's Sigmoid.
+    # So does ONNX Runtime's Sigmoid.
     "Swish": ("float16",), "SwiGLU": ("float16",),
 }  # fmt: skip
 NUMBERS = ("float32", "float32", "float32", "float32", "int32", "int64", "float16", "float64")
@@ -138,7 +138,7 @@ NARROW = ("uint8", "int8", "uint32", "uint16", "int16", "uint64")
 
 
 def allowed_types(schema: Any, type_str: str) -> list[str]:
-    """The dtypes of NumPy that a type variable may be."""
+    """Return NumPy's names of the dtypes that a type variable allows."""
     texts = {type_str}
     for constraint in schema.type_constraints:
         if constraint.type_param_str == type_str:
@@ -149,7 +149,7 @@ def allowed_types(schema: Any, type_str: str) -> list[str]:
 
 
 def generic(op_type: str) -> Rule | None:
-    """The rule that an operator's schema gives, for elementwise ones."""
+    """Return the rule of an elementwise operator, derived from its schema."""
     if not onnx.defs.has(op_type):
         return None
     schema = onnx.defs.get_schema(op_type)
@@ -179,7 +179,7 @@ def _first(op_type: str) -> int:
 
 
 def attributes_of(g: Graph, op_type: str) -> dict[str, Any]:
-    """Values for the attributes that an elementwise operator has."""
+    """Return values for the attributes of an elementwise operator."""
     schema = onnx.defs.get_schema(op_type, g.opset)
     kinds = onnx.defs.OpSchema.AttrType
     chosen: dict[str, Any] = {}
@@ -195,7 +195,7 @@ def attributes_of(g: Graph, op_type: str) -> dict[str, Any]:
 
 
 def typed(g: Graph, x: Tensor, op_type: str, index: int = 0) -> Tensor:
-    """The tensor in a dtype that the operator takes, float32 most of the time."""
+    """Return the tensor in a dtype that the operator takes, float32 most of the time."""
     schema = onnx.defs.get_schema(op_type, g.opset)
     types = allowed_types(schema, schema.inputs[index].type_str)
     if x.dtype in types and (g.kind not in TAME or g.chance(0.8)):
@@ -206,7 +206,7 @@ def typed(g: Graph, x: Tensor, op_type: str, index: int = 0) -> Tensor:
 
 
 def in_domain(g: Graph, x: Tensor, op_type: str) -> Tensor:
-    """The tensor where the operator is defined; now and then elsewhere, where NaN results."""
+    """Map the tensor into the operator's domain; now and then do not, which gives NaN."""
     if op_type in TURNS and g.kind in ("wide", "special") and x.dtype == "float32":
         return g.one("Clip", [x, g.constant(-1e4, x.dtype), g.constant(1e4, x.dtype)])
     domain = DOMAINS.get(op_type)
@@ -226,13 +226,13 @@ def in_domain(g: Graph, x: Tensor, op_type: str) -> Tensor:
 def _unary(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
     x = in_domain(g, typed(g, x, op_type), op_type)
     if op_type == "Round" and x.floating:
-        # Halves round to even.
+        # Multiples of one half test the rounding of ties to even.
         x = g.one("Mul", [x, g.constant(0.5, x.dtype)])
     return g.node(op_type, [x], **attributes_of(g, op_type))
 
 
 def narrow_shape(g: Graph, x: Tensor) -> list[int]:
-    """A shape that broadcasts to the tensor's."""
+    """Return a shape that broadcasts to the tensor's."""
     options: list[list[int]] = [list(x.shape), [], [1]]
     if x.rank == 4:
         n, c, h, w = x.shape
@@ -262,7 +262,7 @@ def _binary(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
             exponent = 2
         second = g.constant(exponent, x.dtype)
     if op_type == "Sub" and x.floating and g.chance(0.2):
-        # What is added and taken off again is rounded, and infinity less infinity is NaN.
+        # A sum minus its summand keeps the rounding error, and infinity minus infinity is NaN.
         x = g.one("Add", [x, second])
     operands = [x, second]
     if op_type not in ("Mod", "Pow", "BitShift", "PRelu") and g.chance(0.2) and not whole:
@@ -295,7 +295,7 @@ def prelu(g: Graph, x: Tensor) -> list[Tensor]:
 
 @rule("Where")
 def where(g: Graph, x: Tensor) -> list[Tensor]:
-    """The tensor decides, or is one of the two."""
+    """Use the tensor as the condition, or as one of the two choices."""
     threshold = g.constant(np.float32(0.1))
     if g.chance(0.3):
         condition = g.cast(g.input(narrow_shape(g, x), "bool"), "bool")
@@ -314,7 +314,7 @@ def logical(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
     if g.chance(0.3):
         right = g.input(narrow_shape(g, x), "bool")
     elif g.chance(0.4):
-        # Of numbers one of the two holds, of NaN neither.
+        # For numbers exactly one of the two holds, for NaN neither.
         left = g.one("GreaterOrEqual", [x, other])
     return g.node(op_type, [left, right])
 
@@ -350,7 +350,7 @@ def bit_shift(g: Graph, x: Tensor) -> list[Tensor]:
 
 @rule("BitCast", opsets=(26, LAST_OPSET), values=TAME)
 def bit_cast(g: Graph, x: Tensor) -> list[Tensor]:
-    """The bits of integers of 8 and 32 bits, and of fp32."""
+    """Cast bits between integers of 8 and 32 bits, and fp32."""
     source, target = g.pick(("uint8", "int8"), ("int32", "uint32"), ("float32", "int32"))
     to = helper.np_dtype_to_tensor_dtype(np.dtype(target))
     return g.node("BitCast", [g.cast(x, source)], to=to)
@@ -365,7 +365,7 @@ def swiglu(g: Graph, x: Tensor) -> list[Tensor]:
 
 
 def window(g: Graph, x: Tensor, op_type: str) -> dict[str, Any]:
-    """Kernel, strides, padding and dilations of a pool over the spatial axes."""
+    """Return kernel, strides, padding and dilations of a pool over the spatial axes."""
     rank = x.rank - 2
     kernel = [min(g.integer(1, 3), extent) for extent in x.shape[2:]]
     attributes: dict[str, Any] = {"kernel_shape": kernel}
@@ -385,7 +385,7 @@ def window(g: Graph, x: Tensor, op_type: str) -> dict[str, Any]:
 
 
 def spatial(g: Graph, x: Tensor) -> Tensor:
-    """The tensor with one to three spatial axes, most of the time two."""
+    """Return the tensor with one to three spatial axes, most of the time two."""
     rank = g.pick(4, 4, 4, 4, 3, 5)
     return g.ranked(x, 4) if rank == 4 else g.ranked(x, rank)
 
@@ -398,7 +398,7 @@ def pool(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
         attributes["p"] = g.pick(2, 1, 3)
     if op_type == "AveragePool" and g.chance(0.5):
         attributes["count_include_pad"] = 1
-    # Of NaN and infinities, ONNX Runtime's places are none.
+    # ONNX Runtime's indices of NaN and infinities are unreliable.
     placed = op_type == "MaxPool" and g.kind in TAME and g.chance(0.3)
     if placed and g.chance(0.5):
         attributes["storage_order"] = 1
@@ -422,7 +422,7 @@ def conv_window(g: Graph, rank: int, kernel: Sequence[int]) -> dict[str, Any]:
         attributes["strides"] = g.integers(1, 3, rank)
     padding = g.pick("same", "none", "pads", "SAME_UPPER", "SAME_LOWER", "VALID")
     if g.chance(0.3) and not padding.startswith("SAME"):
-        # ONNX Runtime does not dilate where it pads by itself.
+        # ONNX Runtime does not support dilation together with automatic padding.
         attributes["dilations"] = g.integers(1, 2, rank)
     if padding == "same":
         attributes["pads"] = [k // 2 for k in kernel] * 2
@@ -470,7 +470,7 @@ def conv_transpose(g: Graph, x: Tensor) -> list[Tensor]:
 def lrn(g: Graph, x: Tensor) -> list[Tensor]:
     if g.kind == "wide":
         raise InvalidError("ONNX Runtime's running sum keeps the errors of large neighbours")
-    # Even sizes: ONNX Runtime has none, and ONNX's evaluator counts the batch for the channels.
+    # Even sizes: ONNX Runtime refuses them, and ONNX's evaluator takes the batch for the channels.
     attributes = {"size": g.pick(3, 5, 1), "alpha": g.pick(1e-4, 0.5), "beta": g.pick(0.75, 0.6)}
     return g.node("LRN", [g.ranked(x, 4)], bias=g.pick(1.0, 1.5), **attributes)
 
@@ -513,12 +513,12 @@ def softmax(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
 
 
 def attended(g: Graph, x: Tensor) -> Tensor:
-    """Attention as exporters write it: the tensor's matrices attend to keys, or are the values."""
+    """Write attention as exporters do: the tensor's matrices attend to keys, or are the values."""
     *lead, rows, depth = x.shape
     keys, columns, scale = g.pick(5, 1, 16, 33), g.pick(5, 16, 1, 31), max(depth, 1) ** -0.5
     shared = [1] * len(lead) if g.chance(0.2) else lead
     if g.chance(0.2):
-        # What is read twice is a tensor of its own.
+        # A tensor that is read twice is an output of the primary function.
         values = x
         scores = g.one("MatMul", [g.operand([*lead, 7, 9]), g.operand([*shared, 9, rows])])
     else:
@@ -538,7 +538,7 @@ def attended(g: Graph, x: Tensor) -> Tensor:
     return g.one("MatMul", [weights, values])
 
 
-# Which of a row with NaN is ONNX Runtime's largest depends on its vectors.
+# ONNX Runtime's choice of the largest in a row with NaN depends on its vector width.
 @rule("Hardmax", values=("whole", "normal", "masks", "wide"))
 def hardmax(g: Graph, x: Tensor) -> list[Tensor]:
     return g.node("Hardmax", [x], axis=g.axis(x))
@@ -554,7 +554,7 @@ def cumsum(g: Graph, x: Tensor, op_type: str = "CumSum") -> list[Tensor]:
 
 @rule("CumProd", opsets=(26, LAST_OPSET), values=TAME)
 def cumprod(g: Graph, x: Tensor) -> list[Tensor]:
-    # In another order a zero comes before what is too large, or behind it.
+    # In another order a zero comes before or after a factor that is too large.
     return cumsum(g, g.one("Tanh", [x]), "CumProd")
 
 
@@ -608,7 +608,7 @@ def mvn(g: Graph, x: Tensor) -> list[Tensor]:
     # Without axes, ONNX's shape inference fails.
     axes = g.pick([0, 2, 3], [2, 3], [1], [0, 1, 2, 3])
     if all(x.shape[axis] == 1 for axis in axes):
-        # By ONNX's definition, the root of what rounding leaves of x^2 - x^2: any number, or NaN.
+        # By ONNX's definition, the root of the rounding error of x^2 - x^2: any number, or NaN.
         raise InvalidError("one element has no deviation")
     return g.node("MeanVarianceNormalization", [x], axes=axes)
 
@@ -616,8 +616,8 @@ def mvn(g: Graph, x: Tensor) -> list[Tensor]:
 # ---- Products ---------------------------------------------------------------------------------
 
 
-def nibbles(g: Graph, depth: int) -> Tensor:
-    """Weights of 4 bits for a product, with a scale for each column, or of blocks."""
+def int4_weights(g: Graph, depth: int) -> Tensor:
+    """Return 4-bit weights of a product, with a scale per column, or per block."""
     columns = g.pick(5, 1, 16, 33)
     blocks = 2 if g.opset >= 21 and g.chance(0.5) else 0
     scaled = (blocks, columns) if blocks else (columns,)
@@ -630,12 +630,12 @@ def nibbles(g: Graph, depth: int) -> Tensor:
 
 @rule("MatMul")
 def matmul(g: Graph, x: Tensor) -> list[Tensor]:
-    """A product with weights, or of the tensor with another one or itself."""
+    """Multiply the tensor by weights, by another tensor, or by itself."""
     rank = g.pick(4, 4, 2, 3)
     x = g.ranked(x, rank)
-    kind = g.pick("weights", "computed", "itself", "left", "nibbles" if g.opset >= 13 else "left")
-    if kind == "nibbles":
-        return g.node("MatMul", [g.exactly(x, (*x.shape[:-1], 32)), nibbles(g, 32)])
+    kind = g.pick("weights", "computed", "itself", "left", "int4" if g.opset >= 13 else "left")
+    if kind == "int4":
+        return g.node("MatMul", [g.exactly(x, (*x.shape[:-1], 32)), int4_weights(g, 32)])
     if kind == "itself":
         order = [*range(rank - 2), rank - 1, rank - 2]
         return g.node("MatMul", [x, g.one("Transpose", [x], perm=order)])
@@ -683,12 +683,12 @@ def einsum(g: Graph, x: Tensor) -> list[Tensor]:
 
 # ---- Moves of elements ------------------------------------------------------------------------
 
-#: What may be moved: any type.
+#: Dtypes of operators that move elements: any.
 ANY = ("float32", "float32", "float32", "float32", "int32", "bool", "uint8", "int64", "float16")
 
 
 def movable(g: Graph, x: Tensor) -> Tensor:
-    """The tensor in any dtype, float32 most of the time."""
+    """Return the tensor in any dtype, float32 most of the time."""
     if g.kind not in TAME:
         return x
     return g.cast(x, g.pick(*ANY))
@@ -708,7 +708,7 @@ def slice_(g: Graph, x: Tensor) -> list[Tensor]:
         if end < 0 and end + extent <= start:
             end = 2**63 - 1
         if g.chance(0.2):
-            # From the end to the begin.
+            # From the end to the beginning.
             start, end, step = extent - 1 - start, -(2**31), -step
         starts.append(start - extent if step > 0 and g.chance(0.2) else start)
         ends.append(end)
@@ -733,16 +733,16 @@ def split(g: Graph, x: Tensor) -> list[Tensor]:
     return [results[first], *results[:first], *results[first + 1 :]]
 
 
-#: Indices beyond any tensor, also where 32 bits or a sum with an extent wrap around.
+#: Indices beyond any tensor, some of which wrap around in 32 bits or when an extent is added.
 BEYOND = (50, -50, 2**31, -(2**31), 2**40, -(2**40), 2**63 - 1, -(2**63))
 
 
 def indices_of(g: Graph, places: Any, dtype: str = "int64") -> Tensor:
-    """Indices as a constant, or as an input, which may be out of range."""
+    """Return indices as a constant, or as an input with some out of range."""
     places = np.asarray(places, np.int64)
     if not g.chance(0.4):
         return g.constant(places, dtype)
-    # The reference limits them by operators of this set.
+    # The reference limits indices by operators of this operator set.
     if g.opset >= 13 and g.chance(0.5):
         limits = np.iinfo(dtype)
         beyond = g.rng.choice(
@@ -808,7 +808,7 @@ def scatter_elements(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
     if options and x.dtype != "bool" and g.chance(0.3):
         attributes["reduction"] = g.pick(*options)
     updates = g.operand(shape, x.dtype)
-    # Several that are out of range write to one place: in any order where they are reduced.
+    # Several out-of-range indices write to one element, which reductions do in any order.
     reduced = "reduction" in attributes
     indices = indices_of(g, places) if reduced else g.constant(places, "int64")
     return g.node(op_type, [x, indices, updates], **attributes)
@@ -966,7 +966,7 @@ def top_k(g: Graph, x: Tensor) -> list[Tensor]:
 
 @rule("LSTM", "GRU", "RNN", values=TAME)
 def recurrent(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
-    """A layer of any direction whose state settles: rounding errors do not grow step by step."""
+    """Add a layer of any direction whose state converges, so that rounding errors do not grow."""
     x = g.ranked(x, 3)
     x = g.one("Transpose", [x], perm=g.pick([2, 0, 1], [0, 1, 2], [1, 0, 2]))
     (steps, entries, inputs), units = x.shape, g.pick(7, 16, 1, 31)
@@ -1006,7 +1006,7 @@ def recurrent(g: Graph, x: Tensor, op_type: str) -> list[Tensor]:
 # ---- Sampling of pictures ---------------------------------------------------------------------
 
 
-#: Weights of neighbours are computed in fp32, and a small one of a very large neighbour may be any.
+#: Without wide values: interpolation weights are fp32, and small ones of large values inexact.
 BESIDE_EACH_OTHER = tuple(kind for kind in VALUES if kind != "wide")
 
 
@@ -1077,7 +1077,7 @@ def deform_conv(g: Graph, x: Tensor) -> list[Tensor]:
     if min(extents) < 1:
         raise InvalidError("the kernel is larger than the picture")
     taps, inputs = groups * kernel[0] * kernel[1], x.channels // group
-    # As 16 bits hold them: the result follows an offset as fast as the picture changes.
+    # Rounded to 16 bits: the result changes as fast with an offset as the picture does.
     places = g.rng.uniform(-1.5, 1.5, (x.shape[0], 2 * taps, *extents)).astype(np.float16)
     offsets = g.constant(places, "float32")
     operands = [x, g.weights((outputs, inputs, *kernel), scale=(inputs * taps) ** -0.5)]
@@ -1117,7 +1117,7 @@ def roi_align(g: Graph, x: Tensor) -> list[Tensor]:
 
 
 def tokens(g: Graph, x: Tensor, heads: int, length: int, depth: int, flat: bool) -> Tensor:
-    """Queries, keys or values of the tensor's elements, with heads as an axis or side by side."""
+    """Return queries, keys or values of the tensor's elements, with heads as axis or in columns."""
     batch = 2
     shape = (batch, length, heads * depth) if flat else (batch, heads, length, depth)
     return g.exactly(x, shape)
@@ -1125,9 +1125,9 @@ def tokens(g: Graph, x: Tensor, heads: int, length: int, depth: int, flat: bool)
 
 @rule("Attention", opsets=(23, NEWEST_OPSET), values=TAME)
 def attention(g: Graph, x: Tensor) -> list[Tensor]:
-    """All of it: shared heads, masks, caches, padded lengths, caps."""
+    """Generate all features: shared heads, masks, caches, padded lengths, caps."""
     flat, shared, group = g.chance(0.5), g.pick(1, 2, 3), g.pick(1, 2, 3)
-    # With 40 rows there is work for a GPU: the products become one kernel.
+    # 40 rows are enough work for a GPU: the products become one kernel.
     rows, own, depth, width = g.pick(1, 3, 7, 40), g.pick(2, 7, 37), g.pick(3, 8), g.pick(2, 4, 9)
     query = tokens(g, x, shared * group, rows, depth, flat)
     shapes = [(2, own, shared * n) if flat else (2, shared, own, n) for n in (depth, width)]
@@ -1149,7 +1149,7 @@ def attention(g: Graph, x: Tensor) -> list[Tensor]:
     if cached:
         inputs += [g.operand((2, shared, past, n)) for n in (depth, width)]
     elif padded:
-        # No less than there are queries: ONNX Runtime has no rows without keys.
+        # At least as many as queries: ONNX Runtime does not support rows without keys.
         lengths = g.constant(g.rng.integers(min(rows, own), own + 1, 2), "int64")
         inputs += [None, None, g.fed(lengths) if g.chance(0.5) else lengths]
     if g.chance(0.3) and (cached or rows <= own) and not padded:
@@ -1280,9 +1280,9 @@ def det(g: Graph, x: Tensor) -> list[Tensor]:
 
 @rule("MaxUnpool", values=TAME)
 def max_unpool(g: Graph, x: Tensor) -> list[Tensor]:
-    """A pool and its inverse."""
+    """Add a pool and its inverse."""
     x = g.ranked(x, 4)
-    # In another shape than the pool's ONNX Runtime counts places in that, ONNX's own case does not.
+    # Given another shape than the pool's, ONNX Runtime reads places in it, unlike ONNX's case.
     kernel = [1 + (extent % 2 == 0) for extent in x.shape[2:]]
     largest, places = g.node("MaxPool", [x], 2, kernel_shape=kernel, strides=kernel)
     inputs = [largest, places]
@@ -1310,7 +1310,7 @@ def col2im(g: Graph, x: Tensor) -> list[Tensor]:
 
 @rule("Dropout")
 def dropout(g: Graph, x: Tensor) -> list[Tensor]:
-    """Without training, and with a ratio of nothing."""
+    """Without training, and with a ratio of zero."""
     inputs: list[Tensor | None] = [x]
     if g.chance(0.5):
         inputs += [g.constant(np.array(0.0), "float32"), g.constant(np.array(True))]
@@ -1321,7 +1321,7 @@ def dropout(g: Graph, x: Tensor) -> list[Tensor]:
 
 
 def quantized(g: Graph, x: Tensor, dtype: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """The tensor in 8 bits, with its scale and zero point."""
+    """Return the tensor in 8 bits, with its scale and zero point."""
     dtype = dtype or g.pick("uint8", "int8")
     scale, zero = scale_and_zero(g, dtype)
     return g.one("QuantizeLinear", [x, scale, zero]), scale, zero
@@ -1338,7 +1338,7 @@ def scale_and_zero(g: Graph, dtype: str, count: int = 0) -> tuple[Tensor, Tensor
 def scales_of_blocks(
     g: Graph, x: Tensor, dtype: str, axis: int, block: int
 ) -> tuple[Tensor, Tensor]:
-    """A scale and a zero point for each block of elements along an axis."""
+    """Return a scale and a zero point for each block of elements along an axis."""
     shape = list(x.shape)
     shape[axis] = -(-shape[axis] // block)
     low, high = (0, 255) if dtype == "uint8" else (-128, 127)
@@ -1379,7 +1379,7 @@ def dequantize(g: Graph, x: Tensor) -> list[Tensor]:
     real = g.one("DequantizeLinear", [y, scale, zero])
     if g.chance(0.5):
         return [real]
-    # As quantizers write around what only moves elements.
+    # Quantizers write such pairs around operators that only move elements.
     axis = g.axis(real) if real.rank else 0
     move = g.pick("Transpose", "Flatten", "Slice", "none")
     if move == "Transpose":
@@ -1415,7 +1415,7 @@ def qlinear_matmul(g: Graph, x: Tensor) -> list[Tensor]:
     dtype = left[0].dtype if left[0].dtype == "uint8" and g.chance(0.5) else "int8"
     right = bytes_(g, [left[0].shape[-1], g.pick(5, 16, 1)], dtype)
     scale = g.constant(np.float32(1.5))
-    # ONNX Runtime has no other result; ONNX's evaluator rounds behind the zero point.
+    # ONNX Runtime has no other result type; ONNX's evaluator adds the zero point and then rounds.
     zero = g.constant(np.array(3), left[0].dtype)
     inputs = [*left, right, *scale_and_zero(g, dtype), scale, zero]
     return g.node("QLinearMatMul", inputs)
@@ -1456,7 +1456,7 @@ def qlinear_conv(g: Graph, x: Tensor) -> list[Tensor]:
 
 
 def checked(results: list[Tensor]) -> list[Tensor]:
-    """Results that can be compared."""
+    """Return results, of which there must be some."""
     if not results:
         raise InvalidError("no result")
     return results
@@ -1464,13 +1464,13 @@ def checked(results: list[Tensor]) -> list[Tensor]:
 
 # ---- Sizes known at run time: a few rows, what reads them, and what has a fixed size again ----
 
-#: Rows that may be found: the types of values have to say some number.
+#: Declared number of rows that may be found: value types need a number.
 SOME = 5
 
 
 @rule("NonZero", "Compress", "NonMaxSuppression", opsets=(13, NEWEST_OPSET), values=TAME)
 def found_rows(g: Graph, x: Tensor, name: str) -> list[Tensor]:
-    """Rows of a table, whose number is known at run time only, and operators that read them."""
+    """Select rows of a table, whose number is known only at run time, and read them."""
     count = g.pick(9, 7, 31, 16, 1)
     table = g.exactly(g.cast(x, "float32"), [count, 4])
     column = g.one("Gather", [table, g.constant(np.array(g.integer(0, 3)))], axis=1)
@@ -1504,7 +1504,7 @@ def found_rows(g: Graph, x: Tensor, name: str) -> list[Tensor]:
 
 
 def _read(g: Graph, rows: Tensor, table: Tensor) -> Tensor:
-    """One operator that reads rows and gives rows; more or less of them where it says so."""
+    """Add one operator that maps rows to rows; ``fewer`` may change their number."""
     kind = g.pick(
         "Relu", "Mul", "MatMul", "Transpose", "Concat", "Slice", "CumSum", "Reshape", "Where",
         "TopK", "Compress", "Gather",
@@ -1528,7 +1528,7 @@ def _read(g: Graph, rows: Tensor, table: Tensor) -> Tensor:
     if kind == "Concat":
         parts = [rows, table, rows] if g.chance(0.5) else [table, rows]
         return g.one("Concat", parts, axis=0)
-    # From here on there may be fewer of them.
+    # The operators below may return fewer rows.
     fewer = [((SOME - 1, 4), "float32")]
     if kind == "Slice":
         begin, end = g.pick((0, 3), (1, 2**62), (-2, 2**62), (0, -1))

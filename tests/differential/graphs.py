@@ -1,7 +1,6 @@
-"""A small ONNX network in the making: drawn by Hypothesis, values included.
+"""Builder of a small ONNX network, whose nodes and values Hypothesis draws.
 
-Every node's result is typed at once, by ONNX's shape inference, so that what is drawn next can
-depend on it.
+ONNX's shape inference types every result at once, so that the next draw can depend on it.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from onnx import helper, numpy_helper
 
 
 def names(text: str) -> frozenset[str]:
-    """The words of a text."""
+    """Return the words of a text."""
     return frozenset(text.split())
 
 
-#: What the inputs hold, simplest first.
+#: Kinds of values of the inputs, simplest first.
 VALUES = ("whole", "normal", "masks", "wide", "special")
 #: Kinds whose values may be cast to integers, and have squares and exponentials in range.
 TAME = ("whole", "normal", "masks")
-#: Where ONNX Runtime's own NaN and infinities depend on its algorithm, or on how wide its vectors
-#: are: docs/design.md has a list.  Numbers are compared there as everywhere.
+#: Operators for which ONNX Runtime's NaN and infinities depend on its algorithm or its vector
+#: width (docs/design.md lists them).  Their finite results are compared as for other operators.
 ERRATIC = names(
     """
     MaxPool GlobalMaxPool ReduceMax ReduceMin Scatter ScatterElements ScatterND Hardmax LRN Resize
@@ -39,7 +38,7 @@ IR_VERSION = 10
 
 
 class InvalidError(Exception):
-    """What was drawn is no valid ONNX: nothing to test, but to be counted."""
+    """The drawn network is not valid ONNX: it is counted, but not tested."""
 
 
 @dataclass(frozen=True)
@@ -69,16 +68,16 @@ class Tensor:
 
 @dataclass
 class Graph:
-    """Nodes, constants and inputs so far.
+    """Nodes, constants and inputs drawn so far.
 
     Parameters
     ----------
     draw
-        Hypothesis' function.
+        Draw function of Hypothesis.
     opset
         Operator set of all nodes.
     prefix
-        Begins all names, so that several graphs can be one model.
+        Prefix of all names, so that several graphs can become one model.
     kind
         One of `VALUES`.
     """
@@ -101,34 +100,34 @@ class Graph:
     # -- choices -------------------------------------------------------------------------------
 
     def pick(self, *options: Any) -> Any:
-        """One of the options; Hypothesis simplifies towards the first."""
+        """Return one of the options; Hypothesis simplifies towards the first."""
         return self.draw(st.sampled_from(options))
 
     def chance(self, probability: float) -> bool:
         return bool(self.draw(st.integers(0, 99)) >= 100 - 100 * probability)
 
     def integer(self, low: int, high: int) -> int:
-        """A whole number from low to high, both included."""
+        """Return an integer from low to high, both included."""
         return self.draw(st.integers(low, high))
 
     def integers(self, low: int, high: int, count: int) -> list[int]:
         return [self.integer(low, high) for _ in range(count)]
 
     def axis(self, x: Tensor, rank: int | None = None) -> int:
-        """An axis, counted from either end."""
+        """Return an axis, counted from either end."""
         rank = x.rank if rank is None else rank
         axis = self.integer(0, rank - 1)
         return axis - rank if self.chance(0.3) else axis
 
     def axes(self, x: Tensor) -> list[int]:
-        """Some axes in increasing order."""
+        """Return some axes in increasing order."""
         chosen = [a for a in range(x.rank) if self.chance(0.5)] or [self.integer(0, x.rank - 1)]
         return [a - x.rank for a in chosen] if self.chance(0.3) else chosen
 
     # -- values --------------------------------------------------------------------------------
 
     def numbers(self, shape: Sequence[int], dtype: str, kind: str) -> np.ndarray:
-        """Values of a kind."""
+        """Return values of a kind."""
         if dtype == "bool":
             return np.asarray(self.rng.random(shape) < 0.5)
         if np.dtype(dtype).kind in "iu":
@@ -148,7 +147,7 @@ class Graph:
             return np.asarray(values).astype(dtype)
 
     def input(self, shape: Sequence[int], dtype: str = "float32") -> Tensor:
-        """Another input of the network."""
+        """Add an input of the network."""
         name = f"{self.prefix}x{len(self.feeds)}"
         self.feeds[name] = self.numbers(shape, dtype, self.kind)
         return self._note(name, shape, dtype)
@@ -161,24 +160,24 @@ class Graph:
         return self._note(name, array.shape, array.dtype.name)
 
     def fed(self, constant: Tensor) -> Tensor:
-        """A constant as an input, known at run time only."""
+        """Turn a constant into an input, known only at run time."""
         self.feeds[constant.name] = self.constants.pop(constant.name)
         return constant
 
     def weights(self, shape: Sequence[int], dtype: str = "float32", scale: float = 1.0) -> Tensor:
-        """A constant of finite values, whole ones where the inputs have whole ones."""
+        """Return a constant of finite values, integers if the inputs are integers."""
         if self.kind in ("whole", "masks") or not dtype.startswith("float"):
             return self.constant(self.numbers(shape, dtype, "whole") % 3, dtype)
         return self.constant(self.numbers(shape, dtype, "normal") * scale, dtype)
 
     def positive(self, shape: Sequence[int], dtype: str = "float32") -> Tensor:
-        """A constant of values between a half and one and a half."""
+        """Return a constant of values from 0.5 to 1.5."""
         if self.kind == "whole":
             return self.constant(self.rng.integers(1, 4, shape), dtype)
         return self.constant(self.rng.uniform(0.5, 1.5, shape), dtype)
 
     def operand(self, shape: Sequence[int], dtype: str = "float32") -> Tensor:
-        """A constant, or an input of its own."""
+        """Return a constant, or another input."""
         return self.input(shape, dtype) if self.chance(0.3) else self.weights(shape, dtype)
 
     # -- nodes ---------------------------------------------------------------------------------
@@ -194,9 +193,9 @@ class Graph:
     ) -> list[Tensor]:
         """Add a node; return its results.
 
-        Where sizes are known at run time only, ``types`` are such that there might be.
+        If sizes are known only at run time, ``types`` are examples of the results' types.
         """
-        # PyTorch's names are paths, which are no identifiers.
+        # PyTorch's names are paths, not identifiers.
         slash = "_/"[len(self.nodes) % 2]
         names = [f"{self.prefix}t{len(self.nodes)}{slash}{i}" for i in range(results)]
         node = helper.make_node(
@@ -218,7 +217,7 @@ class Graph:
     def with_axes(
         self, op_type: str, x: Tensor, axes: Sequence[int] | None, results: int = 1, **more: Any
     ) -> list[Tensor]:
-        """Add a node whose axes are an input or an attribute, as the operator set has it."""
+        """Add a node whose axes are an input or an attribute, depending on the operator set."""
         schema = onnx.defs.get_schema(op_type, self.opset)
         as_input = any(formal.name == "axes" for formal in schema.inputs)
         if axes is None:
@@ -229,7 +228,7 @@ class Graph:
         return self.node(op_type, [x], results, axes=list(axes), **more)
 
     def cast(self, x: Tensor, dtype: str) -> Tensor:
-        """The tensor in a dtype, by Cast where it has another."""
+        """Return the tensor in a dtype, with a Cast if it has another."""
         if x.dtype == dtype:
             return x
         to = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
@@ -246,7 +245,7 @@ class Graph:
         return self.one("Reshape", [x, self.constant(np.array(shape, np.int64))])
 
     def ranked(self, x: Tensor, rank: int) -> Tensor:
-        """The tensor with another number of axes: the last ones are joined or one is put in."""
+        """Reshape the tensor to a rank: join its last axes, or append axes of extent 1."""
         if x.rank == rank:
             return x
         if x.rank > rank:
@@ -254,16 +253,16 @@ class Graph:
         return self.reshape(x, [*x.shape, *[1] * (rank - x.rank)])
 
     def exactly(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """A tensor of a shape, with elements of another one."""
+        """Return a tensor of a shape, with elements of another one."""
         flat = self.reshape(x, [-1])
         count = int(np.prod(shape, dtype=np.int64))
         places = np.arange(count).reshape(shape) % x.elements
         return self.one("Gather", [flat, self.constant(places)])
 
     def conv(self, x: Tensor, channels: int, kernel: int = 1, group: int = 1) -> Tensor:
-        """A convolution that keeps height and width."""
+        """Add a convolution that keeps height and width."""
         if self.kind == "special" and kernel == 3 and group == 1:
-            # By Winograd's algorithm NaN would reach neighbours, and change what depends on it.
+            # Winograd's algorithm would spread NaN to neighbours, and to all that reads them.
             kernel = 5
         fan_in = x.channels // group * kernel**2
         shape = (channels, x.channels // group, kernel, kernel)
@@ -273,7 +272,7 @@ class Graph:
         return self.one("Conv", inputs, pads=[kernel // 2] * 4, group=group)
 
     def picture(self, x: Tensor) -> Tensor:
-        """The tensor as float32 with four axes, for what stands behind an operator."""
+        """Return the tensor as float32 with four axes, for the operators that follow."""
         x = self.cast(x, "float32")
         if x.rank == 4:
             return x
@@ -326,7 +325,7 @@ class Graph:
     def _run(
         self, model: onnx.ModelProto, used: dict[str, Tensor]
     ) -> list[tuple[tuple[int, ...], str]]:
-        """Types by running a node: shape inference does not know all."""
+        """Return types by running a node: shape inference does not know them all."""
         from oracle import run
 
         feeds = {
@@ -356,6 +355,6 @@ def _type(value: onnx.ValueInfoProto) -> tuple[tuple[int, ...], str] | None:
 
 
 def opset_imports(opset: int, nodes: Sequence[onnx.NodeProto]) -> list[onnx.OperatorSetIdProto]:
-    """The operator sets of a model with these nodes."""
+    """Return the operator sets of a model with these nodes."""
     domains = sorted({node.domain for node in nodes} - {""})
     return [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]

@@ -1,4 +1,4 @@
-"""Judges networks: compiled and run in a process that may fall, compared with the oracle here."""
+"""Judge networks: compile and run them in a process that may crash, and ask the oracle here."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from cuda_host import ON_GPU, environment
 from drivers import Driver
 from oracle import NoReferenceError, Oracle
 
-#: For one network to be compiled and run, on a busy machine.
+#: Time limit for compiling and running one network, on a busy machine.
 LIMIT_SECONDS = 180.0
-#: For the process to start.
+#: Time limit for the start of the process.
 START_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is said of a network in a configuration.
+    """Verdict on a network in a configuration.
 
     Parameters
     ----------
     kind
-        ``right``, ``wrong``, ``refused``, ``internal``, ``crash`` or ``hang``; ``unjudged`` where
-        it differs from the reference and this cannot be run with errors.
+        ``right``, ``wrong``, ``refused``, ``internal``, ``crash`` or ``hang``; ``unjudged`` if it
+        differs from the reference, and the reference cannot be run with noise.
     message
-        What is wrong, or why it is refused.
+        What is wrong, or the reason of the refusal.
     """
 
     network: Network
@@ -55,9 +55,9 @@ class Verdict:
 
 
 class Worker:
-    """A process that compiles and runs networks, with one OpenCL driver; begun anew if it falls.
+    """Process that compiles and runs networks with one OpenCL driver, restarted after a crash.
 
-    Machine code is not optimised, for speed, unless it is to be.  What is for CUDA runs in another
+    Machine code is not optimised, for speed, unless requested.  CUDA configurations run in another
     process, on the host.
     """
 
@@ -69,7 +69,7 @@ class Worker:
         path = driver.path if driver else None
         self._environment = driver.variables(path) if driver and path else {}
         self._environment |= {"OMP_NUM_THREADS": "1"}
-        self._folder = tempfile.TemporaryDirectory(prefix="tvmflow-net-")
+        self._folder = tempfile.TemporaryDirectory(prefix="tvmflow-fuzzer-")
         if cuda_on_host:
             self._environment |= environment()
             self._environment.setdefault("TVMFLOW_CACHE_DIR", self._folder.name)
@@ -83,7 +83,7 @@ class Worker:
         self._process = context.Process(
             target=serve, args=(other, self._log, self._optimised, self._cuda_on_host), daemon=True
         )
-        # It has them from its start: TVM is imported, and a driver opened, with its main module.
+        # The process needs them at its start: importing the main module loads TVM and a driver.
         with mock.patch.dict(os.environ, self._environment):
             self._process.start()
         other.close()
@@ -93,7 +93,7 @@ class Worker:
     def ask(
         self, networks: Sequence[Network], configuration: Configuration, alone: bool
     ) -> list[Outcome] | str:
-        """The outcomes, or ``crash`` or ``hang``."""
+        """Return the outcomes, or ``crash`` or ``hang``."""
         if self._process is None or not self._process.is_alive():
             self._start()
         limit = LIMIT_SECONDS * (1 if alone else 2)
@@ -108,12 +108,12 @@ class Worker:
         self.close()
         return HANG
 
-    def said(self) -> str:
-        """The end of what the process printed."""
+    def output_tail(self) -> str:
+        """Return the end of the process's output."""
         return Path(self._log).read_text(errors="replace")[-2000:]
 
     def cpu_seconds(self) -> float:
-        """Of the process that runs; those that ended are counted by the system."""
+        """Return the running process's CPU time; the system counts that of ended ones."""
         if self._process is None or not self._process.is_alive():
             return 0.0
         times = psutil.Process(self._process.pid).cpu_times()
@@ -135,14 +135,14 @@ class Worker:
         configuration: Configuration,
         expected: Mapping[str, np.ndarray] | None = None,
     ) -> list[Verdict]:
-        """Judge networks, compiled as one; results may be known, by the outputs' names."""
+        """Judge networks compiled as one; ``expected`` may hold known results by output name."""
         if configuration.column in CUDA and not ON_GPU and not self._cuda_on_host:
             self._host = self._host or Worker(None, optimised=self._optimised, cuda_on_host=True)
             return self._host.judge(networks, configuration, expected)
         outcomes = self.ask(networks, configuration, alone=len(networks) == 1)
         if isinstance(outcomes, str):
             if len(networks) == 1:
-                message = {CRASH: self.said(), HANG: f"no answer in {LIMIT_SECONDS:.0f} s"}
+                message = {CRASH: self.output_tail(), HANG: f"no answer in {LIMIT_SECONDS:.0f} s"}
                 return [Verdict(networks[0], configuration, outcomes, message[outcomes])]
             return [
                 v for network in networks for v in self.judge([network], configuration, expected)
@@ -151,14 +151,18 @@ class Worker:
         for network, outcome in zip(networks, outcomes, strict=True):
             verdict = _verdict(network, configuration, outcome, expected)
             if verdict.kind == WRONG and len(networks) > 1:
-                # Is it wrong by itself?  If not, being together is what is wrong.
+                # If it is right when compiled alone, compiling it with the others is the fault.
                 (single,) = self.judge([network], configuration, expected)
-                verdict = single if single.failed else _together(verdict, networks, configuration)
+                verdict = (
+                    single
+                    if single.failed
+                    else _wrong_with_others(verdict, networks, configuration)
+                )
             verdicts.append(verdict)
         return verdicts
 
 
-def _together(
+def _wrong_with_others(
     verdict: Verdict, networks: Sequence[Network], configuration: Configuration
 ) -> Verdict:
     names = ", ".join(f"{n.operator} {n.position}" for n in networks)
@@ -189,7 +193,7 @@ def oracle_for(
     configuration: Configuration,
     expected: Mapping[str, np.ndarray] | None = None,
 ) -> Oracle:
-    """The oracle of a network, as tolerant as its configuration asks for."""
+    """Return the oracle of a network, as tolerant as its configuration requires."""
     options = configuration.options
     return Oracle(
         network,
@@ -201,7 +205,7 @@ def oracle_for(
 
 
 def has_reference(network: Network) -> bool:
-    """Whether something else computes the network."""
+    """Return whether a reference computes the network."""
     try:
         Oracle(network)
     except NoReferenceError:

@@ -15,13 +15,13 @@ from onnx_cases import node_cases
 from tvmflow.frontend.nested import renamed
 from tvmflow.frontend.source import constant_value
 
-#: Cases of several operators: other operators, written out.
+#: Name for cases of several operators: other operators, written out.
 SEVERAL = "several operators"
 
 
 @cache
 def cases() -> Mapping[str, list[Any]]:
-    """All cases by operator."""
+    """Return all cases by operator."""
     table: dict[str, list[Any]] = {}
     for case in node_cases():
         op_types = {node.op_type for node in case.model.graph.node}
@@ -30,7 +30,7 @@ def cases() -> Mapping[str, list[Any]]:
 
 
 def values(case: Any) -> tuple[list[Any], list[Any]]:
-    """The inputs and outputs; a scalar may be one of NumPy's instead of an array."""
+    """Return the inputs and outputs; a scalar may be NumPy's own type instead of an array."""
     inputs, outputs = (
         [np.asarray(v) if isinstance(v, np.generic) else v for v in side]
         for side in case.data_sets[0]
@@ -39,26 +39,26 @@ def values(case: Any) -> tuple[list[Any], list[Any]]:
 
 
 def is_numeric(case: Any) -> bool:
-    """Whether there are numbers to compare."""
+    """Return whether there are numbers to compare."""
     inputs, outputs = values(case)
     arrays = [*inputs, *outputs]
     return all(isinstance(a, np.ndarray) and a.dtype.kind in "fiub" for a in arrays)
 
 
-#: Which inputs of a case stay inputs, the others are constants: all; the first one (shapes, axes,
-#: weights are constants); the last one, which of a loop is its state; none.
+#: Inputs of a case that stay inputs, while the others become constants: all; the first one
+#: (shapes, axes, weights are constants); the last one, a loop's state; none.
 FORMS = {
     "as it is": slice(None), "with constants": slice(1), "with constants before": slice(-1, None),
     "of constants": slice(0),
 }  # fmt: skip
-#: Operators that are asked for by a shape, a length or limits: these are constants in a network.
+#: Operators that read a shape, a length or limits, which are constants in a network.
 OF_CONSTANTS = (
     "BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow", "MelWeightMatrix", "Range",
 )  # fmt: skip
 
 
 def network_of(case: Any, prefix: str, *, form: str) -> tuple[Network, dict[str, np.ndarray]]:
-    """A case in one of `FORMS` as a network with names of its own, and what it must compute."""
+    """Return a case in one of `FORMS` as a network with its own names, and its expected results."""
     graph = case.model.graph
     inputs, outputs = values(case)
     named = dict(zip([v.name for v in graph.input], inputs, strict=False))
@@ -93,7 +93,7 @@ def network_of(case: Any, prefix: str, *, form: str) -> tuple[Network, dict[str,
 
 
 def forms_of(case: Any) -> list[str]:
-    """The forms in which a case is tried, one after the other."""
+    """Return the forms in which a case is tried, one after the other."""
     of_constants = all(
         n.op_type in OF_CONSTANTS or n.op_type == "Constant" for n in case.model.graph.node
     )
@@ -101,11 +101,11 @@ def forms_of(case: Any) -> list[str]:
 
 
 def opset_of(case: Any) -> int:
-    """The operator set of a case."""
+    """Return the operator set of a case."""
     return next(o.version for o in case.model.opset_import if o.domain in ("", "ai.onnx"))
 
 
 def is_plain(case: Any) -> bool:
-    """Whether a case has operators of ONNX's own domain only, and names for all its values."""
+    """Return whether a case has only operators of ONNX's own domain, and names for all values."""
     domains = {o.domain for o in case.model.opset_import} - {"", "ai.onnx"}
     return not domains and not case.model.functions and bool(case.model.graph.node)

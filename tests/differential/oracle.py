@@ -1,12 +1,12 @@
-"""What a network must compute, and how far from it a right result may be.
+"""The expected results of a network, and the error that a right result may have.
 
-The reference is ONNX Runtime without its optimisations, or ONNX's evaluator for what that lacks.
-How far a result may be from it is not in a table: it is how far the reference moves itself when
-every rounding in the network errs by up to `ULPS` units in the last place, and with
-``--dtype fp16`` when any tensor is rounded to half precision. Nodes that only move or choose
-elements round nothing, and nor do sums and products of small whole numbers: behind such nodes
-results must be equal.  Near a step (a comparison, a rounding, an order) the reference itself jumps,
-and its values on both sides are right; elsewhere nothing is wider for it.
+The reference is ONNX Runtime without its optimisations, or ONNX's evaluator for operators that it
+lacks.  No table says which error is allowed: it is the deviation of the reference itself when every
+rounding in the network errs by up to `ULPS` units in the last place, and with ``--dtype fp16`` when
+any tensor is rounded to half precision.  Nodes that only move or choose elements do not round, and
+nor do sums and products of small integers: after such nodes results must be equal.  Near a step (a
+comparison, a rounding, an order) the reference itself jumps, and its values on both sides are
+right; this widens nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from contexts import Network
 from graphs import ERRATIC
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from rounding_noise import ULPS, WEIGHTED, Moved, is_tiled, largest, moved
+from rounding_noise import ULPS, WEIGHTED, NoisyNetwork, is_tiled, largest, with_noise
 
 onnxruntime.set_default_logger_severity(4)
 
 
-#: Runs of the moved network: some, many, and before a result is called wrong as many as it takes
-#: to see a step that one in sixteen meets.
+#: Runs of the noisy network: few, many, and, before a result is called wrong, enough to meet a
+#: step that one run in sixteen meets.
 FEW, MANY, MOST = 6, 48, 400
-#: The moved networks are samples: the largest deviation in some runs is below the largest there is.
+#: Factor on deviations: the largest one in some runs is below the largest possible one.
 MARGIN = 2.0
 LARGEST_HALF = 65504
-#: Up to here, sums by Winograd's algorithm are finite in half precision.
+#: Largest sum that Winograd's algorithm computes in half precision without overflow.
 LARGEST_TILED = LARGEST_HALF / 16
-#: With storage in half precision, tensors are rounded or not as fusion has it: errors that cancel
-#: in the samples need not in the module.
+#: Factor with storage in half precision: fusion decides which tensors are rounded, and errors that
+#: cancel in the samples need not cancel in the module.
 MARGIN_IN_HALF = 4.0
 
 
 def session(model: onnx.ModelProto) -> Any:
-    """ONNX Runtime's session of a model as it stands."""
+    """Return ONNX Runtime's session of an unoptimised model."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    # No products of bytes that saturate in 16 bits.
+    # Avoid products of bytes that saturate in 16 bits.
     options.add_session_config_entry("session.x64quantprecision", "1")
     return onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
 
 
-#: The place of the indices among the inputs of operators that may be fed ones out of range.
+#: Position of the indices among an operator's inputs, if they may be out of range.
 INDEXED = {
     "Gather": 1, "GatherElements": 1, "GatherND": 1, "ScatterElements": 1, "ScatterND": 1,
     "RoiAlign": 2,
@@ -61,9 +61,9 @@ INDEXED = {
 
 
 def limit_indices(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Limit indices that are inputs of a model to those in range, as tvmflow does.
+    """Limit indices that are inputs of a model to their range, as tvmflow does.
 
-    ONNX Runtime refuses others.
+    ONNX Runtime refuses indices out of range.
     """
     fed = {value.name for value in model.graph.input}
     limited = onnx.ModelProto()
@@ -104,7 +104,7 @@ def limit_indices(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class Reference:
-    """Runs a model: ONNX Runtime, or ONNX's evaluator where that lacks an operator."""
+    """Runs a model with ONNX Runtime, or with ONNX's evaluator if that lacks an operator."""
 
     def __init__(self, model: onnx.ModelProto):
         self.names = [output.name for output in model.graph.output]
@@ -118,7 +118,7 @@ class Reference:
 
     def _fall_back(self) -> None:
         if any(node.op_type == "QLinearMatMul" for node in self._model.graph.node):
-            raise NoReferenceError("ONNX's evaluator rounds behind the zero point")
+            raise NoReferenceError("ONNX's evaluator rounds after adding the zero point")
         self._run = ReferenceEvaluator(self._model).run
         self.fallback = True
 
@@ -127,24 +127,24 @@ class Reference:
             try:
                 results = self._run(None, dict(feeds))
             except onnxruntime.capi.onnxruntime_pybind11_state.Fail:
-                # A case that it takes when it makes a session, and not when it runs.
+                # ONNX Runtime makes a session of some cases that it then cannot run.
                 self._fall_back()
                 results = self._run(None, dict(feeds))
             return [np.asarray(r) for r in results]
 
 
 def run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """The results of a model."""
+    """Return the results of a model."""
     return Reference(model)(feeds)
 
 
 class NoReferenceError(Exception):
-    """Neither ONNX Runtime nor ONNX's evaluator computes a network."""
+    """Raised if neither ONNX Runtime nor ONNX's evaluator computes a network."""
 
 
 @dataclass
 class Oracle:
-    """The results that a network must have.
+    """Judge of a network's results.
 
     Parameters
     ----------
@@ -152,13 +152,12 @@ class Oracle:
         The network.
     half
         Whether tensors may be stored in half precision.
-    longest_in_half
+    Products in the longest sum that may be computed in half precision; 0 if none is.
         Products in the longest sum that may be taken in it, too; 0 where none is.
     winograd
-        Whether convolutions may be computed by Winograd's algorithm, which rounds sums of whole
-        numbers as well.
+        Whether Winograd's algorithm may compute convolutions: it also rounds sums of integers.
     expected
-        Results that are known otherwise, by name.
+        Results known from another source, by name.
     """
 
     network: Network
@@ -177,12 +176,12 @@ class Oracle:
             if self.reference[tensor.name].shape != tensor.shape:
                 raise NoReferenceError("ONNX and the reference disagree on a shape")
         self._samples: list[list[np.ndarray]] = []
-        self._moved: Moved | None = None
+        self._noisy: NoisyNetwork | None = None
         self._rng = np.random.default_rng(1)
         self._values = values
 
     def _all_values(self) -> dict[str, np.ndarray]:
-        """Every tensor of the network."""
+        """Return every tensor of the network."""
         n = self.network
         model = n.model
         known = {output.name for output in model.graph.output}
@@ -198,28 +197,28 @@ class Oracle:
         return {**n.constants, **n.feeds, **dict(zip(names, results, strict=True))}
 
     def samples(self, count: int) -> list[list[np.ndarray]]:
-        """Results when roundings err at random, an array for each output and run."""
-        if self._moved is None:
-            self._moved = moved(
+        """Return results with random rounding errors: for each run an array per output."""
+        if self._noisy is None:
+            self._noisy = with_noise(
                 self.network, self._values,
                 half=self.half, longest_in_half=self.longest_in_half, winograd=self.winograd,
             )  # fmt: skip
-            if self._moved is None:
+            if self._noisy is None:
                 return []
-            self._run_moved = Reference(self._moved.model)
+            self._run_noisy = Reference(self._noisy.model)
         try:
             while len(self._samples) < count:
-                feeds = {**self.network.feeds, **self._moved.draw(self._rng)}
-                self._samples.append(self._run_moved(feeds))
+                feeds = {**self.network.feeds, **self._noisy.draw(self._rng)}
+                self._samples.append(self._run_noisy(feeds))
         except Exception as error:
             raise NoReferenceError(f"with errors it does not run: {error}") from error
-        if self._run_moved.fallback and not self._fallback:
-            # Two references differ by more than errors.
+        if self._run_noisy.fallback and not self._fallback:
+            # The two references differ by more than rounding errors.
             raise NoReferenceError("with errors ONNX Runtime does not take it")
         return self._samples[:count]
 
     def judge(self, found: Mapping[str, np.ndarray]) -> str | None:
-        """Say what is wrong with results, ``None`` if nothing is."""
+        """Return what is wrong with the results, ``None`` if they are right."""
         complaint = None
         nodes = self.network.nodes
         erratic = any(node.op_type in ERRATIC for node in nodes)
@@ -230,7 +229,7 @@ class Oracle:
         ]
         spreads = any(not np.isfinite(x).all() for x in sources)
         tiled = len(sources) > 0
-        # Products in half precision of what is infinite there; in fp32 it need not be.
+        # Products in half precision may read values that are infinite there, but not in fp32.
         exceeds = self.longest_in_half > 0 and any(
             self._values[name].dtype == np.float32 and largest(self._values[name]) > LARGEST_HALF
             for node in nodes
@@ -288,44 +287,44 @@ def _compare(
             # NaN reaches all elements of its tile.
             right |= np.isnan(a)
         if tiled and half:
-            # Parts of sums are stored, and exceed 65504 before their sum does; the difference of
-            # two that do is NaN.
+            # Partial sums are stored, and exceed 65504 before their sum does; the difference of two
+            # infinite ones is NaN.
             right |= ~np.isfinite(a) & (np.abs(b) > LARGEST_TILED)
         allowed = np.zeros(a.shape)
         if not right.all() and samples:
-            moved = [_wide(sample) for sample in samples]
+            noisy = [_wide(sample) for sample in samples]
             deviation = np.zeros(b.shape)
-            for sample in moved:
+            for sample in noisy:
                 distance = np.abs(sample - b)
                 deviation = np.fmax(deviation, np.where(np.isfinite(distance), distance, 0))
-            # Where errors lead out of a function's domain, no run says anything of an element.
-            told = np.any([np.isfinite(sample) for sample in moved], axis=0)
-            counts = told & np.isfinite(b) & (b != 0)
+            # If errors lead out of a function's domain, no run tells about an element.
+            finite = np.any([np.isfinite(sample) for sample in noisy], axis=0)
+            counts = finite & np.isfinite(b) & (b != 0)
             relative = np.where(counts, deviation / np.abs(b), np.nan)
             least = 2.0**-11 if half else ULPS * 2.0**-23
             usual = np.nanmedian(relative) if np.isfinite(relative).any() else least
-            # Of an element that no run tells of, not even how much of it is left of larger ones.
-            scale = np.where(told, np.abs(b), np.abs(b[np.isfinite(b)]).max(initial=0))
+            # For such an element even its share of larger ones is unknown.
+            scale = np.where(finite, np.abs(b), np.abs(b[np.isfinite(b)]).max(initial=0))
             allowed = margin * np.fmax(deviation, np.where(np.isfinite(b), usual * scale, 0))
             if half:
-                # Where most runs overflow, the few others need not round what they do not overflow.
-                overflows = np.any([np.isinf(sample) for sample in moved], axis=0)
+                # If most runs overflow, the few others need not round what they do not overflow.
+                overflows = np.any([np.isinf(sample) for sample in noisy], axis=0)
                 allowed = np.where(overflows, np.fmax(allowed, 2.0**-11 * np.abs(b)), allowed)
-            # Devices may take what is below the normal numbers for zero.
+            # Devices may flush subnormal numbers to zero.
             allowed = np.fmax(allowed, np.finfo(np.float32).tiny)
             right |= np.abs(a - b) <= allowed
-            numbers = [np.where(np.isfinite(sample), sample, np.nan) for sample in moved]
+            numbers = [np.where(np.isfinite(sample), sample, np.nan) for sample in noisy]
             low, high = np.fmin.reduce(numbers), np.fmax.reduce(numbers)
             allowed = np.where(np.isfinite(b), allowed, margin * (high - low))
             right |= (a >= low - allowed) & (a <= high + allowed) & ~np.isfinite(b)
-            # At a pole, such as log(0), errors give numbers, however large, and NaN; hardly any run
-            # meets infinity.
-            pole = told & np.any([np.isnan(sample) for sample in moved], axis=0)
+            # At a pole, such as log(0), errors give numbers, however large, and NaN; hardly any
+            # run meets infinity.
+            pole = finite & np.any([np.isnan(sample) for sample in noisy], axis=0)
             right |= pole & ~(np.isfinite(a) & np.isfinite(b))
-            for sample in moved:
+            for sample in noisy:
                 right |= (np.isnan(a) & np.isnan(sample)) | (a == sample)
                 if half:
-                    # What overflows on the way depends on what is stored.
+                    # Storage decides which intermediate values overflow.
                     right |= ~(np.isfinite(a) | np.isfinite(sample))
                 right |= np.abs(a - sample) <= allowed
     if right.all():

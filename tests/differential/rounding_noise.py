@@ -1,7 +1,7 @@
-"""A network in which every rounding errs at random: how far it moves is how far a result may be.
+"""Networks with random rounding errors: their deviation is the error that a result may have.
 
-Around each node that rounds, what it reads and what it writes is multiplied by numbers near one;
-so is what ONNX's own definition of an operator has in between.  With storage in half precision, any
+Around each node that rounds, inputs and outputs are multiplied by numbers near one; so are the
+intermediate values of ONNX's own definition of an operator.  With storage in half precision, any
 element of any tensor may be rounded to it.
 """
 
@@ -20,15 +20,15 @@ from contexts import Network
 from graphs import IR_VERSION, names, opset_imports
 from onnx import TensorProto, helper, numpy_helper
 
-#: By how many units in the last place a rounding may err: 16 is what OpenCL C (7.4) allows its
-#: functions at most (pow, erf), and what a sum of some hundred terms in another order loses.
+#: Rounding error in units in the last place: 16 is the most that OpenCL C (7.4) allows its
+#: functions (pow, erf), and that a sum of some hundred terms loses in another order.
 ULPS = 16
-#: By how much of itself an element may err that is stored as part of a sum of four, in half
-#: precision, and multiplied to become part of another: Winograd's F(2×2, 3×3).
+#: Relative error of an element of Winograd's F(2×2, 3×3) in half precision: it is stored as part
+#: of a sum of four, and multiplied to become part of another.
 WINOGRAD_IN_HALF = 2.0**-9
 
-#: Without a definition in ONNX, and computed in several kernels, or with weights of our own: what
-#: is between them and these weights are stored.
+#: Operators without an ONNX definition that are computed in several kernels or with derived
+#: weights: the tensors between the kernels and these weights are stored.
 SEVERAL_STEPS = names(
     """
     LRN InstanceNormalization LpNormalization LpPool GlobalLpPool CumSum Resize Upsample LSTM GRU
@@ -36,24 +36,24 @@ SEVERAL_STEPS = names(
     """
 )
 
-#: Exponentials less one, whose rounding counts near one, however small the difference is.
+#: Exponentials minus one: their rounding error is that of numbers near one, however small they are.
 LESS_ONE = names("Elu Celu Selu")
-#: Logarithms of one more, which ONNX Runtime rounds to fp64 before it takes them, and not to fp32.
+#: Logarithms of one plus a number, which ONNX Runtime rounds to fp64 first, but not to fp32.
 MORE_THAN_ONE_IN_64 = names("Softplus Mish")
-#: ONNX Runtime's is a polynomial within 0 to 1, off by this much where the function is nearly 0.
+#: ONNX Runtime's is a polynomial within 0 to 1, with this error where the function is near 0.
 LOGISTIC, LOGISTIC_ERROR = "Sigmoid", 1.25 * 2.0**-24
-#: So are the gates of its recurrent layers, whose states carry the errors of several steps.
+#: Recurrent layers, whose gates have that error, and whose states sum it over several steps.
 RECURRENT, RECURRENT_ERROR = names("LSTM GRU RNN"), 8 * LOGISTIC_ERROR
-#: Their definitions overflow, or have no digits where results are small.
+#: Operators whose definitions overflow, or lose all digits of small results.
 NOT_AS_DEFINED = names("Clip Softplus ReduceLogSumExp")
-#: Their definitions, a number times nearly 0 beside errors near one, are written out for fp32 only:
-#: elsewhere the product errs by units of the number.
+#: Operators whose definitions, a number times nearly 0 with errors near one, are written out for
+#: fp32 only: in other types the product errs by units of the number.
 GATED = names("Swish Gelu Mish")
 UNIT = {"float16": 2.0**-24, "float64": 2.0**-52}
-#: Logarithms of sums, of which any error is added: the sum may be stored in half precision.
+#: Logarithms of sums, whose error is absolute: the sum may be stored in half precision.
 LOGARITHMS = names("ReduceLogSum ReduceLogSumExp")
 
-#: They move, choose, compare or convert elements: nothing is rounded.
+#: Operators that move, choose, compare or convert elements: they do not round.
 EXACT = names(
     """
     Abs And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike
@@ -65,38 +65,38 @@ EXACT = names(
     Where Xor ThresholdedRelu ConvInteger MatMulInteger
     """
 )
-#: With small whole numbers they are exact, in any order.
+#: Operators that are exact with small integers, in any order.
 EXACT_IF_WHOLE = names(
     """
     Add Sub Mul Sum Conv ConvTranspose MatMul Gemm ReduceSum ReduceL1 ReduceSumSquare CumSum
     ScatterElements ScatterND Einsum PRelu
     """
 )
-#: Sums of all elements along axes, which may be taken one after the other.
+#: Sums of all elements along axes, which may be computed serially.
 SUMS = names(
     """
     ReduceSum ReduceL1 ReduceL2 ReduceSumSquare ReduceMean ReduceLogSum GlobalAveragePool
     """
 )
-#: Half of the least step between numbers in half precision: results below it are not 0 in single.
+#: Half of the least step between halves: smaller results are not 0 in single precision.
 LEAST_STEP = 2.0**-25
-#: How far a sum that is taken so errs for each of its terms: a quarter of the worst there is.  For
-#: terms of one sign, whose sum is a large whole number, a tenth of the worst is met.
+#: Error of a serial sum for each of its terms: a quarter of the worst case.  Terms of one sign
+#: with a large integer sum reach a tenth of the worst case.
 SERIAL = 2.0**-24 / 8
-#: Functions of numbers up to one: beyond it the moved network would tell nothing.
+#: Functions of numbers up to one; noise must not lead beyond it.
 WITHIN_ONE = names("Acos Asin Atanh")
-#: Maxima of windows and of axes, of which ONNX Runtime loses NaN.
+#: Maxima of windows and of axes, in which ONNX Runtime loses NaN.
 LOSE_NAN = names("ReduceMax ReduceMin MaxPool GlobalMaxPool")
-#: Sums of all elements along an axis, large ones too, whose differences are small.
+#: Sums of all elements along an axis, whose differences are small compared with the terms.
 TRANSFORMS = names("DFT STFT")
-#: Their weights may be multiplied by a factor of what they compute.
+#: Operators whose weights may be multiplied by a following factor.
 WEIGHTED = names("Conv ConvTranspose MatMul Gemm")
-#: Whole numbers up to here are exact in fp32, and sums of them.
+#: Limit of integers that are exact in fp32, together with sums of them.
 LARGEST_WHOLE = 2**22
 
 
 def _is_whole(arrays: Sequence[np.ndarray]) -> bool:
-    """Whether sums and products of the arrays are exact."""
+    """Return whether sums and products of the arrays are exact."""
     return all(
         bool(np.isfinite(a).all() and (a == np.floor(a)).all() and np.abs(a).max() < LARGEST_WHOLE)
         for a in arrays
@@ -104,15 +104,15 @@ def _is_whole(arrays: Sequence[np.ndarray]) -> bool:
     )
 
 
-def moved(
+def with_noise(
     network: Network,
     values: Mapping[str, np.ndarray],
     *,
     half: bool,
     longest_in_half: int,
     winograd: bool,
-) -> Moved | None:
-    """The network with errors at random where something is rounded; ``None`` if nothing is.
+) -> NoisyNetwork | None:
+    """Add random errors to the network wherever it rounds; return ``None`` if nothing rounds.
 
     Parameters
     ----------
@@ -127,8 +127,8 @@ def moved(
     renamed: dict[str, str] = {}
     types = {name: array.dtype.name for name, array in values.items()}
     given = {*network.feeds, *network.constants}
-    # Integers, booleans, single numbers, and what is made of them alone is not stored in half
-    # precision.
+    # Integers, booleans, single numbers, and values computed from them alone are not stored in
+    # half precision.
     counts = (np.int32, np.int64, np.bool_)
     exact_in_half = {n for n, array in values.items() if array.dtype in counts}
     exact_in_half |= {n for n, a in network.constants.items() if a.size == 1 or _is_whole([a])}
@@ -146,7 +146,7 @@ def moved(
         exact = node.op_type in EXACT and not _reduces(node)
         source = next(filter(None, node.input), node.output[0])
         if types.get(node.output[0]) == "float16" and types.get(source) != "float16":
-            # A conversion to half precision: what follows is computed in single, unrounded.
+            # After a conversion to half precision, modules compute in single precision, unrounded.
             exact = False
         inexact = node.op_type in WEIGHTED and _scaled(node, network, values)
         inexact = inexact or (winograd and is_tiled(node, values))
@@ -159,9 +159,9 @@ def moved(
             least = WINOGRAD_IN_HALF if half and winograd and is_tiled(node, values) else 0.0
             for index, name in enumerate(node.input):
                 if name and types[name].startswith("float") and _moves(node, index):
-                    # What is stored are weights times the scale behind them.
+                    # Weights times the scale that follows are stored.
                     scaled = half and index > 0 and _scaled(node, network, values)
-                    copy.input[index] = noise.around(
+                    copy.input[index] = noise.multiply_error(
                         *(nodes, copy.input[index], values[name], length),
                         max(least, 2.0**-11 * scaled),
                     )
@@ -183,7 +183,7 @@ def moved(
             noise.nearly_equal(nodes, copy, first.dtype, values[node.output[0]].shape, unit)
             used = True
         if node.op_type in LOSE_NAN and first.dtype.kind == "f" and (half or np.isnan(first).any()):
-            # What follows may make a number of NaN.
+            # The nodes that follow may turn NaN into a number.
             noise.keep_nan(nodes, copy, first.dtype)
             used = True
         for name in node.output:
@@ -195,45 +195,45 @@ def moved(
                 if node.op_type in SUMS:
                     terms = values[node.input[0]].size / max(1, values[name].size)
                     least = max(least, SERIAL * terms)
-                last = noise.around(nodes, last, values[name], least=least)
+                last = noise.multiply_error(nodes, last, values[name], least=least)
             if types[source] == "float16" != types[name] and source not in given:
-                last = noise.beside_one(nodes, last, values[name], error=LEAST_STEP)
+                last = noise.add_error(nodes, last, values[name], error=LEAST_STEP)
                 used = True
             least = 2.0**-11 if half and node.op_type in LOGARITHMS else 0.0
             near_one = node.op_type in LESS_ONE
             near_one |= node.op_type in MORE_THAN_ONE_IN_64 and types[name] == "float64"
             if near_one or least:
-                last = noise.beside_one(nodes, last, values[name], least)
+                last = noise.add_error(nodes, last, values[name], least)
             if node.op_type == LOGISTIC:
-                last = noise.beside_one(nodes, last, values[name], error=LOGISTIC_ERROR)
+                last = noise.add_error(nodes, last, values[name], error=LOGISTIC_ERROR)
             if node.op_type == "CausalConvWithState":
                 # Its SiLU is the sum times a Sigmoid.
                 sums = np.abs(values[node.input[1]]).sum(axis=(1, 2)).max() * largest(first)
                 error = LOGISTIC_ERROR * float(sums)
-                last = noise.beside_one(nodes, last, values[name], error=error)
+                last = noise.add_error(nodes, last, values[name], error=error)
             if node.op_type in GATED and types[name] in UNIT:
                 error = UNIT[types[name]] * largest(first)
-                last = noise.beside_one(nodes, last, values[name], error=error)
+                last = noise.add_error(nodes, last, values[name], error=error)
             if node.op_type in RECURRENT:
-                last = noise.beside_one(nodes, last, values[name], error=RECURRENT_ERROR)
+                last = noise.add_error(nodes, last, values[name], error=RECURRENT_ERROR)
             if node.op_type in TRANSFORMS:
                 unit = max(2.0**-11 * half, ULPS * 2.0**-24)
                 error = unit * largest(first) * max(first.shape) ** 0.5
-                last = noise.beside_one(nodes, last, values[name], error=error)
+                last = noise.add_error(nodes, last, values[name], error=error)
             if winograd and not exact and is_tiled(node, values):
-                # All elements of a tile err by units of what such sums are, in which it is stored.
+                # All elements of a tile err by units of the usual size of the sums that are stored.
                 unit = 2.0**-11 if half else ULPS * 2.0**-23
                 error = unit * _usual_sum(*(values[name] for name in node.input[:2]))
-                last = noise.beside_one(nodes, last, values[name], error=error)
+                last = noise.add_error(nodes, last, values[name], error=error)
             if longest_in_half and node.op_type in ("LpPool", "GlobalLpPool"):
                 # Powers below 2^-14 have fewer digits in half precision.
                 terms = prod(_attribute(node, "kernel_shape") or first.shape[2:])
                 p = _attribute(node, "p") or 2
                 last = noise.of_power(nodes, last, values[name], p, 2.0**-24 * terms**1.5)
             if not exact and node.op_type in ("Resize", "Upsample"):
-                # Of the weights of neighbours, which are stored, and made of positions in fp32.
+                # Weights of neighbours are stored, and are computed from positions in fp32.
                 unit = max(2.0**-11 * half, 2.0**-23 * max(first.shape, default=1))
-                last = noise.beside_one(nodes, last, values[name], error=unit * largest(first))
+                last = noise.add_error(nodes, last, values[name], error=unit * largest(first))
             narrow = name not in exact_in_half and name not in network.wide
             if half and types[name] == "float32" and narrow:
                 last = noise.stored(nodes, last, values[name].shape)
@@ -245,7 +245,7 @@ def moved(
         nodes = noise.stored_sources(nodes, {**network.feeds, **constants})
     graph = helper.make_graph(
         nodes,
-        "moved",
+        "noisy",
         [
             helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
             for n, a in network.feeds.items()
@@ -262,11 +262,11 @@ def moved(
         # Any of them may be a tensor between two kernels.
         model = _with_inner(model, noise, 2.0**-11 * half)
         _add_sources(model, noise, known)
-    return Moved(model, noise.sources)
+    return NoisyNetwork(model, noise.sources)
 
 
 def _add_sources(model: onnx.ModelProto, noise: _Noise, known: set[str]) -> None:
-    """Declare the inputs that are at random."""
+    """Declare the random inputs."""
     for name, source in noise.sources.items():
         if name not in known:
             elem_type = helper.np_dtype_to_tensor_dtype(source.dtype)
@@ -278,24 +278,24 @@ def _attribute(node: onnx.NodeProto, name: str) -> Any:
 
 
 def is_tiled(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> bool:
-    """Whether a node may be computed by Winograd's algorithm."""
+    """Return whether Winograd's algorithm may compute a node."""
     square = node.op_type == "Conv" and values[node.input[1]].shape[2:] == (3, 3)
     return square and _attribute(node, "group") in (None, 1)
 
 
 def _usual_sum(x: np.ndarray, weights: np.ndarray) -> float:
-    """How large the sums of a convolution are at most, if their terms have signs at random."""
+    """Return the largest size of a convolution's sums, if their terms have random signs."""
     squares = np.square(weights, dtype=np.float64).reshape(len(weights), -1).sum(axis=1)
     return float(np.sqrt(squares.max())) * largest(x)
 
 
 def largest(x: np.ndarray) -> float:
-    """The largest size of a number, of those that are."""
+    """Return the largest finite absolute value."""
     return float(np.abs(x[np.isfinite(x)]).max(initial=0))
 
 
 def _scaled(node: onnx.NodeProto, network: Network, values: Mapping[str, np.ndarray]) -> bool:
-    """Whether weights are multiplied by others: by what is behind a product, or by each other."""
+    """Return whether weights are multiplied by others: by a following factor, or by each other."""
     if node.op_type == "BatchNormalization":
         return True
     readers = [n for n in network.nodes if set(n.input) & set(node.output)]
@@ -311,15 +311,15 @@ def _reduces(node: onnx.NodeProto) -> bool:
 
 
 def _moves(node: onnx.NodeProto, index: int) -> bool:
-    """Whether an input's rounding matters: shapes, scales and limits are not computed.
+    """Return whether an input's rounding matters: shapes, scales and limits are not computed.
 
-    Nor are exponents: a power of a negative number is none but for whole ones.
+    Nor are exponents: a power of a negative number is NaN unless the exponent is an integer.
     """
     return not (node.op_type in ("Resize", "Upsample", "QuantizeLinear", "Pow") and index > 0)
 
 
 def _sum_length(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> int:
-    """How many products a sum has."""
+    """Return the number of products in a sum."""
     if node.op_type in ("Conv", "ConvTranspose") and len(node.input) > 1:
         shape = values[node.input[1]].shape
         return int(np.prod(shape[1:] if node.op_type == "Conv" else (shape[0], *shape[2:])))
@@ -330,22 +330,22 @@ def _sum_length(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> int:
 
 @dataclass(frozen=True)
 class Source:
-    """An input of the moved network that is at random: numbers, or truth values."""
+    """A random input of the noisy network: numbers, or truth values."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
-    #: Numbers are the middle, and up to this more or less; truth values are true so often.
+    #: Largest distance of numbers from the middle; probability of true.
     amount: float
     middle: float = 1.0
-    #: Whether it says which elements of a tensor between two nodes are stored.
+    #: Whether it selects the stored elements of a tensor between two nodes.
     between: bool = False
 
     def draw(self, rng: np.random.Generator, fused: bool) -> np.ndarray:
         if self.between and fused:
             return np.zeros(self.shape, bool)
         if self.dtype == bool:
-            # All of them in a third of the runs, for errors of equal elements add up, and none in
-            # another: which tensors are stored, fusion decides.
+            # Fusion decides which tensors are stored: all elements in a third of the runs, because
+            # errors of equal elements add up, and none in another third.
             share = rng.choice([0.0, self.amount, 1.0])
             return np.asarray(rng.random(self.shape) < share)
         # Half precision rounds equal elements alike, and such errors add up.
@@ -355,32 +355,32 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Moved:
-    """The network with errors, and its further inputs."""
+class NoisyNetwork:
+    """A network with random errors, and its additional inputs."""
 
     model: onnx.ModelProto
     sources: Mapping[str, Source]
 
     def draw(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Errors of one run."""
-        # In a quarter of them all nodes are one kernel: weights and inputs alone are stored.
+        """Return the errors of one run."""
+        # In a quarter of the runs all nodes are one kernel: only weights and inputs are stored.
         fused = rng.random() < 0.25
         return {name: source.draw(rng, fused) for name, source in self.sources.items()}
 
 
 class _Noise:
-    """Adds nodes that err at random."""
+    """Adds nodes that introduce random errors."""
 
     def __init__(self, longest_in_half: int):
         self._longest_in_half = longest_in_half
         self._count = 0
         self.sources: dict[str, Source] = {}
-        #: Tensors within functions that are rounded.
+        #: Rounded tensors within functions.
         self.inner: set[str] = set()
 
     def name(self) -> str:
         self._count += 1
-        return f"moved{self._count}"
+        return f"noise{self._count}"
 
     def _node(
         self, nodes: list[onnx.NodeProto], op_type: str, inputs: Sequence[str], **attributes: Any
@@ -394,7 +394,7 @@ class _Noise:
         self.sources[name] = Source(shape, np.dtype(dtype), amount, **more)
         return name
 
-    def around(
+    def multiply_error(
         self,
         nodes: list[onnx.NodeProto],
         name: str,
@@ -402,29 +402,29 @@ class _Noise:
         length: int = 1,
         least: float = 0.0,
     ) -> str:
-        """The tensor, each element times a number near one.
+        """Multiply each element of the tensor by a number near one.
 
         Parameters
         ----------
         length
-            Of the sum that reads it.
+            Number of products in the sum that reads it.
         least
-            How near at least.
+            Least size of the error.
         """
         dtype = value.dtype.name
         amount = max(self.usual(dtype, length), least)
         return self._node(nodes, "Mul", [name, self._source(value.shape, dtype, amount)])
 
     def usual(self, dtype: str, length: int = 1) -> float:
-        """How near one the numbers are."""
+        """Return the usual relative error."""
         if self._longest_in_half and dtype == "float32":
             # See `tvmflow.verify.tolerance.summed_in_half`.
             return 2.0**-10 * max(1.0, (min(length, self._longest_in_half) / 6) ** 0.5)
-        # Half precision rounds what is computed in single: by little more than one unit.
+        # Half precision rounds values computed in single: by little more than one unit.
         usual = {"float16": 2 * 2.0**-10, "float32": ULPS * 2.0**-23, "float64": ULPS * 2.0**-52}
         return usual[dtype]
 
-    def beside_one(
+    def add_error(
         self,
         nodes: list[onnx.NodeProto],
         name: str,
@@ -432,16 +432,16 @@ class _Noise:
         least: float = 0.0,
         error: float | None = None,
     ) -> str:
-        """The tensor, to each element of which an error is added: that of a number near one.
+        """Add the error of a number near one to each element of the tensor.
 
-        `error` says how near, where it is not the usual one.
+        `error` replaces the usual size of the error.
         """
         dtype = value.dtype.name
         amount = max(self.usual(dtype), least) if error is None else error
         return self._node(nodes, "Add", [name, self._source(value.shape, dtype, amount, middle=0)])
 
     def within_one(self, nodes: list[onnx.NodeProto], name: str, value: np.ndarray) -> str:
-        """The tensor, whose elements up to one are still that."""
+        """Keep elements of the tensor that are within one there."""
         one, inside = (
             self._node(nodes, "Constant", [], value=numpy_helper.from_array(array))
             for array in (np.array(1, value.dtype), np.abs(value) <= 1)
@@ -453,19 +453,19 @@ class _Noise:
     def of_power(
         self, nodes: list[onnx.NodeProto], name: str, value: np.ndarray, p: int, error: float
     ) -> str:
-        """The tensor, to a power of each element of which an error is added."""
+        """Add an error to a power of each element of the tensor."""
         dtype = value.dtype
         up, down = (numpy_helper.from_array(np.array(e, dtype)) for e in (p, 1 / p))
         power = [self._node(nodes, "Abs", [name]), self._node(nodes, "Constant", [], value=up)]
-        beside = self._source(value.shape, dtype.name, error, middle=0)
-        moved = self._node(nodes, "Add", [self._node(nodes, "Pow", power), beside])
-        root = [self._node(nodes, "Abs", [moved]), self._node(nodes, "Constant", [], value=down)]
+        error_source = self._source(value.shape, dtype.name, error, middle=0)
+        noisy = self._node(nodes, "Add", [self._node(nodes, "Pow", power), error_source])
+        root = [self._node(nodes, "Abs", [noisy]), self._node(nodes, "Constant", [], value=down)]
         return self._node(nodes, "Pow", root)
 
     def keep_nan(
         self, nodes: list[onnx.NodeProto], node: onnx.NodeProto, dtype: np.dtype[Any]
     ) -> None:
-        """Make the maximum or minimum that is the last node NaN wherever it has one to choose."""
+        """Make the maximum or minimum of the last node NaN if its inputs have one."""
         result, node.output[0] = node.output[0], self.name()
         flags = self._node(nodes, "IsNaN", [node.input[0]])
         if node.op_type == "ReduceMin":
@@ -493,9 +493,9 @@ class _Noise:
         shape: tuple[int, ...],
         unit: float,
     ) -> None:
-        """Make some numbers equal that nearly are, of the comparison that is the last node.
+        """Make the last node, a comparison, return true at random for nearly equal numbers.
 
-        Errors at random hardly ever make them so.
+        Random errors hardly ever make two numbers equal.
         """
         result, node.output[0] = node.output[0], self.name()
         difference = self._node(nodes, "Abs", [self._node(nodes, "Sub", list(node.input))])
@@ -509,7 +509,7 @@ class _Noise:
     def stored(
         self, nodes: list[onnx.NodeProto], name: str, shape: tuple[int, ...], between: bool = True
     ) -> str:
-        """The tensor, most of whose elements are rounded to half precision."""
+        """Round most elements of the tensor to half precision."""
         half = self._node(nodes, "Cast", [name], to=TensorProto.FLOAT16)
         back = self._node(nodes, "Cast", [half], to=TensorProto.FLOAT)
         return self._node(
@@ -519,7 +519,7 @@ class _Noise:
     def stored_sources(
         self, nodes: list[onnx.NodeProto], arrays: Mapping[str, np.ndarray]
     ) -> list[onnx.NodeProto]:
-        """The nodes, reading inputs and weights that are rounded to half precision."""
+        """Return the nodes, reading inputs and weights that are rounded to half precision."""
         first: list[onnx.NodeProto] = []
         renamed = {
             name: self.stored(first, name, array.shape, between=False)
@@ -558,7 +558,7 @@ def _body(op_type: str, opset: int, attributes: bytes, types: tuple[str | None, 
 
 
 def _function(node: onnx.NodeProto, opset: int, types: Sequence[str | None]) -> Any:
-    """ONNX's definition of an operator by simpler ones, ``None`` where it has none."""
+    """Return ONNX's definition of an operator by simpler ones, ``None`` if it has none."""
     if node.domain or node.op_type in EXACT or node.op_type in NOT_AS_DEFINED:
         return None
     bare = onnx.NodeProto()
@@ -566,9 +566,9 @@ def _function(node: onnx.NodeProto, opset: int, types: Sequence[str | None]) -> 
     bare.name = ""
     try:
         body = _body(node.op_type, opset, bare.SerializeToString(), tuple(types))
-    except Exception:  # noqa: BLE001 (then only what goes in and comes out is moved)
+    except Exception:  # noqa: BLE001 (then only what goes in and comes out is noisy)
         return None
-    if body is None or not body.node:  # some need shapes to be written out
+    if body is None or not body.node:  # some definitions depend on shapes
         return None
     nested = any(a.g.node for part in body.node for a in part.attribute)
     return None if nested else body
@@ -576,13 +576,13 @@ def _function(node: onnx.NodeProto, opset: int, types: Sequence[str | None]) -> 
 
 @cache
 def _instance_normalization(rank: int, epsilon: float | None) -> Any:
-    """A definition that ONNX has none of.
+    """Return a definition of an operator that has none in ONNX.
 
     ONNX Runtime computes scale · x + (bias - mean · scale), which cancels where a picture has
     hardly any variance; modules subtract the mean first.
     """
     ones = ", ".join(["1"] * (rank - 2))
-    return onnx.parser.parse_function(f"""<domain: "moved", opset_import: ["" : 13]>
+    return onnx.parser.parse_function(f"""<domain: "noise", opset_import: ["" : 13]>
         InstanceNormalization (x, scale, bias) => (y) {{
             mean = GlobalAveragePool(x)
             rest = Sub(x, mean)
@@ -601,7 +601,7 @@ def _instance_normalization(rank: int, epsilon: float | None) -> Any:
 
 
 def _inlined(node: onnx.NodeProto, body: Any, noise: _Noise, opset: int) -> list[onnx.NodeProto]:
-    """The nodes of a function instead of a call."""
+    """Return the nodes of a function, inlined."""
     schema = onnx.defs.get_schema(node.op_type)
     given = {a.name: a for a in node.attribute}
     for name, attribute in schema.attributes.items():
@@ -633,7 +633,7 @@ def _inlined(node: onnx.NodeProto, body: Any, noise: _Noise, opset: int) -> list
     return nodes
 
 
-#: Of the operators in functions, those whose results are rounded.
+#: Operators in functions whose results are rounded.
 ROUNDS_INSIDE = names(
     """
     Exp Log Erf Tanh Sigmoid Sqrt Pow Div Mul Add Sub ReduceSum ReduceMean Softplus
@@ -643,7 +643,7 @@ ROUNDS_INSIDE = names(
 
 
 def _with_inner(model: onnx.ModelProto, noise: _Noise, least: float) -> onnx.ModelProto:
-    """The model with errors after nodes of functions, where these are fp32."""
+    """Add errors after nodes of functions whose results are fp32."""
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     floats = {}
     for value in inferred.graph.value_info:
@@ -659,9 +659,9 @@ def _with_inner(model: onnx.ModelProto, noise: _Noise, least: float) -> onnx.Mod
         nodes.append(node)
         for name in node.output:
             if name in noise.inner and name in floats:
-                last = noise.around(nodes, name, floats[name], least=least)
+                last = noise.multiply_error(nodes, name, floats[name], least=least)
                 if node.op_type == LOGISTIC:
-                    last = noise.beside_one(nodes, last, floats[name], error=LOGISTIC_ERROR)
+                    last = noise.add_error(nodes, last, floats[name], error=LOGISTIC_ERROR)
                 renamed[name] = last
     result = onnx.ModelProto()
     result.CopyFrom(model)

@@ -1,4 +1,4 @@
-"""Failures as files: a network, its inputs, and the commands that show what is wrong."""
+"""Failures as files: a network, its inputs, and the commands that reproduce the failure."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from graphs import Tensor
 from judging import Verdict
 from onnx import helper, numpy_helper
 
-#: What a network is to test, beside its nodes.
+#: Fields of a network that its nodes do not tell.
 DRAWN = ("operator", "position", "kind", "opset")
 
 
 def signature(verdict: Verdict) -> str:
-    """What failures of one cause mostly share: the operator, the kind and the message's words."""
+    """Return a text that failures of one cause mostly share: operator, kind and message."""
     n = verdict.network
     text = ""
     if verdict.kind != "wrong":
@@ -34,9 +34,9 @@ def signature(verdict: Verdict) -> str:
 
 
 def save(verdict: Verdict, folder: Path, stem: str) -> str:
-    """Write a network, its inputs, and what is said of them; return the commands.
+    """Write a network, its inputs, and its verdict; return the commands.
 
-    Where it was compiled with control flow, that model is written, too.
+    If it was compiled with control flow, that model is written, too.
     """
     folder.mkdir(parents=True, exist_ok=True)
     network = verdict.network
@@ -61,7 +61,7 @@ def save(verdict: Verdict, folder: Path, stem: str) -> str:
 
 
 def load(path: Path) -> tuple[Network, Configuration]:
-    """What was judged, by the path of its ``.json``."""
+    """Return the network and configuration of a saved ``.json``."""
     said = json.loads(path.read_text())
     graph = onnx.load(path.with_suffix(".onnx")).graph
     with np.load(path.with_suffix(".npz")) as feeds:
@@ -83,7 +83,7 @@ def _tensor(value: onnx.ValueInfoProto) -> Tensor:
 
 
 def commands(verdict: Verdict, path: Path) -> str:
-    """One line that compiles and verifies a saved network."""
+    """Return one line that compiles and verifies a saved network."""
     found = arguments([verdict.network], verdict.configuration)
     stem = path.name.split(".")[0]
     module, inputs = path.with_name(f"{stem}.so"), path.with_name(f"{stem}.npz")

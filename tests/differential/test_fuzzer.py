@@ -1,4 +1,4 @@
-"""The net with a fixed budget: some networks in every column, the same in every run."""
+"""The fuzzer with a fixed budget: some networks in every column, the same in every run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from configurations import COLUMNS, CUDA, OPTIONS, Configuration, option_values
 from contexts import POSITIONS, merged
 from drivers import processor_drivers
 from flow import FLOWS, in_flow
-from fuzzer import Batch, Counts, Net, aims_for, batches, cells
+from fuzzer import Batch, Counts, Fuzzer, aims_for, batches, cells
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from judging import Worker, has_reference
 from oracle import run
@@ -42,37 +42,37 @@ def worker():
     [*COLUMNS, *(pytest.param(c, marks=[pytest.mark.slow, pytest.mark.cuda_host]) for c in CUDA)],
 )
 def test_some_networks_are_right(column, worker):
-    """A batch in each column; NET_BATCHES says how many."""
+    """Judge a batch in each column; FUZZ_BATCHES sets their number."""
     number = zlib.crc32(column.encode())
     aims = aims_for(column, OPSET, Counter())
-    # Hypothesis tries the first one first.
+    # Hypothesis tries the first aim first.
     np.random.default_rng(number).shuffle(aims)
-    count = int(os.environ.get("NET_BATCHES", "3"))
-    net = Net(worker, shrink_seconds=0)
-    verdict = net.run(batches(aims, column, OPSET, size=4), count, number)
+    count = int(os.environ.get("FUZZ_BATCHES", "3"))
+    fuzzer = Fuzzer(worker, shrink_seconds=0)
+    verdict = fuzzer.run(batches(aims, column, OPSET, size=4), count, number)
     assert verdict is None, str(verdict)
-    assert net.counts.kinds["right"] >= 3
+    assert fuzzer.counts.kinds["right"] >= 3
 
 
 @pytest.mark.opencl
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("column", COLUMNS)
 def test_some_networks_with_control_flow_are_right(column, worker):
-    """A batch in each column, with nodes in branches and loops; NET_BATCHES says how many."""
+    """Judge a batch with branches and loops in each column; FUZZ_BATCHES sets their number."""
     number = zlib.crc32(f"{column} flow".encode())
     aims = aims_for(column, OPSET, Counter())
     np.random.default_rng(number).shuffle(aims)
-    count = int(os.environ.get("NET_BATCHES", "3"))
-    net = Net(worker, shrink_seconds=0)
-    verdict = net.run(batches(aims, column, OPSET, "flow", size=4), count, number)
+    count = int(os.environ.get("FUZZ_BATCHES", "3"))
+    fuzzer = Fuzzer(worker, shrink_seconds=0)
+    verdict = fuzzer.run(batches(aims, column, OPSET, "flow", size=4), count, number)
     assert verdict is None, str(verdict)
-    assert net.counts.kinds["right"] >= 3
+    assert fuzzer.counts.kinds["right"] >= 3
 
 
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("flow", FLOWS)
 def test_control_flow_computes_the_same(flow):
-    """ONNX Runtime, too, says so."""
+    """ONNX Runtime agrees."""
     batch = drawn([("Relu", "residual"), ("Slice", "alone"), ("Split", "alone")])
     for n in batch.networks:
         model = in_flow(n, flow).model
@@ -88,10 +88,10 @@ def test_control_flow_computes_the_same(flow):
 @pytest.mark.parametrize("column", [name for name in COLUMNS if name.endswith("fp16")])
 def test_chains_that_leave_16_bits_are_right(column, worker):
     aims = [(operator, "statistics") for operator in ("Relu", "Add", "Transpose", "MaxPool")]
-    net = Net(worker, shrink_seconds=0)
-    verdict = net.run(batches(aims, column, OPSET, size=4), 1, zlib.crc32(column.encode()))
+    fuzzer = Fuzzer(worker, shrink_seconds=0)
+    verdict = fuzzer.run(batches(aims, column, OPSET, size=4), 1, zlib.crc32(column.encode()))
     assert verdict is None, str(verdict)
-    assert net.counts.kinds["right"] >= 1
+    assert fuzzer.counts.kinds["right"] >= 1
 
 
 def test_chains_say_what_is_not_rounded():
@@ -122,7 +122,7 @@ def test_every_option_is_possible_somewhere(option):
 
 
 def drawn(aims, column="llvm", **options):
-    """One batch."""
+    """Return one batch."""
     found = []
 
     @settings(
@@ -139,7 +139,7 @@ def drawn(aims, column="llvm", **options):
 
 
 class Falsifying:
-    """A worker that finds networks wrong that contain an operator."""
+    """A worker that calls all networks with an operator wrong."""
 
     def __init__(self, operator):
         self.operator = operator
@@ -163,10 +163,10 @@ def kinds(n):
 
 @pytest.mark.onnxruntime
 def test_hypothesis_finds_the_smallest_network():
-    """Whatever leads to a Softmax is made small: one network, few nodes, whole numbers."""
-    net = Net(Falsifying("Softmax"), shrink_seconds=20)
+    """Any network with a Softmax shrinks: one network, few nodes, integers."""
+    fuzzer = Fuzzer(Falsifying("Softmax"), shrink_seconds=20)
     aims = [(o, p) for o in ("Relu", "Add", "Slice") for p in ("between convs", "softmax")]
-    verdict = net.run(batches(aims, "llvm", OPSET), 30, 5)
+    verdict = fuzzer.run(batches(aims, "llvm", OPSET), 30, 5)
     assert verdict is not None
     assert verdict.network.position == "softmax"
     assert verdict.network.kind == "whole"
@@ -176,10 +176,10 @@ def test_hypothesis_finds_the_smallest_network():
 
 @pytest.mark.onnxruntime
 def test_known_failures_are_counted_and_left():
-    net = Net(Falsifying("Conv"), known=lambda _: True, shrink_seconds=0)
-    assert net.run(batches([("Relu", "between convs")], "llvm", OPSET), 2, 1) is None
-    assert net.counts.kinds["wrong"] > 0
-    assert sum(net.counts.cells.values()) == net.counts.kinds["wrong"]
+    fuzzer = Fuzzer(Falsifying("Conv"), known=lambda _: True, shrink_seconds=0)
+    assert fuzzer.run(batches([("Relu", "between convs")], "llvm", OPSET), 2, 1) is None
+    assert fuzzer.counts.kinds["wrong"] > 0
+    assert sum(fuzzer.counts.cells.values()) == fuzzer.counts.kinds["wrong"]
 
 
 @pytest.mark.onnxruntime
@@ -223,7 +223,7 @@ def test_failures_that_are_mended_count_as_right(tmp_path, monkeypatch):
         verdict = Verdict(n, Configuration("llvm"), "wrong", "why")
         counts.note(verdict)
         save(verdict, tmp_path / fuzz.DRAWN, n.digest)
-    fuzz.tell(tmp_path, counts, ["llvm"], cpu=1.0, wall=2.0)
+    fuzz.write_counts(tmp_path, counts, ["llvm"], cpu=1.0, wall=2.0)
 
     class Judging(Falsifying):
         def close(self):
@@ -241,7 +241,7 @@ def test_failures_that_are_mended_count_as_right(tmp_path, monkeypatch):
 
 
 class Stopping(Worker):
-    """A worker whose process falls at one operator."""
+    """A worker whose process crashes or hangs at one operator."""
 
     def __init__(self, operator, how):
         super().__init__(None)
@@ -252,14 +252,14 @@ class Stopping(Worker):
             return self.how
         return [Outcome("refused", "no reason") for _ in networks]
 
-    def said(self):
+    def output_tail(self):
         return "last words"
 
 
 @pytest.mark.parametrize("how", ["crash", "hang"])
 @pytest.mark.onnxruntime
 def test_a_process_that_falls_does_not_end_the_run(how):
-    """The network that did it is found; the others have their own verdicts."""
+    """The network that caused it is found; the others have their own verdicts."""
     batch = drawn([("Relu", "alone"), ("Slice", "alone"), ("Tanh", "alone")])
     worker = Stopping("Slice", how)
     verdicts = worker.judge(batch.networks, batch.configuration)

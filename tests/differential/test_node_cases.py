@@ -1,4 +1,4 @@
-"""ONNX's own test cases of single operators, through our pipeline: computed right, or refused.
+"""ONNX's own test cases of single operators through the pipeline: computed right, or refused.
 
 Several cases are compiled as one, for LLVM, for OpenCL and in textures.
 """
@@ -24,17 +24,17 @@ from tvmflow.frontend.ops import CONVERTERS
 pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
 
 COLUMNS = ("llvm", "auto", "adreno texture")
-#: What is supported.
+#: Supported operators.
 OPERATORS = {*CONVERTERS, *EXPANDERS, *MAKERS}
 
 #: Cases that are compiled as one.
 BATCH = 12
 
-#: Why a case of a supported operator may be refused.
+#: Accepted reasons for refusing a case of a supported operator.
 REASONS = (
     "in training mode its result is another one",
     "its trip count is computed at run time",
-    # Of ONNX's own AffineGrid.
+    # In ONNX's own AffineGrid.
     "Input to 'Range' op should be scalars",
     "the operator is not supported",
     "align_corners with an extent",
@@ -43,10 +43,10 @@ REASONS = (
     "bits of float16 are not there",
     "values that are known only at run time",
 )
-#: An accident and no decision.
+#: Part of a message that shows an accident, not a decision.
 ACCIDENT = "TVM does not take it"
 
-#: Cases that are not right yet, by column: mended, they must leave this list.
+#: Cases that are not right yet, by column; once fixed, they must leave this list.
 NOT_MENDED: dict[str, frozenset[str]] = {}
 
 
@@ -58,7 +58,7 @@ def worker():
 
 
 def refusal(model) -> str | None:
-    """Why a model is refused: a decision with a remedy."""
+    """Return the reason of a model's refusal: a decision with a remedy."""
     try:
         load_model(model)
     except ModelError as error:
@@ -71,7 +71,7 @@ def refusal(model) -> str | None:
 
 
 def prepared(chosen):
-    """Networks with what they must compute, in batches; those that are refused are counted."""
+    """Return networks with their expected results, in batches, and count the refused ones."""
     counts: Counter[str] = Counter()
     by_opset = defaultdict(list)
     for index, case in enumerate(chosen):
@@ -99,7 +99,7 @@ def prepared(chosen):
 
 
 def judge(worker, column, chosen) -> Counter[str]:
-    """Compile, run and compare cases; return how many came in which way."""
+    """Compile, run and compare cases; return how many had which outcome."""
     batches, counts = prepared(chosen)
     wrong = []
     for batch in batches:
@@ -114,7 +114,7 @@ def judge(worker, column, chosen) -> Counter[str]:
 
 
 def one_of_each(column):
-    """A case of every operator, another one in each column."""
+    """Return a case of every operator, a different one in each column."""
     turn = COLUMNS.index(column)
     for op_type in sorted(OPERATORS & set(cases())):
         of_operator = cases()[op_type]
@@ -123,7 +123,7 @@ def one_of_each(column):
 
 @pytest.mark.parametrize("column", COLUMNS)
 def test_one_case_of_each_operator(worker, column):
-    """A third of the operators in each column."""
+    """Each column covers a third of the operators."""
     chosen = list(one_of_each(column))[COLUMNS.index(column) :: len(COLUMNS)]
     counts = judge(worker, column, chosen)
     assert counts["as it is"] + counts["with constants"] > 0.6 * len(chosen)
@@ -138,7 +138,7 @@ def test_all_cases_of_operator(worker, op_type, column):
 
 
 def test_other_operators_are_refused():
-    """Whatever a model uses, there is an answer and not a traceback of TVM."""
+    """Any operator gets an answer, never a traceback of TVM."""
     refused = 0
     for op_type, of_operator in cases().items():
         if op_type in OPERATORS or op_type == SEVERAL:
@@ -164,7 +164,7 @@ def test_the_reference_is_what_onnx_says():
             found = oracle.reference[name]
             assert found.shape == array.shape, case.name
             if array.dtype.kind == "f":
-                # ONNX Runtime's transforms lose digits where large numbers cancel.
+                # ONNX Runtime's transforms lose digits if large numbers cancel.
                 limit = max(1e-5, 1e-6 * np.abs(array[np.isfinite(array)]).max(initial=0))
                 np.testing.assert_allclose(found, array, rtol=1e-3, atol=limit, err_msg=case.name)
             else:

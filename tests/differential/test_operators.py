@@ -1,4 +1,4 @@
-"""Every operator that the front end registers is drawn, or a line says why it is not."""
+"""Every operator that the front end registers is generated, or a line says why it is not."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_operator_is_in_an_operator_set():
 
 
 def test_a_new_elementwise_operator_is_drawn_by_its_schema():
-    """``Swish`` and others have no rule of their own."""
+    """``Swish`` and others have no rule in `RULES`."""
     assert "Swish" not in RULES
     assert rule_of("Swish") is not None
     assert rule_of("Unique") is None
@@ -50,7 +50,7 @@ def test_a_new_elementwise_operator_is_drawn_by_its_schema():
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("operator", drawn())
 def test_is_drawn_as_valid_onnx(operator):
-    """Most of what is drawn is valid, is read back as it was typed, and has a reference."""
+    """Most draws are valid, keep the inferred types, and have a reference."""
     opset = next(o for o in OPSETS if available(operator, o))
     good = []
 

@@ -1,4 +1,4 @@
-"""The oracle takes what rounding explains, and nothing else."""
+"""The oracle accepts errors that rounding explains, and no others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.onnxruntime
 
 
 def oracle_of(nodes, feeds, opset=18, **options):
-    """The oracle of some nodes, and the reference's result."""
+    """Return the oracle of some nodes, and the reference's result."""
 
     def network(shape, dtype):
         outputs = (Tensor("y", shape, dtype),)
@@ -148,7 +148,7 @@ def test_storage_in_half_precision_is_wider(rng):
 
 
 def test_sums_in_half_precision_are_judged_by_their_length(rng):
-    """A product of 2,048 numbers of one sign that is summed in halves, whole and in chunks."""
+    """A product of 2,048 numbers of one sign is summed in halves, whole and in chunks."""
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     feeds = {"x": abs(normal(rng, 6, 2048)), "w": abs(normal(rng, 2048, 6))}
     feeds = {name: array.astype("f2").astype("f4") for name, array in feeds.items()}
@@ -181,7 +181,7 @@ def test_an_overflow_in_half_precision_may_show_or_not(rng):
 
 
 def test_a_result_may_be_rounded_where_most_runs_overflow(monkeypatch):
-    """The few that do not overflow did not round the result, either."""
+    """The few runs that do not overflow do not round the result, either."""
     oracle, result = oracle_of([helper.make_node("Log", ["x"], ["y"])], {"x": np.float32([88_600])})
     oracle.half = True
     runs = [[np.full_like(result, np.inf)], [result * np.float32(1.00001)]]
@@ -191,7 +191,7 @@ def test_a_result_may_be_rounded_where_most_runs_overflow(monkeypatch):
 
 
 def test_what_is_rounded_within_an_operator_counts(rng):
-    """Gelu of −4 is 1 + erf(…), of which few digits are left."""
+    """Gelu of −4 contains 1 + erf(…), of which few digits are left."""
     x = np.full((2, 3), -4, "f4")
     oracle, result = oracle_of([helper.make_node("Gelu", ["x"], ["y"])], {"x": x}, opset=20)
     one = np.float32(1) + np.float32(erf(-4 / 2**0.5))
@@ -217,7 +217,7 @@ def test_what_a_type_has_no_number_for_may_be_one_in_another(rng, type_):
 
 
 def test_the_same_runtime_runs_the_network_with_errors(rng):
-    """Even where nodes have names; ONNX's evaluator unpools wrongly from the second sample on."""
+    """Node names do not matter; ONNX's evaluator unpools wrongly from the second sample on."""
     pool = {"kernel_shape": [2, 2], "strides": [2, 2]}
     nodes = [
         helper.make_node("MaxPool", ["x"], ["p", "places"], name="pool", **pool),
@@ -231,7 +231,7 @@ def test_the_same_runtime_runs_the_network_with_errors(rng):
 
 
 def test_numbers_that_are_nearly_equal_may_be(rng):
-    """Errors at random hardly ever make a number another one."""
+    """Random errors hardly ever make two numbers equal."""
     nodes = [
         helper.make_node("Mul", ["x", "a"], ["p"]),
         helper.make_node("Equal", ["p", "b"], ["y"]),

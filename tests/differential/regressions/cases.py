@@ -1,7 +1,7 @@
-"""Networks on which a result was wrong, no code could be made, or a number hid a NaN.
+"""Networks whose result was wrong, that did not compile, or that lost a NaN.
 
-A case is a function that builds the network; its docstring says what was wrong.  To add one, build
-what the net found (its ``.onnx`` shows the nodes) with the graph's methods.
+A case is a function that builds the network; its docstring describes the fault.  To add one,
+rebuild the fuzzer's network (its ``.onnx`` shows the nodes) with the graph's methods.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def case(name: str, build: Build, opset: int = OPSET) -> None:
 
 
 def network_of(name: str, prefix: str = "") -> Network:
-    """A case as a network; the same name gives the same numbers."""
+    """Return a case as a network; the same name gives the same numbers."""
     seed = sum(name.encode())
     g = Graph(lambda _: seed, OPSETS[name], prefix, "normal")
     outputs = CASES[name](g)
@@ -48,7 +48,7 @@ def picture(g: Graph, channels: int = 16, size: int = 8) -> Tensor:
 
 
 def convolved(g: Graph, channels: int = 64, kernel: int = 3) -> Tensor:
-    """Blocked channels."""
+    """Return a convolution's blocked result."""
     x = picture(g)
     weights = g.weights((channels, x.channels, kernel, kernel), scale=0.2)
     return g.one("Conv", [x, weights], pads=[kernel // 2] * 4)
@@ -176,7 +176,7 @@ def shrink_reduce_5d(g: Graph) -> list[Tensor]:
 
 
 def affine_grid(axes: int, g: Graph) -> list[Tensor]:
-    """No code for an extent of 1 with aligned corners; its middle was not zero; three axes."""
+    """An extent of 1 with aligned corners gave no code, and its middle was not zero."""
     theta = g.input([2, axes, axes + 1])
     return [g.one("AffineGrid", [theta, integers(g, 2, 1, *[1, 5, 6][:axes])], align_corners=1)]
 
@@ -191,7 +191,7 @@ case("shrink_reduce_5d", shrink_reduce_5d, opset=20)
 
 
 def special(g: Graph, shape: Sequence[int] = (1, 16, 8, 8)) -> Tensor:
-    """An input with NaN and infinities."""
+    """Return an input with NaN and infinities."""
     g.kind = "special"
     return g.input(shape)
 
@@ -220,19 +220,19 @@ for op_type in ("Max", "Min"):
 
 
 def one_or_the_other(first: str, second: str, g: Graph) -> list[Tensor]:
-    """Neither holds for NaN, but TVM's simplifier knows better: true, or `x != 1`."""
+    """Neither holds for NaN, but TVM's simplifier folded both to true, or to `x != 1`."""
     x, one = special(g), g.constant(np.float32(1))
     return [g.one("Or", [g.one(first, [x, one]), g.one(second, [x, one])])]
 
 
 def choice_less_itself(g: Graph) -> list[Tensor]:
-    """What is chosen was subtracted from itself: 0 for infinity, too."""
+    """Subtracting a choice from itself gave 0 for infinity, too."""
     x, zero = special(g), g.constant(np.float32(0))
     return [g.one("Sub", [g.one("Where", [g.one("Less", [x, zero]), zero, x]), x])]
 
 
 def sum_less_summand(g: Graph) -> list[Tensor]:
-    """x + y - x became y, also where x is infinite."""
+    """``x + y - x`` was simplified to y, also if x is infinite."""
     x = special(g)
     return [g.one("Sub", [g.one("Add", [x, g.weights(x.shape)]), x])]
 
@@ -241,7 +241,7 @@ case("nan_clip", nan_clip)
 case("nan_pow", nan_pow)
 case("nan_or_less", partial(one_or_the_other, "Less", "GreaterOrEqual"))
 case("nan_or_greater", partial(one_or_the_other, "Less", "Greater"))
-# Refused: these versions of ONNX's operators say nothing of shapes.
+# Refused: these versions of ONNX's operators do not define shapes.
 case("or_equal_before_16", partial(one_or_the_other, "LessOrEqual", "GreaterOrEqual"), opset=13)
 case("choice_less_itself", choice_less_itself)
 case("sum_less_summand", sum_less_summand)
@@ -260,7 +260,7 @@ case("last_of_nothing_min", partial(last_of_nothing, "ArgMin", np.inf))
 
 
 def small(op_type: str, g: Graph) -> list[Tensor]:
-    """Exponentials of small numbers, less one: 0 for the hyperbolic tangent of 10^-9 on CPUs."""
+    """The hyperbolic tangent of 10^-9 was 0 on CPUs: exponentials of small numbers, minus one."""
     return [g.one(op_type, [g.one("Mul", [convolved(g), g.constant(np.float32(1e-9))])])]
 
 
@@ -272,13 +272,13 @@ case("small_atanh", partial(small, "Atanh"))
 
 
 def large(op_type: str, g: Graph, **attributes: Any) -> list[Tensor]:
-    """Squares beyond 65504 between two kernels: norms were infinite, what is divided by one 0."""
+    """Squares beyond 65504 between two kernels: norms were infinite, and quotients by them 0."""
     x = g.one("Mul", [convolved(g), g.constant(np.float32(300))])
     return [g.one(op_type, [x], **attributes)]
 
 
 def sums_that_cancel(g: Graph) -> list[Tensor]:
-    """Parts of running sums were stored in 16 bits: off by 2^-11 of the largest of them."""
+    """Partial running sums were stored in 16 bits: off by 2^-11 of the largest of them."""
     return [g.one("CumSum", [g.input([1, 30, 5, 5]), g.constant(np.int64(1))])]
 
 
@@ -289,7 +289,7 @@ case("large_reduce_l2", partial(large, "ReduceL2", axes=[1]))
 
 
 def gather_nd(g: Graph) -> list[Tensor]:
-    """Sixteen indices, each a text, sixteen times in a macro: drivers compiled for minutes."""
+    """A macro repeated the text of sixteen indices sixteen times: drivers compiled for minutes."""
     indices = g.constant(np.array([[-1], [-1], [-1]], np.int64))
     y = g.one("GatherND", [convolved(g), indices])
     return [g.one("LeakyRelu", [y], alpha=0.25)]
@@ -318,7 +318,7 @@ case("masks_concatenated", masks_concatenated)
 
 
 def bytes_transposed(g: Graph) -> list[Tensor]:
-    """Read from local memory before all of a group had written it: there was no barrier."""
+    """A work-group read local memory before all items had written it: a barrier was missing."""
     x = g.input([1, 30, 7, 8], "uint8")
     return [g.cast(g.one("Transpose", [x], perm=[0, 2, 3, 1]), "float32")]
 
@@ -330,7 +330,7 @@ case("bytes_transposed", bytes_transposed)
 
 
 def of_dtype(dtype: str, op_type: str, g: Graph) -> list[Tensor]:
-    """A constant of -1 in uint8, half a bias in uint16, limits of fp32 in float64."""
+    """Constants were wrong: -1 in uint8, half a bias in uint16, limits of fp32 in float64."""
     x = g.cast(g.one("Abs", [picture(g)]), dtype)
     limits = [g.constant(np.float64(v)) for v in (0.1, 0.7)] if op_type == "Clip" else []
     return [g.one(op_type, [x, *limits], **({"bias": 0.5} if op_type == "Shrink" else {}))]
@@ -342,7 +342,7 @@ case("clip_of_float64", partial(of_dtype, "float64", "Clip"))
 
 
 def zeros_quantized(g: Graph) -> list[Tensor]:
-    """The scale of nothing but zeros is one in ONNX Runtime, and was zero."""
+    """The scale of zeros alone is one in ONNX Runtime, and was zero."""
     zeros = g.one("Mul", [picture(g), g.constant(np.float32(0))])
     return list(g.node("DynamicQuantizeLinear", [g.one("Abs", [zeros])], 3))
 
@@ -351,7 +351,7 @@ case("zeros_quantized", zeros_quantized)
 
 
 def infinities_beside_taps(g: Graph) -> list[Tensor]:
-    """Zeros between the taps of a dilated kernel were multiplied, and made NaN of infinities."""
+    """Products with zeros between the taps of a dilated kernel turned infinities into NaN."""
     x = g.input([1, 6, 9])
     x = g.one("Log", [g.one("Relu", [x])])
     w = g.weights((6, 5, 3))
@@ -365,14 +365,14 @@ case("infinities_beside_taps", infinities_beside_taps)
 
 
 def unpooled(g: Graph) -> list[Tensor]:
-    """Maxima in 16 bits were sought among elements in 32: none was found."""
+    """Maxima in 16 bits were compared with elements in 32 bits: none was equal."""
     x = g.fed(g.constant(g.rng.standard_normal((3, 3, 1, 6)).astype(np.float32)))
     window: dict[str, Any] = {"kernel_shape": [1, 2], "strides": [1, 2]}
     return [g.one("MaxUnpool", list(g.node("MaxPool", [x], 2, **window)), **window)]
 
 
 def scalars(op_type: str, g: Graph) -> list[Tensor]:
-    """A scalar times zero was zero for NaN, too; one divided by it was refused."""
+    """A scalar times zero was zero for NaN, too; a scalar divided by zero was refused."""
     x = g.fed(g.constant(np.float32(np.nan)))
     return [g.one(op_type, [x, g.constant(np.float32(0))])]
 
@@ -387,7 +387,7 @@ def nothing_counts(g: Graph) -> list[Tensor]:
 
 
 def places(g: Graph) -> list[Tensor]:
-    """Integers were rounded to 16 bits between two kernels where they are kept as floats."""
+    """Integers that are kept as floats were rounded to 16 bits between two kernels."""
     x = g.fed(g.constant(g.rng.permutation(15000)[None, :300]))
     x = g.one("Cast", [x], to=1)
     last = g.one("ReduceMax", [x], axes=[1])
@@ -396,7 +396,7 @@ def places(g: Graph) -> list[Tensor]:
 
 
 def counted(g: Graph) -> list[Tensor]:
-    """So were numbers of what is true."""
+    """Numbers of true elements were rounded to 16 bits between two kernels, too."""
     mask = g.one("Greater", [g.input([1, 5000]), g.constant(np.float32(-2.5))])
     number = g.one("CumSum", [g.one("Cast", [mask], to=1), g.constant(np.int64(1))])
     left = g.one("Sub", [g.one("ReduceMax", [number], axes=[1]), number])
@@ -404,20 +404,20 @@ def counted(g: Graph) -> list[Tensor]:
 
 
 def one_where_it_holds(g: Graph) -> list[Tensor]:
-    """On its own side of a choice a condition was one boolean for four lanes, taken for false."""
+    """A condition within its own choice was one boolean for four lanes, taken for false."""
     x = g.one("Conv", [g.input([3, 3, 4, 4]), g.weights((16, 3, 1, 1))])
     mask = g.one("GreaterOrEqual", [x, g.weights((3, 1, 4, 1))])
     return [g.one("LeakyRelu", [g.one("Cast", [mask], to=1)], alpha=0.25)]
 
 
 def palette(g: Graph) -> list[Tensor]:
-    """Of ArgMax TVM knows the limits and computes in 32 bits, which were shifted by 62."""
+    """Limits of ArgMax were computed in 32 bits, and shifted by 62."""
     labels = g.one("ArgMax", [convolved(g)], axis=1, keepdims=0)
     return [g.one("Gather", [g.weights((64, 3)), labels])]
 
 
 def scattered_beside(g: Graph) -> list[Tensor]:
-    """Where indices are shorter than the data along another axis, others were written."""
+    """Indices shorter than the data along another axis wrote other elements."""
     index = g.constant(np.broadcast_to(np.array([1, 3]), (1, 8, 4, 2)).copy())
     x = g.one("ScatterElements", [convolved(g, 16), index, g.weights((1, 8, 4, 2))], axis=3)
     return [g.one("Relu", [x])]

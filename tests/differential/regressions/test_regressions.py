@@ -1,4 +1,4 @@
-"""Networks that were wrong are right, in every column, or listed as not mended yet."""
+"""Networks of fixed faults are right, in every column, or listed as not fixed yet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from judging import Worker
 
 pytestmark = [pytest.mark.opencl, pytest.mark.onnxruntime]
 
-#: In every run of the tests; the others are slow.
+#: Columns of every run of the tests; the others are slow.
 USUAL = ("llvm", "auto", "adreno texture fp16")
 #: Networks that are compiled as one.
 BATCH = 10
@@ -20,7 +20,7 @@ BATCH = 10
 
 @pytest.fixture(scope="module")
 def verdicts():
-    """A function that gives the verdicts of a column by case; each is compiled once."""
+    """Return a function that returns a column's verdicts by case; each is compiled once."""
     drivers = processor_drivers(quick=True)
     worker = Worker(drivers[-1])
     known = {}
