@@ -81,14 +81,14 @@ def schedule_function(
     Parameters
     ----------
     given
-       Knobs by name, instead of the heuristic's.  If they do not fit, a warning is logged and
-       others are used: no function fails to compile because of its knobs.
+        Knobs by name, instead of the heuristic's.  If they do not fit, a warning is logged and
+        others are used: no function fails to compile because of its knobs.
     name
-       The function's name, for messages.
+        The function's name, for messages.
     lookup
-       Knobs of a journal for a family and a shape.  ``given`` ones take precedence.
+        Knobs of a journal for a family and a shape.  ``given`` ones take precedence.
     families
-       The families to try, in their order.
+        The families to try, in their order.
     """
     workload = Workload.of(function, target)
     begun = workload.function

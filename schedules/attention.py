@@ -229,7 +229,7 @@ def attention_of(workload: Workload) -> tuple[Attention, list[Buffer]]:
     """Return the attention that a function computes, and its parameters."""
     anchor = workload.anchor(NAME)
     if len(workload.blocks) > 1:
-        raise Declined("something is computed beside it")
+        raise Declined("the function computes something else, too")
     tensors = list(workload.function.params)
     q, k, v, *operands, y = (tuple(map(int, tensor.shape)) for tensor in tensors)
     found = json.loads(workload.annotation(anchor, _STEPS) or "[]")
@@ -274,7 +274,7 @@ class Knobs:
 
 CONSTRAINTS = {
     "rows is at most the queries.": lambda k, s, d: k.rows <= s.queries,
-    "keys is that of all, or of whole vectors.": lambda k, s, d: (
+    "keys is all keys, or fewer in whole vectors.": lambda k, s, d: (
         k.keys == s.keys or (k.keys < s.keys and k.keys % s.lanes == 0)
     ),
     "rows * vectors vectors must fit the device's registers.": lambda k, s, d: (

@@ -216,14 +216,14 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     code = Statements()
     extents = [*attention.batch, ceil(attention.queries / knobs.queries)]
     weights = _shared("weights", knobs.queries, knobs.block + LANES)
-    told = _shared("told", knobs.queries, _whole(knobs.across))
+    exchanged = _shared("exchanged", knobs.queries, _whole(knobs.across))
     with (
         code.block("root"),
-        code.items(NAME, prod(extents), knobs.items, [weights, told]) as (group, item),
+        code.items(NAME, prod(extents), knobs.items, [weights, exchanged]) as (group, item),
     ):
         places = unravel(group, [number(extent) for extent in extents])
         *batch, tile = (code.name("place", place) for place in places)
-        kernel = _Item(code, Tensors(attention, tensors, batch), knobs, weights, told, item)
+        kernel = _Item(code, Tensors(attention, tensors, batch), knobs, weights, exchanged, item)
         kernel.write(tile * knobs.queries)
     return schedule_of(workload.function, code.finish())
 
@@ -246,12 +246,12 @@ class _Item:
         tensors: Tensors,
         knobs: Knobs,
         weights: Buffer,
-        told: Buffer,
+        exchanged: Buffer,
         item: Expr,
     ):
         self.code, self.tensors, self.knobs = code, tensors, knobs
         self.attention: Attention = tensors.attention
-        self.weights, self.told = weights, told
+        self.weights, self.exchanged = weights, exchanged
         self.col = code.name("col", tirx.truncmod(item, number(knobs.across)))
         along = tirx.truncdiv(item, number(knobs.across))
         self.row = code.name("row", along * knobs.rows)
@@ -343,7 +343,7 @@ class _Item:
         code, knobs = self.code, self.knobs
         for row in self.rows:
             self._join_lanes(row, larger)
-        self._tell(larger)
+        self._reduce_across(larger)
         for row in self.rows:
             code.store(self.joined, larger(self.joined[row], self.peaks[row]), row)
             peak = code.name_stored("finite", finite(self.joined[row]))
@@ -402,7 +402,7 @@ class _Item:
         code = self.code
         for row in self.rows:
             code.store(self.joined, self.sums[row], row)
-        self._tell(operator.add)
+        self._reduce_across(operator.add)
         for row in self.rows:
             for column in self.columns:
                 with self._lanes() as lane:
@@ -446,18 +446,18 @@ class _Item:
             code.store(self.left, value, row, lane)
         code.store(self.joined, joined(self.left[row, 0], self.left[row, 1]), row)
 
-    def _tell(self, joined: Callable[[Expr, Expr], Expr]) -> None:
+    def _reduce_across(self, joined: Callable[[Expr, Expr], Expr]) -> None:
         """Reduce ``joined`` across all items of a row, through local memory."""
         code, across = self.code, self.knobs.across
         for row in self.rows:
-            code.store(self.told, self.joined[row], self.row + row, self.col)
+            code.store(self.exchanged, self.joined[row], self.row + row, self.col)
         code.barrier()
         for row in self.rows:
-            code.store(self.joined, self.told[self.row + row, 0], row)
+            code.store(self.joined, self.exchanged[self.row + row, 0], row)
         if across > 1:
             with code.loop("other", across - 1) as other:
                 for row in self.rows:
-                    value = joined(self.told[self.row + row, other + 1], self.joined[row])
+                    value = joined(self.exchanged[self.row + row, other + 1], self.joined[row])
                     code.store(self.joined, value, row)
 
     def _add_products(self, sums: Buffer, vectors: int, step: int) -> None:

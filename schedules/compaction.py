@@ -95,7 +95,7 @@ def match(workload: Workload) -> Shape:
     """Return the shape of a function that computes nothing else."""
     workload.anchor(NAME)
     if len(workload.blocks) != 1:
-        raise Declined("something else is computed with it")
+        raise Declined("the function computes something else, too")
     marks, positions, _ = workload.function.params
     return Shape(int(marks.shape[0]), int(positions.shape[0]))
 

@@ -92,8 +92,8 @@ CONSTANT_BYTES = 65536
 #: Memories from which weights can be read; `WEIGHTS_KNOB` explains them.
 WEIGHTS = ("direct", "local", "constant")
 WEIGHTS_KNOB = (
-    "Where they are read: direct (as they are stored), local (copied to local memory by the whole "
-    "group) or constant (from constant memory)."
+    "Memory from which weights are read: direct (as they are stored), local (the whole group "
+    "copies them to local memory) or constant (constant memory)."
 )
 SPLIT_KNOB = "Work-items that sum a part of the input channels each."
 #: Most vector products in an iteration on a CPU.  In 852 trials of MobileNetV2's convolutions, the
@@ -161,9 +161,9 @@ class RegisterTile:
     """Knobs of the register tile that a work-item computes."""
 
     tile_o: int = knob("Blocks of output channels that a work-item keeps in registers.")
-    tile_h: int = knob("Rows of the map that it keeps in registers.")
-    tile_w: int = knob("Columns of the map that it keeps in registers.")
-    unroll_i: int = knob("Input channels multiplied per iteration of the innermost loop left.")
+    tile_h: int = knob("Rows of the map that a work-item keeps in registers.")
+    tile_w: int = knob("Columns of the map that a work-item keeps in registers.")
+    unroll_i: int = knob("Input channels multiplied per iteration of the innermost remaining loop.")
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ WINDOW_CONSTRAINTS = {
 CONSTRAINTS = {
     **TILE_CONSTRAINTS,
     **SPLIT_CONSTRAINTS,
-    "A split sum has its input copied as it is used.": lambda k, s, d: (
+    "A split sum excludes stage_input and split_borders.": lambda k, s, d: (
         k.split_i == 1 or not (k.stage_input or k.split_borders)
     ),
     **WEIGHT_CONSTRAINTS,
@@ -341,7 +341,7 @@ def split_up(knobs: Knobs, shape: Shape, device: Device) -> Knobs | None:
         replace(whole, split_i=split, group_o=group_o)
         for split in (2, 4, 8)
         if shape.whole_blocks >= 4 * split
-        # The items share all pixels of a tile evenly, or its columns with few left over.
+        # The items share all pixels of a tile evenly, or its columns with few items idle.
         and (tile_h * tile_w % split == 0 or -tile_w % split <= tile_w // 4)
         for group_o in divisors(shape.outputs // knobs.tile_o, device.max_group_size // split)
     ]
@@ -577,7 +577,7 @@ def _bind_output(workload: Workload, output: Block, knobs: Knobs, total: Block) 
     if knobs.tile_h * knobs.tile_w % knobs.split_i:
         outer.append(hi)
     else:
-        # With more items than columns, splitting rows alone would sum beyond the tile.
+        # Within single rows, more items than columns would sum beyond the tile.
         wi = sch.fuse(hi, wi)
     rest, item = sch.split(wi, [None, knobs.split_i])
     sch.reorder(ot, item, *outer, rest, lane)

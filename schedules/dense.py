@@ -197,7 +197,7 @@ class Knobs:
 
     tile_m: int = knob("Rows of the left matrix.")
     tile_n: int = knob("Blocks of columns, or rows of weights in the rows form.")
-    group_size: int = knob("Work-items of a work-group, at most.")
+    group_size: int = knob("Most work-items of a work-group.")
 
 
 CONSTRAINTS = {

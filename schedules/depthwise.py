@@ -141,7 +141,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 
 
 def _cpu_knobs(shape: Shape, device: Device) -> Knobs:
-    """Return tiles of half the registers, and copy inputs in which most windows overlap.
+    """Return tiles of half the registers; the input is copied if all windows overlap.
 
     With strides, inputs are read about twice: testing each read costs no more than a copy, and a
     copy of 29 x 29 vectors does not fit the first-level cache.  Windows that do not overlap read

@@ -34,7 +34,7 @@ class Shape:
 class Knobs:
     """Knobs of the parts into which the range is cut."""
 
-    rows: int = knob("Positions of the open axes that a work-item computes; a GPU's one.")
+    rows: int = knob("Positions of the open axes in a CPU's part, or in a GPU's work-item.")
     group_size: int = knob("Work-items of a work-group.")
 
 

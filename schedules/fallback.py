@@ -40,9 +40,9 @@ class Shape:
 class Knobs:
     """Knobs of the part of each data-parallel block that a work-item computes."""
 
-    elements: int = knob("Elements that a work-item computes, at most; a GPU's one vector.")
-    vector: int = knob("Lanes of a vector of neighbouring elements, at most.")
-    group_size: int = knob("Work-items of a work-group, at most.")
+    elements: int = knob("Most elements that a work-item computes; on a GPU they are one vector.")
+    vector: int = knob("Most lanes of a vector of neighbouring elements.")
+    group_size: int = knob("Most work-items of a work-group.")
 
 
 CONSTRAINTS = {

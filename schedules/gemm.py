@@ -378,7 +378,7 @@ def store_output(
 def split_depth(workload: Workload, anchor: Block, splits: int) -> Block:
     """Turn the product into a sum of partial sums; return the block that computes those.
 
-    The index of the partial sum is the first of its axes after the batch's.
+    The index of the partial sum is the first of its axes, like a batch.
     """
     if splits == 1:
         return anchor

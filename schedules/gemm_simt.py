@@ -38,7 +38,7 @@ class Knobs:
     group_m: int = knob("Work-items of a work-group along the rows.")
     group_n: int = knob("Work-items of a work-group along the columns.")
     tile_k: int = knob("Depth of the tiles that are copied to shared memory at once.")
-    stages: int = knob("Tiles of each factor in shared memory: all but one are on their way.")
+    stages: int = knob("Tiles of each factor in shared memory: all but one are in flight.")
     splits: int = knob(gemm.SPLITS_KNOB)
 
     @property
@@ -59,17 +59,17 @@ def shared_bytes(knobs: Knobs) -> int:
 
 
 CONSTRAINTS = {
-    "It is for CUDA.": lambda k, s, d: d.multiprocessors is not None,
+    "The device must be a GPU with CUDA.": lambda k, s, d: d.multiprocessors is not None,
     "The tile of a work-group must divide rows, columns and depth.": lambda k, s, d: (
         not (s.rows % k.rows or s.columns % k.columns or s.depth % k.tile_k)
     ),
-    "tile_k is a multiple of 4: so many steps are read at once.": lambda k, s, d: (
+    "tile_k is a multiple of 4, the steps that are read at once.": lambda k, s, d: (
         k.tile_k % LANES == 0
     ),
     "tile_m * tile_n vectors are at most 64 numbers: "
     "more do not fit the registers.": lambda k, s, d: LANES * k.tile_m * k.tile_n <= SUMS,
-    "Every item copies as many vectors of 16 bytes as the others.": lambda k, s, d: (
-        gemm.copies_evenly(s, k.rows, k.columns, k.tile_k, k.group_m * k.group_n)
+    "All items must copy equally many vectors of 16 bytes.": lambda k, s, d: gemm.copies_evenly(
+        s, k.rows, k.columns, k.tile_k, k.group_m * k.group_n
     ),
     "group_m * group_n is 32 to 512.": lambda k, s, d: 32 <= k.group_m * k.group_n <= 512,
     **gemm.DEPTH_FITS,
@@ -94,7 +94,7 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
 
 
 def tile(knobs: Knobs) -> gemm.Tile:
-    """Return a work-group's tile; items read for themselves, and a warp sums a vector in two."""
+    """Return a work-group's tile; items read separately, and warps take two cycles a product."""
     items, vectors = knobs.group_m * knobs.group_n, knobs.tile_m * knobs.tile_n
     return gemm.Tile(
         knobs.rows, knobs.columns, knobs.tile_k, items, knobs.stages, knobs.splits,

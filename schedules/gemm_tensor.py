@@ -60,7 +60,7 @@ class Knobs:
     tile_k: int = knob("Depth of the tiles that are copied to shared memory at once.")
     warps_m: int = knob("Warps of a work-group along the rows.")
     warps_n: int = knob("Warps of a work-group along the columns.")
-    stages: int = knob("Tiles of each factor in shared memory: all but one are on their way.")
+    stages: int = knob("Tiles of each factor in shared memory: all but one are in flight.")
     splits: int = knob(gemm.SPLITS_KNOB)
 
 
@@ -72,7 +72,7 @@ def shared_bytes(knobs: Knobs) -> int:
 
 
 CONSTRAINTS = {
-    "It is for tensor cores.": lambda k, s, d: (
+    "The device must have tensor cores.": lambda k, s, d: (
         d.multiprocessors is not None and d.multiprocessors.tensor_cores
     ),
     "tile_m, tile_n and tile_k must divide rows, columns and depth.": lambda k, s, d: (
@@ -88,8 +88,8 @@ CONSTRAINTS = {
     "The sums of a warp are at most 16 fragments: more do not fit its registers.": lambda k, s, d: (
         k.tile_m * k.tile_n <= FRAGMENTS * FRAGMENT**2 * k.warps_m * k.warps_n
     ),
-    "Every item copies as many vectors of 16 bytes as the others.": lambda k, s, d: (
-        gemm.copies_evenly(s, k.tile_m, k.tile_n, k.tile_k, WARP * k.warps_m * k.warps_n)
+    "All items must copy equally many vectors of 16 bytes.": lambda k, s, d: gemm.copies_evenly(
+        s, k.tile_m, k.tile_n, k.tile_k, WARP * k.warps_m * k.warps_n
     ),
     "A work-group has at most 16 warps.": lambda k, s, d: k.warps_m * k.warps_n <= 16,
     **gemm.DEPTH_FITS,

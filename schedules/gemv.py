@@ -64,7 +64,7 @@ CONSTRAINTS = {
     "items must divide the depth and be a power of 2, at least 16.": lambda k, s, d: (
         s.depth % k.items == 0 and k.items in (16, 32, 64, 128, 256)
     ),
-    "columns must divide those of the matrix.": lambda k, s, d: s.columns % k.columns == 0,
+    "columns must divide the columns of the matrix.": lambda k, s, d: s.columns % k.columns == 0,
     "items * columns is at most what the device accepts.": lambda k, s, d: (
         k.items * k.columns <= d.max_group_size
     ),

@@ -154,7 +154,7 @@ def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return builder.call_te(partial(compute, taps=Taps.of(taps)), *tensors, primfunc_name_hint=NAME)
 
 
-register_operator(OPERATOR, "Samples beside the taps of windows.", _type_of, _legalize)
+register_operator(OPERATOR, "Samples at offsets from the taps of windows.", _type_of, _legalize)
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Knobs:
     """Knobs of the part that a work-item computes."""
 
     tile_k: int = knob("Blocks of channels, at one pixel, that a work-item computes.")
-    group_size: int = knob("Work-items of a work-group, at most.")
+    group_size: int = knob("Most work-items of a work-group.")
 
 
 CONSTRAINTS = {

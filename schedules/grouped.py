@@ -110,8 +110,8 @@ class Knobs(WorkGroup):
     """Knobs of a work-item's tile, computed one block of output channels at a time."""
 
     tile_h: int = knob("Rows of the map that a work-item keeps in registers.")
-    tile_w: int = knob("Columns of the map that it keeps in registers.")
-    unroll_i: int = knob("Input channels multiplied per iteration of the innermost loop left.")
+    tile_w: int = knob("Columns of the map that a work-item keeps in registers.")
+    unroll_i: int = knob("Input channels multiplied per iteration of the innermost remaining loop.")
     unroll_window: bool = knob("Unroll the loops over the window.")
 
 

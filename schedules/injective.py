@@ -45,14 +45,14 @@ class Knobs:
     items: int = knob(
         "Vectors that a work-item computes: neighbours on a CPU, else far from each other."
     )
-    group_size: int = knob("Work-items of a work-group, at most.")
+    group_size: int = knob("Most work-items of a work-group.")
 
 
 CONSTRAINTS = {
     "A vector's lanes must divide the neighbours that can be computed together.": lambda k, s, d: (
         s.lanes % k.vector == 0 and k.vector in (1, *LANES)
     ),
-    "A texel is written by one work-item, as one vector where it can be.": lambda k, s, d: (
+    "A texel must be written as one vector, if vectors are possible.": lambda k, s, d: (
         not s.texels or k.vector == s.lanes
     ),
     "items are at most the vectors of the result.": lambda k, s, d: (

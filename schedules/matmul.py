@@ -77,7 +77,7 @@ class Knobs:
     """Knobs of the tile of a work-item, and of a work-group's items."""
 
     tile_m: int = knob("Rows that a work-item keeps in registers.")
-    tile_n: int = knob("Vectors of columns that it keeps in registers.")
+    tile_n: int = knob("Vectors of columns that a work-item keeps in registers.")
     group_m: int = knob("Work-items of a work-group along the rows.")
     group_n: int = knob("Work-items of a work-group along the columns.")
     tile_k: int = knob("Depth of the tiles that a work-group copies to local memory at once.")

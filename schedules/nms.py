@@ -119,7 +119,7 @@ def match(workload: Workload) -> Shape:
     """Return the shape of a function that computes nothing else."""
     anchor = workload.anchor(NAME)
     if len(workload.blocks) != 1:
-        raise Declined("something else is computed with it")
+        raise Declined("the function computes something else, too")
     what = _of(workload, anchor)
     return Shape(what.rows, what.boxes, what.most)
 

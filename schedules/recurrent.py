@@ -174,7 +174,7 @@ class Knobs:
     entries: int = knob("Batch entries that a thread, or a group, takes: they share the weights.")
     lanes: int = knob("Hidden units of a vector.")
     tile: int = knob("Vectors that an item computes at a time.")
-    group_size: int = knob("Work-items of a group, at most, and one a tile; 1 on a CPU.")
+    group_size: int = knob("Most work-items of a group, which has no more than tiles; 1 on a CPU.")
 
 
 def _vectors(shape: Shape, lanes: int) -> int:
@@ -280,7 +280,7 @@ def _layer_of(workload: Workload) -> tuple[Layer, dict[str, Buffer]]:
     """Return the layer that a function computes, and its parameters by name."""
     anchor = workload.anchor(NAME)
     if len(workload.blocks) > 1:
-        raise Declined("something is computed beside it")
+        raise Declined("the function computes something else, too")
     annotations = workload.sch.get(anchor).annotations
     names = str(annotations[_OPERANDS]).split()
     tensors = dict(zip(names, workload.function.params, strict=True))

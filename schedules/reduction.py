@@ -68,13 +68,13 @@ CONSTRAINTS = {
     **partial.GROUP_IS_POWER_OF_2,
     "lanes is 1 or the width of a vector.": lambda k, s, d: k.lanes == 1 or k.lanes in LANES,
     "lanes must divide neighbouring results, "
-    "or neighbours that are summed up and not all.": lambda k, s, d: (
+    "or neighbours of one sum, unless these are all of it.": lambda k, s, d: (
         s.across % k.lanes == 0 if s.along == 1 else s.along == s.reduced or s.along % k.lanes == 0
     ),
     "Positions are found without vectors, and by one work-group.": lambda k, s, d: (
         not s.positions or k.lanes == k.splits == 1
     ),
-    "Every lane of every item of every group must have an element to begin with.": lambda k, s, d: (
+    "Every lane of every item of every group must have a first element.": lambda k, s, d: (
         partial.every_lane_starts(s.reduced, k.splits, k.group_size, _vector(k, s))
     ),
 }
@@ -170,7 +170,7 @@ def neighbours(block: s_tir.SBlock, extents: list[int]) -> tuple[int, int]:
 
 
 def _run(indices: Sequence[tirx.Expr], kinds: dict[tirx.Var, tuple[int, int]]) -> tuple[int, int]:
-    """Return the extents of a tensor's last axes that are reduced, and of the last that is not."""
+    """Return the extent of the last axes if reduced, and of the last one if not; else 1."""
     along = 1
     summed = [variable for variable, (kind, _) in kinds.items() if kind == IterVar.CommReduce]
     for index in reversed(list(indices)):

@@ -47,7 +47,8 @@ def without_zeros(places: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, 
     """Return places and weights by which elements of weight zero are not read.
 
     Zero times infinity is NaN.  The first element of another weight is read instead, and its
-    weight divided among these reads, exactly: the parts are equal, also of an infinite element.
+    weight halved for each such read.  This is exact: the parts add up to the same multiple of the
+    element, also of an infinite one.
     Shapes are (result, taps); each row has a weight that is not zero.
     """
     places, weights = places.copy(), weights.copy()
@@ -127,7 +128,7 @@ class Knobs:
     """Knobs of the tile of a work-item."""
 
     tile_w: int = knob("Neighbours of a row, or vectors of channels, that a work-item computes.")
-    group_size: int = knob("Work-items of a work-group, at most.")
+    group_size: int = knob("Most work-items of a work-group.")
 
 
 CONSTRAINTS = {

@@ -107,7 +107,7 @@ def activations(
 
 # -- cells --------------------------------------------------------------------------------
 
-#: Gates of each operator, in ONNX's order.
+#: Gates of each operator, in ONNX's order, and its default activations.
 GATES = {"LSTM": "iofc", "GRU": "zrh", "RNN": "i"}
 USUAL = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 #: The gates of an LSTM that have a peephole, in ONNX's order.

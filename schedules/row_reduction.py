@@ -47,7 +47,7 @@ class Shape:
 class Knobs:
     """Knobs of the groups, items and lanes that share a row."""
 
-    splits: int = knob("Work-groups that share a row, with kernels of their own for statistics.")
+    splits: int = knob("Work-groups that share a row, with separate kernels for statistics.")
     group_size: int = knob("Work-items of a work-group that share a row, a power of 2.")
     lanes: int = knob("Elements of a vector, of one row or of neighbouring ones.")
 
@@ -60,7 +60,7 @@ CONSTRAINTS = {
     "lanes must divide neighbouring rows.": lambda k, s, d: (
         s.across == 1 or s.across % k.lanes == 0
     ),
-    "Every lane of every item of every group must have an element to begin with.": lambda k, s, d: (
+    "Every lane of every item of every group must have a first element.": lambda k, s, d: (
         partial.every_lane_starts(s.length, k.splits, k.group_size, _along(k, s))
     ),
 }

@@ -61,9 +61,9 @@ class Knobs:
 
     rows: int = knob("Elements of a tile along the axis that is read.")
     columns: int = knob("Elements of a tile along the axis that is written.")
-    tiles: int = knob("Tiles that a work-item transposes one after the other, about.")
+    tiles: int = knob("About how many tiles a work-item transposes, one after the other.")
     share: bool = knob("Transpose tiles of a whole group in local memory, not each in registers.")
-    group_size: int = knob("Work-items of a work-group, at most.")
+    group_size: int = knob("Most work-items of a work-group.")
 
 
 CONSTRAINTS = {

@@ -242,7 +242,7 @@ class InputKnobs:
 
     tile_w: int = knob("Tiles of a row that a work-item transforms, one after the other.")
     stage_input: bool = knob("Copy the inputs of these tiles to private memory first.")
-    group_size: int = knob("Work-items of a work-group, at most.")
+    group_size: int = knob("Most work-items of a work-group.")
 
 
 class Input:
@@ -508,7 +508,7 @@ class OutputKnobs:
     """Knobs of the tiles of a work-item."""
 
     tile_w: int = knob("Tiles of a row that a work-item transforms, one after the other.")
-    group_size: int = knob("Work-items of a work-group, at most.")
+    group_size: int = knob("Most work-items of a work-group.")
 
 
 class Output:

@@ -5,14 +5,14 @@ agree; their numbers (:class:`Tiling`) were fitted to these logs, and validated 
 left out of a fit (``docs/schedules.md``):
 
 - A work-item computes few vectors, so that a core holds many waves and hides the latency of
- texels: four to eight vectors of a convolution, which read each weight once for all of them; two
- of a depthwise one, whose products share little.  Of tiles of that size the best has the fewest
- vectors beyond the end of the map, and then the fewest texels read.
+  texels: four to eight vectors of a convolution, which read each weight once for all of them; two
+  of a depthwise one, whose products share little.  Of tiles of that size the best has the fewest
+  vectors beyond the end of the map, and then the fewest texels read.
 - A work-group has many blocks of output channels and few tiles of the map: its items read the
- same texels of the input at the same time.  If channels do not share an input (depthwise),
- it has the fewer of them the larger the map is.
+  same texels of the input at the same time.  If channels do not share an input (depthwise),
+  it has the fewer of them the larger the map is.
 - A work-group is two waves, or one if there are few work-items: of groups near that size, the one
- that leaves the fewest lanes idle.
+  that leaves the fewest lanes idle.
 """
 
 from __future__ import annotations

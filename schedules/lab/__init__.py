@@ -138,9 +138,9 @@ def scheduled(
     Raises
     ------
     InputError
-       If there is no such lab, step, size or block.
+        If there is no such lab, step, size or block.
     TargetError
-       If target and device do not match.
+        If target and device do not match.
     """
     lab, spec = lab_of(name), resolve(target, device)
     size = lab.size if size is None else size

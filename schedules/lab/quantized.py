@@ -165,7 +165,7 @@ def compute_relu(size: int) -> list[te.Tensor]:
 
 
 def relu_operands(size: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Return all 8-bit numbers, of which those above 2.6 saturate."""
+    """Return random numbers of any 8 bits, of which those above 2.6 saturate."""
     numbers = rng.integers(0, 256, (size, ROW)).astype(np.uint8)
     return [numbers, *arguments(BEFORE.scale, BEFORE.zero, AFTER)]
 
