@@ -1,4 +1,4 @@
-"""From scheduled primary functions to machine code: passes on TIR, and what is done to source.
+"""Generation of machine code from scheduled primary functions: TIR passes and source rewrites.
 
-`tir_pipeline` has the list of the passes in order; each of ours is a file of its own.
+`tir_pipeline` lists the passes in order; each of our own is in a separate file.
 """

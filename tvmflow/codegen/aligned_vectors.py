@@ -1,19 +1,19 @@
-"""Vectors that lie at multiples of their size, read and written as such.
+"""Vectors that begin at multiples of their size, accessed as whole vectors.
 
-``vload4`` and ``vstore4`` take memory to be aligned for one element only (OpenCL C, section
-6.15.7), and compilers for GPUs make up to four accesses of each.  A pointer to vectors says that
-a whole one can be moved at once, and faults on some processors where that is not so: of rows of
-101 elements every fourth begins at a multiple of four.  :func:`AlignVectors` takes the pointer
-where the index is proven to be such a multiple::
+``vload4`` and ``vstore4`` assume memory to be aligned for one element only (OpenCL C, section
+6.15.7), and compilers for GPUs make up to four accesses of each.  A pointer to vectors allows one
+access for a whole vector, and faults on some processors if it is not aligned: in rows of 101
+elements, only every fourth row begins at a multiple of four.  :func:`AlignVectors` uses such a
+pointer if the index is proven to be a multiple::
 
     x[T.Ramp(i * 8 + 4, 1, 4)]        T.call_extern("tvmflow_at_float4", x, i * 2 + 1)
     y[T.Ramp(i * 8 + 4, 1, 4)] = v    T.call_extern("tvmflow_put_float4", y, i * 2 + 1, v)
 
-Buffers begin at multiples of the largest vector there is: so drivers allocate them, and nothing
-begins inside of one but what has a variable for its offset.
+Buffers begin at multiples of the largest vector: drivers allocate them this way, and tensors
+with an offset into a buffer have a variable for it in their index.
 
-Private memory is aligned for one element.  There TVM writes ``vload4`` for such an index, but four
-reads where a part of it has got a name: so indices that are computed get their ``vload4`` here.
+Private memory is aligned for one element.  TVM writes ``vload4`` for such an index, but four reads
+if a part of it has been bound to a name: computed indices get their ``vload4`` here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..ir.expressions import nodes_in
 from ..ir.passes import map_nodes, prim_func_pass
 
 _AT, _PUT = "tvmflow_at_", "tvmflow_put_"
-#: OpenCL C's names of element types.  Vectors of bytes have macros of their own.
+#: OpenCL C's names of element types.  Vectors of bytes have their own macros.
 _ELEMENTS = {
     "float16": "half", "float32": "float", "float64": "double",
     "int16": "short", "uint16": "ushort", "int32": "int", "uint32": "uint",
@@ -40,9 +40,9 @@ NAME = re.compile(rf"\b(?:{_AT}|{_PUT})([a-z]+(?:2|4|8|16))\b")
 
 
 def vector_place(index: tirx.Expr) -> tirx.Expr | None:
-    """The index of a vector among vectors of its size, if it begins at a multiple of that.
+    """Return the index of a vector in units of its size, if it begins at a multiple of it.
 
-    ``index`` has that of each element, one after another.
+    ``index`` has the consecutive indices of the elements.
     """
     if not isinstance(index, tirx.Ramp) or int(index.stride) != 1:
         return None
@@ -54,14 +54,14 @@ def vector_place(index: tirx.Expr) -> tirx.Expr | None:
         return None
     place = analyzer.simplify(tirx.floordiv(index.base, lanes))
     if nodes_in(place, tirx.FloorDiv, tirx.FloorMod):
-        # Runs behind what makes these instructions; a shift rounds down, too.
+        # This runs after divisions were lowered; a shift rounds down, too.
         place = index.base >> (int(lanes).bit_length() - 1)
     return place
 
 
 @prim_func_pass("opencl")
 def AlignVectors(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Call macros for vectors of buffers that are aligned; runs late, on kernels."""
+    """Access aligned vectors of buffers by macros; runs late, on kernels."""
 
     def load(found: TensorLoad) -> tirx.Expr:
         place = _place(found.source, *found.indices)
@@ -73,7 +73,7 @@ def AlignVectors(function: tirx.PrimFunc) -> tirx.PrimFunc:
             lanes, pointer = found.ty.dtype.lanes, found.source.data
             return tirx.call_extern(found.ty, f"vload{lanes}", place, pointer)
         kind = _kind(found.source, found)
-        # Not a pure function: what it reads may be written in between.
+        # The function is not pure: its memory may be written between two reads.
         return tirx.call_extern(found.ty, _AT + kind, found.source.data, place)
 
     def store(found: tirx.BufferStore) -> tirx.Stmt:
@@ -88,7 +88,7 @@ def AlignVectors(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _place(buffer: tirx.Var, *indices: tirx.Expr) -> tirx.Expr | None:
-    # Most accesses are of single numbers: that is asked first, for the time of compilation.
+    # Most accesses are scalar, so test for that first to save compilation time.
     if len(indices) != 1 or not isinstance(indices[0], tirx.Ramp):
         return None
     is_memory = buffer.scope() in ("", "global", "local") and CONSTANT_SUFFIX not in buffer.name
@@ -100,7 +100,7 @@ def _kind(buffer: tirx.Var, value: tirx.Expr) -> str:
 
 
 def definition(match: re.Match[str]) -> str:
-    """The definition of a macro that a kernel calls."""
+    """Return the definition of a macro that a kernel calls."""
     vector = f"((__global {match[1]}*)(p))[i]"
     if match.group().startswith(_AT):
         return f"#define {match.group()}(p, i) ({vector})\n"

@@ -1,17 +1,17 @@
-"""Run-time checks of the arguments of primary functions, where nothing can be wrong with them.
+"""Removal of run-time checks of primary functions' arguments that cannot fail.
 
-TVM begins the host's side of each primary function with some fifty checks an argument: type, rank,
+TVM begins the host's side of each primary function with some fifty checks per argument: type, rank,
 extents, strides, offset, device.  With their messages they are four fifths of the library, and of
-LLVM's time.  `main` checks what it is called with.  What it allocates has the type that it is
-declared with, and so have weights; where that is the type of the function's parameter, all checks
-hold, and they are left out (`mark_checked`, then `DropChecks`)::
+LLVM's time.  `main` checks its own arguments.  Tensors that it allocates have the type that they
+are declared with, and so have weights; if that is the type of the function's parameter, all checks
+hold, and they are removed (`mark_checked`, then `DropChecks`)::
 
     alloc = R.vm.alloc_tensor(buffer0, 0, R.shape([1, 4, 8, 8, 4]), R.dtype("float32"), 0)
     conv2d(x, w, alloc)        # keeps its checks: x is an input
     pool(alloc, w, alloc1)     # has none
 
-Inputs keep theirs: strides and offsets of a caller's tensor are looked at nowhere else.  So do
-functions of open extents, which these checks read.
+Inputs keep theirs: strides and offsets of a caller's tensor are checked nowhere else.  Functions of
+symbolic extents keep theirs, too, as the checks determine the extents.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from ..ir.signatures import bindings_of
 #: Attribute of primary functions whose arguments are known to be right.
 CHECKED = "tvmflow.arguments_checked"
 
-#: What makes a compact tensor of the type it is declared with, without an offset.
+#: Functions that create a compact tensor of its declared type, without an offset.
 _ALLOCATIONS = ("relax.vm.alloc_tensor", "vm.builtin.alloc_tensor")
-#: Other names of the memory of their first argument.
+#: Functions that return a view of their first argument.
 _VIEWS = ("vm.builtin.reshape",)
 
 
 def mark_checked(mod: IRModule) -> IRModule:
-    """Mark functions that are only called with tensors of the program, of the types they take.
+    """Mark functions that are only called with the program's own tensors, of matching types.
 
-    ``mod`` is ready for TVM's virtual machine; its functions' parameters from the attribute
-    ``num_input`` on are weights.
+    ``mod`` is ready for TVM's virtual machine; its functions' parameters starting at index
+    ``num_input``, an attribute, are weights.
     """
     unknown: set[str] = set()
     called: set[str] = set()
@@ -66,7 +66,7 @@ def mark_checked(mod: IRModule) -> IRModule:
 
 
 def _own_tensors(function: relax.Function) -> set[relax.Var]:
-    """Weights, allocated tensors, and views of these."""
+    """Return weights, allocated tensors, and views of these."""
     inputs = (function.attrs or {}).get("num_input")
     own = set() if inputs is None else set(function.params[int(inputs) :])
     for binding in bindings_of(function):
@@ -81,7 +81,7 @@ def _own_tensors(function: relax.Function) -> set[relax.Var]:
 
 
 def _fits(arguments: list[relax.Expr], callee: tirx.PrimFunc) -> bool:
-    """True if arguments have just the constant shapes and types of a function's parameters."""
+    """Return whether arguments have exactly the constant shapes and types of the parameters."""
     return len(arguments) == len(callee.params) and all(
         isinstance(parameter.ty, tirx.BufferType)
         and isinstance(argument.ty.shape, relax.ShapeExpr)
@@ -92,14 +92,14 @@ def _fits(arguments: list[relax.Expr], callee: tirx.PrimFunc) -> bool:
 
 
 def _extents(shape: Iterable[tirx.Expr]) -> list[int] | None:
-    """Extents if all are constant."""
+    """Return the extents if all are constant."""
     extents = list(shape)
     return [int(e) for e in extents] if all(isinstance(e, tirx.IntImm) for e in extents) else None
 
 
 @module_pass("DropChecks")
 def DropChecks(mod: IRModule) -> IRModule:
-    """Leave out the checks of marked functions; runs on the host's functions."""
+    """Remove the checks of marked functions; runs on the host's functions."""
     marked = {gv: f for gv, f in mod.functions.items() if f.attrs.get(CHECKED)}
     without = tirx.transform.SkipAssert()(IRModule(marked, attrs=mod.attrs))
     return IRModule({**mod.functions, **without.functions}, attrs=mod.attrs)

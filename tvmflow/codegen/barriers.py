@@ -1,15 +1,15 @@
-"""Reads of what other work-items wrote, which TVM's barriers are to stand before.
+"""Reads of local memory that other work-items wrote, for which TVM must insert barriers.
 
-TVM 0.27 puts a barrier between a write to local memory and a read of it (`ThreadSync`), but not
-where both have the same index and this depends on the innermost index of work-items: it takes
-this for each item's own place.  In a group of 32 x 2 items that is wrong of ::
+TVM 0.27 inserts a barrier between a write to local memory and a read of it (`ThreadSync`), but not
+if both have the same index and it depends on the innermost index of work-items: it assumes that
+each item has its own place.  In a group of 32 x 2 items that is wrong for ::
 
     if x < 1:
         peak[y] = ...
     total += exp(value[x] - peak[y])        # by all 32 items of a row
 
-So :func:`HideSharedReads` makes the index of such a read another one, unless each item of the
-group has a place of its own, and :func:`ShowSharedReads` undoes it behind the barriers::
+:func:`HideSharedReads` therefore changes the index of such a read, unless each item of the group
+has its own place, and :func:`ShowSharedReads` restores it after the barriers::
 
     total += exp(value[x] - peak[tvmflow_shared(y)])
 """
@@ -30,7 +30,7 @@ from ..ir.rewriter import op_name
 
 _NAME = "tvmflow_shared"
 
-#: Indices of the work-items of a group, of which there are more than one, and how many.
+#: Indices of a group's work-items along axes of more than one item, with their extents.
 _Items = dict[tirx.Var, int]
 
 
@@ -43,7 +43,7 @@ def HideSharedReads(function: tirx.PrimFunc) -> tirx.PrimFunc:
     try:
         groups = {var: items for items in _groups(function.body) for var in items}
     except UnknownError:
-        # TVM's sorting has groups whose size is computed, along one axis.
+        # TVM's sorting uses groups along one axis whose size is computed.
         return function
 
     def hide(load: TensorLoad) -> tirx.Expr:
@@ -59,7 +59,7 @@ def HideSharedReads(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _groups(body: tirx.Stmt) -> list[_Items]:
-    """The work-items of each kernel of a function."""
+    """Return the work-items of each kernel of a function."""
     attrs = [a for a in nodes_in(body, tirx.AttrStmt) if a.attr_key == "thread_extent"]
     inner = {found for a in attrs for found in nodes_in(a.body, tirx.AttrStmt)}
     groups = []
@@ -72,7 +72,7 @@ def _groups(body: tirx.Stmt) -> list[_Items]:
 
 
 def _has_own_place(load: TensorLoad, items: _Items) -> bool:
-    """True if no two items of a group read the same place."""
+    """Return whether no two items of a group read the same place."""
     count = prod(items.values())
     values = dict.fromkeys(variables(load.indices), np.zeros(1, np.int64))
     values |= values_at(np.arange(count), list(items.items()))
@@ -84,7 +84,7 @@ def _has_own_place(load: TensorLoad, items: _Items) -> bool:
 
 
 def _first(places: np.ndarray, index: tirx.Expr) -> np.ndarray:
-    """Of a vector its first lane."""
+    """Return the first lane of a vector; return scalars unchanged."""
     return places[..., 0] if isinstance(index, tirx.Ramp | tirx.Broadcast) else places
 
 
@@ -96,6 +96,6 @@ def _hidden(index: tirx.Expr) -> tirx.Expr:
 
 @node_pass(Call)
 def ShowSharedReads(call: Call) -> tirx.Expr:
-    """Give reads their index again; runs after ``ThreadSync``."""
+    """Restore the indices of reads; runs after ``ThreadSync``."""
     hidden = op_name(call) == "tirx.call_pure_extern" and call.args[0].value == _NAME
     return call.args[1] if hidden else call

@@ -1,7 +1,7 @@
-"""Sums whose parts are taken in 16 bits, ``--accumulate mixed``: the code of chunks.
+"""Sums with partial sums in 16 bits, ``--accumulate mixed``: code of the chunks.
 
-The layout pass writes products of halves, converted to fp32 and added up; :mod:`..ir.half_sums`
-says which, and how long a chunk may be.  The schedule puts its loops around them as for any sum,
+The layout pass emits products of halves, converted to fp32 and added up; :mod:`..ir.half_sums`
+decides which, and how long a chunk may be.  The schedule arranges loops as for any sum,
 and :func:`SumInChunks` then finds the outermost loop that adds at most :data:`.CHUNK` products to
 an element, or makes one by splitting a longer loop in two.  Before and after::
 
@@ -35,20 +35,20 @@ from ..ir.half_sums import CHUNK, is_product
 from ..ir.passes import map_nodes, prim_func_pass
 from ..ir.rewriter import op_name
 
-#: The part of the longest chunk that one has at least, if its loop is split without a rest.
+#: Shortest even chunk, relative to the longest possible one; else the last chunk is shorter.
 EVEN = 2 / 3
 
 
 @prim_func_pass()
 def SumInChunks(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Give sums of products of halves a part in 16 bits; runs on loops, no blocks.
+    """Compute partial sums of products of halves in 16 bits; runs on loops, no blocks.
 
-    A product of halves that is added to no private memory is taken in fp32, as if for
-    ``--accumulate fp32``: it would cost a conversion, and be no faster.
+    A product of halves that is not added to private memory is computed in fp32, as for
+    ``--accumulate fp32``: otherwise it would cost a conversion, and be no faster.
     """
     if not any(map(is_product, nodes_in(function.body, tirx.Cast))):
         return function
-    # What both copies of a body share (:mod:`.loop_peeling`) is found once in each.
+    # Nodes shared by both copies of a body (:mod:`.loop_peeling`) are found once in each.
     loops, stores = (set(nodes_in(function.body, kind)) for kind in (tirx.For, tirx.BufferStore))
     chunked: list[tuple[tirx.For, tirx.Stmt]] = []
     for store in stores:
@@ -65,7 +65,7 @@ def SumInChunks(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _in_single(cast: tirx.Cast) -> tirx.Expr:
-    """The product in fp32, of factors that were halves or are converted from fp32."""
+    """Compute a product in fp32, of factors that were halves or are converted from fp32."""
     return _single(cast.value.a) * _single(cast.value.b) if is_product(cast) else cast
 
 
@@ -75,7 +75,7 @@ def _single(factor: tirx.Expr) -> tirx.Expr:
 
 
 def _half_addend(store: tirx.BufferStore) -> tirx.Expr | None:
-    """What a statement adds to private memory, in 16 bits; ``None`` if it is no such statement."""
+    """Return the 16-bit value that a statement adds to private memory; ``None`` otherwise."""
     buffer, value = store.buffer, store.value
     is_sum = buffer.scope() == "local" and isinstance(value, tirx.Add)
     if not (is_sum and buffer.dtype == "float32" and isinstance(value.a, TensorLoad)):
@@ -87,7 +87,7 @@ def _half_addend(store: tirx.BufferStore) -> tirx.Expr | None:
 
 
 def _half(value: tirx.Expr) -> tirx.Expr | None:
-    """A product that is converted to fp32, or zero instead of it, without the conversion."""
+    """Return a product that is converted to fp32, or zero in its place, without the conversion."""
     if isinstance(value, tirx.Cast):
         return value.value if is_product(value) else None
     if isinstance(value, tirx.FloatImm):
@@ -99,16 +99,16 @@ def _half(value: tirx.Expr) -> tirx.Expr | None:
 
 
 def _is_all_of(store: tirx.BufferStore, loop: tirx.For) -> bool:
-    """True if a loop does nothing else with a sum than to add to it by this statement."""
+    """Return whether this statement is a loop's only access to its sum."""
     stores = [s for s in nodes_in(loop, tirx.BufferStore) if s.buffer.same_as(store.buffer)]
     loads = [x for x in nodes_in(loop, TensorLoad) if x.source.same_as(store.buffer)]
     return len(loads) == len(stores) == 1 and stores[0].same_as(store)
 
 
 def _chunked(store: tirx.BufferStore, around: list[tirx.For]) -> list[tuple[tirx.For, tirx.Stmt]]:
-    """The loop that becomes chunks, with what takes its place.
+    """Return the loop that becomes chunks, with its replacement.
 
-    ``around`` are the loops around an addition, from the outside.
+    ``around`` are the loops around an addition, the outermost first.
     """
     summed = [loop for loop in around if not any(uses(i, loop.loop_var) for i in store.indices)]
     if not summed or not all(isinstance(loop.extent, tirx.IntImm) for loop in summed):
@@ -123,7 +123,7 @@ def _chunked(store: tirx.BufferStore, around: list[tirx.For]) -> list[tuple[tirx
 
 
 def _split(loop: tirx.For, most: int) -> tuple[tirx.For, tirx.Stmt]:
-    """A loop in two, the inner one at most so long; no inner one of one iteration."""
+    """Split a loop in two, the inner one of at most ``most`` iterations, unless that is one."""
     extent = int(loop.extent)
     size = max(d for d in range(1, most + 1) if extent % d == 0)
     if size < EVEN * most:
@@ -147,15 +147,15 @@ def _split(loop: tirx.For, most: int) -> tuple[tirx.For, tirx.Stmt]:
 
 
 def _with_body(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
-    """The same loop around another statement."""
+    """Return the same loop around another statement."""
     return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, None, loop.annotations)
 
 
 def _sum(store: tirx.BufferStore, body: tirx.Stmt, around: list[tirx.For]) -> tirx.Stmt:
-    """A chunk: zero, what ``body`` adds to it, and it to the sum in fp32."""
+    """Return a chunk: set to zero, accumulated by ``body``, and added to the sum in fp32."""
     total = store.buffer
     chunk = tirx.decl_buffer(total.shape, "float16", f"{total.name}_chunk", scope="local")
-    # Of a loop that was split, those inside are new nodes of the same variables.
+    # After a split, the loops inside are new nodes with the same variables.
     inside = {loop.loop_var for loop in nodes_in(body, tirx.For)}
     used = set(nodes_in(list(store.indices), tirx.Var))
     elements = [loop for loop in around if loop.loop_var in inside & used]

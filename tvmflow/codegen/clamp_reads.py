@@ -1,10 +1,10 @@
-"""Texels beyond the border of a picture, which are zero, read without a branch.
+"""Reads of texels outside of a picture as zeros, without a branch.
 
-A padded convolution tests for each texel whether it lies in the picture.  As a branch, the test
-has every read wait for the one before.  A sampler with ``CLK_ADDRESS_CLAMP`` reads zeros outside
-of an image of four channels (OpenCL C, section 6.15.15.1), so that :func:`ReadBorders` has texels
-outside of the *picture* read outside of the *image*.  Tests of rows move the row, all others the
-column; a row's is then the same for all of its texels.  Before::
+A padded convolution tests for each texel whether it is inside the picture.  As a branch, the test
+makes every read wait for the one before.  A sampler with ``CLK_ADDRESS_CLAMP`` reads zeros outside
+of an image of four channels (OpenCL C, section 6.15.15.1), so :func:`ReadBorders` moves texels that
+are outside of the *picture* to coordinates outside of the *image*.  Tests of rows move the row, all
+others the column; the row is then the same for all of its texels.  Before::
 
     T.if_then_else(0 <= y and 0 <= x and x < 56, T.texture2d_load(image, b * 56 + x, y, ...), 0)
 
@@ -13,9 +13,9 @@ After::
     T.texture2d_load(image, tvmflow_inside(0 <= x and x < 56, b * 56 + x, -1),
                      tvmflow_inside(0 <= y, y, -1), ...)
 
-Where a border is not zero, as that of max-pooling, what has been read is chosen or not.
+If the border is not zero, as for max-pooling, the value that was read is selected afterwards.
 
-TVM's macro for reads takes no sampler in OpenCL C 1.2, where what lies outside is undefined;
+TVM's macro for reads takes no sampler in OpenCL C 1.2, where coordinates outside are undefined;
 :func:`read_with_sampler` replaces it.
 """
 
@@ -36,23 +36,23 @@ from .textures import LOAD
 _INSIDE = "tvmflow_inside"
 _MACRO = f"#define {_INSIDE}(c, i, o) ((c) ? (i) : (o))\n"
 _READ_IMAGE = re.compile(rf"\bREAD_IMAGE([FH])(?=\(\w+, image_sampler, \(\(int4\)\({_INSIDE}\()")
-#: TVM's macros for reads, and what they are in OpenCL C 1.2, which drivers take where not asked for
-#: another; all coordinates but those of :func:`ReadBorders` are within the image.
+#: TVM's macros for reads, and their form in OpenCL C 1.2, the default version of drivers; all
+#: coordinates except those of :func:`ReadBorders` are inside the image.
 _READ_MACROS = re.compile(
     r"#ifdef __OPENCL_VERSION__\n#if [^\n]*\n(?:#[^\n]*\n)*?#endif\n#endif\n\n?"
 )
 _READS = "".join(f"#define READ_IMAGE{x}(i, s, c) read_image{x.lower()}(i, c)\n" for x in "HF")
 
 
-#: Bytes of private arrays that leave texels in flight a sixth of an Adreno's 48 vectors.
+#: Most bytes of private arrays that leave a sixth of an Adreno's 48 vectors to pending texels.
 _PRIVATE_BYTES = 40 * 16
 
 
 @prim_func_pass("opencl")
 def ReadBorders(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Read zeros behind a border; runs late, on kernels."""
-    # Without loops, compilers put all reads first, and what has no register spills: Winograd's
-    # inputs, 36 texels, are better read one after another.
+    """Read zeros outside of a border without branches; runs late, on kernels."""
+    # Without loops, compilers move all reads to the front, and spill what has no register:
+    # Winograd's inputs, 36 texels, are better read one after another.
     if not nodes_in(function.body, tirx.For) and _private_bytes(function) > _PRIVATE_BYTES:
         return function
     return map_nodes(function, (Call, _read))
@@ -73,7 +73,7 @@ def _read(choice: Call) -> tirx.Expr:
     test, value, other = choice.args
     load = value.value if isinstance(value, tirx.Cast) else value
     is_texel = op_name(load) == LOAD and test.ty.dtype.lanes == 1 and _constant(other) is not None
-    # What is read from memory may lie outside, too.
+    # Coordinates that are read from memory may be outside, too.
     if not is_texel or nodes_in(load.args[1:4], TensorLoad):
         return choice
     image, column, row, *rest = load.args
@@ -91,20 +91,20 @@ def _read(choice: Call) -> tirx.Expr:
 
 
 def _constant(value: tirx.Expr) -> float | None:
-    """The number in all lanes of a constant."""
+    """Return the number in all lanes of a constant, or ``None``."""
     value = value.value if isinstance(value, tirx.Broadcast) else value
     return float(value.value) if isinstance(value, tirx.FloatImm) else None
 
 
 def _inside(tests: list[tirx.Expr], place: tirx.Expr) -> tirx.Expr:
-    """A place in an image that is outside if one of the tests fails."""
-    # The column's name tells which reads are such.
+    """Return a coordinate that is outside of the image if one of the tests fails."""
+    # The function's name around the column marks such reads.
     test = tirx.all(tirx.const(True, "bool"), *tests)
     return tirx.call_pure_extern(place.ty, _INSIDE, test, place, tirx.const(-1, place.ty.dtype))
 
 
 def read_with_sampler(source: str) -> str:
-    """A kernel whose reads beyond borders give zeros."""
+    """Rewrite a kernel so that its reads beyond borders use the sampler and give zeros."""
     changed, count = _READ_IMAGE.subn(lambda match: f"read_image{match[1].lower()}", source)
     if count:
         changed = f"#ifndef {_INSIDE}\n{_MACRO}#endif\n{changed}"

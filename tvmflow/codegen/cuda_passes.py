@@ -1,17 +1,17 @@
-"""Passes that only CUDA needs; elsewhere they change nothing.
+"""Passes that are only needed for CUDA; other targets are unchanged.
 
 *Vectors.*  CUDA has registers for vectors of 16 bytes.  TVM's code for eight lanes of fp32 does
-not compile where one of them is a constant, and for sixteen there is none: such loops become
+not compile if one of them is a constant, and there is none for sixteen: such loops become
 steps of four lanes.  Before and after::
 
     for i in T.vectorized(8):                  for s in T.unroll(2):
         y[i] = T.max(x[i], 0.0)                    for i in T.vectorized(4):
                                                        y[s * 4 + i] = T.max(x[s * 4 + i], 0.0)
 
-Booleans are bytes in memory, but TVM's vectors of them are of 16 bits: they become steps of one.
+Booleans are bytes in memory, but TVM's vectors of them have 16 bits: they become steps of one.
 
-Copies of eight halves stay whole: they are one access of 16 bytes.  So are halves that anything
-else loads or stores, which works on a copy in registers (:func:`_move_halves`)::
+Copies of eight halves stay whole: they are one access of 16 bytes.  Halves that any other code
+loads or stores also stay whole, as the code works on a copy in registers (:func:`_move_halves`)::
 
     for i in T.vectorized(8):                  for i in T.vectorized(8):
         y[i] = T.float16(T.float32(x[i]) * 2)      a[i] = x[i]
@@ -20,31 +20,31 @@ else loads or stores, which works on a copy in registers (:func:`_move_halves`):
                                                for i in T.vectorized(8):
                                                    y[i] = b[i]
 
-*Indices.*  Numbers of a vector that begins at a multiple of its lanes have the same quotient by
-another such multiple.  TVM proves that of few sums, and copies number by number where it cannot.
-Before and after::
+*Indices.*  If a vector begins at a multiple of its lanes, all of its elements have the same
+quotient by another such multiple.  TVM can prove that for few sums, and otherwise copies element by
+element.  Before and after::
 
     (g * 384 + k * 64 + lane) // 1536          (g * 48 + k * 8) // 192
     (g * 384 + k * 64 + lane) % 1536           (g * 48 + k * 8) % 192 * 8 + lane
 
-*Storage.*  TVM lets buffers in shared memory share their bytes twice: as typed buffers, which
-leaves pointers to tiles of a tensor core with the wrong type and makes vectors of elements that
-``cp.async`` copies, and as bytes.  Functions with ``shared.dyn`` leave all of it to the second.
+*Storage.*  TVM has two passes that let buffers in shared memory share their bytes: as typed
+buffers, which gives pointers to tiles of a tensor core the wrong type and makes vectors of elements
+that ``cp.async`` copies, and as bytes.  Functions with ``shared.dyn`` only use the second pass.
 
-*Loads.*  TVM's code generator gives the operands of vector casts, functions and choices a variable
-each, remembers it by the operand's text, and takes it again where the same text comes in the same
-scope, whatever was stored in between: the second of two maxima would be taken with what the sum was
-before the first.  Loads of what a kernel writes are bound to variables of their own, whose names
-are unique.  Before and after::
+*Loads.*  TVM's code generator binds the operands of vector casts, functions and choices to
+variables, caches these by the operand's text, and reuses them for the same text in the same scope,
+even if memory has been written in between: the second of two maxima would use the sum before the
+first one.  Loads of memory that a kernel writes are bound to variables with unique names.  Before
+and after::
 
     s[0:4] = T.max(s[0:4], a)                  load = s[0:4]
     s[0:4] = T.max(s[0:4], b)                  s[0:4] = T.max(load, a)
                                                load_1 = s[0:4]
                                                s[0:4] = T.max(load_1, b)
 
-*Barriers.*  In a loop whose copies to shared memory run ahead of what reads them, TVM has one
-barrier before the copies, which write where the step before read, and one behind the wait for those
-of this step.  With the wait first, one does for both::
+*Barriers.*  In a loop whose copies to shared memory run ahead of their readers, TVM has one
+barrier before the copies, which overwrite data that the previous step read, and one after the wait
+for this step's copies.  With the wait first, one barrier is enough::
 
     for k in range(steps):                     for k in range(steps):
         barrier                                    wait for all but n - 1 groups of copies
@@ -53,8 +53,9 @@ of this step.  With the wait first, one does for both::
         barrier                                    multiply(k % (n + 1))
         multiply(k % (n + 1))
 
-*Copies of nothing.*  TVM copies what a test allows, and else stores zeros, on two ways.  The
-instruction itself fills up with zeros what it is not told to read (:func:`fill_with_zeros`)::
+*Predicated copies.*  TVM copies if a test holds, and otherwise stores zeros, in two instructions.
+The copy instruction itself can fill the bytes that it does not read with zeros
+(:func:`fill_with_zeros`)::
 
     @p cp.async [to], [from], 16;              cp.async [to], [from], 16, p ? 16 : 0;
     @!p st.shared.v4 [to], {0, 0, 0, 0};
@@ -86,9 +87,9 @@ _BARRIER = "tirx.tvm_storage_sync"
 
 @node_pass(tirx.For, targets=("cuda",))
 def SplitVectors(loop: tirx.For) -> tirx.Stmt:
-    """Vectorised loops of more than four lanes in steps of four; runs on loops, no blocks.
+    """Split vectorised loops of more than four lanes into steps; runs on loops, no blocks.
 
-    Those that load or store booleans are steps of one.
+    Loops that load or store booleans become steps of one lane.
     """
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.extent, tirx.IntImm):
         return loop
@@ -120,7 +121,7 @@ def _in_steps(loop: tirx.For, body: tirx.Stmt) -> tirx.Stmt:
 
 
 def _copies_halves(body: tirx.Stmt, extent: int) -> bool:
-    """True if a loop does nothing but move eight halves, or zeros in their place."""
+    """Return whether a loop only copies eight halves, or zeros in their place."""
     if extent != HALVES or not isinstance(body, tirx.BufferStore):
         return False
     value = body.value
@@ -132,9 +133,10 @@ def _copies_halves(body: tirx.Stmt, extent: int) -> bool:
 def _move_halves(
     store: tirx.BufferStore, lane: tirx.Var
 ) -> tuple[list[tirx.Stmt], tirx.Stmt, list[tirx.Stmt]]:
-    """What moves whole vectors of halves before a store and after it, and the store between.
+    """Return copies of whole vectors of halves before and after a store, and the store between.
 
-    Of the loads on a condition, only those of what is chosen as a whole are moved, with the test.
+    Among conditional loads, only those under a condition of the whole value are moved, with the
+    test.
     """
     before: list[tirx.Stmt] = []
     after: list[tirx.Stmt] = []
@@ -163,7 +165,7 @@ def _move_halves(
         return tirx.BufferLoad(own, [lane])
 
     value = tvm_ffi.structural_map(value, (TensorLoad, load))
-    # Where a vector that was moved is all of it, zeros were chosen there.
+    # If the value is a moved vector, its zeros were already selected by the copy.
     if test is not None and not (before and _is_zero(other) and _is_load(value)):
         value = tirx.if_then_else(test, value, other)
     if not _is_whole(store.buffer, store.indices, lane):
@@ -179,12 +181,12 @@ def _is_zero(value: tirx.Expr) -> bool:
 
 
 def _is_load(value: tirx.Expr) -> bool:
-    """True if a value is zero where what it loads is."""
+    """Return whether a value is zero if its load is zero."""
     return isinstance(value.value if isinstance(value, tirx.Cast) else value, TensorLoad)
 
 
 def _is_whole(buffer: tirx.Var, indices: Sequence[tirx.Expr], lane: tirx.Var) -> bool:
-    """True if eight lanes are 16 bytes of a tensor in memory, which begin at a multiple of them."""
+    """Return whether eight lanes are 16 bytes of a tensor, at a multiple of 16 bytes."""
     *outer, last = indices
     length = buffer.shape[-1]
     if str(buffer.dtype) != "float16" or buffer.scope() not in ("", "global"):
@@ -197,7 +199,7 @@ def _is_whole(buffer: tirx.Var, indices: Sequence[tirx.Expr], lane: tirx.Var) ->
 
 @node_pass(tirx.For, targets=("cuda",))
 def DivideVectors(loop: tirx.For) -> tirx.Stmt:
-    """Quotients and remainders of indices of vectorised loops; runs before these are vectors."""
+    """Divide whole vectors' indices in vectorised loops; runs before these become vectors."""
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.extent, tirx.IntImm):
         return loop
     lanes, lane = int(loop.extent), loop.loop_var
@@ -218,7 +220,7 @@ def DivideVectors(loop: tirx.For) -> tirx.Stmt:
 
 
 def _parts(index: tirx.Expr, lane: tirx.Var, lanes: int) -> tuple[tirx.Expr, int] | None:
-    """``(q, n)`` of an index that is ``q * lanes + n * lane``; ``None`` where it is not seen."""
+    """Return ``(q, n)`` of an index ``q * lanes + n * lane``; ``None`` if it has another form."""
     if isinstance(index, tirx.Var) and index.same_as(lane):
         return tirx.const(0, index.ty.dtype), 1
     if isinstance(index, tirx.IntImm) and int(index) % lanes == 0:
@@ -236,7 +238,7 @@ def _parts(index: tirx.Expr, lane: tirx.Var, lanes: int) -> tuple[tirx.Expr, int
 
 @prim_func_pass()
 def RewriteStorage(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """TVM's pass, by which buffers share memory, but not in functions with ``shared.dyn``."""
+    """Let buffers share memory with TVM's pass, except in functions with ``shared.dyn``."""
     allocated = nodes_in(function.body, tirx.AllocBuffer)
     if any(statement.buffer.scope() == "shared.dyn" for statement in allocated):
         return function
@@ -245,12 +247,12 @@ def RewriteStorage(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 @node_pass(tirx.For, targets=("cuda",))
 def JoinBarriers(loop: tirx.For) -> tirx.Stmt:
-    """One barrier in each step of a loop with asynchronous copies; runs behind TVM's barriers.
+    """Use one barrier in each step of a loop with asynchronous copies; runs after TVM's barriers.
 
     Before the step's own group of copies is committed, a wait for all but ``n - 1`` groups
-    completes the same ones as one for all but ``n`` behind it.  The step's own is not among them:
-    what it copies is read behind the barrier of a later step.  What it overwrites was read in an
-    earlier step by items that have since come to this step's barrier.
+    completes the same groups as a wait for all but ``n`` after it.  The step's own group is not
+    among them: its data is read after the barrier of a later step.  The data that it overwrites was
+    read in an earlier step, by items that have since reached this step's barrier.
     """
     *first, last = _statements(loop.body)
     if not isinstance(last, tirx.AttrStmt) or last.attr_key != _WAIT:
@@ -291,7 +293,7 @@ def _is_barrier(statement: tirx.Stmt) -> bool:
 
 @prim_func_pass("cuda")
 def BindLoads(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Loads that TVM's code generator may take for earlier ones; runs last, on kernels."""
+    """Bind loads that TVM's code generator may confuse with earlier ones; runs last, on kernels."""
     names = (f"load_{number}" for number in itertools.count())
 
     def bind(statement: tirx.BufferStore | tirx.Evaluate | tirx.Bind) -> tirx.Stmt:
@@ -308,7 +310,7 @@ def BindLoads(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
         value, held = _hold(statement.value)
         value = tvm_ffi.structural_map(value, ((tirx.Cast, tirx.Select, Call), operand))
-        # The outer ones first.
+        # Substitute the outer ones first.
         for variable, found in reversed(held.items()):
             value = substitute_vars(value, {variable: found})
         if isinstance(statement, tirx.BufferStore):
@@ -323,7 +325,7 @@ def BindLoads(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _hold(value: tirx.Expr) -> tuple[tirx.Expr, dict[tirx.Var, tirx.Expr]]:
-    """Replace what loads must stay in by variables: choices have scopes of their own."""
+    """Replace subexpressions that loads must stay in by variables, as choices have own scopes."""
     held: dict[tirx.Var, tirx.Expr] = {}
 
     def hold(found: tirx.Expr) -> tirx.Expr:
@@ -336,9 +338,9 @@ def _hold(value: tirx.Expr) -> tuple[tirx.Expr, dict[tirx.Var, tirx.Expr]]:
     return tvm_ffi.structural_map(value, ((Call, tirx.Let), hold)), held
 
 
-# -- in the source ------------------------------------------------------------------------
+# -- source rewrites ----------------------------------------------------------------------
 
-#: What TVM writes for an asynchronous copy with a test.
+#: TVM's code for a predicated asynchronous copy.
 _TESTED_COPY = re.compile(
     r'"\{\\n"\s*" \.reg \.pred p;\\n"\s*" setp\.eq\.u32 p, %3, 1;\\n"\s*'
     r'" @p (cp\.async\.c[ag]\.shared\.global \[%0\], \[%1\], %2);\\n"\s*'
@@ -348,6 +350,6 @@ _TESTED_COPY = re.compile(
 
 
 def fill_with_zeros(source: str) -> str:
-    """CUDA C++ with asynchronous copies that fill up with zeros themselves."""
+    """Rewrite predicated asynchronous copies in CUDA C++, so that they write zeros themselves."""
     filled = r'"\1, %3;" :: "r"(dst_addr), "l"(src_p), "n"(\2), "r"(predicate ? \2 : 0)'
     return _TESTED_COPY.sub(filled, source)

@@ -1,15 +1,15 @@
 """Dot products of four 8-bit numbers, summed up in int32: ``s + x0*w0 + x1*w1 + x2*w2 + x3*w3``.
 
-CPUs and GPUs have an instruction for it.  Here it is one operator of TIR, on 32-bit numbers that
-hold four bytes each, the lowest first: those of ``x`` are unsigned, those of ``w`` signed, and on
-Arm's processors both signed (`Device.signed_dots`).  TVM vectorises it lane by lane.  A sum over
+CPUs and GPUs have an instruction for it.  Here it is one TIR operator on 32-bit numbers that hold
+four bytes each, the lowest first: those of ``x`` are unsigned, those of ``w`` signed, and on Arm's
+processors both are signed (`Device.signed_dots`).  TVM vectorises it lane by lane.  A sum over
 dot products, in TE ``sum(dot(0, x, w))``, becomes a chain of them (`ChainDots`)::
 
     acc[0:16] = acc[0:16] + dot(0, x, w[0:16])      acc[0:16] = dot(acc[0:16], x, w[0:16])
 
-Each target has it in its own words: an instruction of AVX-512 VNNI or Arm's dot products for LLVM,
-functions that are put before the kernels for OpenCL C and CUDA C++, and plain arithmetic for any
-other CPU.
+Each target lowers it in its own way: to an instruction of AVX-512 VNNI or Arm's dot products for
+LLVM, to functions that are defined before the kernels for OpenCL C and CUDA C++, and to plain
+arithmetic for any other CPU.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FUNCTION = "tvmflow_dot4_"
 
 @node_pass(tirx.Add)
 def ChainDots(add: tirx.Add) -> tirx.Expr:
-    """Let dot products add to the sum that they are added to."""
+    """Let dot products accumulate onto the sum that they are added to."""
     product = add.b
     if op_name(product) != DOT:
         return add
@@ -70,14 +70,14 @@ def _for_llvm(call: Call) -> tirx.Expr:
 
 
 def _by_fours(*operands: tirx.Expr) -> tirx.Expr:
-    """Arm's instruction for every four lanes."""
+    """Return Arm's instruction for every four lanes."""
     lanes = operands[0].ty.dtype.lanes
     if lanes == 4:
         total, *factors = operands
         bytes_ = [tirx.reinterpret("int8x16", factor) for factor in factors]
         name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
         return tirx.call_llvm_pure_intrin("int32x4", name, total, *bytes_)
-    # Named, as each is read twice.
+    # Bound to names, as each operand is read twice.
     named = [tirx.Var("operand", operand.ty) for operand in operands]
     half = f"int32x{lanes // 2}"
     low = _by_fours(*(tirx.vectorlow(half, v) for v in named))
@@ -93,21 +93,21 @@ lower_to_function(DOT, "opencl", FUNCTION + "{}")
 # TVM's CUDA code calls functions lane by lane.
 lower_to_function(DOT, "cuda", FUNCTION + "1")
 
-#: Vectors of two and more lanes, by halves.
+#: Functions for vectors of two and more lanes, by halves.
 _HALVES = (
     "static inline int{n} tvmflow_dot4_{n}(int{n} s, int{n} x, int{n} w) {{\n"
     "  return (int{n})(tvmflow_dot4_{h}(s.lo, x.lo, w.lo), tvmflow_dot4_{h}(s.hi, x.hi, w.hi));\n"
     "}}\n"
 )
 
-# The feature, not the extension, says that a driver has the packed functions: Intel's CPU runtime
-# reports cl_khr_integer_dot_product and has none of them in OpenCL C 1.2.
+# The feature, not the extension, shows that a driver has the packed functions: Intel's CPU runtime
+# reports cl_khr_integer_dot_product, but has none of them in OpenCL C 1.2.
 #
-# Where a driver compiles for x86 itself (PoCL), instructions are written as such: OpenCL C has no
-# name for them.  Our runtime tells whether the CPU has dot products, as drivers compile for an
-# older one.  Products of pairs, which all CPUs with AVX-512 have, take four instructions for one.
-# Without any of these, four products and sums in fp32 are the fastest that all devices have, and
-# exact: none exceeds 4 * 255 * 128.  Kernels are built together, and each has the functions.
+# If a driver compiles for x86 (PoCL), instructions are written as assembly: OpenCL C has no name
+# for them.  Our runtime detects whether the CPU has dot products, as drivers compile for an older
+# one.  Products of pairs, which all CPUs with AVX-512 have, take four instructions instead of one.
+# Without any of these, four products and sums in fp32 are fastest on all devices, and exact: none
+# exceeds 4 * 255 * 128.  Kernels are built as one program, and each has the functions.
 OPENCL = (
     """\
 #ifndef TVMFLOW_DOT4
@@ -154,7 +154,7 @@ static inline int16 tvmflow_dot4_16(int16 s, int16 x, int16 w) {
 """
 )
 
-# CUDA C++ has a name only for factors that are both signed, or both not.
+# CUDA C++ only has functions for factors that are both signed or both unsigned.
 CUDA = """\
 static __device__ __forceinline__ int tvmflow_dot4_1(int s, int x, int w) {
 #if defined(__CUDACC__)
@@ -168,11 +168,11 @@ static __device__ __forceinline__ int tvmflow_dot4_1(int s, int x, int w) {
 
 
 def with_functions(source: str, functions: str) -> str:
-    """Kernels with the functions before them that they call."""
+    """Add the functions that kernels call before them."""
     return functions + source if FUNCTION in source else source
 
 
 @tvm_ffi.register_global_func("tvm_callback_cuda_postproc", override=True)
 def postprocess_cuda(source: str, _target: tvm.target.Target) -> str:
-    """TVM calls this with the source of all kernels."""
+    """Rewrite the source of all kernels; TVM calls this."""
     return with_cuda_functions(with_functions(fill_with_zeros(source), CUDA))

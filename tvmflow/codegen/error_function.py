@@ -1,15 +1,14 @@
 """The error function of fp32, as arithmetic on whole vectors.
 
-TVM takes ``erf`` for a function of one number: whatever it is in becomes a loop over lanes, and
-each lane a call of `erff`, several times as much as the product before it in a transformer.  Here
-it is
+TVM treats ``erf`` as a function of scalars: its statement becomes a loop over lanes with a call of
+`erff` for each, several times the cost of the preceding product in a transformer.  Here it is
 
     erf x = x + x · p(x²)                   |x| < 1
     erf x = ±(1 - exp(r(|x|)))              beyond, with r(a) = ln(1 - erf a)
 
-with two polynomials, by Chebyshev interpolation.  They leave out less than a unit in the last
-place, and the whole is within 2; NaN stays NaN.  Half precision goes by fp32, fp64 stays a call.
-CUDA vectorises nothing, and has `erff` of its own.
+with two polynomials, by Chebyshev interpolation.  Their error is less than a unit in the last
+place, and the total error is within 2; NaN stays NaN.  Half precision is computed in fp32, fp64
+remains a call.  CUDA does not vectorise, and has its own `erff`.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from ..ir.expressions import lower_to_function, register_intrinsic
 from ..ir.passes import node_pass
 from ..ir.rewriter import op_name
 
-#: The operator of TIR: of a vector or a number of fp32.
+#: The TIR operator, for vectors and scalars of fp32.
 ERF = "tirx.tvmflow_erf"
-#: Its function in OpenCL C; the number of lanes follows.
+#: Prefix of its function in OpenCL C; the number of lanes follows.
 FUNCTION = "tvmflow_erf_"
 register_intrinsic(ERF, "The error function of fp32.")
 lower_to_function(ERF, "opencl", FUNCTION + "{}")
@@ -36,7 +35,7 @@ lower_to_function(ERF, "opencl", FUNCTION + "{}")
 
 @node_pass(Call, targets=("llvm", "opencl"))
 def WidenErrorFunctions(call: Call) -> tirx.Expr:
-    """Let `erf` be a function of vectors; runs on scalars, before they become vectors."""
+    """Replace `erf` by a function of vectors; runs on scalars, before they become vectors."""
     if op_name(call) != "tirx.erf" or call.ty.dtype not in ("float32", "float16"):
         return call
     (argument,), dtype = call.args, call.ty.dtype
@@ -45,7 +44,7 @@ def WidenErrorFunctions(call: Call) -> tirx.Expr:
     return tirx.Cast(dtype, tirx.call_intrin("float32", ERF, tirx.Cast("float32", argument)))
 
 
-#: From here on the difference to 1 is computed, and beyond the end it is 0.
+#: Beyond the first the difference to 1 is computed, and beyond the second it is 0.
 BEGIN, END = 1.0, 3.95
 #: (erf √t) / √t - 1, and ln(1 - erf a).
 NEAR_0 = Chebyshev.interpolate(
@@ -57,7 +56,7 @@ TAIL = Chebyshev.interpolate(
 
 
 def _text(polynomial: Polynomial, x: str) -> str:
-    """Horner's scheme in OpenCL C."""
+    """Return Horner's scheme for a polynomial in OpenCL C."""
     *rest, last = (f"{np.float32(c):.9g}f" for c in polynomial.coef)
     for coefficient in reversed(rest):
         last = f"({last} * {x} + {coefficient})"
@@ -68,7 +67,7 @@ NAME = re.compile(rf"\b{FUNCTION}(\d+)\b")
 
 
 def definition(match: re.Match[str]) -> str:
-    """The function in OpenCL C, of so many lanes."""
+    """Return the function in OpenCL C for a number of lanes."""
     lanes = int(match[1])
     kind = f"float{lanes if lanes > 1 else ''}"
     return f"""\

@@ -1,9 +1,10 @@
-"""Numbers of 16 bits: tensors that are stored in them, sums that are taken in them, and bfloat16.
+"""Numbers of 16 bits: storage of tensors, sums in 16 bits, and bfloat16.
 
 *Storage*, ``--dtype fp16``.  fp32 tensors in the scope ``global.half`` have 16 bits in memory.
-OpenCL C reads and writes it on every device, also one without ``cl_khr_fp16``: ``vload_half`` and
+OpenCL C reads and writes it on every device, also without ``cl_khr_fp16``: ``vload_half`` and
 ``vstore_half`` convert (section 6.15.7 of the OpenCL C specification, "Vector Data Load and Store
-Functions").  Arithmetic is fp32, but for sums in 16 bits, whose kernels need ``cl_khr_fp16`` and
+Functions").  Arithmetic is fp32, except for sums in 16 bits, whose kernels need ``cl_khr_fp16`` and
+read such memory without conversion.  Before and after :func:`LowerHalfBuffers`::
 read such memory as it is.  Before and after :func:`LowerHalfBuffers`::
 
     y[T.Ramp(i, 1, 4)] = x[T.Ramp(i, 1, 4)] * T.Broadcast(2.0, 4)
@@ -11,8 +12,8 @@ read such memory as it is.  Before and after :func:`LowerHalfBuffers`::
     T.call_extern("tvmflow_store_half4", tvmflow_load_half4(i, x) * ..., i, y)
 
 *Products and sums*, ``--accumulate fp16``.  The layout pass computes some sums in ``float16``
-(:mod:`..ir.half_sums`).  Tensors keep the dtype ``float32``, so that an anchor converts what it
-multiplies.  Before and after :func:`NarrowLocals`, which follows the schedule::
+(:mod:`..ir.half_sums`).  Tensors keep the dtype ``float32``, so the reduction converts its factors.
+Before and after :func:`NarrowLocals`, which runs after the schedule::
 
     staged: T.Buffer((4,), "float32", scope="local")     staged: T.Buffer((4,), "float16", ...)
     staged[k] = x[i, k]                                  staged[k] = T.Cast("float16", x[i, k])
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from tvm.ir import Node
 
 
-#: Beginning of the names of the macros.
+#: Prefix of the macros' names.
 PREFIX = "tvmflow_half_"
 _HALF, _SINGLE = tvm_ffi.dtype("float16"), tvm_ffi.dtype("float32")
 
@@ -51,11 +52,11 @@ _HALF, _SINGLE = tvm_ffi.dtype("float16"), tvm_ffi.dtype("float32")
 
 @prim_func_pass()
 def NarrowLocals(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Keep what is staged in 16 bits where every read converts it; runs on loops, no blocks.
+    """Keep local buffers in 16 bits if every read converts them; runs on loops, no blocks.
 
-    The same numbers, converted once where they are written: fewer registers, and reads of
-    memory that is in 16 bits already become reads of halves.  On OpenCL not what is only stored
-    in tensors of halves: a store converts on every device, also on one without halves.
+    The numbers are the same, converted once when they are written: fewer registers, and reads of
+    16-bit memory become reads of halves.  On OpenCL this excludes buffers that are only stored to
+    tensors of halves: such a store converts on every device, also on one without halves.
     """
     converting = target_kind(function) == "opencl"
     halves = {
@@ -83,7 +84,7 @@ def NarrowLocals(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _converted(value: tirx.Expr) -> tirx.Expr:
-    """A value as half, converted where it is loaded and not behind a choice."""
+    """Return a value as half, converted at its loads and not after a choice."""
     if op_name(value) == CHOICE:
         condition, *sides = value.args
         return tirx.if_then_else(condition, *map(_converted, sides))
@@ -91,9 +92,9 @@ def _converted(value: tirx.Expr) -> tirx.Expr:
 
 
 def _only_read_as_half(body: tirx.Stmt, converting: bool) -> list[tirx.Buffer]:
-    """Local buffers of fp32 that are only read to be converted to half.
+    """Return local fp32 buffers whose reads are all converted to half.
 
-    Not by stores alone, where these are ``converting``.
+    With ``converting``, reads for stores alone do not count.
     """
     loads = Counter(load.source for load in nodes_in(body, TensorLoad))
     stores = Counter(
@@ -119,7 +120,7 @@ def _only_read_as_half(body: tirx.Stmt, converting: bool) -> list[tirx.Buffer]:
 
 @prim_func_pass()
 def ReadHalfTexels(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Read what is wanted as half from images of 16 bits as it is, with ``read_imageh``.
+    """Read 16-bit images with ``read_imageh`` if the result is wanted as half.
 
     Runs on vectors: TVM's vectoriser takes the size of a texel from the tensor's dtype.
     """
@@ -133,7 +134,7 @@ def _read_texel(cast: tirx.Cast) -> tirx.Expr:
 
 
 def _store_texel(store: tirx.BufferStore) -> tirx.Stmt:
-    """A texel for the application's tensor of halves as it is: through fp32, as in `_store`."""
+    """Convert a texel for the application's tensor of halves through fp32, as in `_store`."""
     value = store.value
     if not (_is_typed(store.buffer) and op_name(value) == LOAD and _is_half(value)):
         return store
@@ -143,7 +144,7 @@ def _store_texel(store: tirx.BufferStore) -> tirx.Stmt:
 
 
 def _texel(call: Call, ty: tvm.ir.Type) -> Call:
-    """The same texel, read in another type."""
+    """Return the read of the same texel in another type."""
     image, *place, _bits, lane = call.args
     bits = tirx.const(ty.dtype.bits * CHANNELS, "int32")
     return Call(call.op, [image, *place, bits, lane], ret_ty=ty)
@@ -172,9 +173,10 @@ def _converting_load(load: TensorLoad, ty: tvm.ir.Type) -> tirx.Expr:
 
 
 def _read(cast: tirx.Cast) -> tirx.Expr:
-    """A load whose result is converted back to half: no conversion at all.
+    """Remove pairs of conversions around a load.
 
-    And one of halves whose result is converted to fp32: no arithmetic of halves.
+    A load that is converted back to half reads halves; a load of halves that is converted to fp32
+    uses no arithmetic of halves.
     """
     value, dtype = cast.value, cast.ty.dtype
     is_load_of_halves = isinstance(value, TensorLoad) and _is_typed(value.source)
@@ -187,13 +189,13 @@ def _read(cast: tirx.Cast) -> tirx.Expr:
 
 
 def _arguments(value: tirx.Expr, name: str) -> list[tirx.Expr]:
-    """Arguments of a call of the macro of this name; none if a value is no such call."""
+    """Return the arguments of a call of the macro ``name``; none for any other value."""
     is_call = op_name(value) == "tirx.call_pure_extern" and value.args[0].value == name
     return list(value.args[1:]) if is_call else []
 
 
 def _is_typed(buffer: tirx.Var) -> bool:
-    """True for a tensor whose type is float16, as the application has it."""
+    """Return whether a tensor has the type float16, as the application's have."""
     is_global = tirx.is_buffer_var(buffer) and buffer.scope() in ("", "global")
     return is_global and buffer.dtype == _HALF
 
@@ -203,7 +205,7 @@ def _store(store: tirx.BufferStore) -> tirx.Stmt:
     lanes = value.ty.dtype.lanes
     read = _arguments(value, f"{PREFIX}read{lanes}")
     if _is_typed(store.buffer) and read:
-        # From one tensor of 16 bits to another: through fp32, which needs no arithmetic of halves.
+        # Copy between 16-bit tensors through fp32, which needs no arithmetic of halves.
         value = tirx.call_pure_extern(_SINGLE.with_lanes(lanes), f"{PREFIX}load{lanes}", *read)
     elif _is_typed(store.buffer) and isinstance(value, tirx.Cast):
         value = value.value
@@ -218,7 +220,7 @@ def _store(store: tirx.BufferStore) -> tirx.Stmt:
 
 
 def _place(index: tirx.Expr) -> tuple[str, tirx.Expr, int]:
-    """The place of elements: one after another from an offset, or each by its own index."""
+    """Return the kind of access, the first index or all indices, and the number of lanes."""
     if isinstance(index, tirx.Ramp) and int(index.stride) == 1:
         return "load", index.base, int(index.lanes)
     dtype = index.ty.dtype
@@ -232,7 +234,7 @@ _MACROS = """\
 #define tvmflow_half_read{n}(i, p) {read}
 #define tvmflow_half_store{n}(v, i, p) vstore_half{w}((v), 0, (__global half*)(p) + (i))
 """
-# Functions: a macro would have the indices, long texts, once for each lane.
+# Functions, because macros would repeat the indices, long texts, once for each lane.
 _FUNCTIONS = """\
 static inline float{n} tvmflow_half_gather{k}{n}({index}{n} i, __global void* p) {{
   return (float{n})({loads});
@@ -245,7 +247,7 @@ static inline void tvmflow_half_scatter{k}{n}(float{n} v, {index}{n} i, __global
 
 @cache
 def macros() -> str:
-    """Definitions of the macros that the pass calls; the same text in every kernel's source."""
+    """Return definitions of the macros that the pass calls; the same for every kernel."""
     texts = [_MACROS.format(n=1, w="", read="((const __global half*)(p))[i]")]
     for n in (2, 4, 8, 16):
         read = f"vload{n}(0, (const __global half*)(p) + (i))"
@@ -256,7 +258,7 @@ def macros() -> str:
             _FUNCTIONS.format(n=n, k=k, index=index, loads=loads, stores=stores)
             for index, k in (("int", ""), ("long", "_long"))
         ]
-    # Once, where sources of several kernels are one program.
+    # With a guard, as the sources of several kernels may form one program.
     return f"#ifndef {PREFIX}load1\n{''.join(texts)}#endif\n"
 
 
@@ -267,8 +269,8 @@ def macros() -> str:
 def WidenBFloat16(cast: tirx.Cast) -> tirx.Expr:
     """Convert numbers from bfloat16 by their bits, the upper half of a float32's.
 
-    Runs before TVM's passes for them, which do not look into values that have a name (`tirx.Let`,
-    `tirx.Bind`): these would be the bits taken as an integer.
+    Runs before TVM's passes for bfloat16, which ignore values that have a name (`tirx.Let`,
+    `tirx.Bind`) and would take their bits as an integer.
     """
     dtype = cast.value.ty.dtype
     if dtype.with_lanes(1) != "bfloat16":

@@ -1,14 +1,14 @@
-"""Primary functions as kernels: their OpenCL C, and the launches that the host makes of them.
+"""Primary functions as kernels: their OpenCL C, and the launches by the host.
 
-The TIR pipeline is that of modules for TVM's virtual machine (:mod:`.tir_pipeline`), only that
-the host's side is read and not compiled.  TVM leaves a short program there.  For example, with a
-workspace ``t`` that is a parameter by then (:func:`tvmflow.graph.memory.HoistWorkspaces`)::
+The TIR pipeline is the same as for TVM's virtual machine (:mod:`.tir_pipeline`), but the host's
+side is interpreted instead of compiled.  TVM leaves a short program there.  For example, with a
+workspace ``t`` that has become a parameter (:func:`tvmflow.graph.memory.HoistWorkspaces`)::
 
     T.call_ffi_kernel("f_kernel", x.data, t.data, 8, 64, launch_params=["blockIdx.x", ...])
     T.call_ffi_kernel("f_kernel_1", t.data, y.data, 4, 64, launch_params=["blockIdx.x", ...])
 
-Loops over launches are unrolled.  Memory and computations with data are refused: a plan cannot
-express them.
+Loops over launches are unrolled.  Memory and computations on data are rejected, because a plan
+cannot express them.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Kernels:
     hosts: dict[str, tirx.PrimFunc]  #: The host's side of each primary function, by its name.
     devices: dict[str, tirx.PrimFunc]  #: Each kernel before code generation, by its name.
     sources: dict[str, str]  #: OpenCL C of each kernel.
-    #: Where the host's functions are the kernels: their machine code, first that of all of them,
-    #: then of some for better processors.
+    #: If the host's functions are the kernels: their machine code, first of all of them, then of
+    #: some for processors with more features.
     code: Sequence[MachineCode] = ()
 
 
 def split_kernels(
     mod: IRModule, target: TargetSpec
 ) -> tuple[dict[str, tirx.PrimFunc], dict[str, tirx.PrimFunc]]:
-    """Lower the scheduled primary functions of a module: the host's side and kernels, by name."""
+    """Lower a module's scheduled primary functions; return host functions and kernels by name."""
     primary = {gv: f for gv, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
     named = relax.transform.AttachGlobalSymbol()(IRModule(primary))
     bound = tirx.transform.BindTarget(target.tvm_target)(named)
@@ -65,14 +65,14 @@ def split_kernels(
     hosts: dict[str, tirx.PrimFunc] = {}
     devices: dict[str, tirx.PrimFunc] = {}
     for gv, function in split.functions.items():
-        # Both have the target; only functions for the host know their host.
+        # Both have the target; only the target of host functions has a host.
         side = devices if function.attrs["target"].host is None else hosts
         side[gv.name_hint] = function
     return hosts, devices
 
 
 def generate_kernels(mod: IRModule, target: TargetSpec) -> Kernels:
-    """Lower the scheduled primary functions of a module and generate their source."""
+    """Lower the scheduled primary functions of a module, and generate their source."""
     hosts, devices = split_kernels(mod, target)
     return Kernels(hosts, devices, split_source(device_source(devices)) if devices else {})
 
@@ -80,8 +80,8 @@ def generate_kernels(mod: IRModule, target: TargetSpec) -> Kernels:
 def generate_machine_code(mod: IRModule, target: TargetSpec) -> Kernels:
     """Generate the machine code of the scheduled primary functions of a module for the CPU.
 
-    Those with dot products have it twice where the target's processors need no instruction for
-    these, but others have one: only that would make a difference.
+    Functions with dot products have two versions if the target does not require an instruction for
+    them, but processors with one exist: other features would make no difference.
     """
     primary = {
         gv: f.with_attr(CHECKED, True)
@@ -119,7 +119,7 @@ def device_source(devices: Mapping[str, tirx.PrimFunc]) -> str:
 
 
 def split_source(code: str) -> dict[str, str]:
-    """The text of each kernel in generated code."""
+    """Return the text of each kernel in generated code."""
     parts = (part.partition("\n") for part in code.split(_DELIMITER)[1:])
     return {name.strip(): text.strip() + "\n" for name, _, text in parts}
 
@@ -128,7 +128,7 @@ def split_source(code: str) -> dict[str, str]:
 
 REMEDY = "Compile with `format=tvm`, whose modules run in TVM's runtime."
 _LAUNCH = "tirx.call_ffi_kernel"
-#: The pointer of a buffer, whatever is done with it.
+#: The operator for the pointer of a buffer, which neither reads nor writes it.
 _POINTER = "tirx.buffer_data"
 
 
@@ -136,7 +136,7 @@ _POINTER = "tirx.buffer_data"
 class Argument:
     """An argument of a kernel that is a parameter of the primary function."""
 
-    source: int  #: Its number.
+    source: int  #: Index of the parameter.
     read: bool
     written: bool
 
@@ -152,25 +152,25 @@ class KernelCall:
 
 
 def refuse(function: str, what: str) -> CompileError:
-    """The error for something that a plan cannot hold."""
+    """Return the error for something that a plan cannot express."""
     message = f"The function {function} cannot be part of a standalone module: {what}."
     return CompileError(message, remedy=REMEDY)
 
 
-#: Launches of one primary function, at most: a loop of more is no loop over kernels.
+#: Most launches of one primary function: a loop of more is not a loop over kernels.
 _LIMIT = 4096
 
 
 def kernel_calls(kernels: Kernels, name: str) -> list[KernelCall]:
-    """The launches of a primary function.
+    """Return the launches of a primary function.
 
-    Raises a `CompileError` if its host does anything else than launching kernels of static sizes.
+    Raises a `CompileError` if its host does anything but launch kernels of static sizes.
     """
     if kernels.code:
         function = kernels.hosts[name]
         if any("call_packed" in (op_name(call) or "") for call in nodes_in(function.body, Call)):
             raise refuse(name, "it calls a function of TVM's runtime")
-        # Who gets a pointer may do anything.
+        # A function that gets a pointer may read and write.
         passed = {
             pointer
             for call in nodes_in(function.body, Call)
@@ -188,15 +188,15 @@ def kernel_calls(kernels: Kernels, name: str) -> list[KernelCall]:
 
 
 class _Host:
-    """Runs the host's side of a function, where only numbers that are known can occur."""
+    """Interpreter of a function's host side, in which only known numbers occur."""
 
     def __init__(self, kernels: Kernels, name: str):
         self.kernels, self.name = kernels, name
         self.calls: list[KernelCall] = []
         params = kernels.hosts[name].params
         self.behind: dict[tirx.Var, int] = {param: i for i, param in enumerate(params)}
-        #: Values of variables.  Functions of TVM's own accept tensors that begin inside of
-        #: others; those of a plan do not.
+        #: Values of variables.  Functions of TVM accept tensors with an offset into another buffer;
+        #: those of a plan have none.
         self.values: dict[tirx.Var, tirx.Expr] = {
             param.elem_offset: tirx.const(0, param.elem_offset.ty.dtype)
             for param in params
@@ -205,7 +205,7 @@ class _Host:
         self.analyzer = Analyzer()
 
     def run(self, body: tirx.Stmt) -> None:
-        """Follow a statement."""
+        """Interpret a statement."""
         if isinstance(body, (tirx.SeqStmt, tirx.AttrStmt)):
             for statement in body.seq if isinstance(body, tirx.SeqStmt) else [body.body]:
                 self.run(statement)
@@ -229,14 +229,14 @@ class _Host:
             raise refuse(self.name, f"it has {what} on the host, where only kernels are launched")
 
     def evaluate(self, value: tirx.Expr, what: str) -> tirx.Expr:
-        """A number that the host computes, as an immediate."""
+        """Return a number that the host computes, as an immediate."""
         found = self.analyzer.simplify(substitute_vars(value, self.values))
         if not isinstance(found, (tirx.IntImm, tirx.FloatImm)):
             raise refuse(self.name, f"{what} is {found} on the host, not known before it runs")
         return found
 
     def call(self, call: tirx.Expr) -> None:
-        """Follow a call; numbers are left of statements that do nothing."""
+        """Interpret a call; statements without effect have been simplified to numbers."""
         if isinstance(call, (tirx.IntImm, tirx.FloatImm)):
             return
         if op_name(call) != _LAUNCH:
@@ -261,7 +261,7 @@ class _Host:
         self.calls.append(KernelCall(kernel, arguments, size, local))
 
     def arguments(self, kernel: str, operands: Sequence[tirx.Expr]) -> tuple[Argument | bytes, ...]:
-        """Parameters of the function, and numbers, in the order of the kernel's parameters."""
+        """Return the kernel's arguments in order: parameters of the function, and numbers."""
         found: list[Argument | bytes] = []
         accesses = accesses_of(self.kernels.devices[kernel])
         for (param, access), operand in zip(accesses.items(), operands, strict=True):
@@ -275,7 +275,7 @@ class _Host:
 
 
 def accesses_of(kernel: tirx.PrimFunc) -> dict[tirx.Var, tuple[bool, bool]]:
-    """For each parameter, whether the kernel reads and whether it writes what is behind it."""
+    """Return for each parameter whether the kernel reads and whether it writes its memory."""
     behind: dict[tirx.Var, tirx.Var] = {param: param for param in kernel.params}
     for statement in nodes_in(kernel.body, tirx.DeclBuffer):
         if image_of(statement.data) in behind:
@@ -291,7 +291,7 @@ def accesses_of(kernel: tirx.PrimFunc) -> dict[tirx.Var, tuple[bool, bool]]:
 
 
 def _stores(call: Call) -> bool:
-    """True if a call writes to the pointer among its arguments."""
+    """Return whether a call writes to the pointer among its arguments."""
     name = str(getattr(call.args[0], "value", "")) if call.args else ""
     stores = (f"{HALF_PREFIX}store", f"{HALF_PREFIX}scatter")
     return op_name(call) == STORE or name.startswith(stores)

@@ -1,37 +1,36 @@
-"""Passes that only code for LLVM, that is for CPUs, needs.
+"""Passes that are only needed for LLVM, that is for CPUs.
 
-*Hyperbolic functions.*  TVM writes ``tanh`` and ``atanh`` by exponentials and logarithms of numbers
-near one, in which a small x leaves no digits: tanh(1e-9) is 0.  Here a small x goes into a
-convergent of the function's continued fraction
+*Hyperbolic functions.*  TVM writes ``tanh`` and ``atanh`` with exponentials and logarithms of
+numbers near one, which loses all digits of a small x: tanh(1e-9) is 0.  Here a small x is the
+argument of a convergent of the function's continued fraction
 
     tanh x = x / (1 + x² / (3 + x² / (5 + …)))
     atanh x = x / (1 - x² / (3 - 4x² / (5 - 9x² / (7 - …))))
 
 (J. H. Lambert 1761, C. F. Gauss 1813), which is one division of polynomials in x².
 
-*Exponentials of vectors* in fp32, and sigmoids and error functions, which are made of them.  LLVM
-calls ``expf`` for each lane, and keeps every vector in memory meanwhile.  Here they are arithmetic
+*Exponentials of vectors* in fp32, and sigmoids and error functions, which use them.  LLVM calls
+``expf`` for each lane, and keeps every vector in memory meanwhile.  Here they are arithmetic
 on whole vectors::
 
     exp x = 2^n · exp r      n = x / ln 2, rounded      r = x - n · ln 2
 
 with a polynomial for exp r, |r| <= ln 2 / 2, and 2^n in two factors, so that subnormal results
-are right.  The error is below 1.1 units in the last place; NaN stays NaN.  Single numbers keep
-``expf``.
+are right.  The error is below 1.1 units in the last place; NaN stays NaN.  Scalars keep ``expf``.
 
-*Functions of functions*, such as Mish, x · tanh(log(1 + exp x)).  TVM's code generator tells its
-analysis what each name stands for, which puts it in place of the name: a function has some dozens
-of names' uses, one of one thousands, and the third takes minutes.  So what such a function is
-computed from is stored first, if it contains another one; LLVM makes a register of it.  An error
-function contains one, and is stored part by part.  What a name of the program stands for is
-stored, if it contains a function.
+*Nested functions*, such as Mish, x · tanh(log(1 + exp x)).  TVM's code generator substitutes the
+value of each name during its analysis: a function uses some dozens of names, a function of one
+thousands, and a third level takes minutes.  The argument of a function is therefore stored first,
+if it contains another function; LLVM turns it into a register.  An error function contains one, and
+is stored part by part.  Values that the program binds to names are stored if they contain a
+function.
 
-*Private memory* of kernels is on the stack, where LLVM makes registers of it.  TVM asks its runtime
-for each buffer in the scope ``local``, once for every tile, and what comes back may be anybody's
-memory: sums that should be registers are stored at every step.  Small buffers stay what they are,
-which is the stack.
+*Private memory* of kernels is on the stack, where LLVM turns it into registers.  TVM requests
+each buffer in the scope ``local`` from its runtime, once for every tile, and LLVM cannot know that
+nothing else refers to it: sums that should be registers are stored at every step.  Small buffers
+therefore remain stack allocations.
 
-*Small loops* are not given to other threads, which takes as long as some thousand instructions.
+*Small loops* are not distributed over threads, which takes as long as some thousand instructions.
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ from ..ir.rewriter import op_name
 from .error_function import BEGIN, END, ERF, NEAR_0, TAIL
 
 _FP32 = tvm_ffi.dtype("float32")
-#: Up to here the continued fractions are used.
+#: Magnitude below which the continued fractions are used.
 _SMALL = 0.5
 
 
 def _convergent(numerator: Callable[[int], int], terms: int) -> tuple[Polynomial, Polynomial]:
-    """The polynomials p and q, where x · p(x²) / q(x²) is the function."""
+    """Return the polynomials p and q, with which the function is x · p(x²) / q(x²)."""
     square = Polynomial([0.0, 1.0])
     q, p = Polynomial([2.0 * terms + 1]), Polynomial([1.0])
     for k in range(terms, 0, -1):
@@ -70,8 +69,8 @@ def _polynomial(polynomial: Polynomial, x: tirx.Expr) -> tirx.Expr:
     return reduce(lambda result, coefficient: result * x + coefficient, reversed(rest), last)
 
 
-#: Of each odd function: how many terms of its continued fraction leave out less than half a unit in
-#: the last place, by bits; their numerators; and what is right for large x > 0.
+#: For each odd function: the number of terms of its continued fraction whose remainder is less than
+#: half a unit in the last place, by bits; their numerators; and the formula for large x > 0.
 _FUNCTIONS: dict[str, tuple[dict[int, int], Callable[[int], int], Callable[..., tirx.Expr]]] = {
     "tirx.tanh": ({32: 4, 64: 7}, lambda _: 1, lambda x: 1 - 2 / (tirx.exp(x * 2) + 1)),
     "tirx.atanh": (
@@ -82,7 +81,7 @@ _FUNCTIONS: dict[str, tuple[dict[int, int], Callable[[int], int], Callable[..., 
 
 @node_pass(Call, targets=("llvm",))
 def WriteHyperbolics(call: Call) -> tirx.Expr:
-    """Write ``tanh`` and ``atanh``, before TVM does."""
+    """Expand ``tanh`` and ``atanh``, before TVM does."""
     if (name := op_name(call)) not in _FUNCTIONS:
         return call
     terms, numerator, of_large = _FUNCTIONS[name]
@@ -91,7 +90,7 @@ def WriteHyperbolics(call: Call) -> tirx.Expr:
         dtype = tvm_ffi.dtype("float32").with_lanes(dtype.lanes)
         argument = tirx.Cast(dtype, argument)
     p, q = _convergent(numerator, terms[dtype.bits])
-    # Not a name for a name, which TVM's analysis takes for another value.
+    # A second name for a variable would be another value to TVM's analysis.
     named = isinstance(argument, tirx.Var)
     x, zero = argument if named else tirx.Var("x", dtype), tirx.const(0, dtype)
     square, size = x * x, tirx.Select(x < zero, zero - x, x)
@@ -103,29 +102,29 @@ def WriteHyperbolics(call: Call) -> tirx.Expr:
     return result if dtype == call.ty.dtype else tirx.Cast(call.ty.dtype, result)
 
 
-#: exp r where it is used; leaves out 2e-9 of it.
+#: Polynomial for exp r; its relative error is 2e-9.
 _POWER = Chebyshev.interpolate(np.exp, 6, domain=[-np.log(2) / 2, np.log(2) / 2]).convert(
     kind=Polynomial
 )
-#: Below, exp is 0 in fp32; above, it is infinite.
+#: Below the first, exp is 0 in fp32; above the second, it is infinite.
 _LEAST, _MOST = -104.0, 89.0
-#: A sum with this has an integer in its last bits, and this one's bits.
+#: A number whose sum with x has round(x) in its last bits, and this number's bits.
 _ROUNDER, _ROUNDER_BITS = 1.5 * 2**23, 0x4B400000
-#: The first digits of ln 2, whose products with n are exact, and the others.
+#: The first digits of ln 2, whose products with n are exact, and the remaining ones.
 _LN2 = (355 / 512, float(np.log(2)) - 355 / 512)
 
 
-#: Names, and what each stands for.
+#: Names with their values.
 _Steps = list[tuple[tirx.Var, tirx.Expr]]
 
 
 def _named(steps: _Steps, result: tirx.Expr) -> tirx.Expr:
-    """The result behind all names: TVM's analysis takes none within a choice."""
+    """Bind all names around a result, as TVM's analysis accepts none inside a choice."""
     return reduce(lambda inner, step: tirx.Let(*step, inner), reversed(steps), result)
 
 
 def _exp_of_vector(argument: tirx.Expr) -> tuple[_Steps, tirx.Expr]:
-    """The exponential of a vector in fp32."""
+    """Return the steps and the value of the exponential of a vector in fp32."""
     dtype = argument.ty.dtype
     integers = tvm_ffi.dtype("int32").with_lanes(dtype.lanes)
 
@@ -141,7 +140,7 @@ def _exp_of_vector(argument: tirx.Expr) -> tuple[_Steps, tirx.Expr]:
     given, x, sum_, n = (tirx.Var(name, dtype) for name in ("given", "x", "sum", "n"))
     rest = tirx.Var("rest", dtype)
     whole, half = tirx.Var("whole", integers), tirx.Var("half", integers)
-    # Comparisons with NaN are false, and it goes on.
+    # Comparisons with NaN are false, so that it passes through.
     clipped = tirx.Select(given < real(_LEAST), real(_LEAST), given)
     clipped = tirx.Select(given > real(_MOST), real(_MOST), clipped)
     steps = [
@@ -156,12 +155,12 @@ def _exp_of_vector(argument: tirx.Expr) -> tuple[_Steps, tirx.Expr]:
     return steps, _polynomial(_POWER, rest) * power_of_2(half) * power_of_2(whole - half)
 
 
-#: Gives a value a name, or another place to be read from.
+#: A function that binds a value to a name, or stores it.
 _Named = Callable[[tirx.Expr], tirx.Expr]
 
 
 def _erf_of_vector(argument: tirx.Expr, named: _Named, exp: _Named) -> tirx.Expr:
-    """The error function of a vector in fp32."""
+    """Return the error function of a vector in fp32."""
     dtype = argument.ty.dtype
     one, end, zero = (tirx.const(value, dtype) for value in (1.0, END, 0.0))
     x = named(argument)
@@ -175,7 +174,7 @@ def _erf_of_vector(argument: tirx.Expr, named: _Named, exp: _Named) -> tirx.Expr
 
 @node_pass(Call, targets=("llvm",))
 def WriteExponentials(call: Call) -> tirx.Expr:
-    """Write ``exp``, ``sigmoid`` and ``erf`` of fp32 vectors, before TVM does."""
+    """Expand ``exp``, ``sigmoid`` and ``erf`` of fp32 vectors, before TVM does."""
     if (name := op_name(call)) not in ("tirx.exp", "tirx.sigmoid", ERF):
         return call
     (argument,), dtype = call.args, call.ty.dtype
@@ -201,7 +200,7 @@ def WriteExponentials(call: Call) -> tirx.Expr:
     return _named(steps, one / (one + power))
 
 
-#: Functions that are written with names.
+#: Functions whose expansion binds names.
 _NAMED = ("tirx.exp", "tirx.sigmoid", ERF, *_FUNCTIONS)
 
 
@@ -216,7 +215,7 @@ def _is_named(node: object) -> bool:
 
 @node_pass(tirx.BufferStore, tirx.Bind, targets=("llvm",))
 def StoreArguments(statement: tirx.BufferStore | tirx.Bind) -> tirx.Stmt:
-    """Compute what a function is of before it, if that contains one; store functions with names."""
+    """Store the argument of a function before it if it contains a function, and bound functions."""
     before: list[tirx.Stmt] = []
 
     def put(value: tirx.Expr) -> tirx.BufferLoad:
@@ -231,7 +230,7 @@ def StoreArguments(statement: tirx.BufferStore | tirx.Bind) -> tirx.Stmt:
         return tirx.BufferLoad(buffer, [place])
 
     def stored(call: Call) -> tirx.Expr:
-        """Calls come with the inner ones first."""
+        """Store a call's argument; inner calls come first."""
         (argument,) = call.args
         if op_name(call) == ERF and _is_vector(call):
             return _erf_of_vector(argument, put, lambda value: tirx.exp(put(value)))
@@ -254,7 +253,7 @@ def StoreArguments(statement: tirx.BufferStore | tirx.Bind) -> tirx.Stmt:
 
 
 def _is_lazy(node: Call | tirx.Let) -> bool:
-    """What is computed on one condition only may read where nothing is, and names have a place."""
+    """Return whether a node may not be computed unconditionally, or binds names."""
     if isinstance(node, tirx.Let):
         return True
     return op_name(node) == "tirx.if_then_else" and any(
@@ -262,9 +261,9 @@ def _is_lazy(node: Call | tirx.Let) -> bool:
     )
 
 
-#: The largest buffer that is kept on the stack; threads have some megabytes.
+#: Largest buffer on the stack; threads have some megabytes.
 LARGEST_BYTES = 64 << 10
-#: TVM's annotation for not asking its runtime.
+#: TVM's annotation that prevents the call of its runtime.
 _ON_STACK = "disable_lower_builtin"
 
 
@@ -282,20 +281,20 @@ def KeepOnStack(statement: tirx.AllocBuffer) -> tirx.Stmt:
 
 @prim_func_pass("llvm", "cuda")
 def NameSubexpressions(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """TVM's pass; kernels in OpenCL C get it when nothing is left that writes names out again."""
+    """Run TVM's elimination of common subexpressions; OpenCL C gets it in `NameIndexTerms`."""
     return tirx.transform.CommonSubexprElim()(IRModule({"main": function}))["main"]
 
 
-#: Handing out a loop and waiting for its parts takes 2 µs, half of so many instructions.
+#: Distributing a loop and waiting for its parts takes 2 µs, half the time of so many instructions.
 _SMALL_LOOP = 16_000
-#: Instructions for a vector of a function such as ``exp``; bytes of a vector.
+#: Instructions of a vector of a function such as ``exp``; bytes of a vector.
 _FUNCTION, _VECTOR_BYTES = 20, 32
-#: What becomes no instruction of its own.
+#: Nodes that need no instruction.
 _FREE = (tirx.Var, tirx.IntImm, tirx.FloatImm, tirx.Ramp, tirx.Broadcast, tirx.Let)
 
 
 def _instructions(node: tirx.Expr | tirx.BufferStore) -> int:
-    """At most so many does a node take by itself."""
+    """Return the most instructions that a node takes by itself."""
     kind = (node.value if isinstance(node, tirx.BufferStore) else node).ty
     if isinstance(node, _FREE) or not isinstance(kind, PrimType):
         return 0
@@ -306,13 +305,13 @@ def _instructions(node: tirx.Expr | tirx.BufferStore) -> int:
 
 @node_pass(tirx.For, targets=("llvm",))
 def RunAlone(loop: tirx.For) -> tirx.For:
-    """Leave small parallel loops to the thread that calls; behind the unrolling of loops."""
+    """Run small parallel loops in the calling thread; runs after loops are unrolled."""
     if loop.kind != tirx.ForKind.PARALLEL or nodes_in(loop, tirx.While):
         return loop
     extents = [each.extent for each in nodes_in(loop, tirx.For)]
     if not all(isinstance(extent, tirx.IntImm) for extent in extents):
         return loop
-    # At most: as if each of these loops were within the one before.
+    # An upper bound: as if each of these loops were nested in the one before.
     times = prod(map(int, extents))
     if times >= _SMALL_LOOP:
         return loop

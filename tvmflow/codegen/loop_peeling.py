@@ -1,9 +1,9 @@
-"""Two copies of a kernel's body: one for its border, one without tests for everywhere else.
+"""Two copies of a kernel's body: one for its border, and one without tests for the interior.
 
-A padded convolution tests for every texel or element that it reads whether it lies in the
-picture.  In most work-groups all of them do.  :func:`PeelBorders` finds the condition under
-which no test of a work-group can fail; it depends on nothing but the group's index, so that
-all work-items take the same way.  Before::
+A padded convolution tests for every texel or element that it reads whether it is inside the
+picture.  In most work-groups all of them are.  :func:`PeelBorders` finds the condition under
+which no test of a work-group can fail; it depends only on the group's index, so that all
+work-items take the same branch.  Before::
 
     for p in range(3):
         local[p] = T.if_then_else(1 <= y + p and y + p < 57, x[y + p - 1], 0)
@@ -16,7 +16,7 @@ After, with ``y = block * 8 + thread``::
     else:
         ...                                     # as before
 
-A schedule asks for it with the pragma :data:`.PEEL_BORDERS` on the innermost loop that is a thread.
+A schedule requests it by the pragma :data:`.PEEL_BORDERS` on the innermost thread loop.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..ir.expressions import CHOICE, conjuncts, nodes_in, substitute_vars
 from ..ir.passes import map_nodes, prim_func_pass
 from ..ir.rewriter import op_name
 
-#: What is not negative, or positive, when a comparison holds.
+#: Comparisons as a difference that is not negative, or positive, when they hold.
 _DIFFERENCES = {
     tirx.LE: (tirx.GE, lambda c: c.b - c.a),
     tirx.GE: (tirx.GE, lambda c: c.a - c.b),
@@ -45,12 +45,12 @@ _DIFFERENCES = {
 
 @prim_func_pass()
 def PeelBorders(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Split what is below every such pragma; runs on loops, before tests become vectors."""
+    """Split the body of every such pragma; runs on loops, before tests become vectors."""
     attributes = nodes_in(function.body, tirx.AttrStmt)
     marked = [statement for statement in attributes if statement.attr_key == PEEL_BORDERS]
     if not marked:
         return function
-    # Scans of TVM's own have launches whose extents are computed; none is marked.
+    # TVM's own scans have computed launch extents; they have no such pragma.
     threads = [
         (str(statement.node.thread_tag), statement.node.var, int(statement.value))
         for statement in attributes
@@ -73,8 +73,8 @@ def PeelBorders(function: tirx.PrimFunc) -> tirx.PrimFunc:
 def _split(
     body: tirx.Stmt, items: Mapping[tirx.Var, int], groups: Mapping[tirx.Var, int]
 ) -> tirx.Stmt:
-    """Both copies, where ``items`` and ``groups`` are the extents of a launch's variables."""
-    # Between an element and a constant, by tests of indices alone.
+    """Return both copies; ``items`` and ``groups`` are extents of a launch's variables."""
+    # Choices between an element and a constant, by tests of indices only.
     choices = [
         call
         for call in nodes_in(body, Call)
@@ -111,7 +111,7 @@ def _split(
 
 
 def _is_possible(conditions: list[tirx.Expr], var: tirx.Var, extent: int) -> bool:
-    """True if some value of a variable meets all conditions on it alone."""
+    """Return whether some value of a variable meets all conditions on this variable alone."""
     on_var = [c for c in conditions if set(nodes_in(c, tirx.Var)) == {var}]
     analyzer = Analyzer()
     values = ({var: tirx.IntImm("int32", value)} for value in range(extent))
@@ -121,7 +121,7 @@ def _is_possible(conditions: list[tirx.Expr], var: tirx.Var, extent: int) -> boo
 def _least(
     test: tirx.Expr, inner: Mapping[tirx.Var, IntervalSet], analyzer: Analyzer
 ) -> tirx.Expr | None:
-    """The condition under which ``test`` holds for all values of ``inner``; ``None``: unknown."""
+    """Return the condition for ``test`` to hold for all values of ``inner``, if it is known."""
     if type(test) not in _DIFFERENCES:
         return None
     compare, difference = _DIFFERENCES[type(test)]

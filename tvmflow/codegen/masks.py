@@ -1,9 +1,9 @@
 """Booleans in vectors: masks of OpenCL C, where a true lane is -1 and a true scalar is 1.
 
-A comparison of vectors gives a mask, as wide as its operands.  It can choose (`Select`), and be
-joined with others; as a number, in memory, or compared with another boolean it is wrong.  So
-:func:`MaskLanes` leaves choices by masks as they are, and has everything else computed lane by
-lane, where booleans are scalars.  Before::
+A comparison of vectors gives a mask, as wide as its operands.  Masks can select (`Select`), and be
+combined with each other; as numbers, in memory, or compared with booleans they are wrong.
+:func:`MaskLanes` therefore keeps selections by masks, and computes everything else lane by lane,
+where booleans are scalars.  Before::
 
     for k in T.vectorized(4):
         y[k] = T.Cast("float32", x[k] > 0)          # convert_float4(x > 0): -1 where it is true
@@ -17,7 +17,7 @@ After::
     for k in T.unroll(4):
         m[k] = x[k] > 0
 
-:func:`VerifyMasks` refuses what is left.
+:func:`VerifyMasks` rejects remaining misuses.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from ..ir.rewriter import op_name
 if TYPE_CHECKING:
     pass
 
-#: What makes one boolean of two; with numbers the latter three do else.
+#: Operators that combine two booleans; the last three are bitwise for numbers.
 _JOINS = (tirx.And, tirx.Or, tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor)
 
 
 @prim_func_pass("opencl")
 def MaskLanes(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Leave no boolean in a vector but masks that choose; runs before ``VectorizeLoop``."""
+    """Leave only masks that select as vectors of booleans; runs before ``VectorizeLoop``."""
     function = map_nodes(function, (tirx.LT, _as_condition))
     return map_nodes(map_nodes(function, (tirx.Cast, _as_choice)), (tirx.For, _lanes))
 
 
 def _as_condition(test: tirx.LT) -> tirx.Expr:
-    """The condition itself where a boolean that was made a number is tested: ``0 < cast(c)``.
+    """Return the condition of a test of a boolean that was cast to a number: ``0 < cast(c)``.
 
-    As choices they would be conditions within conditions, for which TVM's simplifier takes long.
+    As choices these would be nested conditions, which TVM's simplifier takes long for.
     """
     number, zero = test.b, test.a
     made = isinstance(number, tirx.Cast) and is_boolean(number.value) and not is_boolean(number)
@@ -73,15 +73,15 @@ def _lanes(loop: tirx.For) -> tirx.For:
     if keeps_booleans(body) or _joins_one_for_all(body, loop.loop_var):
         kind = tirx.ForKind.UNROLLED
     else:
-        # `select` takes a vector of conditions.
+        # The selection takes a vector of conditions; conditions of all lanes become branches.
         body = _with_branches(body, loop.loop_var)
     return tirx.For(loop.loop_var, loop.min, loop.extent, kind, body, annotations=loop.annotations)
 
 
 def _joins_one_for_all(body: tirx.Stmt, lane: tirx.Var) -> bool:
-    """True if a choice's condition of each lane is joined with one for all lanes.
+    """Return whether a choice combines a condition of each lane with one for all lanes.
 
-    That one would be repeated as unsigned numbers, which OpenCL C does not join with a mask.
+    The latter would be replicated as unsigned numbers, which OpenCL C does not combine with a mask.
     """
     return any(
         uses(joined.a, lane) != uses(joined.b, lane)
@@ -92,7 +92,7 @@ def _joins_one_for_all(body: tirx.Stmt, lane: tirx.Var) -> bool:
 
 
 def _with_branches(body: tirx.Stmt, lane: tirx.Var) -> tirx.Stmt:
-    """A vector's statement with branches for choices by one condition for all lanes."""
+    """Turn choices by a condition for all lanes into branches, in a vector's statement."""
 
     def branch(choice: tirx.Select) -> tirx.Expr:
         if uses(choice.condition, lane) or not uses(choice, lane):
@@ -105,10 +105,10 @@ def _with_branches(body: tirx.Stmt, lane: tirx.Var) -> tirx.Stmt:
 
 @node_pass(tirx.Select)
 def FoldChoices(choice: tirx.Select) -> tirx.Expr:
-    """Take the side that is known; runs wherever TVM has simplified.
+    """Replace choices with a known condition by the chosen side; runs after TVM's simplifications.
 
-    It finds that a condition holds on the side of a choice by the same one, and leaves choices
-    there by one boolean for all lanes, which OpenCL C takes for false.
+    TVM finds that a condition holds inside a choice by the same condition, and leaves choices by
+    one boolean for all lanes there, which OpenCL C takes for false.
     """
     test = choice.condition
     known = test.value if isinstance(test, tirx.Broadcast) else test
@@ -119,9 +119,9 @@ def FoldChoices(choice: tirx.Select) -> tirx.Expr:
 
 @node_pass(tirx.For, targets=("cuda",))
 def BranchLanes(loop: tirx.For) -> tirx.For:
-    """Let one condition for all lanes of a vector be a branch; runs before ``VectorizeLoop``.
+    """Turn conditions for all lanes of a vector into branches; runs before ``VectorizeLoop``.
 
-    Of a condition that is repeated, TVM's CUDA code makes a vector of another type than it says.
+    TVM's CUDA code gives a replicated condition another type than it declares.
     """
     if loop.kind != tirx.ForKind.VECTORIZED:
         return loop
@@ -140,7 +140,7 @@ def _joins_one(node: tirx.Expr) -> bool:
 
 
 #: Statements and expressions that must not have vectors of booleans, verbs for errors about them,
-#: and tests for those that have.
+#: and tests for the misuse.
 _MISUSES = (
     ((TensorLoad,), "reads", _is_wide),
     ((tirx.BufferStore,), "writes", lambda node: _is_wide(node.value)),
@@ -156,7 +156,7 @@ _MISUSES = (
 
 @prim_func_pass("opencl")
 def VerifyMasks(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Raise a `CompileError` unless vectors of booleans are masks only; changes nothing."""
+    """Raise a `CompileError` unless all vectors of booleans are masks; changes nothing."""
     wrong = partial(refuse, function, remedy="Compile with `target=llvm`, and report the model.")
     masks = "a vector of booleans, which OpenCL C has as masks only"
     for kinds, verb, is_misuse in _MISUSES:
@@ -164,7 +164,7 @@ def VerifyMasks(function: tirx.PrimFunc) -> tirx.PrimFunc:
             wrong(f"{verb} {masks}")
     for node in nodes_in(function.body, tirx.Select):
         test = node.condition
-        # A boolean that is repeated is 1 in each lane, whose highest bit `select` asks for.
+        # A replicated boolean is 1 in each lane, but `select` tests the highest bit.
         if test.ty.dtype.lanes != node.ty.dtype.lanes or isinstance(test, tirx.Broadcast):
             wrong(f"chooses by one boolean in place of {masks}")
     return function

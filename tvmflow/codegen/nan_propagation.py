@@ -1,20 +1,19 @@
-"""Maxima and minima of floats that NaN goes through, as in ONNX, on every target.
+"""Maxima and minima of floats that propagate NaN, as in ONNX, on every target.
 
-What TVM generates for ``T.max`` loses NaN: ``a > b ? a : b`` is ``b`` where ``a`` is NaN, OpenCL C
-leaves ``max`` of NaN open, and CUDA's returns the number.  An overflow inside a network would be
-a number at its output.  The last pass writes what all of them must do::
+TVM's code for ``T.max`` loses NaN: ``a > b ? a : b`` is ``b`` if ``a`` is NaN, OpenCL C
+leaves ``max`` of NaN undefined, and CUDA's returns the number.  An overflow inside a network would
+become a number at its output.  The last pass writes the same semantics for all targets::
 
     T.max(x, 0.0)        0.0 > x ? 0.0 : x                         one instruction, as before
     T.max(a, b)          a != a ? a : a > b ? a : b
 
-The first form is for operands of which one is no NaN: a limit, or the sum of an integer.  CPUs'
-``maxps`` is that choice, the operand behind the comparison being what it returns for NaN.
+The first form is for operands of which one is never NaN: a limit, or the sum of an integer.  It is
+one instruction on CPUs: ``maxps`` returns its second operand if either one is NaN.  Integers are
+unchanged.  Before this pass there are plain maxima, which schedules, simplification and
+:mod:`.rounding` recognise.
 
-Integers are not touched.  Up to here there are plain maxima, as schedules, simplification and
-:mod:`.rounding` know them.
-
-A number on its way to an integer has no NaN to go to: :func:`.at_least` is its lower limit, as in
-ONNX Runtime's QuantizeLinear, and indices stay where their limits keep them.
+A number that is converted to an integer cannot stay NaN: :func:`.at_least` gives its lower limit,
+as in ONNX Runtime's QuantizeLinear, and indices stay within their limits.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ _FLOAT = tvm_ffi.dtype("float32").type_code
 
 @prim_func_pass()
 def PropagateNaN(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Write maxima and minima of floats, and tests for inequality, as choices that NaN obeys.
+    """Write maxima and minima of floats, and tests for inequality, as choices that propagate NaN.
 
-    Runs on kernels, behind everything that simplifies or shares results between threads.
+    Runs on kernels, after all passes that simplify or share results between threads.
     """
     kind = target_kind(function)
     if kind is None:
@@ -54,7 +53,7 @@ def PropagateNaN(function: tirx.PrimFunc) -> tirx.PrimFunc:
         return written(node) if _is_float(node) else node
 
     def call(call: Call) -> tirx.Expr:
-        # The operand behind the comparison is the result for NaN: the limit.
+        # The second operand of the comparison is the result for NaN: the limit.
         return limited(*call.args) if op_name(call) == AT_LEAST else call
 
     differs = [(tirx.NE, _differs)] if written is _by_choice else []
@@ -66,32 +65,32 @@ def _is_float(expr: tirx.Expr) -> bool:
 
 
 def _ordered(node: tirx.Max | tirx.Min) -> tuple[tirx.Expr, tirx.Expr, bool]:
-    """The operands, the one that is no NaN first, and true if there is one."""
+    """Return the operands, one that is never NaN first if there is one, and whether there is."""
     swapped = never_nan(node.b) and not never_nan(node.a)
     first, second = (node.b, node.a) if swapped else (node.a, node.b)
     return first, second, never_nan(first)
 
 
 def _by_choice(node: tirx.Max | tirx.Min) -> tirx.Expr:
-    """Maxima as LLVM gets them from TVM: ``a > b ? a : b``, each operand computed once.
+    """Return an extreme as a choice ``a > b ? a : b`` for LLVM, each operand computed once.
 
-    Names (``Let``) only where there is no other way: TVM's code generator puts what they stand
-    for in place of them to analyse it, which takes twice the time for each that is within another.
+    Names (``Let``) are only used if there is no other way: TVM's code generator substitutes their
+    values for its analysis, which doubles the time for each level of nesting.
     """
     first, second, is_limit = _ordered(node)
     extreme = type(node)
     if is_limit:
         return extreme(first, second)
     if isinstance(first, tirx.Var):
-        # Not a name for a name, which TVM's analysis takes for another value.
+        # A second name for a variable would be another value to TVM's analysis.
         return tirx.Select(tirx.EQ(first, first), extreme(first, second), first)
     name = tirx.Var("first", first.ty.dtype)
-    # TVM's inequality is false for NaN: this asks for equality.
+    # TVM's inequality is false for NaN, so test for equality.
     return tirx.Let(name, first, tirx.Select(tirx.EQ(name, name), extreme(name, second), name))
 
 
 def _differs(node: tirx.NE) -> tirx.Expr:
-    """``a != b``, true where one is NaN; LLVM is asked for numbers that differ otherwise."""
+    """Return ``a != b``, true if one is NaN, as a negated equality: LLVM would ignore NaN."""
     return tirx.Not(tirx.EQ(node.a, node.b)) if _is_float(node.a) else node
 
 
@@ -123,10 +122,10 @@ def _by_overload(node: tirx.Max | tirx.Min) -> tirx.Expr:
 
 
 def definition(match: re.Match[str]) -> str:
-    """OpenCL C of a function that kernels call by a `NAME`."""
+    """Return OpenCL C of a function that kernels call by a `NAME`."""
     comparison = "><"[match[1] == "min"]
-    # Of a choice between vectors (`?:`, section 6.3.9) Clang makes arithmetic on their bits, which
-    # GPUs' compilers do not turn back.
+    # Clang turns a choice between vectors (`?:`, section 6.3.9) into arithmetic on their bits,
+    # which GPUs' compilers do not turn back.
     choose = "select({2}, {1}, {0})" if match[4] else "{0} ? {1} : {2}"
     value = choose.format(f"a {comparison} b", "a", "b")
     if not match[2]:
@@ -141,11 +140,11 @@ _KERNEL = re.compile(r'^extern "C" __global__', re.MULTILINE)
 
 
 def with_cuda_functions(source: str) -> str:
-    """CUDA C++ of kernels behind the functions that they call."""
+    """Add the functions that CUDA C++ kernels call before them."""
     kernel = _KERNEL.search(source)
     if PREFIX not in source or kernel is None:
         return source
-    # Behind what declares half, where a kernel has it.
+    # After the declaration of half, if a kernel has it.
     functions = _CUDA + (_CUDA_HALF if "cuda_fp16.h" in source else "")
     return source[: kernel.start()] + functions + source[kernel.start() :]
 
@@ -160,7 +159,7 @@ def _cuda_functions(kind: str, greater: str, less: str) -> str:
 
 
 _PLAIN = ("a != a || a > b", "a != a || a < b")
-# From compute capability 8.0 there is an instruction.
+# There is an instruction since compute capability 8.0.
 _CUDA = f"""\
 #if defined(__CUDACC__) && __CUDA_ARCH__ >= 800
 #define TVMFLOW_NAN_FLOAT(name, op)                                   \\

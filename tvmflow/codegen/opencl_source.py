@@ -1,37 +1,35 @@
-"""OpenCL C that TVM writes wrong or long: passes on kernels, and changes of their source.
+"""Corrections of OpenCL C that TVM writes wrong or long: passes on kernels, and source rewrites.
 
-*Constants*, all of their bits.  TVM writes seven digits, where fp32 numbers need up to nine:
-0.012345679 is 0.01234568 to a kernel, half a unit in the last place off.  Constants that change by
-that are written as their bits::
+*Exact constants.*  TVM writes seven digits, but fp32 numbers need up to nine: 0.012345679 becomes
+0.01234568, half a unit in the last place off.  Constants that seven digits change are written as
+their bits::
 
-    x[i] * 0.012345679f             x[i] * T.call_pure_extern("as_float", 1011498623)
-
-*Integer promotion.*  C computes with ``int`` what is narrower, so that ``~x`` of a ``uchar`` is
-negative and ``x + y`` of two passes 255.  TIR, LLVM and vectors of OpenCL C wrap around.  Where the
-result is stored in its own type nothing is lost; where the same kernel converts or compares it, it
-is another number.  The pass says what C does, and converts the result back, for CUDA C++, too::
+*Integer promotion.*  C computes with ``int`` on narrower types, so that ``~x`` of a ``uchar`` is
+negative and ``x + y`` of two exceeds 255.  TIR, LLVM and vectors of OpenCL C wrap around.  If the
+result is stored in its own type nothing is lost; but if the same kernel converts or compares it, it
+is another number.  The pass converts the result back to its type, also for CUDA C++::
 
     T.Cast("float32", x + y)        T.Cast("float32", T.Cast("uint8", int32(x) + int32(y)))
 
-*Lanes of vectors in another order*, `tirx.Shuffle`.  TVM writes constructors as in C++,
-``float16(a[0], b[0], ...)``, which OpenCL C has not.  Here a shuffle is a call of a function, put
-before the kernel, whose name says which lanes it takes::
+*Shuffles* of vector lanes, `tirx.Shuffle`.  TVM writes constructors as in C++,
+``float16(a[0], b[0], ...)``, which OpenCL C does not have.  A shuffle becomes a call of a function
+that is defined before the kernel, and whose name lists the lanes::
 
     T.Shuffle([a, b], [0, 4, 1, 5])         tvmflow_shuffle_float4x2_0_4_1_5(a, b)
 
-*Powers of vectors of doubles*, which PoCL computes wrong in some lanes, mixing them up (8 to the 1
-gave 0.875 beside others): such a power is a call of a function that computes lane by lane::
+*Powers of vectors of doubles.*  PoCL computes some lanes wrong and mixes them up (8 to the 1 gave
+0.875 next to others): such a power becomes a call of a function that computes lane by lane::
 
     T.pow(x, y)        tvmflow_pow_double8(x, y)
 
-*Vectors of bytes*, from places that are not one after another, or not aligned.  TVM packs both into
-one integer, as in CUDA, which OpenCL C does not take for a vector: `vstore4` repeats it.  Here they
-are read by macros::
+*Vectors of bytes*, from places that are not consecutive or not aligned.  TVM packs both into
+one integer, as in CUDA, which OpenCL C does not accept as a vector: `vstore4` replicates it.  They
+are read by macros instead::
 
     x[T.Ramp(0, 9, 4)]        tvmflow_gather_char4(T.Ramp(0, 9, 4), x)       names each one
     x[T.Ramp(10, 1, 4)]       tvmflow_load_char4(10, x)                      vload4
 
-:func:`postprocess` changes the source itself, kernel by kernel and before it is kept.
+:func:`postprocess` rewrites the source itself, kernel by kernel, before it is stored.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ from . import aligned_vectors, error_function, half, nan_propagation, prevent_un
 from .clamp_reads import read_with_sampler
 from .dot_products import OPENCL, with_functions
 
-#: Functions that OpenCL C has for every float type, where TVM prints those of C (``acosf``).
+#: Functions that OpenCL C has for every float type, but TVM prints C's names (``acosf``).
 _FUNCTIONS = (
     "tan", "acos", "asin", "atan", "sinh", "cosh", "acosh", "asinh", "atanh", "atan2",
     "log1p", "hypot", "copysign", "nextafter", "ldexp",
@@ -66,16 +64,16 @@ for _name in _FUNCTIONS:
 
 # -- constants, integer promotion, shuffles and gathers ---------------------------------------
 
-#: By dtype: the function of OpenCL C that reads bits, and their integer type.
+#: OpenCL C's function that reinterprets bits, and the integer type of the bits, by dtype.
 _FROM_BITS = {"float32": ("as_float", np.int32), "float64": ("as_double", np.int64)}
 
 
 @node_pass(tirx.FloatImm, targets=("opencl",))
 def WriteLiterals(literal: tirx.FloatImm) -> tirx.Expr:
-    """Write constants that seven digits do not tell as bits; runs last, on kernels."""
+    """Write constants that need more than seven digits as bits; runs last, on kernels."""
     dtype = str(literal.ty.dtype)
     if dtype not in _FROM_BITS:
-        # Half and bfloat16 have fewer digits.
+        # Half and bfloat16 need fewer digits.
         return literal
     name, integer = _FROM_BITS[dtype]
     value = np.dtype(dtype).type(literal.value)
@@ -86,13 +84,13 @@ def WriteLiterals(literal: tirx.FloatImm) -> tirx.Expr:
 
 
 _SMALL_INTEGERS = ("int8", "uint8", "int16", "uint16")
-#: Operations whose results may leave the type.
+#: Operations whose results may exceed the type.
 _OPERATIONS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.LShift, tirx.BitwiseNot)
 
 
 @node_pass(*_OPERATIONS, targets=("opencl", "cuda"))
 def UndoIntegerPromotion(node: tirx.Expr) -> tirx.Expr:
-    """Compute with small integers as TIR does; runs once vectors are made, which do so anyway."""
+    """Wrap small integers around as TIR does; runs on vectors, which wrap around anyway."""
     dtype = str(node.ty.dtype)
     if dtype not in _SMALL_INTEGERS:
         return node
@@ -100,7 +98,7 @@ def UndoIntegerPromotion(node: tirx.Expr) -> tirx.Expr:
     return tirx.Cast(dtype, type(node)(*(tirx.Cast("int32", operand) for operand in operands)))
 
 
-#: Of the functions' names; type, lanes and number of the vectors and the lanes taken follow.
+#: Prefix of the functions' names; type, lanes and number of the vectors and the lanes follow.
 _SHUFFLE = "tvmflow_shuffle_"
 _SHUFFLE_NAME = re.compile(rf"\b{_SHUFFLE}([a-z]+)(\d+)x(\d+)((?:_\d+)+)\b")
 #: OpenCL C's names of the element types that schedules shuffle.
@@ -109,7 +107,7 @@ _SHUFFLED = {"float32": "float", "float64": "double", "int32": "int"}
 
 @node_pass(tirx.Shuffle, targets=("opencl",))
 def NameShuffles(shuffle: tirx.Shuffle) -> tirx.Expr:
-    """Call functions for shuffles."""
+    """Replace shuffles by calls of functions."""
     if len(shuffle.indices) == 1:
         return shuffle
     dtype = shuffle.vectors[0].ty.dtype
@@ -131,14 +129,14 @@ def _shuffle(match: re.Match[str]) -> str:
     )
 
 
-#: Of the functions' names; the number of lanes follows.
+#: Prefix of the functions' names; the number of lanes follows.
 _POWER = "tvmflow_pow_double"
 _POWER_NAME = re.compile(rf"\b{_POWER}(\d+)\b")
 
 
 @node_pass(Call, targets=("opencl",))
 def NamePowers(call: Call) -> tirx.Expr:
-    """Call functions for powers of vectors of doubles."""
+    """Replace powers of vectors of doubles by calls of functions."""
     if op_name(call) != "tirx.pow":
         return call
     dtype = call.ty.dtype
@@ -160,10 +158,10 @@ _ONE = tirx.const(1, "int32")
 
 @node_pass(TensorLoad, targets=("opencl",))
 def NameGathers(load: TensorLoad) -> tirx.Expr:
-    """Call macros for vectors of bytes; runs on vectors, over flat buffers."""
+    """Replace loads of byte vectors by macros; runs on vectors, over flat buffers."""
     dtype = load.ty.dtype
     kind = _BYTE_TYPES.get(str(dtype.with_lanes(1)))
-    # Of an array of vectors, one number is the index of a whole one.
+    # In an array of vectors, a scalar index selects a whole vector.
     if kind is None or dtype.lanes == 1 or load.source.dtype.lanes > 1:
         return load
     (index,) = load.indices
@@ -191,7 +189,7 @@ _INDICES = {"blockIdx": "group", "threadIdx": "item"}
 
 @node_pass(tirx.AttrStmt, targets=("opencl",))
 def NameIndices(statement: tirx.AttrStmt) -> tirx.Stmt:
-    """Ask once for each index of a work-item, where TVM does so wherever one occurs; runs late."""
+    """Bind each index of a work-item once, as TVM queries it at every use; runs late."""
     kind, _, axis = str(getattr(statement.node, "thread_tag", "")).partition(".")
     if statement.attr_key != "thread_extent" or kind not in _INDICES:
         return statement
@@ -206,7 +204,7 @@ def NameIndices(statement: tirx.AttrStmt) -> tirx.Stmt:
 
 @prim_func_pass("opencl")
 def NameIndexTerms(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """TVM's elimination of common subexpressions, behind all that writes names out again."""
+    """Eliminate common subexpressions with TVM's pass, after the passes that duplicate them."""
     return tirx.transform.CommonSubexprElim()(tvm.IRModule({"main": function}))["main"]
 
 
@@ -216,7 +214,7 @@ _GROUP_CALL = re.compile(rf"^\s*{_GROUP}\((\d+), (\d+), (\d+)\);\n", re.MULTILIN
 
 @prim_func_pass("opencl")
 def NameGroup(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Call a function that is none with the extents of a work-group, for the source; runs last."""
+    """Mark a kernel's work-group extents with a pseudo call, for `require_group`; runs last."""
     extents = {
         str(node.node.thread_tag): node.value
         for node in nodes_in(function.body, tirx.AttrStmt)
@@ -230,10 +228,10 @@ def NameGroup(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def require_group(source: str) -> str:
-    """Say at the head of a kernel which work-group it is launched with.
+    """Add an attribute with the work-group's extents to a kernel's head.
 
-    A compiler that does not know reckons with the largest: with fewer registers for each item,
-    and barriers among more of them (OpenCL C, section 6.7.2).
+    Without it, a compiler assumes the largest work-group: fewer registers for each item, and
+    barriers among more items (OpenCL C, section 6.7.2).
     """
     found = _GROUP_CALL.search(source)
     if found is None:
@@ -247,12 +245,12 @@ def require_group(source: str) -> str:
 
 # -- source -----------------------------------------------------------------------------------
 
-#: A parameter that a schedule wants in constant memory.
+#: A parameter that a schedule places in constant memory.
 _CONSTANT = re.compile(rf"__global (?:const )?(\w+)\* (?:restrict )?(\w*{CONSTANT_SUFFIX}\w*)")
-#: A vector of bytes that goes to memory, its pointer last.
+#: A store of a byte vector, whose pointer is the last argument.
 _STORED = re.compile(r"\bvstore(2|4|8|16)\(")
 _BYTES = re.compile(r"__global u?char\* (?:restrict )?(\w+)")
-#: The begin of a kernel, and the declarations of all kernels, of no use, that TVM has before it.
+#: The head of a kernel, and TVM's useless declarations of all kernels before it.
 _DEFINITION = re.compile(r"__kernel void [^;{]*\{")
 _DECLARATION = re.compile(r"^__kernel [^{;]*;[ \t]*\n", re.MULTILINE)
 _SPLAT = re.compile(r"\(\((?:half|float|double|u?char|u?short|u?int|u?long)(2|3|4|8|16)\)\(")
@@ -261,9 +259,9 @@ _SPLAT = re.compile(r"\(\((?:half|float|double|u?char|u?short|u?int|u?long)(2|3|
 def fold_splats(source: str) -> str:
     """Write ``((float4)(v))`` for ``((float4)(v, v, v, v))``.
 
-    TVM prints a broadcast scalar once for every lane, index arithmetic and all:
-    four fifths of a convolution's source.  OpenCL C (section 6.4.5, vector
-    literals) replicates a single scalar to all lanes.
+    TVM prints a broadcast scalar once for every lane, including its index arithmetic, which is
+    four fifths of a convolution's source.  OpenCL C replicates a single scalar to all lanes
+    (section 6.4.5, vector literals).
     """
     parts: list[str] = []
     position = 0
@@ -274,30 +272,30 @@ def fold_splats(source: str) -> str:
         argument = source[start : next(_ends(source, start))]
         rest = f", {argument}" * (lanes - 1) + ")"
         if source.startswith(rest, start + len(argument)):
-            # A splat inside the argument is folded too.
+            # Fold splats inside the argument, too.
             parts.append(fold_splats(argument))
             position += len(argument) + len(rest) - 1
     parts.append(source[position:])
     return "".join(parts)
 
 
-#: An assignment of a sum whose first term is what is assigned to.
+#: An assignment of a sum whose first term is the assigned variable.
 _SUM = re.compile(r"^( *)(\w+(?:\[\w+\])?) = \(\2 \+ (?=.*\);$)", re.MULTILINE)
-#: A number of an array in all lanes of a factor, which OpenCL C does by itself (section 6.4).
+#: A splat of an array element as a factor, which OpenCL C widens by itself (section 6.4).
 _FACTOR = re.compile(r"\(\((?:half|float)(?:2|4|8|16)\)\((\w+\[\d+\])\)\) \* ")
-#: A private array, by what TVM names the results of fused functions.
+#: A private array, as TVM names the results of fused functions.
 _PRIVATE = re.compile(r"\b(\w+?)_intermediate(_local\w*_ptr\w*)\b")
-#: A texel that is gathered, and read back at once.
+#: A texel that is gathered in an array, and read back at once.
 _GATHERED = re.compile(
     r"vstore4\((.*), 0, (texel\d+_ptr) \+ 0\);\n *(\w+ texel_\d+) = vload4\(0, \2 \+ 0\);"
 )
 
 
 def shorten(source: str) -> str:
-    """Write ``x += y`` for ``x = (x + y)``, and private arrays without ``_intermediate``.
+    """Write ``x += y`` for ``x = (x + y)``, and shorten names of private arrays.
 
-    Nine tenths of an unrolled convolution are such lines.  Texels are named without an array, and
-    factors written once.
+    Nine tenths of an unrolled convolution are such lines.  Texels are bound without an array, and
+    splatted factors written as scalars.
     """
     source = _FACTOR.sub(r"\1 * ", _GATHERED.sub(r"\3 = \1;", source))
     parts: list[str] = []
@@ -313,7 +311,7 @@ def shorten(source: str) -> str:
     return _PRIVATE.sub(lambda m: m[0] if m[1] + m[2] in known else m[1] + m[2], source)
 
 
-#: One channel of a texel, as TVM reads it; one that is not known takes the texel to memory.
+#: A channel of a texel by index, as TVM reads it; an unknown index moves the texel to memory.
 _CHANNEL = re.compile(r"\(\((?:float|half)\*\)&(\w+)\)\[([^][]*[a-z_][^][]*)\]")
 _CHANNEL_MACRO = """\
 #ifndef tvmflow_channel
@@ -323,7 +321,7 @@ _CHANNEL_MACRO = """\
 
 
 def choose_channels(source: str) -> str:
-    """Choose between the channels of a texel that is in registers, in place of indexing it."""
+    """Select a channel of a texel in registers by a macro instead of indexing it."""
     source, count = _CHANNEL.subn(r"tvmflow_channel(\1, \2)", source)
     return _CHANNEL_MACRO + source if count else source
 
@@ -331,8 +329,8 @@ def choose_channels(source: str) -> str:
 _STRUCTURES = "".join(
     f"struct TVMFLOW_PACKED tvmflow_bytes{n} {{ uchar{n} value; }};\n" for n in (2, 4, 8, 16)
 )
-#: PoCL stores a vector of bytes byte by byte, as pointers say nothing of its alignment.  A packed
-#: structure says that there is none, which x86 is indifferent to.
+#: PoCL stores a vector of bytes byte by byte, as the pointer's alignment is unknown.  A packed
+#: structure declares that there is none, which costs nothing on x86.
 _STORES = f"""\
 #ifndef TVMFLOW_STORE
 #define TVMFLOW_STORE
@@ -349,7 +347,7 @@ _STORES = f"""\
 
 
 def store_bytes(source: str) -> str:
-    """Write vectors of bytes by ``TVMFLOW_STORE_BYTES``."""
+    """Store vectors of bytes by ``TVMFLOW_STORE_BYTES``."""
     names = {name for begin in _DEFINITION.findall(source) for name in _BYTES.findall(begin)}
     parts: list[str] = []
     position = 0
@@ -365,15 +363,15 @@ def store_bytes(source: str) -> str:
     return "".join((_STORES, *parts, source[position:])) if parts else source
 
 
-#: TVM puts this before kernels that have halves, and types and conversions of halves themselves.
+#: TVM's request for the extension, written before kernels with halves, and uses of the type half.
 _ASKS_FOR_HALF = re.compile(r"#ifdef cl_khr_fp16\n.*?#endif\n", re.DOTALL)
 _HALF = re.compile(r"\bhalf(?:2|3|4|8|16)?\b|\bconvert_half")
 
 
 def without_need_of_half(source: str) -> str:
-    """A kernel that has halves in memory only, without the extension for arithmetic of them.
+    """Remove the request for cl_khr_fp16 from a kernel that has halves in memory only.
 
-    OpenCL C has pointers to them, and conversions, on every device.
+    OpenCL C has pointers to halves, and conversions, on every device.
     """
     asked = _ASKS_FOR_HALF.search(source)
     if asked is None:
@@ -386,9 +384,9 @@ _PUNCTUATION = re.compile(r"[()\[\],]")
 
 
 def _ends(source: str, start: int) -> Iterator[int]:
-    """Ends of the arguments of the call whose parenthesis opened just before ``start``."""
+    """Yield the ends of the arguments of a call whose parenthesis opens before ``start``."""
     depth = 0
-    # Compilation time of large kernels: nothing else is looked at.
+    # Only punctuation is examined, as this takes much of the compilation time of large kernels.
     for match in _PUNCTUATION.finditer(source, start):
         char = match.group()
         if depth == 0 and char in ",)]":
@@ -401,7 +399,7 @@ def _ends(source: str, start: int) -> Iterator[int]:
 
 @tvm_ffi.register_global_func("tvm_callback_opencl_postproc", override=True)
 def postprocess(source: str, _target: tvm.target.Target) -> str:
-    """TVM calls this with the source of each kernel."""
+    """Rewrite the source of a kernel; TVM calls this for each one."""
     source = require_group(without_need_of_half(_DECLARATION.sub("", source)))
     source = _CONSTANT.sub(r"__constant \1* restrict \2", shorten(fold_splats(source)))
     source = with_functions(store_bytes(source), OPENCL)
@@ -423,9 +421,9 @@ def postprocess(source: str, _target: tvm.target.Target) -> str:
 def _with_definitions(
     source: str, name: re.Pattern[str], definition: Callable[[re.Match[str]], str]
 ) -> str:
-    """A kernel's source behind the functions of such names that it calls.
+    """Prepend the definitions of the functions with such names that a kernel calls.
 
-    Kernels are built together, and each has its functions.
+    Kernels are built as one program, and each has its own definitions, with guards.
     """
     found = sorted({match.group(): match for match in name.finditer(source)}.items())
     texts = ((called.upper(), definition(match)) for called, match in found)

@@ -1,16 +1,16 @@
-"""Loops that a GPU's compiler should not unroll: those that read many texels in each iteration.
+"""Prevention of loop unrolling by GPU compilers, for loops that read many texels.
 
-A loop whose extent is known is unrolled whole by some compilers, which then put the reads of all
-iterations first: Mesa's for Adreno 660 read 166 texels of a pointwise convolution ahead, had no
-register left for the sums, and two waves a core.  `#pragma nounroll` does not reach its optimiser.
-A count that no compiler knows does::
+Some compilers unroll a loop of constant extent completely, and then move the reads of all
+iterations to the front: Mesa's for Adreno 660 read 166 texels of a pointwise convolution ahead, had
+no register left for the sums, and two waves a core.  Its optimiser ignores `#pragma nounroll`, but
+not a count that is unknown at compile time::
 
     for (int i = 0; i < 8; ++i)                 for (int i = 0; i < tvmflow_times(8); ++i)
 
-It is the same number, as a launch has at least one dimension.  Where an iteration reads few texels,
-those of several are better under way together, and a loop that indexes private memory has to go for
-that to become registers: such loops stay as they are, and so do those of kernels with one item a
-group, which are for CPUs.
+The number is the same, as a launch has at least one dimension.  If an iteration reads few texels,
+overlapping those of several iterations is faster, and a loop that indexes private memory must be
+unrolled to turn it into registers: such loops stay unchanged, and so do those of kernels with one
+item a group, which are for CPUs.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ..ir.passes import map_nodes, prim_func_pass
 from ..ir.rewriter import op_name
 from .textures import LOAD
 
-#: Texels that hide each other's latency if an iteration reads so many: weights of four channels.
+#: Texels of an iteration that are enough to hide each other's latency: weights of four channels.
 ENOUGH_TEXELS = 4
-#: Texels that a loop may read ahead: half of the vectors that an Adreno's work-item has at most.
+#: Texels that a loop may read ahead: half of the most vectors of an Adreno's work-item.
 MOST_TEXELS = 24
 
 NAME = "tvmflow_times"
@@ -35,7 +35,7 @@ DEFINITION = f"#ifndef {NAME}\n#define {NAME}(n) ((n) * (int)min(get_work_dim(),
 
 @prim_func_pass("opencl")
 def PreventLoopUnrolling(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Hide the extents of loops around many texels; runs last, on kernels."""
+    """Hide the extents of loops that read many texels; runs last, on kernels."""
     items = [
         attr.value
         for attr in nodes_in(function.body, tirx.AttrStmt)

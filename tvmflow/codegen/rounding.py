@@ -1,16 +1,16 @@
-"""Rounding that is the same on every target: of floats to integers, and of arithmetic of fp32.
+"""Rounding that is the same on every target: of floats to integers, and of fp32 arithmetic.
 
-*Floats to integers*, to even, where limits are known: one addition (:func:`RoundByAddition`).
+*Floats to integers*, to even, if limits are known: one addition (:func:`RoundByAddition`).
 Between 2^23 and 2^24 fp32 numbers are the integers, so that adding some 1.5 · 2^23 rounds, and the
-sum's lowest bits count up with the integer::
+lowest bits of the sum are the integer plus a constant::
 
     int32(nearbyint(max(min(x, 255), 0)))    reinterpret(int32, max(min(x, 255), 0) + shift) - bits
 
-Drivers have no better way for all devices: PoCL takes ``rint`` of a vector apart into comparisons
-that are of use beyond 2^23 only, two thirds of a quantized layer's epilogue.  Whatever becomes an
-integer by whatever way gets a lower limit that holds for NaN, too (:func:`.at_least`).
+Drivers have no faster way for all devices: PoCL expands ``rint`` of a vector into comparisons that
+are only needed beyond 2^23, and take two thirds of a quantized layer's epilogue.  Every number that
+is converted to an integer gets a lower limit that also holds for NaN (:func:`.at_least`).
 
-*Arithmetic that is rounded once an operation*: code for the operators of :mod:`..ir.rounding`.
+*Arithmetic that is rounded once per operation*: code for the operators of :mod:`..ir.rounding`.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from ..ir.rewriter import op_name
 from ..ir.rounding import INTRINSIC
 
 _ROUND = "tirx.nearbyint"
-# Every target rounds whole vectors, to even; TVM's operator does not say so.
+# Every target rounds whole vectors, to even; TVM's operator is not declared vectorisable.
 tvm.ir.register_op_attr(_ROUND, "TVectorizable", True)
 
-#: Operators of one float whose result is NaN where that is.
+#: Operators of one float whose result is NaN for NaN.
 _TO_WHOLE = (_ROUND, "tirx.round", "tirx.floor", "tirx.trunc", "prim.ceil")
 
-#: An even number of seven digits: TVM writes no more into OpenCL C.
+#: An even number of seven digits, as TVM writes no more digits into OpenCL C.
 _SHIFT = 12582910
 _BITS = int(np.float32(_SHIFT).view(np.int32))
-#: Sums of numbers up to here are between 2^23 and 2^24.
+#: Sums with numbers up to here are between 2^23 and 2^24.
 _LARGEST = 2**22
 
 
@@ -58,7 +58,7 @@ def RoundByAddition(cast: tirx.Cast) -> tirx.Expr:
 
 
 def _with_lower_limit(value: tirx.Expr) -> tirx.Expr:
-    """A float that becomes an integer, its lower limit where it is NaN."""
+    """Return a float that becomes an integer, replaced by its lower limit if it is NaN."""
     if op_name(value) in _TO_WHOLE:
         return Call(value.op, [_with_lower_limit(value.args[0])], ret_ty=value.ty)
     if isinstance(value, tirx.Max) and never_nan(value.b):
@@ -69,7 +69,7 @@ def _with_lower_limit(value: tirx.Expr) -> tirx.Expr:
 
 
 def _is_limited(value: tirx.Expr) -> bool:
-    """True if an fp32 number has a lower and an upper limit that are small enough."""
+    """Return whether an fp32 number has a lower and an upper limit that are small enough."""
     kinds = set()
     while isinstance(value, (tirx.Max, tirx.Min)) and str(value.ty.dtype) == "float32":
         if not (isinstance(value.b, tirx.FloatImm) and abs(value.b.value) <= _LARGEST):
@@ -85,8 +85,8 @@ def _is_limited(value: tirx.Expr) -> bool:
 FUNCTION = "tvmflow_exact_"
 
 
-#: Of each operator: what LLVM is given, which divides correctly and is not asked to fuse, and the
-#: functions of OpenCL C, which has one itself, and CUDA.
+#: Code of each operator: for LLVM, which divides correctly and does not fuse by itself, and the
+#: functions for OpenCL C, which has one of them built in, and for CUDA.
 _LOWERED: dict[str, tuple[Callable[..., tirx.Expr], str, str]] = {
     "quotient": (tirx.Div, FUNCTION + "quotient{}", "__fdiv_rn"),
     "product": (tirx.Mul, FUNCTION + "product{}", "__fmul_rn"),
@@ -100,7 +100,7 @@ for _name, (_llvm, _opencl, _cuda) in _LOWERED.items():
     lower_to_function(_intrinsic, "opencl", _opencl)
     lower_to_function(_intrinsic, "cuda", _cuda)
 
-# In a function of its own, and without contraction, no compiler fuses a product with a sum.
+# In a separate function without contraction, no compiler fuses a product with a sum.
 _PRODUCT = """\
 static inline float{n} tvmflow_exact_product{w}(float{n} a, float{n} b) {{
 #pragma OPENCL FP_CONTRACT OFF
@@ -108,12 +108,12 @@ static inline float{n} tvmflow_exact_product{w}(float{n} a, float{n} b) {{
 }}
 """
 
-# a - q * b, exactly where q is a / b but for some units: all products of halves of the numbers (of
-# 12 bits) are exact, so that it does not matter what is fused.
+# a - q * b, exactly if q is a / b except for some units: all products of halves of the numbers (of
+# 12 bits) are exact, so that fusing does not matter.
 #
 # Then the quotient: after one step of Newton's method it is the nearest number or a neighbour.  It
-# moves to the next one, away from zero or towards it (t), where that is nearer: where what is left
-# is more than half the distance.  In integers, as comparisons of vectors and of numbers differ.
+# moves to the next number, away from zero or towards it (t), if that one is nearer: if the rest is
+# more than half the distance.  In integers, as comparisons of vectors and of scalars differ.
 _QUOTIENT = """\
 static inline float{n} tvmflow_exact_rest{w}(float{n} a, float{n} q, float{n} b) {{
 #ifdef FP_FAST_FMAF
@@ -140,7 +140,7 @@ static inline float{n} tvmflow_exact_quotient{w}(float{n} a, float{n} b) {{
 """
 
 
-#: Functions in OpenCL C for all that TVM vectorises by.
+#: Functions in OpenCL C for all numbers of lanes that TVM vectorises by.
 _BY_LANES = "".join(
     (_PRODUCT + _QUOTIENT).format(n=lanes if lanes > 1 else "", w=lanes)
     for lanes in (1, 2, 4, 8, 16)

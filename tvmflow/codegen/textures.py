@@ -12,20 +12,21 @@ After, with both in the scope ``global.texture:p1``::
         texel[k] = T.texture2d_load(x, w, (n * C + c) * H + h, 0, 128, k) * 2
     T.texture2d_store(y, w, (n * C + c) * H + h, 0, 128, texel[0:4])
 
-TVM has passes of these names, which know three fixed mappings of axes to image
-coordinates and store the lanes of a texel one by one; its code generator then
-writes a whole texel for each lane, with the lane's value in all channels.
+TVM's passes of these names support three fixed mappings of axes to image coordinates and
+store the lanes of a texel one by one; its code generator then writes a whole texel for each lane,
+with the lane's value in all channels.
 
-:func:`VerifyTextures` refuses kernels that an OpenCL driver or this TVM would get silently wrong.
+:func:`VerifyTextures` rejects kernels that an OpenCL driver or this TVM would execute wrong without
+an error.  It checks of every primary function that accesses an image:
 It checks of every primary function that touches an image:
 
 - a store writes a whole texel: four lanes of the image's type;
 - no access to an image is left as an access to memory;
 - no image is both written and read: OpenCL C 1.2 has no such images, and a cached
   read need not see the write;
-- no image is allocated inside: all of them are parameters, and planned with the graph.
+- no image is allocated inside: all images are parameters, and planned with the graph.
 
-That an image is within the device's limits is checked where its coordinates are made.
+Limits of an image's extent are checked when its coordinates are computed.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ STORE = "tirx.texture2d_store"
 
 
 def image_of(pointer: tirx.Expr) -> tirx.Expr:
-    """The variable behind the pointer that an image access is given."""
+    """Return the variable of the pointer that an image access is given."""
     return pointer.args[0] if isinstance(pointer, Call) else pointer
 
 
@@ -83,10 +84,10 @@ def _is_image(var: tirx.Var) -> bool:
 
 
 def _check_extent(function: tirx.PrimFunc, buffer: tirx.Buffer) -> None:
-    """Refuse an image that is larger than those of the target."""
+    """Raise a `CompileError` if an image is larger than the target's limits."""
     target = (function.attrs or {}).get("target")
     attributes = {} if target is None else dict(target.attrs)
-    # An extent that is a variable is known to who makes the image.
+    # Images of symbolic extents are checked by the caller that creates them.
     known = all(isinstance(extent, tirx.IntImm) for extent in buffer.shape)
     if EXTENT_LIMIT not in attributes or not known:
         return
@@ -102,7 +103,7 @@ def _check_extent(function: tirx.PrimFunc, buffer: tirx.Buffer) -> None:
 
 
 def _access(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> list[tirx.Expr]:
-    """Arguments of an image access: the image, column, row, layer, and bits of a texel."""
+    """Return the arguments of an image access: image, column, row, layer, and bits of a texel."""
     bits = CHANNELS * buffer.dtype.bits
     place = coordinates(buffer.shape, buffer.scope(), indices)
     return [buffer.data, *place, tirx.const(bits, "int32")]
@@ -138,11 +139,11 @@ def _store_texel(names: Iterator[str], loop: tirx.For) -> tirx.Stmt:
 
 @prim_func_pass()
 def NameTexels(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Bind what each image store writes to a variable of its own.
+    """Bind the value of each image store to a separate variable.
 
-    TVM's OpenCL code generator remembers the text of a stored value and takes the same
-    variable when the same text comes again, whatever was written to memory in between:
-    unrolled code would store its first texel everywhere.  A variable it takes as it is.
+    TVM's OpenCL code generator caches the text of a stored value and reuses its variable for the
+    same text, even if memory has been written in between: unrolled code would store its first texel
+    everywhere.  A variable is used directly.
     """
     names = (f"texel_{number}" for number in itertools.count())
 
@@ -160,7 +161,7 @@ def NameTexels(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 @prim_func_pass()
 def VerifyTextures(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Raise a `CompileError` for what is wrong in a lowered function; changes nothing."""
+    """Raise a `CompileError` if a lowered function misuses images; changes nothing."""
     accessed: dict[str, set[tirx.Var]] = {LOAD: set(), STORE: set()}
     wrong = partial(refuse, function, remedy="Compile with `storage=buffer`.")
     for node in nodes_in(function.body, Call, TensorLoad, tirx.BufferStore, tirx.AllocBuffer):

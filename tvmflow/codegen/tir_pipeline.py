@@ -1,8 +1,8 @@
-"""Our own TIR pipeline: from scheduled primary functions to host code and kernels.
+"""TIR pipeline: from scheduled primary functions to host code and kernels.
 
-It differs from TVM's default in our own passes, and leaves out what only other targets and
-instrumentation need.  ``relax.build`` must be given its name, :data:`TIR_PIPELINE`, because what
-it takes otherwise treats an image as a pointer.
+It adds our own passes to TVM's default, and leaves out passes that only other targets and
+instrumentation need.  Pass its name, :data:`TIR_PIPELINE`, to ``relax.build``, whose default treats
+an image as a pointer.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ TIR_PIPELINE = "tvmflow"
 
 
 _transform = s_tir.transform
-#: From scheduled primary functions to a function for the host and one for each kernel.
+#: Passes from scheduled primary functions to a function for the host and one for each kernel.
 HOST_AND_DEVICE: list[Pass] = [
     # From schedulable blocks to plain loops over allocated buffers.
     _transform.CanonicalizeLoop(),
@@ -124,7 +124,7 @@ HOST_AND_DEVICE: list[Pass] = [
     JoinBarriers,
     _transform.MergeSharedMemoryAllocations(),
     tirx.transform.SplitHostDevice(),
-    # Behind the barriers, which only reads as TIR has them ask for.
+    # After the barriers, which TVM only inserts for reads in TIR.
     NameGathers,
     PropagateNaN,
     StoreArguments,
@@ -133,11 +133,11 @@ HOST_AND_DEVICE: list[Pass] = [
 ]
 
 
-#: Tensors of bfloat16 and of 8-bit floats, in functions as they are called.
+#: Passes that store tensors of bfloat16 and of 8-bit floats, on functions with their signatures.
 STORE_NARROW = [tirx.transform.FP8StorageLegalize(), tirx.transform.BF16StorageLegalize()]
-#: The rest of the way of the host's functions.
+#: Remaining passes of the host's functions.
 _HOST = [DropChecks, KeepOnStack, tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()]
-#: The rest of the way of kernels, once they are functions of their own.
+#: Remaining passes of kernels, after they have become separate functions.
 DEVICE = [
     tirx.transform.LowerWarpMemory(),
     tirx.transform.StmtSimplify(),
@@ -155,13 +155,13 @@ DEVICE = [
 
 
 def stages() -> dict[str, list[Pass]]:
-    """All passes on TIR, in order."""
+    """Return all passes on TIR, in order."""
     functions = [*HOST_AND_DEVICE, tirx.transform.MakePackedAPI(), *STORE_NARROW]
     return {"functions": functions, "host": _HOST, "kernels": DEVICE}
 
 
 def _pipeline() -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
-    """Factory in the form that TVM asks for: the passes and both finalisers."""
+    """Return the passes and both finalisers, in the form that TVM requires."""
     functions, host, kernels = map(Sequential, stages().values())
     return functions, lambda: host, lambda: kernels
 
