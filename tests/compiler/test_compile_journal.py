@@ -124,7 +124,7 @@ def test_a_workload_says_how_tensors_are_stored(small: Path, tmp_path: Path, tun
     other = workload_of(half.unscheduled[name], choice.family, choice.shape)
     assert (other.dtype, other.accumulate) == ("fp16", "fp16")
     assert other.key != workload.key
-    assert other.kin == workload.kin
+    assert other.compatibility_key == workload.compatibility_key
 
 
 def test_given_knobs_come_first_then_the_first_journal_and_the_fastest(

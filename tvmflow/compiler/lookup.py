@@ -75,7 +75,8 @@ def best_knobs(
         trials = [
             (trial, journal)
             for trial, journal in nearest
-            if trial is not None and (near or trial.workload.kin == workload.kin)
+            if trial is not None
+            and (near or trial.workload.compatibility_key == workload.compatibility_key)
         ]
         if trials:
             break
@@ -83,7 +84,7 @@ def best_knobs(
         return None
     trial, journal = min(trials, key=lambda pair: workload.distance(pair[0].workload))
     origin = describe(trial, journal)
-    if trial.workload.kin != workload.kin:
+    if trial.workload.compatibility_key != workload.compatibility_key:
         extents = (str(v) for name, v in trial.workload.shape.items() if name in MAP_FACTS)
         origin += f", for a map of {'x'.join(extents)}"
     return Proposal("journal", trial.knobs, origin)

@@ -52,7 +52,7 @@ from .compilation import Compilation
 from .generate import generate
 from .lookup import measured_algorithms, use_measured_storage
 from .options import CompileOptions
-from .scheduling import schedule_module, tell_matches
+from .scheduling import log_journal_hits, schedule_module
 from .stage import Stage
 
 logger = logging.getLogger(__name__)
@@ -300,7 +300,7 @@ def schedule_functions(job: Compilation, mod: IRModule) -> IRModule:
         mod, job.schedules = schedule_module(mod, job.target, job.attempt, journals, nodes)
     job.scheduled = mod
     if not job.is_part:
-        tell_matches(job.attempt, job.schedules)
+        log_journal_hits(job.attempt, job.schedules)
     return mod
 
 

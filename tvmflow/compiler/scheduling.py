@@ -77,7 +77,7 @@ def reason_of(error: Exception) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def tell_matches(attempt: Attempt, schedules: Mapping[str, Scheduled]) -> None:
+def log_journal_hits(attempt: Attempt, schedules: Mapping[str, Scheduled]) -> None:
     """Say how many functions have their knobs from journals, and which knobs are nobody's."""
     for name in [name for name in attempt.knobs if name not in schedules]:
         logger.warning("Knobs were given for %s, which is no primary function here.", name)

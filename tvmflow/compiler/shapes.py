@@ -30,7 +30,7 @@ from ..ir.names import nodes_of_functions, unique, with_renamed_functions
 from ..module.weights import content_digest
 from .compilation import Attempt, Compilation
 from .loops import with_bodies, with_loops
-from .scheduling import tell_matches
+from .scheduling import log_journal_hits
 
 
 def check_results(first: Compilation, other: Compilation) -> None:
@@ -221,7 +221,7 @@ def merge_schedules(job: Compilation) -> None:
     job.schedules = {n: s for each in reversed(each_part) for n, s in each.schedules.items()}
     job.scheduled = merged({each.entry: each.scheduled for each in each_part})
     job.half_sums = sorted({length for each in each_part for length in each.half_sums})
-    tell_matches(job.attempt, job.schedules)
+    log_journal_hits(job.attempt, job.schedules)
 
 
 def share_memory(job: Compilation) -> None:

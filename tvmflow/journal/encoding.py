@@ -17,7 +17,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from .records import Device, Error, Event, Keyed, Original, Target, Trial, Workload, cost_of, digest
+from .records import (
+    ContentAddressed,
+    Device,
+    Error,
+    Event,
+    Original,
+    Target,
+    Trial,
+    Workload,
+    cost_of,
+    digest,
+)
 
 #: Kinds of definitions by their first byte.
 KINDS = {1: "workload", 2: "target", 3: "device", 4: "toolchain", 5: "skeleton", 6: "context"}
@@ -36,7 +47,7 @@ _FLOAT = struct.Struct("<d")
 _FALSE, _TRUE, _DOUBLE = 2, 6, 10
 
 Number = bool | int | float
-K = TypeVar("K", bound=Keyed)
+K = TypeVar("K", bound=ContentAddressed)
 
 
 class MalformedError(ValueError):
@@ -223,7 +234,7 @@ def unpack_definition(payload: memoryview) -> tuple[str, bytes, bytes]:
     return kind, digest(kind, data), data
 
 
-def read_keyed(cls: type[K], data: bytes) -> K:
+def read_content_addressed(cls: type[K], data: bytes) -> K:
     """Read a workload, target or device from its canonical form."""
     fields = parse(data)
     names = cls.__dataclass_fields__  # type: ignore[attr-defined]

@@ -21,7 +21,7 @@ _INDEX_ENTRY = struct.Struct("<8s16s8sdQIII")
 class Entry:
     """Statistics of a workload's trials on targets with the same compatibility key."""
 
-    kin: bytes
+    compatibility_key: bytes
     workload: bytes
     target: bytes
     #: The lowest cost, and its trial: offset of its frame, and slot in the block.
@@ -42,25 +42,26 @@ class Table:
     def __init__(self) -> None:
         self.definitions: dict[bytes, int] = {}
         self.events = 0
-        self._kins: dict[bytes, dict[tuple[bytes, bytes], Entry]] = defaultdict(dict)
+        self._by_key: dict[bytes, dict[tuple[bytes, bytes], Entry]] = defaultdict(dict)
 
     def add(self, workload: Workload, target: Target, cost: float, offset: int, slot: int) -> None:
         """Count a trial in the frame at ``offset``, in the slot ``slot`` of its block."""
-        entries, key = self._kins[workload.kin], (workload.key, target.kin)
+        entries = self._by_key[workload.compatibility_key]
+        key = workload.key, target.compatibility_key
         if (entry := entries.get(key)) is None:
-            entry = entries[key] = Entry(workload.kin, *key)
+            entry = entries[key] = Entry(workload.compatibility_key, *key)
         entry.trials += 1
         entry.failures += cost == float("inf")
         if cost < entry.cost:
             entry.cost, entry.offset, entry.slot = cost, offset, slot
 
-    def of_kin(self, kin: bytes) -> Iterable[Entry]:
-        """Return the entries of all workloads with a compatibility key."""
-        return self._kins.get(kin, {}).values()
+    def compatible(self, key: bytes) -> Iterable[Entry]:
+        """Return the entries of all workloads with this compatibility key."""
+        return self._by_key.get(key, {}).values()
 
     def __iter__(self) -> Iterator[Entry]:
-        for kins in self._kins.values():
-            yield from kins.values()
+        for entries in self._by_key.values():
+            yield from entries.values()
 
     @classmethod
     def unpack(cls, payload: memoryview) -> Table:
@@ -75,13 +76,13 @@ class Table:
         table.events = events
         table.definitions = dict(_INDEX_DEFINITION.iter_unpack(payload[_INDEX_HEAD.size : middle]))
         for row in _INDEX_ENTRY.iter_unpack(payload[middle:]):
-            kin, workload, target = row[:3]
-            table._kins[kin][workload, target] = Entry(*row)
+            key, workload, target = row[:3]
+            table._by_key[key][workload, target] = Entry(*row)
         return table
 
     def pack(self, previous: int) -> bytes:
         """Return an index's payload; ``previous`` is the offset of the previous index."""
-        entries = sorted(self, key=lambda e: (e.kin, e.workload, e.target))
+        entries = sorted(self, key=lambda e: (e.compatibility_key, e.workload, e.target))
         counts = len(self.definitions), len(entries)
         parts = [_INDEX_HEAD.pack(MARKER, previous, self.events, *counts)]
         parts += [_INDEX_DEFINITION.pack(*item) for item in sorted(self.definitions.items())]

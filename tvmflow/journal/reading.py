@@ -16,7 +16,7 @@ from . import encoding, frames
 from .encoding import SHORT, Context, K, MalformedError, MissingError
 from .frames import BLOCK, DEFINITION, EVENT, HEADER_BYTES, INDEX, TRIAL, Damage, Frame
 from .index import MARKER, Entry, Table
-from .records import Device, Event, Keyed, Target, Trial, Workload
+from .records import ContentAddressed, Device, Event, Target, Trial, Workload
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Reader:
         """Return the cheapest trial of a workload, on a target with the same compatibility key."""
         with self._lock:
             self._check_open()
-            if not self.table.of_kin(workload.kin):
+            if not self.table.compatible(workload.compatibility_key):
                 return None
         trial = self.nearest(workload, target)
         return trial if trial is not None and trial.workload == workload else None
@@ -71,13 +71,14 @@ class Reader:
         with self._lock:
             self._check_open()
             self._known[workload.key] = workload
+            key = workload.compatibility_key
             for _ in range(2):
-                alike = _measured(self.table.of_kin(workload.kin), target)
+                alike = _measured(self.table.compatible(key), target)
                 ranked = [
                     (workload.distance(other), entry.cost, entry)
                     for entry in alike or _measured(self.table, target)
                     if (other := self.workload(entry.workload)) is not None
-                    if other.kin == workload.kin or workload.is_like(other)
+                    if other.compatibility_key == key or workload.is_like(other)
                 ]
                 if not ranked:
                     return None
@@ -129,7 +130,8 @@ class Reader:
         for record in self.records():
             if record.kind == EVENT:
                 try:
-                    yield encoding.unpack_event(record.payload, partial(self.keyed, Device))
+                    find_device = partial(self.content_addressed, Device)
+                    yield encoding.unpack_event(record.payload, find_device)
                 except MalformedError as error:
                     self._damaged(record, error)
 
@@ -154,7 +156,7 @@ class Reader:
         #: Contents of the last index and of the frames after it.
         self.table = Table()
         #: Decoded definitions by key, and decoded contexts by the first bytes of their key.
-        self._known: dict[bytes, Keyed] = {}
+        self._known: dict[bytes, ContentAddressed] = {}
         self._contexts: dict[bytes, Context] = {}
         #: Definitions of unpacked blocks, by the block's offset.
         self._blocks: dict[int, dict[bytes, memoryview]] = {}
@@ -224,22 +226,24 @@ class Reader:
             versions = encoding.parse(toolchain)
             if not isinstance(versions, dict) or not isinstance(encoding.parse(skeleton), list):
                 raise MalformedError("a toolchain or a skeleton is not of its form")
-            target, device = self.keyed(Target, keys[1]), self.keyed(Device, keys[2])
-            context = Context(self.keyed(Workload, keys[0]), target, device, versions, skeleton)
+            workload = self.content_addressed(Workload, keys[0])
+            target = self.content_addressed(Target, keys[1])
+            device = self.content_addressed(Device, keys[2])
+            context = Context(workload, target, device, versions, skeleton)
             self._contexts[short] = context
         return context
 
-    def keyed(self, cls: type[K], key: bytes) -> K:
+    def content_addressed(self, cls: type[K], key: bytes) -> K:
         """Return a workload, target or device; `MissingError` if it is damaged or missing."""
         if not isinstance(value := self._known.get(key), cls):
-            value = encoding.read_keyed(cls, self._data(cls.kind_of_definition(), key))
+            value = encoding.read_content_addressed(cls, self._data(cls.kind_of_definition(), key))
             self._known[key] = value
         return value
 
     def workload(self, key: bytes) -> Workload | None:
         """Return the workload with a key, ``None`` if its definition is damaged."""
         try:
-            return self.keyed(Workload, key)
+            return self.content_addressed(Workload, key)
         except MissingError:
             return None
 
@@ -308,7 +312,7 @@ class Reader:
 
 def _measured(entries: Iterable[Entry], target: Target) -> list[Entry]:
     """Return the entries with a cost on targets with the same compatibility key."""
-    return [e for e in entries if e.target == target.kin and e.cost < float("inf")]
+    return [e for e in entries if e.target == target.compatibility_key and e.cost < float("inf")]
 
 
 def _items(frame: Frame) -> list[tuple[int, memoryview]]:

@@ -62,7 +62,7 @@ def digest(what: str, data: bytes) -> bytes:
     return blake2b(data, digest_size=16, person=what.encode()).digest()
 
 
-class Keyed:
+class ContentAddressed:
     """A definition that a journal stores once, addressed by the hash of its content."""
 
     @classmethod
@@ -99,20 +99,20 @@ class Keyed:
         return self.kind_of_definition(), self.data
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Keyed) and self.key == other.key
+        return isinstance(other, ContentAddressed) and self.key == other.key
 
     def __hash__(self) -> int:
         return hash(self.key)
 
 
-def vars_of(record: Keyed | Trial | Event) -> JsonObject:
+def vars_of(record: ContentAddressed | Trial | Event) -> JsonObject:
     """Return the fields of a record by name, with plain dictionaries."""
     values = ((field.name, getattr(record, field.name)) for field in fields(record))  # type: ignore[arg-type]
     return {name: dict(v) if isinstance(v, Mapping) else v for name, v in values}
 
 
 @dataclass(frozen=True, eq=False)
-class Workload(Keyed):
+class Workload(ContentAddressed):
     """The subject of tuning: the shape that a schedule family sees, and its storage."""
 
     #: A schedule family's ``NAME``.
@@ -129,8 +129,9 @@ class Workload(Keyed):
     signature: str = ""
 
     @cached_property
-    def kin(self) -> bytes:
+    def compatibility_key(self) -> bytes:
         """Return 8 bytes of a hash of family and loops; with equal keys knobs can be shared."""
+        # "kin" is part of the file format.
         return digest("kin", canonical([self.family, dict(self._loops)]))[:8]
 
     def is_like(self, other: Workload) -> bool:
@@ -164,7 +165,7 @@ class Workload(Keyed):
 
 
 @dataclass(frozen=True, eq=False)
-class Target(Keyed):
+class Target(ContentAddressed):
     """The target that a trial was compiled for."""
 
     #: ``opencl``, ``cuda`` or ``llvm``.
@@ -191,7 +192,7 @@ class Target(Keyed):
         return bool(self.facts.get("predicted"))
 
     @cached_property
-    def kin(self) -> bytes:
+    def compatibility_key(self) -> bytes:
         """Return 8 bytes of a hash of kind and preset; equal keys mean that knobs can be shared.
 
         Predicted and measured targets are not compatible: neither replaces the other.
@@ -201,7 +202,7 @@ class Target(Keyed):
 
 
 @dataclass(frozen=True, eq=False)
-class Device(Keyed):
+class Device(ContentAddressed):
     """The machine that a trial ran on."""
 
     #: The key of its registration at a tracker, or any name.

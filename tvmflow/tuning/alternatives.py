@@ -306,7 +306,8 @@ def _write_down(
         return
     target, task = Target.of(job.target), decision.options[choice][0]
     # The journal may have other devices' trials; the one with this cost is of this device.
-    trials = (t for t in journal.trials(task.workload) if t.target.kin == target.kin)
+    key = target.compatibility_key
+    trials = (t for t in journal.trials(task.workload) if t.target.compatibility_key == key)
     kernel = min(trials, key=lambda trial: abs(trial.cost - best[task.digest]))
     known = journal.best(decision.workload, target)
     trial = Trial(

@@ -78,7 +78,7 @@ def compact(path: Path, output: Path | None = None, best: int | None = None) -> 
         if best is not None:
             groups: dict[tuple[bytes, bytes], list[Trial]] = defaultdict(list)
             for trial in trials:
-                groups[trial.workload.key, trial.target.kin].append(trial)
+                groups[trial.workload.key, trial.target.compatibility_key].append(trial)
             fastest = (heapq.nsmallest(best, g, key=lambda t: t.cost) for g in groups.values())
             trials = list(itertools.chain.from_iterable(fastest))
         written = folder / final.name

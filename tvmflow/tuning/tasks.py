@@ -87,7 +87,8 @@ class Task:
         Tasks with the same journal records are one task, even if the storage gives a device blocks
         of another size.
         """
-        return records.digest("task", self.workload.data + self.journal_target.kin).hex()
+        data = self.workload.data + self.journal_target.compatibility_key
+        return records.digest("task", data).hex()
 
     @cached_property
     def space(self) -> dict[str, tuple[Any, ...]]:

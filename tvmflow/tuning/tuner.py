@@ -145,9 +145,10 @@ def trials_of(
     own: list[Trial] = []
     others: dict[Device, Trial] = {}
     target = task.journal_target
+    measured, predicted = target.compatibility_key, target.predicted.compatibility_key
     for trial in journal.trials(task.workload):
-        is_measured = trial.target.kin == target.kin
-        if not (is_measured or trial.target.kin == target.predicted.kin) or not _fits(task, trial):
+        is_measured = trial.target.compatibility_key == measured
+        if trial.target.compatibility_key not in (measured, predicted) or not _fits(task, trial):
             continue
         if is_measured and any(_is_same(trial.device, device) for device in devices):
             own.append(trial)
