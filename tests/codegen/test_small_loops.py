@@ -6,7 +6,7 @@ import pytest
 import tvm
 from tvm import tirx
 
-from tvmflow.codegen.llvm_passes import RunAlone
+from tvmflow.codegen.llvm_passes import SerializeSmallLoops
 
 PARALLEL, SERIAL = tirx.ForKind.PARALLEL, tirx.ForKind.SERIAL
 
@@ -25,7 +25,7 @@ def kind_after(extents, *, lanes=16, function=None, target="llvm"):
         kind = SERIAL if depth else PARALLEL
         body = tirx.For(loops[depth], tirx.const(0, "int32"), extents[depth], kind, body)
     built = tirx.PrimFunc([a, b], body).with_attr("target", tvm.target.Target(target))
-    return RunAlone(tvm.IRModule({"main": built}))["main"].body.kind
+    return SerializeSmallLoops(tvm.IRModule({"main": built}))["main"].body.kind
 
 
 def extents_of(*extents):

@@ -304,7 +304,7 @@ def _instructions(node: tirx.Expr | tirx.BufferStore) -> int:
 
 
 @node_pass(tirx.For, targets=("llvm",))
-def RunAlone(loop: tirx.For) -> tirx.For:
+def SerializeSmallLoops(loop: tirx.For) -> tirx.For:
     """Run small parallel loops in the calling thread; runs after loops are unrolled."""
     if loop.kind != tirx.ForKind.PARALLEL or nodes_in(loop, tirx.While):
         return loop

@@ -27,7 +27,7 @@ from .index_divisions import HideDivisions, RestoreDivisions
 from .llvm_passes import (
     KeepOnStack,
     NameSubexpressions,
-    RunAlone,
+    SerializeSmallLoops,
     StoreArguments,
     WriteExponentials,
     WriteHyperbolics,
@@ -100,7 +100,7 @@ HOST_AND_DEVICE: list[Pass] = [
     FoldChoices,
     tirx.transform.RemoveNoOp(),
     _transform.RewriteUnsafeSelect(),
-    RunAlone,
+    SerializeSmallLoops,
     NameSubexpressions,
     NameTexels,
     NameShuffles,
