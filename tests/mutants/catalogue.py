@@ -315,8 +315,8 @@ MUTANTS = (
     Mutant(
         "loop-condition",
         "tvmflow/frontend/expanders/control_flow.py",
-        "going = yield from conjunction(c, going, told)",
-        "going = told",
+        "going = yield from conjunction(c, going, returned)",
+        "going = returned",
         "a loop goes on once its condition is true again",
         ("tests/frontend/test_control_flow.py::test_a_loop_that_ended_does_not_go_on",),
     ),

@@ -1,14 +1,15 @@
-"""Sizes known at run time: rewrites nodes to nodes on tensors of a static extent.
+"""Bounded dynamic shapes: rewrites of nodes to nodes on tensors of a static extent.
 
-A *bounded* value has an axis of which only the first elements count.  Their number is computed in
-the network, an int64 scalar; the extent, which kernels and memory have, is its bound.  Elements
-behind are anything, so that most operators take them along unseen.  Where an operator would mix
-them in, they are replaced by what changes nothing, or the node is refused::
+A *bounded* value has an axis of which only the first elements are valid.  Their number, the *size*,
+is an int64 scalar that the network computes; the extent, for which kernels and memory are planned,
+is its upper bound.  The elements after them are unspecified, so most operators can process them
+without care.  If an operator would mix them into valid ones, they are replaced by a neutral value,
+or the node is refused::
 
     before  NonZero(mask) = p : int64[1, ?]            ReduceMax(Gather(x, p))
     after   Compaction(mask) = p : int32[n], count     ReduceMax(Where(i < count, Gather(x, p), -∞))
 
-Each file has rules: what becomes of operators that read such values, or make some.
+Each file has the rules for a family of operators that read or produce bounded values.
 """
 
 from __future__ import annotations

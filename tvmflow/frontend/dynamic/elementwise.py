@@ -1,4 +1,4 @@
-"""Operators whose elements are computed one by one."""
+"""Rules for operators that compute each element or sample independently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .sizes import Size
 
 
 def _common(r: RunTimeSizes, names: Sequence[str]) -> tuple[int, Size]:
-    """The axis, counted from the end, and the size that operands share that broadcast."""
+    """Return the bounded axis, counted from the end, and size that broadcast operands share."""
     found = [
         (r.bounded[n].axis - len(r.shape(n)), r.bounded[n].size) for n in names if n in r.bounded
     ]
@@ -30,7 +30,7 @@ def _common(r: RunTimeSizes, names: Sequence[str]) -> tuple[int, Size]:
 
 @rule(*ELEMENTWISE, "DequantizeLinear", "QuantizeLinear")
 def elementwise(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """Operators whose operands broadcast: what is behind stays behind."""
+    """Keep an elementwise operator; the result is bounded like its operands."""
     names = [name for name in node.input if name]
     axis, size = _common(r, names)
     places: dict[int, str] = {}
@@ -39,7 +39,7 @@ def elementwise(r: RunTimeSizes, node: onnx.NodeProto) -> None:
         if name in r.bounded:
             places[index] = r.front(name, len(r.shape(name)) + axis, extent)
     if node.op_type in ("Div", "Mod") and np.dtype(r.graph.type_of(names[0]).dtype).kind in "iu":
-        # A division of integers by zero, or of the least by -1, ends the process.
+        # Integer division by zero, or of the least integer by -1, would crash the process.
         for index, name in places.items():
             r.mark(name, len(r.shape(name)) + axis, size)
             places[index] = r.masked(name, index)
@@ -50,7 +50,7 @@ def elementwise(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 @rule("CastLike")
 def cast_like(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """Of the second operand only the type counts."""
+    """Keep CastLike, which uses only the type of its second operand."""
     r.keep()
     here = r.bounded.get(node.input[0])
     if here is not None:
@@ -63,7 +63,7 @@ def cast_like(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     "SpaceToDepth",
 )  # fmt: skip
 def by_sample(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """Operators that compute each sample of the batch by itself."""
+    """Keep an operator that computes each sample of a bounded batch independently."""
     r.only(0)
     if node_attributes(node).get("training_mode", 0):
         raise r.refusal("it computes statistics of the whole batch")
@@ -79,7 +79,7 @@ def by_sample(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 @rule("OneHot")
 def one_hot(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """A new axis beside those of the indices."""
+    """Keep OneHot, which adds an axis to those of the indices."""
     r.only(0)
     here = r.bounded[node.input[0]]
     rank = len(r.shape(node.input[0])) + 1

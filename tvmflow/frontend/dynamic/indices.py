@@ -1,4 +1,4 @@
-"""Gathering and scattering by indices."""
+"""Rules for gathering and scattering by indices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .rewriter import RunTimeSizes, rule
 
 @rule("Gather")
 def gather(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """Elements by indices: those behind read anything, within the data."""
+    """Gather slices by indices; invalid indices may read any slice within the data."""
     data, indices = node.input
     there, here = r.bounded.get(data), r.bounded.get(indices)
     axis = normalized_axis(node_attributes(node).get("axis", 0), len(r.shape(data)))
@@ -22,7 +22,7 @@ def gather(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     if here is not None and there is not None:
         raise r.refusal("both its data and its indices have an unknown number")
     if here is not None and indices in r.graph.constants:
-        # Of a Range up to a number only those behind it can lie beside the data.
+        # In the constant indices of a bounded Range, only invalid ones can be out of range.
         extent = r.shape(data)[axis]
         indices = r.constant(r.graph.constants[indices].clip(-extent, extent - 1))
     r.keep({1: indices})
@@ -35,7 +35,7 @@ def gather(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 @rule("GatherND")
 def gather_nd(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """Slices by index tuples; those behind are the first one."""
+    """Gather slices by index tuples; invalid tuples read the first slice."""
     data, indices = node.input
     if node_attributes(node).get("batch_dims", 0):
         raise r.refusal("it has batches")
@@ -57,7 +57,7 @@ def gather_nd(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 
 def _wrapped(r: RunTimeSizes, indices: str, data: str, depth: int) -> str:
-    """Index tuples counted from the front."""
+    """Convert negative indices of tuples to indices from the front."""
     parts = [r.emit("Reshape", [r.scalar(e), r.integers([1])]) for e in r.extents(data)[:depth]]
     extents = parts[0] if depth == 1 else r.emit("Concat", parts, axis=0)
     wide = r.cast(indices, "int64")
@@ -67,7 +67,7 @@ def _wrapped(r: RunTimeSizes, indices: str, data: str, depth: int) -> str:
 
 @rule("GatherElements")
 def gather_elements(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """Elements by indices along an axis; other axes are those of the data."""
+    """Gather elements by indices along an axis; the other axes must fit the data."""
     data, indices = node.input
     there, here = r.bounded.get(data), r.bounded.get(indices)
     axis = normalized_axis(node_attributes(node).get("axis", 0), len(r.shape(data)))
@@ -90,14 +90,14 @@ def gather_elements(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 
 def _is_within(r: RunTimeSizes, indices: str, data: str, axis: int) -> bool:
-    """Tell whether there are data at all places of indices but along their axis."""
+    """Return whether the indices' extents are within the data's along all other axes."""
     pairs = enumerate(zip(r.shape(indices), r.shape(data), strict=True))
     return all(few <= many for place, (few, many) in pairs if place != axis)
 
 
 @rule("Scatter", "ScatterElements", "ScatterND")
 def scatter(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """Write by indices: those behind write to a place behind the data, which is cut off."""
+    """Scatter updates; invalid ones write to an additional last row, which is cut off."""
     data, indices, updates = node.input
     there, here = r.bounded.get(data), r.bounded.get(indices)
     late = r.bounded.get(updates)

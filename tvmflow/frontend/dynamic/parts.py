@@ -1,4 +1,4 @@
-"""Parts of values, and values that are joined."""
+"""Rules for operators that slice, pad, split and concatenate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .sizes import Number, Size
 
 @rule("Slice")
 def slice_(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """A stretch of the axis, or of another one up to a size: elements move to the front."""
+    """Slice a bounded axis, or an axis up to a size; valid elements are moved to the front."""
     name, attributes = node.input[0], node_attributes(node)
     extents = r.extents(name)
     if r.graph.opset < 10:
@@ -87,7 +87,7 @@ def slice_(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 
 def _clamped(number: Number, extent: Number) -> Number:
-    """Where a slice begins or ends: from the end if it is below zero, within the axis."""
+    """Return a slice's start or end clamped to the axis; negative ones count from its end."""
     if isinstance(number, Size) and number.least < 0:
         raise Refusal("where it begins or ends is computed at run time, and may count from the end")
     if isinstance(number, int) and number < 0:
@@ -97,7 +97,7 @@ def _clamped(number: Number, extent: Number) -> Number:
 
 @rule("Pad")
 def pad(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """With a constant, which elements that do not count become; the sum of sizes may be known."""
+    """Pad with a constant, which also replaces invalid elements; the new size may be static."""
     name, attributes = node.input[0], node_attributes(node)
     if attributes.get("mode", b"constant") not in (b"constant", "constant"):
         raise r.refusal("it pads with elements of its input")
@@ -138,7 +138,7 @@ def pad(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 @rule("Split")
 def split(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """Parts of another axis."""
+    """Split along an axis that is not bounded."""
     r.only(0)
     here = r.bounded[node.input[0]]
     axis = normalized_axis(node_attributes(node).get("axis", 0), len(r.shape(node.input[0])))
@@ -151,7 +151,7 @@ def split(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 @rule("Concat")
 def concat(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """Along another axis as it is; along the axis elements that count move together."""
+    """Concatenate; along a bounded axis, gather the valid elements of all parts."""
     names = [n for n in node.input if n in r.bounded or 0 not in r.shape(n)]
     rank = len(r.shape(names[0]))
     axis = normalized_axis(node_attributes(node)["axis"], rank)
@@ -173,7 +173,7 @@ def concat(r: RunTimeSizes, node: onnx.NodeProto) -> None:
         parts = tuple((r.extents(n)[axis], r.shape(n)[axis]) for n in names)
         positions = r._memo(("join", parts), lambda: _joined(r, parts))
         whole = r.emit("Concat", names, axis=axis)
-        if not isinstance(size, Size):  # the sum is known: x[k:] and x[:k]
+        if not isinstance(size, Size):  # the sum is static, as for x[k:] and x[:k]
             whole = r.emit("Gather", [whole, positions], axis=axis)
             r.copy(r.front(whole, axis, size))
             return
@@ -182,7 +182,7 @@ def concat(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 
 def _joined(r: RunTimeSizes, parts: Sequence[tuple[Number, int]]) -> str:
-    """The positions of elements that count, in parts that stand one behind the other."""
+    """Return the positions of the valid elements in concatenated parts."""
     masks = [
         r.mask(size, [extent], 0) if isinstance(size, Size) else r.constant(np.ones(extent, bool))
         for size, extent in parts

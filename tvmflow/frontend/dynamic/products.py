@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""Rules for matrix products and RoiAlign."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .sizes import Size
 
 @rule("MatMul", "Gemm")
 def product(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """Rows or columns by themselves; sums over the axis with zeros behind."""
+    """Keep a matrix product; invalid elements become zeros if the sum is over a bounded axis."""
     a, b = node.input[:2]
     r.only(0, 1, *([2] if node.op_type == "Gemm" else []))
     left, right = r.bounded.get(a), r.bounded.get(b)
@@ -46,7 +46,7 @@ def product(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     if node.op_type == "Gemm":
         axis = 0 if left is not None else 1
     elif left is not None:
-        # A vector on the right takes its column away.
+        # A vector on the right removes the last axis of the result.
         axis = rank - (ranks[0] - left.axis) + (ranks[1] == 1)
         if (
             ranks[0] - left.axis > 2
@@ -77,7 +77,7 @@ def product(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 @rule("RoiAlign")
 def roi_align(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """A map for each box; those behind are empty boxes of the first image."""
+    """Keep RoiAlign on bounded boxes; invalid ones become empty boxes of the first image."""
     r.only(1, 2)
     boxes, images = node.input[1:3]
     _, size = _same_rows(r, [boxes, images])

@@ -1,4 +1,4 @@
-"""Sums, extremes, order: over the axis elements behind change nothing."""
+"""Rules for reductions, extremes and sorting, for which invalid elements become neutral."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import sizes
 from .rewriter import RunTimeSizes, highest, lowest, rule
 from .sizes import Size
 
-#: What changes nothing in a reduction, by its operator.
+#: Neutral elements of reductions, as functions of the dtype.
 _NEUTRAL: dict[str, Callable[[str], float | bool]] = {
     **dict.fromkeys(
         ("ReduceSum", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceMean"),
@@ -29,7 +29,7 @@ _NEUTRAL: dict[str, Callable[[str], float | bool]] = {
 
 @rule(*_NEUTRAL)
 def reduction(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """Over the axis, elements behind change nothing; over others, they stay behind."""
+    """Reduce; over a bounded axis, replace invalid elements with the neutral element first."""
     r.only(0)
     name, attributes = node.input[0], node_attributes(node)
     here, kind = r.bounded[name], r.graph.type_of(name)
@@ -49,7 +49,7 @@ def reduction(r: RunTimeSizes, node: onnx.NodeProto) -> None:
         return
     masked = r.masked(name, _NEUTRAL[node.op_type](kind.dtype))
     if node.op_type == "ReduceLogSumExp":
-        # Of nothing it is the logarithm of zero.
+        # ONNX defines the result over no elements as the logarithm of zero.
         inputs = [masked, *node.input[1:]]
         found = r.emit(node.op_type, inputs, **attributes)
         none = r.emit("Equal", [r.scalar(here.size), r.integers(0)])
@@ -58,7 +58,7 @@ def reduction(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     if node.op_type != "ReduceMean":
         r.keep({0: masked})
         return
-    # The sum divided by the number of elements that count.
+    # The mean is the sum divided by the number of valid elements.
     if np.dtype(kind.dtype).kind != "f":
         raise r.refusal("the mean of integers is not supported")
     order = sorted(reduced)
@@ -73,7 +73,7 @@ def reduction(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 @rule("ArgMax", "ArgMin")
 def position(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """The place of an extreme: what is behind comes last, and is never more extreme."""
+    """Find the first extreme; invalid elements come last and become least extreme."""
     name, attributes = node.input[0], node_attributes(node)
     here, kind = r.bounded[name], r.graph.type_of(name)
     axis = normalized_axis(attributes.get("axis", 0), len(kind.shape))
@@ -90,7 +90,7 @@ def position(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 @rule("Softmax", "LogSoftmax")
 def softmax(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """Over the axis, what is behind has no share."""
+    """Normalise; over a bounded axis, invalid elements become -inf and get probability zero."""
     name = node.input[0]
     here, rank = r.bounded[name], len(r.shape(name))
     old = r.graph.opset < 13
@@ -102,7 +102,7 @@ def softmax(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 @rule("CumSum")
 def cumulative_sum(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """From the front what is behind does not matter; from the end it is zero."""
+    """Keep a cumulative sum; invalid elements become zero if it starts at the end."""
     r.only(0)
     name = node.input[0]
     here = r.bounded[name]
@@ -113,7 +113,7 @@ def cumulative_sum(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 @rule("TopK")
 def top_k(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """The first of a sorted axis, as many as is known at run time, if there are as many."""
+    """Select the first k of a sorted axis; k may be a size that the axis never falls short of."""
     name, attributes = node.input[0], node_attributes(node)
     r.only(0)
     kind = r.graph.type_of(name)
@@ -128,7 +128,7 @@ def top_k(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     if here is not None and here.axis == axis:
         largest = attributes.get("largest", 1)
         whole = np.dtype(kind.dtype).kind != "f"
-        # NaN is the largest of numbers, and of equal ones the first comes first.
+        # NaN sorts as the largest number, and equal numbers keep their order.
         last = (highest(kind.dtype) if whole else np.nan) if not largest else lowest(kind.dtype)
         name = r.masked(name, last)
     most = min(sizes.most(k), kind.shape[axis])

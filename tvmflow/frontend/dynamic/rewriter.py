@@ -1,4 +1,4 @@
-"""The bounded values of a graph, what rules ask about them, and what rules write."""
+"""Bounded values of a graph, and the interface through which rules query and rewrite them."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from ..graph import Graph, Limit, node_name
 from . import sizes
 from .sizes import Number, Size, Unknown, Vector
 
-#: Operators whose results have sizes of their own.
+#: Operators whose results have a new size.
 MAKERS = ("NonZero", "Compress", "NonMaxSuppression")
-#: Operators that take numbers of elements, from which of their inputs on.
+#: Operators that read sizes, with the index of the first input that may be one.
 OF_SIZES = {
     "ConstantOfShape": 0, "Range": 0,
     **dict.fromkeys(("Expand", "Pad", "Reshape", "Slice", "Tile", "TopK"), 1),
 }  # fmt: skip
 
-#: Emits a node whose result types follow, or are given, and which no rule is asked about.
+#: Function that adds a node without applying rules to it; its result types are given or inferred.
 Emit = Callable[[onnx.NodeProto, "Sequence[TensorType] | None"], None]
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """An axis whose first elements count, and what made it, in words."""
+    """A bounded axis, its size, and a description of the node that produced the size."""
 
     axis: int
     size: Size
     maker: str
-    #: The size before a bound of the user's that its maker kept to.
+    #: The size before the user's bound, if the producing node already applied the bound.
     whole: Size | None = None
 
 
 @dataclass
 class RunTimeSizes:
-    """The bounded values of a graph, and what is known of vectors of sizes."""
+    """Bounded values of a graph, and its vectors of sizes."""
 
     graph: Graph
     emit_node: Emit
-    #: Bounds smaller than the largest possible ones, by node or value.
+    #: The user's bounds, by node or value.
     limits: Mapping[str, int] = field(default_factory=dict)
     bounded: dict[str, Bounded] = field(default_factory=dict)
     vectors: dict[str, Vector] = field(default_factory=dict)
-    #: What made the counts that sizes are made of, in words.
+    #: Descriptions of the nodes that produced the counts in sizes, by the counts' names.
     makers: dict[str, str] = field(default_factory=dict)
     _scalars: dict[Size, str] = field(default_factory=dict)
     _shared: dict[object, str] = field(default_factory=dict)
@@ -64,9 +64,9 @@ class RunTimeSizes:
     # -- the walk -------------------------------------------------------------------------
 
     def visit(self, node: onnx.NodeProto) -> bool:
-        """Take a node over, if it reads or makes a size that is known only at run time.
+        """Rewrite a node if it reads or produces a run-time size; return whether it does.
 
-        Raises `Refusal` where that cannot be done.
+        Raises `Refusal` if there is no rule for the node, or the rule does not apply.
         """
         self._node = node
         names = [name for name in node.input if name]
@@ -87,7 +87,7 @@ class RunTimeSizes:
         return True
 
     def _is_made(self, node: onnx.NodeProto) -> bool:
-        """Take the result of an equal node before, so that it is known to have the same size."""
+        """Reuse the result of an earlier equal node, so that both have the same size."""
         attributes = (a.SerializeToString() for a in sorted(node.attribute, key=lambda a: a.name))
         key = node.op_type, *node.input, *attributes
         name = node.output[0]
@@ -99,7 +99,7 @@ class RunTimeSizes:
         return True
 
     def _follow(self, node: onnx.NodeProto) -> bool:
-        """Note what a node computes of vectors of sizes."""
+        """Evaluate a node on vectors of sizes and record the result; return whether that worked."""
         operands = [self.vector(name) if name else None for name in node.input]
         shapes = [self.shape(name) for name in node.input if name]
         if any(o is None and n for o, n in zip(operands, node.input, strict=True)):
@@ -120,20 +120,20 @@ class RunTimeSizes:
         return True
 
     def is_limited(self, node: onnx.NodeProto) -> bool:
-        """Tell whether a bound is given for a node, or for a result of it."""
+        """Return whether the user gave a bound for a node or one of its results."""
         return any(name in self.limits for name in (node_name(node), *node.output))
 
     def _limited(self, node: onnx.NodeProto, output: str) -> str | None:
-        """The name that a bound is given under for a result of a node."""
+        """Return the name, the node's or the result's, that has a bound."""
         return next((n for n in (node_name(node), output) if n in self.limits), None)
 
     def within_bound(self, extent: int) -> int:
-        """The extent that a maker's result needs: at most the user's bound of it."""
+        """Return the extent that the node's new result needs: at most the user's bound."""
         name = self._limited(self._node, self._node.output[0])
         return extent if name is None else min(extent, self.limits[name])
 
     def cut(self, node: onnx.NodeProto) -> dict[str, str]:
-        """Cut a node's results at bounds that were asked for; returns the new names by the old."""
+        """Cut a node's results at the user's bounds; return the new names by the old."""
         cut: dict[str, str] = {}
         for name in filter(None, node.output):
             wanted = self._limited(node, name)
@@ -151,7 +151,7 @@ class RunTimeSizes:
         return cut
 
     def bound_of(self, node: onnx.NodeProto) -> tuple[str, int] | None:
-        """The bound of the user's for a node or one of its results, and what it is given for."""
+        """Return the user's bound for a node or one of its results, and the name it is for."""
         names = (node_name(node), *node.output)
         return next(((name, self.limits[name]) for name in names if name in self.limits), None)
 
@@ -159,10 +159,10 @@ class RunTimeSizes:
         self, node: onnx.NodeProto, name: str, axis: int, iterations: str, most: int,
         limit: tuple[str, int] | None,
     ) -> None:  # fmt: skip
-        """Note that a value has a row of each iteration of a loop along an axis.
+        """Record that a value has one row for each iteration of a loop along an axis.
 
-        ``iterations`` is their number, an int64 scalar; of more than the user's bound the first
-        rows are there.
+        ``iterations`` is their number, an int64 scalar; beyond the user's bound only the first rows
+        are stored.
         """
         self._node = node
         size = self.made(iterations, most)
@@ -172,9 +172,9 @@ class RunTimeSizes:
             self.graph.limits.append(Limit(limit[0], node_name(node), limit[1], count))
 
     def finish(self) -> None:
-        """Fill outputs with zeros behind what counts, and note the counts in the graph.
+        """Replace invalid elements of outputs with zeros, and record the counts in the graph.
 
-        Raises `ShapeError` for a bound of something that has none.
+        Raises `ShapeError` for a bound that matches no size.
         """
         for name in self.limits:
             if not any(limit.name == name for limit in self.graph.limits):
@@ -198,14 +198,14 @@ class RunTimeSizes:
     def selected(
         self, node: onnx.NodeProto, condition: str, then: str, otherwise: str
     ) -> str | None:
-        """Return one of two values that differ in an axis's extent, by a condition of ``node``.
+        """Select one of two values that differ in one axis's extent, by a condition.
 
         ::
 
             before  y = c ? a : float[0, 4] : b : float[9, 4]
-            after   y = Where(c, Concat(a, zeros), b) : float[9, 4], of which Where(c, 0, 9) count
+            after   y = Where(c, Concat(a, zeros), b) : float[9, 4], of size Where(c, 0, 9)
 
-        ``None`` if they differ in more.
+        Returns ``None`` if they differ in more.
         """
         self._node = node
         kinds = [self.graph.type_of(name) for name in (then, otherwise)]
@@ -222,7 +222,7 @@ class RunTimeSizes:
         parts = [self._behind(name, axis, extent) for name in (then, otherwise)]
         value = self.emit("Where", [condition, *parts])
         extents = [self.extents(name)[axis] for name in (then, otherwise)]
-        # Results of one node that have the same sizes go on having the same.
+        # Several results of one node with equal sizes get one size, so that they stay equal.
         key = "selected", condition, *extents
         numbers = [condition, *map(self.scalar, extents)]
         number = self._memo(key, lambda: self.emit("Where", numbers))
@@ -231,7 +231,7 @@ class RunTimeSizes:
         return value
 
     def _behind(self, name: str, axis: int, extent: int) -> str:
-        """A value with zeros behind it along an axis, up to an extent."""
+        """Append zeros to a value along an axis, up to an extent."""
         kind = self.graph.type_of(name)
         missing = [extent - n if a == axis else n for a, n in enumerate(kind.shape)]
         if not missing[axis]:
@@ -239,28 +239,28 @@ class RunTimeSizes:
         zeros = self.constant(np.zeros(missing, kind.dtype))
         return self.emit("Concat", [name, zeros], axis=axis) if kind.elements else zeros
 
-    # -- what rules ask -------------------------------------------------------------------
+    # -- queries for rules ----------------------------------------------------------------
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The static shape of a value."""
+        """Return the static shape of a value."""
         return self.graph.type_of(name).shape
 
     def extents(self, name: str) -> list[Number]:
-        """The shape of a value, with the size of its bounded axis."""
+        """Return the shape of a value, with the size for its bounded axis."""
         shape: list[Number] = list(self.shape(name))
         if (here := self.bounded.get(name)) is not None:
             shape[here.axis] = here.size
         return shape
 
     def vector(self, name: str) -> Vector | None:
-        """A value as a vector of numbers, if it is one that is known."""
+        """Return a value as a vector of integers and sizes, ``None`` if it is not known as one."""
         if name in self.vectors:
             return self.vectors[name]
         array = self.graph.constants.get(name)
         return None if array is None or name in self.bounded else sizes.vector_of(array)
 
     def numbers(self, index: int, what: str) -> Vector:
-        """An input's numbers; refuses the node if they are not known."""
+        """Return an input as integers and sizes; refuse the node if they are not known."""
         found = self.vector(self._node.input[index])
         if found is None:
             raise Refusal(
@@ -270,18 +270,18 @@ class RunTimeSizes:
         return found
 
     def known(self, index: int, what: str) -> list[int]:
-        """An input's numbers, all of which are known now; refuses the node if they are not."""
+        """Return an input's constant integers; refuse the node if some depend on sizes."""
         found = [number for number in self.numbers(index, what) if isinstance(number, int)]
         if len(found) < len(self.numbers(index, what)):
             raise self.refusal(f"its {what} depend on that")
         return found
 
     def has(self, index: int) -> bool:
-        """Tell whether an optional input is given."""
+        """Return whether an optional input is given."""
         return index < len(self._node.input) and bool(self._node.input[index])
 
     def maker(self) -> str:
-        """What made the size that the node reads, in words."""
+        """Describe the node that produced the size that the current node reads."""
         for name in self._node.input:
             if name in self.bounded:
                 return self.bounded[name].maker
@@ -291,34 +291,34 @@ class RunTimeSizes:
         return f"node {node_name(self._node)!r} ({self._node.op_type})"
 
     def refusal(self, what: str) -> Refusal:
-        """Say why the node is refused, and where the size comes from."""
+        """Return a refusal of the current node, which also describes the origin of the size."""
         return Refusal(
             f"{what}, and the number of elements from {self.maker()} is known only at run time; "
             "cut the model before it"
         )
 
     def mark(self, name: str, axis: int, size: Number) -> None:
-        """Note that a value is bounded."""
+        """Record that a value is bounded, unless the size is static."""
         if isinstance(size, Size) and name:
             assert size.most <= self.shape(name)[axis], (name, size, self.shape(name))
             self.bounded[name] = Bounded(axis, size, self.maker())
         assert isinstance(size, Size) or size == self.shape(name)[axis], (name, size)
 
     def only(self, *indices: int) -> None:
-        """Refuse the node if other inputs than these are bounded."""
+        """Refuse the node if inputs other than these are bounded."""
         for index, name in enumerate(self._node.input):
             if name in self.bounded and index not in indices:
                 raise self.refusal(f"its input {name!r} has an unknown number of elements")
 
-    # -- what rules write -----------------------------------------------------------------
+    # -- output of rules ------------------------------------------------------------------
 
     def emit(
         self, op_type: str, inputs: Sequence[str], types: Sequence[TensorType] | None = None,
         **attributes: Any,
     ) -> str:  # fmt: skip
-        """Write a node, and return the name of its first result.
+        """Add a node, and return the name of its first result.
 
-        ``types`` are those of its results, if it is none of ONNX's.
+        ``types`` are the types of its results, required for operators that ONNX does not have.
         """
         base = f"{node_name(self._node)}:{op_type}{next(self._numbers)}"
         names = [base, *(f"{base}.{index}" for index in range(1, len(types or ())))]
@@ -326,7 +326,7 @@ class RunTimeSizes:
         return base
 
     def keep(self, inputs: Mapping[int, str] | None = None) -> None:
-        """Write the node as it is, with other inputs in some places."""
+        """Keep the current node, with some of its inputs replaced."""
         kept = onnx.NodeProto()
         kept.CopyFrom(self._node)
         for index, name in (inputs or {}).items():
@@ -334,12 +334,12 @@ class RunTimeSizes:
         self.emit_node(kept, None)
 
     def become(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> None:
-        """Write a node that has the results of the one at hand."""
+        """Replace the current node with one that defines its results."""
         names, name = self._node.output, node_name(self._node)
         self.emit_node(helper.make_node(op_type, inputs, names, name=name, **attributes), None)
 
     def copy(self, name: str) -> None:
-        """Give the node's result the elements of another value, but sizes of its own."""
+        """Copy another value to the node's result, which may then get a different size."""
         (output,) = self._node.output
         if name in self.graph.constants:
             self.graph.constants[output] = self.graph.constants[name]
@@ -347,7 +347,7 @@ class RunTimeSizes:
             self.become("Reshape", [name, self.integers(self.shape(name))])
 
     def constant(self, array: np.ndarray) -> str:
-        """Name a constant."""
+        """Add a constant, once for equal ones, and return its name."""
         key = "constant", array.dtype.str, array.shape, array.tobytes()
 
         def make() -> str:
@@ -358,7 +358,7 @@ class RunTimeSizes:
         return self._memo(key, make)
 
     def integers(self, values: object) -> str:
-        """Name a constant of int64."""
+        """Add an int64 constant and return its name."""
         return self.constant(np.asarray(values, np.int64))
 
     def _memo(self, key: object, make: Callable[[], str]) -> str:
@@ -368,7 +368,7 @@ class RunTimeSizes:
         return self._shared[key]
 
     def scalar(self, number: Number) -> str:
-        """The int64 scalar of a number."""
+        """Return the name of the int64 scalar that is a number, computed once."""
         if isinstance(number, int):
             return self.integers(number)
         if number not in self._scalars:
@@ -383,24 +383,24 @@ class RunTimeSizes:
     def _computed(self, operator: str, a: str, b: str) -> str:
         if operator not in ("Min", "Max"):
             return self.emit(operator, [a, b])
-        # Before operator set 12 these are of floats only.
+        # Before operator set 12 Min and Max accept only floats.
         chosen = self.emit("Less" if operator == "Min" else "Greater", [a, b])
         return self.emit("Where", [chosen, a, b])
 
     def reshaped(self, name: str, shape: Sequence[int]) -> str:
-        """A value in another static shape."""
+        """Reshape a value to another static shape."""
         if tuple(shape) == self.shape(name):
             return name
         return self.emit("Reshape", [name, self.integers(shape)])
 
     def cast(self, name: str, dtype: str) -> str:
-        """A value in another element type."""
+        """Cast a value to another element type."""
         if self.graph.type_of(name).dtype == dtype:
             return name
         return self.emit("Cast", [name], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def front(self, name: str, axis: int, extent: int) -> str:
-        """The first elements of an axis."""
+        """Slice the first elements of an axis."""
         if self.shape(name)[axis] == extent:
             return name
         if self.graph.opset < 10:
@@ -408,7 +408,7 @@ class RunTimeSizes:
         return self.emit("Slice", [name, *map(self.integers, ([0], [extent], [axis]))])
 
     def mask(self, size: Number, shape: Sequence[int], axis: int) -> str:
-        """True for elements that count, in a shape that broadcasts."""
+        """Compute a mask that is true for valid elements, in a shape that broadcasts."""
         extent = shape[axis]
         form = [extent if a == axis else 1 for a in range(len(shape))]
 
@@ -419,7 +419,7 @@ class RunTimeSizes:
         return self._memo(("mask", size, tuple(form)), make)
 
     def masked(self, name: str, fill: float | bool) -> str:
-        """A value, if it is bounded with other elements behind those that count."""
+        """Replace the invalid elements of a value, if it is bounded."""
         here = self.bounded.get(name)
         if here is None:
             return name
@@ -428,7 +428,7 @@ class RunTimeSizes:
         return self.emit("Where", [mask, name, self.constant(np.array(fill, kind.dtype))])
 
     def compaction(self, marks: str, most: int | None = None) -> tuple[str, Size]:
-        """The positions, int32, of true elements of a list, ``most`` of them; the number of all."""
+        """Compute the int32 positions of at most ``most`` true elements, and the number of all."""
         (extent,) = self.shape(marks)
         most = extent if most is None else most
         whole = self.cast(marks, "int32")
@@ -437,12 +437,12 @@ class RunTimeSizes:
         return positions, self.made(f"{positions}.1", extent)
 
     def made(self, number: str, most: int) -> Size:
-        """The size that a scalar is which the node at hand computes."""
+        """Return a new size for an int64 scalar that the current node computes."""
         self.makers[number] = f"node {node_name(self._node)!r} ({self._node.op_type})"
         return sizes.count(number, most)
 
     def from_front(self, name: str, size: Number) -> str:
-        """Indices with those below zero, which count from the end of an axis, made positive."""
+        """Convert negative indices, which count from the end of an axis, to positive ones."""
         array = self.graph.constants.get(name)
         if array is not None and array.size and array.min() >= 0:
             return name
@@ -451,7 +451,7 @@ class RunTimeSizes:
         return self.emit("Where", [self.emit("Less", [wide, self.integers(0)]), behind, wide])
 
 
-#: Writes what becomes of a node.
+#: Function that rewrites a node.
 Rule = Callable[[RunTimeSizes, onnx.NodeProto], None]
 
 #: Rules by operator.
@@ -471,7 +471,7 @@ def rule(*op_types: str) -> Callable[[Rule], Rule]:
 
 
 def lowest(dtype: str) -> float | bool:
-    """The least number of an element type."""
+    """Return the least number of an element type."""
     kind = np.dtype(dtype)
     if kind.kind == "f":
         return -np.inf
@@ -479,7 +479,7 @@ def lowest(dtype: str) -> float | bool:
 
 
 def highest(dtype: str) -> float | bool:
-    """The largest number of an element type."""
+    """Return the largest number of an element type."""
     kind = np.dtype(dtype)
     if kind.kind == "f":
         return np.inf

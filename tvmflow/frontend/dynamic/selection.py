@@ -1,4 +1,4 @@
-"""Operators that select elements, whose results have sizes of their own."""
+"""Rules for operators that select elements, whose results have new sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .sizes import Size
 
 @rule("NonZero")
 def non_zero(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """The indices of elements other than zero, in the order of rows; NaN is one."""
+    """Compute the indices of nonzero elements, including NaN, in row-major order."""
     name, shape = node.input[0], r.shape(node.input[0])
     if not shape:
         raise Refusal("the place of a scalar has no axes")
@@ -36,13 +36,13 @@ def non_zero(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 
 def _compaction(r: RunTimeSizes, marks: str) -> tuple[str, Size]:
-    """The positions of true elements, up to the user's bound, and the number of all."""
+    """Compute the positions of true elements, up to the user's bound, and the number of all."""
     (extent,) = r.shape(marks)
     return r.compaction(marks, r.within_bound(extent))
 
 
 def _new(r: RunTimeSizes, node: onnx.NodeProto, axis: int, size: Size) -> None:
-    """Mark a result whose size this node makes, up to the user's bound."""
+    """Record the result's new size, up to the user's bound."""
     name = node.output[0]
     here = sizes.minimum(size, r.shape(name)[axis])
     assert isinstance(here, Size), here
@@ -50,7 +50,7 @@ def _new(r: RunTimeSizes, node: onnx.NodeProto, axis: int, size: Size) -> None:
 
 
 def _marked(r: RunTimeSizes, name: str) -> str:
-    """A value as true and false, false behind the elements that count."""
+    """Cast a value to bool, with invalid elements false."""
     here = r.bounded.get(name)
     marks = r.cast(name, "bool")
     if here is None:
@@ -60,7 +60,7 @@ def _marked(r: RunTimeSizes, name: str) -> str:
 
 @rule("Compress")
 def compress(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """The elements of an axis, or of all, that a condition marks."""
+    """Select the elements of an axis, or of the flattened data, for which a condition is true."""
     data, condition = node.input
     axis = node_attributes(node).get("axis")
     shape, there = r.shape(data), r.bounded.get(data)
@@ -88,7 +88,7 @@ def compress(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 @rule("NonMaxSuppression")
 def non_max_suppression(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """Boxes of each image and class that do not overlap: image, class and box of each."""
+    """Select boxes that do not overlap per image and class, as triples of image, class and box."""
     boxes, scores = node.input[:2]
     images, classes, count = r.shape(scores)
     here = r.bounded.get(scores)
@@ -99,7 +99,7 @@ def non_max_suppression(r: RunTimeSizes, node: onnx.NodeProto) -> None:
             or (there.axis, here.axis, there.size) != (1, 2, here.size)
         ):
             raise r.refusal("its boxes and scores need not have the same number")
-        # What is NaN is taken by no means.
+        # Boxes with a NaN score are never selected.
         count = min(count, r.shape(boxes)[1])
         boxes, scores = r.front(boxes, 1, count), r.front(r.masked(scores, np.nan), 2, count)
     r.only(0, 1)
@@ -114,7 +114,7 @@ def non_max_suppression(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     if rows * most == 0:
         r.copy(r.integers(np.zeros((0, 3))))
         return
-    # Those behind the bound are only counted.
+    # Boxes beyond the bound are counted but not stored.
     stored = r.within_bound(most)
     thresholds = [
         r.reshaped(node.input[index], []) if r.has(index) else r.constant(np.array(0, np.float32))

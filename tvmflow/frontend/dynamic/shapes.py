@@ -1,4 +1,4 @@
-"""Operators that tell a shape, give another one, or take one."""
+"""Rules for operators that return, change or read a shape."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .sizes import Number, Size, Unknown
 
 @rule("Shape")
 def shape_of(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """A vector of numbers that are known now, and one at run time."""
+    """Compute the shape as a vector of integers and sizes."""
     attributes = node_attributes(node)
     numbers = r.extents(node.input[0])[attributes.get("start", 0) : attributes.get("end")]
     _write_vector(r, numbers, [len(numbers)])
@@ -25,7 +25,7 @@ def shape_of(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 @rule("Size")
 def size_of(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """The number of all elements."""
+    """Compute the number of valid elements."""
     _write_vector(r, [sizes.total(r.extents(node.input[0]))], [])
 
 
@@ -42,7 +42,7 @@ def _write_vector(r: RunTimeSizes, numbers: Sequence[Number], shape: Sequence[in
 
 @rule("Identity")
 def identity(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """The same under another name, for which a bound is given."""
+    """Copy a value, because the user gave a bound for the result's name."""
     here = r.bounded[node.input[0]]
     r.copy(node.input[0])
     r.mark(node.output[0], here.axis, here.size)
@@ -50,7 +50,7 @@ def identity(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 @rule("Transpose")
 def transpose(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """The axis moves."""
+    """Keep Transpose, which moves the bounded axis."""
     here, rank = r.bounded[node.input[0]], len(r.shape(node.input[0]))
     permutation = list(node_attributes(node).get("perm") or range(rank)[::-1])
     r.keep()
@@ -59,7 +59,7 @@ def transpose(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 @rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def reshape(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """Elements that count stay in front: of an axis of its own, or of all."""
+    """Reshape if valid elements stay the first ones of one axis."""
     name = node.input[0]
     extents = r.extents(name)
     target = _target_shape(r, node, extents)
@@ -76,7 +76,7 @@ def reshape(r: RunTimeSizes, node: onnx.NodeProto) -> None:
         new = target[axis]
         left, right = (sizes.total(part) for part in (target[:axis], target[axis + 1 :]))
         same = new == here.size and left == before and right == after
-        # Rows before all others may be cut or joined.
+        # An outermost bounded axis may be split or merged with the axes after it.
         outermost = before == 1 and left == 1 and isinstance(right, int) and right > 0
         fits = outermost and sizes.multiply(new, right) == sizes.multiply(here.size, after)
         if not same and fits and isinstance(right, int) and not extent * after % right:
@@ -91,7 +91,7 @@ def reshape(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 
 def _target_shape(r: RunTimeSizes, node: onnx.NodeProto, extents: Sequence[Number]) -> list[Number]:
-    """The shape that Reshape, Flatten, Squeeze or Unsqueeze gives, in numbers."""
+    """Return the result's shape of Reshape, Flatten, Squeeze or Unsqueeze, with sizes."""
     attributes = node_attributes(node)
     rank = len(extents)
     try:
@@ -118,7 +118,7 @@ def _target_shape(r: RunTimeSizes, node: onnx.NodeProto, extents: Sequence[Numbe
 
 
 def _inferred(given: list[Number], extents: Sequence[Number]) -> list[Number]:
-    """A shape with the number in place of -1 that keeps the number of elements."""
+    """Replace -1 in a shape so that the number of elements is kept."""
     at = given.index(-1)
     known = list(extents)
     rest: list[Number] = []
@@ -131,7 +131,7 @@ def _inferred(given: list[Number], extents: Sequence[Number]) -> list[Number]:
     if not isinstance(divisor, int) or divisor <= 0:
         raise Unknown
     if isinstance(whole, Size):
-        # One axis is the size, times what the others have.
+        # The number of elements is the size times the extents of the other axes.
         factor = sizes.total([n for n in known if isinstance(n, int)])
         (size,) = [n for n in known if isinstance(n, Size)]
         assert isinstance(factor, int)
@@ -161,7 +161,7 @@ def _squeezed(r: RunTimeSizes, node: onnx.NodeProto, extents: Sequence[Number]) 
         return [1 if axis in new else next(old) for axis in range(rank)]
     if axes is None:
         if any(isinstance(extent, Size) for extent in extents):
-            # Whether its axis goes depends on the count.
+            # Whether the bounded axis is dropped would depend on its size.
             raise r.refusal("it may drop an axis, if that has one element")
         axes = [axis for axis, extent in enumerate(extents) if extent == 1]
     gone = {normalized_axis(int(axis), len(extents)) for axis in axes}
@@ -172,7 +172,7 @@ def _squeezed(r: RunTimeSizes, node: onnx.NodeProto, extents: Sequence[Number]) 
 
 @rule("Expand", "Tile")
 def expand(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """Repeat axes of one element, also as often as is known at run time only."""
+    """Repeat axes of one element, whose number of repetitions may be a size."""
     name = node.input[0]
     r.only(0)
     if node.op_type == "Tile":
@@ -215,7 +215,7 @@ def expand(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 @rule("ConstantOfShape")
 def constant_of_shape(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """Equal elements, as many as is known at run time."""
+    """Fill a tensor of which one extent is a size."""
     numbers = r.numbers(0, "extents")
     sized = [axis for axis, number in enumerate(numbers) if isinstance(number, Size)]
     if len(sized) != 1:
@@ -226,7 +226,7 @@ def constant_of_shape(r: RunTimeSizes, node: onnx.NodeProto) -> None:
 
 @rule("Range")
 def range_(r: RunTimeSizes, node: onnx.NodeProto) -> None:
-    """Numbers up to one that is known at run time."""
+    """Compute a range whose limit is a size."""
     (start,), (limit,), (delta,) = (r.numbers(index, "limits") for index in range(3))
     if not isinstance(start, int) or not isinstance(delta, int) or delta <= 0:
         raise Refusal("where it begins, or its step, is known only at run time")

@@ -1,11 +1,11 @@
-"""Numbers of elements that are known only at run time: arithmetic with them, and vectors of them.
+"""Sizes known only at run time: symbolic arithmetic on them, and vectors of them.
 
 A `Size` is an expression of counts that the network computes, such as the number of boxes that
-NonMaxSuppression takes, and has limits.  Equal expressions are equal sizes: so it is known that
-boxes and scores which were cut by ``Slice(x, ends=[min(count, 200)])``, each by its own, still have
-the same number of elements.
+NonMaxSuppression selects, with a lower and an upper limit.  Equal expressions are equal sizes:
+boxes and scores that separate ``Slice(x, ends=[min(count, 200)])`` cut are known to still have the
+same number of elements.
 
-`evaluate` follows what models compute of shapes, in vectors of integers and sizes::
+`evaluate` follows computations on shapes, as vectors of integers and sizes::
 
     Shape(boxes) = [count, 4]    Gather(it, 0) = count    Concat(it, [200]) = [count, 200]
     ReduceMin(it) = min(count, 200)
@@ -25,13 +25,16 @@ import onnx
 
 from ..graph import node_attributes
 
-#: Longer vectors are no shapes.
+#: Longest vector that is followed; longer ones are not shapes.
 _MOST_ELEMENTS = 64
 
 
 @dataclass(frozen=True)
 class Size:
-    """An operator (``count`` of a scalar's name, Add, Sub, Mul, Div, Min, Max) and limits."""
+    """An expression, with its limits.
+
+    Operators are Add, Sub, Mul, Div, Min and Max, and ``count`` on a scalar's name.
+    """
 
     operator: str
     operands: tuple[Number | str, ...]
@@ -39,17 +42,17 @@ class Size:
     most: int
 
 
-#: A number that is known now, or at run time.
+#: A number that is known at import or only at run time.
 Number = int | Size
 
 
 def count(name: str, most: int) -> Size:
-    """The size that an int64 scalar of the network is, from 0 to ``most``."""
+    """Return the size for an int64 scalar of the network, from 0 to ``most``."""
     return Size("count", (name,), 0, most)
 
 
 def counts(size: Size) -> Iterator[str]:
-    """The names of the scalars that a size is computed of."""
+    """Yield the names of the scalars in a size."""
     for operand in size.operands:
         if isinstance(operand, str):
             yield operand
@@ -58,17 +61,17 @@ def counts(size: Size) -> Iterator[str]:
 
 
 def least(number: Number) -> int:
-    """The smallest value of a number."""
+    """Return the smallest value of a number."""
     return number.least if isinstance(number, Size) else number
 
 
 def most(number: Number) -> int:
-    """The largest value of a number."""
+    """Return the largest value of a number."""
     return number.most if isinstance(number, Size) else number
 
 
 def _terms(number: Number, factor: int = 1) -> Counter[Number]:
-    """A number as multiples of sizes that are no sums, and of 1."""
+    """Return a number as a linear combination of 1 and sizes that are not sums."""
     if isinstance(number, int):
         return Counter({1: number * factor})
     a, b = number.operands if len(number.operands) == 2 else (number, 0)
@@ -82,14 +85,14 @@ def _terms(number: Number, factor: int = 1) -> Counter[Number]:
 
 
 def _cancelled(number: Size) -> Number:
-    """A sum, an integer where what is known at run time only cancels out."""
+    """Return a sum, as an integer if its sizes cancel out."""
     terms = _terms(number)
     constant = terms.pop(1, 0)
     return number if any(terms.values()) else constant
 
 
 def add(a: Number, b: Number) -> Number:
-    """a + b."""
+    """Return a + b."""
     if isinstance(a, int) and isinstance(b, int):
         return a + b
     if isinstance(a, int):
@@ -104,14 +107,14 @@ def add(a: Number, b: Number) -> Number:
 
 
 def subtract(a: Number, b: Number) -> Number:
-    """a - b."""
+    """Return a - b."""
     if isinstance(b, int):
         return add(a, -b)
     return _cancelled(Size("Sub", (a, b), least(a) - most(b), most(a) - least(b)))
 
 
 def multiply(a: Number, b: Number) -> Number:
-    """a · b, of numbers that are not negative unless both are known now."""
+    """Return a · b; sizes and their factors must not be negative."""
     if isinstance(a, int) and isinstance(b, int):
         return a * b
     if isinstance(a, int):
@@ -130,7 +133,7 @@ def multiply(a: Number, b: Number) -> Number:
 
 
 def divide(a: Number, b: Number) -> Number:
-    """a / b rounded down, of numbers that are not negative."""
+    """Return a / b rounded down, for numbers that are not negative."""
     if not isinstance(b, int) or b <= 0 or least(a) < 0:
         raise Unknown
     if isinstance(a, int):
@@ -145,7 +148,7 @@ def divide(a: Number, b: Number) -> Number:
 
 
 def minimum(a: Number, b: Number) -> Number:
-    """The smaller number."""
+    """Return the smaller number."""
     if most(a) <= least(b) or a == b:
         return a
     if most(b) <= least(a):
@@ -164,7 +167,7 @@ def minimum(a: Number, b: Number) -> Number:
 
 
 def maximum(a: Number, b: Number) -> Number:
-    """The larger number."""
+    """Return the larger number."""
     if least(a) >= most(b) or a == b:
         return a
     if least(b) >= most(a):
@@ -175,18 +178,18 @@ def maximum(a: Number, b: Number) -> Number:
 
 
 def total(numbers: Sequence[Number]) -> Number:
-    """Their product."""
+    """Return the product of numbers."""
     result: Number = 1
     for number in numbers:
         result = multiply(result, number)
     return result
 
 
-class Unknown(Exception):  # noqa: N818 (no error: what a node computes is followed no further)
-    """A result is no vector of integers and sizes that is understood."""
+class Unknown(Exception):  # noqa: N818 (not an error: the node's result is not followed)
+    """Raised if a result cannot be expressed as a vector of integers and sizes."""
 
 
-#: The numbers of a small tensor, in the order of rows.
+#: The numbers of a small tensor, in row-major order.
 Vector = tuple[Number, ...]
 
 _ARITHMETIC: dict[str, Callable[[Number, Number], Number]] = {
@@ -201,10 +204,10 @@ _MOVES = ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
 def evaluate(
     node: onnx.NodeProto, operands: Sequence[Vector | None], shapes: Sequence[tuple[int, ...]]
 ) -> Vector:
-    """Return the numbers that a node computes of others.
+    """Evaluate a node on vectors of integers and sizes.
 
-    ``shapes`` are those of the operands that are given; ``None`` is one that is left out.  Raises
-    `Unknown` if they are not understood.
+    ``shapes`` has the shapes of the operands that are not ``None``, which means omitted.  Raises
+    `Unknown` if the result cannot be expressed.
     """
     left = iter(shapes)
     arrays = [None if o is None else _array(o, next(left)) for o in operands]
@@ -212,7 +215,7 @@ def evaluate(
         raise Unknown
     try:
         found = _evaluated(node, arrays[0], arrays[1:], node_attributes(node))
-    except (IndexError, ValueError) as error:  # NumPy's: it is no valid node
+    except (IndexError, ValueError) as error:  # raised by NumPy for an invalid node
         raise Unknown from error
     return tuple(np.asarray(found, object).flat)
 
@@ -229,7 +232,7 @@ def _evaluated(
     others: Sequence[np.ndarray | None],
     attributes: dict[str, Any],
 ) -> np.ndarray | Number:
-    """As `evaluate`, of arrays of numbers; a result may have another shape."""
+    """Evaluate a node on arrays for `evaluate`; the result's shape may differ from the node's."""
     kind = node.op_type
     if kind in _MOVES:
         return first
@@ -244,7 +247,7 @@ def _evaluated(
     if kind in _REDUCTIONS and first.size:
         if others and attributes.get("noop_with_empty_axes", 0) and not _given(others)[0].size:
             raise Unknown
-        # Of one number for all: of more, the result has another number of elements.
+        # Reduce to one number; if the node's result has more, the caller discards this one.
         return reduce(_REDUCTIONS[kind], first.flat)
     if kind == "Gather":
         return first.take(_known(others[0]), attributes.get("axis", 0))
@@ -260,12 +263,12 @@ def _evaluated(
 
 
 def is_vector(shape: Sequence[int]) -> bool:
-    """Tell whether numbers of this shape are followed."""
+    """Return whether tensors of this shape are followed."""
     return prod(shape) <= _MOST_ELEMENTS
 
 
 def vector_of(array: np.ndarray) -> Vector | None:
-    """A constant's numbers, ``None`` if they are no integers, or many."""
+    """Return a constant as a vector, ``None`` if it is not of integers or too long."""
     if array.dtype.kind not in "iub" or not is_vector(array.shape):
         return None
     return tuple(int(number) for number in array.reshape(-1))
@@ -284,7 +287,7 @@ def _given(operands: Sequence[np.ndarray | None]) -> list[np.ndarray]:
 
 
 def _each(function: Callable[[Number, Number], Number], *operands: np.ndarray) -> np.ndarray:
-    """Of two arrays that broadcast, the function of each two numbers."""
+    """Apply a function to each pair of numbers of two arrays, which broadcast."""
     if len(operands) != 2:
         raise Unknown
     pairs = np.broadcast(*operands)
@@ -302,7 +305,7 @@ def _equal(a: Number, b: Number) -> int:
 def _sliced(
     first: np.ndarray, operands: Sequence[np.ndarray | None], attributes: dict[str, list[int]]
 ) -> np.ndarray:
-    """Part of an array, by inputs, or by attributes in older operator sets."""
+    """Slice an array by inputs, or by attributes in older operator sets."""
     given = [None if operand is None else _known(operand).tolist() for operand in operands]
     if not given:
         given = [attributes.get("starts"), attributes.get("ends"), attributes.get("axes")]

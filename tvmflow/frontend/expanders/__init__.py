@@ -1,4 +1,4 @@
-"""Expanders of ONNX operators with graphs or lists: control flow, sequences and optional values.
+"""Expanders of ONNX operators on nested graphs and lists: control flow, sequences, optionals.
 
 Importing this package imports all files in its folder, which register their expanders.
 """

@@ -1,10 +1,9 @@
-"""If, Loop and Scan: branches are inlined or selected from, short loops unrolled.
+"""Expansion of If, Loop and Scan: inline or select branches, unroll short loops.
 
-Long loops, and those whose number of iterations is computed, run in the virtual machine
-(:mod:`.vm_loops`).
+Long loops, and loops whose trip count is computed, run in the virtual machine (:mod:`.vm_loops`).
 
-ONNX's operators are specified at https://onnx.ai/onnx/operators/; :mod:`..expansion` says how nodes
-are put in their place.
+ONNX's operators are specified at https://onnx.ai/onnx/operators/; :mod:`..expansion` describes how
+expanders work.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from ..nested import all_nodes, names_of
 from ..source import DTYPES
 from .vm_loops import Repeated, Rows, Slices, run_loop, try_loop
 
-#: Nodes that a loop is unrolled to where the virtual machine could run it: they are fused and
-#: scheduled in seconds, and run without a look at the condition between iterations.
+#: Most nodes to which a loop is unrolled that the virtual machine could run: so many are fused and
+#: scheduled in seconds, and run without a check of the condition between iterations.
 UNROLLED_NODES = 400
 
 
@@ -32,7 +31,7 @@ UNROLLED_NODES = 400
 def branch(c: Expansion) -> Nodes[None]:
     """Inline the branch that a constant condition chooses, else compute both and select.
 
-    Operators have no effects, so that computing both is right::
+    Operators have no side effects, so computing both is correct::
 
         before                                  after
         y = If(c, then: t = Relu(x)             choice/then/t = Relu(x)
@@ -74,7 +73,7 @@ def branch(c: Expansion) -> Nodes[None]:
 
 
 def _forbid(c: Expansion, label: str, is_taken: str, reason: str) -> Nodes[None]:
-    """Note that a run which takes this branch is an error."""
+    """Record that a run which takes this branch is an error."""
     for outer in c.values.conditions:
         is_taken = yield from c.make("And", [outer, is_taken])
     taken = yield from c.make("Cast", [is_taken], to=onnx.TensorProto.INT64)
@@ -84,10 +83,10 @@ def _forbid(c: Expansion, label: str, is_taken: str, reason: str) -> Nodes[None]
 
 @expands("Loop")
 def loop(c: Expansion) -> Nodes[None]:
-    """Unroll a short loop with a constant trip count, or whose condition becomes false meanwhile.
+    """Unroll a short loop with a constant trip count, or whose condition becomes constantly false.
 
-    Where the condition is computed, the iterations behind the one that makes it false are computed,
-    too, and what they make of the state is dropped::
+    If the condition is computed, all iterations are computed, and the state of those after it
+    became false is discarded::
 
         before                                  after
         y = Loop(2, c, x,                       loop/0/b = Add(x, w)
@@ -97,9 +96,9 @@ def loop(c: Expansion) -> Nodes[None]:
                      return d, b)               loop/1/b = Add(s, w)
                                                 y        = Where(e, loop/1/b, s)
 
-    Others run in the virtual machine; those that cannot, as their state grows, are unrolled if they
-    are not too long.  As ONNX has it, what the body returns as condition is ignored where the node
-    is given none.
+    Other loops run in the virtual machine; those that cannot, because their state grows, are
+    unrolled if they are not too long.  As ONNX specifies, the condition that the body returns is
+    ignored if the node has no condition as an input.
     """
     body, state = c.body("body"), c.inputs[2:]
     _check_body(c, body, len(state) + 2, len(state) + 1)
@@ -122,16 +121,16 @@ def loop(c: Expansion) -> Nodes[None]:
 
 
 def _unrolled(c: Expansion, loop: Repeated, trips: int | None) -> Nodes[None]:
-    """Unroll a loop, or let the virtual machine run it."""
+    """Unroll a loop, or have the virtual machine run it."""
     body, state, used = loop.body, list(loop.state.values()), [rows.result for rows in loop.rows]
     scans: dict[int, list[str]] = {place: [] for place in used}
     wanted = [*range(len(state) + 1), *(rows.place for rows in loop.rows)]
     nodes = sum(1 for _ in all_nodes(body.node))
     refused: Refusal | None = None
-    # Scalars, or tensors with one axis: exporters have both.
+    # Exporters declare these inputs as scalars or as tensors with one axis.
     ranks = [len(value.type.tensor_type.shape.dim) for value in body.input[:2]]
-    # The condition of the next iteration, "" where there is none; and what the body returned.
-    going, told = loop.condition, ""
+    # `going` is the condition of the next iteration, "" without one; `returned` is the body's.
+    going, returned = loop.condition, ""
     for number in count():
         truth = c.truth(going) if going else True
         if truth is False or (trips is not None and number >= trips):
@@ -148,13 +147,13 @@ def _unrolled(c: Expansion, loop: Repeated, trips: int | None) -> Nodes[None]:
             c.values.unrolled = unrolled
         if truth is None:
             going = yield from c.scalar(going)
-        if going or not told:
-            # An iteration that counts has a true condition.
-            told = c.constant(np.ones([1] * ranks[1], np.bool_), f"{number}/condition")
+        if going or not returned:
+            # The condition is true in each iteration whose state is used.
+            returned = c.constant(np.ones([1] * ranks[1], np.bool_), f"{number}/condition")
         index = c.constant(np.full([1] * ranks[0], number, np.int64), f"{number}/iteration")
-        arguments = dict(zip(names_of(body.input), [index, told, *state], strict=True))
+        arguments = dict(zip(names_of(body.input), [index, returned, *state], strict=True))
         times = "unbounded" if trips is None else str(trips)
-        told, *results = yield from c.iteration(
+        returned, *results = yield from c.iteration(
             body, number, times, arguments, wanted,
             condition=going if truth is None else None, otherwise=refused,
         )  # fmt: skip
@@ -166,7 +165,7 @@ def _unrolled(c: Expansion, loop: Repeated, trips: int | None) -> Nodes[None]:
         for place, result in zip(used, results[len(state) :], strict=True):
             scans[place].append(result)
         if going:
-            going = yield from conjunction(c, going, told)
+            going = yield from conjunction(c, going, returned)
     for place, name in enumerate(state):
         yield from c.result(place, name)
     for place in used:
@@ -175,7 +174,7 @@ def _unrolled(c: Expansion, loop: Repeated, trips: int | None) -> Nodes[None]:
 
 
 def _check_body(c: Expansion, body: onnx.GraphProto, inputs: int, least: int) -> None:
-    """Check how many inputs the body of a loop has, and how many results beside the state."""
+    """Check that the body of a loop has this number of inputs, and enough results."""
     if len(body.input) != inputs or len(body.output) < least:
         raise InvalidNode(
             f"its body has {counted(len(body.input), 'input')} and "
@@ -186,9 +185,9 @@ def _check_body(c: Expansion, body: onnx.GraphProto, inputs: int, least: int) ->
 def _scanned(
     c: Expansion, names: Sequence[str], axis: int, declared: onnx.ValueInfoProto
 ) -> Nodes[str]:
-    """Return what the iterations of a loop have made, along a new axis.
+    """Stack the results of a loop's iterations along a new axis.
 
-    ``declared`` is its type in the body, for a loop without iterations.
+    ``declared`` is the result's type in the body, for a loop without iterations.
     """
     if names:
         return (yield from c.stacked(names, axis))
@@ -256,9 +255,9 @@ def scan(c: Expansion) -> Nodes[None]:
 
 
 def _batched_scan(c: Expansion) -> Nodes[None]:
-    """Unroll a Scan of operator set 8: for each sample of a batch, along the second axis.
+    """Unroll a Scan of operator set 8 along the second axis, for each sample of a batch.
 
-    ONNX does not say what behind the end of a shorter sequence is: only full ones are taken.
+    ONNX does not define results after the end of a shorter sequence, so all lengths must be full.
     """
     body, inputs = c.body("body"), int(c.attributes.get("num_scan_inputs", 0))
     state, scanned = _parted(c, c.inputs[1:], inputs)
@@ -294,7 +293,7 @@ def _scan(
     c: Expansion, state: Sequence[str], scanned: Sequence[str], label: str, *,
     input_axes: Sequence[int], backward: Sequence[int], otherwise: Refusal | None = None,
 ) -> Nodes[tuple[list[str], dict[int, list[str]]]]:  # fmt: skip
-    """Unroll a scan; return the state, and what each iteration made of the results in use."""
+    """Unroll a scan; return the last state, and each iteration's value of the used results."""
     body = c.body("body")
     axes, length = _scanned_axes(c, body, state, scanned, input_axes)
     used = [i for i in range(len(state), len(body.output)) if c.is_used(i)]
@@ -327,7 +326,7 @@ def _scanned_axes(
     scanned: Sequence[str],
     axes: Sequence[int],
 ) -> tuple[list[int], int]:
-    """Return the axes that are scanned, counted from the front, and their length."""
+    """Return the scanned axes, counted from the front, and their common length."""
     _check_body(c, body, len(state) + len(scanned), len(state))
     found, lengths = [], set()
     for name, axis in zip(scanned, axes, strict=True):
@@ -339,20 +338,20 @@ def _scanned_axes(
 
 
 def _slice(c: Expansion, name: str, axis: int, index: int, label: str) -> Nodes[str]:
-    """Return what a tensor has at one place of an axis, without that axis."""
+    """Return a tensor's slice at one index of an axis, without that axis."""
     position = c.constant(np.array(index, np.int64), f"{label}/index")
     return (yield from c.make("Gather", [name, position], axis=axis))
 
 
 def _parted(c: Expansion, names: Sequence[str], scanned: int) -> tuple[list[str], list[str]]:
-    """Return the names of a scan's states, and of the tensors that it scans."""
+    """Split the names of a scan's inputs into states and scanned tensors."""
     if not 1 <= scanned <= len(names):
         raise InvalidNode(f"its attribute num_scan_inputs is {scanned}, of {len(names)} inputs")
     return list(names[:-scanned]), list(names[-scanned:])
 
 
 def _listed(c: Expansion, attribute: str, length: int) -> list[int]:
-    """Return an attribute with a number for each tensor, all 0 by default."""
+    """Return an attribute that has one number for each tensor, all 0 by default."""
     numbers = list(c.attributes.get(attribute, [0] * length))
     if len(numbers) != length:
         raise InvalidNode(f"its attribute {attribute} has {len(numbers)} numbers, not {length}")

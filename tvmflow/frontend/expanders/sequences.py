@@ -1,14 +1,14 @@
-"""Sequences and optional values at import: lists of the names of tensors.
+"""Expansion of sequences and optional values to lists of tensors' names.
 
-None is left once the model is read: a position in a sequence must be constant, as must the number
-of its tensors; a model's inputs and outputs are tensors::
+Relax gets neither: positions in a sequence and the number of its tensors must be constant, and a
+model's inputs and outputs must be tensors::
 
     before                                     after
     s = SplitToSequence(x : (4, 3), split=2)   a, b = Split(x, [2, 2])
     y = SequenceAt(s, 1)                       y    = b
 
-ONNX's operators are specified at https://onnx.ai/onnx/operators/; :mod:`..expansion` says how nodes
-are put in their place.
+ONNX's operators are specified at https://onnx.ai/onnx/operators/; :mod:`..expansion` describes how
+expanders work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..nested import names_of
 
 
 def _position(c: Expansion, index: int, length: int, *, end: bool = False) -> int:
-    """Return an input as a position in a sequence of a length, or just behind it."""
+    """Return an input as a position in a sequence of this length, or with ``end`` after it."""
     position = c.integer(index, "position")
     limit = length if end else length - 1
     if not -length <= position <= limit:
@@ -32,7 +32,7 @@ def _position(c: Expansion, index: int, length: int, *, end: bool = False) -> in
 
 @expands("SequenceConstruct", "SequenceEmpty")
 def construct(c: Expansion) -> Nodes[None]:
-    """Make a sequence of tensors."""
+    """Expand SequenceConstruct: create a sequence of tensors."""
     for name in c.inputs:
         c.type_of(name)
     c.sequence_result(0, c.inputs)
@@ -41,7 +41,7 @@ def construct(c: Expansion) -> Nodes[None]:
 
 @expands("SequenceInsert")
 def insert(c: Expansion) -> Nodes[None]:
-    """Insert a tensor before a position, by default behind the last."""
+    """Insert a tensor before a position, by default at the end."""
     items = list(c.sequence(c.inputs[0]))
     place = _position(c, 2, len(items), end=True) if c.has(2) else len(items)
     c.type_of(c.inputs[1])
@@ -62,7 +62,7 @@ def erase(c: Expansion) -> Nodes[None]:
 
 @expands("SequenceAt")
 def at(c: Expansion) -> Nodes[None]:
-    """Take the tensor at a position."""
+    """Return the tensor at a position."""
     items = c.sequence(c.inputs[0])
     yield from c.result(0, items[_position(c, 1, len(items))])
 
@@ -76,9 +76,9 @@ def length(c: Expansion) -> Nodes[None]:
 
 @expands("SplitToSequence")
 def split(c: Expansion) -> Nodes[None]:
-    """Split a tensor along an axis: into parts of one length, or of given ones.
+    """Split a tensor along an axis into parts of one length or of given lengths.
 
-    Without lengths the parts have an extent of 1, or no such axis with ``keepdims=0``.
+    Without lengths the parts have an extent of 1, or with ``keepdims=0`` lose the axis.
     """
     kind = c.type_of(c.inputs[0])
     axis = normalized_axis(c.attributes.get("axis", 0), len(kind.shape))
@@ -108,7 +108,7 @@ def split(c: Expansion) -> Nodes[None]:
 
 
 def _lengths(given: np.ndarray, extent: int) -> list[int]:
-    """Return the lengths of the parts of an extent."""
+    """Return the lengths of the parts into which an extent is split."""
     lengths = [int(length) for length in given.reshape(-1)]
     if given.ndim == 0 and lengths[0] > 0:
         (most,) = lengths
@@ -120,7 +120,7 @@ def _lengths(given: np.ndarray, extent: int) -> list[int]:
 
 @expands("ConcatFromSequence")
 def concatenate(c: Expansion) -> Nodes[None]:
-    """Join a sequence's tensors along an axis that they have, or along a new one."""
+    """Concatenate a sequence's tensors along an axis, or stack them along a new one."""
     items = c.sequence(c.inputs[0])
     if not items:
         raise InvalidNode("it joins the tensors of a sequence without any")
@@ -136,7 +136,7 @@ def concatenate(c: Expansion) -> Nodes[None]:
 
 @expands("SequenceMap")
 def apply(c: Expansion) -> Nodes[None]:
-    """Apply a nested graph to each tensor of a sequence; other sequences go along with it."""
+    """Apply a nested graph to the tensors of one or more sequences of equal length."""
     body, first = c.body("body"), c.sequence(c.inputs[0])
     if len(body.input) != len(c.inputs) or len(body.output) < len(c.node.output):
         raise InvalidNode(
@@ -164,7 +164,7 @@ def apply(c: Expansion) -> Nodes[None]:
 
 @expands("Optional")
 def optional(c: Expansion) -> Nodes[None]:
-    """Pass a value on, or none."""
+    """Return the input, or an empty optional without one."""
     if c.has(0):
         yield from c.result(0, c.inputs[0])
     else:
@@ -173,13 +173,13 @@ def optional(c: Expansion) -> Nodes[None]:
 
 @expands("OptionalHasElement")
 def has_element(c: Expansion) -> Nodes[None]:
-    """Tell whether there is a value."""
+    """Return whether an optional has a value."""
     yield from c.result(0, c.constant(np.array(c.has(0) and not c.is_none(c.inputs[0]))))
 
 
 @expands("OptionalGetElement")
 def get_element(c: Expansion) -> Nodes[None]:
-    """Pass a value on, which must be there."""
+    """Return the value of an optional, which must not be empty."""
     if c.is_none(c.inputs[0]):
         raise InvalidNode("it takes the value of an optional one that is none")
     yield from c.result(0, c.inputs[0])

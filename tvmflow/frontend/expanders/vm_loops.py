@@ -1,9 +1,9 @@
-"""Loops that TVM's virtual machine runs: their number of iterations is known only at run time.
+"""Loops that TVM's virtual machine runs, as their trip count is known only at run time.
 
-The body becomes a graph of its own, which is compiled like a model.  It takes what changes from
-one iteration to the next, then what the body captures, and returns what changes, behind whether
-there is a next iteration.  Everything but the repetition itself is in it: counting, the comparison
-with the trip count, slices of what a Scan reads, and rows of what a loop collects::
+The body becomes a separate graph, which is compiled like a model.  Its inputs are the loop's state,
+then the values that the body captures; its outputs are whether there is a next iteration, then the
+new state.  It contains everything but the repetition itself: counting, the comparison with the trip
+count, the slices that a Scan reads, and the rows that a loop collects::
 
     before                                  after
     y, z = Loop(n, c, x,                    _, k, y, z = RunLoop(c and 0 < n, 0, x, zeros[9], w, n)
@@ -14,8 +14,8 @@ with the trip count, slices of what a Scan reads, and rows of what a loop collec
                  return d, b, s)                j = Add(i, 1)
                                                 return d and j < n, j, b, Where(0..8 = i, s, rows)
 
-A collected result has an extent that memory is planned for: the largest trip count, or a bound of
-the user's.  ``k``, the number of iterations, is how many of its rows count.
+Memory for a collected result is planned for the largest trip count or the user's bound.  Its first
+``k`` rows are valid, where ``k`` is the number of iterations.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from ..graph import RUN_LOOP, Graph, node_name
 from ..nested import names_of, needed, reads, renamed
 from ..propagate import call_checks, propagate
 
-#: Trip counts from here on are none: exporters write the largest integer for "as long as".
+#: Trip counts starting here mean no limit: exporters write the largest integer for "while" loops.
 ENDLESS = 1 << 40
 
 
 @dataclass(frozen=True)
 class Slices:
-    """A tensor of which each iteration reads one place of an axis, into an input of the body."""
+    """A scanned tensor, of which each iteration reads one slice as an input of the body."""
 
     input: str
     tensor: str
@@ -53,7 +53,10 @@ class Slices:
 
 @dataclass(frozen=True)
 class Rows:
-    """A result that has a row of each iteration along an axis: which of the body's, and which."""
+    """A collected result, which has one row for each iteration along an axis.
+
+    ``place`` is the index among the body's results, ``result`` among the node's.
+    """
 
     place: int
     result: int
@@ -63,29 +66,29 @@ class Rows:
 
 @dataclass(frozen=True)
 class Repeated:
-    """A loop: its body, and what the node has for it, by values' names."""
+    """A loop: its body, and the names of its operands."""
 
     body: onnx.GraphProto
-    #: By inputs of the body; the same number of the body's results, from `first_state` on, are
-    #: what they become.
+    #: Initial values of the state by inputs of the body; as many of the body's results, starting at
+    #: `first_state`, are the next state.
     state: Mapping[str, str]
     first_state: int
-    #: A number, a value, or ``None``.
+    #: Trip count: a number, a value's name, or ``None``.
     trips: int | str | None
-    #: Whether there is a first iteration, and whether the body's first result says if there is
-    #: another; empty if neither.
+    #: Condition of the first iteration, in which case the body's first result is that of the next;
+    #: empty without conditions.
     condition: str = ""
-    #: Inputs of the body for the number of the iteration, and for a condition, which is true.
+    #: Inputs of the body for the iteration's number and its condition, which is always true.
     number: onnx.ValueInfoProto | None = None
-    told: onnx.ValueInfoProto | None = None
+    condition_input: onnx.ValueInfoProto | None = None
     slices: Sequence[Slices] = ()
     rows: Sequence[Rows] = ()
 
 
 def run_loop(c: Expansion, loop: Repeated) -> Nodes[None]:
-    """Let the virtual machine run a loop, and say what the node's results are.
+    """Have the virtual machine run a loop, and define the node's results.
 
-    Raises `Refusal`, before it says so, where it cannot: then the loop may still be unrolled.
+    Raises `Refusal` if it cannot, before any result is defined, so that the loop may be unrolled.
     """
     values = c.values
     if not values.has_machine:
@@ -99,7 +102,7 @@ def run_loop(c: Expansion, loop: Repeated) -> Nodes[None]:
 
 
 def try_loop(c: Expansion, loop: Repeated) -> Nodes[Refusal | None]:
-    """Let the virtual machine run a loop that may be unrolled, too; return why it cannot."""
+    """Have the virtual machine run a loop that could also be unrolled; return why it cannot."""
     try:
         yield from run_loop(c, loop)
     except InvalidNode:
@@ -110,7 +113,7 @@ def try_loop(c: Expansion, loop: Repeated) -> Nodes[Refusal | None]:
 
 
 class _Maker:
-    """Makes the body's graph, and the node."""
+    """Builder of the body's graph and of the node that runs the loop."""
 
     def __init__(self, c: Expansion, loop: Repeated):
         self.c, self.loop = c, loop
@@ -118,13 +121,13 @@ class _Maker:
         self.limit = c.bound()
         trips = loop.trips
         self.trips = None if isinstance(trips, int) and trips >= ENDLESS else trips
-        #: Whether it may end before its trip count: a condition is computed.
+        #: Whether the loop may end before its trip count, because its condition is computed.
         self.may_end = bool(loop.condition) and c.truth(loop.condition) is None
         self.names: dict[str, str] = {}
         self.constants: dict[str, np.ndarray] = {}
 
     def run(self) -> Nodes[None]:
-        """Make both, and name the results."""
+        """Build the graph and the node, and define the results."""
         c, loop = self.c, self.loop
         states = {self._own(inner): outer for inner, outer in loop.state.items()}
         for outer in states.values():
@@ -137,7 +140,7 @@ class _Maker:
         self.number = c.fresh("number")
         body = self._body_nodes(wanted)
         graph = self._graph(states, body, [self.names.get(name, name) for name in wanted])
-        told = graph.outputs.pop(0) if loop.condition else None
+        condition = graph.outputs.pop(0) if loop.condition else None
         changed, rows = graph.outputs[: len(states)], graph.outputs[len(states) :]
         for (inner, outer), after in zip(states.items(), changed, strict=True):
             before, kind = graph.type_of(inner), graph.type_of(after)
@@ -153,7 +156,7 @@ class _Maker:
             for (each, row), whole in zip(pairs, wholes, strict=True)
             if whole.elements
         ]
-        counts = self._count(graph, told)
+        counts = self._count(graph, condition)
         inputs = {info.name: info for info in graph.inputs}
         state = [self.number, *states, *(name for name, _ in buffers)]
         captured = [name for name in inputs if name not in {self.number, *states}]
@@ -187,7 +190,7 @@ class _Maker:
             yield from c.result(rows_of.result, result)
 
     def _own(self, name: str) -> str:
-        """Return the name that a value of the body has in the graph."""
+        """Return the name of a value of the body in the graph."""
         if name not in self.names:
             self.names[name] = self.c.fresh(f"body/{name}")
         return self.names[name]
@@ -198,7 +201,7 @@ class _Maker:
         return name
 
     def _check_outer(self, name: str, what: str) -> None:
-        """Refuse what the body cannot take from around it."""
+        """Refuse a value that the body cannot take from the graph around it."""
         values = self.c.values
         if values.resolve(name) in values.sequences:
             raise Refusal(f"{what} {name!r} is a sequence, and its iterations are not unrolled")
@@ -211,13 +214,13 @@ class _Maker:
         self.c.type_of(name)
 
     def _body_nodes(self, wanted: Sequence[str]) -> list[onnx.NodeProto]:
-        """Return the nodes of an iteration, behind what computes their inputs."""
+        """Return the nodes of an iteration, after the nodes that compute their inputs."""
         loop, before = self.loop, []
         if loop.number is not None:
             before += self._with_axes(self.number, loop.number)
-        if loop.told is not None:
-            rank = len(loop.told.type.tensor_type.shape.dim)
-            self.constants[self._own(loop.told.name)] = np.ones([1] * rank, np.bool_)
+        if loop.condition_input is not None:
+            rank = len(loop.condition_input.type.tensor_type.shape.dim)
+            self.constants[self._own(loop.condition_input.name)] = np.ones([1] * rank, np.bool_)
         for each in loop.slices:
             self._check_outer(each.tensor, "the scanned tensor")
             index = self.number
@@ -240,7 +243,7 @@ class _Maker:
         return [*before, *copies]
 
     def _with_axes(self, name: str, info: onnx.ValueInfoProto) -> list[onnx.NodeProto]:
-        """Give a scalar the axes that an input of the body has."""
+        """Reshape a scalar to the declared rank of an input of the body."""
         rank = len(info.type.tensor_type.shape.dim)
         if not rank:
             self.names[info.name] = name
@@ -251,14 +254,14 @@ class _Maker:
     def _graph(
         self, states: Mapping[str, str], nodes: list[onnx.NodeProto], outputs: list[str]
     ) -> Graph:
-        """Return the graph of an iteration, with types for all of its values."""
+        """Return the graph of an iteration, with inferred types."""
         c, outer = self.c, self.c.graph
         made = {name for node in nodes for name in node.output} | set(states) | {self.number}
         read = [*(name for node in nodes for name in reads(node)), *outputs]
         infos = {self.number: TensorType((), "int64")}
         infos |= {inner: c.type_of(name) for inner, name in states.items()}
         constants, aliases = dict(self.constants), {}
-        # Of a state without elements the value is known.
+        # The value of a state without elements is known.
         constants |= {n: _zeros(kind) for n, kind in infos.items() if not kind.elements}
         for name in dict.fromkeys(filter(None, read)):
             if name in made or name in constants:
@@ -282,7 +285,7 @@ class _Maker:
             origins={n: o for n, o in outer.origins.items() if n in constants},
         )  # fmt: skip
         propagate(graph)
-        # Unrolled it may be compiled still: where its number is a constant.
+        # Convert on trial: a loop that fails may still compile unrolled, with a constant number.
         trial = replace(graph, nodes=[renamed(n, {}) for n in graph.nodes], loops={})
         if not graph.problems:
             to_relax(trial)
@@ -301,7 +304,7 @@ class _Maker:
         return graph
 
     def _added(self, graph: Graph, op_type: str, inputs: Sequence[str], kind: TensorType) -> str:
-        """Add a node behind the body's, and return the name of its result."""
+        """Add a node after the body's nodes, and return the name of its result."""
         name = self.c.fresh(f"body/{op_type}")
         graph.nodes.append(helper.make_node(op_type, inputs, [name], name=name))
         graph.types[name] = kind
@@ -321,21 +324,21 @@ class _Maker:
         extents = self._made(graph, np.array(shape, np.int64))
         return self._added(graph, "Reshape", [name, extents], TensorType(tuple(shape), kind.dtype))
 
-    def _count(self, graph: Graph, told: str | None) -> list[str]:
-        """Return whether there is another iteration, and its number."""
+    def _count(self, graph: Graph, condition: str | None) -> list[str]:
+        """Compute whether there is another iteration, and its number."""
         scalar = TensorType((), "bool")
         number = TensorType((), "int64")
         one = self._made(graph, np.array(1, np.int64))
         after = self._added(graph, "Add", [self.number, one], number)
         conditions = []
-        if told is not None:
-            kind = graph.type_of(told)
+        if condition is not None:
+            kind = graph.type_of(condition)
             if kind.elements != 1 or kind.dtype != "bool":
                 raise InvalidNode(f"its condition is {kind}, expected one bool")
-            if told not in graph.constants:
+            if condition not in graph.constants:
                 self.may_end = True
-                conditions.append(self._reshaped(graph, told, ()))
-            elif not graph.constants[told].all():
+                conditions.append(self._reshaped(graph, condition, ()))
+            elif not graph.constants[condition].all():
                 self.may_end = True
                 return [self._made(graph, np.array(False)), after]
         if self.trips is not None:
@@ -362,7 +365,7 @@ class _Maker:
         return self._reshaped(graph, name, ())
 
     def _start(self) -> Nodes[str]:
-        """Return whether there is a first iteration: none in a branch that is not run."""
+        """Compute whether there is a first iteration; there is none in a branch that is not run."""
         c, loop = self.c, self.loop
         conditions = [*c.values.conditions, *([loop.condition] if loop.condition else [])]
         if isinstance(self.trips, str):
@@ -377,7 +380,7 @@ class _Maker:
         return (yield from c.scalar(going))
 
     def _collected(self, rows: Rows, kind: TensorType) -> TensorType:
-        """Return the type of what has a row of this type for each iteration."""
+        """Return the type of a collected result with rows of this type."""
         axis = normalized_axis(rows.axis, len(kind.shape) + 1)
         extents = (*kind.shape[:axis], self._extent(rows), *kind.shape[axis:])
         whole = TensorType(extents, kind.dtype)
@@ -386,7 +389,7 @@ class _Maker:
         return whole
 
     def _buffer(self, graph: Graph, rows: Rows, row: str, whole: TensorType) -> tuple[str, str]:
-        """Return what collects rows, before an iteration and after it."""
+        """Add the collection of a row; return the collected rows before and after the iteration."""
         rank = len(whole.shape)
         axis = rows.axis % rank
         extent = whole.shape[axis]
@@ -401,7 +404,7 @@ class _Maker:
         return before, self._added(graph, "Where", [mask, new, before], whole)
 
     def _extent(self, rows: Rows) -> int:
-        """Return the number of rows that memory is planned for."""
+        """Return the number of rows for which memory is planned."""
         most = self.trips if isinstance(self.trips, int) else None
         if self.limit is None and most is None:
             raise self._unbounded(rows)
