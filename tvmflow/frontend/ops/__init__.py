@@ -1,4 +1,4 @@
-"""Converters from ONNX operators to Relax: one family of operators a file.
+"""Converters from ONNX operators to Relax, one family of operators per file.
 
 Importing this package imports all files in its folder, which register their converters.
 """

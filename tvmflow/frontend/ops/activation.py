@@ -1,4 +1,4 @@
-"""Activation functions and clipping."""
+"""Converters of activation functions and clipping."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..converter import NodeContext, Refusal, converts, formulas
 
 @converts("Clip")
 def clip(c: NodeContext) -> relax.Expr:
-    """Limit to a range; attributes before opset 11, then optional inputs.
+    """Convert Clip, with limits as attributes before opset 11 and as optional inputs since.
 
-    Constant limits of floating-point values become one ``clip``, so that they fuse with the
-    operator before them.
+    Constant limits of floating-point values become one ``clip``, which fuses with the operator
+    before it.
     """
     if c.opset < 11:
         limits = [c.attribute("min"), c.attribute("max")]
@@ -30,7 +30,7 @@ def clip(c: NodeContext) -> relax.Expr:
             return R.minimum(x, c.input(2)) if c.has(2) else x
         limits = [None if value is None else value.reshape(()).item() for value in known]
     if c.is_float():
-        # A limit that is not there is the type's largest finite number.
+        # The default of a limit is the type's largest finite number.
         largest = float(np.finfo(c.dtype()).max)
         limits = [v if v is not None else s * largest for v, s in zip(limits, (-1, 1), strict=True)]
     return _clip_between(c, c.input(), *limits)
@@ -39,19 +39,19 @@ def clip(c: NodeContext) -> relax.Expr:
 def _clip_between(
     c: NodeContext, x: relax.Expr, low: float | None, high: float | None
 ) -> relax.Expr:
-    """Limit to a constant range, either end of which may be open."""
-    # TVM's own operator has limits of fp32 only: in float64, 0.1 is another number.
+    """Limit to a constant range, of which either end may be open."""
+    # TVM's own operator rounds limits to fp32, which is wrong for float64.
     narrow = c.is_float() and c.dtype() != "float64"
     if low is not None and high is not None and low <= high and narrow:
         return R.clip(x, tvm.tirx.const(low, "float32"), tvm.tirx.const(high, "float32"))
-    # When the limits cross, every value becomes the upper one.
+    # ONNX defines that every value becomes the upper limit if the limits cross.
     x = x if low is None else R.maximum(x, c.constant(low))
     return x if high is None else R.minimum(x, c.constant(high))
 
 
 @converts("LeakyRelu")
 def leaky_relu(c: NodeContext) -> relax.Expr:
-    """x where x >= 0, else alpha · x."""
+    """Return x where x >= 0, else alpha · x."""
     x, alpha = c.input(), c.attribute("alpha", 0.01)
     if alpha != 0:
         return R.nn.leakyrelu(x, alpha)
@@ -60,10 +60,10 @@ def leaky_relu(c: NodeContext) -> relax.Expr:
 
 @converts("Elu", "Selu", "Celu")
 def elu(c: NodeContext) -> relax.Expr:
-    """gamma · (x where x > 0, else alpha · (exp(x / beta) - 1))."""
+    """Return gamma · (x where x > 0, else alpha · (exp(x / beta) - 1))."""
     alpha = c.attribute("alpha", 1.67326319217681884765625 if c.op_type == "Selu" else 1.0)
     gamma = c.attribute("gamma", 1.05070102214813232421875) if c.op_type == "Selu" else 1.0
-    # The exponential sees no positive values, where it could overflow.
+    # The exponential gets no positive values, for which it could overflow.
     positive, negative = R.nn.relu(c.input()), R.minimum(c.input(), c.constant(0))
     if c.op_type == "Celu" and alpha != 1.0:
         negative = negative / c.constant(alpha)
@@ -73,28 +73,29 @@ def elu(c: NodeContext) -> relax.Expr:
 
 
 def _limited_line(c: NodeContext, alpha: float, beta: float) -> relax.Expr:
-    """alpha · x + beta, limited to [0, 1]."""
-    # Rounded twice, as elsewhere: quantized networks round it again, to integers.
+    """Return alpha · x + beta, limited to [0, 1]."""
+    # Product and sum are rounded separately, as in other runtimes: quantized networks round the
+    # result to integers, which would differ.
     times = rounding.product if c.dtype() == "float32" else R.multiply
     return _clip_between(c, times(c.input(), c.constant(alpha)) + c.constant(beta), 0.0, 1.0)
 
 
 @converts("Swish")
 def swish(c: NodeContext) -> relax.Expr:
-    """x · sigmoid(alpha · x)."""
+    """Return x · sigmoid(alpha · x)."""
     x, alpha = c.input(), c.attribute("alpha", 1.0)
     return x * R.sigmoid(x if alpha == 1.0 else x * c.constant(alpha))
 
 
 @converts("SwiGLU")
 def swiglu(c: NodeContext) -> relax.Expr:
-    """A gate's Swish times a value."""
+    """Return the Swish of a gate times a value."""
     return swish(c) * c.input(1)
 
 
 @converts("Dropout")
 def dropout(c: NodeContext) -> list[relax.Expr]:
-    """Nothing in inference, and the mask that says so."""
+    """Return the input and a mask of ones, as in inference; refuse training mode."""
     training, ratio = c.known(2), c.known(1)
     if c.has(2) and (training is None or training.any()) and (ratio is None or ratio.any()):
         raise Refusal("in training mode its result is another one at each call")
@@ -103,10 +104,10 @@ def dropout(c: NodeContext) -> list[relax.Expr]:
 
 @converts("Softplus")
 def softplus(c: NodeContext) -> relax.Expr:
-    """log(1 + exp(x)), without overflow: max(x, 0) + log(1 + u), u = exp(-|x|).
+    """Return log(1 + exp(x)) without overflow, as max(x, 0) + log(1 + u), u = exp(-|x|).
 
-    A small u leaves little of itself in 1 + u.  The logarithm of that number is right, and close
-    to proportional: times u, divided by what was left of it (W. Kahan).
+    Rounding 1 + u loses digits of a small u.  The logarithm of the rounded number is accurate and
+    nearly proportional to the rounded u, so it is multiplied by u / rounded u (W. Kahan).
     """
     x, one = c.input(), c.constant(1)
     u = R.exp(-R.abs(x))
@@ -117,9 +118,10 @@ def softplus(c: NodeContext) -> relax.Expr:
 
 @converts("Shrink")
 def shrink(c: NodeContext) -> relax.Expr:
-    """x + bias below -lambd, x - bias above lambd, else 0; of integers in fp32, then cut.
+    """Return x + bias below -lambd, x - bias above lambd, else 0.
 
-    ONNX's own definition cuts bias and lambd instead; this is what ONNX Runtime does.
+    Integers are computed in fp32 and the result is truncated, as in ONNX Runtime; ONNX's definition
+    truncates bias and lambd instead.
     """
     bias, limit = c.attribute("bias", 0.0), c.attribute("lambd", 0.5)
     dtype = c.dtype() if c.is_float() else "float32"
@@ -131,7 +133,7 @@ def shrink(c: NodeContext) -> relax.Expr:
 
 @converts("Gelu")
 def gelu(c: NodeContext) -> relax.Expr:
-    """x · Φ(x), with the error function or its approximation by tanh."""
+    """Return x · Φ(x), with the error function or its approximation by tanh."""
     x, approximate = c.input(), c.attribute("approximate", "none")
     if approximate == "none":
         inner = R.erf(x * c.constant(sqrt(0.5)))

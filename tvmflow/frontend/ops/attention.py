@@ -1,10 +1,10 @@
-"""Attention of transformers, and rotary positions, as products, masks and a softmax.
+"""Converters of attention, as products, masks and a softmax, and of rotary positions.
 
     q : [B, Hq, S, D]    k : [B, Hk, T, D]    v : [B, Hk, T, E]       Hq = Hk · G
     y = softmax(softcap(q · kᵀ · scale) + bias) · v
 
-A group of G queries' heads shares the keys and values of one head: its rows are those of one
-matrix, ``[B, Hk, G · S, D]``, so that nothing is repeated.  (Vaswani et al., "Attention Is All You
+A group of G query heads shares the keys and values of one head; its rows form one matrix,
+``[B, Hk, G · S, D]``, so that nothing is repeated.  (Vaswani et al., "Attention Is All You
 Need", 2017; Ainslie et al., "GQA", 2023; Su et al., "RoFormer", 2021, for rotary positions.)
 """
 
@@ -21,28 +21,28 @@ from tvm.relax import op as R
 from ...ir.rewriter import constant, shape_of
 from ..converter import InvalidNode, NodeContext, Refusal, converts, dtype_of
 
-#: Precisions that a softmax may be asked for; it never has less than the operands have.
+#: Dtypes by ``softmax_precision``; the softmax never has less precision than the operands.
 _PRECISIONS = {
     onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.FLOAT16: "float16",
     onnx.TensorProto.BFLOAT16: "bfloat16", onnx.TensorProto.DOUBLE: "float64",
 }  # fmt: skip
 
-#: What ``qk_matmul_output_mode`` asks for.
+#: Values of ``qk_matmul_output_mode``.
 _SCORES, _CAPPED, _BIASED, _PROBABILITIES = range(4)
 
 
 @dataclass(frozen=True)
 class _Bias:
-    """What is added to scores before the softmax: minus infinity where there is no attention."""
+    """Addend of the scores before the softmax, minus infinity for masked pairs."""
 
     value: relax.Expr
-    #: Whether a row may have nothing to attend to: its softmax is zero by definition.
+    #: Whether a row may be fully masked; its softmax is zero by definition.
     may_be_empty: bool
 
 
 @converts("Attention")
 def attention(c: NodeContext) -> list[relax.Expr | None]:
-    """Attention of queries to keys and values, with the cache that is longer by these."""
+    """Compute attention, and the cache extended by the new keys and values."""
     if c.has(4) != c.has(5) or (c.has(4) and c.has(6)):
         raise InvalidNode("it has past keys without past values, or these with padded lengths")
     query, key, value = (_heads(c, index) for index in range(3))
@@ -93,7 +93,7 @@ def _heads(c: NodeContext, index: int) -> relax.Expr:
 
 
 def _bias(c: NodeContext, rows: int, columns: int) -> _Bias | None:
-    """Return what masks add to scores of queries (rows) and keys (columns)."""
+    """Return the addend for scores of queries (rows) and keys (columns)."""
     lowest, zero = c.constant(-np.inf), c.constant(0)
     allowed, value, may_be_empty = _window(c, rows, columns), None, False
     if c.has(3):
@@ -118,7 +118,7 @@ def _bias(c: NodeContext, rows: int, columns: int) -> _Bias | None:
 
 
 def _padded_mask(c: NodeContext, columns: int) -> relax.Expr:
-    """Return the mask for all keys; where it is shorter, the last ones do not count."""
+    """Return the mask for all keys; the last keys are masked if the given mask is shorter."""
     missing, mask = columns - c.shape(3)[-1], c.input(3)
     if missing <= 0:
         return mask
@@ -127,9 +127,9 @@ def _padded_mask(c: NodeContext, columns: int) -> relax.Expr:
 
 
 def _window(c: NodeContext, rows: int, columns: int) -> np.ndarray | relax.Expr:
-    """Tell which keys each query attends by its place: ``[S, T]`` known now, or of each batch.
+    """Return which keys each query may attend to by position, ``[S, T]``, constant or per batch.
 
-    Query i stands at place i + offset, behind what the cache holds.
+    Query i has the position i + offset, as it follows the keys in the cache.
     """
     left, right = c.attribute("left_window_size", -1), c.attribute("right_window_size", -1)
     if c.attribute("is_causal", 0):
@@ -153,7 +153,7 @@ def _window(c: NodeContext, rows: int, columns: int) -> np.ndarray | relax.Expr:
 
 
 def _softmax(c: NodeContext, scores: relax.Expr, bias: _Bias | None) -> relax.Expr:
-    """Softmax over keys; zero where there is none to attend to."""
+    """Return the softmax over keys; zero for fully masked rows."""
     precision = c.attribute("softmax_precision", 0)
     if precision and precision not in _PRECISIONS:
         raise InvalidNode(f"its softmax_precision is {precision}, which is no floating-point type")
@@ -168,7 +168,7 @@ def _softmax(c: NodeContext, scores: relax.Expr, bias: _Bias | None) -> relax.Ex
 
 @converts("RotaryEmbedding")
 def rotary_embedding(c: NodeContext) -> relax.Expr:
-    """Turn pairs of numbers of each head by angles that grow with the place in the sequence."""
+    """Rotate pairs of numbers of each head by angles that grow with the position."""
     shape = c.shape()
     x = c.input()
     if len(shape) == 3:
@@ -196,7 +196,7 @@ def rotary_embedding(c: NodeContext) -> relax.Expr:
         return R.reshape(found, (batch, 1, length, half))
 
     cosine, sine = angles(1), angles(2)
-    # Pairs are neighbours, or the two halves.
+    # Pairs are neighbours if interleaved, else elements of the two halves.
     step, second = (2, 1) if c.attribute("interleaved", 0) else (1, half)
     a, b = (
         R.strided_slice(x, [3], [start], [start + (half - 1) * step + 1], [step])

@@ -1,7 +1,7 @@
-"""Convolutions and transposed convolutions with one to three spatial axes, and sliding windows.
+"""Converters of convolutions and transposed convolutions with one to three spatial axes.
 
-The formulas are those of ONNX's operator specifications.  Its shape inference is not asked for the
-extents of transposed convolutions: it gives up on some with ``output_shape``.
+The formulas are from ONNX's operator specifications.  The extents of transposed convolutions are
+computed here, as ONNX's shape inference fails for some with ``output_shape``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CONV_TRANSPOSE = {2: R.nn.conv2d_transpose, 3: R.nn.conv3d_transpose}
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of a convolution or pool, in elements, one entry for each spatial axis.
+    """Windows of a convolution or pool, in elements, with one entry for each spatial axis.
 
     ``begin`` and ``end`` are the padding before and after.
     """
@@ -45,25 +45,25 @@ class Windows:
 
     @property
     def pads(self) -> Extents:
-        """All begins, then all ends: the order of ONNX and of Relax."""
+        """Return the padding in the order of ONNX and Relax: all begins, then all ends."""
         return self.begin + self.end
 
     @property
     def spans(self) -> Extents:
-        """Elements from the first to the last one of a dilated kernel."""
+        """Return the extents of the dilated kernel."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
 
     def counts(self, sizes: Extents) -> Extents:
-        """How many windows begin along each axis of an input of these extents."""
+        """Return the number of windows along each axis for an input of these extents."""
         each = zip(sizes, self.begin, self.end, self.spans, self.strides, strict=True)
         return tuple((size + b + e - span) // stride + 1 for size, b, e, span, stride in each)
 
     def along(self, *axes: int) -> Windows:
-        """The windows along some axes."""
+        """Return the windows along some axes."""
         return Windows(*(tuple(part[axis] for axis in axes) for part in self._parts))
 
-    def beside(self, other: Windows) -> Windows:
-        """The windows along these axes and further ones."""
+    def concat(self, other: Windows) -> Windows:
+        """Return the windows along these axes followed by the axes of others."""
         return Windows(*(a + b for a, b in zip(self._parts, other._parts, strict=True)))
 
     @property
@@ -71,9 +71,9 @@ class Windows:
         return self.kernel, self.strides, self.dilations, self.begin, self.end
 
     def taps_inside(self, axis: int, size: int) -> tuple[int, int]:
-        """The first and the last element of a kernel without those that only meet padding.
+        """Return the first and the last element of a kernel that do not only meet padding.
 
-        As many stay as leave no negative padding, and at least one.
+        At least one element is kept, and so many that no padding becomes negative.
         """
         step, stride = self.dilations[axis], self.strides[axis]
         begin, end = self.begin[axis], self.end[axis]
@@ -90,7 +90,7 @@ class Windows:
         return first, last
 
 
-#: Along an axis of one element.
+#: Windows along an axis of one element.
 _ONE = Windows((1,), (1,), (1,), (0,), (0,))
 
 
@@ -115,8 +115,8 @@ def read_windows(attributes: Attributes, kernel: Extents, sizes: Extents) -> Win
         return Windows(kernel, strides, dilations, pads[:rank], pads[rank:])
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
         raise Refusal(f"its auto_pad {mode!r} is unknown")
-    # "Same" means as many windows as strides begin in the input; what is missing is split,
-    # and an odd element goes to the end for SAME_UPPER, to the begin for SAME_LOWER.
+    # "Same" means ceil(size / stride) windows; the padding for them is split evenly, and an odd
+    # element is put at the end for SAME_UPPER, at the beginning for SAME_LOWER.
     begin, end = [], []
     for size, k, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
         missing = max((-(-size // stride) - 1) * stride + (k - 1) * dilation + 1 - size, 0)
@@ -127,7 +127,7 @@ def read_windows(attributes: Attributes, kernel: Extents, sizes: Extents) -> Win
 
 
 def per_axis(attributes: Attributes, name: str, length: int, default: int) -> Extents:
-    """Return an attribute with one number for each axis (or two, for padding)."""
+    """Return an attribute that has one number for each axis (two for padding)."""
     values = tuple(attributes.get(name) or [default] * length)
     if len(values) != length:
         raise InvalidNode(f"its attribute {name!r} has {len(values)} numbers, expected {length}")
@@ -135,7 +135,7 @@ def per_axis(attributes: Attributes, name: str, length: int, default: int) -> Ex
 
 
 def windowed_type(data: TensorType, channels: int, extents: Extents) -> TensorType:
-    """Return the type of a result with these spatial extents, if there is one."""
+    """Return the type of a result with these spatial extents; refuse empty ones."""
     if min(extents, default=1) < 1:
         raise Refusal(f"its result would have the extents {list(extents)}: the kernel is too large")
     return TensorType((data.shape[0], channels, *extents), data.dtype)
@@ -143,7 +143,7 @@ def windowed_type(data: TensorType, channels: int, extents: Extents) -> TensorTy
 
 @converts("Conv")
 def conv(c: NodeContext) -> relax.Expr:
-    """Convolution (N, C, spatial...) × (O, C / group, spatial...), plus a bias."""
+    """Convolve (N, C, spatial...) with (O, C / group, spatial...), and add a bias."""
     integers = integer_product(c, 0) if len(c.shape()) == 4 else None
     if integers is None:
         return convolve(c, c.input(0), c.input(1), c.shape(1), has_bias=True)
@@ -153,7 +153,7 @@ def conv(c: NodeContext) -> relax.Expr:
 
 @converts("QLinearConv")
 def qlinear_conv(c: NodeContext) -> relax.Expr:
-    """Convolution of quantized numbers plus a bias, quantized again."""
+    """Convolve quantized numbers, add a bias, and quantize the result."""
     total = convolve(c, difference(c, 0, 2, None), difference(c, 3, 5, 0), c.shape(3))
     if c.has(8):
         bias = c.array(8, "biases").astype(np.int32)
@@ -163,7 +163,7 @@ def qlinear_conv(c: NodeContext) -> relax.Expr:
 
 
 formulas(
-    # Without zero points, in int32.
+    # Zero points are subtracted first, in int32.
     ConvInteger=lambda c: convolve(
         c, difference(c, 0, 2, None), difference(c, 1, 3, 0), c.shape(1)
     ),
@@ -173,9 +173,9 @@ formulas(
 def convolve(
     c: NodeContext, x: relax.Expr, w: relax.Expr, weight: Extents, *, has_bias: bool = False
 ) -> relax.Expr:
-    """Return the node's convolution, of its operands or what was made of them.
+    """Return the node's convolution of these operands.
 
-    One with one or three spatial axes is one of pictures, for which there are schedules::
+    With one or three spatial axes it becomes a 2-D convolution, for which there are schedules::
 
         (N, C, L)            (N, C, 1, L)
         (N, C, D, H, W)      (N, C, D, H · W), where the kernel has an extent along D only,
@@ -209,16 +209,16 @@ def convolve(
     extents = windows.counts(shape[2:])
     depth, flat = windows.along(0), windows.along(*range(1, rank))
     if rank == 1:
-        result = finished(of_pictures(x, (batch, channels, 1, *sizes), _ONE.beside(windows)))
+        result = finished(of_pictures(x, (batch, channels, 1, *sizes), _ONE.concat(windows)))
         return R.reshape(result, (batch, weight[0], *extents))
-    if flat == _ONE.beside(_ONE):
-        flat, data = depth.beside(_ONE), (batch, channels, sizes[0], sizes[1] * sizes[2])
+    if flat == _ONE.concat(_ONE):
+        flat, data = depth.concat(_ONE), (batch, channels, sizes[0], sizes[1] * sizes[2])
         result = finished(of_pictures(x, data, flat))
         return R.reshape(result, (batch, weight[0], *extents))
     frames = _frames(c, x, depth, extents[0])
     many = batch * extents[0]
     if weight[1] == 1 and array is not None:
-        # Of each channel alone: the sum of what the frames give.
+        # A depthwise convolution is the sum of one 2-D convolution for each frame of the kernel.
         each = [
             c.emit(of_pictures(x, (many, channels, *sizes[1:]), flat, constant(array[:, :, k])))
             for k, x in enumerate(frames)
@@ -233,7 +233,7 @@ def convolve(
 
 
 def _frames(c: NodeContext, x: relax.Expr, depth: Windows, count: int) -> list[relax.Expr]:
-    """Return for each element of a kernel's depth what it meets: (N, count, C, H, W)."""
+    """Return the frames that each element of a kernel's depth reads, (N, count, C, H, W)."""
     (kernel,), (stride,), (dilation,) = depth.kernel, depth.strides, depth.dilations
     x = R.permute_dims(x, [0, 2, 1, 3, 4])
     if any(depth.pads):
@@ -246,9 +246,9 @@ def _frames(c: NodeContext, x: relax.Expr, depth: Windows, count: int) -> list[r
 
 
 def _without_padding(windows: Windows, sizes: Extents, w: relax.Expr) -> tuple[Windows, relax.Expr]:
-    """Leave out weights, at the ends of a kernel, that meet nothing but padding.
+    """Remove weights at the ends of a kernel that only meet padding.
 
-    With a dilation as large as the input, 3×3 weights are one (L.-C. Chen et al., "Rethinking
+    With a dilation as large as the input, 3×3 weights reduce to 1×1 (L.-C. Chen et al., "Rethinking
     Atrous Convolution for Semantic Image Segmentation", 2017, section 3.3)::
 
         before  6×6 input, 3×3 kernel, dilations 12, pads 12
@@ -259,7 +259,7 @@ def _without_padding(windows: Windows, sizes: Extents, w: relax.Expr) -> tuple[W
     if taps == [(0, k - 1) for k in windows.kernel] or weights is None:
         return windows, w
     if not np.isfinite(weights).all():
-        # What they multiply is 0, and the product no number.
+        # A weight that is not finite makes NaN of the padding's zeros, so all are kept.
         return windows, w
     kept = (slice(None), slice(None), *(slice(first, last + 1) for first, last in taps))
     each = list(zip(taps, windows.kernel, windows.dilations, strict=True))
@@ -271,9 +271,9 @@ def _without_padding(windows: Windows, sizes: Extents, w: relax.Expr) -> tuple[W
 
 
 def spatial_rank(shape: Extents, weight: Extents, channels: int) -> int:
-    """Count the spatial axes; compare the channels, which ONNX's inference does not.
+    """Return the number of spatial axes; check the channels, as ONNX's inference does not.
 
-    ``channels`` are those of the input that the weight is for.
+    ``channels`` is the number of input channels that the weight has.
     """
     rank = len(shape) - 2
     if not 1 <= rank <= 3:
@@ -287,7 +287,7 @@ def spatial_rank(shape: Extents, weight: Extents, channels: int) -> int:
 
 
 def with_bias(c: NodeContext, result: relax.Expr, index: int = 2, *, axes: int = 4) -> relax.Expr:
-    """Add an input, if there is one, along the channels of a result with so many axes."""
+    """Add the bias, if there is one, along the channels of a result with ``axes`` axes."""
     if not c.has(index):
         return result
     shape = (1, c.shape(index)[0]) + (1,) * (axes - 2)
@@ -296,7 +296,7 @@ def with_bias(c: NodeContext, result: relax.Expr, index: int = 2, *, axes: int =
 
 @dataclass(frozen=True)
 class TransposedWindows(Windows):
-    """Those of a transposed convolution, whose padding is cut off its result.
+    """Windows of a transposed convolution, whose padding is cut off its result.
 
     ``extra`` (``output_padding``) is added at the end.  Without any padding the result has the
     extents ``full``, with it ``extents``.
@@ -310,10 +310,10 @@ class TransposedWindows(Windows):
 def transposed_windows(
     attributes: Attributes, kernel: Extents, sizes: Extents
 ) -> TransposedWindows:
-    """Read the attributes of a transposed convolution, as :func:`read_windows` does.
+    """Read the attributes of a transposed convolution, like :func:`read_windows`.
 
     ``output_shape`` and ``auto_pad`` determine the padding from the extents; an odd element is cut
-    at the end for SAME_UPPER, else at the begin.
+    at the end for SAME_UPPER, else at the beginning.
     """
     rank, mode = len(sizes), attributes.get("auto_pad", "NOTSET")
     given = attributes.get("output_shape")
@@ -334,7 +334,7 @@ def transposed_windows(
         begin = pads[:rank]
         extents = tuple(w - pads[a] - pads[a + rank] for a, w in enumerate(whole))
     else:
-        # Padding only takes away: a kernel smaller than the stride leaves less than the product.
+        # Padding cannot enlarge: a kernel smaller than the stride gives less than size · stride.
         same = [min(w, size * s) for w, size, s in zip(whole, sizes, strides, strict=True)]
         extents = tuple(given[-rank:] if given else same)
         totals = [max(w - extent, 0) for w, extent in zip(whole, extents, strict=True)]
@@ -353,11 +353,11 @@ def _transposed_type(node: onnx.NodeProto, graph: Graph) -> TensorType:
 
 @converts("ConvTranspose", result_type=_transposed_type)
 def conv_transpose(c: NodeContext) -> relax.Expr:
-    """Transposed convolution with a weight (I, O / group, spatial...), plus a bias.
+    """Compute a transposed convolution with a weight (I, O / group, spatial...), and add a bias.
 
-    What Relax's operator cannot express (padding beyond the kernel, output padding of a
-    stride or more) is computed without padding, then cropped or padded.  With one spatial axis it
-    is one of pictures of one row, as other convolutions are.
+    Forms that Relax's operator does not support (padding beyond the kernel, output padding of a
+    stride or more) are computed without padding, then cropped or padded.  With one spatial axis it
+    becomes a 2-D operator on one row.
     """
     shape, weight = c.shape(0), c.shape(1)
     rank = spatial_rank(shape, weight, weight[0])
@@ -390,7 +390,7 @@ def _transposed(
 
 
 def _cut(full: relax.Expr, windows: TransposedWindows) -> relax.Expr:
-    """Return ``full[begin : begin + extent]`` of the spatial axes, zeros where it ends early."""
+    """Return ``full[begin : begin + extent]`` along the spatial axes, padded with zeros."""
     axes = list(zip(windows.full, windows.begin, windows.extents, strict=True))
     widths = [(max(-begin, 0), max(begin + extent - size, 0)) for size, begin, extent in axes]
     if any(map(any, widths)):
@@ -405,7 +405,7 @@ def _cut(full: relax.Expr, windows: TransposedWindows) -> relax.Expr:
 
 @converts("Col2Im")
 def col2im(c: NodeContext) -> relax.Expr:
-    """Add up columns of windows where these lie in an image: what im2col does, backwards."""
+    """Sum columns of windows at their positions in an image, the reverse of im2col."""
     sizes = tuple(int(n) for n in c.array(1, "shape of the image"))
     kernel = tuple(int(n) for n in c.array(2, "shape of the blocks"))
     windows = read_windows(c.attributes, kernel, sizes)

@@ -1,10 +1,10 @@
-"""Deformable convolutions (Dai et al., "Deformable Convolutional Networks", ICCV 2017).
+"""Converter of deformable convolutions (Dai et al., "Deformable Convolutional Networks", 2017).
 
-Each tap of each output has an offset of its own.  The samples of all taps are one tensor, tap
-below tap, over which the taps are a convolution along its height::
+Each tap of each output has its own offset.  The samples of all taps are stacked along the height of
+one tensor, on which the layer is a dilated convolution along the height::
 
     offsets : [N, 2, K * H', W']    of columns, then of rows
-    samples : [N, C, K * H', W']    = sample(x, where each tap lies, plus its offset) * mask
+    samples : [N, C, K * H', W']    = sample(x, position of each tap + its offset) * mask
     y       : [N, O, H', W']        = conv2d(samples, w : [O, C / group, K, 1], dilation (H', 1))
 """
 
@@ -21,7 +21,7 @@ from .convolution import read_windows, spatial_rank, with_bias
 
 @converts("DeformConv")
 def deform_conv(c: NodeContext) -> relax.Expr:
-    """Deformable convolution of x, w, offsets, and perhaps a bias and a mask."""
+    """Compute a deformable convolution of x, w, offsets, and an optional bias and mask."""
     if len(c.shape()) != 4:
         raise Refusal(f"it has {len(c.shape()) - 2} spatial axes; only two are supported")
     batch, channels, *size = c.shape()
@@ -29,7 +29,7 @@ def deform_conv(c: NodeContext) -> relax.Expr:
     kernel = c.shape(1)[2:]
     height, width = c.result.shape[2:]
     groups, taps = c.attribute("offset_group", 1), kernel[0] * kernel[1]
-    # A group of channels with its offsets is like a picture of the batch.
+    # Each group of channels has its own offsets, and is treated as an image of the batch.
     pictures, rows = batch * groups, taps * height
     image = c.input()
     if groups > 1:
@@ -46,16 +46,16 @@ def deform_conv(c: NodeContext) -> relax.Expr:
 
 
 def _offsets(c: NodeContext, pictures: int, taps: int) -> relax.Expr:
-    """Offsets of columns and rows of all taps."""
+    """Return the offsets of columns, then of rows, of all taps."""
     height, width = c.result.shape[2:]
-    # They are rows and columns of each tap in turn; the result has all columns, then all rows.
+    # ONNX has the row and the column of each tap in turn; the result has all columns first.
     offsets = R.reshape(c.input(2), (pictures, taps, 2, height, width))
     offsets = R.flip(R.permute_dims(offsets, [0, 2, 1, 3, 4]), 1)
     return R.reshape(offsets, (pictures, 2, taps * height, width))
 
 
 def _check(c: NodeContext) -> None:
-    """Compare the shapes of the operands, which ONNX's inference does not."""
+    """Check the shapes of the operands, as ONNX's inference does not."""
     batch, channels = c.shape()[:2]
     group, groups = c.attribute("group", 1), c.attribute("offset_group", 1)
     taps, extents = int(np.prod(c.shape(1)[2:])), c.result.shape[2:]

@@ -1,4 +1,4 @@
-"""Element by element: arithmetic, comparisons, logic, rounding, casts, selection."""
+"""Converters of elementwise arithmetic, comparisons, logic, rounding, casts and selection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...ir.rewriter import constant, op_name
 from ..converter import NodeContext, Refusal, converts, dtype_of, formulas
 from .shaping import joined
 
-#: Operators that Relax has under another name; those of two inputs broadcast like NumPy's.
+#: Operators with an equivalent in Relax; operands broadcast as in NumPy.
 _SAME: dict[str, Callable[..., relax.Expr]] = {
     "Abs": R.abs, "Acos": R.acos, "Acosh": R.acosh, "Asin": R.asin, "Asinh": R.asinh,
     "Atan": R.atan, "Atanh": R.atanh, "BitwiseNot": R.bitwise_not, "Ceil": R.ceil,
@@ -28,21 +28,21 @@ _SAME: dict[str, Callable[..., relax.Expr]] = {
     "Greater": R.greater, "Less": R.less, "Where": R.where,
 }  # fmt: skip
 
-#: Operators of which TVM knows the result where both inputs are the same, but not that of NaN.
+#: Operators that TVM simplifies if both inputs are the same, with a wrong result for NaN.
 _OF_EQUALS: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
     "Equal": R.equal, "GreaterOrEqual": R.greater_equal, "LessOrEqual": R.less_equal,
     "Sub": R.subtract,
 }  # fmt: skip
 
-#: Dtypes of places and numbers of elements.
+#: Dtypes of indices and sizes.
 _INTEGERS = ("int32", "int64")
-#: Up to this exponent a power is a product.
+#: Largest exponent for which a power is computed as products.
 _LARGEST_PRODUCT = 8
 
 
 @converts(*_SAME)
 def same(c: NodeContext) -> relax.Expr:
-    """Operators that Relax has, too."""
+    """Convert an operator to its equivalent in Relax."""
     return _SAME[c.op_type](*c.inputs())
 
 
@@ -54,9 +54,10 @@ formulas(
 
 @converts("Div")
 def divide(c: NodeContext) -> relax.Expr:
-    """x / y, correctly rounded where x was an integer: exporters divide places as floats.
+    """Return x / y, correctly rounded if x was cast from an integer.
 
-    They round the quotient down, so that one a unit too small is the place before.
+    Exporters divide indices as floats and round the quotient down, so an error of one unit in the
+    last place would give the previous index.
     """
     x, y = c.inputs()
     if not c.is_float():
@@ -68,10 +69,11 @@ def divide(c: NodeContext) -> relax.Expr:
 
 
 def _divisor(c: NodeContext) -> tuple[relax.Expr, relax.Expr | None]:
-    """The second of two integers, with 1 for zeros, of which ONNX says nothing, and for -1.
+    """Return the divisor of integers with 0 and -1 replaced by 1, and the sign for the quotient.
 
-    Processors end the process by 0, and for the least number by -1.  Quotients are multiplied by
-    the second result, if there is one: of a choice LLVM makes a division by -1 again.
+    Processors trap at a division by 0, which ONNX leaves undefined, and of the least number by -1.
+    Quotients are multiplied by the second result if there is one; LLVM would turn a select between
+    quotients into a division by -1 again.
     """
     y, known = c.input(1), c.known(1)
     one = c.constant(1)
@@ -85,26 +87,26 @@ def _divisor(c: NodeContext) -> tuple[relax.Expr, relax.Expr | None]:
 
 @converts(*_OF_EQUALS)
 def of_equals(c: NodeContext) -> relax.Expr:
-    """Differences and comparisons, also of a value with itself."""
+    """Convert differences and comparisons, including those of a value with itself."""
     if not c.is_float() or c.node.input[0] != c.node.input[1]:
         return _OF_EQUALS[c.op_type](c.input(0), c.input(1))
     if c.op_type == "Sub":
-        # Zero, but NaN for NaN and infinities, as the product with zero is.
+        # The result is zero, but NaN for NaN and infinities, which equals the product with zero.
         return c.input() * c.constant(0)
-    # TVM takes a number for equal to itself; NaN is not, and what is not less than -infinity is.
+    # TVM assumes that any value equals itself; `x >= -infinity` is false for NaN only.
     return c.input() >= c.constant(-np.inf)
 
 
-#: Operands of a Max that are compared one by one.
+#: Most operands of a Max or Min that are combined in a chain.
 _MOST_CHAINED = 4
 
 
 @converts("Max", "Min", "Sum", "Mean")
 def variadic(c: NodeContext) -> relax.Expr:
-    """Operators of any number of inputs: one by one from the left.
+    """Convert an operator with any number of inputs to a chain from the left.
 
-    A maximum that keeps NaN reads each operand twice, so a chain of them would double with each
-    input: many are stacked, and reduced along the new axis.
+    A maximum that keeps NaN reads each operand twice, so a chain would double in size with each
+    input: many inputs are stacked instead, and reduced along the new axis.
     """
     if c.op_type in ("Max", "Min"):
         parts = list(dict.fromkeys(c.inputs()))
@@ -114,31 +116,31 @@ def variadic(c: NodeContext) -> relax.Expr:
             stacked = joined(c, [c.emit(row) for row in rows], 0)
             return (R.max if c.op_type == "Max" else R.min)(stacked, [0], keepdims=False)
     combine = {"Max": R.maximum, "Min": R.minimum}.get(c.op_type, R.add)
-    # Bound one by one, as thousands within each other are too deep for what walks them.
+    # Each step is bound to a variable: recursive visitors overflow at thousands of nested calls.
     total = reduce(lambda left, right: combine(c.emit(left), right), c.inputs())
     return total * c.constant(1.0 / len(c.inputs())) if c.op_type == "Mean" else total
 
 
 @converts("Pow")
 def power(c: NodeContext) -> relax.Expr:
-    """x to the y, in x's type; small constant exponents become products."""
+    """Return x to the power y, in x's type; small constant exponents become products."""
     base, kind = c.input(), c.dtype()
     exponent = c.known(1)
     if exponent is not None and exponent.size == 1:
         fixed = fixed_power(c, base, float(exponent.reshape(())))
-        if fixed is not None:  # whose shape an exponent of rank > 0 may widen
+        if fixed is not None:  # an exponent of rank > 0 may broadcast the result
             return R.broadcast_to(fixed, c.result.shape) if c.shape() != c.result.shape else fixed
     if c.is_float():
         return R.power(base, c.cast(c.input(1), kind))
-    # Whole powers are exact in float64 up to 2^53; rounding removes the last error of pow.
+    # Integer powers are exact in float64 up to 2^53; rounding removes the error of `pow`.
     result = R.power(c.cast(base, "float64"), c.cast(c.input(1), "float64"))
     return R.astype(result if c.is_float(1) else R.round(result), kind)
 
 
 def fixed_power(c: NodeContext, base: relax.Expr, exponent: float) -> relax.Expr | None:
-    """Write a power with a small constant exponent, whole quarters, without ``pow``.
+    """Return a power with a small constant exponent, a multiple of 1/4, without ``pow``.
 
-    That is slow on GPUs and, a call for each lane, on CPUs.
+    ``pow`` is slow on GPUs, and on CPUs it is called for each lane.
     """
     whole, quarters = divmod(4.0 * exponent, 4)
     if not quarters.is_integer() or not 0 < exponent <= _LARGEST_PRODUCT:
@@ -150,18 +152,18 @@ def fixed_power(c: NodeContext, base: relax.Expr, exponent: float) -> relax.Expr
         return None
     root = c.emit(R.sqrt(base))
     factors += {1: [R.sqrt(root)], 2: [root], 3: [root, R.sqrt(root)]}[int(quarters)]
-    # The root of minus infinity is NaN, its power is not.
+    # A root of minus infinity is NaN, but its power is infinity.
     return R.where(base <= c.constant(-np.inf), c.constant(np.inf), reduce(R.multiply, factors))
 
 
 def constant_power(c: NodeContext, base: relax.Expr, exponent: float) -> relax.Expr:
-    """The power of floats with a constant exponent."""
+    """Return the power of floats with a constant exponent."""
     fixed = fixed_power(c, base, exponent)
     return R.power(base, c.constant(exponent)) if fixed is None else fixed
 
 
 def whole_power(base: relax.Expr, exponent: int) -> relax.Expr:
-    """Write a power with a positive whole exponent as products of squares."""
+    """Return a power with a positive integer exponent, as products of squares."""
     factors = []
     while exponent:
         if exponent & 1:
@@ -172,12 +174,12 @@ def whole_power(base: relax.Expr, exponent: int) -> relax.Expr:
 
 @converts("Mod")
 def modulo(c: NodeContext) -> relax.Expr:
-    """Remainder: with the divisor's sign, or with the dividend's for ``fmod``."""
+    """Return the remainder with the divisor's sign, or for ``fmod`` with the dividend's."""
     if c.attribute("fmod", 0):
         return R.mod(c.input(), c.input(1) if c.is_float() else _divisor(c)[0])
     if c.is_float():
-        # The remainder of fmod, and the divisor where their signs differ; a quotient that is
-        # rounded down would lose digits.
+        # This is the remainder of fmod, plus the divisor if the signs differ; computing it from
+        # the quotient would lose digits.
         divisor, zero = c.input(1), c.constant(0)
         rest = c.emit(R.mod(c.input(), divisor))
         apart = R.logical_or(
@@ -185,7 +187,7 @@ def modulo(c: NodeContext) -> relax.Expr:
         )
         return R.where(apart, rest + divisor, rest)
     if np.dtype(c.dtype()).itemsize < 4:
-        # OpenCL C widens the sum of two small integers, and then has no `select` for it.
+        # OpenCL C promotes the sum of two small integers, for which `select` has no overload.
         wide = (c.cast(x, "int32") for x in (c.input(), _divisor(c)[0]))
         return R.astype(R.floor_mod(*wide), c.dtype())
     return R.floor_mod(c.input(), _divisor(c)[0])
@@ -193,16 +195,16 @@ def modulo(c: NodeContext) -> relax.Expr:
 
 @converts("BitShift")
 def bit_shift(c: NodeContext) -> relax.Expr:
-    """Shift left or right, of signed numbers with their sign.
+    """Shift left or right; right shifts of signed numbers keep the sign.
 
-    By a negative amount, or as many bits as there are or more, only signs are left: 0, or -1.
+    A shift by a negative amount, or by the width or more, leaves only the sign: 0 or -1.
     """
     kind, left = np.dtype(c.dtype()), c.required("direction") == "LEFT"
     shift = R.left_shift if left else R.right_shift
     bits, amount = 8 * kind.itemsize, c.known(1)
     if amount is not None and (amount >= 0).all() and (amount < bits).all():
         return shift(c.input(0), c.input(1))
-    # Hardware takes the amount modulo the width.
+    # Hardware uses the amount modulo the width.
     most = c.constant(bits - 1)
     within = R.minimum(c.input(1), most)
     valid = R.less_equal(c.input(1), most)
@@ -210,21 +212,21 @@ def bit_shift(c: NodeContext) -> relax.Expr:
         is_negative = R.less(c.input(1), c.constant(0))
         within = R.where(is_negative, most, within)
         valid = R.logical_and(valid, R.logical_not(is_negative))
-        if not left:  # by one less than there are, a sign is in all bits
+        if not left:  # a shift by width - 1 fills all bits with the sign
             return shift(c.input(0), within)
     return R.where(valid, shift(c.input(0), within), c.constant(0))
 
 
 @converts("BitCast")
 def bit_cast(c: NodeContext) -> relax.Expr:
-    """Take the bits of numbers for another type of as many."""
+    """Reinterpret the bits of numbers as another type of the same width."""
     source, target = c.dtype(), c.result.dtype
     if source == target:
         return c.input()
     if "float16" in (source, target) or c.graph.is_widened:
         raise Refusal("bits of float16 are not there: it is computed in float32")
     if "bool" in (source, target):
-        # A byte that is 0 or 1.
+        # A bool is stored as a byte of 0 or 1.
         return R.not_equal(c.input(), c.constant(0)) if target == "bool" else R.astype(
             c.input(), target
         )  # fmt: skip
@@ -236,7 +238,7 @@ def bit_cast(c: NodeContext) -> relax.Expr:
 
 @converts("IsInf")
 def is_inf(c: NodeContext) -> relax.Expr:
-    """True where a value is infinite, of the signs asked for."""
+    """Return whether values are infinite, for the signs that the attributes select."""
     signs = (("detect_positive", np.inf), ("detect_negative", -np.inf))
     tests = [R.equal(c.input(), c.constant(sign)) for name, sign in signs if c.attribute(name, 1)]
     return reduce(R.logical_or, tests) if tests else constant(np.zeros(c.shape(), bool))
@@ -251,15 +253,15 @@ def cast(c: NodeContext) -> relax.Expr:
     if c.attribute("to") == onnx.TensorProto.FLOAT16 and target == "float32":
         return _as_half(c)
     if c.is_float() and target in ("int8", "uint8", "int16", "uint16"):
-        # By way of 32 bits, as in ONNX Runtime: OpenCL C limits vectors to the type, and leaves
-        # open what numbers beyond it become.
+        # Casts go through 32 bits, as in ONNX Runtime: OpenCL C clamps vectors to the type, and
+        # leaves the result for other numbers out of range open.
         return R.astype(R.astype(c.input(), "int32"), target)
     return c.input() if source == target else R.astype(c.input(), target)
 
 
 def _as_half(c: NodeContext) -> relax.Expr:
-    """Return what float16 would be in fp32: infinite where that is too large, else as it is."""
+    """Return a cast to float16 in fp32: infinite for numbers out of range, else unchanged."""
     x = c.cast(c.input(), "float32")
-    # What is nearer to 2^16 than to the largest half, or between.
+    # 65520 is midway between the largest half and 2^16, and rounds up.
     over = R.abs(x) >= constant(np.float32(65520))
     return R.where(over, x * constant(np.float32(np.inf)), x)

@@ -1,8 +1,8 @@
-"""Gathering and scattering by indices.
+"""Converters of gathering and scattering by indices.
 
-An index that is computed at run time may be out of range, which ONNX forbids and ONNX Runtime
-refuses.  Here such an index counts as the nearest one in range, in every operator, so nothing is
-read or written outside a tensor; constant ones are refused.
+ONNX forbids indices out of range, and ONNX Runtime refuses them.  Here an index that is computed at
+run time is clamped to the range, in every operator, so nothing is read or written outside a tensor;
+constant ones out of range are refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..converter import InvalidNode, NodeContext, Refusal, converts, formulas, s
 def _indices(c: NodeContext, extents: npt.ArrayLike) -> relax.Expr:
     """Return the second input's indices counted from the front; refuse constant ones out of range.
 
-    ``extents`` of the indexed axes broadcast against the indices.
+    ``extents``, of the indexed axes, broadcast against the indices.
     """
     extents, values = np.asarray(extents, np.int64), c.known(1)
     if values is not None:
@@ -27,36 +27,36 @@ def _indices(c: NodeContext, extents: npt.ArrayLike) -> relax.Expr:
             raise Refusal("a constant index is out of range")
         return constant(np.where(values < 0, values + extents, values).astype(np.int64))
     indices = c.cast(c.input(1), "int64")
-    # Before anything else is computed of them: no sum overflows.
+    # Indices are clamped before they are used in sums, which therefore cannot overflow.
     indices = in_range(indices, extents)
-    # The sign as a mask adds the extent to negative indices. Booleans are no vectors in TVM's
-    # OpenCL code; and with 63 bits LLVM makes "x < 0" of it, whose AVX-512 code takes a hundred
-    # times as long on some virtual machines. With 31 it is right, too, where TVM knows an index's
-    # limits, of ArgMax for example, and computes in 32 bits: no tensor has more elements.
+    # The sign is used as a mask to add the extent to negative indices, because TVM's OpenCL code
+    # does not vectorise booleans. LLVM turns a shift by 63 bits into "x < 0", whose AVX-512 code is
+    # a hundred times slower on some virtual machines. A shift by 31 is also right if TVM narrows
+    # indices with known limits, as of ArgMax, to 32 bits: no tensor has more elements.
     sign = R.right_shift(indices, constant(np.array(31, np.int64)))
     return indices + R.bitwise_and(sign, constant(extents))
 
 
 def in_range(indices: relax.Expr, extents: np.ndarray) -> relax.Expr:
-    """Limit int64 indices to those from ``-extents`` to ``extents - 1``, which broadcast."""
+    """Clamp int64 indices to ``-extents`` to ``extents - 1``, which broadcast."""
     return R.minimum(R.maximum(indices, constant(-extents)), constant(extents - 1))
 
 
 def _along_axis(c: NodeContext) -> tuple[relax.Expr, int]:
-    """Return the indices, and the axis that they count along."""
+    """Return the indices, and the axis that they index."""
     axis = c.axis(0)
     return _indices(c, c.shape()[axis]), axis
 
 
 def _limited(number: tirx.Expr, most: int) -> tirx.Expr:
-    """Return a number from data, limited to 0 and the most there can be, in int64."""
+    """Return a number from data in int64, clamped to 0 to ``most``."""
     wide = number.astype("int64")
     return te.max(te.min(wide, tirx.const(most, "int64")), tirx.const(0, "int64"))
 
 
 @converts("GatherND")
 def gather_nd(c: NodeContext) -> relax.Expr:
-    """Take slices by index tuples."""
+    """Gather slices by index tuples."""
     batch, depth = c.attribute("batch_dims", 0), c.shape(1)[-1]
     return R.gather_nd(c.input(), _indices(c, c.shape()[batch : batch + depth]), batch)
 
@@ -81,7 +81,7 @@ def scatter(c: NodeContext) -> relax.Expr:
         return R.scatter_nd(c.input(), indices, c.input(2), reduction)
     indices, axis = _along_axis(c)
     x, updates = c.input(), c.input(2)
-    # TVM takes the indices' extents for the data's: what lies beyond them is kept apart.
+    # TVM assumes that the data have the indices' extents, so data beyond them are split off.
     shape, reached = c.shape(), c.shape(1)
     beyond = []
     for a, (extent, end) in enumerate(zip(shape, reached, strict=True)):
@@ -97,7 +97,7 @@ def scatter(c: NodeContext) -> relax.Expr:
 @converts("OneHot")
 def one_hot(c: NodeContext) -> relax.Expr:
     """Expand indices to vectors that are "on" at the index and "off" elsewhere."""
-    # Bytes do not have all places.
+    # Indices in bytes are widened, as they cannot hold all positions.
     kind = "float32" if c.is_float() else "int64"
     depth = int(c.array(1, "depth").reshape(()))
     values = c.array(2, "values")
@@ -108,7 +108,7 @@ def one_hot(c: NodeContext) -> relax.Expr:
     indices = R.reshape(c.cast(c.input(), kind), shape)
     positions = np.arange(depth).reshape(shape_along(axis, rank))
     hit = R.equal(indices, constant(positions.astype(kind)))
-    # -1 is the last position.
+    # Negative indices count from the end.
     wrapped = R.equal(indices, constant((positions - depth).astype(kind)))
     hit = R.logical_or(hit, wrapped)
     return R.where(hit, on, off)
@@ -116,7 +116,7 @@ def one_hot(c: NodeContext) -> relax.Expr:
 
 @converts("ReverseSequence")
 def reverse_sequence(c: NodeContext) -> relax.Expr:
-    """Turn the first elements of each sequence of a batch around, as many as its length says."""
+    """Reverse the first elements of each sequence of a batch, up to its length."""
     batch, time = c.attribute("batch_axis", 1), c.attribute("time_axis", 0)
     if {batch, time} != {0, 1}:
         raise InvalidNode(f"batch and time are its axes {batch} and {time}, expected 0 and 1")
@@ -126,10 +126,10 @@ def reverse_sequence(c: NodeContext) -> relax.Expr:
 
     def compute(x: te.Tensor, lengths: te.Tensor) -> te.Tensor:
         def element(*index: tirx.Var) -> tirx.Expr:
-            # Fused functions count in int64.
+            # Fused functions have int64 indices.
             place, at = list(index), index[time].astype("int64")
             length = _limited(lengths(index[batch]), extent)
-            # Also where it is not chosen, nothing is read outside.
+            # The index must be in range even if the other case is selected.
             turned = te.max(length - 1 - at, tirx.const(0, "int64"))
             place[time] = tirx.Select(at < length, turned, at)
             return x(*place)
@@ -141,7 +141,7 @@ def reverse_sequence(c: NodeContext) -> relax.Expr:
 
 @converts("TensorScatter")
 def tensor_scatter(c: NodeContext) -> relax.Expr:
-    """Write a part of a cache along an axis, at a place of each batch's own."""
+    """Write an update into a cache along an axis, at a separate position for each batch."""
     axis, mode = c.axis(-2), c.attribute("mode", "linear")
     if mode not in ("linear", "circular") or axis == 0:
         raise InvalidNode(f"its mode is {mode!r} along the axis {axis}")

@@ -1,4 +1,4 @@
-"""Matrix products."""
+"""Converters of matrix products, Einstein sums and determinants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .quantization import difference, integer_product, requantize
 
 @converts("MatMul")
 def matmul(c: NodeContext) -> relax.Expr:
-    """Matrix product as NumPy's."""
+    """Compute a matrix product with the semantics of NumPy."""
     integers = integer_product(c, 1) if len(c.shape(1)) == 2 <= len(c.shape()) else None
     if integers is not None:
         return integers.scaled(c, R.matmul(integers.x, constant(integers.weight)), -1)
@@ -27,7 +27,7 @@ def matmul(c: NodeContext) -> relax.Expr:
 
 @converts("NibbleProduct")
 def nibble_product(c: NodeContext) -> relax.Expr:
-    """Product with weights of 4 bits, two in a byte (:mod:`..int4`)."""
+    """Compute a product with int4 weights, two in a byte (:mod:`..int4`)."""
     *lead, depth = c.shape()
     compute = partial(dense.compute_nibbles, units=c.result.shape[-1], offset=c.required("offset"))
     rows = R.reshape(c.input(), (prod(lead), depth))
@@ -36,21 +36,21 @@ def nibble_product(c: NodeContext) -> relax.Expr:
 
 
 formulas(
-    # Of 8-bit matrices without their zero points, in int32.
+    # Zero points are subtracted from the 8-bit matrices first, in int32.
     MatMulInteger=lambda c: R.matmul(difference(c, 0, 2, -2), difference(c, 1, 3, -1))
 )
 
 
 @converts("QLinearMatMul")
 def qlinear_matmul(c: NodeContext) -> relax.Expr:
-    """Product of quantized matrices, quantized again."""
+    """Compute a product of quantized matrices, and quantize the result."""
     product = R.matmul(difference(c, 0, 2, -2), difference(c, 3, 5, -1))
     return requantize(c, product, scales=(1, 4, 6), zero=7, axis=-1)
 
 
 @converts("Gemm")
 def gemm(c: NodeContext) -> relax.Expr:
-    """alpha · A' · B' + beta · C; a constant B takes transposition and alpha in."""
+    """Compute alpha · A' · B' + beta · C; transposition and alpha are folded into a constant B."""
     alpha, transposed = c.attribute("alpha", 1.0), bool(c.attribute("transB", 0))
     turned = bool(c.attribute("transA", 0))
     plain = alpha == 1.0 and not turned
@@ -88,7 +88,7 @@ def _with_addend(c: NodeContext, product: relax.Expr) -> relax.Expr:
 
 @converts("Einsum")
 def einsum(c: NodeContext) -> relax.Expr:
-    """Einstein summation, of two operands at a time where that takes fewer products.
+    """Compute an Einstein sum, two operands at a time if that takes fewer multiplications.
 
     ::
 
@@ -100,29 +100,28 @@ def einsum(c: NodeContext) -> relax.Expr:
     assert all(dtype_of(value) == c.result.dtype for value in values)
     left = list(range(len(terms)))
     for places in _contractions(f"{','.join(terms)}->{result}", [shape_of(x) for x in values]):
-        # In the order in which they are written, as neighbours are products without transposes.
+        # Operands keep their written order, in which neighbours often need no transpose.
         own = sorted(left[place] for place in places)
         left = [number for number in left if number not in own]
         kept = "".join(terms[number] for number in left) + result
         own_terms = [terms[number] for number in own]
         axes = _kept_axes(own_terms, kept) if left else result
         value = _einsum_step(c, own_terms, [values[number] for number in own], axes)
-        # The last value gets the node's own name.
+        # The last value is not emitted here, so that it gets the node's name.
         terms[own[0]], values[own[0]] = axes, c.emit(value) if left else value
         left.append(own[0])
     return values[0]
 
 
-#: Elements that a tensor between two steps of an Einstein sum may have, or as many as its largest
-#: operand.
+#: Largest intermediate tensor of an Einstein sum, in elements, unless an operand is larger.
 _MOST_BETWEEN = 1 << 20
 
 
 def _einsum_terms(equation: str) -> tuple[list[str], str]:
-    """Return the axes of the operands and of the result, which equations may leave out."""
+    """Return the axes of the operands and of the result, which equations may omit."""
     inputs, arrow, result = equation.partition("->")
     if not arrow:
-        # Axes that occur once, by their names.
+        # By default the result has the axes that occur once, in alphabetical order.
         letters = inputs.replace(",", "").replace(".", "")
         result = "..." if "." in inputs else ""
         result += "".join(sorted(a for a in letters if letters.count(a) == 1))
@@ -130,7 +129,7 @@ def _einsum_terms(equation: str) -> tuple[list[str], str]:
 
 
 def _contractions(equation: str, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return the places of the operands of each step, whose result follows those that are left."""
+    """Return the positions of each step's operands; its result is appended to the others."""
     most = max(_MOST_BETWEEN, *map(prod, shapes))
     operands = [np.broadcast_to(np.float32(0), shape) for shape in shapes]
     _, *steps = np.einsum_path(equation, *operands, optimize=("greedy", most))[0]
@@ -138,7 +137,7 @@ def _contractions(equation: str, shapes: Sequence[tuple[int, ...]]) -> list[tupl
 
 
 def _kept_axes(terms: Sequence[str], kept: str) -> str:
-    """Return the axes of terms that are among the kept ones, in their order."""
+    """Return the kept axes that occur in terms, in the order of the terms."""
     letters = "".join(terms)
     axes = "".join(axis for axis in dict.fromkeys(letters.replace(".", "")) if axis in kept)
     return f"...{axes}" if "." in letters else axes
@@ -147,7 +146,7 @@ def _kept_axes(terms: Sequence[str], kept: str) -> str:
 def _einsum_step(
     c: NodeContext, terms: list[str], values: list[relax.Expr], result: str
 ) -> relax.Expr:
-    """Return an Einstein sum: a product where two operands' shared axes are summed or kept."""
+    """Return an Einstein sum, as a matrix product if it is one."""
     if np.dtype(c.result.dtype).kind == "f" and _is_product(terms, result):
         return _einsum_product(c, terms, values, result)
     compute = partial(topi.einsum, f"{','.join(terms)}->{result}")
@@ -155,24 +154,24 @@ def _einsum_step(
 
 
 def _is_product(terms: list[str], result: str) -> bool:
-    """Tell whether an Einstein sum is a (batched) matrix product of two operands."""
+    """Return whether an Einstein sum is a (batched) matrix product of two operands."""
     if len(terms) != 2 or "." in "".join(terms):
         return False
     left, right = terms
     whole = all(len(set(axes)) == len(axes) for axes in (left, right, result))
-    # An axis of one operand alone would be summed before the product.
+    # An axis that is in one operand only and summed would need a reduction before the product.
     alone = (set(left) ^ set(right)) - set(result)
     summed = set(left) & set(right) - set(result)
     if not whole or alone or not summed or not set(result) <= set(left + right):
         return False
-    # Else it is a sum of rows.
+    # Without rows and columns of its own, the sum is a row reduction.
     return bool(set(left) - set(right) and set(right) - set(left))
 
 
 def _einsum_product(
     c: NodeContext, terms: list[str], values: list[relax.Expr], result: str
 ) -> relax.Expr:
-    """Axes in order, and those of rows, depth and columns together, for a product of matrices."""
+    """Transpose and merge axes to batch, rows, depth and columns, and return a matrix product."""
     left, right = terms
     sizes = dict(zip(left + right, (*shape_of(values[0]), *shape_of(values[1])), strict=True))
     batch = [a for a in result if a in left and a in right]
@@ -201,13 +200,13 @@ def _einsum_product(
     return R.permute_dims(c.emit(product), [order.index(a) for a in result])
 
 
-#: The largest matrix whose determinant is written out: of 24 products.
+#: Largest matrix whose determinant is expanded, with 24 products.
 _LARGEST_DETERMINANT = 4
 
 
 @converts("Det")
 def determinant(c: NodeContext) -> relax.Expr:
-    """Determinants of square matrices, expanded by their rows (P.-S. Laplace)."""
+    """Compute determinants of square matrices by Laplace expansion along the rows."""
     size = c.shape()[-1]
     if c.shape()[-2] != size:
         raise InvalidNode(f"its matrices are {c.shape()[-2]} × {size}, expected square ones")

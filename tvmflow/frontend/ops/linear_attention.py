@@ -1,6 +1,6 @@
-"""Layers of networks that keep a state in the place of a cache of keys and values.
+"""Converters of layers with a recurrent state instead of a cache of keys and values.
 
-A recurrence is written out, token by token: as many steps as a call has tokens.
+A recurrence is unrolled to one step for each token of a call.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from tvm.relax import op as R
 
 from ..converter import InvalidNode, NodeContext, Refusal, converts
 
-#: Tokens up to which a recurrence is written out, one step after the other.
+#: Most tokens for which a recurrence is unrolled.
 _MOST_STEPS = 64
 
 
 @converts("LinearAttention")
 def linear_attention(c: NodeContext) -> list[relax.Expr]:
-    """Attention by a matrix of each head, to which every token adds its key times its value.
+    """Compute attention with one state matrix per head, to which each token adds key times value.
 
-    With decay the matrix fades, with beta the value is what it does not yet give for the key
-    (Yang et al., "Gated Delta Networks", 2024).
+    Decay shrinks the matrix; beta scales the difference between the value and the matrix's current
+    output for the key, which is added instead (Yang et al., "Gated Delta Networks", 2024).
     """
     rule = c.attribute("update_rule", "gated_delta")
     if rule not in ("linear", "gated", "delta", "gated_delta"):
@@ -40,7 +40,7 @@ def linear_attention(c: NodeContext) -> list[relax.Expr]:
     dtype = "float32" if c.dtype() == "float16" else c.dtype()
 
     def tokens(index: int, *extents: int) -> list[relax.Expr]:
-        """Split an input into tokens."""
+        """Return an input split into tokens."""
         x = c.emit(c.cast(c.input(index), dtype))
         parts = (R.strided_slice(x, [1], [step], [step + 1]) for step in range(steps))
         return [R.reshape(c.emit(part), (batch, *extents)) for part in parts]
@@ -67,7 +67,7 @@ def linear_attention(c: NodeContext) -> list[relax.Expr]:
 
 @converts("CausalConvWithState")
 def causal_convolution(c: NodeContext) -> list[relax.Expr]:
-    """Convolution of each channel along time, that goes on from the last call's last elements."""
+    """Convolve each channel along time, with the last call's last elements as padding."""
     batch, channels, length = c.shape()
     taps, activation = c.shape(1)[2], c.attribute("activation", "none")
     if activation not in ("none", "silu", "swish"):

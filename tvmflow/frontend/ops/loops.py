@@ -1,4 +1,4 @@
-"""Loops that the virtual machine runs."""
+"""Converter for loops that the virtual machine runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..graph import RUN_LOOP
 
 @converts(RUN_LOOP)
 def run_loop(c: NodeContext) -> list[relax.Expr]:
-    """Return whether a loop goes on, and its state, of which the first inputs are the types."""
+    """Convert RunLoop, whose results have the types of its first inputs."""
     arguments = c.inputs()
     state = arguments[: len(c.node.output)]
     types = [relax.TensorType(shape_of(value), dtype_of(value)) for value in state]

@@ -1,8 +1,8 @@
-"""Losses of classification, by ONNX's specification.
+"""Converters of classification losses.
 
-Of scores ``[N, C, d...]`` and labels ``[N, d...]``, the loss of an element is minus the logarithm
-of its label's probability, times the label's weight; labels of ``ignore_index`` do not count.  The
-mean is over what counts: its divisor is the sum of the weights.
+For scores ``[N, C, d...]`` and labels ``[N, d...]``, the loss of an element is minus the logarithm
+of its label's probability, times the label's weight; labels of ``ignore_index`` have weight zero.
+The mean divides by the sum of the weights.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ..converter import InvalidNode, NodeContext, converts
 
 @converts("NegativeLogLikelihoodLoss")
 def negative_log_likelihood(c: NodeContext) -> relax.Expr:
-    """Loss of logarithms of probabilities."""
+    """Compute the loss for logarithms of probabilities."""
     return _loss(c, c.input())
 
 
 @converts("SoftmaxCrossEntropyLoss")
 def softmax_cross_entropy(c: NodeContext) -> list[relax.Expr]:
-    """Loss of scores, and the logarithms of their probabilities."""
+    """Compute the loss for scores, and the logarithms of their probabilities."""
     logarithms = c.emit(R.nn.log_softmax(c.input(), 1))
     return [_loss(c, logarithms), logarithms]
 
@@ -38,7 +38,7 @@ def _loss(c: NodeContext, logarithms: relax.Expr) -> relax.Expr:
     counts = None
     if ignored is not None:
         counts = R.not_equal(labels, constant(np.array(ignored, dtype)))
-    # What is ignored may be no class, and nothing is read beyond the last one.
+    # Ignored labels may be out of range, so labels are clamped to the classes.
     last = constant(np.array(classes - 1, dtype))
     places = R.maximum(R.minimum(labels, last), constant(np.array(0, dtype)))
     places = c.emit(R.astype(places, "int64"))
@@ -56,6 +56,6 @@ def _loss(c: NodeContext, logarithms: relax.Expr) -> relax.Expr:
         return R.sum(loss)
     if weights is None:
         return R.mean(loss)
-    # With axes: TVM evaluates what is constant, and refuses to divide by the number zero.
+    # Axes are kept, as TVM folds a constant divisor and rejects a division by a scalar zero.
     mean = c.emit(R.sum(loss, keepdims=True) / R.sum(weights, keepdims=True))
     return R.reshape(mean, ())
