@@ -1,6 +1,6 @@
-"""The kernels of the example networks are as good on phones' GPUs as their budgets say.
+"""Kernels of the example networks are as good on phones' GPUs as their budgets require.
 
-Where a test fails, it says which kernel is worse in what, and how budgets are written anew.
+A failing test names the kernel, the worse figure, and how to regenerate the budgets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def kernels(network: str, preset: str):
 
 
 def counted(network: str, preset: str):
-    """Compile, schedule and analyse a network: with whatever is patched, if it is not cached."""
+    """Compile, schedule and analyse a network, with all patches unless it is cached."""
     job = before(network, preset)
     functions = scheduled(job)
     return job, functions, launches(job.mod, functions, job.target)
@@ -71,7 +71,7 @@ def test_schedules_for_mali():
     assert not worse, advice(worse)
 
 
-# A test for each GPU, of one case: all of them are run where Mesa is.
+# One test of one case per GPU: all cases run only if Mesa is installed.
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def no_vectors(monkeypatch):
 
 
 def copies_of_single_numbers(monkeypatch):
-    """What is read once and kept in registers is read number by number."""
+    """Have values that are read once and kept in registers be read one by one."""
     monkeypatch.setattr(common, "LANES", ())
 
 
@@ -137,7 +137,7 @@ def test_worse_schedules_are_noticed(monkeypatch, mutation, figure):
     network = "mobilenet_v1"
     mutation(monkeypatch)
     worse = worse_launches(network, "adreno", counted(network, "adreno")[2])
-    # Of the network as a whole, and of the kernels that it is made of.
+    # Both the network as a whole and its kernels are reported.
     noticed = {change.kernel for change in worse if change.figure.name == figure}
     assert NETWORK in noticed
     assert len(noticed) > 5
@@ -149,7 +149,7 @@ def test_worse_schedules_are_noticed(monkeypatch, mutation, figure):
 
 
 def test_stores_of_single_numbers_are_noticed(monkeypatch):
-    """Where tensors are buffers: a texel is always written as a whole."""
+    """Tensors are buffers here: a texel is always written as a whole."""
     gpu, options = find_gpu("adreno-740"), {"storage": "buffer"}
     usual = launch_rows(network_launches("facebox_net", "adreno", **options), gpu)
     no_vectors(monkeypatch)

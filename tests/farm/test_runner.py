@@ -26,7 +26,7 @@ from tvmflow.tuning.timing import StopRule
 pytestmark = pytest.mark.slow
 
 QUICK = Config(StopRule(rounds=1, repeats=2), min_repeat_ms=0)
-#: A trial takes some milliseconds; processes that share two cores stand still for longer.
+#: Time limit of a trial, which takes milliseconds; processes on two cores pause for longer.
 LIMIT_S = 10.0
 
 
@@ -36,7 +36,7 @@ def candidates(tmp_path_factory: pytest.TempPathFactory) -> Candidates:
 
 
 class Events:
-    """What a runner reported, by the servers' addresses."""
+    """Events that a runner reported, by the servers' addresses."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -78,13 +78,13 @@ def run(farm: Farm, events: Events) -> Iterator[Any]:
 
 
 def measured_on(farm: Farm) -> Mapping[str, str]:
-    """What the tracker shows as being measured, by server."""
+    """Return the tracker's list of running measurements, by server."""
     with Tracker(farm.address) as tracker:
         return tracker.summary().runs
 
 
 def counts_of(runner: FarmRunner) -> Counter[Address]:
-    """How many trials each server had."""
+    """Return the number of trials of each server."""
     standings = runner.standings()
     return Counter({Address.parse(s.device.split()[-1]): s.trials for s in standings})
 
@@ -94,7 +94,7 @@ def test_two_servers_share_a_batch(farm: Farm, candidates: Candidates, run, pair
     futures = []
 
     def both_measure() -> bool:
-        """Keep work waiting until the tracker shows both at it."""
+        """Keep work waiting until the tracker shows both servers measuring."""
         futures.extend(runner.submit(candidates.right("b"), candidates.case) for _ in range(4))
         return set(measured_on(farm)) == {str(server) for server in pair}
 
@@ -130,7 +130,7 @@ def test_servers_that_fail_lose_no_trial(farm: Farm, candidates: Candidates, run
         eventually(lambda server=server: str(server) in measured_on(farm))
         farm.send(server, number)
 
-    # Each gets what it fails at, sooner or later.
+    # Each server gets a trial that it fails at, sooner or later.
     def all_are_set_aside() -> bool:
         submit(candidates.right("odd"))
         return {wrong, crashing, older} <= events.of("set_aside").keys()
@@ -146,7 +146,7 @@ def test_servers_that_fail_lose_no_trial(farm: Farm, candidates: Candidates, run
     assert errors.pop("poison.so") == {CRASH}
     assert errors.pop("wrong.so") == {WRONG}
     assert all(found == {None} for found in errors.values()), errors
-    # Every time that a server had a trial ended with a result or as a failure, once.
+    # Every trial given to a server ended exactly once: with a result or as a failure.
     passed = sum(future.result().error is None for future in futures)
     assert counts_of(runner).total() == passed + events.count("failed")
     assert counts_of(runner)[good] > 0
@@ -214,7 +214,7 @@ def test_a_server_that_others_keep_is_not_waited_for_without_limit(
 
 def test_a_closed_runner_gives_its_servers_back(farm: Farm, candidates: Candidates, run, pair):
     runner = run("pair")
-    # Minutes of work.
+    # Enough work for minutes.
     futures = [runner.submit(candidates.right("c"), candidates.case) for _ in range(2000)]
     futures[0].result(PATIENCE_S)
     runner.close()

@@ -1,4 +1,4 @@
-"""The secret: which files are one, who passes the listener, and that nothing gets past it."""
+"""Secrets: files that hold one, clients that pass the listener, and no way around it."""
 
 from __future__ import annotations
 
@@ -135,10 +135,10 @@ def test_a_wrong_secret_is_refused_on_both_sides(
 
 @pytest.mark.parametrize("said", [b"", b"\x71\xf2\x0f\x00", b"x" * 63, b"x" * 64, b"x" * 100_000])
 def test_no_secret_is_refused(guarded: tuple[SecretListener, Address], said: bytes):
-    """What TVM's clients say is among it."""
+    """The bytes include those of TVM's clients."""
     opened, address = guarded
     with socket.create_connection((address.host, address.port)) as client:
-        # The listener hears enough of what is long, and closes: shutdown may find no connection.
+        # The listener closes after enough bytes: shutdown may find no connection.
         with contextlib.suppress(OSError):
             client.sendall(said)
             client.shutdown(socket.SHUT_WR)
@@ -170,7 +170,7 @@ def test_who_does_not_answer_is_refused_in_time(
 def test_silent_connections_shut_nobody_out(
     guarded: tuple[SecretListener, Address], monkeypatch: pytest.MonkeyPatch, limit: str
 ):
-    """The oldest are dropped, and hear why; whoever answers still passes."""
+    """The oldest are dropped, with a reason; clients that answer still pass."""
     monkeypatch.setattr(network, limit, 4)
     opened, address = guarded
     with contextlib.ExitStack() as stack:
@@ -285,7 +285,7 @@ def test_refusals_are_counted_and_bounded(guarded: tuple[SecretListener, Address
 
 
 def test_a_gate_that_does_not_know_the_secret_is_refused(make_secret: MakeSecret):
-    """Who has taken the place of a server gets no kernels."""
+    """A program in the place of a server gets no kernels."""
     secret, other = make_secret(), make_secret(b"another secret..", "other")
     assert secret.value != other.value
     with socket.create_server((LOCAL, 0)) as listening:
@@ -304,7 +304,7 @@ def test_a_gate_that_does_not_know_the_secret_is_refused(make_secret: MakeSecret
 
 
 def test_an_answer_cannot_be_sent_back(make_secret: MakeSecret):
-    """Who only repeats what it is sent proves nothing."""
+    """Echoing the received bytes proves nothing."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
 
@@ -318,7 +318,7 @@ def test_an_answer_cannot_be_sent_back(make_secret: MakeSecret):
 
 
 def test_a_proof_cannot_be_sent_back(make_secret: MakeSecret):
-    """Who asks for a proof and repeats it proves nothing either."""
+    """Asking for a proof and echoing it proves nothing either."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
 
@@ -356,7 +356,7 @@ def test_a_way_to_a_server_takes_one_connection_and_carries_it(make_secret: Make
         far, _ = listening.accept()
         where = lead_to(server)
         with far, socket.create_connection(where, PATIENCE_S) as client:
-            # Reset: it was in the queue when listening ended.
+            # Reset: the connection was queued when listening ended.
             with pytest.raises((ConnectionRefusedError, ConnectionResetError)):
                 eventually(lambda: socket.create_connection(where, PATIENCE_S).close())
 
@@ -372,6 +372,6 @@ def test_a_way_to_a_server_takes_one_connection_and_carries_it(make_secret: Make
                 received += client.recv(1 << 20)
             assert received == sent
             client.close()
-            # The end of one side is that of the other.
+            # Closing one side closes the other.
             echoing.join(PATIENCE_S)
             assert not echoing.is_alive()

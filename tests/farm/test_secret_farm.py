@@ -1,4 +1,4 @@
-"""A farm with a secret, from end to end: who knows it measures, who does not gets nowhere."""
+"""A farm with a secret, from end to end: only clients that know it measure."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_wrong_secret_ends_with_a_sentence_and_is_logged(
     with pytest.raises(FarmError, match=r"The server at .* refused the secret"):
         open_session(Offer(address, "board:0.5"), 10.0)
     eventually(lambda: "(it gave a wrong secret) was refused" in farm.log(served))
-    # What a tuning run shows of it is one line.
+    # A tuning run shows the refusal in one line.
     with pytest.raises(RuntimeError, match=r"^The server at .* refused the secret of .*\.$"):
         session.begin(Offer(address, "board:0.5"), "llvm", Config(), 10.0, None)
     assert "0123456789abcdef" not in farm.log(served) + farm.log(farm.address)
@@ -117,14 +117,14 @@ def test_no_secret_ends_with_a_sentence_and_is_logged(farm: Farm, served: Addres
 
 
 def test_the_ticket_alone_lets_nobody_in(farm: Farm, served: Address):
-    """What TVM's own client says is refused, whoever gave it the ticket."""
+    """TVM's own client is refused, even with a valid ticket."""
     from tvm import rpc
 
     offer = borrow(farm.address, "board")
     assert offer is not None
     with pytest.raises(Exception, match="RPC server"):
         rpc.connect(offer.address.host, offer.address.port, offer.ticket)
-    # It is as good as before.
+    # The ticket is still valid.
     remote, _ = connect(offer, PATIENCE_S)
     assert remote.get_function(ABOUT_FUNCTION)()
 
@@ -150,7 +150,7 @@ def test_a_server_whose_session_crashed_asks_for_the_secret_again(farm: Farm, wr
 
 
 def test_a_server_waits_for_its_tracker(tmp_path: Path):
-    """It starts first, says so, and serves when the tracker comes."""
+    """It starts first, reports that it waits, and serves when the tracker comes."""
     secret = write_secret(tmp_path, "secret", "0123456789abcdef")
     later = Address(LOCAL, free_port(), secret)
     options = ["--tracker", str(later), "--key", "early", "--secret-file", str(secret.file)]

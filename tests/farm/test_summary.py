@@ -1,4 +1,4 @@
-"""What comes through a tracker: entries that are malformed spoil nothing else."""
+"""Summaries that pass through a tracker: malformed entries spoil no others."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_an_address_is_a_host_and_a_port():
 
 
 def test_the_status_of_a_farm_with_a_foreign_server(farm: Farm):
-    """It reaches a real tracker, which keeps what it is sent."""
+    """The summary reaches a real tracker, which keeps it as sent."""
     address = farm.serve("fine")
     with Tracker(farm.address) as tracker:
         base = tracker._base

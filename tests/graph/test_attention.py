@@ -1,4 +1,4 @@
-"""Which graphs become one primary function of attention, and which do not."""
+"""Graphs that become one primary function of attention, and graphs that do not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MASK = np.zeros((5,), np.float32)
 
 
 def calls(model, **options):
-    """The calls of attention after "simplify": shapes of their arguments."""
+    """Return the calls of attention after "simplify": shapes of their arguments."""
     job = compiled_until("simplify", model, **{"target": "llvm", **options})
     found = [
         (job.mod, binding.value) for binding in bindings_of(job.mod["main"])
@@ -68,7 +68,7 @@ def test_fused(name):
 
 
 def edited(change, **options):
-    """A model of attention with its nodes changed."""
+    """Return a model of attention with changed nodes."""
     model = attention(**ODD, **options)
     nodes = {node.output[0]: node for node in model.graph.node}
     change(model, nodes)
@@ -86,17 +86,17 @@ def with_log(model, nodes):
 
 
 def with_two_tensors(model, nodes):
-    """What stands in place of scores is no number."""
+    """Replace the scale by a tensor."""
     nodes["c0"].input[2] = "products"
 
 
 def with_inverse(model, nodes):
-    """A number by scores is no factor of them."""
+    """Divide the scale by the scores, which does not scale them."""
     nodes["scaled"].input[:] = ["scale", "products"]
 
 
 def with_more_values(model, nodes):
-    """The same probabilities for several values."""
+    """Use the same probabilities for several values."""
     model.graph.input[2].CopyFrom(
         helper.make_tensor_value_info("v", onnx.TensorProto.FLOAT, (4, 3, 5, 9))
     )
@@ -143,11 +143,11 @@ GPUS = [("opencl", "adreno"), ("opencl", "mali"), ("opencl", "nvidia"), ("cuda",
 
 @pytest.mark.parametrize(("target", "device"), GPUS)
 def test_on_gpus(target, device):
-    """Rows in vectors of four, whatever the blocks of other layers."""
+    """Rows are vectors of four, whatever the blocks of other layers."""
     model = attention(**heads(197, 197, 62, batch=(9, 12)), masks=[(1, 1, 197, 197)])
     for dtype in ("fp32", "fp16"):
         if (target, dtype) == ("cuda", "fp16"):
-            # Their products are tensor cores'.
+            # Tensor cores compute their products.
             assert not calls(model, target=target, dtype=dtype)
             continue
         (arguments,) = calls(model, target=target, device=device, dtype=dtype)
@@ -163,9 +163,9 @@ def test_on_gpus(target, device):
 @pytest.mark.parametrize(
     "model",
     [
-        # Work for a few cores only, while products with so many keys have some for all.
+        # Its work fills a few cores only, while products with so many keys fill all.
         attention(**heads(8, 4096, 64, batch=(1, 1))),
-        # As many slots as products and a softmax, and more reads.
+        # It has as many slots as products and a softmax, and more reads.
         attention(**heads(64, 64, 8, 300, batch=(1, 64))),
     ],
     ids=["few groups", "deep"],

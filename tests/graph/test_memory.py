@@ -1,4 +1,4 @@
-"""The memory plan: nobody overwrites what is still read, and little memory is wasted."""
+"""The memory plan: no tensor is overwritten before its last reader, and little memory is wasted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def random_tensors(generator: random.Random) -> list[Tensor]:
 
 
 def check_plan(plan: MemoryPlan) -> None:
-    """What holds for every plan."""
+    """Check the invariants of every plan."""
     for number, block in enumerate(plan.blocks):
         assert block.tensors
         for index, tensor in enumerate(block.tensors):
@@ -41,7 +41,7 @@ def check_plan(plan: MemoryPlan) -> None:
             assert tensor.kind == block.kind
             for other in block.tensors[:index]:
                 assert tensor.last < other.first or other.last < tensor.first
-            # The block has room.
+            # The block is large enough.
             if tensor.extent is None:
                 assert tensor.bytes <= block.bytes
                 assert block.bytes % ALIGNMENT == 0
@@ -62,7 +62,7 @@ def test_no_two_tensors_that_live_at_one_time_share_a_block(seed):
     plan = MemoryPlan(tensors, assign_blocks(tensors))
     check_plan(plan)
     assert all(t.block is not None for t in tensors)
-    # No worse than no plan at all, but for what alignment and padding of images add.
+    # No worse than no plan at all, except for alignment and padding of images.
     alone = sum(block.bytes for t in tensors for block in assign_blocks([t]))
     check_plan(MemoryPlan(tensors, assign_blocks(tensors)))
     assert plan.peak_bytes <= alone
@@ -80,7 +80,7 @@ def test_the_lower_bound_is_the_most_that_lives_at_one_time():
 
 
 class CountingTensor(Tensor):
-    """A tensor that counts how often its life is looked at."""
+    """A tensor that counts the reads of its first and last step."""
 
     looked_at = 0
 
@@ -92,7 +92,7 @@ class CountingTensor(Tensor):
 
 @pytest.mark.parametrize("readers", ["next", "end"])
 def test_the_life_of_each_of_many_tensors_is_looked_at_a_few_times(readers):
-    """Of a chain, and of parts that are joined at the end."""
+    """The tensors form a chain, or parts that are joined at the end."""
     count, life = 600, 1 if readers == "next" else 600
     tensors = [
         CountingTensor(f"t{i}", (8,), "float32", first=i, last=min(i + life, count))
@@ -117,7 +117,7 @@ def test_a_half_texture_and_a_texture_share_nothing():
 
 
 def plan_of(model, storage="texture", half=False):
-    """Plan only: nothing is built or run."""
+    """Plan the memory only: nothing is built or run."""
     dtype = "fp16" if half else "fp32"
     return compiled_until("lower", model, device="adreno", storage=storage, dtype=dtype).memory
 
@@ -132,7 +132,7 @@ def test_plans_of_networks(network, storage):
         assert tensor.producer
         assert tensor.producer == plan.steps[tensor.first]
         assert 0 <= tensor.first <= tensor.last < len(plan.steps)
-        # Step by step: whoever reads it is called while it lives.
+        # Step by step: each reader is called while the tensor is alive.
         for reader in tensor.readers:
             assert reader in plan.steps[tensor.first + 1 : tensor.last + 1]
         if tensor.readers:

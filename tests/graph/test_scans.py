@@ -1,4 +1,4 @@
-"""Running sums: longer than what any device's threads run in step."""
+"""Running sums over more elements than the threads of any device that run in step."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from operators import check, single
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("attributes", [{}, {"exclusive": 1}, {"reverse": 1}])
 def test_running_sums(axis, attributes):
-    """Of more elements than threads of a device run in step."""
+    """The sums have more elements than threads that run in step."""
     constants = {"axis": np.array(axis, np.int64)}
     check(single("CumSum", [(70, 37)], constants, **attributes), "opencl", "adreno")

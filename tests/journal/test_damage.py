@@ -1,4 +1,4 @@
-"""Journals that were cut, whose bits flipped, whose writers were killed, on disks that are full."""
+"""Damaged journals: cut, with flipped bits, of killed writers, on full disks."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tvmflow.tuning import maintenance
 
 @pytest.fixture(autouse=True)
 def frequent_indices(monkeypatch: pytest.MonkeyPatch):
-    """Small journals have indices in their middle, too; the disk is not waited for."""
+    """Write indices in the middle of small journals, too, and do not wait for the disk."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(writing, "INDEX_EVERY_BYTES", 2000)
     monkeypatch.setattr(writing, "INDEX_SHARE", 1)
 
 
-#: What is damaged differs; the others are in the long tier.
+#: Seeds of the damage; all but the first are in the long tier.
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))]
 
 
 def examine(path: Path, written: list[Trial]) -> tuple[list[Trial], bool]:
-    """What can be read, after all ways of reading it were tried, and whether damage was seen."""
+    """Return the readable trials after trying all ways of reading, and whether damage was found."""
     workloads = {trial.workload for trial in written}
     with Journal.open(path) as journal:
         for wanted in workloads:
@@ -45,14 +45,14 @@ def examine(path: Path, written: list[Trial]) -> tuple[list[Trial], bool]:
         for wanted in workloads:
             found = journal.best(wanted, TARGET)
             assert found is None or found in written
-            # Who asks for a workload makes up for its definition: more may be found than before.
+            # A look-up of a workload may recover its definition, and so find more than before.
             cost = min((trial.cost for trial in got if trial.workload == wanted), default=math.inf)
             assert (found.cost if found else math.inf) <= cost
         return got, bool(journal.damage or journal.tail)
 
 
 def within(got: list[Trial], written: list[Trial]) -> bool:
-    """Whether each one that was read was written, and is read once."""
+    """Return whether each trial that was read was written, and is read once."""
     left = list(written)
     return all(trial in left and left.remove(trial) is None for trial in got)
 
@@ -63,7 +63,7 @@ def test_a_journal_that_is_cut_anywhere_keeps_its_whole_records(tmp_path: Path, 
     path = tmp_path / "cut.journal"
     counts = []
     tail = len(whole) - 300
-    # Everywhere in the last records, and at some places before.
+    # Cut everywhere in the last records, and at some places before.
     for length in [*range(0, tail, 11 if long_tier else 37), *range(tail, len(whole))]:
         path.write_bytes(whole[:length])
         if length < HEADER_BYTES:
@@ -74,7 +74,7 @@ def test_a_journal_that_is_cut_anywhere_keeps_its_whole_records(tmp_path: Path, 
             assert got == trials[: len(got)]
             counts.append(len(got))
         if length % 7 == 0:
-            # The next writer goes on behind what was cut.
+            # The next writer continues after the damage.
             write(path, later)
             assert read(path) == trials[: counts[-1] if counts else 0] + later
     assert counts == sorted(counts)
@@ -144,11 +144,11 @@ def test_heavy_damage_never_makes_a_wrong_record(tmp_path: Path, seed: int):
             at, kind = generator.randrange(HEADER_BYTES, len(data)), generator.randrange(4)
             if kind == 0:
                 data[at] = generator.randrange(256)
-            elif kind == 1:  # a piece is lost, or doubled
+            elif kind == 1:  # a piece is lost, or duplicated
                 del data[at : at + generator.randrange(40)]
             elif kind == 2:
                 data[at:at] = data[at : at + generator.randrange(400)]
-            else:  # a sector of zeros
+            else:  # a sector becomes zeros
                 data[at : at + 512] = bytes(len(data[at : at + 512]))
         path.write_bytes(data)
         got, _ = examine(path, trials)
@@ -160,7 +160,7 @@ def test_a_frame_inside_another_ones_content_is_no_record():
     outer = frames.encode(frames.TRIAL, b"outer" + inner + b"outer", HEADER_BYTES)
     data = bytearray(header() + outer)
     assert [item.offset for item in frames.frames(memoryview(data), HEADER_BYTES)] == [HEADER_BYTES]
-    data[HEADER_BYTES + 12] ^= 1  # the outer one is lost, and searched for others
+    data[HEADER_BYTES + 12] ^= 1  # the outer frame is damaged, and searched for others
     (item,) = frames.frames(memoryview(data), HEADER_BYTES)
     assert isinstance(item, frames.Damage)
 
@@ -252,7 +252,7 @@ def test_malformed_content_with_right_checksums_is_skipped(tmp_path: Path, seed:
                 kind = generator.randrange(8)
             data += frames.encode(kind, bytes(payload), len(data))
         path.write_bytes(data)
-        # Other records than were written may be read, but nothing else happens.
+        # Other records than the written ones may be read, but nothing else may happen.
         with Journal.open(path) as journal:
             list(journal.trials())
             list(journal.events())

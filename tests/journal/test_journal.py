@@ -1,4 +1,4 @@
-"""What a journal gives back, to readers, to the next writer, and beside another writer."""
+"""Journals as seen by readers, by the next writer, and by a writer at the same time."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_what_was_predicted_never_stands_for_what_was_measured(tmp_path: Path):
             assert journal.nearest(workload(3), TARGET) == measured
             assert journal.nearest(workload(3), TARGET.predicted) == predicted
             assert {t.target.is_predicted for t in journal.trials()} == {True, False}
-    # Nor does it hide what was measured for a map of another size.
+    # Nor does it hide a measurement for a map of another size.
     near = workload(3)
     near = Workload(near.family, {**near.shape, "height": 60}, near.dtype, near.storage)
     journal_path = write(tmp_path / "c.journal", [measured])
@@ -219,5 +219,5 @@ def test_a_writer_reads_what_it_appended(tmp_path: Path):
             assert list(writer.trials()) == trials[:count]
         writer.append(event := Event("session", 1.7e9))
         assert list(writer.events()) == [event]
-        # What others append later is not looked at.
+        # Trials that others append later are not read.
         assert list(reader.trials()) == trials[:4]

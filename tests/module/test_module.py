@@ -1,4 +1,4 @@
-"""A module as its user meets it: calls, inputs, outputs, saving, closing."""
+"""A module in use: calls, inputs, outputs, saving, closing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_notebooks_show(module: Module):
     text = module._repr_html_()
     for info in (*module.inputs, *module.outputs):
         assert f"<td>{info.name}</td><td>{info.dtype}</td>" in text
-    # The plan of this network is empty; `compile` writes them with steps.
+    # The plan of this network is empty; those of `compile` have steps.
     plan = {
         "peak_bytes": 64, "lower_bound_bytes": 64, "blocks": [{"image": None, "bytes": 64}],
         "tensors": [{
@@ -106,7 +106,7 @@ def test_results_do_not_change_with_the_next_call(module: Module):
 
 
 def aligned(array: np.ndarray, offset: int) -> np.ndarray:
-    """Return a copy that starts `offset` bytes behind a 64-byte boundary."""
+    """Return a copy that starts `offset` bytes after a 64-byte boundary."""
     memory = np.zeros(array.nbytes + 128, np.uint8)
     start = -memory.__array_interface__["data"][0] % 64 + offset
     copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -260,7 +260,7 @@ def test_a_shape_that_other_extents_of_the_model_fit(executable: Any, tmp_path: 
 
 
 class Foreign:
-    """A tensor of a library that knows of DLPack only."""
+    """A tensor of a library that supports only DLPack."""
 
     def __init__(self, array: np.ndarray):
         self.array = array
@@ -287,7 +287,7 @@ def test_strided_tensors_are_copied(module: Module):
 
 
 def test_strided_tensors_are_copied_as_their_library_does(module: Module):
-    """Which can do it on any device, and for numbers that NumPy does not have."""
+    """The library can do it on any device, and for dtypes that NumPy lacks."""
 
     class WithContiguous(Foreign):
         def contiguous(self) -> Foreign:
@@ -381,7 +381,7 @@ def test_a_temporary_file_goes_with_its_module(module_file: Path, tmp_path: Path
 
 def test_closing_unloads_the_library(module_file: Path):
     def mapped() -> bool:
-        """Whether code of the file is mapped; its weights stay so, for the next opening."""
+        """Return whether code of the file is mapped; weights stay mapped for the next opening."""
         lines = Path("/proc/self/maps").read_text().splitlines()
         return any(str(module_file) in line and "r-xp" in line for line in lines)
 
@@ -452,7 +452,7 @@ def test_an_unknown_target(executable: Any, tmp_path: Path):
 
 
 def raised(kind: str, message: str) -> Exception:
-    """Return the exception that an error of C++ arrives as."""
+    """Return the exception that a C++ error becomes."""
     from tvm_ffi.core import Error
 
     return Error(kind, message, "").py_error()
@@ -468,7 +468,7 @@ def test_build_failures_carry_the_log():
 
 
 def test_device_errors_say_what_to_do():
-    """Where there is no OpenCL device, the plug-in says how to get one."""
+    """Without an OpenCL device, the plug-in reports how to install one."""
     for target, remedy, message in (
         ("opencl", "Compile the model again for this device", "a launch was refused"),
         ("opencl", "Install one.", "no OpenCL\nRemedy: Install one."),

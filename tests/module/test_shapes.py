@@ -1,4 +1,4 @@
-"""Modules of several shapes: each right, parts and padding, what they share, what they refuse."""
+"""Modules of several shapes: results, splitting and padding, shared weights, refusals."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_every_shape_is_right(name, network):
         assert [v.inputs[0].logical_shape or v.inputs[0].shape for v in module.variants] == [
             (batch, 3, *size) for size in SIZES for batch in (1, 2, 4)
         ]
-        # To and fro: no shape leaves anything to the next.
+        # Back and forth: no shape affects the next call.
         for seed, batch in enumerate((4, 1, 2, 4)):
             for size in SIZES:
                 is_right(module, network, (batch, 3, *size), seed)
@@ -82,7 +82,7 @@ def test_the_first_shape_is_the_default(module):
 
 def test_weights_are_stored_once_and_memory_is_that_of_the_largest(module, network):
     with closing(tvmflow.compile(network, target="llvm", shapes={"x": (1, 3, 12, 12)})) as single:
-        # Some are arranged for one shape: nothing here is.
+        # Some weights are arranged for one shape: none here.
         assert module.artifact.weights_bytes == single.artifact.weights_bytes
     peaks = [variant.metadata["memory"]["peak_bytes"] for variant in module.variants]
     assert module.metadata["shared_memory_bytes"] == max(peaks)
@@ -115,7 +115,7 @@ def test_shapes_are_modules_of_their_own(module, network, tmp_path):
     kernels = {kernel["name"] for kernel in one.metadata["kernels"]}
     assert {kernel.kernel for kernel in one.profile(values, runs=1)} <= kernels
     assert kernels != {kernel["name"] for kernel in module.variants[0].metadata["kernels"]}
-    # A call of another shape is not one of this one's.
+    # The view accepts only its own shape.
     with pytest.raises(InputError, match=r"takes \[2, 3, 9, 31\]"):
         one(x=open_networks.values((1, 3, 12, 12)))
     assert "9×31" in one._repr_html_()
@@ -185,7 +185,7 @@ def test_a_batch_that_depends_on_its_samples_has_no_parts():
 
 
 def test_knobs_of_any_shape(network):
-    """What `inspect --schedules` prints of a shape can be given again."""
+    """The knobs that `inspect --schedules` prints for a shape can be given again."""
     options = {"target": "llvm", "shapes": {"x": ("1..2", 3, 12, 12)}}
     with closing(tvmflow.compile(network, **options)) as first:
         own = set(first.variants[1].metadata["schedules"])
@@ -297,7 +297,7 @@ def test_parts_of_networks_that_are_proven(name, storage):
     try:
         module = tvmflow.compile(model, shapes={"x": ("1..2", *shape[1:])}, **options)
     except ModelError:
-        # It has its batch in a constant.
+        # Its batch is a constant.
         assert name == "channel_shuffle"
         return
     with module:

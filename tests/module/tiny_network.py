@@ -35,7 +35,7 @@ def build(host: str | None = None) -> Any:
 
 
 def metadata(**changes: Any) -> dict[str, Any]:
-    """What the pipeline would say of the network."""
+    """Return the metadata that the pipeline would write for the network."""
     return {
         "name": "tiny",
         "target": "llvm",
@@ -61,7 +61,7 @@ def values() -> dict[str, np.ndarray]:
 
 
 def expected(inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """The first output, with NumPy in double precision."""
+    """Return the first output, computed with NumPy in double precision."""
     padded = np.pad(inputs["x/in"].astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
     return np.einsum("nchwij,ocij->nohw", windows, weight()) + inputs["shift"]

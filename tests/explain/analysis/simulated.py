@@ -1,4 +1,4 @@
-"""Kernels under `oclgrind-kernel`, without a driver or a process of TVM: what they execute."""
+"""Count what kernels execute under `oclgrind-kernel`, without a driver or a process of TVM."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tvmflow.explain.analysis import Kernel, kernels_of
 
 _HEADING = re.compile(r"Instructions executed for kernel '(\w+)'")
 _COUNT = re.compile(r"\s*([\d,]+) - (.+?)(?: \(([\d,]+) bytes\))?$")
-#: A call of OpenCL C's own functions; mangled names carry the address space.
+#: A call of an OpenCL C built-in; mangled names carry the address space.
 _CALL = re.compile(r"call _Z\d+(vload\d+|vstore\d+|[a-z_]+)")
 
 
 def simulate(function: tirx.PrimFunc, target: TargetSpec, folder: Path) -> Counter[str]:
     """Count the instructions of a function's only kernel, as Oclgrind names them.
 
-    Without optimisation: every access of the source is an instruction.
+    Optimisation is off: every access of the source is an instruction.
     """
     options = ["--inst-counts", "--build-options", "-cl-opt-disable"]
     (kernel,) = kernels_of(function, target)
@@ -36,13 +36,13 @@ def simulate(function: tirx.PrimFunc, target: TargetSpec, folder: Path) -> Count
 def addresses(
     function: tirx.PrimFunc, target: TargetSpec, folder: Path
 ) -> dict[tuple[int, ...], list[tuple[str, int]]]:
-    """What each work-item of a function's only kernel accesses in global memory, in its order.
+    """Return each work-item's accesses to global memory in a function's only kernel, in order.
 
     Returns
     -------
     dict
-        By numbers of group and item: names of tensors and numbers of elements; of vectors, the
-        first one.
+        By numbers of group and item: names of tensors and numbers of elements; for vectors,
+        the first element.
     """
     (kernel,) = kernels_of(function, target)
     tensors = [param.name for param in kernel.device.params]
@@ -67,10 +67,10 @@ def addresses(
     return found
 
 
-#: Numbers of an item's log: how many events, and these.
+#: Size of an item's log: the number of events, and the events.
 _EVENTS = 64
 _TENSORS = 8
-#: Items are numbered group by group, and in their group along x first.
+#: Items are numbered group by group, and within a group along x first.
 _LOG = f"""
 int seen(__global int* log, int tensor, int element) {{
   int group = get_group_id(0) + get_num_groups(0) * get_group_id(1);
@@ -85,7 +85,7 @@ int seen(__global int* log, int tensor, int element) {{
 
 
 def _logged(text: str, opening: str, closing: str, tensor: int) -> str:
-    """The source with what is between brackets logged, wherever they open like this."""
+    """Return the source with accesses logged whose brackets open with ``opening``."""
     opens = opening[-1]
     done, _, rest = text.partition(opening)
     while rest:
@@ -93,7 +93,7 @@ def _logged(text: str, opening: str, closing: str, tensor: int) -> str:
         while depth:
             depth += {opens: 1, closing: -1}.get(rest[end], 0)
             end += 1
-        # Elements within may be of another tensor's.
+        # Elements of another tensor may occur within.
         inner = _logged(rest[: end - 1], opening, closing, tensor)
         done += f"{opening}seen(seen_, {tensor}, {inner}){closing}"
         more, _, rest = rest[end:].partition(opening)
@@ -115,7 +115,7 @@ def _run(
     options: Sequence[str],
     *more: str,
 ) -> str:
-    """Run a kernel with tensors of zeros and more arguments; what Oclgrind says."""
+    """Run a kernel with tensors of zeros and more arguments; return Oclgrind's output."""
     (folder / "kernel.cl").write_text(source)
     extents = {tag: extent for tag, (_, extent) in kernel.launch.items()}
     local = [extents.get(f"threadIdx.{axis}", 1) for axis in "xyz"]
@@ -139,9 +139,9 @@ def _run(
 
 
 def executed(said: str) -> dict[str, Counter[str]]:
-    """Instructions, and bytes of accesses, of each kernel that Oclgrind tells of.
+    """Return instructions, and bytes of accesses, of each kernel in Oclgrind's output.
 
-    Calls of OpenCL C's own functions have their name, and the address space if it is global.
+    Built-ins of OpenCL C have their name, and the address space if it is global.
     """
     kernels: dict[str, Counter[str]] = {}
     for line in said.splitlines():

@@ -1,4 +1,4 @@
-"""Indices and conditions that are vectors, loops whose length is data, many groups and none."""
+"""Vector indices and conditions, loops whose length is data, many groups and none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def thirds(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")):
 
 @T.prim_func(s_tir=True)
 def first_half(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")):
-    """Of vectors, both sides of a choice are computed."""
+    """Both sides of a choice between vectors are computed."""
     for group in T.thread_binding(16, thread="blockIdx.x"):
         for item in T.thread_binding(64, thread="threadIdx.x"):
             for lane in T.vectorized(4):
@@ -63,7 +63,7 @@ def product(
     b: T.Buffer((16384, 16384), "float32"),
     c: T.Buffer((16384, 16384), "float32"),
 ):
-    """Of so many groups, steps and items that no list of them fits memory."""
+    """Multiply matrices with too many groups, steps and items to list in memory."""
     for row in T.thread_binding(16384, thread="blockIdx.y"):
         for group in T.thread_binding(64, thread="blockIdx.x"):
             for item in T.thread_binding(256, thread="threadIdx.x"):
@@ -111,7 +111,7 @@ def test_vectors_are_those_of_a_simulator(tmp_path):
 
 def test_loops_whose_length_is_data():
     read = read_of(rows_of_any_length)
-    # As if once, and a line for each item.
+    # Counted as if it ran once, with a line for each item.
     assert (read.instructions, read.transactions, read.exact) == (64, 64, False)
     assert [a.exact for a in coalescing(rows_of_any_length, ADRENO) if a.buffer == "ends"][:2] == [
         True,
@@ -122,7 +122,7 @@ def test_loops_whose_length_is_data():
 
 
 def test_loops_whose_length_is_data_within_bounds():
-    """As often as they may run."""
+    """Such loops count as often as their bound allows."""
     read = read_of(rows_of_up_to_32)
     assert (read.instructions, read.exact) == (64 * 8, False)
 

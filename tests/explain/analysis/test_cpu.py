@@ -1,4 +1,4 @@
-"""What loops on CPUs lack: the lab's steps remove it one after the other."""
+"""Findings on CPU loops: each step of the lab removes one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiles in local memory: used often, once, alone; in rows that conflict, and padded ones."""
+"""Tiles in local memory: read often, once, or by one item; rows with conflicts, and padded ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NVIDIA = resolve("opencl", "nvidia")
 
 
 def transposed(width):
-    """A tile of 32 x 32 elements, turned in local memory with rows of ``width`` words."""
+    """Transpose a tile of 32 x 32 elements in local memory with rows of ``width`` words."""
 
     @T.prim_func(s_tir=True)
     def turn(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")):
@@ -35,7 +35,7 @@ def transposed(width):
 
 @T.prim_func(s_tir=True)
 def row_sums(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")):
-    """Each item reads all of its group's elements."""
+    """Each item reads all elements of its group."""
     for group in T.thread_binding(64, thread="blockIdx.x"):
         tile = T.alloc_buffer((64,), scope="shared")
         for item in T.thread_binding(64, thread="threadIdx.x"):
@@ -57,7 +57,7 @@ def alone(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")):
 
 @T.prim_func(s_tir=True)
 def two_views(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")):
-    """Each item reads what it has written, and by another name what a neighbour has."""
+    """Each item reads its own element, and a neighbour's by another name of the buffer."""
     for group in T.thread_binding(64, thread="blockIdx.x"):
         tile = T.alloc_buffer((64,), scope="shared")
         view = T.decl_buffer((64,), data=tile.data, scope="shared")
@@ -99,7 +99,7 @@ def halves(lanes):
 
 
 def strided(step):
-    """Vectors of four elements, ``step`` vectors apart."""
+    """Read vectors of four elements, ``step`` vectors apart."""
 
     @T.prim_func(s_tir=True)
     def read(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")):
@@ -144,7 +144,7 @@ def test_vectors_are_served_eight_items_at_a_time(step, degree):
 @pytest.mark.parametrize(("lanes", "cycles"), [(2, 1), (4, 2), (8, 4)])
 def test_halves_share_words(lanes, cycles):
     read = read_of(halves(lanes), resolve("cuda"))
-    # Four groups of a wave.
+    # Four groups of one wave.
     assert (read.degree, read.cycles, read.least_cycles) == (1, 4 * cycles, 4 * cycles)
 
 
@@ -157,7 +157,7 @@ def test_reuse():
     (tile,) = local_memory(row_sums, NVIDIA)
     assert (tile.bytes, tile.writes, tile.reads, tile.reuse) == (256, 4096, 64 * 64 * 64, 64.0)
     (tile,) = local_memory(transposed(33), NVIDIA)
-    # The padding of the last row is left out when memory is allocated.
+    # The allocation omits the padding of the last row.
     assert (tile.bytes, tile.reuse, tile.is_private) == ((32 * 33 - 1) * 4, 1.0, False)
     (tile,) = local_memory(alone, NVIDIA)
     assert (tile.reuse, tile.is_private) == (2.0, True)
@@ -170,7 +170,7 @@ def test_reuse():
 def test_findings():
     (found,) = (f for f in findings(transposed(32), NVIDIA) if f.kind == "bank-conflicts")
     assert found.cost == {"cycles": 128.0 * 31}
-    # Each of 32 waves runs four accesses four times, besides waiting.
+    # Each of 32 waves runs four accesses four times, in addition to waiting.
     assert found.share == pytest.approx(128 * 31 / (128 * 31 + 32 * 4 * 4))
     assert "32 items" in found.sentence
     assert "Pad" in found.remedy

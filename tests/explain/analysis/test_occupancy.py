@@ -1,4 +1,4 @@
-"""Work-groups of different sizes, local memory and registers, counted by hand."""
+"""Occupancy with different work-group sizes, local memory and registers, counted by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NVIDIA = resolve("opencl", "nvidia")
 
 
 def copied(size, groups=64):
-    """One element an item."""
+    """Copy one element per item."""
 
     @T.prim_func(s_tir=True)
     def copy(a: T.Buffer((groups * size,), "float32"), b: T.Buffer((groups * size,), "float32")):
@@ -27,7 +27,7 @@ def copied(size, groups=64):
 
 
 def with_local(words):
-    """Groups of 64 items that share some words."""
+    """Build groups of 64 items that share this many words."""
 
     @T.prim_func(s_tir=True)
     def share(a: T.Buffer((64 * words,), "float32"), b: T.Buffer((4096,), "float32")):
@@ -43,7 +43,7 @@ def with_local(words):
 
 
 def with_registers(count):
-    """Groups of 256 items that keep some sums each."""
+    """Build groups of 256 items that keep this many sums each."""
 
     @T.prim_func(s_tir=True)
     def keep(a: T.Buffer((16384 * count,), "float32"), b: T.Buffer((16384 * count,), "float32")):
@@ -84,7 +84,7 @@ def test_lanes_without_items():
 
 @pytest.mark.parametrize(("words", "resident"), [(2048, 18), (8192, 4), (256, 32)])
 def test_local_memory(words, resident):
-    """Of 164 KiB; each group has one KiB that is not its own."""
+    """A core has 164 KiB; each group takes one KiB more than its own."""
     found = only(with_local(words))
     assert (found.local_bytes, found.resident_groups) == (4 * words, resident)
     assert found.occupancy == resident * 2 / 64
@@ -94,14 +94,14 @@ def test_local_memory(words, resident):
 @pytest.mark.parametrize(("count", "resident"), [(8, 8), (48, 4), (100, 2)])
 def test_registers(count, resident):
     found = only(with_registers(count))
-    # 65536 registers for 256 items of 64 and of 112.
+    # 65536 registers for 256 items with 64, and with 112.
     assert found.resident_groups == resident
     assert (found.limit == "registers") == (resident < 8)
 
 
 @pytest.mark.parametrize("count", [8, 48, 100])
 def test_registers_come_in_fours(count):
-    """On Adreno, 96 times for two waves of 64."""
+    """On Adreno: 96 registers for each of two waves of 64."""
     found = only(with_registers(count), resolve("opencl", "adreno"))
     fitting = 96 // -(-found.registers // 4) * 2
     assert found.resident_groups == min(16, fitting) // 4
@@ -109,7 +109,7 @@ def test_registers_come_in_fours(count):
 
 @pytest.mark.parametrize(("count", "share"), [(16, 1.0), (28, 0.5), (100, 0.5)])
 def test_half_of_the_items_have_twice_the_registers(count, share):
-    """On Mali; more than 64 are none."""
+    """On Mali: more than 64 registers are not possible."""
     found = only(with_registers(count), resolve("opencl", "mali"))
     assert (found.waves_per_group, found.occupancy) == (16, share)
     assert (found.registers <= 32) == (share == 1.0)
@@ -139,7 +139,7 @@ def test_findings():
     (finding,) = found(copied(33))
     assert "52%" in finding.sentence
     assert finding.access == "64 work-groups of 33"
-    # Two waves of each group read and write, with 31 lanes of 64 idle.
+    # Two waves of each group read and write, with 31 of 64 lanes idle.
     assert finding.cost == {"cycles": 64 * 2 * 2 * 31 / 64}
     assert found(copied(256)) == []
     assert occupancy(copied(1), resolve("opencl", "cpu")) == []
@@ -147,7 +147,7 @@ def test_findings():
 
 @T.prim_func(s_tir=True)
 def twice(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
-    """Two kernels, which have the same buffers."""
+    """Two kernels with the same buffers."""
     b = T.alloc_buffer((4096,))
     for group in T.thread_binding(512, thread="blockIdx.x"):
         for item in T.thread_binding(8, thread="threadIdx.x"):

@@ -1,4 +1,4 @@
-"""Images that are read in rows, columns and squares, once and again."""
+"""Images that are read in rows, columns and squares, once and repeatedly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tvmflow.explain.analysis import findings, texture_locality
 from tvmflow.explain.analysis.texture_locality import block_of
 
 ADRENO = resolve("opencl", "adreno")
-#: Items read every other texel of every other row.
+#: Items that read every other texel of every other row.
 SCATTERED = squares(32, 8, 8, 2)
 
 
@@ -29,7 +29,7 @@ def blurred(
     a: T.Buffer((66, 66, 4), "float32", scope="global.texture:0.1"),
     b: T.Buffer((4096, 4), "float32"),
 ):
-    """Windows of 3 x 3, in groups of 8 x 8."""
+    """Read windows of 3 x 3, in groups of 8 x 8."""
     for by in T.thread_binding(8, thread="blockIdx.y"):
         for bx in T.thread_binding(8, thread="blockIdx.x"):
             for y in T.thread_binding(8, thread="threadIdx.y"):
@@ -49,7 +49,7 @@ def tiled(
     a: T.Buffer((64, 64, 4), "float32", scope="global.texture:0.1"),
     b: T.Buffer((4096, 4), "float32"),
 ):
-    """Each item copies two texels of two rows, one after the other."""
+    """Copy two texels of two rows in each item, one after the other."""
     for group in T.thread_binding(16, thread="blockIdx.x"):
         for item in T.thread_binding(64, thread="threadIdx.x"):
             for y in T.unroll(2):
@@ -63,7 +63,7 @@ def tiled(
 
 
 def long_rows(steps):
-    """Each item reads a row of texels, from one end to the other."""
+    """Read a row of texels in each item, from one end to the other."""
 
     @T.prim_func(s_tir=True)
     def rows(
@@ -86,7 +86,7 @@ def uneven(
     a: T.Buffer((1, 64, 4), "float32", scope="global.texture:0.1"),
     b: T.Buffer((256, 4), "float32"),
 ):
-    """The third of four groups reads a row of texels, the others one texel."""
+    """Read a row of texels in the third of four groups, and one texel in the others."""
     for group in T.thread_binding(4, thread="blockIdx.x"):
         for item in T.thread_binding(64, thread="threadIdx.x"):
             for lane in T.vectorized(4):
@@ -119,14 +119,14 @@ def test_scattered_texels():
 
 def test_items_use_the_rest_of_a_block_later():
     use = only(tiled)
-    # At each of four instructions, an item reads one texel of a block of its own.
+    # At each of four instructions, an item reads one texel of its own block.
     assert (use.blocks, use.efficiency) == (4 * 1024, 0.25)
     assert (use.group_texels, use.group_blocks, use.least_group_blocks) == (256, 64, 64)
     assert not [f for f in findings(tiled, ADRENO) if f.kind == "texture-locality"]
 
 
 def test_images_of_cpus_are_rows():
-    """Of 16 items of a vector: a row, two rows of 8, a column."""
+    """The 16 items of a vector are a row, two rows of 8, or a column."""
     uses = [only(squares(64, h, w), "cpu") for h, w in ((1, 64), (8, 8), (64, 1))]
     assert [use.blocks for use in uses] == [1024, 1024, 4096]
     assert only(texel_columns(64), "cpu").blocks == 4096
@@ -140,14 +140,14 @@ def test_windows_read_their_neighbours_texels_again():
     use = only(blurred)
     assert (use.texels, use.group_texels) == (9 * 4096, 100)
     assert use.reuse == 9 * 64 / 100
-    # Where a window begins at an odd place, the square of 8 x 8 touches 5 blocks, not 4.
+    # Windows that begin at odd places make the square of 8 x 8 touch 5 blocks, not 4.
     blocks = 64 * sum((5 if i % 2 else 4) * (5 if j % 2 else 4) for i in range(3) for j in range(3))
     assert use.blocks == blocks
 
 
 @pytest.mark.parametrize("steps", [4096, 1 << 14])
 def test_groups_that_read_very_much(steps):
-    """Of as many texels as are looked at, none is left out."""
+    """Counts are exact up to the limit on examined texels."""
     use = only(long_rows(steps))
     assert (use.texels, use.reuse) == (64 * steps, 1.0)
     assert use.group_texels == min(64 * steps, 1 << 19)
@@ -183,7 +183,7 @@ module(np.random.default_rng(0).standard_normal(info.shape).astype(np.float32))
 @pytest.mark.opencl
 @pytest.mark.parametrize("pad", [0, 1])
 def test_counts_are_those_of_a_simulator(tmp_path, pad):
-    """Of every kernel of a convolution whose groups stand over the picture's edge."""
+    """Check every kernel of a convolution whose groups extend over the picture's edge."""
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[pad] * 4)
     side = 11 - 2 * pad
     model = build([node], {"x": (1, 7, side, side)}, ["y"], {"w": random((9, 7, 3, 3))})
@@ -205,9 +205,9 @@ def test_counts_are_those_of_a_simulator(tmp_path, pad):
             if names:
                 counted[kernel, kind] = sum(counts[name] for name in names)
     assert len(counted) >= 4
-    # Nine columns and ten rows of items, the last beyond the map; what they ask for outside of the
-    # picture is a read, too, which the sampler answers without the image.  Without padding, the
-    # last texel is read instead, and is predicted.
+    # Nine columns and ten rows of items, the last beyond the map; reads outside of the picture
+    # count, too, which the sampler answers without the image.  Without padding, the last texel is
+    # read instead, and is predicted.
     asked = np.indices((10, 9, 3, 3))
     places = asked[:2] + asked[2:] - pad
     outside = ((places < 0) | (places >= side)).any(axis=0)

@@ -1,4 +1,4 @@
-"""ocloc: what is counted in its listings, and its process, which may crash, hang or refuse."""
+"""ocloc: counts in its listings, and its process, which may crash, hang or refuse."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ kernels:
       eu_thread_count: 7
 """
 
-#: Of Tiger Lake, but for one load of Arc's; both label what they jump to.
+#: Listing of Tiger Lake, except one load of Arc's; both label jump targets.
 LISTING = """\
 L0:
 (W)     mov (8|M0)               r54.0<1>:ud   r0.0<1;1,0>:ud
@@ -65,10 +65,10 @@ def source(name: str) -> KernelSource:
 
 def test_slots_are_counted_by_what_they_do() -> None:
     code = intel.parse(ABOUT, LISTING, source("f_kernel"), TIGER_LAKE)
-    # 128 registers of 32 bytes for 16 work-items, and 96 bytes of them spilled.
+    # 128 registers of 32 bytes for 16 work-items, and 96 spilled bytes.
     assert (code.registers, code.waves, code.wave, code.spills) == (64, 7, 16, 3)
     assert (code.loops, code.hot.issue, code.hot.idle) == (1, 10, 1)
-    # The first one computes an address.
+    # The first multiply-add computes an address.
     assert (code.hot.multiply_adds, code.hot.fetches, code.hot.conversions) == (2, 1, 1)
     assert (code.hot.loads, code.hot.local, code.hot.stores, code.hot.waits) == (2, 1, 0, 2)
     assert (code.whole.spills, code.whole.stores, code.whole.issue) == (2, 1, 17)
@@ -78,7 +78,7 @@ def test_slots_are_counted_by_what_they_do() -> None:
     assert (wide.registers, wide.spills) == (128, 1)
 
 
-#: Behaves like ocloc; which way, the kernel's name tells.
+#: Imitation of ocloc; the kernel's name selects its behaviour.
 OCLOC = f"""#!/bin/sh
 if [ "$1" = --version ]; then [ -z "$BROKEN" ] || exit 127; echo 26.27.039122; exit; fi
 while [ $# -gt 0 ]; do
@@ -105,7 +105,7 @@ fi
 
 @pytest.fixture
 def ocloc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program in ocloc's place, on the path; nothing has been fetched."""
+    """Put a program in ocloc's place on the path; nothing has been fetched."""
     (tmp_path / "ocloc").write_text(OCLOC)
     (tmp_path / "ocloc").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

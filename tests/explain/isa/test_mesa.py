@@ -1,4 +1,4 @@
-"""Mesa's compilers: their process, which may crash or hang, and where they are looked for."""
+"""Mesa's compilers: their process, which may crash or hang, and the places of their search."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tvmflow.explain.isa.record import KernelSource
 
 ADRENO = find_gpu("adreno-740")
 
-#: What the driver's process prints, and how it ends.
+#: Output of the driver's process, and its exit status.
 SAYS = """
 import os, sys, time
 print("@@ device FD740", flush=True)

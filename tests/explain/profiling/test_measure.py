@@ -1,4 +1,4 @@
-"""Profiles of networks that run here."""
+"""Profiles of networks that run on this machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def path(request, tmp_path_factory):
 
 
 def told(found):
-    """Notes but that on a machine that is busy, as the one that tests may be."""
+    """Return the notes without the one on a busy machine, which this one may be."""
     return [note for note in found.notes if not note.startswith("Runs whose kernels")]
 
 
@@ -62,10 +62,10 @@ def test_a_profile_is_complete(path, known_ceilings):
 
 @pytest.mark.opencl
 def test_findings_name_kernels_and_lines():
-    """The network is for another device, whose waves and lines are those that count."""
+    """The network is for another device, whose waves and cache lines count."""
     with tvmflow.compile(small_network(), target="opencl", device="adreno") as module:
         found = tvmflow.profile(module, runs=2)
-    # Of a network as small as this, most may be the host's: that finding is the whole call's.
+    # A network as small as this may spend most time on the host: that finding is the call's.
     of_kernels = [finding for finding in found.findings if finding.kernel]
     assert of_kernels
     functions = {kernel.name: kernel.function for kernel in found.kernels}
@@ -152,7 +152,7 @@ def test_a_trace_is_one_of_complete_events(path):
 
 @pytest.mark.opencl
 def test_kernels_that_fill_a_queue_sum_up_to_it():
-    """Of kernels of milliseconds, launches and gaps are less than a tenth."""
+    """Launches and gaps take less than a tenth of kernels of milliseconds."""
     nodes, weights, last = [], {}, "x"
     for number in range(4):
         weights[f"w{number}"] = random((512, 512), 0.05, seed=number)
@@ -164,7 +164,7 @@ def test_kernels_that_fill_a_queue_sum_up_to_it():
     assert found.has_device_clock
     assert found.kernels_ms == pytest.approx(found.queue_ms, rel=0.1)
     products = sum(kernel.flops for kernel in found.kernels)
-    # Partial sums of tiles are added up, too.
+    # Additions of the tiles' partial sums count, too.
     assert products == pytest.approx(4 * 2 * 1024 * 512 * 512, rel=0.01)
 
 
@@ -193,7 +193,7 @@ def test_ceilings_that_a_device_refuses_are_missing(path, monkeypatch):
 
 
 def test_ceilings_of_a_busy_machine_are_noticed(path, monkeypatch):
-    """They are measured again, and if the machine is still busy there is a note."""
+    """Ceilings are measured again; if the machine is still busy, there is a note."""
     slow = Ceilings(10.0, 1e-6, 0.001, int8_gops=1e-6)
     fast = Ceilings(10.0, 1e6, 0.001, int8_gops=1e6)
     measured = [slow]

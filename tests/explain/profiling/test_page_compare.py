@@ -1,4 +1,4 @@
-"""The page of two profiles: what is in both, what is in one only, and what else differs."""
+"""The page of two profiles: kernels of both, of one only, and other differences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROFILE = synthetic_profile(40)
 
 
 def notes(page):
-    """What the page says of the two above everything else."""
+    """Return the page's notes on the two profiles."""
     return page.texts("#head > div:first-of-type .notes li")
 
 
@@ -52,7 +52,7 @@ def test_what_is_in_one_only(show):
     assert page.texts("#comparison td:nth-child(5)") == ["–"] * 4
     names = [kernel.name for kernel in synthetic_profile(12).kernels[8:]]
     assert sorted(page.texts("#comparison td:nth-child(2)")) == sorted(names)
-    # The eight are the same, and nothing but their number differs.
+    # The eight kernels are the same, except for their number.
     page.choose("#comparison select", "the same within 5 %")
     assert len(page.texts("#comparison td:nth-child(1)")) == 8
     assert notes(page) == []
@@ -112,5 +112,5 @@ def test_both_have_one_scale(show):
         before, after = page.run(
             f"{marks}.map(mark => document.querySelector(mark).getBoundingClientRect().width)"
         )
-        # But for the gap behind a mark.
+        # Except for the gap after a mark.
         assert before == pytest.approx(4 * after, abs=2)

@@ -1,4 +1,4 @@
-"""Machine code on the page of a profile: a row a GPU, what is found, and the listing."""
+"""Machine code on the page of a profile: a row per GPU, the findings, and the listing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROFILE = synthetic_profile(3)
 
 
 def report(gpu: str, *names: str) -> Report:
-    """Of these kernels of the profile; others failed."""
+    """Return a report on these kernels of the profile; the others failed."""
     kinds = classes(multiply_adds="mad", spills="stp")
     code = [*[Instruction("mad")] * 30, *[Instruction("stp")] * 7]
     kernels = tuple(
@@ -46,7 +46,7 @@ def test_a_kernel_shows_its_machine_code(show) -> None:
     kinds = page.texts("#code .kind")
     assert "adreno-740: registers" in kinds
     assert "mali-g610: occupancy" in kinds
-    # One button a text: TIR, source, and the listing of each GPU.
+    # One button per text: TIR, source, and the listing of each GPU.
     assert page.texts("#kernel .controls button") == ["TIR", "source", "adreno-740", "mali-g610"]
     page.click("#kernel .controls button:nth-child(3)")
     assert [line.strip() for line in page.texts("#kernel pre .line")] == [f"mad <r1> of {first}"]

@@ -1,4 +1,4 @@
-"""How the page of a profile looks: what is missing, long names, colours, narrow screens, paper."""
+"""Looks of a profile's page: missing facts, long names, colours, narrow screens, paper."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tvmflow.explain.profiling.record import Ceilings
 browser_test = pytest.mark.browser
 PROFILE = synthetic_profile(40)
 
-#: Of schedule families, and of what holds kernels back.
+#: Colours of schedule families, and of the bounds of kernels.
 FAMILIES = tuple(f"colour{number}" for number in range(9))
 
-#: What is left of linear red, green and blue (Machado, Oliveira and Fernandes 2009).
+#: Linear red, green and blue as seen with each deficiency (Machado, Oliveira, Fernandes 2009).
 BLINDNESS = {
     "none": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
     "red": [[0.1523, 1.0526, -0.2049], [0.1145, 0.7863, 0.0992], [-0.0039, -0.0481, 1.0520]],
@@ -30,7 +30,7 @@ BLINDNESS = {
 
 
 def colours(page, names):
-    """Colours of the style, a row of 0 to 255 each."""
+    """Return colours of the style, a row of 0 to 255 each."""
     values = page.run(
         f"{list(names)}.map(name => getComputedStyle(document.documentElement)"
         ".getPropertyValue('--' + name).trim())"
@@ -39,13 +39,13 @@ def colours(page, names):
 
 
 def linear(colour):
-    """Light of the channels, from 0 to 1."""
+    """Return the light of the channels, from 0 to 1."""
     channels = colour / 255
     return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
 
 
 def oklab(light):
-    """Places of colours, as far apart as they look (Ottosson 2020)."""
+    """Return colours in Oklab, where distances are perceptual (Ottosson 2020)."""
     cones = light @ np.transpose(
         [[0.41222, 0.53633, 0.05145], [0.21190, 0.68070, 0.10740], [0.08830, 0.28172, 0.62998]]
     )
@@ -160,7 +160,7 @@ def test_text_is_readable(show, theme):
     light = dict(zip(names, linear(found) @ [0.2126, 0.7152, 0.0722], strict=True))
     assert (light["paper"] > 0.5) == (theme == "light")
     pairs = [(text, ground) for text in ("ink", "soft", "accent") for ground in ("paper", "raised")]
-    # The contrast that WCAG asks of small text.
+    # WCAG's contrast for small text.
     for pair in [*pairs, ("ink", "found"), ("ink", "wanted")]:
         low, high = sorted(light[name] for name in pair)
         assert (high + 0.05) / (low + 0.05) >= 4.5, pair
@@ -179,7 +179,7 @@ def test_colours_are_told_apart_by_everyone(show, theme):
     for name, simulation in BLINDNESS.items():
         places = oklab(np.clip(seen @ np.transpose(simulation), 0, 1))
         apart = np.linalg.norm(places[:, None] - places, axis=-1)[np.triu_indices(9, 1)]
-        # 0.02 is just to be seen side by side.
+        # 0.02 is just visible side by side.
         assert apart.min() > 0.09, name
 
 
@@ -207,7 +207,7 @@ def test_what_is_not_known_is_said(show):
         )
     )
     assert "ceilings were not measured" in page.texts("#roofline .note")[0]
-    # Operations were counted: not these are missing.
+    # Operations were counted: the page does not call them missing.
     assert "counted" not in page.texts(".summary")[0]
     hints = page.run("[...document.querySelectorAll('#roofline .mark')].map(m => m.dataset.tip)")
     assert hints
@@ -230,7 +230,7 @@ def test_names_of_any_length_and_script_stay_in_their_places(show, width):
     )
     page = show(dataclasses.replace(PROFILE, kernels=kernels), width=width)
     assert page.run("document.documentElement.scrollWidth") <= width
-    # Each text of a drawing is as wide as its tile at most, and no letter is half of one.
+    # No text of a drawing is wider than its tile, and no letter is cut.
     too_wide = page.run(
         "[...document.querySelectorAll('svg .inside')].filter(text => {"
         "let mark = text; while (!mark.matches('.mark')) mark = mark.previousElementSibling;"
@@ -239,7 +239,7 @@ def test_names_of_any_length_and_script_stay_in_their_places(show, width):
     assert too_wide == []
     assert page.count("svg .inside") > 3
     assert "\ufffd" not in page.run("document.body.innerText")
-    # The hint stays on the screen, whatever it says.
+    # The hint stays on the screen, however long it is.
     page.run("document.querySelector('#layers .mark').focus()")
     left, right = page.run(
         "(box => [box.left, box.right])(document.getElementById('tip').getBoundingClientRect())"
@@ -284,7 +284,7 @@ def test_a_long_name_leaves_room_for_the_rest(show):
 
 @browser_test
 def test_print_has_all_rows_and_no_buttons(show):
-    # As wide as A4 across.
+    # The width of A4 paper in landscape.
     page = show(PROFILE, width=1030, media="print", theme="dark")
     assert page.run("document.documentElement.scrollWidth") <= 1030
     cut = page.run(

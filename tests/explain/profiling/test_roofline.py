@@ -1,4 +1,4 @@
-"""What holds kernels back, for times and counts that were made up."""
+"""Bounds of kernels for invented times and counts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_kernel_has_the_roof_of_the_cache_that_holds_it():
     known = dataclasses.replace(CEILINGS, caches=caches)
 
     def rated_with(bytes_moved, **changes):
-        # 20 bytes a nanosecond: twice what memory gives.
+        # 20 bytes per nanosecond: twice the memory's rate.
         plain = kernel(bytes_moved / 20e3, flops=0, read=bytes_moved // 2, written=bytes_moved // 2)
         return rated(dataclasses.replace(plain, **changes), dataclasses.replace(known, launch_us=0))
 
@@ -61,7 +61,7 @@ def test_a_kernel_has_the_roof_of_the_cache_that_holds_it():
     assert [k.memory for k in (small, middle, large)] == ["L1", "L2", "copy"]
     shares = [k.roofline_share for k in (small, middle, large)]
     assert shares == pytest.approx([0.2, 0.5, 1.0])
-    # Far below the roof of its cache, it is not bandwidth that holds it back.
+    # Far below the roof of its cache, it is not bound by bandwidth.
     assert [k.bound for k in (small, middle, large)] == ["latency", "bandwidth", "bandwidth"]
     texels = rated_with(50_000, memory="texture")
     assert (texels.memory, texels.roofline_share) == ("texture", pytest.approx(0.5))
@@ -101,7 +101,7 @@ def test_without_ceilings_there_are_rates():
 
 
 def test_what_is_above_its_ceiling():
-    """A copy may be beaten, by what a cache holds; arithmetic may not."""
+    """A copy may exceed its ceiling, because of caches; arithmetic may not."""
     fast = kernel(100.0, flops=11_100_000, read=100)
     near = kernel(100.0, flops=10_900_000, read=100)
     cached = kernel(100.0, flops=100, read=9_000_000)

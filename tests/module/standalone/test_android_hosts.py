@@ -1,4 +1,4 @@
-"""Libraries for Android on x86-64 and 32-bit Arm, run behind Android's names on glibc."""
+"""Libraries for Android on x86-64 and 32-bit Arm, run with Android's names on glibc."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.cross
 
 
 def emulator(host: str) -> list[str]:
-    """What runs a program for the host; skips where nothing does."""
+    """Return the command that runs programs for the host; skip the test if there is none."""
     if host == "android-x64":
         if platform.machine() != "x86_64":
             pytest.skip("this processor is no x86-64")
@@ -35,7 +35,7 @@ def emulator(host: str) -> list[str]:
     return ["qemu-arm-static", "-L", ARM_LIBRARIES]
 
 
-#: Linux with the same convention of calls, for what a library meets there.
+#: Linux targets with the same calling convention, for the libraries around the tested one.
 LINUX = {"android-x64": "x86_64-linux-gnu.2.36", "android-armv7": "arm-linux-gnueabi.2.36"}
 HOSTS = pytest.mark.parametrize("host", LINUX)
 
@@ -54,7 +54,7 @@ def compile_c(host: str, output: Path, *arguments: object) -> Path:
 def test_declarations_have_the_layout_of_the_system(host, tmp_path):
     tool = next(iter(tools(Host.parse(host))))
     tool.compile(HERE / "layout.c", tmp_path / "layout.o", tmp_path)
-    # Files of any size, as Android's functions have them.
+    # Android's functions take files of any size.
     wide = () if host == "android-x64" else ("-D_FILE_OFFSET_BITS=64",)
     compile_c(host, tmp_path / "linux.o", *wide, "-c", HERE / "layout.c")
 
@@ -63,7 +63,7 @@ def test_declarations_have_the_layout_of_the_system(host, tmp_path):
 def test_a_library_runs_and_keeps_what_the_driver_built(host, tmp_path):
     command = emulator(host)
     (tmp_path / "libdl.c").touch()
-    # A library that is not called would not be loaded.
+    # The linker drops a library that is not called.
     (tmp_path / "libm.c").write_text("float rintf(float);\nfloat (*called)(float) = rintf;\n")
     for source in (HERE / "bionic.c", tmp_path / "libdl.c", tmp_path / "libm.c"):
         name = "libc.so" if source.stem == "bionic" else f"{source.stem}.so"
@@ -95,7 +95,7 @@ def test_a_library_runs_and_keeps_what_the_driver_built(host, tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
         lines.append(done.stdout.splitlines())
     assert [found[-1] for found in lines] == ["good", "good"]
-    # Whose file it is, and who may write it, is told by the system's structures.
+    # The system's structures report a file's owner and its write permissions.
     told = [json.loads(found[0].removeprefix("describe: ")) for found in lines]
     assert [one["programs_from_cache"] for one in told] == [False, True], told
     output = np.fromfile(tmp_path / "output.bin", np.float32)[:48]

@@ -1,8 +1,8 @@
 """Libraries for 64-bit Arm, run on an emulated processor.
 
-For Linux against the C library of Debian's cross compilers, for Android against that one with
-what differs in front of it.  The OpenCL driver is the fake one, for Arm too; with a folder of
-Debian's packages for Arm in ``TVMFLOW_ARM64_SYSROOT`` (see `arm64_sysroot.sh`) PoCL's.
+Libraries for Linux use the C library of Debian's cross compilers; those for Android use it, too,
+with wrappers for the differences.  The OpenCL driver is the fake one, built for Arm, or PoCL's if
+``TVMFLOW_ARM64_SYSROOT`` is a folder of Debian's packages for Arm (see `arm64_sysroot.sh`).
 """
 
 from __future__ import annotations
@@ -63,21 +63,21 @@ def compile_arm64(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
 
 @pytest.fixture(scope="module")
 def program(compile_arm64) -> Path:
-    """The program that uses a library."""
+    """Return the program that uses a library."""
     include = f"-I{NATIVE / 'bindings'}"
     return compile_arm64("use_library", HERE / "use_library.c", include, "-ldl", "-pthread")
 
 
 @pytest.fixture(scope="module")
 def driver(compile_arm64) -> Path:
-    """The fake OpenCL driver."""
+    """Return the fake OpenCL driver."""
     flags = ("-shared", "-fPIC", "-fvisibility=hidden", f"-I{NATIVE / 'opencl'}", "-pthread")
     return compile_arm64("libOpenCL.so", *flags, *sorted(SOURCES.glob("*.c")))
 
 
 @pytest.fixture(scope="module")
 def android(compile_arm64, driver: Path) -> list[str]:
-    """Options of the emulator that put Android's libraries in front of glibc's."""
+    """Return the emulator's options that preload Android's libraries before glibc's."""
     for name in ("libc.so", "libdl.so", "libm.so"):
         source = [HERE / "bionic.c"] if name == "libc.so" else ["-x", "c", os.devnull]
         compile_arm64(name, *source, "-shared", "-fPIC", f"-Wl,-soname,{name}")
@@ -86,7 +86,7 @@ def android(compile_arm64, driver: Path) -> list[str]:
 
 
 def uniform(count: int) -> np.ndarray:
-    """The input of the self-test, see docs/standalone.md."""
+    """Return the input of the self-test, see docs/standalone.md."""
     mask = (1 << 64) - 1
     values = []
     for index in range(count):
@@ -117,7 +117,7 @@ def network(tmp_path: Path) -> Callable[..., Path]:
 
 
 def run(emulator: list[str], program: Path, library: Path, opencl: object) -> tuple[int, str]:
-    """Run the program; return its status and what it printed."""
+    """Run the program; return its status and output."""
     done = subprocess.run(
         [*emulator, str(program), str(library), str(opencl), str(library.parent)],
         capture_output=True,
@@ -129,7 +129,7 @@ def run(emulator: list[str], program: Path, library: Path, opencl: object) -> tu
 
 
 def use(emulator: list[str], program: Path, library: Path, opencl: object) -> dict[str, list[str]]:
-    """Run the program, and compare; return what it printed, by the word before the colon."""
+    """Run the program and compare; return its output by the word before the colon."""
     folder = library.parent
     status, text = run(emulator, program, library, opencl)
     assert status == 0, text
@@ -176,7 +176,7 @@ def test_the_whole_interface_on_arm(host, embed, program, driver, android, netwo
 
 
 def convolutions(folder: Path) -> Path:
-    """Write a small network, with an input of it and what ONNX Runtime gives for that."""
+    """Write a small network, an input of it, and ONNX Runtime's result."""
     graph = Graph(1, 3, 18, 13)
     a = graph.conv("x", 13, 3, stride=2)
     b = graph.node("Relu", [a], 13)
@@ -192,7 +192,7 @@ def convolutions(folder: Path) -> Path:
 
 @HOSTS
 def test_a_network_on_the_cpu_of_arm(host, program, android, tmp_path):
-    """Also as what takes the place of an OpenCL that is not there."""
+    """The CPU also serves as the fallback for missing OpenCL."""
     model = convolutions(tmp_path)
     emulator = EMULATOR + (android if host == "android-arm64" else [])
     beside = {"target": "opencl", "device": "adreno", "fallback": "cpu"}
@@ -208,7 +208,7 @@ def test_a_network_on_the_cpu_of_arm(host, program, android, tmp_path):
 
 @HOSTS
 def test_dot_products_on_arm(host, program, android, tmp_path):
-    """By the processor's instruction, and where it has none."""
+    """Dot products use the processor's instruction, or run without it."""
     model, path = quantized("mobilenet_v2", "QDQ"), tmp_path / "libnet.so"
     (x,) = picture(model).values()
     x.tofile(tmp_path / "input.bin")
@@ -276,7 +276,7 @@ def test_android_s_reserved_register_is_not_touched(tmp_path):
         assembler = tmp_path / f"{source.stem}.s"
         tool("android-arm64").compile(source, assembler, tmp_path, [*FLAGS, "-S"])
         assert not RESERVED.search(assembler.read_text()), source
-    # Where nothing is reserved, code that needs many registers takes it.
+    # If no register is reserved, code that needs many registers uses x18.
     many = tmp_path / "many.c"
     many.write_text(MANY)
     zig = ziglang()
@@ -287,7 +287,7 @@ def test_android_s_reserved_register_is_not_touched(tmp_path):
         assert bool(RESERVED.search((tmp_path / "many.s").read_text())) == found
 
 
-#: Links on this machine, with the files that lie in the folder of Arm's packages.
+#: A linker on this machine that uses the files in the folder of Arm's packages.
 LINKER = """#!{python}
 import os, subprocess, sys
 for name in ("LD_PRELOAD", "LD_LIBRARY_PATH"):
@@ -305,7 +305,7 @@ sys.exit(subprocess.call([*linker, *words]))
 
 @pytest.fixture
 def pocl(compile_arm64, tmp_path) -> list[str]:
-    """The emulator with PoCL for Arm."""
+    """Return the emulator's command with PoCL for Arm."""
     sysroot = os.environ.get("TVMFLOW_ARM64_SYSROOT")
     if not sysroot:
         pytest.skip("TVMFLOW_ARM64_SYSROOT is not set: tests/support/arm64_sysroot.sh makes one")
@@ -318,7 +318,7 @@ def pocl(compile_arm64, tmp_path) -> list[str]:
         "LD_PRELOAD": preload,
         "TVMFLOW_TEST_LINKER": script,
         "POCL_CACHE_DIR": tmp_path / "pocl",
-        # The loader of drivers would also find those of this machine.
+        # The loader of drivers would also find this machine's drivers.
         "OCL_ICD_VENDORS": f"{sysroot}/usr/lib/aarch64-linux-gnu/libpocl.so.2.10.0",
     }
     options = [word for name, value in environment.items() for word in ("-E", f"{name}={value}")]
@@ -337,7 +337,7 @@ def test_pocl_on_arm(host, pocl, program, android, network):
 @pytest.mark.slow
 @HOSTS
 def test_a_network_on_arm(host, pocl, program, android, tmp_path):
-    """Compiled here for an Adreno, with the numbers of ONNX Runtime."""
+    """The network is compiled here for an Adreno, and must match ONNX Runtime."""
     model = convolutions(tmp_path)
     module = tvmflow.compile(
         model,
@@ -358,10 +358,10 @@ def test_a_network_on_arm(host, pocl, program, android, tmp_path):
 
 
 def on_host(host: str, pocl: list[str], android: list[str]) -> tuple[list[str], str]:
-    """The emulator for a host, and PoCL's loader."""
+    """Return the emulator for a host, and PoCL's loader."""
     sysroot = os.environ["TVMFLOW_ARM64_SYSROOT"]
     if host == "android-arm64":
-        # Both are put in front: what PoCL needs, and what Android has.
+        # Both are preloaded: PoCL's libraries, and Android's.
         before = next(word for word in pocl if word.startswith("LD_PRELOAD="))
         own = android[-1].removeprefix("LD_PRELOAD=")
         pocl = [f"{word}:{own}" if word == before else word for word in pocl] + android[:2]

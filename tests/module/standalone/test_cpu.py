@@ -1,4 +1,4 @@
-"""Kernels for this machine's processors in a standalone library: alone, and beside OpenCL's."""
+"""CPU kernels in a standalone library: alone, and next to OpenCL kernels."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ON_X86 = pytest.mark.skipif(Host.native().architecture != "x86_64", reason="leve
 
 
 def cpu_plan(kernel: str = "add", w: np.ndarray | None = None, needs: str = "") -> Plan:
-    """``y = 2 * x + w`` by a function of cpu_kernels.c."""
+    """Return a plan of ``y = 2 * x + w``, by a function of cpu_kernels.c."""
     _, weight = add_plan()
     plan = Plan(" ")
     x, at, y = (plan.buffer(256) for _ in range(3))
@@ -53,7 +53,7 @@ def cpu_plan(kernel: str = "add", w: np.ndarray | None = None, needs: str = "") 
 
 
 def with_test(plan: Plan, w: np.ndarray) -> Plan:
-    """With a self-test, whose inputs are all 0.5."""
+    """Add a self-test, whose inputs are all 0.5."""
     plan.test([(3, 0.5, 0.5)], {0: 1 + w})
     return plan
 
@@ -66,7 +66,7 @@ def kernels(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory, kernels):
-    """A function that links a library with a plan for the CPU, and maybe one for OpenCL."""
+    """Return a function that links a library with a plan for the CPU, and maybe one for OpenCL."""
     folder = tmp_path_factory.mktemp("cpu")
     numbers = iter(range(1000))
 
@@ -83,7 +83,7 @@ def make(tmp_path_factory, kernels):
 
 @pytest.fixture(scope="module")
 def both(make):
-    """A library for both, with a self-test, and its weight."""
+    """Return a library for both backends, with a self-test, and its weight."""
     opencl, w = add_plan()
     return make(with_test(cpu_plan(), w), with_test(opencl, w)), w
 
@@ -131,7 +131,7 @@ def test_starts_have_one_thread_which_ends_with_the_instance(make):
             model.call("start")
             model.call("wait")
             assert threads() == before + 1
-        # It ends with steps that nobody has waited for.
+        # The model is destroyed while its last run is going on.
         model.call("start")
     assert threads() == before
 
@@ -214,7 +214,7 @@ def test_backends_that_are_not_there(make, options, status, text):
 
 @pytest.mark.parametrize("backend", [0, OPENCL, CPU], ids=["auto", "opencl", "cpu"])
 def test_children_of_a_process_whose_threads_run_models(both, driver, tmp_path, backend):
-    """They run old and new models on the CPU; OpenCL is refused, or replaced, at once."""
+    """Children run old and new models on the CPU; OpenCL is refused, or replaced, at once."""
     library, w = both
     X.tofile(tmp_path / "input.bin")
     (2 * X + w).astype(np.float32).tofile(tmp_path / "expected.bin")
@@ -229,7 +229,7 @@ def test_children_of_a_process_whose_threads_run_models(both, driver, tmp_path, 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     *lines, last = done.stdout.splitlines()
     assert last == "end"
-    # Only a model that another thread was changing is of no use.
+    # Only a model that another thread was changing is unusable.
     torn = "busy 8 Another thread was in a call of this model when the process was forked"
     lines = [line for line in lines if not line.startswith(torn)]
     forked = "7 An OpenCL device was used in a process forked from one"
@@ -243,7 +243,7 @@ def test_children_of_a_process_whose_threads_run_models(both, driver, tmp_path, 
 
 @pytest.mark.slow
 def test_eight_threads_in_one_pool(tmp_path, kernels):
-    """Under the thread sanitizer: instances side by side, and a pool that comes and goes."""
+    """The thread sanitizer checks parallel instances, and a pool that comes and goes."""
     _, w = add_plan()
     sanitizer = ("-fsanitize=thread", "-g")
     code = compile_c(
@@ -312,7 +312,7 @@ def test_the_cpu_is_taken_where_opencl_cannot_be_used(both, driver, setting, rea
 
 
 def test_binaries_are_all_that_a_start_for_precompiling_leaves(both, driver, tmp_path, monkeypatch):
-    """A library with a fallback also keeps which backend it took, in a file of the same kind."""
+    """A library with a fallback also keeps its choice of backend, in a file of the same kind."""
     monkeypatch.setenv("TVMFLOW_OPENCL_LIBRARY", str(driver))
     monkeypatch.setenv("TVMFLOW_CACHE", "1")
     for name, start in (
@@ -346,7 +346,7 @@ def test_the_cpu_is_taken_where_a_vendor_s_library_lacks_functions(both, tmp_pat
 def test_a_long_sentence_reaches_the_log_whole_and_the_description_with_its_lines(
     both,
 ):
-    """Such as a driver's build log, which says what is wrong at its end."""
+    """A driver's build log, for example, has its cause at the end."""
     lines: list[str] = []
     log = LOG(lambda _, level, text: lines.append(text.decode()) if level else None)
     places = "/".join(["nowhere" * 20] * 10)
@@ -401,7 +401,7 @@ def test_a_driver_that_fails_in_the_middle_is_replaced_at_the_next_call(both, dr
 
 
 def conv_net() -> onnx.ModelProto:
-    """Convolutions of odd channels, a branch, pooling, a dense layer and a softmax."""
+    """Return convolutions of odd channels, a branch, pooling, a dense layer and a softmax."""
     node = helper.make_node
     nodes = [
         node("Conv", ["x", "w0", "b0"], ["a"], pads=[1, 1, 1, 1], strides=[2, 2]),
@@ -459,7 +459,7 @@ def test_networks(name):
 
 @pytest.mark.onnxruntime
 def test_a_large_weight_whose_name_is_no_identifier():
-    """It never is a constant of the program, but a parameter from the beginning."""
+    """It is never a constant of the program, but a parameter from the beginning."""
     weight = random((8400, 4000), 0.02)
     assert weight.nbytes >= LARGE_WEIGHT_BYTES
     node = helper.make_node("Gemm", ["x", "fc.weight"], ["y"], transB=1)
@@ -520,7 +520,7 @@ def test_a_fallback_shares_what_is_equal(device, tmp_path, monkeypatch):
         plan = find_plan(path)
         assert plan is not None
         stored.append(int(plan.header["weight_bytes"]))
-    # All but biases are there in one kind of blocks only: others are made where they are needed.
+    # All weights but biases are stored in one blocking only: others are derived when needed.
     assert stored[1] - stored[0] < 256 < stored[0]
     for library in ("", "/nowhere/libOpenCL.so"):
         if library:
@@ -538,7 +538,7 @@ def test_a_fallback_shares_what_is_equal(device, tmp_path, monkeypatch):
 def test_weights_of_winograd_s_algorithm_are_made_of_the_other_plan_s(
     algorithm, channels, tmp_path
 ):
-    """Of windows, with lanes beyond the last channel, and of planes in other blocks."""
+    """One plan has windows, with lanes beyond the last channel; or planes in other blocks."""
     node = helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1, 1, 1, 1])
     weight = random((channels, 29, 3, 3), 0.1)
     model = build([node], {"x": (1, 29, 30, 31)}, ["y"], {"w": weight})
@@ -592,7 +592,7 @@ def test_a_network_for_older_processors(cpu, format):
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize(("cpu", "twice"), [("x86-64", True), ("x86-64-v3", True), (None, None)])
 def test_dot_products_are_there_twice(cpu, twice, tmp_path):
-    """For the level that was asked for, and for processors with the instruction."""
+    """One is for the requested level, the other for processors with the instruction."""
     model = quantized("mobilenet_v2", "QOperator")
     feeds = picture(model)
     with tvmflow.compile(model, target="llvm", format="standalone", cpu=cpu) as module:

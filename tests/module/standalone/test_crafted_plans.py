@@ -1,4 +1,4 @@
-"""Plans with wrong records under a right digest, as Python reads them: refused in one sentence."""
+"""Plans with wrong records but a right digest, read by Python: refused in one sentence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tvmflow.module.standalone.read import describe, find_plan, find_weights
 
 
 def sealed(content: bytes) -> bytes:
-    """Give a plan the digest that belongs to it."""
+    """Recompute the digest of a plan."""
     header = np.frombuffer(content[: HEADER.itemsize], HEADER).copy()
     digest = hashlib.sha256(content[HEADER.itemsize : int(header[0]["bytes"])]).digest()
     header[0]["checksum"] = np.frombuffer(digest, np.uint8)
@@ -28,7 +28,7 @@ def sealed(content: bytes) -> bytes:
 
 
 def changed(plan: Plan, section: Section, field: str, value: Any) -> bytes:
-    """A plan with another value in all records of a section."""
+    """Return a plan with another value in all records of a section."""
     content = bytearray(plan.encode())
     header = np.frombuffer(bytes(content[: HEADER.itemsize]), HEADER)[0]
     offset, count = header["section"][section].tolist()
@@ -39,7 +39,7 @@ def changed(plan: Plan, section: Section, field: str, value: Any) -> bytes:
 
 
 def look(content: bytes, folder: Path, weights: bytes = b"") -> dict[str, Any]:
-    """What `tvmflow inspect` reads of a library."""
+    """Return the description of a library that `tvmflow inspect` shows."""
     path = folder / "lib.so"
     path.write_bytes(b"\0" * 128 + content + b"\0" * 64 + weights)
     plan = find_plan(path)
@@ -103,7 +103,7 @@ def test_descriptions(metadata, tmp_path, monkeypatch):
 
 
 def test_source_that_becomes_more_than_is_said(tmp_path, monkeypatch):
-    """A few bytes can become gigabytes."""
+    """A few bytes can decompress to gigabytes."""
     plan, _ = add_plan()
     content = bytearray(plan.encode())
     for size in (0, 1, 10**6, 2**60):
@@ -132,7 +132,7 @@ def test_any_damage(tmp_path, data):
     plan = data.draw(st.sampled_from([add_plan()[0], image_plan()]))
     content = bytearray(plan.encode())
     for _ in range(data.draw(st.integers(1, 4))):
-        # All but the magic word and the version, by which plans are found.
+        # Change any byte after the magic word and the version, which identify plans.
         content[data.draw(st.integers(16, len(content) - 1))] = data.draw(st.integers(0, 255))
     size = np.frombuffer(bytes(content[: HEADER.itemsize]), HEADER)[0]["bytes"]
     with suppress(ArtifactError):

@@ -1,4 +1,4 @@
-"""What is told of a library that fits no machine, or not the one that is to load it."""
+"""Report on libraries that fit no machine, or not the one that is to load them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ pytestmark = pytest.mark.cross
 ANDROID = Host.parse("android-arm64")
 LINUX = Host.parse("linux-arm64")
 GOOD = ".text\n.globl tvmflow_create\n.type tvmflow_create, %function\ntvmflow_create:\n ret\n"
-#: A pointer that is filled in when the library is loaded.
+#: A pointer that the loader fills in.
 POINTER = ".data\n.balign 8\n.quad tvmflow_create\n"
-#: Pointers that are only moved to where the library lies.
+#: Pointers that the loader only relocates.
 RELATIVE = ".data\n.balign 8\nhere:\n" + ".quad here\n" * 64
 
 
 @pytest.fixture
 def build(tmp_path: Path) -> Callable[..., Path]:
-    """Return a function that makes a library of assembler text and linker options.
+    """Return a function that builds a library from assembler text and linker options.
 
     ``extra`` are libraries to link against: name → (symbols, version of the symbols).
     """
@@ -85,12 +85,12 @@ def test_a_good_library_breaks_no_rule(build):
     assert check_host_abi(path).android_refuses == ()
 
 
-#: Rule → how it is broken: assembler text, options, libraries.
+#: How to break each rule: assembler text, options, libraries.
 BREAKS = {
     "own name (SONAME)": ("", ("-soname", "libother.so"), {}),
     "needed libraries": ("", (), {"libstdc++.so.6": ("anything", "")}),
     "symbol versions": (".text\n bl read\n", (), {"libc.so": ("read", "GLIBC_2.17")}),
-    # LLVM makes comparisons of memory to it, for other C libraries; Android has none.
+    # LLVM turns comparisons of memory into calls of it, for other C libraries; Android has none.
     "undefined symbols": (".text\n bl bcmp\n", ("--unresolved-symbols=ignore-all",), {}),
     "text relocations": (".text\n.quad tvmflow_create\n", ("-z", "notext"), {}),
     "segments": ('.section .both,"awx",%progbits\n.quad 1\n', (), {}),
@@ -110,7 +110,7 @@ BREAKS = {
 def test_a_library_that_breaks_one_rule(rule: str, build):
     text, options, extra = BREAKS[rule]
     path = build(text, *options, "--no-as-needed", extra=extra)
-    # What becomes read-only then ends within a larger page, too.
+    # The segment that becomes read-only then ends within a larger page, too.
     also = {"read-only after loading"} if rule == "page alignment" else set()
     assert set(broken(path)) == {rule} | also
 
@@ -156,7 +156,7 @@ def test_data_on_the_last_page_that_becomes_read_only(build):
 
 
 def test_symbols_of_libraries_that_are_not_needed(build):
-    """The function is Android's, but nothing says that its library is to be loaded."""
+    """The function is Android's, but the library does not list its library as needed."""
     path = build(".text\n bl dlopen\n", "--unresolved-symbols=ignore-all")
     assert broken(path) == {"undefined symbols": "unknown to them: dlopen"}
     path = build(".weak dlopen\n.text\n bl dlopen\n")
@@ -209,14 +209,14 @@ def test_what_is_no_shared_library(tmp_path: Path, build):
 
 
 def test_damaged_libraries(build):
-    """Whatever is in the file: a report, or a sentence."""
+    """Any content gives a report, or a sentence."""
     path = build(".text\n bl read\n", extra={"libc.so.6": ("read", "GLIBC_2.17")})
     whole, numbers = path.read_bytes(), random.Random(8)
     told = 0
     for _ in range(400):
         damaged = bytearray(whole)
         for _ in range(numbers.randrange(1, 4)):
-            # The loadable part, or the table of sections at the end.
+            # Damage the loadable part, or the table of sections at the end.
             at = numbers.choice((numbers.randrange(0x700), -numbers.randrange(1, 1500)))
             damaged[at] = numbers.choice((0, 0xFF, numbers.randrange(256)))
         path.write_bytes(damaged)

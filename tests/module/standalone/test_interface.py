@@ -1,4 +1,4 @@
-"""What the C interface offers besides tensors: names, threads, events, priorities, memory."""
+"""C interface apart from tensors: names, threads, events, priorities, memory."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def kernels(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def on_cpu(tmp_path_factory, kernels) -> Path:
-    """A library for the CPU: 50 kernels of 20 ms that count to 50, and then ``y = 2 * x + w``."""
+    """Return a CPU library: 50 kernels of 20 ms that count to 50, and then ``y = 2 * x + w``."""
     _, w = add_plan()
     plan = Plan(" ")
     x, at, y, counted = (plan.buffer(256) for _ in range(4))
@@ -85,7 +85,7 @@ def on_cpu(tmp_path_factory, kernels) -> Path:
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory, kernels) -> Path:
-    """A library for the CPU: ``y = 2 * x + w``."""
+    """Return a library for the CPU: ``y = 2 * x + w``."""
     _, w = add_plan()
     plan = Plan(" ")
     x, at, y = (plan.buffer(256) for _ in range(3))
@@ -101,7 +101,7 @@ def quick(tmp_path_factory, kernels) -> Path:
 
 @pytest.fixture(scope="module")
 def opencl(tmp_path_factory) -> Path:
-    """A library for OpenCL: ``y = 2 * x + w``."""
+    """Return a library for OpenCL: ``y = 2 * x + w``."""
     plan, _ = add_plan()
     folder = tmp_path_factory.mktemp("opencl")
     return runtime_build.link(folder / "libadd.so", plan.encode(), plan.weights())
@@ -189,7 +189,7 @@ def test_an_output_is_read_where_it_is(quick):
         (copied,) = model(X)
         there = output_data(model)
         np.testing.assert_array_equal(there, copied)
-        # The next run writes to the same place; what was started is waited for.
+        # The next run writes to the same place, and waits for the one before.
         model.set_input(0, 3 * X)
         model.call("start")
         again = output_data(model)
@@ -224,7 +224,7 @@ def test_an_output_on_a_device_is_copied(opencl, driver):
 
 
 def test_eight_threads_on_one_model(quick):
-    """A call beside another one is refused, and disturbs nothing."""
+    """A concurrent call is refused, and disturbs nothing."""
     statuses: set[int] = set()
     texts: set[str] = set()
     with api.Model(quick) as model:
@@ -256,7 +256,7 @@ def test_eight_threads_on_one_model(quick):
             thread.join()
         np.testing.assert_allclose(model(X), [2 * X + WEIGHT], rtol=1e-6)
     assert statuses <= {api.OK, api.BUSY}
-    # Another thread may have been let in since: the message is then what it was.
+    # Another thread may have entered since: the message is its own then.
     assert all(text == "" or "Another thread is in a call of this model" in text for text in texts)
 
 
@@ -278,7 +278,7 @@ def test_a_call_beside_a_run_is_refused(on_cpu):
 @pytest.mark.parametrize("started", [False, True])
 def test_a_run_is_cancelled(on_cpu, started):
     with api.Model(on_cpu) as model:
-        # Without a run nothing happens.
+        # Without a run, cancelling does nothing.
         model.library.tvmflow_cancel(model.handle)
         model.set_input(0, X)
         model.set_input(1, np.zeros(64, np.float32))
@@ -295,7 +295,7 @@ def test_a_run_is_cancelled(on_cpu, started):
         assert time.monotonic() - begin < 0.9  # a whole run takes a second
         with pytest.raises(api.CallError, match="no whole result"):
             model.get_output(0)
-        # The next run is whole.
+        # The next run is complete.
         y, steps = model(X, np.zeros(64, np.float32))
         np.testing.assert_allclose(y, 2 * X + WEIGHT, rtol=1e-6)
         assert steps[0] == 50
@@ -326,7 +326,7 @@ def test_the_end_of_a_run_that_fails_or_is_cancelled_is_told(on_cpu):
     with api.Model(on_cpu) as model:
         run_async(model, done=done)
         model.library.tvmflow_cancel(model.handle)
-        # A model that is destroyed waits.
+        # Destroying a model waits for its run.
     assert told == [CANCELLED]
 
 
@@ -353,7 +353,7 @@ def test_events_of_opencl(opencl, application_library):
             return status.value
 
         time.sleep(0.1)
-        assert state() != 0  # the end is not reached: the run waits
+        assert state() != 0  # the run waits before its end
         assert not told.is_set()
         assert cl.library.clSetUserEventStatus(gate, 0) == 0
         assert cl.library.clWaitForEvents(1, ctypes.byref(ended)) == 0
@@ -383,7 +383,7 @@ def test_two_models_share_a_context(opencl, application_library):
         assert info.library.decode() == application_library
         options = {"cl_context": info.context, "cl_device": info.device}
         with api.Model(opencl, opencl_library=info.library.decode(), **options) as second:
-            # The second one reads what the first one writes.
+            # The second kernel reads the output of the first.
             cl = ctypes.CDLL(application_library)
             cl.clCreateBuffer.restype = ctypes.c_void_p
             shared = cl.clCreateBuffer(

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.opencl, pytest.mark.cross, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory):
-    """A small network whose channels fill no blocks, as an ONNX file."""
+    """Return a small network whose channels fill no blocks, as an ONNX file."""
     rng = np.random.default_rng(5)
     weights = {
         "w1": rng.standard_normal((12, 3, 3, 3)).astype(np.float32),
@@ -63,7 +63,7 @@ def image():
 
 @pytest.fixture(scope="module")
 def scores(library, image):
-    """What Python gets from the library."""
+    """Return the library's output, run from Python."""
     with tvmflow.load(library) as module:
         return module(image)["scores"]
 

@@ -1,4 +1,4 @@
-"""Packages of standalone libraries: what is in them, who takes them, and what is refused."""
+"""Packages of standalone libraries: their content, their users, and refusals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tvmflow.module.standalone.package.libraries import licenses
 from tvmflow.module.standalone.package.maven import RUNTIME, Coordinates
 from tvmflow.module.standalone.package.tar import write_linux_tar
 
-#: Hosts with the ABIs of their libraries; 32-bit Arm's takes seconds to link.
+#: Hosts and the ABIs of their libraries; a library for 32-bit Arm takes seconds to link.
 ABIS = {"android-arm64": "arm64-v8a", "android-x64": "x86_64"}
 ARMV7 = {"android-armv7": "armeabi-v7a"}
 ANDROID = "{http://schemas.android.com/apk/res/android}"
@@ -35,7 +35,7 @@ HEADERS = {"tvmflow.h", "tvmflow.hpp", "tvmflow_check.h", "tvmflow_library.h"}
 
 
 def network(folder: Path, host: str, name: str = "libface.so", seed: int = 1, embed: bool = True):
-    """A library of ``y = 2 * x + w`` in a folder of its host."""
+    """Return a library of ``y = 2 * x + w`` in a folder of its host."""
     plan, _ = add_plan(seed=seed)
     path = folder / host / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,13 +49,13 @@ def network(folder: Path, host: str, name: str = "libface.so", seed: int = 1, em
 
 @pytest.fixture(scope="module")
 def android(tmp_path_factory):
-    """A network for two ABIs."""
+    """Return a network for two ABIs."""
     folder = tmp_path_factory.mktemp("android")
     return [network(folder, host) for host in ABIS]
 
 
 def unpacked(archive: Path, folder: Path) -> Path:
-    """The files of an archive, which fit their checksums."""
+    """Return the files of an archive, after checking their checksums."""
     folder.mkdir()
     shutil.unpack_archive(archive, folder, "zip" if archive.suffix == ".aar" else "gztar")
     (sums,) = folder.rglob("SHA256SUMS")
@@ -105,7 +105,7 @@ class TestAar:
         }
         for name, content in classes.items():
             assert content[:8] == b"\xca\xfe\xba\xbe\0\0\0\x34", name
-        # And the rules are about the class that the library knows by its name.
+        # The rules name the class that the library looks up by name.
         rules = ZipFile(tmp_path / "face.aar").read("proguard.txt").decode()
         (kept,) = re.findall(r"class ([\w.]+)", rules)
         assert f"{kept.replace('.', '/')}.class" in classes
@@ -207,7 +207,7 @@ class TestAar:
 
 @pytest.mark.cross
 class TestRefused:
-    """What makes no package; nothing is written."""
+    """Inputs that make no package; nothing is written."""
 
     def refused(self, paths, folder, *words, write=write_aar):
         with pytest.raises(ArtifactError) as caught:
@@ -309,7 +309,7 @@ def test_what_apps_get_says_its_license():
 class TestTar:
     @pytest.fixture
     def folder(self, mock, tmp_path):
-        """What the archive unpacks to, somewhere."""
+        """Return the folder that the archive unpacks to, in an arbitrary place."""
         (library,) = write_linux_tar([mock], tmp_path / "mock.tar.gz", version="1.2")
         assert library.abi == Host.native().triple
         return unpacked(tmp_path / "mock.tar.gz", tmp_path / "some where")

@@ -1,4 +1,4 @@
-"""Inputs that take pictures: what reaches the network, and what is refused."""
+"""Inputs that take pictures: the values that reach the network, and refusals."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from tvmflow.module.standalone.read import find_plan
 
 OPENCL, CPU = 1, 2
 WIDTH, HEIGHT = 53, 37
-#: Of a level, of which there are 255: what single precision adds up to.
+#: Rounding errors in single precision, in levels (of 255).
 LEVEL = 0.01
 NORMALISED = "mean=0.485,0.456,0.406,std=0.229,0.224,0.225"
 
 
 def network(shape: tuple[int, ...], dtype: str = "float32") -> onnx.ModelProto:
-    """A network that gives its input back."""
+    """Return a network whose output is its input."""
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     x = helper.make_tensor_value_info("x", kind, shape)
     y = helper.make_tensor_value_info("y", kind, shape)
@@ -49,7 +49,7 @@ def network(shape: tuple[int, ...], dtype: str = "float32") -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """A function that compiles such a network, once for all tests with the same options."""
+    """Return a function that compiles such a network, once for all tests with the same options."""
     folder, made = tmp_path_factory.mktemp("pictures"), {}
 
     def make(text: str, shape=(1, 3, HEIGHT, WIDTH), element="float32", **options) -> Path:
@@ -68,7 +68,7 @@ def compiled(tmp_path_factory):
 def error(
     model: api.Model, picture: Picture, spec: ImageInput, rotation: int = 0, **changes: object
 ) -> float:
-    """How far the input is from what it should be, in levels; it has three channels or one."""
+    """Return the input's error in levels; it has three channels or one."""
     set_image(model, 0, picture.image(rotation=rotation, **changes))
     model.call("run")
     (got,) = model.get_output(0)
@@ -87,7 +87,7 @@ BACKENDS = [
         for options in (ADRENO, MALI, HOST)
     ),
 ]
-#: Larger in both directions, in one, the same, smaller, and as small as can be.
+#: Larger in both directions, in one, the same, smaller, and as small as possible.
 SIZES = [(131, 90), (37, 999), (WIDTH, HEIGHT), (20, 11), (7, 1), (1, 1)]
 
 
@@ -104,7 +104,7 @@ def test_sizes_and_rotations(compiled, backend, format, fit):
 
 
 class GuardedPlane:
-    """Bytes that end where a page begins that nobody may read."""
+    """Bytes that end right before an inaccessible page."""
 
     def __init__(self, data: np.ndarray) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -128,7 +128,7 @@ class GuardedPlane:
 @pytest.mark.parametrize("size", [(64, 48), (33, 21), (2, 5), (1, 2)])
 @pytest.mark.parametrize("format", ["nv12", "nv21"])
 def test_the_last_byte_of_chroma_may_be_missing(compiled, backend, size, format):
-    # Android's planes of pairs have w * h / 2 - 1 bytes; what is not there is not read.
+    # Android's planes of pairs have w * h / 2 - 1 bytes; the missing byte is not read.
     spec = ImageInput.parse("x", format)
     picture = Picture(format, *size, gaps=(5, 4), seed=7)
     rows = picture.planes[1].ravel()
@@ -162,7 +162,7 @@ def test_pixel_strides(compiled, backend, pixel_stride):
         for size, rotation in ((s, r) for s in ((131, 90), (20, 11), (1, 1)) for r in (0, 270)):
             picture = Picture("yuv420", *size, gaps=(5, 3), pixel_stride=pixel_stride)
             assert error(model, picture, spec, rotation) < LEVEL, (size, rotation)
-        # Luma may have gaps, too.
+        # Luma may have gaps between rows, too.
         wide = np.repeat(picture.planes[0], 2, 1)
         picture.planes[0] = wide
         image = picture.image()
@@ -178,7 +178,7 @@ def test_pixel_strides(compiled, backend, pixel_stride):
 @pytest.mark.parametrize("order", ["nv12", "nv21"])
 @pytest.mark.parametrize("format", ["yuv420", "yv12"])
 def test_planes_within_each_other(compiled, backend, order, format):
-    """Planes of U and V with a pixel stride of 2, as semi-planar cameras give them."""
+    """Planes of U and V have a pixel stride of 2, as semi-planar cameras provide them."""
     picture = Picture(order, 90, 62, gaps=(6, 10))
     pairs = picture.planes[1]
     used = (len(pairs) - 1) * pairs.shape[1] + picture.sizes[1][1]
@@ -295,7 +295,7 @@ def test_levels_as_bytes(compiled, backend):
         model.call("run")
         (got,) = model.get_output(0)
     wanted = expected(picture, ImageInput.parse("x", text), (30, 21), 3)
-    # To the nearest, of two as near to the even one.
+    # Rounded to nearest, ties to even.
     assert np.abs(got - wanted).max() <= 0.5 + LEVEL
 
 
@@ -305,7 +305,7 @@ def test_half_precision(compiled, device):
     text = f"rgba8,{NORMALISED}"
     path = compiled(text, target="opencl", device=device, dtype="fp16")
     with api.Model(path) as model:
-        # Of numbers up to 2.7.
+        # Relative to numbers up to 2.7.
         assert error(model, Picture("rgba8", 90, 61), ImageInput.parse("x", text)) < 0.2
 
 
@@ -316,7 +316,7 @@ def test_the_kernel_writes_what_the_network_reads(compiled):
         (record,) = find_plan(library)[Section.INPUTS]
         assert record["dimensions"] == dimensions
         with api.Model(library) as model:
-            # The application's data are ONNX's.
+            # Applications see the tensor as in ONNX.
             info = model.tensor("input", 0)
             assert list(info.shape[: info.dimensions]) == [1, 3, HEIGHT, WIDTH]
             assert (info.layout, info.bytes) == (b"", 4 * 3 * HEIGHT * WIDTH)
@@ -359,7 +359,7 @@ def test_where_a_picture_is(compiled, fit, rotation):
     upright = (40, 100) if rotation else (100, 40)
     wanted = placed(upright, (WIDTH, HEIGHT), fit)
     for axis in (0, 1):
-        # The corners of what is covered are those of the picture, or of the part that is shown.
+        # The corners of the covered area are those of the picture, or of its visible part.
         corner = wanted.begin[axis] * scale[axis] + offset[axis]
         assert corner == pytest.approx(wanted.origin[axis], abs=1e-4)
         assert scale[axis] == pytest.approx(wanted.step[axis])
@@ -401,7 +401,7 @@ def test_an_older_application_has_a_smaller_structure(compiled):
 
 
 def boxes_network() -> onnx.ModelProto:
-    """A network with an input that is a picture, and one whose rows it gives back as boxes."""
+    """Return a network with a picture input, and an input of rows that it outputs as boxes."""
     model = network((1, 3, HEIGHT, WIDTH))
     given = helper.make_tensor_value_info("given", TensorProto.FLOAT, (1, 5, 4))
     boxes = helper.make_tensor_value_info("boxes", TensorProto.FLOAT, (1, 5, 4))
@@ -411,7 +411,7 @@ def boxes_network() -> onnx.ModelProto:
     return model
 
 
-#: From the corners x0, y0, x1, y1 to each form.
+#: Conversions of the corners x0, y0, x1, y1 to each form.
 FORMS = {
     "xyxy": lambda x0, y0, x1, y1: (x0, y0, x1, y1),
     "yxyx": lambda x0, y0, x1, y1: (y0, x0, y1, x1),
@@ -443,7 +443,7 @@ def test_boxes_are_brought_back_to_the_picture(tmp_path, form, unit):
         np.testing.assert_allclose(model.get_output(1), wanted, rtol=1e-4, atol=1e-2)
         with pytest.raises(api.CallError, match="its elements are converted"):
             model.call("output_data", 1, 0, ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(80))
-        # Without a picture they are the network's.
+        # Without a picture, boxes are in the network's coordinates.
         x = np.zeros((1, 3, HEIGHT, WIDTH), np.float32)
         np.testing.assert_array_equal(model(x, given)[1], given)
 
@@ -471,10 +471,10 @@ def test_a_buffer_of_the_application(compiled, application_library, format):
         wanted = expected(picture, ImageInput.parse("x", text), (WIDTH, HEIGHT), 3)
         np.testing.assert_allclose(got, wanted, atol=LEVEL / 50)
         if format == "nv12":
-            image.offsets[0] += 6  # without the gap after the last row, and the last byte
+            image.offsets[0] += 6  # omits the gap after the last row, and the last byte
             set_image(model, 0, image)
             image.offsets[0] -= 6
-        image.offsets[0] += 8  # the gap behind the last row is not needed
+        image.offsets[0] += 8  # the gap after the last row is not needed
         with pytest.raises(api.CallError, match="a buffer of at least"):
             set_image(model, 0, image)
 
@@ -510,7 +510,7 @@ __kernel void picture_image(__global float* x, __constant int* g, __read_only im
 
 
 class HardwareBuffer(ctypes.Structure):
-    """`fake_hardware_buffer`: what stands for Android's."""
+    """`fake_hardware_buffer`, which replaces Android's."""
 
     _fields_ = (
         ("magic", ctypes.c_uint32),
@@ -529,7 +529,7 @@ def driver(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def fake_plan(tmp_path_factory) -> Path:
-    """A library for the fake driver, whose output is the picture."""
+    """Return a library for the fake driver, whose output is the picture."""
     plan = Plan(KERNELS)
     x, y = plan.buffer(4 * 3 * 12 * 8), plan.buffer(4 * 3 * 12 * 8)
     plan.launch("copy", [x, y], (3 * 12 * 8,))
@@ -749,7 +749,7 @@ def test_pictures_that_are_refused(compiled, changes, text):
         before = model.get_output(0)
         with pytest.raises(api.CallError, match=text):
             set_image(model, 0, image)
-        # What was there is there still.
+        # The earlier content is still there.
         model.call("run")
         np.testing.assert_array_equal(model.get_output(0), before)
 

@@ -1,4 +1,4 @@
-"""What a plan must not do is found: `check_plan` on plans with one thing wrong."""
+"""`check_plan` finds every violation, on plans with one fault each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.onnxruntime
 
 @pytest.fixture(scope="module")
 def made() -> Plan:
-    """A plan in which tensors share memory: three convolutions and a softmax."""
+    """Return a plan whose tensors share memory: three convolutions and a softmax."""
     g = Graph(1, 3, 9, 9)
     x = g.relu(g.conv(g.relu(g.conv(g.relu(g.conv("x", 8, 3)), 8, 3)), 8, 3))
     return plan_of(g.model(g.node("Softmax", [x], 8, axis=1)), "adreno")
@@ -25,7 +25,7 @@ def made() -> Plan:
 
 @pytest.fixture
 def plan(made: Plan) -> Plan:
-    """A copy that a test may break."""
+    """Return a copy that a test may break."""
     return replace(made, launches=list(made.launches), outputs=list(made.outputs))
 
 
@@ -56,7 +56,7 @@ def test_reading_before_writing(plan):
 def test_reading_what_another_tensor_has_overwritten(plan):
     (written,) = operands(plan, 0, True)
     (output,) = operands(plan, 1, True)
-    # The second launch writes over what it reads; the third reads the first one's result.
+    # The second launch overwrites its own input; the third reads the first one's result.
     change(
         plan, 1, output, tensor=PlanTensor("thief", written.tensor.allocation, written.tensor.scope)
     )

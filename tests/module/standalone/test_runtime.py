@@ -1,4 +1,4 @@
-"""The runtime that a standalone library carries: small plans on real drivers."""
+"""The runtime of a standalone library: small plans on real drivers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.opencl
 
 @pytest.fixture(scope="module", params=["pocl", "intel"])
 def driver(request):
-    """Options that choose a driver."""
+    """Return options that choose a driver."""
     chosen = {"pocl": drivers.POCL, "intel": drivers.INTEL}[request.param]
     if not chosen.path:
         pytest.skip(f"{chosen.name} is not installed")
@@ -105,7 +105,7 @@ def test_images_of_halves(link):
     np.testing.assert_array_equal(y, 2 * x.astype(np.float16).astype(np.float32))
 
 
-#: Traps where the library reads or writes a float at an address that is none of a float's.
+#: Trap for reads and writes of floats at misaligned addresses.
 ODD_ADDRESSES = f"""
 import ctypes, sys
 sys.path.insert(0, {str(Path(api.__file__).parent)!r})
@@ -228,7 +228,7 @@ def test_profile_tells_all_kernels_in_order(link, driver):
 
 
 def uniform(seed, size, low, high):
-    """What the runtime makes of a test input's seed."""
+    """Return the test input that the runtime generates from a seed."""
     with np.errstate(over="ignore"):
         z = np.uint64(seed) + np.arange(1, size + 1, dtype=np.uint64) * np.uint64(
             0x9E3779B97F4A7C15

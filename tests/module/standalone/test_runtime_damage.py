@@ -1,4 +1,4 @@
-"""Plans, weights and libraries that are damaged or cut short: refused, without a crash."""
+"""Damaged or truncated plans, weights and libraries: refused, without a crash."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZE = 64
 
 
 def rich_plan() -> Plan:
-    """A plan with records of all kinds."""
+    """Return a plan with records of all kinds."""
     plan, _ = add_plan(SIZE)
     image = plan.image(3, 2, 2)
     kernels = "__kernel void other(read_only image2d_array_t x) {}\n"
@@ -52,13 +52,13 @@ def rich_plan() -> Plan:
 
 @pytest.fixture(scope="module")
 def fake(tmp_path_factory):
-    """A driver that checks how it is used and leaves nothing."""
+    """Return a driver that checks how it is used and leaves nothing."""
     return build_fake(tmp_path_factory.mktemp("driver"), *runtime_build.SANITIZERS)
 
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
-    """The same without sanitizers, for this process."""
+    """Return the same driver without sanitizers, for this process."""
     return build_fake(tmp_path_factory.mktemp("plain"))
 
 
@@ -78,7 +78,7 @@ def test_each_byte_of_a_plan_and_of_the_weights_header_matters_or_does_not(tmp_p
     plan, _ = add_plan(SIZE)
     encoded = plan.encode()
     program = runtime_build.program(tmp_path / "damage", SOURCE, encoded, plan.weights())
-    # Nothing looks at what is reserved in the weights' header.
+    # Reserved fields in the weights' header are not read.
     assert run(program, "create", SIZE, driver=fake).splitlines() == [
         f"plan {len(encoded)} refused 0 taken",
         f"weights {128 - 68} refused 68 taken",
@@ -95,7 +95,7 @@ def test_wrong_records_under_a_right_checksum_are_not_followed(tmp_path):
 
 @pytest.mark.parametrize("section", [Section.SOURCES, Section.DIGESTS])
 def test_text_that_is_not_what_was_packed_is_refused(section, tmp_path, driver):
-    """With a right checksum, and found only where no cache has the program."""
+    """Its checksum is right; the fault is found only if no cache has the program."""
     plan, _ = add_plan(SIZE)
     changed = bytearray(plan.encode())
     header = np.frombuffer(bytes(changed[: HEADER.itemsize]), HEADER).copy()
@@ -233,7 +233,7 @@ WRONG = [
 
 @pytest.fixture(scope="module")
 def open_plan(tmp_path_factory):
-    """`tf_plan_open`: its status and message."""
+    """Return a function that calls `tf_plan_open`; it returns status and message."""
     path = tmp_path_factory.mktemp("plan") / "libplan.so"
     sources = [str(runtime_build.NATIVE / name) for name in ("plan.c", "message.c")]
     command = [*runtime_build.COMPILER, "-std=gnu11", "-shared", "-fPIC", *sources, "-o", path]
@@ -242,7 +242,7 @@ def open_plan(tmp_path_factory):
 
     def run(encoded: bytes):
         plan, message = ctypes.create_string_buffer(256), ctypes.create_string_buffer(8192)
-        # Aligned as the link step aligns it.
+        # Aligned as in a linked library.
         data = np.zeros(len(encoded) // 8 + 1, np.uint64)
         data.view(np.uint8)[: len(encoded)] = np.frombuffer(encoded, np.uint8)
         pointer = data.ctypes.data_as(ctypes.c_void_p)
@@ -254,11 +254,11 @@ def open_plan(tmp_path_factory):
 
 def test_a_plan_with_records_of_all_kinds_is_right(open_plan):
     plan = rich_plan()
-    # The others are made of what these are about.
+    # The records of these sections follow from others.
     made = (Section.TEST_VALUES, Section.DIGESTS)
     assert all(plan.rows[section] for section in RECORDS if section not in made)
     assert open_plan(plan.encode()) == (api.OK, "")
-    # A text that DEFLATE makes as small as any is none of a damaged plan.
+    # A text that DEFLATE compresses this well is not damage.
     plan.program(" " * 1_000_000)
     assert open_plan(plan.encode()) == (api.OK, "")
 
@@ -275,7 +275,7 @@ def test_what_is_wrong_in_a_record_is_named(open_plan, section, index, fields):
 
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory):
-    """A library whose weights lie in a file beside it; the file and the weights."""
+    """Return a library whose weights are in a sidecar file; the file and the weights."""
     folder = tmp_path_factory.mktemp("beside")
     plan, w = add_plan(SIZE)
     path = runtime_build.link(folder / "libadd.so", plan.encode())
@@ -295,7 +295,7 @@ def test_weights_in_a_file_beside_the_library(beside, tmp_path):
 
 
 def test_a_library_whose_file_was_replaced_is_not_taken_for_cut_short(driver, tmp_path):
-    """More models of it can be created, also if the new file is smaller."""
+    """More models of it can be created, even if the new file is smaller."""
     plan, w = add_plan(SIZE)
     library = runtime_build.link(tmp_path / "libadd.so", plan.encode(), plan.weights())
     x = np.zeros(SIZE, np.float32)
@@ -333,7 +333,7 @@ def test_weights_that_are_cut_short_missing_or_anothers(beside, tmp_path):
 
 @pytest.mark.parametrize("position", [128, 129, 200, -1])
 def test_a_flipped_byte_of_the_weights_is_noticed(beside, driver, tmp_path, position):
-    """Of a file beside the library, and in it; unless the application does not want that."""
+    """The weights are in a sidecar, and in the library; the application may skip the check."""
     plan, w = add_plan(SIZE)
     content = bytearray(plan.weights())
     content[position] ^= 0x10
@@ -352,7 +352,7 @@ def test_a_flipped_byte_of_the_weights_is_noticed(beside, driver, tmp_path, posi
 
 
 def test_large_weights_are_compared_in_pieces(driver, tmp_path):
-    """Of 16 MiB: a byte in each, and behind the last."""
+    """The pieces have 16 MiB: change a byte in each, and after the last."""
     count = (33 << 20) // 4
     plan, w = add_plan(count)
     content = plan.weights()
@@ -391,7 +391,7 @@ def test_a_library_that_is_cut_short_is_noticed(tmp_path):
     path = runtime_build.link(tmp_path / "libadd.so", plan.encode(), plan.weights(), more=[tail])
     end = end_of_segments(path)
     content = path.read_bytes()
-    # Another name: the dynamic linker knows files by their identity.
+    # Use another name: the dynamic linker knows files by their identity.
     cut = tmp_path / "libcut.so"
     cut.write_bytes(content[: end - 8])
     with pytest.raises(api.CallError, match="cut short") as caught:

@@ -1,4 +1,4 @@
-"""What a device cannot do and what an application does wrong: a code and a sentence."""
+"""Limits of devices and mistakes of applications: each gives a code and a sentence."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_arguments(model, name, arguments, texts):
     *first, last = arguments
     last = ctypes.c_size_t(last) if isinstance(last, int) else last
     refused(api.ARGUMENT, *texts, call=lambda: model.call(name, *first, last))
-    # The instance goes on as if nothing had been.
+    # The instance is still usable.
     model(X)
 
 
@@ -83,7 +83,7 @@ def test_options(library, monkeypatch):
         api.ARGUMENT, "device_index is 77, expected less than", call=create(device_index=77)
     )
     assert "is usable" in message
-    # Those of an older header, which has no library, and of a newer one.
+    # Options of an older header, which has no library, and of a newer one.
     for name, value in for_programs().items():
         monkeypatch.setenv(name, value)
     with api.Model(library, struct_size=16, opencl_library="/none") as model:
@@ -241,7 +241,7 @@ def test_more_than_the_device_has(tmp_path):
 
 def test_an_extension_that_the_device_lacks(tmp_path):
     plan = tiny_plan()
-    # The beginning of one that drivers have.
+    # The beginning of an extension's name that drivers have.
     plan.rows[Section.EXTENSIONS].append("cl_khr_byte_addressable")
     plan.launch("k", [0], (64,))
     message = refused(api.UNSUPPORTED, "Remedy", call=create(tmp_path, plan))

@@ -1,4 +1,4 @@
-"""Where the self-test's reference comes from, and plans that have none."""
+"""The self-test's reference: its source, and plans without one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.onnxruntime
 
 @pytest.fixture
 def model():
-    """A network with a weight of 400 bytes."""
+    """Return a network with a weight of 400 bytes."""
     weight = ", ".join(str(number / 7 - 3) for number in range(100))
     constants = f"float[100] w = {{{weight}}}"
     return parsed("float[6,100] x", "float[6,100] y", "s = Sin(x) y = Mul(s, w)", constants)
@@ -55,7 +55,7 @@ def test_large_weights_are_not_run(model, monkeypatch, caplog, tmp_path):
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 def test_quantized_networks_in_half_have_none(dtype, caplog):
-    """Half's rounding moves numbers by whole steps of 8 bits, on every device."""
+    """Rounding to halves moves numbers by whole steps of 8 bits, on every device."""
     model = parsed(
         "float[6,100] x",
         "float[6,100] y",
