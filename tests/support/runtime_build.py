@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kept_builds import kept
 
+from tvmflow.module.standalone import code_digest
 from tvmflow.module.standalone.link import function_table
 
 NATIVE = Path(__file__).parents[2] / "native" / "standalone"
@@ -66,7 +67,7 @@ def data_object(
         lines += [f".globl {name}_begin", f".hidden {name}_begin", f"{name}_begin:"]
         lines += [f'.incbin "{binary}"']
         lines += [f".globl {name}_end", f".hidden {name}_end", f"{name}_end:"]
-    lines += ['.section .note.GNU-stack, "", @progbits', ""]
+    lines += [code_digest.note() + '.section .note.GNU-stack, "", @progbits', ""]
     source = output.with_suffix(".s")
     source.write_text("\n".join(lines))
     _run([*COMPILER, "-c", str(source), "-o", str(output)])
@@ -91,6 +92,7 @@ def link(
     data = data_object(output.with_suffix(".o"), contents, functions=functions)
     shared = ("-shared", "-Wl,--no-undefined")
     _run([*COMPILER, *shared, *flags, "-o", str(output), *objects(*flags), data, *more, *SYSTEM])
+    code_digest.stamp(output, "")
     return output
 
 
