@@ -197,7 +197,7 @@ def test_clean(keys, under_oclgrind):
 
 
 @pytest.mark.parametrize("name", ["deit_tiny", "mobilevit"])
-def test_networks_have_it(name, tmp_path):
+def test_networks_use_the_family(name, tmp_path):
     model = build_network(name, tmp_path / "network.onnx", width=0.25, size=64, classes=10)
     found = chosen_schedules(model, target="llvm")
     assert of_family(family, found)

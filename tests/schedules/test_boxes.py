@@ -31,7 +31,7 @@ RECORDED = {
 }
 
 
-def test_a_convolution_does_not_ask_them(monkeypatch):
+def test_convolutions_do_not_try_custom_families(monkeypatch):
     def refuse(workload):
         raise AssertionError("was asked")
 
@@ -47,7 +47,7 @@ def test_a_convolution_does_not_ask_them(monkeypatch):
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_journals_know_them_by_these_names(name):
+def test_names_in_journals(name):
     shape, knobs = RECORDED[name]
     family = next(family for family in FAMILIES if name == family.NAME)
     assert facts_of(family.Shape(**shape)) == shape

@@ -61,7 +61,7 @@ def built(depth, lanes, cpu, triple=None, features=()):
 
 @pytest.mark.parametrize("lanes", [1, 4, 16])
 @pytest.mark.parametrize("extreme", [False, True])
-def test_the_operator_is_what_numpy_computes(lanes, extreme):
+def test_the_operator_matches_numpy(lanes, extreme):
     """The operator uses the CPU's instruction if it has one, and arithmetic for other widths."""
     from tvm.target.codegen import llvm_get_system_cpu
 
@@ -101,7 +101,7 @@ def test_arm_s_instruction_takes_four_lanes():
     assert not re.search(r"\t(mla|mov|ext|ins|add)\tv", loop)
 
 
-def test_functions_stand_before_kernels_that_call_them():
+def test_functions_precede_kernels_that_call_them():
     assert with_functions("kernel", OPENCL) == "kernel"
     assert with_functions(f"{FUNCTION}16(s, x, w)", OPENCL).startswith(OPENCL)
     # Kernels are built together, so the functions may be included twice.
@@ -229,7 +229,7 @@ def assert_within_a_step(output, reference, step, share):
 
 @pytest.mark.parametrize(("target", "device"), TARGETS)
 @pytest.mark.parametrize("zero", [np.uint8(117), np.int8(-7)], ids=["uint8", "int8"])
-def test_a_network_with_real_operators_is_computed_of_integers(zero, target, device, tmp_path):
+def test_a_network_with_real_operators_is_computed_in_integers(zero, target, device, tmp_path):
     output, reference, _ = run_both(residual_network(zero), target, device, tmp_path)
     assert_within_a_step(output, reference, 0.01, 0.1)
     text = next(tmp_path.glob("2_layout*")).read_text()
@@ -257,7 +257,7 @@ def test_dense_layers_with_real_operators(kind, target, device):
 
 
 @pytest.mark.parametrize("why", ["weights of 8 bits without a fitting axis", "a scale of a row"])
-def test_other_forms_are_computed_of_real_numbers(why):
+def test_other_forms_are_computed_in_real_numbers(why):
     """Scales along the summed axis, or for parts of the left operand, are no common factor."""
     n = Network()
     if why == "a scale of a row":

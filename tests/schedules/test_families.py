@@ -39,18 +39,18 @@ ASKED = [
 ]
 
 
-def test_families_are_asked_in_this_order():
+def test_families_are_tried_in_this_order():
     assert [family.NAME for family in FAMILIES] == ASKED
 
 
-def test_no_two_families_have_one_place():
+def test_orders_of_families_are_unique():
     assert len({family.ORDER for family in FAMILIES}) == len(FAMILIES)
 
 
 NAMES = ("Shape", "Knobs", "CONSTRAINTS", "match", "heuristic", "space", "apply", "__doc__")
 
 
-def test_families_have_all_that_one_has():
+def test_families_define_the_protocol():
     for family in FAMILIES:
         for name in NAMES:
             assert hasattr(family, name), (family.NAME, name)

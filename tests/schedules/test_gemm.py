@@ -317,7 +317,7 @@ def test_kernels_spill_no_registers(dtype, monkeypatch, tmp_path):
     assert set(spilled) == {"0"}, done.stderr
 
 
-def test_layers_that_do_not_suit_have_the_other_families():
+def test_small_layers_use_other_families():
     with closing(tvmflow.compile(conv(8, 8, 5), target="cuda", dtype="fp16")) as module:
         assert "gemm_tensor" not in {e["family"] for e in module.metadata["schedules"].values()}
 

@@ -57,7 +57,7 @@ def expected(case):
 
 
 @pytest.mark.parametrize(("case", "variant"), in_turn(CASES, WAYS, TURNS))
-def test_every_move_is_right(variant, case):
+def test_injective_operators_are_right(variant, case):
     feeds, references = expected(case)
     half = VARIANTS[variant].get("dtype") == "fp16"
     with tvmflow.compile(CASES[case](), **VARIANTS[variant]) as module:
@@ -105,7 +105,7 @@ def concat(axis, first, second):
     return computed([first, second], result, value)
 
 
-def test_axes_that_fit_each_other_become_one():
+def test_axes_that_fit_each_other_are_fused():
     """Channels are concatenated in whole pictures: 11x13 pixels are one loop of 143."""
     function = concat(1, (2, 3, 11, 13), (2, 5, 11, 13))
     found = scheduled(function, "adreno")
@@ -136,7 +136,7 @@ def test_four_channels_are_stored_together(channels, storage):
 
 
 @pytest.mark.parametrize(("channels", "vector"), [(48, 16), (40, 1)])
-def test_channels_turned_to_the_end_are_vectors_of_a_block_on_a_cpu(channels, vector):
+def test_channels_moved_last_are_vectors_of_a_block_on_a_cpu(channels, vector):
     """The last channels are vectors, as after the depthwise layer of a transformer.
 
     Blocks, rows, columns and channels of a block become rows and channels.

@@ -102,7 +102,7 @@ def test_packed_weights_are_right(case, mode):
 
 
 @pytest.mark.parametrize("case", UNPACKED)
-def test_others_are_unpacked_at_import(case):
+def test_other_products_are_unpacked_at_import(case):
     model, feeds, expected = product_of(case)
     assert not packed(model)
     with closing(tvmflow.compile(model, target="llvm")) as module:

@@ -215,7 +215,7 @@ def test_bad_knobs_are_refused(compiled, caplog, change, sentence):
     assert "They are not used." in caplog.text
 
 
-def test_in_place_of_bad_knobs_the_heuristic_is_used(compiled, caplog):
+def test_the_heuristic_replaces_bad_knobs(compiled, caplog):
     name = next(n for n, entry in compiled.items() if entry["family"] == "conv2d")
     knobs = {name: {**compiled[name]["knobs"], "tile_w": 64}}
     with (

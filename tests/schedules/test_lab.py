@@ -61,7 +61,7 @@ def test_every_step_computes_what_numpy_does(name, target, device):
         assert [step.step for step in result.steps] == [step.name for step in steps]
 
 
-def test_a_wrong_step_is_told(monkeypatch):
+def test_a_wrong_step_is_reported(monkeypatch):
     def other(a, b):
         result = lab.reference(a, b)
         result[-1, -1] *= np.float32(1.001)
@@ -503,7 +503,7 @@ def test_sizes_that_do_not_fit_are_refused(size, memory, message):
         check_size(LABS["matmul"], size, memory, "this", 10)
 
 
-def test_memory_of_this_machine_is_asked(monkeypatch):
+def test_memory_of_this_machine_is_checked(monkeypatch):
     monkeypatch.setattr(running, "host_bytes", lambda: 1 << 20)
     # The error is raised before anything is allocated.
     monkeypatch.setitem(LABS, "matmul", replace(LABS["matmul"], operands=None))
@@ -522,7 +522,7 @@ def test_memory_of_this_machine_is_asked(monkeypatch):
         ("softmax", lambda x: np.exp(x) / np.exp(x).sum(1)[:, None]),
     ],
 )
-def test_references_are_what_the_labs_say(name, expected):
+def test_references_match_the_labs_formulas(name, expected):
     arrays = LABS[name].operands(5, np.random.default_rng(3))
     wide = expected(*(array.astype(np.float64) for array in arrays))
     reference = LABS[name].reference(*arrays)
@@ -530,7 +530,7 @@ def test_references_are_what_the_labs_say(name, expected):
     np.testing.assert_allclose(reference, wide, rtol=1e-6)
 
 
-def test_blocks_have_the_size_that_is_asked_for():
+def test_blocks_have_the_requested_size():
     # There are 64 tiles of 6 rows.
     assert "in T.grid(2, 8, 48)" in scheduled("matmul", "blocked", size=384, block=8).script()
     grouped = scheduled("matmul", "packed", size=64, target="cuda", block=16).script()

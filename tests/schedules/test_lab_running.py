@@ -20,7 +20,7 @@ from tvmflow.schedules.lab import LABS, convolution
 
 @pytest.mark.usefixtures("known_ceilings")
 @pytest.mark.parametrize("name", ["relu", "relu_int8"])
-def test_a_step_that_leaves_its_result_out_is_told(monkeypatch, name):
+def test_a_step_without_a_result_is_reported(monkeypatch, name):
     """The memory still has the result of the previous step, which must not be accepted."""
     build, built = running._built, []
 
@@ -67,7 +67,7 @@ def test_each_sample_of_a_batch_is_computed(monkeypatch, name, target, device):
 
 
 @pytest.mark.usefixtures("known_ceilings")
-def test_a_sample_that_is_left_out_is_told(monkeypatch):
+def test_a_sample_that_is_left_out_is_reported(monkeypatch):
     build = running._built
 
     def without_last(function, target, device, samples):
@@ -110,14 +110,14 @@ def test_ceilings_are_measured_again_where_a_step_exceeds_them(rising):
     ("said", "number"),
     [({}, "3"), ({"TVM_NUM_THREADS": "2"}, "2"), ({"OMP_NUM_THREADS": "1"}, None)],
 )
-def test_threads_are_as_many_as_cores_unless_the_user_says(monkeypatch, said, number):
+def test_threads_default_to_the_number_of_cores(monkeypatch, said, number):
     monkeypatch.setattr(running.os, "environ", environment := dict(said))
     running.prepare_threads(3)
     assert environment.get("TVM_NUM_THREADS") == number
     assert environment["TVM_THREAD_POOL_SPIN_COUNT"] == "0"
 
 
-def test_workers_are_so_many_and_only_while_the_lab_runs(monkeypatch):
+def test_workers_have_the_requested_number_only_while_the_lab_runs(monkeypatch):
     before, during = tvm.runtime.num_threads(), []
     measure = running.in_turn
 

@@ -14,7 +14,7 @@ TARGETS = pytest.mark.parametrize(
 
 
 @TARGETS
-def test_a_chain_that_is_read_twice_at_each_step_is_not_written_out(target, device):
+def test_a_chain_that_is_read_twice_at_each_step_is_not_inlined(target, device):
     """Inlining thirty steps would give ten million expressions."""
     nodes, last = [], "input"
     for step in range(30):
@@ -29,7 +29,7 @@ def test_a_chain_that_is_read_twice_at_each_step_is_not_written_out(target, devi
 
 
 @TARGETS
-def test_choices_by_choices_do_not_hold_up_the_simplifier(target, device):
+def test_nested_conditions_do_not_stall_the_simplifier(target, device):
     """TVM's simplifier takes seven seconds for six nested conditions."""
     nodes, last = [], "input"
     for step in range(8):

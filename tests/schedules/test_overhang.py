@@ -51,7 +51,7 @@ def test_texels_are_read_inside_of_images(layer, under_oclgrind):
     run("Conv", *LAYERS[layer], KNOBS, run_module=under_oclgrind())
 
 
-def test_the_last_place_is_read_instead_of_any_behind(tmp_path):
+def test_reads_past_an_image_are_clamped(tmp_path):
     """Rows 11 to 15 of the second map would be outside of the image, as channels 20 to 31 are."""
     run("Conv", *LAYERS["pointwise"], KNOBS, folder=tmp_path)
     (source,) = tmp_path.glob("*export.0.opencl")

@@ -133,7 +133,7 @@ def test_the_definition_is_right_by_itself(target, monkeypatch):
         check_outputs(model, module, feeds_for(model))
 
 
-def test_steps_do_not_make_code():
+def test_code_size_is_independent_of_steps():
     """A layer is one kernel, with the same statements for any number of steps."""
     lines = []
     for steps in (7, 700):

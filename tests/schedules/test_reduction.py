@@ -103,7 +103,7 @@ def test_mean(shape, axes, mode):
 
 @pytest.mark.parametrize("device", ["cpu", "adreno", "mali"])
 @pytest.mark.parametrize("operator", ["GlobalAveragePool", "GlobalMaxPool"])
-def test_pool_behind_a_convolution_keeps_its_lanes(operator, device):
+def test_a_pool_after_a_convolution_keeps_its_lanes(operator, device):
     """The layout stays blocked: its lanes are results, and the items of a group share them."""
     weight = random((22, 3, 1, 1))
     nodes = [

@@ -264,7 +264,7 @@ def test_vectors_of_cuda_are_aligned(length, tmp_path):
     assert ("*(float4*)(softmax_ptr" in source.read_text()) == (length == 1004)
 
 
-def test_statistics_that_are_asked_for_are_computed():
+def test_requested_statistics_are_computed():
     node = helper.make_node("LayerNormalization", ["x0", "s", "b"], ["y", "m", "d"])
     model = build([node], {"x0": (4, 30)}, ["y", "m", "d"], affine(30))
     feeds = feeds_for(model)

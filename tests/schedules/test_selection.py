@@ -189,7 +189,7 @@ def test_limits_at_run_time(column):
     check(model_of("NonMaxSuppression", feeds[0]), feeds, column)
 
 
-def test_scores_that_are_no_number_are_taken_by_nobody():
+def test_nan_scores_are_never_selected():
     """ONNX does not define them, and ONNX Runtime selects some without a threshold."""
     feeds = {
         "b": np.float32([[[0, 0, 1, 1], [2, 2, 3, 3], [4, 4, 5, 5]]]),
@@ -201,7 +201,7 @@ def test_scores_that_are_no_number_are_taken_by_nobody():
             assert module(feeds)["y"].tolist() == [[0, 0, 2], [0, 0, 1]]
 
 
-def test_no_boxes_are_asked_for():
+def test_without_a_limit_no_boxes_are_selected():
     """Without a limit ONNX selects none."""
     feeds = {"b": np.zeros((1, 5, 4), np.float32), "s": np.ones((1, 1, 5), np.float32)}
     model = model_of("NonMaxSuppression", feeds)

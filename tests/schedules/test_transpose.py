@@ -75,7 +75,7 @@ def test_groups_of_a_gpu_are_squares():
     assert (threads["threadIdx.x"], threads["threadIdx.y"]) == (8, 8)
 
 
-def test_a_group_turns_its_tile_in_local_memory():
+def test_a_group_transposes_its_tile_in_local_memory():
     """8 x 8 items have tiles of 4 x 4: 32 rows of 32 elements, and one against bank conflicts."""
     spec = spec_of("adreno")
     function = turned((64, 96), (1, 0))
@@ -109,7 +109,7 @@ def test_axes_that_no_vector_divides_go_through_local_memory():
 
 @pytest.mark.oclgrind
 @pytest.mark.opencl
-def test_turning_in_local_memory_has_no_races(under_oclgrind):
+def test_transposing_in_local_memory_has_no_races(under_oclgrind):
     """Some axes are divided by the group's tile, others are not."""
     for shape in ((17, 30), (32, 48)):
         model = single("Transpose", [shape], perm=[1, 0])

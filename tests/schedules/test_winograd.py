@@ -64,7 +64,7 @@ def test_constants_of_the_kernels_are_exact_in_fp32():
             assert Fraction(float(np.float32(float(value)))) == value
 
 
-def test_f2_is_the_one_of_the_literature():
+def test_f2_has_the_published_matrices():
     m = matrices(2)
     assert dense(m.bt).tolist() == [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, -1, 0, 1]]
     assert dense(m.g).tolist() == [[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]]
@@ -207,7 +207,7 @@ def test_it_compiles_for_cuda(algorithm):
 
 
 @pytest.mark.opencl
-def test_what_stands_around_it_is_fused_with_other_functions():
+def test_the_epilogue_is_fused_into_the_output_transform():
     """There are three kernels: the last has bias, residual and ReLU; a producer has its own."""
     model = network(32, 32, 12, 12, before=True)
     meta = run(model, target="opencl", device="adreno", algorithms={"layer": "winograd4"})
@@ -270,7 +270,7 @@ def layer(inputs=64, outputs=64, extent=56, **changes):
         ({"groups": 64}, "it has 64 groups"),
     ],
 )
-def test_what_it_cannot_compute(change, reason):
+def test_convolutions_that_winograd_cannot_compute(change, reason):
     convolution = layer(**change)
     assert impossible(convolution, "winograd2", PRESETS["cpu"], False) == reason
     assert impossible(convolution, "direct", PRESETS["cpu"], False) is None
@@ -283,7 +283,7 @@ def test_what_it_cannot_compute(change, reason):
 
 
 @pytest.mark.parametrize("device", PRESETS)
-def test_large_layers_take_it_and_small_ones_do_not(device):
+def test_large_layers_use_winograd_and_small_ones_do_not(device):
     preset = PRESETS[device]
     assert choose("c", layer(256, 256, 28), preset, None, False).algorithm in WINOGRAD
     assert choose("c", layer(3, 32, 112), preset, None, False).algorithm == "direct"
@@ -307,7 +307,7 @@ def test_a_small_gain_is_not_worth_it():
     assert choose("c", convolution, preset, None, False).algorithm == "direct"
 
 
-def test_a_depthwise_convolution_refuses_it():
+def test_depthwise_convolutions_refuse_winograd():
     model = network(18, 18, 13, 9, group=18)
     with pytest.raises(CompileError, match=r"winograd2 was asked .* layer, but it has 18 groups"):
         tvmflow.compile(model, target="llvm", algorithms={"layer": "winograd2"})
