@@ -124,16 +124,16 @@ def _decline_long(block: s_tir.SBlock, readers: Sequence[s_tir.SBlock]) -> None:
     written = [region.source for region in block.writes]
     own, theirs = (len(nodes_in(root, tirx.Expr)) for root in (block.body, bodies))
     if _reads(bodies, written) * own + theirs > MOST_NODES:
-        raise s_tir.ScheduleError(f"{block.name_hint} is too long to be computed where it is read")
+        raise s_tir.ScheduleError(f"{block.name_hint} is too long to be inlined into its readers")
     extremes = len(nodes_in([block.body, bodies], tirx.Max, tirx.Min))
     limits = ((own + theirs, MOST_LEVELS, _is_any), (extremes, MOST_EXTREMES, _is_extreme))
     for count, most, counts in limits:
         # There are no more levels than nodes, which are counted faster.
         if count > most and most < (_levels(block.body, counts) + _levels(bodies, counts, written)):
-            raise s_tir.ScheduleError(f"{block.name_hint} has too many expressions in each other")
+            raise s_tir.ScheduleError(f"{block.name_hint} nests too many expressions")
     depth = _conditions(block.body)
     if depth and depth + _conditions(bodies, written) > MOST_CONDITIONS:
-        raise s_tir.ScheduleError(f"{block.name_hint} has conditions, and is read in others")
+        raise s_tir.ScheduleError(f"{block.name_hint} has conditions, and is read inside others")
 
 
 def _reads(root: object, buffers: Sequence[tirx.Expr]) -> int:
@@ -150,7 +150,7 @@ def _is_any(_expr: tirx.Expr) -> bool:
 
 
 def _is_extreme(expr: tirx.Expr) -> bool:
-    """Tell whether a maximum or minimum has to look for NaN in its first operand."""
+    """Return whether a maximum or minimum has to check its first operand for NaN."""
     return isinstance(expr, (tirx.Max, tirx.Min)) and not (never_nan(expr.a) or never_nan(expr.b))
 
 
@@ -159,7 +159,7 @@ def _levels(
     counts: Callable[[tirx.Expr], bool],
     buffers: Sequence[tirx.Expr] | None = None,
 ) -> int:
-    """Return how many counted expressions are nested, or stand around a read of a buffer."""
+    """Return how many counted expressions are nested, or enclose a read of a buffer."""
     level = most = 0
 
     def visit(expr: tirx.Expr, visitor: tvm_ffi.StructuralVisitor) -> None:

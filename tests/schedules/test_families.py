@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvmflow.schedules import FAMILIES
 
-#: From the most specific to the fallback.
+#: Names of the families, from the most specific to the fallback.
 ASKED = [
     "boxes",
     "open_extents",

@@ -127,7 +127,7 @@ def test_a_module_has_half_a_byte_for_a_weight():
 
 @pytest.mark.onnxruntime
 def test_the_reference_computes_in_fp32(tmp_path):
-    """By default, ONNX Runtime would round the other operand to 8 bits."""
+    """ONNX Runtime would by default round the other operand to 8 bits."""
     model, feeds, _ = product_of("blocks")
     onnx.save(model, tmp_path / "model.onnx")
     with closing(tvmflow.compile(model, target="llvm")) as module:
