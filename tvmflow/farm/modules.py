@@ -14,7 +14,7 @@ from ..errors import FarmError, TvmflowError
 from ..module.blocked_layout import to_blocked
 from ..module.load import load
 from ..module.module import Module
-from ..module.shapes import tell_first
+from ..module.shapes import warn_default_shape
 from ..module.values import Outputs, as_array, put
 from .connect import last_line
 from .network import Address
@@ -43,7 +43,7 @@ class RemoteModule(Module):
     """
 
     def __init__(self, module: Module, remote: RPCSession, address: Address, device_index: int):
-        tell_first(module.variants, module.path, "a server of the farm")
+        warn_default_shape(module.variants, module.path, "a server of the farm")
         described = module.metadata, module.inputs, module.network_outputs
         super().__init__(module.path, module._file, *described, device_index, module.weights_path)
         self._module, self._remote, self._address = module, remote, address

@@ -1,1 +1,1 @@
-"""Compiled networks: the module file, and linking, writing, reading, loading and running it."""
+"""Compiled networks: the module file; how it is linked, written, read, loaded and run."""

@@ -1,18 +1,18 @@
 """The module file: a shared library that describes itself.
 
 ``OUT.so`` is the library that TVM exports (host code, device code, the virtual
-machine's program) with sections behind it that are not loaded with the library:
+machine's program), followed by sections that are not loaded with the library:
 
 ``.tvmflow.weights``
     Weights in the safetensors format.  Absent when they exceed the embed limit;
-    they then travel beside the module as ``OUT.so.weights``, in the same format.
+    they are then in ``OUT.so.weights`` next to the module, in the same format.
 ``.tvmflow.meta``
     A JSON object: `FORMAT`, versions, target, inputs, outputs, kernels, options.
 ``.tvmflow.functions``
     The scheduled primary functions as TVM's JSON, compressed, for `tvmflow profile`.
 ``.tvmflow.digest``
     SHA-256 of the metadata, then SHA-256 of everything before the first added
-    section, as it finally stands.  Digests of weights and functions are in the metadata.
+    section in the finished file.  Digests of weights and functions are in the metadata.
 
 Reading maps the weights and never loads the library: a module for another
 machine can be inspected.
@@ -55,7 +55,7 @@ from .weights import WeightsError, map_weights, pieces, plan_weights, write_weig
 if TYPE_CHECKING:
     import tvm
 
-#: Version of the layout of sections and metadata; another version is refused.
+#: Version of the layout of sections and metadata; modules of other versions are refused.
 FORMAT = 1
 
 WEIGHTS = ".tvmflow.weights"
@@ -68,39 +68,39 @@ COPY_AGAIN = "Copy it again from where it was made, or compile the model again."
 
 @dataclass(frozen=True)
 class Artifact:
-    """A module file that was read but not loaded."""
+    """Content of a module file, read without loading its library."""
 
     path: Path
     metadata: JsonObject  #: The JSON object of the section ``.tvmflow.meta``.
     #: Read-only arrays mapped from the file, in the order of the entry function.
     weights: dict[str, np.ndarray] = field(repr=False)
-    #: The module itself, the file beside it, or ``None`` without weights outside the library.
+    #: The file that has the weights: the module or its sidecar; ``None`` without weights.
     weights_path: Path | None
     file: FileIdentity  #: The file that was read.
     library_bytes: int  #: Size of the library without the added sections.
-    architecture: str  #: What the library was linked for.
+    architecture: str  #: Architecture that the library was linked for, as in a host triple.
     _library_digest: bytes = field(repr=False)
     _functions: elf.Section | None = field(default=None, repr=False)
 
     @cached_property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """The network's inputs, in order."""
+        """Return the network's inputs, in order."""
         return tensor_infos(self.metadata["inputs"])
 
     @cached_property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """The network's outputs, in order."""
+        """Return the network's outputs, in order."""
         return tensor_infos(self.metadata["outputs"])
 
     @cached_property
     def variants(self) -> tuple[Artifact, ...]:
-        """The module as if it had one of its shapes, for each; itself if it has one."""
-        told = self.metadata.get("variants")
-        return (self,) if told is None else tuple(map(self._variant, told))
+        """Return a view of the module for each of its shapes; itself if there is only one."""
+        entries = self.metadata.get("variants")
+        return (self,) if entries is None else tuple(map(self._variant, entries))
 
     @property
-    def input_rooms(self) -> list[int]:
-        """Bytes of the largest of all shapes, for each input."""
+    def input_bytes(self) -> list[int]:
+        """Return each input's size in bytes for the shape in which it is largest."""
         return [
             max(info.size_bytes for info in infos)
             for infos in zip(*(variant.inputs for variant in self.variants), strict=True)
@@ -119,16 +119,16 @@ class Artifact:
 
     @property
     def weights_bytes(self) -> int:
-        """Total size of the weights outside the library."""
+        """Return the total size of the weights outside the library."""
         return sum(array.nbytes for array in self.weights.values())
 
     @property
     def sidecar(self) -> Path | None:
-        """The weights file beside the module, if there is one."""
+        """Return the weights file next to the module, if there is one."""
         return None if self.weights_path == self.path else self.weights_path
 
     def check_library(self) -> None:
-        """Refuse (`ArtifactError`) a library of which a byte has changed: it could do anything."""
+        """Raise `ArtifactError` if a byte of the library has changed: it must not be run then."""
         with open_file(self.path) as file:
             if sha256_of(file, self.library_bytes) != self._library_digest:
                 raise _damaged(self.path, "the code is not what was written")
@@ -142,13 +142,13 @@ class Artifact:
         return content
 
     def check_weights(self) -> None:
-        """Refuse (`ArtifactError`) weights that do not have their checksum, which is quick."""
+        """Raise `ArtifactError` if the weights do not match their (quickly computed) checksum."""
         promised = self.metadata["weights_xxh64"]
         if promised is not None and self._hash_weights(xxhash.xxh64()) != promised:
             raise self._damaged_weights()
 
     def check(self) -> None:
-        """Compare library, functions and weights with their digests; `ArtifactError` if changed."""
+        """Raise `ArtifactError` if library, functions or weights differ from their digests."""
         self.check_library()
         self.read_functions()
         digest = self.metadata["weights_digest"]
@@ -156,7 +156,7 @@ class Artifact:
             raise self._damaged_weights()
 
     def _hash_weights(self, digest: hashlib._Hash | xxhash.xxh64) -> str:
-        """Put all weights' bytes into a digest, in the order of the file."""
+        """Return the digest of all weights' bytes, in the order of the file."""
         for array in sorted(self.weights.values(), key=lambda array: array.ctypes.data):
             for piece in pieces(array):
                 digest.update(piece)
@@ -169,10 +169,10 @@ class Artifact:
 def read_artifact(path: str | os.PathLike[str]) -> Artifact:
     """Read a module file without loading its library.
 
-    Checked are the structure, the metadata's digest, the sizes, and that the
-    weights beside the module are the ones it was written with.  `Artifact.check`
-    compares every byte.  An `ArtifactError` says that there is no such file, it is no module of
-    this format, or it or the weights beside it are damaged.
+    Checks the structure, the metadata's digest, the sizes, and that a sidecar has the weights
+    that were written with the module.  `Artifact.check` compares every byte.  Raises
+    `ArtifactError` if there is no such file, it is no module of this format, or it or its
+    sidecar is damaged.
     """
     file_path = Path(path)
     if file_path.is_dir():
@@ -247,7 +247,7 @@ def _parse_metadata(path: Path, text: bytes) -> JsonObject:
 def _find_weights(
     path: Path, meta: JsonObject, embedded: elf.Section | None
 ) -> tuple[Path | None, dict[str, np.ndarray]]:
-    """Map the weights that the metadata lists, from the module or from beside it."""
+    """Map the weights that the metadata lists, from the module or from its sidecar."""
     if not meta["weights"]:
         return None, {}
     if meta["weights_file"] is not None:
@@ -274,7 +274,7 @@ def _find_weights(
 
 
 def _find_sidecar(path: Path, recorded_name: str) -> Path:
-    """Look for the weights under the module's present name, then under its first one."""
+    """Find the sidecar by the module's current name, else by the name it was written under."""
     names = [path.name + SIDECAR_SUFFIX, recorded_name]
     for candidate in map(path.with_name, names):
         if candidate.is_file():
@@ -284,7 +284,7 @@ def _find_sidecar(path: Path, recorded_name: str) -> Path:
 
 
 def sha256_of(file: BinaryIO, size: int, begin: int = 0) -> bytes:
-    """Return the digest of `size` bytes of a file, or of what there is of them."""
+    """Return the SHA-256 of `size` bytes of a file, or of fewer if the file ends earlier."""
     file.seek(begin)
     digest = hashlib.sha256()
     while size > 0 and (piece := file.read(min(size, 1 << 20))):
@@ -294,9 +294,9 @@ def sha256_of(file: BinaryIO, size: int, begin: int = 0) -> bytes:
 
 
 def tensor_infos(entries: Iterable[JsonMapping]) -> tuple[TensorInfo, ...]:
-    """Read inputs or outputs as a module's metadata has them."""
+    """Return inputs or outputs from their entries in a module's metadata."""
     names = {each.name for each in fields(TensorInfo)}
-    # JSON has no tuples.
+    # JSON has lists instead of tuples.
     known: Iterator[JsonObject] = (
         {n: tuple(v) if isinstance(v, list) else v for n, v in entry.items() if n in names}
         for entry in entries
@@ -318,7 +318,7 @@ def _not_a_module(path: Path, what: str) -> ArtifactError:
     return unreadable(path, reason, "Name the .so file that `tvmflow compile` wrote.")
 
 
-#: Room that there must be for objects, of host code and of kernels' sources, and the library.
+#: Free space that is required for the library and for objects of host code and kernels' sources.
 CODE_BYTES = 8 << 20
 
 #: Weights start on a page, so that the pages of their map hold nothing else.
@@ -340,16 +340,16 @@ def write_artifact(
 
     The file (or the two files) appear complete or not at all.
 
-    An `ArtifactError` says that a file cannot be written, a `TargetError` that nothing that links
-    for `host` is installed, a `CompileError` that a weight cannot be stored.
+    Raises `ArtifactError` if a file cannot be written, `TargetError` if no linker for `host` is
+    installed, and `CompileError` if a weight cannot be stored.
 
     Parameters
     ----------
     executable, path
-        What ``tvm.relax.build`` returned, and the file to write.
+        The result of ``tvm.relax.build``, and the file to write.
     metadata
         ``name``, ``target``, ``device``, ``inputs``, ``outputs`` (of `TensorInfo`),
-        ``kernels``, ``options``, ``stage_ms`` and what else fits JSON.  Format, versions,
+        ``kernels``, ``options``, ``stage_ms`` and any further JSON.  Format, versions,
         host and the description of the weights are added here.
     weights
         Weights outside the library, in the order in which the entry function
@@ -362,7 +362,8 @@ def write_artifact(
     embed_limit_bytes
         Above this total the weights are written to ``PATH.weights``.
     times
-        Counts linking as the stage "link"; ``stage_ms`` is what it says when weights are written.
+        Counts linking as the stage "link"; ``stage_ms`` is read from it after the weights are
+        written.
     """
     timed = times.stage("link") if times is not None else nullcontext()
     final = Path(path)
@@ -395,7 +396,7 @@ def write_artifact(
                 for n, w in weights.items()
             ],
             "weights_file": sidecar.name if beside else None,
-            # Of no weights; others have theirs when they are written.
+            # Set by `put_weights`; they stay ``None`` without weights.
             "weights_digest": None,
             "weights_xxh64": None,
             "functions_digest": hashlib.sha256(functions).hexdigest(),
@@ -414,7 +415,7 @@ def write_artifact(
             with open(sidecar, "wb") as file:
                 put_weights(file)
         elif weights:
-            # Before the metadata, which has their digests.
+            # The metadata, which contains the digests of the weights, must come after them.
             sections.append((WEIGHTS, _PAGE_BYTES, put_weights))
         sections.append((META, 1, put_metadata))
         sections.append((DIGEST, 1, lambda file: file.write(bytes(64))))
@@ -434,14 +435,14 @@ def write_artifact(
 
 
 def remove_stale_sidecar(path: Path) -> None:
-    """Remove the weights that a module of the same name had before, and only those."""
+    """Remove a sidecar that an earlier module of the same name left; keep any other file."""
     with suppress(OSError):
         if is_sidecar(path):
             path.unlink(missing_ok=True)
 
 
 def is_sidecar(path: Path) -> bool:
-    """Tell whether a file has the weights of a module."""
+    """Return whether a file contains the weights of a module."""
     with open_file(path) as file:
         start = file.read(256)
     return start.startswith(WEIGHTS_MAGIC) or b'"tvmflow.sha256"' in start
@@ -450,11 +451,11 @@ def is_sidecar(path: Path) -> bool:
 def export_library(
     executable: tvm.runtime.Executable, library: Path, host: Host, work: Path
 ) -> str:
-    """Let TVM write the objects, and link them; return the linker's name."""
+    """Have TVM write the objects, link them, and return the linker's name."""
 
     class Link:
         object_format = "o"
-        # Asked only where no host code says it (a network that computes nothing).
+        # TVM asks for it only if no host code has a triple (a network that computes nothing).
         get_target_triple = staticmethod(lambda: host.llvm_triple)
 
         def __call__(self, output: str, objects: Iterable[str], **_: object) -> str:
@@ -464,7 +465,7 @@ def export_library(
 
 
 def _interface(about: JsonMapping) -> JsonObject:
-    """Describe inputs and outputs in what is told of a module, or of one of its shapes."""
+    """Replace inputs and outputs in the description of a module or shape by their JSON."""
     sides = ("inputs", "outputs")
     return {**about, **{side: [_describe(tensor) for tensor in about[side]] for side in sides}}
 
@@ -486,7 +487,7 @@ def _describe(tensor: TensorInfo) -> JsonObject:
 
 
 def _plain(value: object) -> object:
-    """Turn what options may hold into JSON."""
+    """Convert a value of the options that JSON does not have."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, (tuple, set, frozenset)):

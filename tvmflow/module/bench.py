@@ -1,4 +1,4 @@
-"""Times of a module: its first call, then the spread of many."""
+"""Benchmarks of a module: the time of its first call, and the distribution of later ones."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Runs and time that are measured unless the caller says otherwise, whichever is reached first.
+#: Default limits of a measurement, which ends when either is reached.
 DEFAULT_RUNS = 100
 DEFAULT_SECONDS = 10.0
 
 
 class Measured(Described, Protocol):
-    """A module, or several that take a batch together."""
+    """A module, or several modules that share a batch."""
 
     def prepare(self) -> object:
-        """Import what opening needs."""
+        """Import the packages that opening needs."""
 
     def open(self) -> object:
-        """Load the library, and bring the weights to the device."""
+        """Load the library, and copy the weights to the device."""
 
     def __call__(self, inputs: Mapping[str, Any], /) -> object:
         """Run the network."""
@@ -49,21 +49,21 @@ class Timing(Times):
     A call includes copying the inputs to the device and the outputs back.
     """
 
-    load_ms: float  #: Loading the library and bringing the weights to the device.
-    first_ms: float  #: The first call, in which a driver builds the kernels or finds them built.
+    load_ms: float  #: Loading the library and copying the weights to the device.
+    first_ms: float  #: The first call, in which the driver builds kernels or reads its cache.
     min_ms: float
     max_ms: float
     mean_ms: float
     p99_ms: float
-    runs_per_s: float  #: Throughput: calls one behind the other, in their mean time.
-    warmup: int  #: How many calls before the measured ones were not measured.
-    #: Part of the processors' time that other programs took meanwhile, from 0 to 1, if it is known.
+    runs_per_s: float  #: Throughput of calls one after the other, from their mean time.
+    warmup: int  #: Number of unmeasured calls before the measured ones.
+    #: Share of the processors' time that other programs used meanwhile, from 0 to 1, if known.
     others_share: float | None
 
 
 @dataclass(frozen=True)
 class Benchmark(Timing):
-    """Times of a module's calls, and what they were measured on."""
+    """Times of a module's calls, with the setting in which they were measured."""
 
     setting: Setting
 
@@ -86,13 +86,13 @@ def bench(
     seed: int = 0,
     device: int = 0,
 ) -> Benchmark:
-    """Measure a module's calls, and warn if other programs disturbed that.
+    """Measure a module's calls, and warn if other programs disturbed the measurement.
 
     Parameters
     ----------
     module
-        A module, or its file.  One that has run already has no first call any more: opening it
-        takes no time then, and its first call is as long as others.
+        A module, or its file.  For a module that has run before, opening takes no time and the
+        first call is as fast as the others.
     inputs, runs, seconds, warmup, seed
         As for `benchmark`.
     device
@@ -119,8 +119,8 @@ def bench(
         with closing(load(module, device=device)) as opened:
             return bench(opened, inputs, runs=runs, seconds=seconds, warmup=warmup, seed=seed)
     timing = benchmark(module, inputs, runs=runs, seconds=seconds, warmup=warmup, seed=seed)
-    if (said := disturbance(timing.others_share)) is not None:
-        logger.warning("%s", said)
+    if (sentence := disturbance(timing.others_share)) is not None:
+        logger.warning("%s", sentence)
     return Benchmark(**vars(timing), setting=setting_of(module))
 
 
@@ -135,13 +135,13 @@ def benchmark(
 ) -> Timing:
     """Measure a module's calls.
 
-    An `InputError` says that an input or a number does not fit, a `DeviceError` that there is no
+    Raises `InputError` if an input or a number does not fit, and `DeviceError` if there is no
     device.
 
     Parameters
     ----------
     module
-        A module that has not run yet (or its first call is not a first one).
+        A module that has not run yet; otherwise ``load_ms`` and ``first_ms`` say nothing.
     inputs
         Values by name, default random ones of `seed`.
     runs, seconds
@@ -158,7 +158,7 @@ def benchmark(
     if runs is None and seconds is None:
         runs, seconds = DEFAULT_RUNS, DEFAULT_SECONDS
     given = inputs if inputs is not None else random_inputs(module, seed)
-    # An application has them so: packing them is no part of a call.
+    # Applications have inputs in the module's layout, so packing them is not measured.
     values = all_to_blocked(module.inputs, given)
     # Importing packages is not part of loading the module.
     module.prepare()

@@ -1,4 +1,4 @@
-"""Checks of the values of a network's inputs by its custom operators, at each call."""
+"""Checks of input values by the network's custom operators, at each call."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from .values import is_on_host, on_host, shared, unknown
 
 
 def call_checks(metadata: JsonMapping) -> tuple[CallCheck, ...]:
-    """Read the checks that a module's call makes: those of operators that this process knows."""
+    """Return the checks of a module's calls, for operators registered in this process."""
     checks = (CallCheck.read(note) for note in metadata.get("call_checks", ()))
     return tuple(check for check in checks if check.operator in OPERATORS)
 
 
 def validate(check: CallCheck, values: Mapping[str, object]) -> None:
-    """Check arrays and DLPack tensors for the network's inputs, where the host has them.
+    """Check the input values of a custom operator that are in the host's memory.
 
-    An `InputError` says that one is out of range, with the inputs' names.
+    ``values`` are arrays and DLPack tensors by input name.  Raises `InputError`, with the inputs'
+    names, if a value is out of range.
     """
     brought = {name: shared(name, values[name]) for name in check.inputs if name in values}
     seen = {name: on_host(value) for name, value in brought.items() if is_on_host(value)}
@@ -43,7 +44,7 @@ def validate(check: CallCheck, values: Mapping[str, object]) -> None:
 
 
 def _operand(operand: str | TensorType | None, seen: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """Return what a check sees of an operand: a value, of floats the shape, or nothing."""
+    """Return an operand for a check: its value, NaNs of its shape for floats, or ``None``."""
     if isinstance(operand, str) or operand is None:
         return seen.get(operand or "")
     return unknown(operand) if operand.dtype.startswith(("float", "bfloat")) else None

@@ -1,12 +1,12 @@
-"""ELF shared libraries: their sections, what they ask of the system, and sections added to them.
+"""Reading ELF shared libraries (sections, requirements), and adding sections to them.
 
 A compiled module carries its description and its weights as sections of the
 shared library that are not loaded with it (no ``SHF_ALLOC``).  Adding them needs
 no assembler or ``objcopy`` for the library's architecture: the section table is
-at the end of the file, so new sections are written behind the old content and a
-longer table behind them.  The loadable part does not move.
+at the end of the file, so new sections are written after the old content, followed by a
+longer table.  The loadable part does not move.
 
-Format: System V Application Binary Interface, "Object Files"; read and packed by pyelftools.
+Format: System V Application Binary Interface, "Object Files"; parsed and packed by pyelftools.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from elftools.elf.segments import NoteSegment, Segment
 from ..errors import ArtifactError
 from ..runtime.regular_files import open_file
 
-#: Section with what a module for TVM's runtime says of itself.
+#: Section with the metadata of a module for TVM's runtime.
 META = ".tvmflow.meta"
 
-#: Names of ``e_machine`` values as architectures of host triples.
+#: Architectures in host triples, by ``e_machine``.
 MACHINES = {3: "i686", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
 _HASH_TABLES = {"DT_HASH": "sysv", "DT_GNU_HASH": "gnu"}
@@ -42,25 +42,25 @@ _PACKED_RELOCATIONS = ("DT_RELR", "DT_ANDROID_REL", "DT_ANDROID_RELA", "DT_ANDRO
 
 
 class ElfError(ValueError):
-    """The file is not a little-endian ELF shared library, or is damaged."""
+    """Raised for a file that is no little-endian ELF shared library, or is damaged."""
 
 
 class Section(NamedTuple):
-    """Where a section's bytes are in the file."""
+    """Position and size of a section's bytes in the file."""
 
     offset: int
     bytes: int
 
 
 class Library(NamedTuple):
-    """A shared library's architecture, as it stands in a triple, and its sections by name."""
+    """Architecture of a shared library, as in a host triple, and its sections by name."""
 
     architecture: str
     sections: dict[str, Section]
 
 
 def read_library(path: str | os.PathLike[str]) -> Library:
-    """List the sections of a shared library; `ElfError` if it is none, or cut short."""
+    """Read the section table of a shared library; `ElfError` if it is none, or cut short."""
     with _opened(path) as elf:
         size = elf.stream.seek(0, os.SEEK_END)
         sections: dict[str, Section] = {}
@@ -85,9 +85,10 @@ def append_sections(
 ) -> dict[str, Section]:
     """Add sections that are not loaded with a library, changing the file in place.
 
-    Each has a name, an alignment in the file in bytes, and a function that writes the content
-    at the file's position (streaming; it may be larger than memory).  They are returned by name.
-    An `ElfError` says that the file is not a shared library, or has a section of that name.
+    Each section is given by its name, its alignment in the file in bytes, and a function that
+    writes the content at the file's position (streaming; it may be larger than memory).  Returns
+    the new sections by name.  Raises `ElfError` if the file is not a shared library, or has a
+    section of that name.
     """
     with _opened(path) as elf:
         header, structs = elf.header, elf.structs
@@ -119,7 +120,7 @@ def append_sections(
 
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[ELFFile]:
-    """Open a shared library; what the reader raises of damaged tables becomes an `ElfError`."""
+    """Open a shared library; translate the reader's errors about damaged tables to `ElfError`."""
     with open_file(path) as file:
         start = file.read(6)
         if not start.startswith(b"\x7fELF"):
@@ -134,9 +135,9 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[ELFFile]:
         except (ElfError, OSError):
             raise
         except Exception as error:
-            # The reader raises anything.
-            said = str(error).strip() or type(error).__name__
-            raise ElfError(f"it is cut short or its tables are damaged: {said}") from error
+            # On damaged tables pyelftools raises exceptions of any type.
+            reason = str(error).strip() or type(error).__name__
+            raise ElfError(f"it is cut short or its tables are damaged: {reason}") from error
 
 
 def _architecture(elf: ELFFile) -> str:
@@ -152,12 +153,12 @@ def _seek_aligned(file: BinaryIO, align: int) -> int:
     return end + padding
 
 
-# -- what the system that loads a library is told --------------------------------------------
+# -- facts for the system's loader -----------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Load:
-    """A part of the file that is mapped: its alignment, range and permissions."""
+    """A segment that the loader maps: its alignment, range and permissions."""
 
     align: int
     offset: int
@@ -169,7 +170,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Undefined:
-    """A symbol that another library must have."""
+    """A symbol that another library must define."""
 
     name: str
     weak: bool  #: Whether the library loads without it.
@@ -178,7 +179,7 @@ class Undefined:
 
 @dataclass(frozen=True)
 class ElfFacts:
-    """Needs, offers and requests of a shared library."""
+    """Facts of a shared library for its loader: what it needs, exports and requests."""
 
     architecture: str
     bits: int
@@ -187,7 +188,7 @@ class ElfFacts:
     search_paths: tuple[str, ...]
     loads: tuple[Load, ...]
     relro: tuple[int, int] | None  #: Range that becomes read-only once the library is loaded.
-    #: Whether all functions are looked up when it is loaded, so that the table can be read-only.
+    #: Whether all symbols are bound at load time, so that their table can be read-only.
     bind_now: bool
     text_relocations: bool
     packed_relocations: tuple[str, ...]
@@ -203,19 +204,19 @@ class ElfFacts:
 
     @property
     def is_tvm_module(self) -> bool:
-        """True if TVM's runtime loads it."""
+        """Return whether the library is a module for TVM's runtime."""
         return META in self.sections or any(n.startswith("__tvm_ffi_") for n in self.exported)
 
     @property
     def kind(self) -> str:
-        """The kind of library, in words."""
+        """Return the kind of library, in words."""
         if self.is_tvm_module:
             return "module for TVM's runtime"
         return "standalone module" if "tvmflow_create" in self.exported else "other library"
 
 
 def read_facts(path: str | os.PathLike[str]) -> ElfFacts:
-    """Read the facts; `ArtifactError` if the file is unreadable, damaged or no ELF library."""
+    """Read a library's facts; `ArtifactError` if it is unreadable, damaged or no ELF library."""
     try:
         with _opened(path) as elf:
             return _facts(elf)
@@ -273,7 +274,7 @@ def _facts(elf: ELFFile) -> ElfFacts:
 
 
 def _text(tag: DynamicTag) -> str:
-    """Return the text that an entry of the dynamic table names, such as a library."""
+    """Return the string of an entry in the dynamic table, such as a library's name."""
     return str(getattr(tag, tag.entry.d_tag.removeprefix("DT_").lower()))
 
 
@@ -289,7 +290,7 @@ def _load(segment: Segment) -> Load:
 def _symbols(
     elf: ELFFile,
 ) -> tuple[dict[str, tuple[str, ...]], tuple[Undefined, ...], tuple[str, ...]]:
-    """Return needed versions by library, undefined symbols, and exported ones."""
+    """Return the needed versions by library, the undefined and the exported symbols."""
     table = elf.get_section_by_name(".dynsym")
     if not isinstance(table, SymbolTableSection):
         raise ElfError("it has no table of dynamic symbols, or no section headers")

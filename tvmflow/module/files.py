@@ -1,8 +1,8 @@
-"""Output files that appear complete under their final names, or not at all.
+"""Atomic output: files appear complete under their final names, or not at all.
 
-Everything is prepared in a hidden folder beside the final names, on the same
-file system, and moved into place when it is finished.  Whatever ends the work
-early (an error, Ctrl-C, a signal turned into an exception) removes the folder.
+Files are written to a hidden folder next to their final names, on the same
+file system, and moved into place when they are finished.  The folder is removed
+if the work ends early (an error, Ctrl-C, a signal turned into an exception).
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from pathlib import Path
 from ..errors import ArtifactError
 from ..runtime.regular_files import open_file
 
-#: What the system says when there is no room; such an error names no file.
+#: Error codes of a full disk; such errors name no file.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SUFFIX = ".tmp"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of output files, for not replacing a user's file of another kind."""
+    """A kind of output file, used to avoid replacing a user's file of another kind."""
 
     name: str  #: A noun with its article.
     is_of: Callable[[Path], bool]  #: Whether a file is of this kind.
 
     def check(self, path: Path, *, remedy: str = "Name another file, or remove this one.") -> None:
-        """Refuse (`ArtifactError`) to replace a file that is of another kind and not empty."""
+        """Raise `ArtifactError` if a non-empty file of another kind would be replaced."""
         try:
             found = os.stat(path)
             if stat.S_ISDIR(found.st_mode):
-                return  # `staging` names the remedy.
+                return  # `staging` reports it, with a remedy.
             is_safe = stat.S_ISREG(found.st_mode) and (not found.st_size or self.is_of(path))
         except FileNotFoundError:
             return
@@ -51,7 +51,7 @@ class Kind:
 
 
 def begins_with(*starts: bytes) -> Callable[[Path], bool]:
-    """Return a test of how a file begins."""
+    """Return a predicate for files that begin with one of these byte strings."""
     return lambda path: _beginning(path).startswith(starts)
 
 
@@ -60,7 +60,7 @@ def _beginning(path: Path) -> bytes:
         return file.read(1024)
 
 
-#: Bytes that no text has, and that models, modules and archives begin with.
+#: Bytes that do not occur in text, but near the beginning of models, modules and archives.
 _NOT_TEXT = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b"))
 
 TEXT = Kind("a text", lambda path: not set(_beginning(path)) & set(_NOT_TEXT))
@@ -72,10 +72,10 @@ ONNX = Kind("an ONNX model", begins_with(b"\x08"))
 
 @contextmanager
 def staging(path: str | os.PathLike[str], kind: Kind | None = None) -> Iterator[Path]:
-    """Yield a new hidden folder beside an output's final name, and remove it afterwards.
+    """Yield a new hidden folder next to an output's final name, and remove it afterwards.
 
-    An `ArtifactError` says that `path` is a folder, its folder is missing or not writable, or that
-    there is a file of another kind.
+    Raises `ArtifactError` if `path` is a folder, its folder is missing or not writable, or a file
+    of another kind would be replaced.
     """
     final = Path(path)
     folder = final.parent
@@ -98,7 +98,7 @@ def staging(path: str | os.PathLike[str], kind: Kind | None = None) -> Iterator[
     try:
         yield stage
     except OSError as error:
-        # Only failures of writing are reworded here: an error of reading names another file.
+        # Only errors of writing are translated: an error of reading names another file.
         if error.errno in _FULL or str(error.filename or "").startswith(str(stage)):
             raise _write_error(final, error) from error
         raise
@@ -109,7 +109,7 @@ def staging(path: str | os.PathLike[str], kind: Kind | None = None) -> Iterator[
 def write_file(
     path: str | os.PathLike[str], content: str | bytes, kind: Kind | None = None
 ) -> None:
-    """Write a whole file; others see the old one or the new one; errors are those of `staging`."""
+    """Write a file atomically: readers see the old or the new one; raises as `staging` does."""
     final = Path(path)
     with staging(final, kind) as stage:
         written = stage / final.name
@@ -118,29 +118,29 @@ def write_file(
 
 
 def check_writable(path: str | os.PathLike[str], kind: Kind | None = None) -> None:
-    """Refuse an output that could not be written, as `staging` does, before the work for it."""
+    """Raise now, as `staging` does, if an output could not be written later."""
     with staging(path, kind):
         pass
 
 
 def require_space(folder: Path, size: int) -> None:
-    """Raise `OSError` now if there is no room: LLVM ends the process when it finds out."""
+    """Raise `OSError` if the disk is full: LLVM would end the process when a write fails."""
     with tempfile.TemporaryFile(dir=folder) as file:
         try:
             os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:
-            # Not every file system can tell.
+            # Other errors mean that the file system does not support the request.
             if error.errno in _FULL:
                 raise
 
 
 def publish(files: Mapping[Path, Path]) -> None:
-    """Move finished files to their final names, in this order: all of them, or none.
+    """Move finished files to their final names in this order; undo all moves if one fails.
 
-    The file that the user opens comes last, so that whoever sees it sees the others too.  An
-    `ArtifactError` says that one cannot be moved; what had been moved before is undone.
+    The file that the user opens comes last, so that the others are there once it is.  Raises
+    `ArtifactError` if a file cannot be moved.
     """
-    # It can only be read by setting it.
+    # The mask can only be read by setting it.
     os.umask(umask := os.umask(0o022))
     backups = {source: source.with_name(f"{source.name}.previous") for source in files}
     moved: list[tuple[Path, Path]] = []
@@ -169,7 +169,7 @@ def publish(files: Mapping[Path, Path]) -> None:
 
 
 def place_copy(source: Path, destination: Path) -> None:
-    """Give `destination` the content of `source`, sharing the blocks where possible.
+    """Copy `source` to `destination`, by a hard link where possible.
 
     Published files are never changed in place, so that a hard link is as good as
     a copy; across file systems the bytes are copied.
@@ -181,7 +181,7 @@ def place_copy(source: Path, destination: Path) -> None:
 
 
 def _write_error(path: Path, error: OSError) -> ArtifactError:
-    # A file that is made in another one's hidden folder has the name that it will have there.
+    # Report the final name of a file that is still in a hidden folder.
     hidden = (f for f in reversed(path.parents) if f.name[:1] == "." and f.suffix == _SUFFIX)
     stage = next(hidden, None)
     final = path if stage is None else stage.parent / path.name

@@ -1,4 +1,4 @@
-"""Functions in modules: source of device code, and the primary functions kept for profiles."""
+"""Functions in modules: source of device code, and primary functions stored for profiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..runtime.json_types import JsonMapping
 
 
 def modules_in(root: tvm.runtime.Module) -> list[tvm.runtime.Module]:
-    """Modules of device code inside a module, however deep TVM nests them."""
+    """Return the modules of device code within a module, at any depth of TVM's imports."""
     found, queue = [], [root]
     while queue:
         module = queue.pop()
@@ -22,7 +22,7 @@ def modules_in(root: tvm.runtime.Module) -> list[tvm.runtime.Module]:
 
 
 def sources_in(root: tvm.runtime.Module) -> list[str]:
-    """Source of the device code inside a module."""
+    """Return the source of the device code within a module."""
     return [str(module.inspect_source()) for module in modules_in(root)]
 
 
@@ -32,12 +32,12 @@ def pack_functions(mod: IRModule | None) -> bytes:
     kept = {gv: f for gv, f in functions.items() if isinstance(f, tirx.PrimFunc)}
     if not kept:
         return b""
-    # The fastest setting is as small as zlib's smallest.
+    # LZMA's fastest preset compresses as well as zlib's best.
     return lzma.compress(tvm.ir.save_json(IRModule(kept)).encode(), preset=0)
 
 
 def unpack_functions(content: bytes) -> dict[str, tirx.PrimFunc]:
-    """Primary functions by name, each with its name as ``global_symbol``."""
+    """Return primary functions by name, each with its name as ``global_symbol``."""
     if not content:
         return {}
     mod = tvm.ir.load_json(lzma.decompress(content).decode())
@@ -48,7 +48,7 @@ def unpack_functions(content: bytes) -> dict[str, tirx.PrimFunc]:
 
 
 def functions_of_shape(content: bytes, metadata: JsonMapping) -> dict[str, tirx.PrimFunc]:
-    """The same, of a module with several shapes only those of the one that is described."""
+    """Unpack the primary functions of the shape that the metadata describes."""
     found = unpack_functions(content)
     if not found or not {"entry", "variants"} & metadata.keys():
         return found
@@ -57,6 +57,6 @@ def functions_of_shape(content: bytes, metadata: JsonMapping) -> dict[str, tirx.
 
 
 def tir_text(function: tirx.PrimFunc) -> str:
-    """Text of a function as people read it; findings name its lines, from 1."""
+    """Return a function as TVMScript text; findings refer to its lines, counted from 1."""
     # Most indices are int64: without this option each constant is wrapped in T.int64().
     return str(function.script(show_meta=False, int_dtype="int64"))

@@ -1,4 +1,4 @@
-"""Modules and tables as HTML, which notebooks show."""
+"""HTML of modules and tables, for notebooks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def html_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table of texts and numbers; ``None`` is an empty cell."""
+    """Return an HTML table of texts and numbers; ``None`` is an empty cell."""
     head = "".join(f"<th>{escape(title)}</th>" for title in titles)
     body = (
         "".join(f"<td>{'' if cell is None else escape(str(cell))}</td>" for cell in row)
@@ -28,9 +28,9 @@ def html_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def module_html(
     about: JsonMapping, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], shapes: int
 ) -> str:
-    """Return inputs, outputs and target of a module, and its memory as a picture if it has that.
+    """Return a module's inputs, outputs, target and, if it has one, the picture of its memory plan.
 
-    ``about`` are its metadata, ``shapes`` the number of its shapes.
+    ``about`` is its metadata, ``shapes`` the number of its shapes.
     """
     tensors = [
         *(_row("input", info) for info in inputs),

@@ -1,4 +1,4 @@
-"""Times of single kernels: from the device's own clock, or from around each call."""
+"""Times of single kernels, from the device's clock or measured around each call."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from statistics import median
 from ..errors import DeviceError
 from ..runtime.json_types import JsonMapping
 
-#: A launch as a runtime reports it: ``kernel``, ``start_us`` and ``us``, and where it has sizes
+#: A launch as a runtime reports it: ``kernel``, ``start_us``, ``us`` and, for OpenCL, the sizes
 #: ``global`` and ``local``.
 Launch = JsonMapping
 
 
 @dataclass(frozen=True)
 class KernelTime:
-    """Times of one launch of a run."""
+    """Times of one kernel launch, over several runs of the network."""
 
     kernel: str
-    median_us: float  #: Over the measured runs, in microseconds, as are the next ones.
+    median_us: float  #: Median over the measured runs, in microseconds, as the next ones.
     p10_us: float
     p90_us: float
-    #: ``"device"``: the device's profiling events.  ``"host"``: measured around the call (including
-    #: the launch and the waiting for a device).
+    #: ``"device"``: from the device's profiling events.  ``"host"``: measured around the call,
+    #: which includes the launch and the wait for the device.
     clock: str
-    #: From the end of the launch before it to its begin, the median; 0 of the first one.
+    #: Median time from the end of the launch before it to its start; 0 for the first launch.
     gap_us: float
-    #: Work-items of the launch and of a work-group; empty when not launched so.
+    #: Work-items of the launch and of a work-group; empty where a launch has none.
     global_size: tuple[int, ...] = ()
     local_size: tuple[int, ...] = ()
 
 
 def kernel_times(runs: Sequence[Sequence[Launch]], clock: str) -> list[KernelTime]:
-    """Every launch of a run, from its times in several runs (at least one) of the same launches.
+    """Return the times of each launch of a network, measured in one or more runs.
 
-    A `DeviceError` says that they are not of the same ones.
+    Raises `DeviceError` if the runs have different launches.
     """
     names = [[launch["kernel"] for launch in run] for run in runs]
     if any(run != names[0] for run in names):
@@ -52,7 +52,7 @@ def kernel_times(runs: Sequence[Sequence[Launch]], clock: str) -> list[KernelTim
                 launch["kernel"],
                 median_us=median(us),
                 p10_us=us[len(us) // 10],
-                # The smallest that nine tenths of them do not exceed.
+                # The smallest time that nine tenths of the runs do not exceed.
                 p90_us=us[-(-len(us) * 9 // 10) - 1],
                 clock=clock,
                 gap_us=median(_gap_us(run, position) for run in runs),

@@ -1,14 +1,14 @@
 """Linking compiled objects to a shared library, for this machine or another one.
 
-TVM compiles host code for any triple by itself; only the last step needs a
-linker for that triple.  A linker is looked for in this order: the system's own
-compiler (for this machine), an installed cross compiler, ``clang``, and the clang
-that comes as the Python package ``ziglang`` (extra ``cross``).
+TVM compiles host code for any triple; only the last step needs a linker for that
+triple.  Linkers are tried in this order: the system's own compiler (for this
+machine), an installed cross compiler, ``clang``, and the clang of the Python
+package ``ziglang`` (extra ``cross``).
 
-For Android its NDK is used, or these without it: its libraries are then stood in for by empty
-functions of the same names (`SYMBOLS`), in libraries of the same names, so that the linker
-refuses what Android lacks, and the result records what it needs.  Its headers are replaced by
-``native/bionic``.
+For Android the NDK is used if it is installed.  Otherwise stub libraries replace Android's: they
+have the same names and define its functions (`SYMBOLS`) as empty ones, so that the linker refuses
+functions that Android lacks, and the result records the libraries that it needs.  ``native/bionic``
+replaces Android's headers.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from ..runtime.notices import told_if_slow
 
 logger = logging.getLogger(__name__)
 
-#: Names of formats in LLVM's linker, by architecture.
+#: Names of output formats in LLVM's linker, by architecture.
 _LLD_EMULATIONS = {"aarch64": "aarch64linux", "armv7a": "armelf_linux_eabi", "x86_64": "elf_x86_64"}
-#: A disk with less free space is full to a linker, which may die of it without a word.
+#: Free space below which a linker's failure is reported as a full disk: it may give no reason.
 FULL_BYTES = 64 << 10
 _HARDENING = ("-z", "now", "-z", "relro", "-z", "noexecstack")
 
@@ -46,18 +46,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Tool:
-    """One way to compile C, assemble and link for one host."""
+    """A compiler and linker that compile C, assemble and link for one host."""
 
-    name: str  #: For messages, and in what a module says of itself.
-    compiler: tuple[str, ...]  #: Compiles and assembles; options follow.
-    linker: tuple[str, ...]  #: Links; options follow.
-    #: Whether the linker is called by a compiler, which hands options on to it.
+    name: str  #: Name in messages and in the metadata of modules.
+    compiler: tuple[str, ...]  #: Command that compiles and assembles; options are appended.
+    linker: tuple[str, ...]  #: Command that links; options are appended.
+    #: Whether the linker is called through a compiler, which passes options on to it.
     is_driver: bool = True
-    #: Libraries of the host that the tool lacks, with the symbols that they have.
+    #: Libraries of the host that the tool lacks, with their symbols.
     stubs: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
-    #: Compiles what the compiler's code calls and no library of the host has; the name follows.
+    #: Command that compiles the functions that compiled code calls and no library of the host has;
+    #: the output's name is appended.
     builtins: tuple[str, ...] = ()
-    #: Whether the result is for the oldest supported C library and not for this machine's.
+    #: Whether the result runs with the oldest supported C library, not only with this machine's.
     is_portable: bool = False
 
     def link(
@@ -70,8 +71,8 @@ class Tool:
     ) -> None:
         """Link a shared library of a host's object files.
 
-        `work` is a folder for intermediate files; `libraries` of the host stand behind ``-l``.
-        Errors are those of `run`.
+        `work` is a folder for intermediate files; `libraries` are names of the host's libraries,
+        as for ``-l``.  Raises as `run` does.
         """
         options = (*_HARDENING, *options)
         if self.is_driver:
@@ -84,21 +85,22 @@ class Tool:
         self.run([*self.linker, "-shared", *options, "-o", output, *objects, *found], work)
 
     def compile(self, source: Path, target: Path, work: Path, flags: Sequence[str] = ()) -> None:
-        """Compile C, or assemble, to an object file."""
-        # From the folder of the source: neither messages nor objects then depend on where it
-        # lies, and what it includes is found beside it.
+        """Compile a C file, or assemble a ``.s`` file, to an object file."""
+        # Run in the source's folder: neither messages nor objects then depend on its path, and
+        # headers next to it are found.
         command = [*self.compiler, *flags, "-c", source.name, "-o", str(target.absolute())]
         self.run(command, work, source.parent)
 
     def run(self, command: Sequence[str | Path], work: Path, folder: Path | None = None) -> str:
-        """Run one of the tool's commands, by default in this folder; return what it printed.
+        """Run one of the tool's commands in a folder, default the current one; return its output.
 
-        It raises `subprocess.CalledProcessError` if the command fails, but `OSError` if that is
-        because the disk is full, which commands tell in ways of their own.
+        Raises `OSError` if the command fails because the disk is full, whatever it prints then, and
+        `subprocess.CalledProcessError` if it fails for another reason.
         """
         environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(work.absolute() / "zig-cache")}
         if not _has_cache_folder():
-            # zig refuses to work without; what it makes of a C library is made again each time.
+            # zig does not work without such a folder.  In a temporary one it compiles the C library
+            # anew each time.
             environment["ZIG_GLOBAL_CACHE_DIR"] = str(work.absolute() / "zig-global")
         first = ", which at its first use compiles the C library, too" if self.is_portable else ""
         try:
@@ -119,7 +121,7 @@ class Tool:
             raise
 
     def _stub(self, library: str, symbols: frozenset[str], work: Path) -> str:
-        """Write a library of empty functions, which only has the right names."""
+        """Write a shared library that defines the symbols as empty functions."""
         source, target, stub = (work / f"{library}{end}" for end in (".s", ".o", ""))
         lines = [f".globl {name}\n.type {name}, %function\n{name}:\n" for name in sorted(symbols)]
         source.write_text("".join([".text\n", *lines]))
@@ -129,7 +131,7 @@ class Tool:
 
 
 def _has_cache_folder() -> bool:
-    """Tell whether zig can keep the C libraries that it compiles."""
+    """Return whether zig can write to its cache of compiled C libraries."""
     base = os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME', '')}/.cache"
     place = Path(os.environ.get("ZIG_GLOBAL_CACHE_DIR") or f"{base}/zig")
     try:
@@ -145,28 +147,28 @@ def ziglang() -> tuple[str, ...] | None:
 
 
 def native_folder(name: str) -> Path:
-    """Return a folder of ``native``, whose C files are compiled for other machines."""
+    """Return the path of a folder of C files in ``native``."""
     return Path(__file__).parents[1] / "native_sources" / name
 
 
 NDK_VARIABLE = "ANDROID_NDK_HOME"
 
-#: What objects for Android are compiled with, beside the target: what these call is in no
-#: library of the device.
+#: Flags for objects for Android, in addition to the target: the functions that such code would
+#: call are in no library of the device.
 COMPILE_FLAGS = ("-fno-emulated-tls", "-fno-stack-protector")
-#: On Arm also without such functions for atomics, and without a register that the system keeps
-#: for itself.
+#: Flags for Arm: no calls of helper functions for atomics, and no use of the register that the
+#: system reserves.
 ARM_FLAGS = ("-ffixed-x18", "-mno-outline-atomics")
-#: Newer devices have pages of 16 KiB and refuse less; older ones do not mind.
+#: Page size of newer devices, which refuse smaller ones; older devices accept it.
 PAGE_BYTES = 16384
 LINK_OPTIONS = (
     *("-z", "text", "-z", f"max-page-size={PAGE_BYTES}", "-z", f"common-page-size={PAGE_BYTES}"),
-    # The older table of symbols too: devices before API 23 know no other.
+    # Both hash tables: devices before API 23 only read the older one.
     *("--hash-style=both", "--build-id=sha1", "--eh-frame-hdr"),
 )
 
-# Functions of Android's libraries since API 24: of its C library what POSIX has of files, memory,
-# text, time and threads, of the mathematical one what C99 has.
+# Functions of Android's libraries since API 24: POSIX's for files, memory, text, time and threads
+# in the C library, and those of C99 in the mathematical library.
 _LIBC = """
 access chmod close closedir dirfd fclose fcntl fdopen feof ferror fflush fgets fileno flock fopen
 fprintf fread fseek fseeko fstat fstatat fsync ftell ftello ftruncate futimens fwrite lseek lstat
@@ -188,14 +190,14 @@ pthread_mutex_trylock pthread_mutex_unlock pthread_once pthread_self pthread_set
 sched_getaffinity sched_setaffinity sched_yield syscall time usleep
 """
 _LIBDL = "dladdr dlclose dlerror dlopen dlsym"
-# Each for double, and with an f behind it for float.
+# Each name is the function for double; the one for float ends in f.
 _LIBM = """
 acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs fdim
 floor fma fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p log2 logb
 lrint lround modf nan nearbyint nextafter pow remainder remquo rint round scalbln scalbn sin sincos
 sinh sqrt tan tanh tgamma trunc
 """
-#: Symbols that a library for Android may need, by the library that has them.
+#: Symbols that a library for Android may need, by the library that defines them.
 SYMBOLS: Mapping[str, frozenset[str]] = {
     "libc.so": frozenset(_LIBC.split()),
     "libdl.so": frozenset(_LIBDL.split()),
@@ -204,7 +206,7 @@ SYMBOLS: Mapping[str, frozenset[str]] = {
 }
 
 
-#: How zig compiles its functions for the least of the processors of `armeabi-v7a`.
+#: Flags with which zig compiles its built-in functions for the oldest CPU of `armeabi-v7a`.
 _BUILTINS = (
     *("-mcpu=generic+v7a+vfp3d16", "-fPIC", "-O", "ReleaseSmall"),
     *("-fstrip", "-fno-unwind-tables", "-ffunction-sections"),
@@ -230,7 +232,7 @@ def android_tools(host: Host) -> Iterator[Tool]:
         options = ("-nostdinc", "-isystem", str(library / "include"))
         builtins: tuple[str, ...] = ()
         if host.architecture == "armv7a":
-            # Divisions, among others.
+            # The CPU has no instruction for division, among others.
             source, target_cpu = str(library / "compiler_rt.zig"), "arm-linux-androideabi"
             builtins = (*zig, "build-obj", source, "-target", target_cpu, *_BUILTINS)
         found.append(("ziglang ld.lld", (*zig, "clang", *options), (*zig, "ld.lld"), builtins))
@@ -248,7 +250,7 @@ def android_tools(host: Host) -> Iterator[Tool]:
 
 
 def _ndk_clang() -> str | None:
-    """Return the compiler of the NDK that the environment names, if it names one."""
+    """Return the compiler of the NDK that the environment names; ``None`` if it names none."""
     folder = os.environ.get(NDK_VARIABLE)
     if not folder:
         return None
@@ -263,14 +265,14 @@ def _ndk_clang() -> str | None:
     )
 
 
-#: glibc whose symbol versions zig links against: old enough for every supported board.
+#: glibc version whose symbols zig links against; every supported board has it or a newer one.
 ZIG_GLIBC = "2.28"
 
 
 def link_shared(objects: Sequence[str], output: Path, host: Host, work: Path) -> str:
-    """Link object files for `host` with the first tool that can, and return its name.
+    """Link object files for `host` with the first tool that succeeds, and return its name.
 
-    `work` is a folder for the tool's intermediate files; errors are those of `first_success`.
+    `work` is a folder for the tool's intermediate files.  Raises as `first_success` does.
     """
     # No name of its own (-soname): the file is renamed later.  Android's stand-ins lack the
     # functions of TVM's runtime, which are found when the module is loaded.
@@ -286,10 +288,10 @@ def link_shared(objects: Sequence[str], output: Path, host: Host, work: Path) ->
 def first_success(
     action: Callable[[Tool], T], candidates: Iterable[Tool], attempt: str, host: Host
 ) -> T:
-    """Do something with the first of `host`'s tools that can, and return what it returns.
+    """Return the result of `action` for the first of `host`'s tools with which it succeeds.
 
-    `action` raises `subprocess.CalledProcessError` when it cannot; `attempt` begins the sentence
-    of the `TargetError` if there is no tool, or all fail; its details hold what each said.
+    `action` raises `subprocess.CalledProcessError` if a tool fails.  Raises `TargetError` if there
+    is no tool, or all fail; `attempt` begins its sentence, and its details hold each tool's output.
     """
     failures = []
     for tool in candidates:
@@ -309,10 +311,10 @@ def first_success(
 
 
 def check_linker(host: Host) -> None:
-    """Refuse (`TargetError`) a host that nothing here links for, before anything is compiled.
+    """Raise `TargetError`, before anything is compiled, if no installed tool links for a host.
 
-    For another machine than this one an empty library is linked: compilers for it are often
-    installed without its C library.
+    For another machine this links an empty library, because cross compilers are often installed
+    without the C library.
     """
     _link_nothing(host, tuple(tools(host)))
 
@@ -340,9 +342,9 @@ _COMPILER_PACKAGES = {
 
 
 def tools(host: Host) -> Iterator[Tool]:
-    """Yield the compilers for a host that are installed, the preferred one first.
+    """Yield the installed compilers for a host, the preferred one first.
 
-    A `TargetError` says that the environment names an NDK for Android that has no compiler.
+    Raises `TargetError` if the environment names an NDK for Android that has no compiler.
     """
     if host.is_android:
         yield from android_tools(host)
@@ -353,7 +355,7 @@ def tools(host: Host) -> Iterator[Tool]:
     tried = set()
     for name in names:
         path = shutil.which(name)
-        # Several names of one compiler would fail alike.
+        # Several names of one compiler would fail in the same way.
         if path is not None and (real := os.path.realpath(path)) not in tried:
             tried.add(real)
             yield Tool(name, (path,), (path,))

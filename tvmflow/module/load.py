@@ -1,4 +1,4 @@
-"""`load`: opens module files of both formats."""
+"""Loading of module files of both formats."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def load(
 
     A library of ``tvmflow compile --standalone`` runs without TVM, which is not imported then.
 
-    A module that is open when its file is replaced goes on with the old file, and loading the path
-    again gives the new one.  Files must be replaced by renaming, as `Module.save` does, never
+    A module that is open when its file is replaced continues to use the old file; loading the path
+    again returns the new one.  Files must be replaced by renaming, as `Module.save` does, never
     overwritten.
 
     Modules for ``llvm`` share as many threads as there are cores, or as the variables
@@ -33,15 +33,15 @@ def load(
     Parameters
     ----------
     path
-        The module file; large weights lie beside it as ``PATH.weights``.
+        The module file; large weights are in ``PATH.weights`` next to it.
     device
         Index of the device among those of the module's target.
     check_weights
         Whether opening the module compares its weights with their checksum; code is always
-        compared.  Weights of several gigabytes take about as long as a first run.
+        compared.  For weights of several gigabytes this takes about as long as a first run.
     backend
-        What runs a standalone library that has kernels for both: ``opencl`` or ``cpu``; ``auto``
-        is the CPU where no device's OpenCL can be used.
+        Backend of a standalone library that has kernels for both: ``opencl`` or ``cpu``; ``auto``
+        is the CPU if no device's OpenCL can be used.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def load(
 
 
 def load_temporary(path: str | os.PathLike[str], cleanup: Callable[[], object]) -> Module:
-    """Open a module file that nobody else keeps; ``cleanup`` removes it (`Module.call_at_end`)."""
+    """Open a temporary module file; ``cleanup`` removes it (`Module.call_at_end`)."""
     module = load(path)
     module.call_at_end(cleanup)
     return module

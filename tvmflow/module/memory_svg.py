@@ -1,8 +1,8 @@
-"""A picture of a memory plan: which tensor occupies which block at which step.
+"""Picture of a memory plan as SVG: which tensor occupies which block at which step.
 
-Steps, the calls of primary functions, go to the right; blocks are stacked, as high as
-they are large, but high enough for names.  A tensor is a rectangle from the step that
-writes it to the last one that reads it, as high as the part of the block that it fills.
+Steps, the calls of primary functions, go to the right.  Blocks are stacked; their height is
+proportional to their size, but at least enough for names.  A tensor is a rectangle from the step
+that writes it to the last one that reads it, as high as the part of the block that it fills.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from ..ir.units import bytes_text
 from ..runtime.json_types import JsonMapping
 
 COLOURS = {"texture": "#9ecae1", "buffer": "#fdbe85"}
-#: What is left of a block beside its tensor.
+#: Colour of the part of a block that its tensor does not fill.
 UNUSED = "#f2f2f2"
 _PLOT_HEIGHT = 440
 _LEFT, _TOP, _RIGHT, _BOTTOM = 150, 64, 20, 46
-#: Height and width of a letter of names, in pixels; the width is a little generous.
+#: Height and width of a letter in names, in pixels; the width is a slight overestimate.
 _LETTER, _ADVANCE = 9, 5.4
-#: Characters that XML has no way to write.
+#: Characters that XML cannot represent.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def memory_svg(plan: JsonMapping, name: str) -> str:
-    """Draw the plan that is ``metadata["memory"]`` in the metadata of the network of that name."""
+    """Draw the memory plan of a network, ``metadata["memory"]``, under the network's name."""
     return _Picture(plan, name).draw()
 
 
 class _Picture:
-    """The pieces of one picture, from the back to the front.
+    """SVG elements of one picture, from the back to the front.
 
-    ``plan`` is as :meth:`tvmflow.graph.memory.MemoryPlan.report` says it.
+    ``plan`` is the result of :meth:`tvmflow.graph.memory.MemoryPlan.report`.
     """
 
     def __init__(self, plan: JsonMapping, name: str):
@@ -40,9 +40,9 @@ class _Picture:
         self.name = name
         self.tensors = [t for t in plan["tensors"] if t["block"] is not None]
         self.steps = max((t["last"] for t in plan["tensors"]), default=0) + 1
-        #: Pixels of a step: names stand upright in a step, and few steps fill the picture.
+        #: Pixels of a step: enough for a vertical name; few steps still fill the picture.
         self.step = min(60.0, max(12.0, 760 / self.steps))
-        #: Heights of blocks in pixels; small ones are stretched to hold a dozen letters.
+        #: Heights of blocks in pixels; small blocks are stretched to hold a dozen letters.
         least = min(72.0, max(12.0, 600 / max(1, len(plan["blocks"]))))
         scale = _PLOT_HEIGHT / max(plan["peak_bytes"], 1)
         self.heights = [max(least, block["bytes"] * scale) for block in plan["blocks"]]
@@ -53,7 +53,7 @@ class _Picture:
         self.parts: list[str] = []
 
     def draw(self) -> str:
-        """The whole file."""
+        """Return the text of the SVG file."""
         self._head()
         for number, height in enumerate(self.heights):
             self._block(number, _TOP + sum(self.heights[:number]), height)
@@ -80,7 +80,7 @@ class _Picture:
             self._text(x, 54, "(small blocks are drawn higher than to scale)", size=10)
 
     def _block(self, number: int, top: float, height: float) -> None:
-        """A block's band, and the tensors in it."""
+        """Draw a block as a band, and the tensors in it."""
         block = self.plan["blocks"][number]
         kind = f"image {block['image']}" if block["image"] else "buffer"
         label, size = f"{number}: {kind}", bytes_text(block["bytes"])
@@ -113,7 +113,8 @@ class _Picture:
         if len(name) * _ADVANCE <= width - 4 and band >= _LETTER + 2:
             self._text(x + width / 2, top + max(height / 2 + 3, 10), name, anchor="middle")
             return
-        # Upright: a band belongs to one tensor at a time, so that names may leave rectangles.
+        # Write the name vertically.  It may extend beyond its rectangle, because a band holds one
+        # tensor at a time.
         room = int((band - 6) / _ADVANCE)
         if room >= min(4, len(name)):
             shown = name if len(name) <= room else name[: room - 1] + "…"

@@ -1,6 +1,6 @@
-"""Schemas of modules' metadata: of everything that is read of them, anywhere.
+"""Schemas of modules' metadata: every entry that any code reads.
 
-Digests find damage.  A file that somebody made by hand has the right digests, and is checked here.
+Digests detect damage; these checks detect files with correct digests that were made by hand.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHAPE = list_of(whole(0), most=MOST_DIMENSIONS)
 DTYPE = one_of(DTYPE_NAMES)
 IMAGE = maybe(matching(r"\d{1,9}x\d{1,9}(x\d{1,9})?", "an extent in texels"))
 HEX = maybe(matching(r"[0-9a-f]+", "hexadecimal digits"))
-#: Beside the module, under its own name.
+#: Name of a file in the module's folder.
 FILE_NAME = maybe(matching(r"(?!\.\.?$)[^/\0]{1,255}", "the name of a file beside the module"))
 
 TENSOR = record(
@@ -88,14 +88,14 @@ FUSION = record(
     }
 )  # fmt: skip
 
-#: What both forms of modules say.
+#: Entries that both formats of modules have.
 _COMMON = {
     **dict.fromkeys(("name", "target", "device", "host", "tvmflow", "tvm"), text),
     "options": record({}, {"results": named(text)}),
     "stage_ms": named(number),
 }
 
-#: Where the samples of a batch lie: `tvmflow.frontend.batch`.
+#: Axis of the batch in a tensor, and its extent for each sample: `tvmflow.frontend.batch`.
 BATCH = record({"axis": whole(0, MOST_DIMENSIONS - 1), "each": whole(1)})
 
 _PROOF = maybe(
@@ -105,7 +105,7 @@ _PROOF = maybe(
     )
 )
 
-#: What a module says of its shape, or of each of several.
+#: Required entries of a module, or of each of its shapes if it has several.
 _INTERFACE = {
     "inputs": list_of(TENSOR),
     "outputs": list_of(TENSOR),
@@ -171,7 +171,7 @@ STANDALONE = record(
 
 
 def check_module(metadata: JsonObject) -> None:
-    """Refuse (`SchemaError`) what a module for TVM's runtime cannot say of itself."""
+    """Raise `SchemaError` if this cannot be the metadata of a module for TVM's runtime."""
     MODULE(metadata, "")
     _check_names(metadata, "weights")
     _check_shape(metadata)
@@ -186,7 +186,7 @@ def _check_names(metadata: JsonMapping, kind: str) -> None:
 
 
 def _check_shape(metadata: JsonMapping) -> None:
-    """Check what a module says of its shape, or of one of several."""
+    """Check the entries of a module, or of one of its shapes, against each other."""
     for side in ("inputs", "outputs"):
         _check_names(metadata, side)
         for index, tensor in enumerate(metadata[side]):
@@ -196,7 +196,7 @@ def _check_shape(metadata: JsonMapping) -> None:
 
 
 def _check_variants(metadata: JsonMapping) -> None:
-    """Compare the shapes with each other, and their weights and batches with what there is."""
+    """Check that the shapes agree with each other and with the module's weights and batch."""
     variants = metadata["variants"]
     if len(variants) < 2:
         raise SchemaError(f"variants has {len(variants)} shapes, expected several")
@@ -223,15 +223,15 @@ def _check_variants(metadata: JsonMapping) -> None:
     _check_batch(metadata)
 
 
-def _check_weight_names(metadata: JsonMapping, told: JsonMapping, where: str) -> None:
-    """Compare the weights that a function takes with those that there are."""
+def _check_weight_names(metadata: JsonMapping, shape: JsonMapping, where: str) -> None:
+    """Check that the module has all weights that the function of a shape takes."""
     weights = {weight["name"] for weight in metadata["weights"]}
-    if missing := [name for name in told.get("weight_names", ()) if name not in weights]:
+    if missing := [name for name in shape.get("weight_names", ()) if name not in weights]:
         raise SchemaError(f"{where}weight_names has {missing[0]}, which is no weight")
 
 
 def _check_batch(metadata: JsonMapping) -> None:
-    """Compare the axes of the batch with the inputs and outputs that have them."""
+    """Check that inputs and outputs have the axes of the batch."""
     batch = metadata.get("batch") or {}
     for side in ("inputs", "outputs"):
         tensors = {tensor["name"]: tensor for tensor in metadata[side]}
@@ -245,9 +245,9 @@ def _check_batch(metadata: JsonMapping) -> None:
 
 
 def check_interface(tensor: JsonMapping, where: str) -> None:
-    """Check the shapes of an input or output, which memory is made for.
+    """Check the shapes of an input or output, for which memory will be allocated.
 
-    A `SchemaError` says that they are too large, or do not fit together if it is blocked.
+    Raises `SchemaError` if they are too large, or, for a blocked tensor, do not match each other.
     """
     shape, logical = tensor["shape"], tensor.get("logical_shape")
     reason = excess(TensorType(tuple(shape), tensor["dtype"]), in_memory=False)
@@ -262,7 +262,7 @@ def check_interface(tensor: JsonMapping, where: str) -> None:
 
 
 def check_counts(outputs: Sequence[JsonMapping], limits: Sequence[JsonMapping]) -> None:
-    """Check that what is known only at run time has an output that says its size."""
+    """Check that each size that is known only at run time has an output with its value."""
     counts = {
         tensor["name"] for tensor in outputs if tensor["dtype"] == "int64" and not tensor["shape"]
     }
@@ -279,7 +279,7 @@ def check_counts(outputs: Sequence[JsonMapping], limits: Sequence[JsonMapping]) 
 
 
 def _check_memory(memory: JsonMapping) -> None:
-    """Compare the places of tensors with the steps and blocks that there are."""
+    """Check that the tensors of a memory plan refer to its steps and blocks."""
     blocks, steps = len(memory["blocks"]), len(memory["steps"])
     for index, tensor in enumerate(memory["tensors"]):
         where = f"memory.tensors[{index}]"

@@ -1,4 +1,4 @@
-"""A compiled network: run, measured, inspected and saved.
+"""Compiled networks, which can be run, measured, inspected and saved.
 
 >>> module = tvmflow.load("mobilenet_v2.so")
 >>> module.inputs
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 
-#: Attributes of modules that this package's other parts read, and its users need not see.
+#: Attributes of modules that only other packages of tvmflow use; `dir` does not list them.
 _INTERNAL = frozenset({
     "artifact", "call_at_end", "network_outputs", "prepare", "programs_path", "read_functions",
     "run_network", "weights_path",
@@ -52,16 +52,16 @@ _INTERNAL = frozenset({
 
 
 class Running(Protocol):
-    """A module that was loaded onto its device."""
+    """A module's network, loaded onto its device."""
 
-    upload_ms: float | None  #: How long bringing the weights to the device took, where it is known.
+    upload_ms: float | None  #: Time in which the weights were copied to the device, if known.
 
     def run(
         self, values: Sequence[object], *, on_device: bool, into: Sequence[np.ndarray | None] = ()
     ) -> Outputs:
-        """Run the network once; ``on_device`` leaves the outputs there.
+        """Run the network once; with ``on_device`` the outputs stay on the device.
 
-        ``into`` has an array for each output that gets it, or ``None``.
+        ``into`` has, for each output, an array that the result is written to, or ``None``.
         """
         ...
 
@@ -73,12 +73,12 @@ class Running(Protocol):
 class Module(ABC):
     """A compiled network in a module file.
 
-    `tvmflow.bench`, `tvmflow.verify` and `tvmflow.profile` take one: they measure it, and compare
-    its results with ONNX Runtime's.
+    `tvmflow.bench` and `tvmflow.profile` measure a module, and `tvmflow.verify` compares its
+    results with ONNX Runtime's.
 
     Nothing is loaded before the first call (or `open`), so that a module for
     another machine can be inspected and saved.  Calls from several threads are
-    safe and run one after the other; a process that forks waits for those under way.
+    safe and run one after the other; a process waits for running calls before it forks.
     """
 
     def __init__(
@@ -94,27 +94,27 @@ class Module(ABC):
     ) -> None:
         self.path = path  #: The module file.
         self._file = file
-        self.weights_path = weights_path  #: The weights beside it, if they are not inside.
-        #: Target, device, versions, kernels, options: what the file says of itself.
+        self.weights_path = weights_path  #: The sidecar with the weights, if there is one.
+        #: The file's metadata: target, device, versions, kernels, options and more.
         self.metadata = metadata
-        #: Name, shape and dtype of every input and output, in order; of several shapes the first.
+        #: Name, shape and dtype of every input and output, in order, for the first shape.
         self.inputs = inputs
-        # Outputs with a size that is known only at run time are cut to it, by others that say it.
+        # Cuts outputs with a bounded dynamic size; further outputs hold these sizes.
         self._sizes = RunTimeSizes.of(metadata, outputs)
         self.outputs = self._sizes.outputs
-        self.network_outputs = outputs  #: With these others, as `run_network` gives them.
+        self.network_outputs = outputs  #: All outputs of `run_network`, those sizes included.
         self.target = str(metadata["target"])  #: ``opencl``, ``cuda`` or ``llvm``.
-        self.device_index = device_index  #: Which of the target's devices runs it.
-        #: The module of which this is one shape, and its number there.
+        self.device_index = device_index  #: Index of its device among the target's.
+        #: The module of which this is one shape, and the shape's number.
         self._whole = whole
         self._running: Running | None = None
-        #: Of further shapes.
+        #: The loaded networks of further shapes.
         self._others: list[Running] = []
         self._lock: RunLock = RunLock() if whole is None else whole[0]._lock
         self._cleanup: weakref.finalize[[], Module] | None = None
 
     def call_at_end(self, cleanup: Callable[[], object]) -> None:
-        """Call a function once: when the module is closed or collected, or the process ends.
+        """Call a function once, when the module is closed or collected, or the process ends.
 
         It must not hold a reference to the module.  Children that are forked do not call it.
         """
@@ -125,12 +125,12 @@ class Module(ABC):
 
     @property
     def programs_path(self) -> Path | None:
-        """Devices' binaries beside the module file: only standalone libraries have any."""
+        """Return the file of devices' binaries; only standalone libraries can have one."""
         return None
 
     @property
     def variants(self) -> tuple[Module, ...]:
-        """The module as if it had one of its shapes, for each of them; itself if it has one.
+        """Return a view of the module for each of its shapes; itself if there is only one.
 
         They share library, weights and the device's memory with the whole; closing one closes all.
         """
@@ -138,12 +138,12 @@ class Module(ABC):
 
     @cached_property
     def _shapes(self) -> tuple[Interface, ...]:
-        """What calls are compared with: `variants` are made anew whenever they are asked for."""
+        """Return the interfaces of all shapes; cached, because `variants` makes new modules."""
         return tuple(Interface(each.inputs, each.outputs) for each in self.variants)
 
     @property
     def upload_ms(self) -> float | None:
-        """Time for bringing the weights to the device; ``None`` where it is not known."""
+        """Return the time in which the weights were copied to the device; ``None`` if unknown."""
         if self._whole is not None:
             return self._whole[0].upload_ms
         return None if self._running is None else self._running.upload_ms
@@ -153,23 +153,23 @@ class Module(ABC):
         return b""
 
     def device_sources(self) -> list[str]:
-        """Source of the kernels, where the file holds any."""
+        """Return the source of the kernels that the file has."""
         return []
 
     @abstractmethod
     def _open(self) -> Running:
-        """Load the library, and bring the weights to the device."""
+        """Load the library, and copy the weights to the device."""
 
     def _open_variant(self, first: Running, number: int) -> Running:
-        """Open another shape beside the first one."""
+        """Load another shape after the first one."""
         raise NotImplementedError
 
     def prepare(self) -> Self:
-        """Import what opening needs: for whoever measures how long opening takes."""
+        """Import the packages that `open` needs, so that its time can be measured without them."""
         return self
 
     def open(self) -> Self:
-        """Load the library, and bring the weights to the device; once, then nothing.
+        """Load the library and copy the weights to the device, unless that is done already.
 
         Raises
         ------
@@ -183,16 +183,15 @@ class Module(ABC):
         return self
 
     def __call__(self, /, *inputs: object, output: object = None, **named: object) -> Outputs:
-        """Run the network on host or device data and return NumPy arrays.
+        """Run the network on host or device data, by default into new NumPy arrays.
 
         Parameters
         ----------
         inputs, named
             NumPy arrays, DLPack tensors or lists, in the network's order or by name.  A
-            single mapping is taken as names and values (for names that are no
-            Python identifiers).
+            single mapping has names and values (for names that are no Python identifiers).
         output
-            What comes back, as for `run`; or an input, if the network has one of this name.
+            Form of the results, as for `run`; or an input, if the network has one of this name.
 
         Raises
         ------
@@ -217,26 +216,26 @@ class Module(ABC):
         output: object = "numpy",
         pad_batch: bool = False,
     ) -> Outputs:
-        """Run the network; like a call, with the choice of what comes back.
+        """Run the network, as a call does, with a choice of the results' form.
 
-        A module with several shapes takes any of them.  A batch that is none of them runs in parts
-        where samples are independent of each other.
+        A module with several shapes accepts each of them.  Another batch runs in parts if samples
+        are independent of each other.
 
         Parameters
         ----------
         inputs
             Values by name, or in the network's order.
         output
-            ``"numpy"`` for arrays, ``"dlpack"`` for tensors on the device, not
-            copied, that any library takes with ``from_dlpack``.  Those whose size is known only at
-            run time have all of their bound then, and ``NAME.count`` next to them.  Or arrays that
-            results are written into, which saves their allocation in each call: by name (of some
-            outputs or all), in order, or the one of a single output.  They have the shape and dtype
-            that `outputs` states.
+            ``"numpy"`` for arrays, ``"dlpack"`` for tensors that stay on the device, which any
+            library takes with ``from_dlpack``.  Those of bounded dynamic size then have all
+            elements of their bound, and ``NAME.count`` next to them.  Or arrays that results are
+            written into, which saves their allocation in each call: by name (for some outputs or
+            all), in order, or the array of a single output.  They need the shape and dtype that
+            `outputs` states.
         pad_batch
-            Whether a batch that is none of the compiled ones may be padded to the next larger one.
+            Whether a batch that was not compiled may be padded to the next larger compiled one.
 
-        An `InputError` says that a size exceeds the bound that was given for it.
+        Raises `InputError` if a size exceeds the bound that was given for it.
         """
         if not isinstance(output, str):
             arrays = order_outputs(self.outputs, output)
@@ -258,7 +257,7 @@ class Module(ABC):
         pad_batch: bool = False,
         into: Mapping[str, np.ndarray | None] | None = None,
     ) -> Outputs:
-        """Run the network and return all of its outputs, none of them cut.
+        """Run the network and return all of its outputs, without cutting them.
 
         ``into`` has arrays that results are written into, by name.
         """
@@ -287,35 +286,35 @@ class Module(ABC):
     ) -> list[KernelTime]:
         """Measure every kernel launch of a network's run on the device, in launch order.
 
-        ``runs`` is how many runs to measure, after one that is not.
+        ``runs`` is the number of measured runs; an unmeasured one precedes them.
         """
         values, shapes = self._in_order(inputs), self._shapes
         with self._lock:
-            # Values that no shape fits are refused as the first one's.
+            # Values that fit no shape raise an error as inputs of the first shape.
             number = find(shapes, values) if len(shapes) > 1 else 0
             return self._opened(number or 0).profile(values, runs)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the module and the files next to it: weights, devices' binaries.
+        """Write the module and its sidecars: weights, devices' binaries.
 
         Parameters
         ----------
         path
-            The file to write.  A module that is there is replaced, and goes on where it is open.
+            The file to write.  An existing module is replaced; where it is open, it still runs.
         overwrite
-            Whether another file that is there may be replaced, such as the model.
+            Whether an existing file that is no module may be replaced, such as the model.
 
         Raises
         ------
         ArtifactError
-            If there is a file that is no module (and ``overwrite`` does not allow for it), or a
-            file cannot be written; nothing is left then.
+            If a file that is no module would be replaced without ``overwrite``, or a file cannot
+            be written; then no file has changed.
         """
         final = Path(path)
         self._require_file("Saving")
         if final.exists() and final.samefile(self.path):
             return final
-        # With the name of the module's file in front; the module itself comes last.
+        # By suffix of the module's file name; the module itself comes last.
         sources = {SIDECAR_SUFFIX: self.weights_path, PROGRAMS_SUFFIX: self.programs_path}
         if not overwrite:
             written = [suffix for suffix, source in sources.items() if source is not None]
@@ -358,12 +357,12 @@ class Module(ABC):
         return f"<tvmflow.Module {about}: {inputs} -> {outputs}{more}>"
 
     def __dir__(self) -> list[str]:
-        """Names for users: neither private ones nor those that only other packages need."""
+        """Return names for users, without private ones and those for other packages."""
         names = super().__dir__()
         return [n for n in names if n not in _INTERNAL and (n[0] != "_" or n[:2] == "__")]
 
     def _repr_html_(self) -> str:
-        """Inputs, outputs, target and the picture of the memory plan, for notebooks."""
+        """Return HTML of inputs, outputs, target and the memory plan, for notebooks."""
         return module_html(self.metadata, self.inputs, self.outputs, len(self.variants))
 
     def __reduce_ex__(self, _protocol: SupportsIndex) -> NoReturn:
@@ -397,7 +396,7 @@ class Module(ABC):
             )
 
     def _require_host(self, architecture: str) -> None:
-        """Refuse to run code that is for another machine than this one."""
+        """Raise `ArtifactError` if the host code is for another machine."""
         host, native = str(self.metadata["host"]), Host.native()
         if host != native.triple or architecture != native.architecture:
             raise ArtifactError(
@@ -408,7 +407,7 @@ class Module(ABC):
             )
 
     def _check_process(self) -> None:
-        """Refuse devices whose driver only the process that this one was forked from can use."""
+        """Raise an error if only the parent of this forked process can use the device's driver."""
         if self.target != "llvm":
             use(self.target, f"Running {self.path}")
 
@@ -420,7 +419,7 @@ class Module(ABC):
         if self._running is None:
             self._require_file("Running")
             first = self._open()
-            # Neither before nor while it was opened may another file have taken the path.
+            # The file must not have been replaced before or while it was opened.
             self._require_file("Running")
             further = range(1, len(self._shapes))
             self._others = [self._open_variant(first, other) for other in further]
@@ -429,9 +428,9 @@ class Module(ABC):
 
 
 def check_overwritten(path: Path, suffixes: Sequence[str] = ()) -> None:
-    """Refuse (`ArtifactError`) to replace files of the user's by a module.
+    """Raise `ArtifactError` if writing a module would replace files of another kind.
 
-    ``suffixes`` are those of files that are written next to the module.
+    ``suffixes`` are the suffixes of the sidecars that are written next to the module.
     """
     for suffix in ("", *suffixes):
         _KINDS[suffix].check(
@@ -447,7 +446,7 @@ def _is_module(path: Path) -> bool:
         return False
 
 
-#: Files of a module, by what follows its name.
+#: Kinds of a module's files, by their suffix after the module's file name.
 _KINDS = {
     "": Kind("a module of tvmflow", _is_module),
     SIDECAR_SUFFIX: Kind("the weights of a module", is_sidecar),
@@ -456,7 +455,7 @@ _KINDS = {
 
 
 class RelaxModule(Module):
-    """A network that TVM's runtime runs; `ArtifactError` if another TVM compiled it."""
+    """A network that TVM's runtime runs; raises `ArtifactError` if another TVM compiled it."""
 
     def __init__(
         self,
@@ -476,7 +475,7 @@ class RelaxModule(Module):
 
     @property
     def variants(self) -> tuple[Module, ...]:
-        """The module as if it had one of its shapes, for each of them; itself if it has one."""
+        """Return a view of the module for each of its shapes; itself if there is only one."""
         found = self.artifact.variants
         if self._whole is not None or len(found) == 1:
             return (self,)
@@ -497,7 +496,7 @@ class RelaxModule(Module):
         return self.artifact.read_functions()
 
     def device_sources(self) -> list[str]:
-        """Source of the kernels; none on ``llvm``."""
+        """Return the source of the kernels; none for ``llvm``."""
         from .functions import sources_in
         from .session import Session
 
@@ -515,8 +514,8 @@ class RelaxModule(Module):
         if self._check_weights:
             self.artifact.check_weights()
         variants = self.artifact.variants
-        rooms = self.artifact.input_rooms if len(variants) > 1 else None
-        return Session(variants[0], self.device_index, rooms)
+        sizes = self.artifact.input_bytes if len(variants) > 1 else None
+        return Session(variants[0], self.device_index, sizes)
 
     def _open_variant(self, first: Running, number: int) -> Running:
         from .session import Session
@@ -526,7 +525,7 @@ class RelaxModule(Module):
 
 
 def _check_versions(artifact: Artifact) -> None:
-    """Refuse a program for the virtual machine that another TVM wrote: only that understands it."""
+    """Raise `ArtifactError` for a module of another TVM, whose VM has another program format."""
     required = _versions.REQUIRED_TVM
     for key, package in (("tvm", "apache-tvm"), ("tvm_ffi", "apache-tvm-ffi")):
         found = artifact.metadata.get(key)
@@ -539,7 +538,7 @@ def _check_versions(artifact: Artifact) -> None:
 
 
 def _check_cpu(artifact: Artifact) -> None:
-    """Refuse code for a newer CPU, which would end the process at its first unknown instruction."""
+    """Raise `ArtifactError` if this CPU lacks instructions that the module's code may use."""
     cpu = artifact.metadata.get("cpu")
     if not cpu:
         return

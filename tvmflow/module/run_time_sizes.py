@@ -1,7 +1,8 @@
-"""Outputs whose size is known only at run time, cut to it.
+"""Outputs with a bounded dynamic size, cut to the size of each run.
 
-A network gives such an output with all elements of its bound, and zeros behind those that count;
-another output, ``NAME.count``, is their number.  So has a bound that the user gave.
+A network returns such an output with as many elements as its bound; the number of valid elements is
+another output, ``NAME.count``, and the others are zero.  Bounds that the user gave have such an
+output, too.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ from .values import Outputs
 
 @dataclass(frozen=True)
 class RunTimeSizes:
-    """What a module has of them."""
+    """Bounded dynamic sizes of a module."""
 
-    #: All but the numbers.
+    #: Outputs of the ONNX model, without those that hold sizes.
     outputs: tuple[TensorInfo, ...]
     limits: tuple[SizeLimit, ...]
 
     @classmethod
     def of(cls, metadata: JsonMapping, outputs: Sequence[TensorInfo]) -> RunTimeSizes:
-        """Read them off a module's metadata and all of its outputs."""
+        """Return the sizes of a module, from its metadata and all outputs of its network."""
         return cls.split(outputs, [SizeLimit(**limit) for limit in metadata.get("limits", ())])
 
     @classmethod
     def split(cls, outputs: Sequence[TensorInfo], limits: Sequence[SizeLimit]) -> RunTimeSizes:
-        """Tell all outputs of a network apart."""
+        """Separate the outputs of the ONNX model from the outputs that hold sizes."""
         counts = {count_name(info.name) for info in outputs if info.bounded_axis is not None}
         counts |= {limit.count for limit in limits}
         return cls(tuple(info for info in outputs if info.name not in counts), tuple(limits))
 
     def cut(self, results: Outputs) -> Outputs:
-        """Cut outputs to their sizes, and leave the numbers out.
+        """Cut outputs to their sizes, and drop the outputs that hold sizes.
 
-        An `InputError` says that a size exceeds its bound, or an index is out of range.
+        Raises `InputError` if a size exceeds its bound, or an index is out of range.
         """
         for limit in self.limits:
             size = int(results[limit.count])
@@ -76,9 +77,9 @@ class RunTimeSizes:
         )
 
     def whole(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """All outputs of a network of those that the ONNX model has: the other way round.
+        """Return all outputs of a network from those of the ONNX model; the reverse of `cut`.
 
-        The numbers that limits are for are not known, and NaN.
+        The values that are compared with limits are unknown, and NaN.
         """
         found: dict[str, np.ndarray] = {limit.count: np.array(np.nan) for limit in self.limits}
         for info in self.outputs:
@@ -97,11 +98,11 @@ def _cut(info: TensorInfo, results: Outputs) -> np.ndarray:
     array: np.ndarray = results[info.name]
     if info.bounded_axis is None:
         return array
-    # Of several shapes of a module, the extent is that of the one which has run.
+    # In a module with several shapes, the bound is that of the shape that has run.
     size = min(int(results[count_name(info.name)]), array.shape[info.bounded_axis])
     return np.ascontiguousarray(array[_first(info.bounded_axis, size)])
 
 
 def _first(axis: int, size: int) -> tuple[slice, ...]:
-    """The index of the first elements of an axis."""
+    """Return the index of the first ``size`` elements along an axis."""
     return (*[slice(None)] * axis, slice(size))

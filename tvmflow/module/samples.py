@@ -1,4 +1,4 @@
-"""Random inputs, the same for the same seed on every machine."""
+"""Random inputs that depend only on the seed, not on the machine."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ..runtime.json_types import JsonMapping
 from .call_checks import call_checks, validate
 from .weights import dtype_from_name
 
-#: Random integers are smaller than this, so that they are valid as small indices and counts.
+#: Exclusive bound of random integers: small ones are valid as indices and counts.
 _INTEGERS_BELOW = 10
 
 
 class Described(Protocol):
-    """A network that random inputs are made for."""
+    """A network with the facts that `random_inputs` needs."""
 
     @property
     def inputs(self) -> Sequence[TensorInfo]:
-        """Name, shape and dtype of every input, in order."""
+        """Return name, shape and dtype of every input, in order."""
 
     @property
     def metadata(self) -> JsonMapping:
-        """Description in the module's file."""
+        """Return the metadata in the module's file."""
 
 
 def random_inputs(
@@ -40,8 +40,8 @@ def random_inputs(
 
     Floats are normally distributed with mean 0 and variance 1, integers uniform in
     0 … 9, booleans fair.  An input's values depend on the seed and its name only.  They
-    have the layout of the ONNX model, also where the module keeps another.  Integers that a
-    custom operator would refuse are smaller, and in ascending order where they have to be.
+    have the layout of the ONNX model, even if the module's input is blocked.  Integers that a
+    custom operator would refuse are drawn smaller, and sorted if they have to be.
     """
     wanted = [info for info in module.inputs if info.name not in without]
     for info in wanted:
@@ -55,14 +55,14 @@ def random_inputs(
     looked_at = {name for check in checks for name in check.inputs}
     integers = {n: a for n, a in arrays.items() if n in looked_at and a.dtype.kind in "iu"}
     trials = ({**arrays, **trial} for trial in _smaller(integers))
-    # The call says what is wrong with them, if none of them fits.
+    # If no trial fits, the call raises an error that says why.
     return next((trial for trial in trials if _fits(checks, trial)), arrays)
 
 
 def _smaller(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-    """The integers as drawn, in ascending order, and both below ever smaller bounds."""
+    """Yield the integers as drawn and sorted, both with smaller and smaller bounds."""
     for bound in range(_INTEGERS_BELOW, 0, -1):
-        # As an array: an operation makes a number of a scalar.
+        # NumPy's operations turn arrays without dimensions into scalars.
         trial = {name: np.asarray(array % bound) for name, array in arrays.items()}
         yield trial
         yield {
@@ -71,7 +71,7 @@ def _smaller(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]
 
 
 def _fits(checks: Sequence[CallCheck], arrays: Mapping[str, np.ndarray]) -> bool:
-    """Tell whether custom operators take these values."""
+    """Return whether the custom operators accept these values."""
     with suppress(InputError):
         for check in checks:
             validate(check, arrays)

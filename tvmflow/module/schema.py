@@ -1,8 +1,7 @@
-"""Schemas of JSON in files, said once and checked when it is read.
+"""Schemas of JSON files, checked when the files are read.
 
-A schema is a function that takes a value and where it stands (``inputs[0].shape``), and raises
-:class:`SchemaError` if the value is not what it should be.  Larger schemas are made of smaller
-ones::
+A schema is a function that takes a value and its path (``inputs[0].shape``), and raises
+:class:`SchemaError` if the value does not fit.  Schemas are composed::
 
     shape = list_of(whole(0), most=8)
     tensor = record({"name": text, "shape": shape}, optional={"scope": maybe(text)})
@@ -17,21 +16,21 @@ from typing import Any, NoReturn
 
 Schema = Callable[[object, str], None]
 
-#: Larger texts are not parsed: the largest networks' descriptions have a few megabytes.
+#: Limit of texts that are parsed; the metadata of the largest networks has a few megabytes.
 MOST_BYTES = 64 << 20
 
-#: Halves of a character that JSON can escape, but no text can hold.
+#: Surrogates, which JSON can escape, but which are no valid text by themselves.
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class SchemaError(ValueError):
-    """A value is not what its schema says; the text says where and why."""
+    """Raised for a value that does not fit its schema; the message has its path and the reason."""
 
 
 def parse(content: bytes) -> Any:
-    """Read a JSON text; strict where Python's parser is not.
+    """Parse a JSON text, more strictly than Python's parser.
 
-    A `SchemaError` says that it is no JSON, is nested too deeply, too long, or holds numbers or
+    Raises `SchemaError` if it is no JSON, is nested too deeply, too long, or has numbers or
     characters that JSON does not have.
     """
     if len(content) > MOST_BYTES:
@@ -56,7 +55,7 @@ def _no_number(name: str) -> NoReturn:
 
 
 def _value(expected: str, fits: Callable[[object], bool]) -> Schema:
-    """Make the schema of a value that is not made of others."""
+    """Return the schema of a scalar value."""
 
     def check(value: object, where: str) -> None:
         if not fits(value):
@@ -69,16 +68,16 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
-#: Any JSON.
+#: Schema of any JSON value.
 anything = _value("anything", lambda value: True)
 text = _value("a text", lambda value: isinstance(value, str))
 flag = _value("true or false", lambda value: isinstance(value, bool))
-#: A finite one, not below zero.
-number = _value("a number from 0 on", _is_number)
+#: Schema of a finite number that is not negative.
+number = _value("a number of at least 0", _is_number)
 
 
 def whole(low: int = 0, high: int = 2**63 - 1) -> Schema:
-    """A whole number within bounds."""
+    """Return the schema of an integer within bounds, both included."""
     return _value(
         f"a whole number from {low} to {high}",
         lambda v: isinstance(v, int) and not isinstance(v, bool) and low <= v <= high,
@@ -86,18 +85,18 @@ def whole(low: int = 0, high: int = 2**63 - 1) -> Schema:
 
 
 def one_of(values: Collection[str]) -> Schema:
-    """One of some texts."""
+    """Return the schema of a text that is one of these."""
     return _value(f"one of {', '.join(values)}", lambda v: isinstance(v, str) and v in values)
 
 
 def matching(pattern: str, expected: str) -> Schema:
-    """A text of some form."""
+    """Return the schema of a text that matches a regular expression."""
     compiled = re.compile(pattern)
     return _value(expected, lambda v: isinstance(v, str) and compiled.fullmatch(v) is not None)
 
 
 def maybe(schema: Schema) -> Schema:
-    """Null, or what the schema says."""
+    """Return the schema of null or a value that fits another schema."""
 
     def check(value: object, where: str) -> None:
         if value is not None:
@@ -107,7 +106,7 @@ def maybe(schema: Schema) -> Schema:
 
 
 def list_of(schema: Schema, most: int | None = None) -> Schema:
-    """A list."""
+    """Return the schema of a list with items of a schema, and at most ``most`` of them."""
 
     def check(value: object, where: str) -> None:
         if not isinstance(value, list) or (most is not None and len(value) > most):
@@ -120,7 +119,7 @@ def list_of(schema: Schema, most: int | None = None) -> Schema:
 
 
 def named(schema: Schema) -> Schema:
-    """An object with any names."""
+    """Return the schema of an object with any names and values of a schema."""
 
     def check(value: object, where: str) -> None:
         if not isinstance(value, dict):
@@ -132,7 +131,7 @@ def named(schema: Schema) -> Schema:
 
 
 def record(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
-    """An object with these names; it may have others."""
+    """Return the schema of an object with these names; other names are allowed."""
     schemas = {**required, **(optional or {})}
 
     def check(value: object, where: str) -> None:
@@ -148,7 +147,7 @@ def record(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None
 
 
 def either(*schemas: Schema) -> Schema:
-    """Anything that one of some schemas allows."""
+    """Return the schema of a value that fits at least one of several schemas."""
 
     def check(value: object, where: str) -> None:
         errors = []

@@ -1,4 +1,4 @@
-"""A loaded module on its device: TVM's virtual machine with the weights."""
+"""Sessions: a module that TVM's virtual machine runs on its device."""
 
 from __future__ import annotations
 
@@ -40,19 +40,21 @@ from .values import (
 )
 from .weights import ALIGN_BYTES, dtype_from_name, release_pages
 
-#: TVM's name of the device of each target.
+#: TVM's device type for each target.
 _DEVICES = {"llvm": "cpu", "opencl": "opencl", "cuda": "cuda"}
 
 
 class Session:
     """A module's library loaded, the weights on the device, and buffers for the inputs.
 
-    An `ArtifactError` says that TVM cannot load the library, a `DeviceError` that there is no such
-    device, or that it lacks an extension that the kernels need.
+    Raises `ArtifactError` if TVM cannot load the library, and `DeviceError` if there is no such
+    device, or it lacks an extension that the kernels need.
     """
 
-    def __init__(self, artifact: Artifact, device_index: int, rooms: Sequence[int] | None = None):
-        """Open a module; ``rooms`` are bytes of its inputs' buffers that other shapes share."""
+    def __init__(
+        self, artifact: Artifact, device_index: int, input_bytes: Sequence[int] | None = None
+    ):
+        """Open a module; ``input_bytes`` are sizes of input buffers that all shapes share."""
         self.target = str(artifact.metadata["target"])
         if self.target not in _DEVICES:
             raise ArtifactError(
@@ -62,7 +64,7 @@ class Session:
         self.device = find_device(self.target, device_index, f"Running {artifact.path}")
         _check_extensions(artifact, device_index)
         self.on_host = self.target == "llvm"
-        self._rooms = rooms
+        self._input_bytes = input_bytes
         self._staging: dict[int, tvm_ffi.Tensor] = {}
         self._uploaded: dict[str, tvm_ffi.Tensor] = {}
         with self.errors(f"Loading {artifact.path}"):
@@ -71,14 +73,14 @@ class Session:
             self._begin(artifact)
 
     def of_shape(self, artifact: Artifact) -> Session:
-        """The session of another shape of the module, which shares everything with this one."""
+        """Return a session for another shape, which shares library, weights and buffers."""
         other = copy.copy(self)
         with self.errors(f"Loading {artifact.path}"):
             other._begin(artifact)
         return other
 
     def _begin(self, artifact: Artifact) -> None:
-        """Become the session of one shape: its entry, its weights, its inputs."""
+        """Set the state of one shape: its entry function, weights and inputs."""
         self.artifact, self.inputs = artifact, artifact.inputs
         self.entry = self._machine[self.entry_name]
         self._names = tuple(info.name for info in artifact.outputs)
@@ -96,23 +98,23 @@ class Session:
 
     @property
     def entry_name(self) -> str:
-        """The name of the function that runs the network."""
+        """Return the name of the function that runs the network."""
         return str(self.artifact.metadata.get("entry", "main"))
 
     def new_machine(self) -> tvm.relax.VirtualMachine:
-        """Return a virtual machine for the library and the device."""
+        """Return a new virtual machine for the library and the device."""
         return tvm.relax.VirtualMachine(self.library, [self.device])
 
     def errors(self, attempt: str) -> AbstractContextManager[None]:
-        """Turn errors of TVM and the plug-in into ours."""
+        """Translate errors of TVM and the plug-in into errors of tvmflow."""
         return translated(attempt, self.target)
 
     def run(
         self, values: Sequence[object], *, on_device: bool, into: Sequence[np.ndarray | None] = ()
     ) -> Outputs:
-        """Run the network once; ``on_device`` returns the device's tensors and not copies.
+        """Run the network once; with ``on_device`` return tensors on the device, not arrays.
 
-        ``into`` has an array for each output, or ``None``: results are copied there.
+        ``into`` has, for each output, an array that the result is copied to, or ``None``.
         """
         arguments = self.bring(values, reuse=not on_device)
         try:
@@ -127,7 +129,7 @@ class Session:
             arrays = map(self._to_host, infos, results, given)
             return Outputs(self._names, arrays)
         except Exception as error:
-            # As `translated`, without a context manager in every run.
+            # As `translated` does, without the cost of a context manager in every run.
             if (ours := translate(error, f"Running {self.artifact.path}", self.target)) is not None:
                 raise ours from error
             raise
@@ -137,10 +139,10 @@ class Session:
         return _profile_kernels(self, values, runs)
 
     def bring(self, values: Sequence[object], *, reuse: bool) -> list[tvm_ffi.Tensor]:
-        """Check the inputs, given in order, and bring them to the device.
+        """Check the inputs, given in order, and copy them to the device.
 
-        ``reuse`` copies into the same device buffers every time; not for results that stay
-        on the device, since they may share memory with an input.
+        With ``reuse``, every call copies into the same device buffers.  Results that stay on the
+        device need new buffers, since they may share memory with an input.
         """
         pairs = list(zip(self.inputs, values, strict=True))
         brought = [
@@ -167,11 +169,11 @@ class Session:
         return buffer.copyfrom(value)
 
     def _bring_blocked(self, index: int, value: object, reuse: bool) -> tvm_ffi.Tensor:
-        """Bring a blocked input: a tensor as the kernels read it, or an array."""
+        """Copy a blocked input, a tensor in the kernels' form or an array, to the device."""
         info = self.inputs[index]
         if is_tensor(value):
             tensor = from_dlpack(info.name, value)
-            # The image behind a device tensor, as the plug-in has it; empty for a buffer.
+            # The plug-in's description of the tensor's image; empty for a buffer.
             storage = self.target == "opencl" and tvm_ffi.get_global_func("tvmflow.opencl.storage")
             found, wanted = str(storage(tensor)) if storage else "", stored_as(info)
             fits = tuple(tensor.shape) == info.shape and found == wanted
@@ -206,8 +208,8 @@ class Session:
         buffer = self._staged[index] if reuse else None
         if buffer is None:
             with self.errors(f"Reserving memory for the input {info.name!r}"):
-                if reuse and info.scope is None and self._rooms is not None:
-                    buffer = self._shared_buffer(index, info, self._rooms[index])
+                if reuse and info.scope is None and self._input_bytes is not None:
+                    buffer = self._shared_buffer(index, info, self._input_bytes[index])
                 else:
                     buffer = tvm.runtime.empty(
                         info.shape, info.dtype, self.device, mem_scope=info.scope
@@ -217,7 +219,7 @@ class Session:
         return buffer
 
     def _shared_buffer(self, index: int, info: TensorInfo, size: int) -> tvm_ffi.Tensor:
-        """The beginning of a buffer that other shapes' inputs use, too."""
+        """Return a view of the beginning of a buffer that this input has in all shapes."""
         if index not in self._staging:
             self._staging[index] = tvm.runtime.empty((size,), "uint8", self.device)
         return self._staging[index]._create_view(info.shape, info.dtype)
@@ -231,7 +233,7 @@ class Session:
         if self.on_host and aligned and array.size and array.dtype.name != "bfloat16":
             return tvm_ffi.from_dlpack(writable_alias(array))
         if scope is not None and is_half(scope):
-            # Kept in 16 bits here as on the device; to kernels it is a tensor of fp32.
+            # The file and the device store it in 16 bits, but TVM has it as a tensor of fp32.
             array = array.astype(np.float32)
         tensor = tvm.runtime.empty(array.shape, array.dtype.name, self.device, mem_scope=scope)
         if array.size:
@@ -242,23 +244,24 @@ class Session:
     def _to_host(
         self, info: TensorInfo, tensor: tvm_ffi.Tensor, into: np.ndarray | None
     ) -> np.ndarray:
-        """Copy a result, into a given array or a new one."""
+        """Copy a result into a given array or a new one."""
         array: np.ndarray
         if self.on_host:
-            # A copy also on the host: the result may be a constant or an input of the network.
+            # Copy also on the host: the result may be a constant or an input of the network.
             array = np.from_dlpack(tensor)
             return array.copy() if into is None else put(info.name, array, into)
         if into is not None and info.layout is None and into.flags.c_contiguous:
             check_output(info.name, into, tuple(tensor.shape), str(tensor.dtype))
-            if into.dtype.name != "bfloat16":  # DLPack does not take NumPy's.
+            if into.dtype.name != "bfloat16":  # NumPy cannot pass bfloat16 through DLPack.
                 tensor.copyto(tvm_ffi.from_dlpack(into))
                 return into
         return put(info.name, from_image(info, tensor.numpy()), into)
 
 
 def _load(path: Path, *, share: bool) -> tvm.runtime.Module:
-    """Load the file at a path with TVM; its loops ``share`` the plug-in's threads."""
-    # Opened here first: TVM's loader takes a name, under which another file may be open.
+    """Load a library with TVM; with ``share`` its loops run on the plug-in's threads."""
+    # The loader may still have an earlier file open under this path; `OpenLibrary` has a name that
+    # only stands for the current file.
     try:
         opened = OpenLibrary(path)
     except OSError as error:
@@ -267,7 +270,7 @@ def _load(path: Path, *, share: bool) -> tvm.runtime.Module:
             remedy="Compile the model again, for this machine's host.",
         ) from error
     try:
-        # Not kept alive for ever, as `tvm.runtime.load_module` would: closing unloads it.
+        # `tvm.runtime.load_module` would keep the library loaded; this way closing unloads it.
         library: tvm.runtime.Module = tvm_ffi.get_global_func("ffi.Module.load_from_file.so")(
             opened.name, "so"
         )
@@ -279,16 +282,16 @@ def _load(path: Path, *, share: bool) -> tvm.runtime.Module:
 
 
 def find_device(target: str, index: int, attempt: str) -> tvm.runtime.Device:
-    """Return TVM's device of a target; `DeviceError`, which ``attempt`` begins, without one."""
+    """Return TVM's device for a target; raise `DeviceError`, begun by ``attempt``, without one."""
     try:
         if target == "opencl":
-            # Loaded by `import tvm` already, unless that failed: then this says why.
+            # `import tvm` has loaded the plug-in, unless that failed: then this raises the reason.
             plugin.load()
         device = tvm.device(_DEVICES[target], index)
-        # The host is one device, but TVM says of any index that it exists.
+        # The host is one device, but for TVM it exists with any index.
         if device.exist and not (target == "llvm" and index):
             return device
-        # A missing OpenCL device gives its reason when it is used.
+        # The use of a missing OpenCL device raises the reason.
         tvm.runtime.empty((1,), "uint8", device)
     except Exception as error:
         if (ours := translate(error, attempt, target)) is not None:
@@ -302,7 +305,7 @@ def find_device(target: str, index: int, attempt: str) -> tvm.runtime.Device:
 
 
 def _check_extensions(artifact: Artifact, index: int) -> None:
-    """Say what a device lacks before its compiler does, kernel by kernel."""
+    """Raise `DeviceError` for missing extensions, before the driver rejects kernel after kernel."""
     if not (needed := set(artifact.metadata.get("extensions", ()))):
         return
     device = opencl_devices()[index]
@@ -322,7 +325,7 @@ def _check_extensions(artifact: Artifact, index: int) -> None:
 
 
 def _is_aligned(value: object) -> bool:
-    """Tell whether a DLPack tensor's memory is aligned as TVM's kernels expect."""
+    """Return whether a DLPack tensor's memory is aligned as TVM's kernels require."""
     try:
         tvm_ffi.from_dlpack(value, require_alignment=ALIGN_BYTES, require_contiguous=True)
     except RuntimeError:
@@ -331,9 +334,9 @@ def _is_aligned(value: object) -> bool:
 
 
 def _profile_kernels(session: Session, values: Sequence[object], runs: int) -> list[KernelTime]:
-    """Measure every kernel launch, in order; another run goes before the measured ones.
+    """Measure every kernel launch, in order; an unmeasured run precedes the measured ones.
 
-    A `DeviceError` says that the device did not report them, or that they are one CUDA graph.
+    Raises `DeviceError` if the device does not report launches, or they are one CUDA graph.
     """
     if session.artifact.metadata.get("options", {}).get("cuda_graph"):
         raise DeviceError(
@@ -356,13 +359,13 @@ def _profile_events(session: Session, values: Sequence[object], runs: int) -> li
                 session.run(values, on_device=False)
         finally:
             launches = json.loads(end(session.device.index))
-    # Of unequal runs there are launches left over, or they stand at other places.
+    # If the runs differ, `kernel_times` finds other kernels at the same positions.
     bounds = [len(launches) * number // runs for number in range(runs + 1)]
     return kernel_times([launches[a:b] for a, b in itertools.pairwise(bounds)], "device")
 
 
 def _profile_calls(session: Session, values: Sequence[object], runs: int) -> list[KernelTime]:
-    """Time the calls of a second virtual machine, so that the first one stays as it is."""
+    """Time the calls in a second virtual machine, which leaves the first without instruments."""
     machine = session.new_machine()
     wait = (lambda: None) if session.on_host else session.device.sync
     measured: list[Launch] = []
@@ -370,7 +373,7 @@ def _profile_calls(session: Session, values: Sequence[object], runs: int) -> lis
 
     def instrument(function: object, name: str, before: bool, *_: object) -> int:
         nonlocal started
-        # Functions of the virtual machine, which call kernels, are closures.
+        # Only kernels are plain functions; functions of the VM, which call them, are closures.
         if name.startswith("vm.builtin.") or not isinstance(function, tvm_ffi.Function):
             return 0
         wait()
@@ -389,5 +392,5 @@ def _profile_calls(session: Session, values: Sequence[object], runs: int) -> lis
             measured.clear()
             entry(*arguments, *session.weights)
             by_run.append(measured.copy())
-    # The first run of a new machine reserves its memory.
+    # Drop the first run, in which a new machine allocates its memory.
     return kernel_times(by_run[1:], "host")

@@ -1,4 +1,4 @@
-"""The setting of a measurement: device, driver, threads, and versions."""
+"""Setting of a measurement: device, driver, threads, and versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..runtime.threads import thread_count
 from .module import Module
 from .standalone.loaded import StandaloneModule
 
-#: What runs kernels of each target, as `tvmflow.load` names backends.
+#: Backends whose name, as for `tvmflow.load`, differs from the target's.
 _BACKENDS = {"llvm": "cpu"}
 
 
@@ -20,21 +20,21 @@ class Setting:
     """Device, driver, threads and versions with which a module was measured."""
 
     target: str  #: ``opencl``, ``cuda`` or ``llvm``.
-    #: What ran the kernels: ``opencl``, ``cuda``, or ``cpu`` for the host's processors.
+    #: Backend that ran the kernels: ``opencl``, ``cuda``, or ``cpu`` for the host's processors.
     backend: str
-    #: ``tvm`` or ``standalone``: whose runtime it was.
+    #: Runtime of the module: ``tvm`` or ``standalone``.
     format: str
-    device: str  #: Names as the driver spells them.
+    device: str  #: Name of the device, as the driver spells it.
     platform: str  #: OpenCL's platform; empty without OpenCL.
     driver: str
-    version: str  #: Version of the interface (OpenCL 3.0) or the compiler (LLVM 22).
-    #: Threads that share loops on the host's processors; ``None`` where the driver decides.
+    version: str  #: Version of the API (OpenCL 3.0) or the compiler (LLVM 22).
+    #: Threads that share loops on the host's processors; ``None`` if the driver decides.
     threads: int | None
-    #: Versions of tvmflow, and of the TVM that runs the module or has compiled it.
+    #: Versions of tvmflow, and of the TVM that runs or compiled the module.
     versions: dict[str, str]
 
     def facts(self) -> list[tuple[str, str]]:
-        """Names and values, as they are printed."""
+        """Return names and values of the setting, for display."""
         driver = ", ".join(filter(None, (self.platform, self.driver, self.version)))
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         rows = [
@@ -51,7 +51,7 @@ class Setting:
 def device_of(module: Module) -> DeviceInfo | None:
     """Return the facts of a module's device; ``None`` if TVM's runtime does not find it."""
     if isinstance(module, StandaloneModule):
-        # It looks for devices by itself, and may count them otherwise.
+        # The library looks for devices by itself, and may number them differently.
         about = module.describe()
         if about["backend"] == "cpu":
             return host_device()
@@ -64,9 +64,9 @@ def device_of(module: Module) -> DeviceInfo | None:
 
 
 def setting_of(module: Module) -> Setting:
-    """Return what a module runs on, which is opened for that.
+    """Open a module, and return the setting in which it runs.
 
-    A `DeviceError` says that there is no device, an `ArtifactError` that it cannot be opened.
+    Raises `DeviceError` if there is no device, and `ArtifactError` if it cannot be opened.
     """
     module.open()
     meta = module.metadata

@@ -1,7 +1,7 @@
-"""A call of a module with several shapes: which of them it is, or of which parts it is made.
+"""Calls of modules with several shapes: choice of the shape, and splitting of batches into parts.
 
-A batch that was not compiled runs in parts (5 = 4 + 1) where samples are independent of each other,
-which the compiler has proven (`tvmflow.frontend.batch`) and the metadata says.
+A batch that was not compiled runs in parts (5 = 4 + 1) if samples are independent of each other;
+the metadata has the compiler's proof of that (`tvmflow.frontend.batch`).
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from .values import Outputs, any_array, check_input, is_on_host, is_tensor, on_h
 logger = logging.getLogger(__name__)
 
 Shape = tuple[int, ...]
-#: Runs one of the shapes, by its number, on values in order.
+#: Function that runs a shape, given by its number, on values in order.
 Run = Callable[[int, Sequence[Any]], Outputs]
 
 
 class OfShape(Protocol):
-    """A module as if it had one of its shapes."""
+    """A module for one of its shapes, or only the interface of that."""
 
     @property
     def inputs(self) -> Sequence[TensorInfo]:
-        """The inputs, of that shape."""
+        """Return the inputs of this shape."""
 
     @property
     def outputs(self) -> Sequence[TensorInfo]:
-        """The outputs."""
+        """Return the outputs of this shape."""
 
 
 @dataclass(frozen=True)
 class Interface:
-    """The inputs and outputs of one of the shapes."""
+    """Inputs and outputs of one of a module's shapes."""
 
     inputs: Sequence[TensorInfo]
     outputs: Sequence[TensorInfo]
@@ -48,17 +48,17 @@ class Interface:
 
 @dataclass(frozen=True)
 class Part:
-    """Samples that run together: ``count`` of them, from the sample ``begin`` on."""
+    """Samples that run as one batch: ``count`` of them, starting at the sample ``begin``."""
 
     variant: int
     begin: int
     count: int
-    #: Copies of the last sample behind them.
+    #: Number of copies of the last sample that are appended.
     padding: int = 0
 
 
 def find(variants: Sequence[OfShape], values: Sequence[object]) -> int | None:
-    """The number of the shape that values in order have; ``None`` if it is not there."""
+    """Return the number of the shape that fits the values; ``None`` if no shape does."""
     shapes = [_shape(value) for value in values]
     for number, variant in enumerate(variants):
         if all(_fits(info, shape) for info, shape in zip(variant.inputs, shapes, strict=True)):
@@ -66,8 +66,8 @@ def find(variants: Sequence[OfShape], values: Sequence[object]) -> int | None:
     return None
 
 
-def tell_first(variants: Sequence[OfShape], file: object, attempt: str) -> None:
-    """Warn which shape is taken by what can take only one."""
+def warn_default_shape(variants: Sequence[OfShape], file: object, attempt: str) -> None:
+    """Warn that an operation that supports one shape uses the first of several."""
     if len(variants) > 1:
         logger.warning(
             "%s has %d shapes, of which %s takes the first: %s. Compile a module of one shape to "
@@ -77,9 +77,9 @@ def tell_first(variants: Sequence[OfShape], file: object, attempt: str) -> None:
 
 
 def choose(variants: Sequence[OfShape], wanted: Mapping[str, Mapping[int, int]]) -> int:
-    """The number of the first shape that has these extents, by input and axis.
+    """Return the number of the first shape with these extents, given by input and axis.
 
-    An `InputError` lists the shapes that there are.
+    Raises `InputError`, with a list of the module's shapes, if there is none.
     """
     for number, variant in enumerate(variants):
         shapes = {info.name: info.logical_shape or info.shape for info in variant.inputs}
@@ -106,12 +106,13 @@ def run_any(
     on_device: bool = False,
     pad: bool = False,
 ) -> Outputs:
-    """Run the shape that the values have, or the parts that a batch can be computed in.
+    """Run the shape that fits the values, or split their batch into parts and run these.
 
-    ``batch`` is the verdict in the module's metadata; with ``pad`` a batch that is smaller than a
-    compiled one is filled with copies of its last sample.
+    ``batch`` is the proof of independence in the module's metadata; with ``pad`` a batch that is
+    smaller than a compiled one is padded by repeating its last sample.
 
-    An `InputError` says which shape is the nearest, or why a batch has no parts.
+    Raises `InputError`, with the nearest shape, if no shape fits, or with the reason why a batch
+    cannot be split.
     """
     if (number := find(variants, values)) is not None:
         return run(number, values)
@@ -152,9 +153,9 @@ def parts_of(
     *,
     pad: bool = False,
 ) -> list[Part]:
-    """The parts that values are computed in, whose batch was not compiled.
+    """Split values whose batch was not compiled into parts of compiled batches.
 
-    Raises `InputError` if there are none: the shape is another in more than the batch, the
+    Raises `InputError` if that is impossible: the shape differs in more than the batch, the
     independence of samples is not proven, or the batch is no sum of compiled ones.
     """
     shapes = [_shape(value) for value in values]
@@ -168,18 +169,18 @@ def parts_of(
     if not compiled or batch is None:
         raise _not_there(variants, shapes)
     (wanted,) = extents
-    told = ", ".join(map(str, sorted(compiled)))
+    known = ", ".join(map(str, sorted(compiled)))
     if not batch["proven"]:
         where = f" at node {batch['node']}" if batch.get("node") else ""
         raise InputError(
-            f"A batch of {wanted} was given, but the module has {told}, and it is not proven that "
+            f"A batch of {wanted} was given, but the module has {known}, and it is not proven that "
             f"samples are independent of each other{where}: {batch.get('reason')}.",
             remedy="Give one of these batches, or compile the model for this one.",
         )
     sizes = counts(wanted, tuple(sorted(compiled, reverse=True)), pad)
     if sizes is None:
         raise InputError(
-            f"A batch of {wanted} was given, but the module has {told}, and it is no sum of these.",
+            f"A batch of {wanted} was given, which is no sum of the module's batches ({known}).",
             remedy="Pad it with `pad_batch`, or compile the model for this one, too.",
         )
     parts, begin = [], 0
@@ -191,9 +192,10 @@ def parts_of(
 
 
 def counts(wanted: int, compiled: tuple[int, ...], pad: bool = False) -> list[int] | None:
-    """Compiled batches, in descending order, that make up a batch; as large ones as there are.
+    """Return compiled batches, the largest possible ones first, whose sum is a batch.
 
-    With ``pad`` the rest that is none of them becomes the next larger one.  ``None``: no sum.
+    With ``pad`` a remainder is rounded up to the next larger compiled batch.  ``None`` if there is
+    no such sum.
 
     >>> counts(20, (8, 4, 2, 1)), counts(5, (8, 4, 2, 1), pad=True), counts(3, (4,))
     ([8, 8, 4], [8], None)
@@ -207,12 +209,13 @@ def counts(wanted: int, compiled: tuple[int, ...], pad: bool = False) -> list[in
 
     @cache
     def sums(rest: int, first: int) -> tuple[int, ...] | None:
-        """Counts of the sizes from ``first`` on."""
+        """Return counts of the sizes starting at index ``first``, or ``None``."""
         size = compiled[first]
         if first == len(compiled) - 1:
             return None if rest % size else (rest // size,)
         most = rest // size
-        # Of a smaller size, so many make a multiple of this one: more need not be tried.
+        # This many of a smaller size sum to a multiple of this size, so fewer of this size than
+        # the loop's bound need not be tried.
         for count in range(most, max(-1, most - size), -1):
             if (others := sums(rest - count * size, first + 1)) is not None:
                 return count, *others
@@ -227,7 +230,7 @@ def counts(wanted: int, compiled: tuple[int, ...], pad: bool = False) -> list[in
 def _compiled(
     variants: Sequence[OfShape], shapes: Sequence[Shape], axes: Mapping[str, int]
 ) -> dict[int, int]:
-    """Shapes that are as the given ones but for the batch, by their batch."""
+    """Return, by batch, the numbers of the shapes that differ from these only in the batch."""
     found = {}
     for number, variant in enumerate(variants):
         batches = {
@@ -245,7 +248,7 @@ def _compiled(
 
 
 def _fits(info: TensorInfo, shape: Shape, but: int | None = None) -> bool:
-    """Tell whether a value is of an input's shape, in any layout, but for one axis."""
+    """Return whether a shape is an input's, in any of its layouts, except for the axis ``but``."""
     wanted = [info.shape, *([info.logical_shape] if info.logical_shape is not None else [])]
     return any(
         len(shape) == len(each)
@@ -255,7 +258,7 @@ def _fits(info: TensorInfo, shape: Shape, but: int | None = None) -> bool:
 
 
 def _not_there(variants: Sequence[OfShape], shapes: Sequence[Shape]) -> InputError:
-    """Say that a shape is not there, and which one is the nearest."""
+    """Return an error that names the missing shape and the nearest one."""
 
     def distance(variant: OfShape) -> float:
         total = 0.0
@@ -289,7 +292,7 @@ def _dtype(value: object) -> str:
 
 
 def _sliceable(info: TensorInfo, value: object) -> np.ndarray:
-    """An array of a value, on the host."""
+    """Return a value as an array on the host."""
     if not is_tensor(value):
         return any_array(info.name, value)
     tensor = shared(info.name, value)

@@ -1,6 +1,6 @@
-"""The storage of a module's tensors, in one line made of its metadata.
+"""Summary of the storage of a module's tensors: one line, from its metadata.
 
-Standalone modules, whose metadata is small, have the line itself.
+The smaller metadata of standalone modules contains the line itself.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from ..ir.units import bytes_text, counted
 from ..runtime.json_types import JsonMapping
 
-#: Why there is no texture, by the cause that most tensors have.
+#: Explanations why there is no texture, by the most frequent cause.
 _WHY = {
     "asked": "as asked for",
     "cost": "by the cost model, textures are slower than buffers on this device",
@@ -21,7 +21,7 @@ _WHY = {
 
 
 def counts(metadata: JsonMapping) -> dict[str, int]:
-    """Count intermediate tensors of each storage, and their memory."""
+    """Return the numbers of intermediate textures and buffers, and their memory."""
     if "storage_counts" in metadata:
         return dict(metadata["storage_counts"])
     tensors = [t for t in metadata["memory"]["tensors"] if t["block"] is not None]
@@ -35,7 +35,7 @@ def counts(metadata: JsonMapping) -> dict[str, int]:
 
 
 def storage_summary(metadata: JsonMapping) -> str:
-    """Name textures, buffers and their memory; why there are no textures, or not more."""
+    """Return a line with textures, buffers and memory, and why there are not more textures."""
     if "storage_summary" in metadata:
         return str(metadata["storage_summary"])
     found = counts(metadata)

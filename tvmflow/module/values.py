@@ -1,4 +1,4 @@
-"""Inputs checked and brought to the device; outputs with names; tensors of other libraries."""
+"""Values of calls: checks of inputs, named outputs, and tensors of other libraries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Outputs(tuple[Any, ...]):
     names: tuple[str, ...]
 
     def __new__(cls, names: Sequence[str], values: Iterable[Any]) -> Self:
-        """Join the names with the values of the same order."""
+        """Create outputs from names and values in the same order."""
         self = super().__new__(cls, values)
         self.names = tuple(names)
         return self
@@ -48,19 +48,19 @@ class Outputs(tuple[Any, ...]):
         return tuple.__getitem__(self, key)
 
     def __contains__(self, key: object) -> bool:
-        """Tell whether there is an output of that name."""
+        """Return whether there is an output of this name."""
         return key in self.names
 
     def keys(self) -> tuple[str, ...]:
-        """The names, in order."""
+        """Return the names, in order."""
         return self.names
 
     def values(self) -> tuple[Any, ...]:
-        """The arrays, in order."""
+        """Return the arrays, in order."""
         return tuple(self)
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """Pairs of name and array, in order."""
+        """Return pairs of name and array, in order."""
         return zip(self.names, self, strict=True)
 
     def __repr__(self) -> str:
@@ -70,9 +70,9 @@ class Outputs(tuple[Any, ...]):
 def order_inputs(
     expected: tuple[TensorInfo, ...], args: Sequence[object], named: Mapping[str, object]
 ) -> list[Any]:
-    """Bring positional and named inputs into the network's order.
+    """Return positional and named inputs in the network's order.
 
-    An `InputError` says that there are too many, or one is missing, given twice, or unknown.
+    Raises `InputError` if there are too many, or one is missing, given twice, or unknown.
     """
     if len(args) > len(expected):
         raise InputError(
@@ -115,11 +115,12 @@ def order_outputs(expected: Sequence[TensorInfo], given: object) -> list[np.ndar
     expected
         The network's outputs.
     given
-        Arrays by name, of which some may be missing; all of them in order; or, of a network with
-        one output, its array.  A tensor of another library is taken if NumPy can share its memory.
+        Arrays by name, of which some may be missing; all of them in order; or, for a network with
+        one output, its array.  Tensors of another library are accepted if NumPy can share their
+        memory.
 
-    An `InputError` says that a name is unknown, the number is another, or a value is no array that
-    can be written.
+    Raises `InputError` if a name is unknown, the number of arrays is wrong, or a value is no
+    writable array.
     """
     if isinstance(given, Mapping):
         names = [info.name for info in expected]
@@ -145,7 +146,7 @@ def order_outputs(expected: Sequence[TensorInfo], given: object) -> list[np.ndar
 
 
 def _writable(name: str, value: Any) -> np.ndarray:
-    """Return an array of the same memory as a value that results are written into."""
+    """Return an array that shares the memory of a value for results, which must be writable."""
     array = value
     if is_tensor(value):
         try:
@@ -165,9 +166,9 @@ def _writable(name: str, value: Any) -> np.ndarray:
 
 
 def put(name: str, array: np.ndarray, into: np.ndarray | None) -> np.ndarray:
-    """Copy a result into the array that was given for it, if one was, and return where it is.
+    """Copy a result into the array that was given for it, if any; return the array that has it.
 
-    An `InputError` says that it is of another shape or dtype.
+    Raises `InputError` if the array has another shape or dtype.
     """
     if into is None or into is array:
         return array
@@ -177,7 +178,7 @@ def put(name: str, array: np.ndarray, into: np.ndarray | None) -> np.ndarray:
 
 
 def check_output(name: str, into: np.ndarray, shape: tuple[int, ...], dtype: str) -> None:
-    """Refuse (`InputError`) an array for results of another shape or dtype than the output has."""
+    """Raise `InputError` if an array for results has another shape or dtype than the output."""
     if into.shape != shape or into.dtype.name != dtype:
         raise InputError(
             f"The array for the output {name!r} has shape {list(into.shape)} and dtype "
@@ -187,7 +188,7 @@ def check_output(name: str, into: np.ndarray, shape: tuple[int, ...], dtype: str
 
 
 def check_input(info: TensorInfo, shape: tuple[int, ...], dtype: str) -> None:
-    """Refuse (`InputError`) another shape or dtype than the network takes."""
+    """Raise `InputError` if a value has another shape or dtype than the network takes."""
     if tuple(shape) != info.shape:
         raise InputError(
             f"The input {info.name!r} has shape {list(shape)}, but the network takes "
@@ -202,13 +203,13 @@ def check_input(info: TensorInfo, shape: tuple[int, ...], dtype: str) -> None:
 
 
 def _shape_remedy(info: TensorInfo, shape: tuple[int, ...]) -> str:
-    """Say how an array of a shape becomes what the network takes, step by step."""
+    """Return sentences on how to convert an array to the input's shape, step by step."""
     wanted = info.shape
     if info.logical_shape is not None and len(shape) != len(wanted):
         wanted = info.logical_shape
     steps = []
     without_batch = len(shape) + 1 == len(wanted) and wanted[0] == 1
-    # Images come so from files and cameras: channels last.
+    # Images from files and cameras have their channels last.
     if len(wanted) == 4 and len(shape) in (3, 4) and shape[-1] == wanted[1] != shape[-3]:
         if without_batch:
             steps.append("The array is HWC: transpose it to CHW with array.transpose(2, 0, 1).")
@@ -233,17 +234,17 @@ def _shape_remedy(info: TensorInfo, shape: tuple[int, ...]) -> str:
 
 
 def as_array(info: TensorInfo, value: object) -> np.ndarray:
-    """Return a host value as an array of the native byte order that `check_input` has passed."""
+    """Return a host value as an array of the native byte order, checked by `check_input`."""
     array = any_array(info.name, value)
     check_input(info, array.shape, array.dtype.name)
     return array
 
 
 def plain(info: TensorInfo, value: object) -> object:
-    """Return a value for an input in the form that modules take: an array or a tensor.
+    """Convert a value for an input to an array or tensor.
 
-    Lists and numbers become arrays of the input's dtype if it can hold them (`InputError`);
-    PyTorch's tensors that record gradients are detached: results have none.
+    Lists and numbers become arrays, of the input's dtype if it can hold them; raises `InputError`
+    if they are no array.  PyTorch's tensors that record gradients are detached: results have none.
     """
     if isinstance(value, np.ndarray):
         return value
@@ -259,7 +260,7 @@ def plain(info: TensorInfo, value: object) -> object:
 
 
 def any_array(name: str, value: object) -> np.ndarray:
-    """Return a host value as an array of the native byte order; `InputError` if it is none."""
+    """Return a host value as an array of the native byte order; `InputError` if that fails."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -273,17 +274,17 @@ def any_array(name: str, value: object) -> np.ndarray:
 def from_dlpack(name: str, value: Any) -> tvm_ffi.Tensor:
     """Return TVM's view of another library's tensor, for the input ``name``.
 
-    It has the tensor's memory, or a copy of what is strided; `InputError` if DLPack cannot hand it
-    over.
+    The view shares the tensor's memory, or has a copy of a strided tensor.  Raises `InputError` if
+    DLPack cannot pass the tensor on.
     """
     import tvm_ffi
 
     try:
         return tvm_ffi.from_dlpack(value, require_contiguous=True)
     except Exception as error:
-        # Where that fails, too, the first error says more.
+        # If the copy fails, too, the first error says more.
         with suppress(Exception):
-            # As its library copies a strided tensor, or else on the host.
+            # Let its library copy a strided tensor, or copy it on the host.
             compact = getattr(value, "contiguous", None)
             copy = compact() if compact else np.ascontiguousarray(np.from_dlpack(value))
             return tvm_ffi.from_dlpack(copy, require_contiguous=True)
@@ -294,7 +295,7 @@ def from_dlpack(name: str, value: Any) -> tvm_ffi.Tensor:
 
 
 def is_shareable(array: np.ndarray) -> bool:
-    """Tell whether TVM's kernels can use the array's memory as it is."""
+    """Return whether TVM's kernels can use an array's memory without a copy."""
     flags = array.flags
     return flags.c_contiguous and flags.writeable and address_of(array) % ALIGN_BYTES == 0
 
@@ -302,7 +303,7 @@ def is_shareable(array: np.ndarray) -> bool:
 def writable_alias(array: np.ndarray) -> np.ndarray:
     """Return a view of the same memory that claims to be writable.
 
-    DLPack as TVM speaks it cannot express read-only memory.  Only for arguments
+    TVM's version of DLPack cannot express read-only memory.  Use it only for arguments
     that kernels never write, such as mapped weights.
     """
     if array.flags.writeable or not array.size:
@@ -321,35 +322,35 @@ Shared: TypeAlias = "np.ndarray | tvm_ffi.Tensor"
 
 
 def is_tensor(value: object) -> bool:
-    """Tell whether it is a tensor of another library than NumPy, which DLPack hands over."""
+    """Return whether a value is a tensor of a library other than NumPy that supports DLPack."""
     return not isinstance(value, np.ndarray | np.generic) and hasattr(value, "__dlpack__")
 
 
 def shared(name: str, value: object) -> Shared:
-    """Return a compact NumPy array or TVM's view of a tensor's memory, for the input ``name``.
+    """Return a value for the input ``name`` as a compact NumPy array or TVM's view of a tensor.
 
-    An `InputError` says that it is neither, or a tensor that DLPack cannot hand over.
+    Raises `InputError` if it is no array or tensor, or DLPack cannot pass the tensor on.
     """
     if is_tensor(value):
         return from_dlpack(name, value)
     array = any_array(name, value)
-    # Not `ascontiguousarray`, which makes one dimension of none.
+    # `ascontiguousarray` would give a scalar one dimension.
     return array if array.flags.c_contiguous else array.copy(order="C")
 
 
 def type_of(value: Shared) -> TensorType:
-    """Shape and dtype."""
+    """Return shape and dtype."""
     dtype = value.dtype.name if isinstance(value, np.ndarray) else str(value.dtype)
     return TensorType(tuple(value.shape), dtype)
 
 
 def is_on_host(value: Shared) -> bool:
-    """Tell whether the processor can read it."""
+    """Return whether a value is in the host's memory."""
     return isinstance(value, np.ndarray) or value.device.type == "cpu"
 
 
 def on_host(value: Shared) -> np.ndarray:
-    """Return an array of the values; the same memory where the host has them."""
+    """Return a value as an array, which shares its memory if that is the host's."""
     if isinstance(value, np.ndarray):
         return value
     if is_on_host(value) and str(value.dtype) != "bfloat16":
@@ -365,18 +366,18 @@ def tensor_of(array: np.ndarray) -> tvm_ffi.Tensor:
     array = writable_alias(array)
     if array.dtype.name != "bfloat16":
         return tvm_ffi.from_dlpack(array)
-    # NumPy does not hand over what it knows from another package only.
+    # NumPy cannot pass on bfloat16, a dtype of another package, through DLPack.
     bits = tvm_ffi.from_dlpack(array.view(np.uint16))
     return bits._create_view(array.shape, "bfloat16")
 
 
 def address_of(value: Shared) -> int:
-    """Return the address of its first element; an empty one's may be anything."""
+    """Return the address of a value's first element; it is arbitrary if the value is empty."""
     if isinstance(value, np.ndarray):
         return int(value.__array_interface__["data"][0])
     return int(value.data_ptr())
 
 
 def unknown(kind: TensorType) -> np.ndarray:
-    """Make an array of a shape, for checks of other values beside it: NaNs, and no memory."""
+    """Return NaNs of a shape, which take no memory, for checks that read only other operands."""
     return np.broadcast_to(np.float32(np.nan), kind.shape)

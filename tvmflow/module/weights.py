@@ -1,4 +1,4 @@
-"""Weights in the safetensors format, written as a stream and read as memory maps.
+"""Weights in the safetensors format, written as a stream and read through memory maps.
 
 A file is an 8-byte little-endian length, a JSON header of that length that gives
 dtype, shape and byte range of every tensor, and the tensors' bytes, which must
@@ -38,10 +38,10 @@ _DTYPES = {
     "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
     "float16": "F16", "float32": "F32", "float64": "F64", "bfloat16": "BF16",
 }  # fmt: skip
-#: NumPy's names of the element types that there are.
+#: NumPy's names of the supported element types.
 DTYPE_NAMES = tuple(_DTYPES)
 _NUMPY_NAMES = {code: name for name, code in _DTYPES.items()}
-#: NumPy multiplies extents also where one of them is 0.
+#: Limit of the product of a weight's extents, with 1 for 0: NumPy refuses larger products.
 _MOST_ELEMENTS = 2**58
 _ENTRY = record(
     {
@@ -54,11 +54,11 @@ _HEADER = record({}, {"__metadata__": named(text)})
 
 
 class WeightsError(ValueError):
-    """The bytes are not a weights file, or are damaged."""
+    """Raised for bytes that are no weights file, or a damaged one."""
 
 
 class WeightsLayout(NamedTuple):
-    """The header of a weights file, the order of its tensors, and the size of the whole file."""
+    """Layout of a weights file: its header, the order of its tensors, and its total size."""
 
     header: bytes
     order: list[str]
@@ -66,7 +66,7 @@ class WeightsLayout(NamedTuple):
 
 
 def dtype_from_name(name: str) -> np.dtype:
-    """Return the NumPy dtype of that name; ``bfloat16`` comes from ``ml_dtypes``."""
+    """Return the NumPy dtype of this name; ``bfloat16`` comes from ``ml_dtypes``."""
     if name == "bfloat16":
         import ml_dtypes
 
@@ -75,15 +75,15 @@ def dtype_from_name(name: str) -> np.dtype:
 
 
 def plan_weights(weights: Mapping[str, np.ndarray]) -> WeightsLayout:
-    """Lay out a weights file.
+    """Plan the layout of a weights file.
 
-    Tensors whose size is a multiple of `ALIGN_BYTES` come first: they are aligned
-    then, and mapped memory can be used without a copy.  The format allows no gaps
-    that would align the others.  A `WeightsError` says that it has no such dtype, or
-    reserves a name.
+    Tensors whose size is a multiple of `ALIGN_BYTES` come first: they are then aligned,
+    and mapped memory can be used without a copy.  The format allows no gaps that would
+    align the others.  Raises `WeightsError` if the format does not have a weight's dtype,
+    or reserves its name.
     """
     order = sorted(weights, key=lambda name: weights[name].nbytes % ALIGN_BYTES != 0)
-    # The digest is known only after writing: its place is filled with zeros until then.
+    # The digest is known only after writing; zeros take its place until then.
     header: JsonObject = {"__metadata__": {"format": "np", _DIGEST_KEY: "0" * 64}}
     offset = 0
     for name in order:
@@ -103,8 +103,8 @@ def write_weights(
 ) -> JsonObject:
     """Write a weights file at the file's position, piece by piece.
 
-    Returned are digests of the tensors' bytes, as a module's metadata has them; the SHA-256 is
-    stored in the header too.
+    Returns digests of the tensors' bytes, as entries of a module's metadata; the header contains
+    the SHA-256, too.
     """
     start = file.tell()
     file.write(layout.header)
@@ -119,12 +119,12 @@ def write_weights(
 
 
 class WeightStream:
-    """A file that weights are written to, and the digests of what was written."""
+    """Writer of weights to a file that computes digests of the written bytes."""
 
     def __init__(self, file: BinaryIO):
         self._file = file
-        #: SHA-256 notices any change, and is slow to compute; XXH64 notices damage, and is quick
-        #: enough for each time that a module is loaded.
+        #: SHA-256 detects any change, but is slow; XXH64 detects damage, and is fast enough to be
+        #: computed each time that a module is loaded.
         self.sha256, self.xxh64 = hashlib.sha256(), xxhash.xxh64()
 
     def write(self, data: bytes | memoryview) -> None:
@@ -142,10 +142,10 @@ class WeightStream:
 def map_weights(
     path: str | os.PathLike[str], offset: int, size: int
 ) -> tuple[dict[str, np.ndarray], str | None]:
-    """Map the tensors of a weights file that lies at `offset` in a file.
+    """Map the tensors of a weights file that starts at `offset` in another file.
 
-    Returned are the tensors by name (read-only), and the SHA-256 that the header promises
-    for their bytes.  A `WeightsError` says that it is damaged, or a tensor lies outside the file.
+    Returns the read-only tensors by name, and the SHA-256 of their bytes as the header states it.
+    Raises `WeightsError` if the file is damaged, or a tensor lies outside of it.
     """
     with open_file(path) as file:
         available = min(size, file.seek(0, os.SEEK_END) - offset)
@@ -159,7 +159,7 @@ def map_weights(
         entries, digest = _parse_header(file.read(length), available - 8 - length)
         if not entries:
             return {}, digest
-        # One map for all tensors: a map for each would exhaust the limit on maps of a process.
+        # Use one map for all tensors: the number of maps in a process is limited.
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return {
         name: np.ndarray(shape, dtype, *((content, data + begin) if math.prod(shape) else ()))
@@ -168,7 +168,7 @@ def map_weights(
 
 
 def content_digest(array: np.ndarray) -> bytes:
-    """SHA-256 of an array's elements in C order."""
+    """Return the SHA-256 of an array's elements in C order."""
     digest = hashlib.sha256()
     for piece in pieces(array):
         digest.update(piece)
@@ -178,7 +178,7 @@ def content_digest(array: np.ndarray) -> bytes:
 def pieces(array: np.ndarray) -> Iterator[memoryview]:
     """Yield the bytes of an array's elements in C order, about `PIECE_BYTES` at a time.
 
-    The memory of a mapped file is given back behind each piece: it would fill the memory.
+    The pages of a mapped file are released after each piece, so that they do not fill the memory.
     """
     if array.ndim == 0 or array.nbytes <= PIECE_BYTES:
         yield memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
@@ -191,9 +191,9 @@ def pieces(array: np.ndarray) -> Iterator[memoryview]:
 
 
 def release_pages(array: np.ndarray) -> None:
-    """Let the system take back the memory of a read-only mapped array after reading it.
+    """Release the memory pages of a read-only mapped array after it has been read.
 
-    Not of other arrays: pages of a writable private map could hold changes.
+    Other arrays are left alone: pages of a writable private map could hold changes.
     """
     if array.flags.writeable or not array.flags.c_contiguous:
         return

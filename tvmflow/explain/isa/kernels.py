@@ -18,7 +18,7 @@ from ...devices.target import resolve
 from ...errors import ArtifactError, TargetError
 from ...module.artifact import Artifact, read_artifact
 from ...module.functions import unpack_functions
-from ...module.shapes import tell_first
+from ...module.shapes import warn_default_shape
 from ...module.standalone.format import Section
 from ...module.standalone.read import EncodedPlan, find_plan
 from ...runtime.json_types import JsonObject
@@ -118,7 +118,7 @@ def _of_artifact(artifact: Artifact, target: str) -> list[KernelSource]:
     source = _embedded_text(artifact.path, _HEADS[target])
     texts = split_source(source) if target == "opencl" else _cuda_kernels(source, artifact)
     functions = {each["name"]: each["function"] for each in artifact.metadata["kernels"]}
-    tell_first(artifact.variants, artifact.path, "the analysis of machine code")
+    warn_default_shape(artifact.variants, artifact.path, "the analysis of machine code")
     if len(artifact.variants) > 1:
         # The rest of the metadata describes the first shape only.
         texts = {name: text for name, text in texts.items() if name in functions}

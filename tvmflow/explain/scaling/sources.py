@@ -12,7 +12,7 @@ from ...compiler.options import CompileOptions
 from ...compiler.pipeline import compile
 from ...errors import InputError
 from ...module.load import load
-from ...module.shapes import tell_first
+from ...module.shapes import warn_default_shape
 from .data_parallel import batch_of
 from .devices import check_numbers
 
@@ -49,7 +49,7 @@ def from_modules(paths: Sequence[Path]) -> Network:
     """
     modules = [load(path) for path in paths]
     for path, module in zip(paths, modules, strict=True):
-        tell_first(module.variants, path, "scaling")
+        warn_default_shape(module.variants, path, "scaling")
     first = modules[0]
     shapes = [{info.name: info.shape for info in module.inputs} for module in modules]
     if len(modules) == 1:
