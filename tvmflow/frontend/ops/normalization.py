@@ -1,4 +1,4 @@
-"""Normalizations and softmax."""
+"""Converters of normalizations and softmax."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .reduction import first_extreme
 
 @converts("BatchNormalization")
 def batch_normalization(c: NodeContext) -> relax.Expr | list[relax.Expr]:
-    """Scale and shift every channel by given statistics."""
+    """Normalize every channel by given statistics, then scale and shift it."""
     if c.attribute("training_mode", 0):
         return _training_normalization(c)
     if any(map(c.uses_result, range(1, 5))):
@@ -49,7 +49,7 @@ def batch_normalization(c: NodeContext) -> relax.Expr | list[relax.Expr]:
 
 
 def _training_normalization(c: NodeContext) -> list[relax.Expr]:
-    """Normalize every channel by its own statistics, and move the given ones towards these."""
+    """Normalize every channel by its own statistics, and update the running ones."""
     x, kind, rank = _in_statistics_dtype(c), _statistics_dtype(c), len(c.shape())
     normal, mean, _ = _normalize(c, x, [axis for axis in range(rank) if axis != 1])
     centred = x - mean
@@ -66,7 +66,7 @@ def _training_normalization(c: NodeContext) -> list[relax.Expr]:
 
 
 def _statistics_dtype(c: NodeContext) -> str:
-    """Return the dtype to compute statistics in: half precision is too coarse for them."""
+    """Return the dtype for statistics, for which half precision is too coarse."""
     return "float32" if c.dtype() == "float16" else c.dtype()
 
 
@@ -81,7 +81,7 @@ def _epsilon(c: NodeContext) -> relax.Expr:
 def _normalize(c: NodeContext, x: relax.Expr, axes: list[int]) -> list[relax.Expr]:
     """Return (x - mean) / sqrt(variance + epsilon), the mean and the inverse deviation.
 
-    This is for those who want all three, and for what :func:`_normalized` does not take.
+    This is for callers that need all three, and forms that :func:`_normalized` does not support.
     """
     mean = R.mean(x, axes, keepdims=True)
     centred = x - mean
@@ -93,8 +93,8 @@ def _normalize(c: NodeContext, x: relax.Expr, axes: list[int]) -> list[relax.Exp
 def _normalized(c: NodeContext, x: relax.Expr, axes: list[int], centred: bool = True) -> relax.Expr:
     """Return (x - mean) / sqrt(variance + epsilon), or x / sqrt(mean square + epsilon).
 
-    One operator with a schedule of its own; scale and bias, which it could take, are left to
-    the elementwise operators behind it.  The result has the first input's dtype.
+    This becomes one operator with its own schedule; scale and bias, which it could include, are
+    left to the elementwise operators after it.  The result has the first input's dtype.
     """
     x, epsilon = c.emit(x), c.attribute("epsilon", 1e-5)
     result = None
@@ -112,7 +112,7 @@ def _affine(c: NodeContext, x: relax.Expr, shape: Sequence[int]) -> relax.Expr:
 
 
 def _type_of_input(node: onnx.NodeProto, graph: Graph) -> TensorType:
-    """Return the type of the first input: ONNX's shape inference knows only the rank."""
+    """Return the type of the first input, of which ONNX's shape inference infers only the rank."""
     return graph.type_of(node.input[0])
 
 
@@ -125,7 +125,7 @@ def instance_normalization(c: NodeContext) -> relax.Expr:
 
 @converts("GroupNormalization", result_type=_type_of_input)
 def group_normalization(c: NodeContext) -> relax.Expr:
-    """Normalize groups of channels (ONNX has withdrawn the operator's form before opset 21)."""
+    """Normalize groups of channels (ONNX has withdrawn the form before operator set 21)."""
     shape, groups = c.shape(), c.required("num_groups")
     members = (groups, shape[1] // groups)
     x = R.reshape(_in_statistics_dtype(c), (shape[0], *members, *shape[2:]))
@@ -135,7 +135,7 @@ def group_normalization(c: NodeContext) -> relax.Expr:
 
 @converts("LayerNormalization")
 def layer_normalization(c: NodeContext) -> list[relax.Expr | None]:
-    """Normalize the last axes; also returns the mean and the inverse deviation."""
+    """Normalize the last axes; also return the mean and the inverse deviation."""
     x, axes = _in_statistics_dtype(c), list(range(c.axis(-1), len(c.shape())))
     statistics: list[relax.Expr | None] = [None, None]
     if c.uses_result(1) or c.uses_result(2):
@@ -156,7 +156,7 @@ def rms_normalization(c: NodeContext) -> relax.Expr:
 
 @converts("MeanVarianceNormalization", result_type=_type_of_input)
 def mean_variance_normalization(c: NodeContext) -> relax.Expr:
-    """(x - mean) / (deviation + 1e-9), as the operator's definition has it."""
+    """Return (x - mean) / (deviation + 1e-9), as ONNX defines it."""
     axes, x = list(c.attribute("axes") or (0, 2, 3)), c.input()
     centred = x - R.mean(x, axes, keepdims=True)
     variance = R.mean(centred * centred, axes, keepdims=True)
@@ -165,7 +165,7 @@ def mean_variance_normalization(c: NodeContext) -> relax.Expr:
 
 @converts("LpNormalization")
 def lp_normalization(c: NodeContext) -> relax.Expr:
-    """Divide by the 1- or 2-norm along an axis; zero where the norm is."""
+    """Divide by the 1- or 2-norm along an axis; the result is zero if the norm is."""
     x, axis, p = c.input(), c.axis(-1), c.attribute("p", 2)
     if p not in (1, 2):
         raise Refusal(f"p is {p}; 1 and 2 are supported")
@@ -176,9 +176,9 @@ def lp_normalization(c: NodeContext) -> relax.Expr:
 
 @converts("LRN")
 def local_response_normalization(c: NodeContext) -> relax.Expr:
-    """x / (bias + alpha / size · sum of squares over near channels) ^ beta."""
+    """Return x / (bias + alpha / size · sum of squares over near channels) ^ beta."""
     x, size, channels = c.input(), c.required("size"), c.shape()[1]
-    # Beyond the first and last channel there is nothing to sum.
+    # Windows end at the first and the last channel.
     before, after = min((size - 1) // 2, channels - 1), min(size // 2, channels - 1)
     padded = R.nn.pad(x * x, [0, 0, before, after] + [0, 0] * (len(c.shape()) - 2))
     near = [
@@ -192,7 +192,7 @@ def local_response_normalization(c: NodeContext) -> relax.Expr:
 
 @converts("Softmax", "LogSoftmax", "Hardmax")
 def softmax(c: NodeContext) -> relax.Expr:
-    """Along one axis since opset 13; before, over all axes from the given one on."""
+    """Normalize along one axis, or before opset 13 over all axes starting at the given one."""
     x, shape, legacy = c.input(), c.shape(), c.opset < 13
     axis = c.axis(1 if legacy else -1)
     flattened = legacy and prod(shape[axis + 1 :]) != 1
@@ -204,7 +204,7 @@ def softmax(c: NodeContext) -> relax.Expr:
 
 
 def _hardmax(c: NodeContext, x: relax.Expr, axis: int) -> relax.Expr:
-    """1 at the first maximum along an axis, else 0; all are 0 where the first element is NaN."""
+    """Return 1 at the first maximum along an axis, else 0; all 0 if the first element is NaN."""
     shape, one = shape_of(x), c.constant(1)
     first = first_extreme(x, axis, keepdims=True, largest=True)
     positions = np.arange(shape[axis], dtype=np.int64).reshape(shape_along(axis, len(shape)))

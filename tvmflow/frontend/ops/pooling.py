@@ -1,4 +1,4 @@
-"""Pools over windows and over the whole image."""
+"""Converters of pools over windows and over the whole image."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _AVERAGE = {1: R.nn.avg_pool1d, 2: R.nn.avg_pool2d, 3: R.nn.avg_pool3d}
 def pool_extents(attributes: Attributes, kernel: Extents, sizes: Extents) -> Extents:
     """Return the spatial extents of a pool's result.
 
-    ONNX's shape inference is not asked: it counts windows of ``ceil_mode`` that begin behind the
+    ONNX's shape inference is not used: with ``ceil_mode`` it counts windows that start after the
     input, which the specification of MaxPool and AveragePool ignores.
 
     ``sizes`` are the spatial extents of the input.
@@ -49,7 +49,7 @@ def pool_extents(attributes: Attributes, kernel: Extents, sizes: Extents) -> Ext
     ):
         room = size + begin + end - span
         count = (-(-room // stride) if ceil else room // stride) + 1
-        # Windows that begin in the padding at the end do not count.
+        # Windows that start in the padding at the end are ignored.
         extents.append(count - (ceil and (count - 1) * stride >= size + begin))
     return tuple(extents)
 
@@ -63,22 +63,22 @@ def _pool_type(node: onnx.NodeProto, graph: Graph) -> TensorType:
 
 @converts("MaxPool", result_type=_pool_type)
 def max_pool(c: NodeContext) -> list[relax.Expr | None]:
-    """Maximum of each window, and where it is."""
+    """Return the maximum of each window, and its index."""
     windows = _pool_windows(c)
     maxima = _pool(_MAX, c.input(), windows, include_pad=False)
     return [maxima, _places(c, windows) if c.uses_result(1) else None]
 
 
 def _places(c: NodeContext, windows: Windows) -> relax.Expr:
-    """Return where each maximum is first, as a number among all elements of the input.
+    """Return the flat index in the input of each window's first maximum.
 
-    It counts rows, or with ``storage_order`` columns, of each channel's picture.
+    The index is row-major, or with ``storage_order`` column-major within each channel's image.
     """
     sizes, by_columns = c.shape()[2:], bool(c.attribute("storage_order", 0))
     largest_of = reducer(largest=True, dtype=c.dtype())
 
     def taps(*index: tirx.Var) -> tuple[list[tirx.IterVar], list[tirx.Expr], tirx.Expr]:
-        """A window's axes, the position of its elements, and whether one is in the picture."""
+        """Return a window's axes, its elements' positions, and whether they are in the image."""
         over = [te.reduce_axis((0, extent)) for extent in windows.kernel]
         at = [
             i * stride - begin + tap * dilation
@@ -87,12 +87,12 @@ def _places(c: NodeContext, windows: Windows) -> relax.Expr:
             )
         ]
         inside = [test for i, n in zip(at, sizes, strict=True) for test in (i >= 0, i < n)]
-        # Beside the picture the number is not used.
+        # Positions outside the image are clamped, and their values are not used.
         held = [te.min(te.max(i, 0), n - 1) for i, n in zip(at, sizes, strict=True)]
         return over, held, tirx.all(*inside)
 
     def compute(x: te.Tensor) -> te.Tensor:
-        # The pool's result is not asked: it may be stored in another precision.
+        # The maximum is computed again, as the pool's result may be stored in another precision.
         def largest(n: tirx.Var, k: tirx.Var, *index: tirx.Var) -> tirx.Expr:
             over, held, inside = taps(*index)
             value = tirx.Select(inside, x(n, k, *held), lowest(c.dtype()))
@@ -104,7 +104,7 @@ def _places(c: NodeContext, windows: Windows) -> relax.Expr:
             over, held, inside = taps(*index)
             value, largest = x(n, k, *held), best(n, k, *index)
             found = value == largest
-            if c.is_float():  # NaN is the maximum where there is one
+            if c.is_float():  # if a window has a NaN, that is its maximum
                 found = tirx.any(found, tirx.all(value != value, largest != largest))  # noqa: PLR0124
             number = _number(held, sizes).astype("int64")
             behind = tirx.const(prod(sizes), "int64")
@@ -128,7 +128,7 @@ def _places(c: NodeContext, windows: Windows) -> relax.Expr:
 
 
 def _number(digits: Sequence[tirx.Expr], sizes: Sequence[int]) -> tirx.Expr:
-    """Return the number of an element among all, the last axis counting fastest."""
+    """Return the row-major flat index of an element."""
     number, *others = digits
     for digit, size in zip(others, sizes[1:], strict=True):
         number = number * size + digit
@@ -136,7 +136,7 @@ def _number(digits: Sequence[tirx.Expr], sizes: Sequence[int]) -> tirx.Expr:
 
 
 def _unpooled_extents(node: onnx.NodeProto, graph: Graph) -> Extents:
-    """Return the spatial extents that a pool had."""
+    """Return the spatial extents of the input of the reversed pool."""
     attributes, sizes = node_attributes(node), graph.type_of(node.input[0]).shape[2:]
     windows = read_windows(attributes, tuple(attributes.get("kernel_shape", ())), sizes)
     return tuple(
@@ -163,10 +163,10 @@ def _unpool_type(node: onnx.NodeProto, graph: Graph) -> TensorType:
 
 @converts("MaxUnpool", result_type=_unpool_type)
 def max_unpool(c: NodeContext) -> relax.Expr:
-    """Put maxima back to where they were, between zeros.
+    """Scatter maxima to their former positions among zeros.
 
-    In a shape larger than the attributes give, ONNX's own case counts places in the smaller one,
-    ONNX Runtime in the larger one: that is refused.
+    If the given shape is larger than the attributes imply, ONNX's own test case takes indices in
+    the smaller shape, ONNX Runtime in the larger one: such nodes are refused.
     """
     shape = (*c.shape()[:2], *_unpooled_extents(c.node, c.graph))
     if c.result.shape != shape:
@@ -176,7 +176,7 @@ def max_unpool(c: NodeContext) -> relax.Expr:
         )
     zeros = c.constant(np.zeros(prod(shape)))
     places, values = c.reshaped(1, (-1,)), c.reshaped(0, (-1,))
-    # Nothing is written beside the result.
+    # Indices are clamped, so that nothing is written outside the result.
     inside = R.minimum(
         R.maximum(places, constant(np.array(0))), constant(np.array(prod(shape) - 1))
     )
@@ -185,11 +185,11 @@ def max_unpool(c: NodeContext) -> relax.Expr:
 
 @converts("AveragePool", result_type=_pool_type)
 def average_pool(c: NodeContext) -> relax.Expr:
-    """Mean of each window, with or without the padding in the divisor.
+    """Return the mean of each window, with or without the padding in the divisor.
 
-    Relax's operator counts in its own way when windows are dilated or reach beyond the
-    padding (``ceil_mode``); there the sum of the window is divided by the number of
-    elements that ONNX counts, which is known now.
+    Relax's operator has another divisor if windows are dilated or reach beyond the padding
+    (``ceil_mode``); then the window's sum is divided by the number of elements that ONNX
+    counts, which is constant.
     """
     windows, with_padding = _pool_windows(c), bool(c.attribute("count_include_pad", 0))
     counts = _counts(c, windows, with_padding)
@@ -204,14 +204,14 @@ def average_pool(c: NodeContext) -> relax.Expr:
 
 @converts("LpPool", result_type=_pool_type)
 def lp_pool(c: NodeContext) -> relax.Expr:
-    """p-norm of each window."""
+    """Return the p-norm of each window."""
     windows = _pool_windows(c)
     count = c.constant(prod(windows.kernel))
     return _norm(c, lambda powers: _pool(_AVERAGE, powers, windows) * count)
 
 
 def _norm(c: NodeContext, total: Callable[[relax.Expr], relax.Expr]) -> relax.Expr:
-    """Return a p-norm, of which ``total`` sums up the powers."""
+    """Return a p-norm; ``total`` sums the powers."""
     p, x = c.attribute("p", 2), R.abs(c.input())
     if p < 1:
         raise Refusal(f"p is {p}, expected at least 1")
@@ -219,14 +219,14 @@ def _norm(c: NodeContext, total: Callable[[relax.Expr], relax.Expr]) -> relax.Ex
 
 
 def _pool_windows(c: NodeContext) -> Windows:
-    """Read a pool's windows, with the end padding that yields ONNX's number of them."""
+    """Read a pool's windows, with the end padding that gives ONNX's number of windows."""
     sizes = c.shape()[2:]
     windows = read_windows(c.attributes, tuple(c.required("kernel_shape")), sizes)
     if len(sizes) not in _MAX:
         raise Refusal(f"it has {len(sizes)} spatial axes; one to three are supported")
     end = []
     for axis, size in enumerate(sizes):
-        # ``ceil_mode`` adds a window that may reach beyond the padding.
+        # With ``ceil_mode`` the last window may reach beyond the padding.
         last = (c.result.shape[2 + axis] - 1) * windows.strides[axis] + windows.spans[axis]
         end.append(max(windows.end[axis], last - size - windows.begin[axis]))
     return replace(windows, end=tuple(end))
@@ -242,10 +242,10 @@ def _pool(
 
 
 def _counts(c: NodeContext, windows: Windows, with_padding: bool) -> np.ndarray:
-    """Count the elements of every window that ONNX's mean divides by, as (1, 1, spatial...).
+    """Return the divisor of each window's mean, as (1, 1, spatial...).
 
-    They are in the input, or in the input and the padding that the attributes ask for; never
-    beyond, where ``ceil_mode`` leads.
+    It counts elements in the input, or in the input and the attributes' padding, but never beyond
+    that, where ``ceil_mode`` leads.
     """
     sizes, declared = c.shape()[2:], read_windows(c.attributes, windows.kernel, c.shape()[2:])
     counts = np.ones((1, 1), np.int64)
@@ -263,7 +263,7 @@ def _counts(c: NodeContext, windows: Windows, with_padding: bool) -> np.ndarray:
 
 @converts("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 def global_pool(c: NodeContext) -> relax.Expr:
-    """Mean, maximum or p-norm over all spatial axes, which keep the extent 1."""
+    """Return the mean, maximum or p-norm over all spatial axes, which keep the extent 1."""
     axes = list(range(2, len(c.shape())))
     if c.op_type == "GlobalLpPool":
         return _norm(c, lambda powers: wide_reduction(c, R.sum, powers, axes, keepdims=True))

@@ -1,18 +1,17 @@
-"""Quantization: conversion between real and 8- or 16-bit numbers, and computing in integers.
+"""Converters of quantization and of operators that compute in integers.
 
-Quantized networks have two forms.  In one, operators take 8-bit numbers (QLinearConv); zero points
-are subtracted from the operands, constants among them now.  In the other, real operators stand
-between DequantizeLinear and QuantizeLinear, and products of those are computed of the integers::
+Quantized networks have two forms.  In one, operators read 8-bit numbers (QLinearConv); zero points
+are subtracted from the operands, from constant ones at import.  In the other, real operators are
+between DequantizeLinear and QuantizeLinear, and their products are computed in integers::
 
     DequantizeLinear(x) · DequantizeLinear(w) = sum((x - zx) (w - zw)) · sx · sw
 
-with the sum in int32, exact.  The layout pass finds the 8-bit tensors behind the differences again
+with the sum in int32, exact.  The layout pass recovers the 8-bit tensors from the differences
 (:mod:`tvmflow.graph.layout.quantized`).
 
-ONNX Runtime's kernels for quantized operators take the scales of operands and result together
-first, by which numbers that are nearly between two steps may go to the other one.  So that networks
-give the same integers, DequantizeLinear, an operator and QuantizeLinear become, all but scales
-being integers::
+ONNX Runtime's kernels for quantized operators multiply the scales of operands and result first, so
+numbers near the middle between two steps may round differently.  To give the same integers,
+DequantizeLinear, an operator and QuantizeLinear become, with integers except for scales::
 
     convolution, product       round((sum + bias) * (sa * sb / sy)) + zy
     a + b                      round(a * (sa / sy) + (b * (sb / sy) + rest))
@@ -38,13 +37,13 @@ from ..graph import node_attributes
 
 _BYTES = ("int8", "uint8")
 _QUANTIZED = (*_BYTES, "int16", "uint16")
-#: fp32 holds sums of so many differences of 8-bit numbers exactly.
+#: Number of differences of 8-bit numbers whose sum is exact in fp32.
 _LARGEST_SUM = 2**24 // 255
 
 
 @converts("QuantizeLinear")
 def quantize(c: NodeContext) -> relax.Expr:
-    """round(x / scale) + zero point, to even, limited to the type's range."""
+    """Return round(x / scale) + zero point, with ties to even, clamped to the type's range."""
     target = c.result.dtype
     _check(c, target)
     if c.attribute("precision", 0) not in (0, 1):
@@ -66,33 +65,34 @@ def quantize(c: NodeContext) -> relax.Expr:
         return _rounded(rounding.quotient(x, scale), point, target)
     value = R.round(rounding.quotient(x, scale))
     value = _limited(value if zero is None else value + zero, target)
-    # Vectors of floats become 32-bit integers by one instruction, and these 8-bit ones; the direct
-    # way is taken number by number.
+    # Vectors of floats are converted to 32-bit integers, and these to 8 bits, by one instruction
+    # each; a direct conversion is done one number at a time.
     return R.astype(R.astype(value, "int32"), target)
 
 
 def _rounded(value: relax.Expr, zero: int, target: str) -> relax.Expr:
-    """round(value) + zero point, to even, limited to an integer type's range.
+    """Return round(value) + zero point, with ties to even, clamped to an integer type's range.
 
-    Limited first, which is the same and makes rounding cheap (:mod:`tvmflow.codegen.rounding`).
+    The value is clamped before it is rounded, which is equivalent and makes rounding cheap
+    (:mod:`tvmflow.codegen.rounding`).
     """
     value = R.astype(R.round(_limited(value, target, zero)), "int32")
     return R.astype(value + constant(np.int32(zero)) if zero else value, target)
 
 
 def _limited(value: relax.Expr, target: str, zero: int = 0) -> relax.Expr:
-    """Limit a value, to which a zero point is still to be added, to an integer type's range."""
+    """Clamp a value so that its sum with a zero point is in an integer type's range."""
     limits = np.iinfo(target)
     return R.clip(value, limits.min - zero, limits.max - zero)
 
 
 @converts("DequantizeLinear")
 def dequantize(c: NodeContext) -> relax.Expr:
-    """(x - zero point) · scale."""
+    """Return (x - zero point) · scale."""
     if c.dtype() not in (*_QUANTIZED, "int32"):
         raise Refusal(f"{c.dtype()} is not supported")
     _check(c, "int8")
-    # The difference of 32-bit numbers does not fit float32.
+    # A difference of 32-bit numbers is not exact in float32.
     difference_dtype = "int32" if c.dtype() == "int32" else "float32"
     scale, zero = _parameters(c, difference_dtype)
     value = c.cast(c.input(), difference_dtype)
@@ -107,7 +107,7 @@ def _check(c: NodeContext, quantized: str) -> None:
 
 
 def _parameters(c: NodeContext, zero_dtype: str) -> tuple[relax.Expr, relax.Expr | None]:
-    """Return scale (in float32) and zero point, shaped to broadcast along their axis."""
+    """Return scale (in float32) and zero point, reshaped to broadcast along their axis."""
     if c.attribute("block_size", 0):
         scale, *zeros = (_of_blocks(c, index) for index in (1, 2) if c.has(index))
         return c.cast(scale, "float32"), c.cast(zeros[0], zero_dtype) if zeros else None
@@ -126,7 +126,7 @@ def _parameters(c: NodeContext, zero_dtype: str) -> tuple[relax.Expr, relax.Expr
 
 
 def _of_blocks(c: NodeContext, index: int) -> relax.Expr:
-    """Return scales or zero points of blocks along an axis, one for each element."""
+    """Return scales or zero points of blocks along an axis, repeated for each element."""
     axis, block = c.axis(1), c.attribute("block_size", 0)
     blocks, extent = list(c.shape(index)), c.shape()[axis]
     expected = [-(-n // block) if a == axis else n for a, n in enumerate(c.shape())]
@@ -143,8 +143,8 @@ def _of_blocks(c: NodeContext, index: int) -> relax.Expr:
 def dynamic_quantize(c: NodeContext) -> list[relax.Expr]:
     """Quantize to uint8 with scale and zero point from the extremes of the values.
 
-    As in ONNX Runtime the scale of nothing but zeros is one; by ONNX's definition it is zero, and
-    everything a quotient of two zeros.
+    If all values are zero the scale is one, as in ONNX Runtime; in ONNX's definition it is zero,
+    and the result a quotient of two zeros.
     """
     x, zero, one = c.input(), c.constant(0), c.constant(1)
     lowest = R.minimum(R.min(x), zero)
@@ -155,13 +155,13 @@ def dynamic_quantize(c: NodeContext) -> list[relax.Expr]:
     return [R.astype(_limited(value, "uint8"), "uint8"), scale, R.astype(point, "uint8")]
 
 
-# Operators that take 8-bit numbers -----------------------------------------------------
+# Operators on 8-bit numbers ------------------------------------------------------------
 
 
 def difference(c: NodeContext, index: int, zero: int, axis: int | None) -> relax.Expr:
-    """Return an operand without its zero point, in int32; both by the numbers of the inputs.
+    """Return an operand minus its zero point, in int32; both are given as indices of inputs.
 
-    A vector of zero points lies along ``axis`` of the operand.
+    A vector of zero points is along ``axis`` of the operand.
     """
     count = prod(c.shape(zero)) if c.has(zero) else 0
     shape = per_axis_shape(count, c.shape(index), axis)
@@ -170,7 +170,7 @@ def difference(c: NodeContext, index: int, zero: int, axis: int | None) -> relax
 
 
 def per_axis_shape(count: int, shape: tuple[int, ...], axis: int | None) -> list[int]:
-    """Return the shape in which scales or zero points broadcast along an axis of an operand."""
+    """Return the shape that broadcasts scales or zero points along an axis of an operand."""
     if count <= 1:
         return []
     if axis is None or count != shape[axis]:
@@ -181,9 +181,9 @@ def per_axis_shape(count: int, shape: tuple[int, ...], axis: int | None) -> list
 def requantize(
     c: NodeContext, total: relax.Expr, scales: tuple[int, int, int], zero: int, axis: int
 ) -> relax.Expr:
-    """round(total · left · right / result) + zero point, limited to the result's type.
+    """Return round(total · left · right / result) + zero point, clamped to the result's type.
 
-    ``scales`` are the numbers of those inputs; the right one may be a vector along ``axis``.
+    ``scales`` are the indices of these inputs; the right one may be a vector along ``axis``.
     """
     left, right, result = (c.array(i, "scales").astype(np.float32) for i in scales)
     points = c.array(zero, "zero points")
@@ -201,15 +201,15 @@ def requantize(
 
 @dataclass(frozen=True)
 class IntegerProduct:
-    """The operands of a product without their zero points, in int32."""
+    """Operands of a product minus their zero points, in int32."""
 
     x: relax.Expr
     weight: np.ndarray
-    #: Of the sums: one, or one for each output.
+    #: Scale of the sums: one number, or one for each output.
     scale: np.ndarray
 
     def scaled(self, c: NodeContext, total: relax.Expr, axis: int) -> relax.Expr:
-        """Return the real numbers of sums in int32; scales lie along ``axis``."""
+        """Scale sums from int32 to real numbers; a vector of scales is along ``axis``."""
         value = R.astype(total, "float32")
         shape = shape_along(axis, len(c.result.shape))
         return value * constant(self.scale.reshape(shape))
@@ -218,10 +218,10 @@ class IntegerProduct:
 def integer_product(
     c: NodeContext, axis: int, *, transposed: bool = False
 ) -> IntegerProduct | None:
-    """Return the product of the first two inputs, if that is one of bytes with constant weights.
+    """Return the product of the first two inputs, if they are bytes and the weights constant.
 
-    ``axis`` is that of the weights' outputs, along which they may have scales and zero points;
-    ``transposed`` weights, matrices, are turned first.
+    ``axis`` is the weights' axis of outputs, along which they may have scales and zero points;
+    ``transposed`` matrices of weights are transposed first.
     """
     left, right = _dequantized(c, 0), _dequantized(c, 1)
     if left is None or left.known is not None or right is None or right.known is None:
@@ -236,7 +236,7 @@ def integer_product(
     x = R.astype(left.value, "int32")
     if left.zero.any():
         x = x - constant(left.zero.reshape(()))
-    # Bytes are turned, not the integers that they become.
+    # The bytes are transposed before they are widened to int32.
     known = np.ascontiguousarray(right.known.T) if transposed else right.known
     weight = np.subtract(known, right.zero.reshape(shape_along(axis, rank)), dtype=np.int32)
     scale = left.scale.reshape(-1) * right.scale.reshape(-1)
@@ -245,19 +245,19 @@ def integer_product(
 
 @dataclass(frozen=True)
 class _Dequantized:
-    """``(value - zero) * scale``."""
+    """A dequantized tensor, ``(value - zero) * scale``."""
 
     value: relax.Expr
-    #: The value where it is a constant.
+    #: The value if it is a constant.
     known: np.ndarray | None
-    #: One for all numbers, or a vector along an axis, as the zero point in int32.
+    #: One number, or a vector along an axis, like the zero point in int32.
     scale: np.ndarray
     zero: np.ndarray
     axis: int
 
 
 def _dequantized(c: NodeContext, index: int) -> _Dequantized | None:
-    """Return what DequantizeLinear made an input of, if its scale and zero point are known."""
+    """Return the tensor that an input was dequantized from, if its parameters are constant."""
     node = c.graph.dequantized.get(c.node.input[index])
     if node is None or c.dtype(index) != "float32":
         return None
@@ -274,7 +274,7 @@ def _dequantized(c: NodeContext, index: int) -> _Dequantized | None:
     )
 
 
-# What is quantized again ---------------------------------------------------------------
+# Requantization ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -286,32 +286,32 @@ class _Target:
     dtype: str
 
 
-#: A value in steps of the result's scale, and the zero point that it has already.
+#: A value in steps of the result's scale, and the zero point that it already includes.
 _Requantized = tuple[relax.Expr, int]
 
 
 @dataclass(frozen=True)
 class _Quantized:
-    """The tensor that a dequantized one comes from; scale and zero point are for all elements."""
+    """A tensor that was dequantized with one scale and zero point."""
 
     value: relax.Expr
     scale: np.float32
     zero: int
 
     def integers(self) -> relax.Expr:
-        """Return the integers as they are, in fp32."""
+        """Return the integers in fp32."""
         return R.astype(self.value, "float32")
 
     def difference(self) -> relax.Expr:
-        """Return the integers less their zero point, in fp32."""
+        """Return the integers minus their zero point, in fp32."""
         return self.integers() - constant(np.float32(self.zero)) if self.zero else self.integers()
 
 
 def _same_steps(c: NodeContext, x: relax.Expr, target: _Target) -> relax.Expr | None:
-    """Return the integers that ``x`` was dequantized from, if it is quantized by the same steps.
+    """Return the integers that ``x`` was dequantized from, if it is quantized in the same steps.
 
-    Quantizers write such pairs around operators that only move elements.  A product and a quotient
-    by one scale are within 2^-23 of the integer, of 17 bits at most, if neither is out of range.
+    Quantizers emit such pairs around operators that only move elements.  Multiplying by a scale and
+    dividing by it is exact to 2^-23 of the integer, which has at most 17 bits, unless it overflows.
     """
     found = _quantized(c, x)
     if found is None or dtype_of(found.value) != target.dtype or found.zero != target.zero:
@@ -321,7 +321,7 @@ def _same_steps(c: NodeContext, x: relax.Expr, target: _Target) -> relax.Expr | 
 
 
 def _requantized(c: NodeContext, x: relax.Expr, target: _Target) -> _Requantized | None:
-    """Return ``x`` in steps of a scale, if it comes of quantized operands by a known operator."""
+    """Return ``x`` in steps of a scale, if a known operator computes it from quantized operands."""
     if dtype_of(x) != "float32" or target.dtype not in _BYTES:
         return None
     found = _requantized_product(c, x, target.scale)
@@ -336,7 +336,7 @@ def _requantized(c: NodeContext, x: relax.Expr, target: _Target) -> _Requantized
 
 
 def _requantized_product(c: NodeContext, x: relax.Expr, scale: np.float32) -> relax.Expr | None:
-    """Return sums of products in int32, a bias in steps of their scale, and activations."""
+    """Rescale sums of products in int32, with a bias in steps of their scale, and activations."""
     activations, bias, value = [], None, c.definition(x)
     while op_name(value) in ("relax.nn.relu", "relax.clip"):
         activations.append(value)
@@ -370,7 +370,7 @@ def _requantized_product(c: NodeContext, x: relax.Expr, scale: np.float32) -> re
 
 
 def _steps(bias: np.ndarray, scale: np.ndarray) -> np.ndarray | None:
-    """Return a bias in int32, if it is a whole number of steps."""
+    """Return a bias in int32, if it is an integer number of steps."""
     with np.errstate(all="ignore"):
         steps = np.rint(bias.astype(np.float64) / scale)
         if not (np.abs(steps) < 2**31).all():
@@ -381,10 +381,10 @@ def _steps(bias: np.ndarray, scale: np.ndarray) -> np.ndarray | None:
 
 
 def _sum(_call: relax.Call, operands: Sequence[_Quantized], target: _Target) -> _Requantized:
-    """Add the integers as they are; what their zero points add is constant."""
+    """Add the scaled integers; the contribution of their zero points is constant."""
     a, b = operands
     left, right = a.scale / target.scale, b.scale / target.scale
-    # Rounded as by fused instructions.
+    # The constant is rounded as fused multiply-adds would round it.
     points = np.float32(np.float64(left) * a.zero + np.float64(np.float32(right * b.zero)))
     rest = constant(np.float32(target.zero) - points)
     value = rounding.multiply_add(b.integers(), constant(right), rest)
@@ -395,7 +395,7 @@ def _times(_call: relax.Call, operands: Sequence[_Quantized], target: _Target) -
     a, b = operands
     ratio = constant(np.float32(np.float32(a.scale * b.scale) / target.scale))
     value = rounding.product(a.difference() * b.difference(), ratio)
-    # Limits now, so that sums with the zero point are known to be small.
+    # The value is clamped first, so that its sum with the zero point is known to be small.
     value = _limited(value, target.dtype, target.zero)
     return value + constant(np.float32(target.zero)), target.zero
 

@@ -1,13 +1,13 @@
-"""Recurrent layers: LSTM, GRU and RNN.
+"""Converters of the recurrent layers LSTM, GRU and RNN.
 
-The products of all steps' inputs are one matrix product; what is left is a scan over the steps, a
-function of its own (:mod:`tvmflow.schedules.recurrent`)::
+The products of all steps' inputs are one matrix product; the rest is a scan over the steps, in a
+separate function (:mod:`tvmflow.schedules.recurrent`)::
 
     products : [T · B, D · H' · G · 16]   = X [T · B, I] · W' + biases
     y, y_h, y_c                           = recurrent(products, R', ...)
 
 for T steps, B batch entries, I inputs, D directions, G gates, and hidden units in H' blocks of 16.
-Weights are arranged in these blocks, when they are constants at compile time.
+Constant weights are arranged in these blocks at compile time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ...schedules.recurrent import BLOCK, NAME, Layer, define
 from ...schedules.rnn_cells import GATES, PEEPHOLES, USUAL, Activation, Cell, activations
 from ..converter import InvalidNode, NodeContext, Refusal, converts
 
-#: Inputs by number, as ONNX has them; the cells' own from 6 on.
+#: Indices of ONNX's inputs; those starting at 6 are the LSTM's only.
 _W, _R, _B, _LENGTHS, _H, _C, _P = range(1, 8)
 _RESULTS = ("y", "y_h", "y_c")
 
 
 @converts("LSTM", "GRU", "RNN")
 def recurrent(c: NodeContext) -> list[relax.Expr | None]:
-    """The states of all steps, of the last one, and an LSTM's last cell state."""
+    """Return the states of all steps, the last state, and an LSTM's last cell state."""
     cell = _cell(c)
     steps, entries, inputs = _extents(c)
     units = c.shape(_R)[2]
@@ -69,7 +69,7 @@ def recurrent(c: NodeContext) -> list[relax.Expr | None]:
 
 
 def _cell(c: NodeContext) -> Cell:
-    """The cell that the attributes describe."""
+    """Return the cell that the attributes describe."""
     kind, direction = c.op_type, c.attribute("direction", "forward")
     if direction not in ("forward", "reverse", "bidirectional"):
         raise InvalidNode(f"its direction is {direction!r}")
@@ -85,7 +85,7 @@ def _cell(c: NodeContext) -> Cell:
     functions: list[tuple[Activation, ...]] = [
         found[at : at + len(usual)] for at in range(0, len(found), len(usual))
     ]
-    # A threshold of zero or less limits nothing in ONNX Runtime; the specification has none.
+    # ONNX Runtime ignores a threshold of zero or less, which the specification does not allow.
     clip = c.attribute("clip")
     if clip is not None and not clip > 0:
         raise Refusal(f"its clip is {clip}; only positive ones are supported")
@@ -96,7 +96,7 @@ def _cell(c: NodeContext) -> Cell:
 
 
 def _extents(c: NodeContext) -> tuple[int, int, int]:
-    """Steps, batch entries and inputs."""
+    """Return the numbers of steps, batch entries and inputs."""
     if len(c.shape()) != 3:
         raise InvalidNode(f"its input has {len(c.shape())} axes, not 3")
     first, second, inputs = c.shape()
@@ -104,7 +104,7 @@ def _extents(c: NodeContext) -> tuple[int, int, int]:
 
 
 def _check(c: NodeContext, cell: Cell, entries: int, inputs: int, units: int) -> None:
-    """Compare the operands' shapes, which ONNX's inference does not; and known lengths."""
+    """Check the operands' shapes, which ONNX's inference does not, and constant lengths."""
     directions, gates = len(cell.functions), len(GATES[c.op_type])
     state = (entries, directions, units) if _is_batch_first(c) else (directions, entries, units)
     expected = {
@@ -127,7 +127,7 @@ def _check(c: NodeContext, cell: Cell, entries: int, inputs: int, units: int) ->
 
 
 def _without_steps(c: NodeContext) -> list[relax.Expr | None]:
-    """The results where there is no step, or no entry: the first states, or zeros."""
+    """Return the results without any step or batch entry: the initial states, or zeros."""
     found: list[relax.Expr | None] = []
     for index, (result, state) in enumerate(zip(c.results, (0, _H, _C), strict=False)):
         if result is None:
@@ -147,12 +147,12 @@ def _is_batch_first(c: NodeContext) -> bool:
 
 
 def _batch_second(c: NodeContext, x: relax.Expr) -> relax.Expr:
-    """The input, or a state, with the batch as its second axis."""
+    """Return the input, or a state, with the batch as its second axis."""
     return R.permute_dims(x, [1, 0, 2]) if _is_batch_first(c) else x
 
 
 def _batch_first(c: NodeContext, result: relax.Expr) -> relax.Expr:
-    """A result in the node's layout."""
+    """Return a result in the node's layout."""
     if not _is_batch_first(c):
         return result
     result = c.emit(result)
@@ -160,7 +160,7 @@ def _batch_first(c: NodeContext, result: relax.Expr) -> relax.Expr:
 
 
 def _padded(c: NodeContext, x: relax.Expr, axis: int = -1) -> relax.Expr:
-    """A tensor with an axis of hidden units, filled up to whole blocks with zeros."""
+    """Pad a tensor's axis of hidden units to whole blocks with zeros."""
     x = c.emit(x)
     shape = shape_of(x)
     axis %= len(shape)
@@ -174,7 +174,7 @@ def _padded(c: NodeContext, x: relax.Expr, axis: int = -1) -> relax.Expr:
 
 
 def _in_blocks(c: NodeContext, x: relax.Expr, axis: int, order: Sequence[int]) -> relax.Expr:
-    """A tensor with an axis of hidden units as two, blocks and units of one, in another order."""
+    """Split a tensor's axis of hidden units into blocks and units, then permute the axes."""
     x = c.emit(_padded(c, x, axis))
     shape = shape_of(x)
     split = (*shape[:axis], shape[axis] // BLOCK, BLOCK, *shape[axis + 1 :])
@@ -185,7 +185,7 @@ def _in_blocks(c: NodeContext, x: relax.Expr, axis: int, order: Sequence[int]) -
 
 
 def _biases(c: NodeContext, cell: Cell, operands: dict[str, relax.Expr]) -> relax.Expr | None:
-    """The bias of the products, in blocks; that of the state's own sums becomes an operand."""
+    """Return the products' bias, in blocks; a separate bias of the state becomes an operand."""
     if not c.has(_B):
         return None
     gates, units = len(cell.gates), c.shape(_R)[2]
@@ -205,7 +205,7 @@ def _biases(c: NodeContext, cell: Cell, operands: dict[str, relax.Expr]) -> rela
 
 
 def _products(c: NodeContext, layer: Layer, bias: relax.Expr | None) -> relax.Expr:
-    """The products of all steps' inputs with the weights, and biases."""
+    """Return the products of all steps' inputs with the weights, plus the bias."""
     gates, inputs = len(layer.cell.gates), c.shape()[2]
     weight = c.reshaped(_W, (layer.directions, gates, layer.units, inputs))
     weight = _in_blocks(c, weight, 2, [4, 0, 2, 1, 3])

@@ -1,9 +1,8 @@
-"""Resize and Upsample: places and weights of each axis, worked out when the model is imported.
+"""Converters of Resize and Upsample, with positions and weights computed at import.
 
-All of ONNX's Resize modes are separable: each axis of the result is a weighted sum of a
-few elements of the same axis of the input.  With static shapes the places and weights
-are constants, whatever the mode.  The formulas are those of the Resize specification,
-in ONNX's operator documentation.
+All of ONNX's Resize modes are separable: along each axis an element of the result is a weighted
+sum of a few elements of the input.  With static shapes the positions and weights are constants in
+all modes.  The formulas are from the Resize specification in ONNX's operator documentation.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from ..converter import InvalidNode, NodeContext, Refusal, converts, normalized_
 from ..graph import Graph, node_attributes
 from .shaping import take_places
 
-#: Up to here fp32, in which positions are worked out, has all whole numbers.
+#: Largest extent: fp32, in which positions are computed, has all integers up to this.
 _MOST_POSITIONS = 2**24
 
 
 @dataclass(frozen=True)
 class ResizeModes:
-    """The attributes of a Resize that say where elements come from."""
+    """Attributes of a Resize that determine positions and weights."""
 
     mode: str
     coordinate: str
@@ -40,9 +39,9 @@ class ResizeModes:
 
 
 def _resized_type(node: onnx.NodeProto, graph: Graph) -> TensorType | None:
-    """Extents as ONNX Runtime and PyTorch have them, of factors: 5 by 1.4 is 7 in fp32.
+    """Return the type for given factors, computed in fp32 as in ONNX Runtime: 5 · 1.4 is 7.
 
-    ONNX's inference multiplies the factor that fp32 has, less than 1.4, in fp64.
+    ONNX's inference multiplies in fp64, in which the fp32 factor is less than 1.4.
     """
     attributes = node_attributes(node)
     place = 2 if node.op_type == "Resize" and graph.opset >= 11 else 1
@@ -50,7 +49,7 @@ def _resized_type(node: onnx.NodeProto, graph: Graph) -> TensorType | None:
     if given is None and len(node.input) > place:
         given = graph.constants.get(node.input[place])
     if given is None or not len(given):
-        return None  # sizes are given
+        return None  # extents are given instead of factors
     data = graph.type_of(node.input[0])
     rank, shape = len(data.shape), list(data.shape)
     axes = normalized_axes(attributes.get("axes") or range(rank), rank)
@@ -63,7 +62,7 @@ def _resized_type(node: onnx.NodeProto, graph: Graph) -> TensorType | None:
 
 @converts("Resize", result_type=_resized_type)
 def resize(c: NodeContext) -> relax.Expr:
-    """Resize any axes, in any of ONNX's modes."""
+    """Resize axes in any of ONNX's modes."""
     rank = len(c.shape())
     if c.opset < 11:
         return upsample(c)
@@ -81,7 +80,7 @@ def resize(c: NodeContext) -> relax.Expr:
 
 @converts("Upsample", result_type=_resized_type)
 def upsample(c: NodeContext) -> relax.Expr:
-    """Resize by factors: what Resize was before opset 11."""
+    """Resize by factors, which is also the form of Resize before opset 11."""
     scales = c.array(1, "scales").tolist() if c.has(1) else list(c.required("scales"))
     mode = c.attribute("mode", "nearest").replace("bilinear", "linear")
     if mode not in ("nearest", "linear"):
@@ -91,7 +90,7 @@ def upsample(c: NodeContext) -> relax.Expr:
 
 
 def _scales(c: NodeContext, axes: list[int]) -> list[float]:
-    """Return the factor of every axis: given, or the ratio of given extents."""
+    """Return the factor of every axis, as given or as the ratio of given extents."""
     shape = c.shape()
     ratios = c.array(2, "scales").tolist() if c.has(2) else []
     if not ratios:
@@ -107,7 +106,7 @@ def _scales(c: NodeContext, axes: list[int]) -> list[float]:
 
 
 def _regions(c: NodeContext, axes: list[int], modes: ResizeModes) -> list[tuple[float, float]]:
-    """Return the region of interest of every axis, which one mode asks for."""
+    """Return the region of interest of every axis, which only one mode uses."""
     if modes.coordinate != "tf_crop_and_resize":
         return [(0.0, 1.0)] * len(c.shape())
     given, count = c.array(1, "regions of interest").tolist(), len(axes)
@@ -126,19 +125,19 @@ def _resize(
     maps = {}
     for axis, (size, extent, scale) in enumerate(zip(shape, result, scales, strict=True)):
         if modes.coordinate == "align_corners" and abs(size * scale - extent) > 1e-3:
-            # The specification's formula and ONNX Runtime differ here.
+            # The specification's formula and ONNX Runtime differ in this case.
             raise Refusal(
                 f"align_corners with an extent of {size * scale:.3f} that is not whole is ambiguous"
             )
         if size == extent and scale == 1 and regions[axis] == (0.0, 1.0):
-            continue  # its elements stay where they are, in all modes
+            continue  # in all modes the axis is unchanged
         mapped = _axis_map(size, extent, scale, regions[axis], modes)
         if not mapped.is_identity:
             maps[axis] = mapped
     if not maps:
         return c.input()
     if shape == result:
-        # ONNX Runtime copies the input here; the specification moves its elements.
+        # ONNX Runtime copies the input in this case, the specification resamples it.
         raise Refusal("resizing to the same shape by factors other than 1 is ambiguous")
     native = _native(c, maps, modes)
     if native is not None:
@@ -156,7 +155,7 @@ def _resize(
 
 
 def _along(c: NodeContext, x: relax.Expr, axis: int, mapped: AxisMap, dtype: str) -> relax.Expr:
-    """Resize one axis: by taking elements, mixing two, or a product with a matrix."""
+    """Resize one axis by selecting elements, mixing two of them, or a matrix product."""
     rank, taps = len(c.shape()), mapped.places.shape[1]
     if taps == 1:
         return take_places(x, mapped.places[:, 0], axis)
@@ -168,7 +167,7 @@ def _along(c: NodeContext, x: relax.Expr, axis: int, mapped: AxisMap, dtype: str
                 for tap in range(2)
             )
         )
-    # The weights as a matrix (result, size).
+    # The weights become a matrix of shape (result, size).
     dense = np.zeros((len(mapped.places), mapped.size))
     rows = np.broadcast_to(np.arange(len(dense))[:, None], mapped.places.shape)
     np.add.at(dense, (rows, mapped.places), mapped.weights)
@@ -184,10 +183,10 @@ def _along(c: NodeContext, x: relax.Expr, axis: int, mapped: AxisMap, dtype: str
 
 
 def _native(c: NodeContext, maps: dict[int, AxisMap], modes: ResizeModes) -> relax.Expr | None:
-    """Use Relax's operator for images where it takes the very same elements.
+    """Return Relax's operator for images if it reads the same elements, else ``None``.
 
-    It computes positions at run time, from whole extents, in modes of its own; they are
-    compared with the wanted ones here.
+    It computes positions at run time, from integer extents and in its own modes, which are
+    compared with the required ones here.
     """
     simple = not modes.antialias and not modes.exclude_outside and modes.mode != "cubic"
     if len(c.shape()) != 4 or not set(maps) <= {2, 3} or not simple:
@@ -206,14 +205,14 @@ def _native(c: NodeContext, maps: dict[int, AxisMap], modes: ResizeModes) -> rel
 
 
 def _agrees(mapped: AxisMap, mode: str, modes: ResizeModes) -> bool:
-    """Tell whether a mode of Relax's operator leads to the same elements and weights."""
+    """Return whether a mode of Relax's operator has the same elements and weights."""
     result = len(mapped.coordinates)
     if mode == "align_corners" and result == 1:  # Relax's operator would divide by zero
         return False
     x = relax_positions(mapped.size, result, mode)
     if modes.mode == "linear":
         return bool(np.abs(x - mapped.coordinates).max() < 1e-4)
-    # Equal for positions a little lower and higher too: rounding errors must not decide.
+    # Slightly lower and higher positions must agree, too, so that rounding errors do not decide.
     margin = 4e-6
     low, high = (relax_nearest(x + m, _relax_rounding(modes)) for m in (-margin, margin))
     places, last = mapped.places[:, 0], mapped.size - 1
@@ -221,7 +220,7 @@ def _agrees(mapped: AxisMap, mode: str, modes: ResizeModes) -> bool:
 
 
 def _relax_rounding(modes: ResizeModes) -> str:
-    """Return Relax's name of a rounding; interpolation has none."""
+    """Return Relax's name for a rounding mode; interpolation has none."""
     if modes.mode != "nearest":
         return ""
     return "floor" if modes.nearest == "simple" else modes.nearest
@@ -229,22 +228,22 @@ def _relax_rounding(modes: ResizeModes) -> str:
 
 @dataclass(frozen=True)
 class AxisMap:
-    """One axis of a resize."""
+    """Positions and weights for one axis of a resize."""
 
     #: Extent of the input.
     size: int
     #: Real position in the input for each element of the result, float32.
     coordinates: np.ndarray
-    #: Shape (result, taps): elements of the input, within the axis.
+    #: Indices of elements of the input, of shape (result, taps).
     places: np.ndarray
-    #: Shape (result, taps): what they are multiplied by; rows sum to 1.
+    #: Weights of these elements, of shape (result, taps); rows sum to 1.
     weights: np.ndarray
-    #: True for elements of the result that lie outside the input and are filled with a value.
+    #: Whether an element of the result is outside the input and filled with a value.
     outside: np.ndarray
 
     @property
     def is_identity(self) -> bool:
-        """True if the axis stays as it is."""
+        """Return whether the axis is unchanged."""
         if len(self.places) != self.size or self.outside.any():
             return False
         own = self.places == np.arange(self.size)[:, None]
@@ -255,10 +254,10 @@ class AxisMap:
 def _axis_map(
     size: int, result: int, scale: float, roi: tuple[float, float], modes: ResizeModes
 ) -> AxisMap:
-    """Work out one axis; refuse unknown modes, and positions that are not exact.
+    """Compute one axis; refuse unknown modes and positions that are not exact.
 
-    ``scale`` is the result per input, as given or as the ratio of the extents; ``roi`` the begin
-    and end of the region of interest, relative to the axis.
+    ``scale`` is result / input, as given or as the ratio of the extents; ``roi`` is the start and
+    end of the region of interest, relative to the axis.
     """
     if max(size, result) > _MOST_POSITIONS:
         raise Refusal(
@@ -268,14 +267,14 @@ def _axis_map(
     x = _coordinates(size, result, scale, roi, modes.coordinate)
     outside = np.zeros(result, bool)
     if modes.coordinate == "tf_crop_and_resize" and scale == 1 and roi != (0.0, 1.0):
-        # ONNX Runtime does not crop such an axis, the specification does.
+        # ONNX Runtime does not crop an axis that keeps its extent, the specification does.
         raise Refusal("cropping an axis without resizing it is ambiguous")
     if modes.coordinate == "tf_crop_and_resize":
         outside = (x < 0) | (x > size - 1)
     if modes.antialias and size == result and scale != 1:
         raise Refusal("smoothing an axis that keeps its extent is ambiguous")
     if modes.mode == "nearest":
-        # A position may be so near a rounding boundary that the last bit decides.
+        # A position may be so close to a rounding boundary that its last bit decides.
         shifted = x.astype(np.float64) - (0.5 if modes.nearest.startswith("round") else 0.0)
         near = (np.abs(shifted - np.round(shifted)) < 1e-5).any()
         if modes.coordinate == "half_pixel_symmetric" and near:
@@ -301,8 +300,7 @@ def _coordinates(
 ) -> np.ndarray:
     """Return the real position in the input of each element of the result, in float32.
 
-    Single precision decides, as in ONNX Runtime, where a position falls on a boundary
-    between two elements.
+    As in ONNX Runtime, fp32 decides about positions at the boundary between two elements.
     """
     one, half = np.float32(1), np.float32(0.5)
     y, s = np.arange(result, dtype=np.float32), np.float32(scale)
@@ -312,8 +310,8 @@ def _coordinates(
     if mode == "pytorch_half_pixel":
         return np.zeros_like(y)
     if mode == "half_pixel_symmetric":
-        # The middle of the input is the middle of the result, also where the exact extent
-        # size · scale is not whole.
+        # The centre of the input becomes the centre of the result even if the exact extent
+        # size · scale is not an integer.
         adjustment = length / (s * np.float32(size))
         centre = np.float32(size) / np.float32(2)
         return centre * (one - adjustment) + (y + half) / s - half
@@ -338,7 +336,7 @@ _ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def _nearest(x: np.ndarray, mode: str, scale: float) -> np.ndarray:
-    if mode == "simple":  # before opset 11, where ONNX Runtime gives the unsaid rule
+    if mode == "simple":  # before opset 11 ONNX defines no rule, so this is ONNX Runtime's
         mode = "ceil" if scale < 1 else "floor"
     if mode not in _ROUNDINGS:
         raise Refusal(f"its nearest_mode {mode!r} is unknown")
@@ -346,9 +344,9 @@ def _nearest(x: np.ndarray, mode: str, scale: float) -> np.ndarray:
 
 
 def _taps(x: np.ndarray, shrink: float, modes: ResizeModes) -> tuple[np.ndarray, np.ndarray]:
-    """Return places and weights of all elements under the interpolation's kernel.
+    """Return the indices and weights of all elements under the interpolation's kernel.
 
-    A kernel for reduction (``antialias``) is the same one, stretched by 1 / shrink.
+    For downsampling with ``antialias`` the kernel is stretched by 1 / shrink.
     """
     radius = (1 if modes.mode == "linear" else 2) / shrink
     first = np.floor(x.astype(np.float64) - radius).astype(np.int64) + 1
@@ -360,7 +358,7 @@ def _taps(x: np.ndarray, shrink: float, modes: ResizeModes) -> tuple[np.ndarray,
 
 
 def _cubic(t: np.ndarray, a: float) -> np.ndarray:
-    """Keys' cubic convolution kernel (IEEE Trans. ASSP 29(6), 1981, eq. 4 with free a)."""
+    """Return Keys' cubic convolution kernel (IEEE Trans. ASSP 29(6), 1981, eq. 4, a free)."""
     near = ((a + 2) * t - (a + 3)) * t * t + 1
     far = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
     return np.where(t <= 1, near, np.where(t < 2, far, 0.0))

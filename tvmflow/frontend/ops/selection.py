@@ -1,7 +1,7 @@
-"""What selects elements at run time: compaction of marked ones, and boxes that do not overlap.
+"""Converters of selections at run time: compaction of marked elements, and of boxes.
 
-ONNX has none of these operators; :mod:`..dynamic` makes NonZero, Compress and NonMaxSuppression of
-them.  Their results have static extents, and zeros behind what was found.
+These operators are not ONNX's; :mod:`..dynamic` builds NonZero, Compress and NonMaxSuppression from
+them.  Their results have static extents, with zeros after the selected elements.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from ...ir.expressions import OPAQUE
 from ...schedules import compaction, nms
 from ..converter import NodeContext, converts
 
-#: Their own functions: fused with nothing.
+#: Attributes of their functions, which prevent fusion.
 _ALONE = {"op_pattern": OPAQUE}
 
 
 @converts("Compaction")
 def compact(c: NodeContext) -> list[relax.Expr]:
-    """Return positions, int32, of elements other than zero of a list of int32, and their number."""
+    """Return the int32 positions of nonzero elements of an int32 vector, and their number."""
     call = c.builder.call_te(
         compaction.compute, c.input(), c.required("most"),
         primfunc_name_hint="compaction", primfunc_attrs=_ALONE,
@@ -28,7 +28,7 @@ def compact(c: NodeContext) -> list[relax.Expr]:
 
 @converts("BoxSelection")
 def select_boxes(c: NodeContext) -> list[relax.Expr]:
-    """Return boxes ``[B * C, stored]`` that do not overlap, and how many there are ``[B * C]``."""
+    """Return boxes ``[B * C, stored]`` that do not overlap, and their numbers ``[B * C]``."""
     call = c.builder.call_te(
         nms.compute, c.inputs(), c.required("stored"),
         centered=bool(c.required("centered")), has_threshold=bool(c.required("has_threshold")),

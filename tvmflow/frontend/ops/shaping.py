@@ -1,4 +1,4 @@
-"""Operators that move elements without computing: reshape, transpose, slice, join, repeat, pad."""
+"""Converters of data movement: reshape, transpose, slice, concatenate, repeat, pad."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from ...ir.tensors import TensorType
 from ..converter import NodeContext, Refusal, converts, formulas, normalized_axes
 from ..graph import Graph, node_attributes
 
-#: Parts that one kernel joins, and parts of a Split that are cut from the tensor itself.
+#: Most parts that one kernel concatenates, and that a Split cuts from the tensor directly.
 MOST_JOINED = 32
 
 
 @converts("Transpose")
 def transpose(c: NodeContext) -> relax.Expr:
-    """Permute the axes; reversed unless ``perm`` is given."""
+    """Permute the axes, by default in reverse."""
     axes = list(c.attribute("perm") or range(len(c.shape()))[::-1])
     return R.permute_dims(c.input(), axes) if axes else c.input()
 
 
 @converts("Concat")
 def concat(c: NodeContext) -> relax.Expr:
-    """Join along an axis; empty parts vanish."""
+    """Concatenate along an axis, without empty parts."""
     return joined(c, [x for x in c.inputs() if 0 not in shape_of(x)], c.axis())
 
 
 def joined(c: NodeContext, parts: Sequence[relax.Expr], axis: int) -> relax.Expr:
-    """Return parts joined along an axis, many in groups.
+    """Concatenate parts along an axis, in groups if they are many.
 
     ::
 
@@ -43,7 +43,7 @@ def joined(c: NodeContext, parts: Sequence[relax.Expr], axis: int) -> relax.Expr
 
     A kernel decides for each element which part has it: its code, and the time to compile it, grow
     faster than the number of parts, and drivers limit its arguments.  The functions of groups are
-    fused with nothing, so that they stay apart.
+    never fused, so that they stay separate.
     """
     while len(parts) > MOST_JOINED:
         groups = [parts[i : i + MOST_JOINED] for i in range(0, len(parts), MOST_JOINED)]
@@ -60,7 +60,7 @@ def _join(c: NodeContext, parts: Sequence[relax.Expr], axis: int) -> relax.Expr:
 
 @converts("Split")
 def split(c: NodeContext) -> list[relax.Expr | None]:
-    """Cut into parts along an axis: one slice for each part that is used, of many in groups.
+    """Split along an axis into one slice for each used part, in groups if they are many.
 
     ::
 
@@ -68,9 +68,9 @@ def split(c: NodeContext) -> list[relax.Expr | None]:
         after   part0 = part(x)    s0  = R.strided_slice(part0)    s1  = ...
                 part1 = part(x)    s32 = R.strided_slice(part1)    s33 = ...
 
-    Slices at different places of a tensor are different functions, and take some 40 ms each to
-    compile; those of equal groups are the same.  The functions of groups are fused with nothing,
-    so that they stay apart.
+    Slices at different positions of a tensor are different functions, which take some 40 ms each to
+    compile; slices of equal groups share functions.  The functions of groups are never fused, so
+    that they stay separate.
     """
     axis = c.axis(0)
     ranges = list(pairwise(accumulate(_split_lengths(c, axis), initial=0)))
@@ -98,7 +98,7 @@ def _part(c: NodeContext, axis: int, begin: int, end: int) -> relax.Expr:
 
 
 def _split_lengths(c: NodeContext, axis: int) -> list[int]:
-    """Return the extents of the parts, from an input, an attribute, or equal ones."""
+    """Return the extents of the parts, from an input or an attribute, by default equal ones."""
     if c.has(1):
         return [int(length) for length in c.array(1, "lengths of the parts").reshape(-1)]
     if c.attribute("split"):
@@ -111,9 +111,9 @@ def _split_lengths(c: NodeContext, axis: int) -> list[int]:
 def slice_ranges(
     node: onnx.NodeProto, shape: Sequence[int], opset: int, constants: Mapping[str, np.ndarray]
 ) -> dict[int, range]:
-    """Return the places that a Slice takes of each sliced axis of a shape.
+    """Return the indices that a Slice reads along each sliced axis of a shape.
 
-    They come from attributes in older operator sets, from inputs in newer.
+    They come from attributes in older operator sets, from inputs in newer ones.
     """
     if opset < 10:
         attributes = node_attributes(node)
@@ -135,14 +135,14 @@ def slice_ranges(
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         if not -len(shape) <= axis < len(shape) or step == 0:
             raise Refusal(f"its axis {axis} or step {step} is impossible for {len(shape)} axes")
-        # ONNX counts from the end and clamps like Python, but for the first place of a step back.
+        # ONNX counts from the end and clamps like Python, except for the start of negative steps.
         start = max(start, -shape[axis]) if step < 0 else start
         ranges[axis % len(shape)] = range(*slice(start, end, step).indices(shape[axis]))
     return ranges
 
 
 def _sliced_type(node: onnx.NodeProto, graph: Graph) -> TensorType:
-    """Return the type of a slice: ONNX's inference gives up on ranges that have to be clamped."""
+    """Return the type of a slice, as ONNX's inference fails for ranges that must be clamped."""
     data = graph.type_of(node.input[0])
     ranges = slice_ranges(node, data.shape, graph.opset, graph.constants)
     shape = [len(ranges.get(axis, range(extent))) for axis, extent in enumerate(data.shape)]
@@ -151,7 +151,7 @@ def _sliced_type(node: onnx.NodeProto, graph: Graph) -> TensorType:
 
 @converts("Slice", result_type=_sliced_type)
 def slice_(c: NodeContext) -> relax.Expr:
-    """Take a range of some axes, with steps; negative steps go backwards."""
+    """Slice some axes, with steps that may be negative."""
     ranges = slice_ranges(c.node, c.shape(), c.opset, c.graph.constants)
     return _take_ranges(c.input(), c.shape(), ranges)
 
@@ -170,13 +170,13 @@ def _take_ranges(x: relax.Expr, shape: Sequence[int], ranges: dict[int, range]) 
 
 
 def take_places(x: relax.Expr, places: np.ndarray, axis: int) -> relax.Expr:
-    """Take elements of an axis at places that are known now and within it."""
-    # The mode "fast" would save the comparison with the limits, but warns at every use.
+    """Gather along an axis at constant indices within it."""
+    # The mode "fast" would save the clamping, but warns at every use.
     return R.take(x, constant(places.astype(np.int32)), axis, "clip")
 
 
 formulas(
-    # The same elements in another shape, which ONNX's shape inference has worked out.
+    # The result's shape is known from ONNX's shape inference.
     **dict.fromkeys(
         ("Reshape", "Flatten", "Squeeze", "Unsqueeze"),
         lambda c: R.reshape(c.input(), c.result.shape),
@@ -188,7 +188,7 @@ formulas(
 
 @converts("DepthToSpace", "SpaceToDepth")
 def depth_and_space(c: NodeContext) -> relax.Expr:
-    """Move blocks of channels into space, or back: depth-column-row or column-row-depth."""
+    """Move blocks of channels into space, or back, in the order DCR or CRD."""
     n, channels, height, width = c.shape()
     block, is_dcr = c.required("blocksize"), c.attribute("mode", "DCR") == "DCR"
     split: tuple[int, ...] = (n, channels, height // block, block, width // block, block)
@@ -227,8 +227,8 @@ def pad(c: NodeContext) -> relax.Expr:
     for axis, (low, high) in enumerate(amounts):
         if low == high == 0:
             continue
-        # Which element of the input stands at each place of the result is known now.  What is left
-        # of a cropped axis is repeated, as by ONNX Runtime.
+        # The source of each element of the result is constant.  The part of a cropped axis that
+        # is left is repeated, as in ONNX Runtime.
         left = _left(shape[axis], low, high)
         if not left:
             raise Refusal("it crops all that it would repeat")
@@ -249,19 +249,19 @@ def _amounts(c: NodeContext, rank: int) -> list[tuple[int, int]]:
 
 
 def _pad_constant(c: NodeContext, amounts: list[tuple[int, int]], value: float) -> relax.Expr:
-    """Crop where the padding is negative, then pad with a value."""
+    """Crop by negative padding, then pad with a value."""
     x = _cropped(c, amounts)
     widths = [max(width, 0) for pair in amounts for width in pair]
     return R.nn.pad(x, widths, pad_value=value) if any(widths) else x
 
 
 def _left(extent: int, low: int, high: int) -> range:
-    """Return the places of an axis that negative padding leaves."""
+    """Return the indices of an axis that negative padding leaves."""
     return range(max(-low, 0), extent - max(-high, 0))
 
 
 def _cropped(c: NodeContext, amounts: list[tuple[int, int]]) -> relax.Expr:
-    """Crop where the padding is negative."""
+    """Crop the first input by negative padding."""
     crops = {
         axis: _left(extent, low, high)
         for axis, (extent, (low, high)) in enumerate(zip(c.shape(), amounts, strict=True))
@@ -271,7 +271,7 @@ def _cropped(c: NodeContext, amounts: list[tuple[int, int]]) -> relax.Expr:
 
 
 def _pad_computed(c: NodeContext, amounts: list[tuple[int, int]]) -> relax.Expr:
-    """Pad with a value of run time; crop where the padding is negative."""
+    """Pad with a value that is computed at run time; crop by negative padding."""
 
     def compute(x: te.Tensor, value: te.Tensor) -> te.Tensor:
         def element(*index: tirx.Var) -> tirx.Expr:
@@ -292,6 +292,6 @@ def _pad_computed(c: NodeContext, amounts: list[tuple[int, int]]) -> relax.Expr:
 def center_crop_pad(c: NodeContext) -> relax.Expr:
     """Crop or pad around the centre to a given shape."""
     differences = [there - here for here, there in zip(c.shape(), c.result.shape, strict=True)]
-    # A crop keeps the lower of two middles, padding puts an odd element at the end.
+    # If a difference is odd, cropping removes and padding adds one more element at the end.
     amounts = [(int(d / 2), d - int(d / 2)) for d in differences]
     return _pad_constant(c, amounts, 0)

@@ -1,4 +1,4 @@
-"""Sampling an image at computed positions."""
+"""Converters of image sampling at computed positions."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def grid_sample(c: NodeContext) -> relax.Expr:
         raise Refusal(f"its mode {c.attribute('mode')!r} is unknown")
     padding, align = c.attribute("padding_mode", "zeros"), bool(c.attribute("align_corners", 0))
     if len(c.shape()) == 5:
-        # At borders ONNX's evaluator, which alone has it, gives other numbers.
+        # The only other implementation, ONNX's evaluator, gives different numbers at borders.
         if method == "bicubic":
             raise Refusal("cubic samples of volumes are not supported")
         return _volume_samples(c, method, padding, align)
     image = c.input()
     for axis in (2, 3):
-        # Reflected between the centres of the first and the last element, which TVM divides by
-        # the distance of: between two that are alike, every position is the one that there is.
+        # For reflection TVM divides by the distance between the centres of the first and the last
+        # element. A single element is doubled, so that the distance is not zero.
         if padding == "reflection" and align and c.shape()[axis] == 1:
             image = R.concat([image, image], axis)
-    # Relax keeps the two coordinates in front of the grid's axes.
+    # Relax expects the two coordinates before the grid's axes.
     grid = R.permute_dims(c.input(1), [0, 3, 1, 2])
     return R.image.grid_sample(
         image, grid, method=method, padding_mode=padding, align_corners=align
@@ -46,7 +46,7 @@ def grid_sample(c: NodeContext) -> relax.Expr:
 
 @converts("RoiAlign")
 def roi_align(c: NodeContext) -> relax.Expr:
-    """Average or maximum of samples in every cell of every region."""
+    """Return the average or maximum of samples in each cell of each region."""
     pool, samples = c.attribute("mode", "avg"), c.attribute("sampling_ratio", 0)
     if pool not in ("avg", "max"):
         raise InvalidNode(f"its mode {pool!r} is unknown")
@@ -70,9 +70,9 @@ def roi_align(c: NodeContext) -> relax.Expr:
 
 
 def _pictures(c: NodeContext) -> relax.Expr:
-    """Return the picture of each region as ``[regions, 1]``: the nearest one that there is.
+    """Return the batch index of each region as ``[regions, 1]``, clamped to the batch.
 
-    Constant numbers of pictures that are not there are refused.
+    Constant indices out of range are refused.
     """
     count, values = c.shape()[0], c.known(2)
     if values is not None and ((values < 0) | (values >= count)).any():
@@ -85,9 +85,9 @@ def _pictures(c: NodeContext) -> relax.Expr:
 
 
 def _roi_maxima(c: NodeContext, rois: relax.Expr, samples: int, is_aligned: bool) -> relax.Expr:
-    """Largest sample in every cell of every region.
+    """Return the largest sample in each cell of each region.
 
-    By ONNX's definition a sample is the largest of its four weighted neighbours, not their sum.
+    ONNX defines a sample as the largest of its four weighted neighbours, not their sum.
     """
     scale = c.attribute("spatial_scale", 1.0)
     rows, columns = c.result.shape[2:]
@@ -98,8 +98,8 @@ def _roi_maxima(c: NodeContext, rois: relax.Expr, samples: int, is_aligned: bool
         sides = [te.reduce_axis((0, 2)) for _ in range(2)]
 
         def neighbour(region: tirx.Var, axis: int, cell: tirx.Var) -> tuple[tirx.Expr, tirx.Expr]:
-            """Place and weight of a neighbour on one side of a sample, along rows or columns."""
-            # Regions are columns and rows of the first corner, then of the second one.
+            """Return the index and weight of a sample's neighbour along rows or columns."""
+            # Regions are column and row of the first corner, then of the second one.
             begin, end = (regions(region, 1 + 2 * i + (1 - axis)) * scale for i in range(2))
             extent = end - begin if is_aligned else te.max(end - begin, tirx.const(1, dtype))
             size, count = sizes[axis], (rows, columns)[axis]
@@ -111,7 +111,7 @@ def _roi_maxima(c: NodeContext, rois: relax.Expr, samples: int, is_aligned: bool
             part = place - low.astype(dtype)
             weight = tirx.Select(sides[axis] == 0, 1 - part, part)
             weight = tirx.Select(outside, tirx.const(0, dtype), weight)
-            # Fused functions count in int64.
+            # Fused functions have int64 indices.
             return te.min(low + sides[axis], size - 1).astype("int64"), weight
 
         def element(region: tirx.Var, k: tirx.Var, i: tirx.Var, j: tirx.Var) -> tirx.Expr:
@@ -128,13 +128,13 @@ def _roi_maxima(c: NodeContext, rois: relax.Expr, samples: int, is_aligned: bool
 def _roi_of_all_samples(
     c: NodeContext, rois: relax.Expr, pool: str, is_aligned: bool
 ) -> relax.Expr:
-    """Average or maximum of as many samples in a cell as it is large, rounded up.
+    """Return the average or maximum of ceil(extent) samples in each cell.
 
-    Samples of a cell are at most 1 apart, and more than a half: so ``2 * size + 7`` of them, from
-    the first one near the picture on, are all that lie in it, and one beyond either end if there
-    are such, whose weights are 0.  Weights are products of those along rows and columns, and never
-    negative; what all samples together do with an element is the sum of weights, or for a maximum
-    the largest (of positive elements) or the smallest.  Columns come first, then rows.
+    Samples of a cell are more than 1/2 and at most 1 apart.  Therefore ``2 * size + 7`` of them,
+    starting at the first one near the image, cover all in it and one beyond either end, whose
+    weight is 0.  Weights are products of the weights along rows and columns, and never negative.
+    For an average the weight of an element is the sum over all samples; for a maximum it is the
+    largest one for positive elements, else the smallest.  Columns are reduced first, then rows.
     """
     scale = c.attribute("spatial_scale", 1.0)
     cells, sizes, dtype = c.result.shape[2:], c.shape()[2:], c.dtype()
@@ -144,14 +144,14 @@ def _roi_of_all_samples(
 
     def compute(x: te.Tensor, regions: te.Tensor) -> te.Tensor:
         def cell_of(region: tirx.Var, axis: int) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr]:
-            """Where a region begins, extent of a cell of it, and how many samples that has."""
+            """Return the start of a region, and the extent and number of samples of its cells."""
             begin, end = (regions(region, 1 + 2 * i + (1 - axis)) * scale for i in range(2))
             extent = end - begin if is_aligned else te.max(end - begin, number(1))
             cell_size = extent / cells[axis]
             return begin, cell_size, te.ceil(cell_size)
 
         def weights(axis: int, combine: Callable[..., tirx.Expr], untouched: float) -> te.Tensor:
-            """What the samples of each cell give each element along an axis."""
+            """Return the combined weights of each cell's samples for each element of an axis."""
             size = sizes[axis]
             nth, side = te.reduce_axis((0, 2 * size + 7)), te.reduce_axis((0, 2))
 
@@ -182,7 +182,7 @@ def _roi_of_all_samples(
             combine, nothing = te.sum, number(0)
 
         def taken(value: tirx.Expr, axis: int, *at: tirx.Var) -> tirx.Expr:
-            """An element times its weight, where a sample touches it."""
+            """Return an element times its weight, or the neutral element without a sample."""
             if pool == "max":
                 weight = tirx.Select(value > 0, largest[axis](*at), least[axis](*at))
             else:
@@ -215,16 +215,16 @@ def _roi_of_all_samples(
 
 
 def _volume_samples(c: NodeContext, mode: str, padding: str, align: bool) -> relax.Expr:
-    """Samples of pictures with three spatial axes: products of weights along each of them.
+    """Sample images with three spatial axes, with products of the weights along each axis.
 
-    Neighbours along an axis are one (``nearest``) or two (``linear``).
+    A sample has one neighbour along an axis (``nearest``) or two (``linear``).
     """
     taps = {"nearest": 1, "bilinear": 2}[mode]
     sizes, dtype = c.shape()[2:], c.dtype(1)
 
     def compute(x: te.Tensor, grid: te.Tensor) -> te.Tensor:
         def real(n: tirx.Var, *at: tirx.Var) -> tirx.Expr:
-            """A sample's place along an axis; the grid counts axes from the last one."""
+            """Return a sample's position along an axis, where axis 0 is the image's last."""
             *point, axis = at
             size = tirx.Select(axis == 0, tirx.const(float(sizes[2]), dtype), tirx.Select(
                 axis == 1, tirx.const(float(sizes[1]), dtype),
@@ -241,7 +241,7 @@ def _volume_samples(c: NodeContext, mode: str, padding: str, align: bool) -> rel
         over = [te.reduce_axis((0, taps)) for _ in sizes]
 
         def neighbour(place: tirx.Expr, axis: int) -> tuple[tirx.Expr, tirx.Expr]:
-            """Place and weight of a neighbour; the weight of what lies outside is zero."""
+            """Return a neighbour's index and its weight, which is zero outside the image."""
             tap, size = over[axis], sizes[axis]
             first = place if mode == "nearest" else te.floor(place)
             part, one = place - first, tirx.const(1, dtype)
@@ -252,7 +252,7 @@ def _volume_samples(c: NodeContext, mode: str, padding: str, align: bool) -> rel
             elif padding == "zeros":
                 outside = tirx.any(at < 0, at > size - 1)
                 weight = tirx.Select(outside, tirx.const(0, dtype), weight)
-            # Also of what is NaN or far outside, nothing beyond the picture is read.
+            # Positions that are NaN or far outside must not read beyond the image either.
             return te.min(te.max(at, 0), size - 1).astype("int64"), weight
 
         def element(n: tirx.Var, k: tirx.Var, *point: tirx.Var) -> tirx.Expr:
@@ -260,7 +260,7 @@ def _volume_samples(c: NodeContext, mode: str, padding: str, align: bool) -> rel
             value = x(n, k, *(at for at, _ in found))
             weight = found[0][1] * found[1][1] * found[2][1]
             zero = tirx.const(0, c.dtype())
-            # Zero also of infinities.
+            # With a weight of zero, infinities must contribute zero, too.
             return te.sum(tirx.Select(weight == 0, zero, value * weight), axis=over)
 
         return te.compute(c.result.shape, element, name="volume_samples")
@@ -269,7 +269,7 @@ def _volume_samples(c: NodeContext, mode: str, padding: str, align: bool) -> rel
 
 
 def _reflected(place: tirx.Expr, size: tirx.Expr, align: bool, dtype: str) -> tirx.Expr:
-    """Turn a place back at the first and the last element: at their centres, or outer sides."""
+    """Reflect a position at the centres of the first and last element, or at their outer edges."""
     low = tirx.const(0.0 if align else -0.5, dtype)
     span = size - 1 if align else size
     distance = te.abs(place - low)
@@ -283,11 +283,11 @@ def _reflected(place: tirx.Expr, size: tirx.Expr, align: bool, dtype: str) -> ti
 
 @converts("AffineGrid")
 def affine_grid(c: NodeContext) -> relax.Expr:
-    """Positions of a grid, of two or three axes, under an affine map."""
+    """Return the positions of a grid with two or three axes under an affine map."""
     batch, _, *extents = (int(extent) for extent in c.array(1, "sizes"))
     if len(extents) not in (2, 3):
         raise Refusal(f"its grid has {len(extents)} axes; two and three are supported")
-    # Between the centres of the first and the last element, or between their outer sides.
+    # Positions -1 and 1 are the centres of the first and last element, or their outer edges.
     align = bool(c.attribute("align_corners", 0))
     lines = [_positions(n) if align else _positions(n) * (n - 1) / n for n in extents]
     rank = len(extents)
@@ -297,7 +297,7 @@ def affine_grid(c: NodeContext) -> relax.Expr:
         return R.reshape(found, (batch, *[1] * rank, rank))
 
     result = column(rank)
-    # Positions begin with the last axis, x.
+    # The coordinates of a position start with the last axis, x.
     for index, axis in enumerate(reversed(range(rank))):
         line = c.constant(lines[axis].reshape(1, *shape_along(axis, rank), 1))
         result = result + line * column(index)
@@ -305,5 +305,5 @@ def affine_grid(c: NodeContext) -> relax.Expr:
 
 
 def _positions(count: int) -> np.ndarray:
-    """Return numbers from -1 to 1; ONNX Runtime's only one is 1."""
+    """Return equidistant numbers from -1 to 1; a single one is 1, as in ONNX Runtime."""
     return np.linspace(-1, 1, count) if count > 1 else np.ones(1)

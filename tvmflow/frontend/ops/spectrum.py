@@ -1,7 +1,7 @@
-"""Fourier transforms, as products with constant matrices.
+"""Converters of Fourier transforms, as products with constant matrices.
 
-A transform of n elements is a product with a matrix of n × n.  Of a longer one, n = a · b, it is
-transforms of length a, factors, and transforms of length b (Cooley and Tukey, 1965)::
+A transform of n elements is a product with an n × n matrix.  A longer one, n = a · b, is computed
+as transforms of length a, factors, and transforms of length b (Cooley and Tukey, 1965)::
 
     x[n] with n = b · p + q       y[k] with k = r + a · s      w(n, k) = exp(-2πi k / n)
     y[r + a · s] = sum_q w(b, q · s) · w(n, q · r) · sum_p w(a, p · r) · x[b · p + q]
@@ -21,15 +21,15 @@ from ...ir.tensors import TensorType
 from ..converter import InvalidNode, NodeContext, Refusal, converts, normalized_axis
 from ..graph import Graph, node_attributes
 
-#: Up to this length a transform is one product.
+#: Largest length for which a transform is one product.
 _ONE_PRODUCT = 128
-#: The longest prime factor: its matrix has the square of it in elements.
+#: Largest prime factor of a length, whose matrix has the square of it in elements.
 _LONGEST_FACTOR = 2048
 
 
 @dataclass(frozen=True)
 class _Complex:
-    """Complex numbers; ``imaginary`` is ``None`` where all are real."""
+    """Complex numbers; ``imaginary`` is ``None`` if all are real."""
 
     real: relax.Expr
     imaginary: relax.Expr | None = None
@@ -37,7 +37,7 @@ class _Complex:
 
 @converts("DFT")
 def dft(c: NodeContext) -> relax.Expr:
-    """Discrete Fourier transform along an axis, of real or complex numbers, or its inverse."""
+    """Compute the discrete Fourier transform of real or complex numbers, or its inverse."""
     if c.opset >= 20:
         given = int(c.array(2, "axis").reshape(())) if c.has(2) else -2
     else:
@@ -71,7 +71,7 @@ def dft(c: NodeContext) -> relax.Expr:
 
 
 def _framing(node: onnx.NodeProto, graph: Graph) -> tuple[int, int, int]:
-    """Return number, length and distance of the frames of a STFT, in samples."""
+    """Return the number, length and distance of an STFT's frames, in samples."""
     _, step_name, window, length_name = [*node.input, "", ""][:4]
     if any(name and name not in graph.constants for name in (step_name, length_name)):
         raise Refusal("length and distance of its frames are computed at run time")
@@ -88,7 +88,7 @@ def _framing(node: onnx.NodeProto, graph: Graph) -> tuple[int, int, int]:
 
 
 def _stft_type(node: onnx.NodeProto, graph: Graph) -> TensorType:
-    """Return the type of a STFT: ONNX's inference takes the default of ``onesided`` for 0."""
+    """Return the type of an STFT, as ONNX's inference has a wrong default for ``onesided``."""
     frames, length, _ = _framing(node, graph)
     onesided = node_attributes(node).get("onesided", 1)
     signal = graph.type_of(node.input[0])
@@ -98,7 +98,7 @@ def _stft_type(node: onnx.NodeProto, graph: Graph) -> TensorType:
 
 @converts("STFT", result_type=_stft_type)
 def stft(c: NodeContext) -> relax.Expr:
-    """Short-time Fourier transform: of frames that begin at regular distances, in a window."""
+    """Compute the short-time Fourier transform of windowed frames at regular distances."""
     frames, length, step = _framing(c.node, c.graph)
     batch, _, parts = c.shape()
     places = (np.arange(frames)[:, None] * step + np.arange(length)).astype(np.int32)
@@ -116,7 +116,7 @@ def stft(c: NodeContext) -> relax.Expr:
 
 
 def _parts(c: NodeContext, x: relax.Expr, axis: int) -> _Complex:
-    """Split off the last axis, of one or two elements, and bring an axis behind all others."""
+    """Split the last axis into real and imaginary part, and move an axis to the end."""
     rank, count = len(shape_of(x)) - 1, shape_of(x)[-1]
     if count not in (1, 2):
         raise InvalidNode(f"its numbers have {count} parts, expected one or two")
@@ -129,7 +129,7 @@ def _parts(c: NodeContext, x: relax.Expr, axis: int) -> _Complex:
 
 
 def _joined(c: NodeContext, x: _Complex, axis: int, only_real: bool = False) -> relax.Expr:
-    """Bring the last axis back to its place, and the parts behind it."""
+    """Move the last axis back to its position, and join the parts along a new last axis."""
     assert x.imaginary is not None
     parts = [x.real] if only_real else [x.real, x.imaginary]
     rank = len(shape_of(c.emit(x.real)))
@@ -149,7 +149,7 @@ def _first(c: NodeContext, x: _Complex, count: int) -> _Complex:
 
 
 def _with_length(c: NodeContext, x: _Complex, length: int) -> _Complex:
-    """Cut the last axis, or fill it up with zeros."""
+    """Cut the last axis, or pad it with zeros."""
     shape = shape_of(c.emit(x.real))
     missing = length - shape[-1]
     if missing < 0:
@@ -162,12 +162,12 @@ def _with_length(c: NodeContext, x: _Complex, length: int) -> _Complex:
 
 
 def _whole_spectrum(c: NodeContext, x: _Complex, length: int) -> _Complex:
-    """Return the spectrum of real numbers of which the first half is known: y[-k] is conj(y[k])."""
+    """Complete the first half of the spectrum of real numbers by y[-k] = conj(y[k])."""
     half = length // 2 + 1
     x = _with_length(c, x, half)
     k = np.arange(length)
     places = np.where(k < half, k, length - k).astype(np.int32)
-    # The first number and the middle one of an even length are real.
+    # The first number, and for an even length the middle one, are real.
     sign = np.where((k == 0) | (2 * k == length), 0, np.where(k < half, 1, -1))
     axis = len(shape_of(c.emit(x.real))) - 1
 
@@ -193,7 +193,7 @@ def _transform(c: NodeContext, x: _Complex, length: int, inverse: bool) -> _Comp
     shape = shape_of(c.emit(x.real))[:-1]
 
     def rows(part: relax.Expr | None, extents: tuple[int, int]) -> relax.Expr | None:
-        """Lay the last axis out as a matrix, and transpose it."""
+        """Reshape the last axis to a matrix, and transpose that."""
         return None if part is None else _swapped(c, R.reshape(part, (*shape, *extents)))
 
     x = _Complex(rows(x.real, (first, second)), rows(x.imaginary, (first, second)))
@@ -210,13 +210,13 @@ def _transform(c: NodeContext, x: _Complex, length: int, inverse: bool) -> _Comp
 
 
 def _factor(length: int) -> int:
-    """Return the divisor next to the root of a number, from above; itself if it is prime."""
+    """Return the smallest divisor that is at least the square root; the number itself if prime."""
     root = int(np.ceil(np.sqrt(length)))
     return next(d for d in range(max(root, 1), length + 1) if length % d == 0)
 
 
 def _turns(steps: np.ndarray, length: int, inverse: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return real and imaginary parts of numbers on the circle, of whole steps of 1 / length."""
+    """Return the real and imaginary parts of the roots of unity of these exponents."""
     angles = (2 if inverse else -2) * np.pi * (steps % length) / length
     return np.cos(angles), np.sin(angles)
 
