@@ -1,4 +1,4 @@
-"""What the tests of CUDA kernels on the host find: kernels that were broken on purpose."""
+"""Faults that CUDA tests on the host find, in kernels that were broken on purpose."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cuda_host import ON_GPU, cuda_host
 from operators import check, conv, feeds_for, single
 
 import tvmflow
-import tvmflow.compiler.generate  # (registers what it does to the source of CUDA kernels)
+import tvmflow.compiler.generate  # (registers the post-processing of CUDA source)
 from tvmflow.schedules.gemm_simt import Knobs as Simt
 from tvmflow.schedules.gemm_tensor import Knobs as Tensor
 from tvmflow.verify.tolerance import STORED_AS_HALF, assert_close
@@ -28,7 +28,7 @@ POSTPROCESS = "tvm_callback_cuda_postproc"
 
 
 def matmul():
-    """A product that copies both operands to shared memory."""
+    """Return a product that copies both operands to shared memory."""
     return single("MatMul", [(2, 20, 33), (2, 33, 18)])
 
 
@@ -39,7 +39,7 @@ def run(model):
 
 @pytest.fixture
 def edit():
-    """Return a function by which the source of the next modules is edited."""
+    """Return a function that sets an edit of the next modules' source."""
     own = tvm_ffi.get_global_func(POSTPROCESS)
 
     def use(pattern, replacement, count=0):
@@ -96,7 +96,7 @@ def test_values_that_nobody_wrote_are_not_numbers(edit):
 
 # -- what TVM writes for tensor cores and asynchronous copies ----------------------------------
 
-#: Instead of the kernel; all threads do the same.
+#: Replacement of the kernel; all threads do the same.
 TENSOR_CORES = r"""\1
   __shared__ alignas(64) half left[256];
   __shared__ alignas(64) half right[256];
@@ -118,7 +118,7 @@ TENSOR_CORES = r"""\1
   for (int i = 0; i < 256; ++i) crop_ptr[i] = product[i];
 }
 """
-#: As they are written, with and without a predicate; every fourth copy is of zeros.
+#: TVM's copies with and without a predicate; every fourth one copies zeros.
 COPIES = r"""
 __forceinline__ __device__ void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_0() {
   asm volatile("cp.async.wait_group LEFT;" :  :  : "memory");
@@ -187,7 +187,7 @@ def test_an_asynchronous_copy_that_nobody_waits_for(edit):
 
 # -- barriers of a product whose tiles are copied ahead --------------------------------------------
 
-#: A step of the loop over tiles: its wait and barrier, its copies, and the rest of it.
+#: A step of the loop over tiles: its wait and barrier, its copies, and the rest.
 STEP = re.compile(
     r"(?P<wait> +tvm_builtin_ptx_cp_async_wait_group_\w+\(\);\n)(?P<barrier> +__syncthreads\(\);\n)"
     r"(?P<copies>(?:(?!__syncthreads|wait_group).)*?commit_group\w*\(\);\n)",
@@ -195,7 +195,7 @@ STEP = re.compile(
 )
 
 
-#: Tiles of several warps: those of one read what only they copy.
+#: Knobs with several warps, each of which reads only what it copies itself.
 SEVERAL_WARPS = {"fp16": Tensor(32, 32, 32, 2, 2, 3, 1), "fp32": Simt(2, 1, 16, 4, 16, 3, 1)}
 
 

@@ -1,8 +1,7 @@
-"""Deliberate bugs, slips that could be made, and the tests nearest to them that must notice.
+"""Deliberate bugs that a programmer might make, and the nearest tests, which must catch them.
 
-Each is one edit of one file: a text that occurs there exactly once, and another one.  Tests are
-those of the folder that mirrors the file's, as few as are needed: files, or single tests of files
-that take long.
+Each replaces a text that occurs exactly once in its file.  The tests are in the folder that
+mirrors the file's, as few as needed: files, or single tests of files that take long.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ class Mutant:
     """A deliberate bug."""
 
     name: str
-    #: What is edited, from the root of the tree.
+    #: Edited file, relative to the root of the tree.
     file: str
     old: str
     new: str
-    #: What the edit breaks.
+    #: Consequence of the edit.
     breaks: str
-    #: What pytest is to run.
+    #: Tests to run, as pytest names them.
     tests: tuple[str, ...]
 
     def applied(self, text: str) -> str:
-        """The file's text with the edit.
+        """Return the file's text after the edit.
 
         Raises
         ------

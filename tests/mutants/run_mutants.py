@@ -1,11 +1,11 @@
-"""Applies deliberate bugs to copies of the package, and expects the nearest tests to fail.
+"""Apply deliberate bugs to copies of the package, and expect the nearest tests to fail.
 
     python tests/mutants/run_mutants.py [-k NAME …] [--limit SECONDS] [--jobs N]
 
 A mutant is caught if a test of its files fails within the limit, while the same files pass with
-the package as it is.  A test that cannot be imported, or does not end in time, catches nothing.
-Prints a table, writes ``benchmarks/results/mutants.json`` where all mutants ran, and ends with
-status 1 where one survives.
+the unchanged package.  A test that cannot be imported, or does not end in time, catches nothing.
+Prints a table, writes ``benchmarks/results/mutants.json`` if all mutants ran, and ends with
+status 1 if one survives.
 """
 
 from __future__ import annotations
@@ -35,43 +35,43 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from catalogue import MUTANTS, Mutant  # noqa: E402
 from common import report, write_json  # noqa: E402
 
-#: What tests read of the tree, and what builds the plug-in.
+#: Files that tests read, and those that build the plug-in.
 _COPIED = (
     *("tvmflow", "schedules", "models", "tuning_logs", "native"),
     *("tests", "benchmarks", "docs", "examples", "pyproject.toml", "setup.py"),
 )
 _OBJECTS = "build/objects"
 _PLUGIN = "tvmflow/runtime/libtvmflow_opencl.so"
-#: Where a file comes from that a process imports, in a folder of no meaning.
+#: Prints the origin of imported files, when run in an unrelated folder.
 _WHERE = """
 import sys, tvmflow.schedules.conv2d, tvmflow.codegen.loop_peeling
 from tvmflow.module.link import native_folder
 files = tvmflow.codegen.loop_peeling.__file__, tvmflow.schedules.conv2d.__file__
 print(*files, native_folder("standalone"))
 """
-#: Mistakes of a mutant that every test would notice: such a mutant says nothing about tests.
+#: Errors that every test would notice: a mutant that causes them says nothing about tests.
 _BROKEN = re.compile(r"(ImportError|ModuleNotFoundError|SyntaxError|NameError)\b")
-#: The limit for tests of the package as it is, in limits for mutants: all of them run to the end.
+#: Time limit of tests of the unchanged package, in limits of a mutant: all of them run to the end.
 _WHOLE = 10
 
 
 @dataclass(frozen=True)
 class Run:
-    """What became of tests."""
+    """Result of a run of tests."""
 
-    #: pytest's exit status; ``None`` where they were ended.
+    #: pytest's exit status; ``None`` if the run was ended.
     status: int | None
-    #: The first test that failed, and how.
+    #: The first test that failed, and its message.
     failed: str
     message: str
     seconds: float
-    #: Processor time of all their processes.
+    #: Processor time of all processes of the run.
     cpu_s: float
     output: str
 
 
 class Copy:
-    """A copy of the tree whose package is imported in place of the one that is installed."""
+    """A copy of the tree whose package is imported instead of the installed one."""
 
     def __init__(self, folder: Path):
         self.root = folder / "tree"
@@ -84,7 +84,7 @@ class Copy:
             else:
                 shutil.copy2(source, self.root / name)
         self._folder = folder
-        # What drivers compile depends on sources only: PoCL need not compile it for each run.
+        # Compiled kernels depend on sources only: PoCL need not compile them for each run.
         pocl = folder / "pocl"
         pocl.mkdir()
         self._environment = {
@@ -112,7 +112,7 @@ class Copy:
 
     @contextmanager
     def edited(self, mutant: Mutant) -> Iterator[None]:
-        """Apply an edit for as long as the context lasts."""
+        """Apply an edit while the context lasts."""
         path = self.root / mutant.file
         original = path.read_text(encoding="utf-8")
         compiled = Path(cache_from_source(str(path))) if path.suffix == ".py" else None
@@ -121,7 +121,7 @@ class Copy:
         try:
             path.write_text(mutant.applied(original), encoding="utf-8")
             if compiled is not None:
-                # It is known by the time and the length of its source, which may be the same.
+                # Python compares only the time and the length of the source, which may be the same.
                 compiled.unlink(missing_ok=True)
             if built is not None:
                 self._build_plugin()
@@ -147,13 +147,13 @@ class Copy:
         )
 
     def test(self, files: Sequence[str], limit_s: float, workers: int = 0) -> Run:
-        """Run tests until one fails, in this many processes if there are any, in order."""
+        """Run tests until one fails, in order, in this many worker processes if any."""
         results = self._folder / "results.xml"
         results.unlink(missing_ok=True)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
         command += ["-o", "junit_family=xunit1", f"--junitxml={results}", "--tb=short", *files]
         if any("::" in file for file in files):
-            # A test that is named runs in any tier.
+            # A named test runs in any tier.
             command += ["--tier", "every"]
         if workers:
             command += ["-n", str(workers), "--dist", "load", "--maxschedchunk", "1"]
@@ -177,7 +177,7 @@ class Copy:
 
 
 def _wait(process: subprocess.Popen[bytes], limit_s: float) -> tuple[int | None, float]:
-    """Wait for a process, and end it and its children after a time."""
+    """Wait for a process; kill it and its children after the limit."""
     deadline = time.monotonic() + limit_s
     in_time = True
     while True:
@@ -193,7 +193,7 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float) -> tuple[int | None,
 
 
 def _first_failure(results: Path) -> tuple[str, str]:
-    """The first test that failed, and its message; errors in setting a test up are none."""
+    """Return the first test that failed, and its message; errors in a test's setup do not count."""
     if not results.exists():
         return "", ""
     for case in ElementTree.parse(results).iter("testcase"):
@@ -210,15 +210,15 @@ class Verdict:
 
     mutant: Mutant
     caught: bool
-    #: Which test failed, or why none did.
+    #: Test that failed, or the reason why none did.
     by: str
     seconds: float
     cpu_s: float
-    #: What its tests take without it; ``None`` where that was not run.
+    #: Seconds of its tests without the mutant; ``None`` if they were not run.
     unchanged_s: float | None
 
     def described(self) -> dict[str, Any]:
-        """The facts as JSON has them."""
+        """Return the verdict as JSON."""
         return {
             "name": self.mutant.name,
             "breaks": self.mutant.breaks,
@@ -231,7 +231,7 @@ class Verdict:
 
 
 def judge(mutant: Mutant, run: Run, limit_s: float, unchanged_s: float | None) -> Verdict:
-    """Say whether a mutant was caught in a run of its tests."""
+    """Return whether a run of its tests caught a mutant."""
     by, caught = run.failed, False
     if run.status is None:
         by = f"not ended after {limit_s:g} s"
@@ -249,7 +249,7 @@ def judge(mutant: Mutant, run: Run, limit_s: float, unchanged_s: float | None) -
 
 
 def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Read the command line with the options of every run."""
+    """Parse the command line, with the options of every run."""
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for each (default: 60)")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time (default: 1)")
     parser.add_argument("--workers", type=int, default=0, help="test processes (default: one)")
@@ -258,7 +258,7 @@ def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def write_table(verdicts: Sequence[Verdict]) -> int:
-    """Print what became of mutants; return how many were caught."""
+    """Print the verdicts; return the number of caught mutants."""
     rows = [
         (v.mutant.name, v.by if v.caught else f"SURVIVES: {v.by}", v.seconds, v.cpu_s)
         for v in verdicts
@@ -270,7 +270,7 @@ def write_table(verdicts: Sequence[Verdict]) -> int:
 
 
 def main() -> int:
-    """Run the mutants that are asked for."""
+    """Run the requested mutants."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -292,7 +292,7 @@ def main() -> int:
 def run_all(
     chosen: Sequence[Mutant], options: argparse.Namespace, check_unchanged: bool = True
 ) -> list[Verdict]:
-    """Run mutants; with ``check_unchanged`` their tests run without them first."""
+    """Run mutants; with ``check_unchanged``, run their tests on the unchanged package first."""
     with tempfile.TemporaryDirectory(prefix="tvmflow-mutants-") as folder, ExitStack() as stack:
         copies: queue.Queue[Copy] = queue.Queue()
         for number in range(options.jobs):

@@ -1,4 +1,4 @@
-"""BoxDecode and its gradient: numbers, what is no number, fusion, names."""
+"""BoxDecode and its gradient: values, NaN and infinities, fusion, names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TARGETS = [
 
 
 def anchors(count: int) -> np.ndarray:
-    """Boxes x1 y1 x2 y2 of some extent."""
+    """Return boxes x1 y1 x2 y2 of some extent."""
     corners, sizes = np.abs(random((2, count, 2), seed=9))
     return np.concatenate([corners, corners + sizes + 0.1], -1)
 
@@ -41,7 +41,7 @@ def custom(name: str, inputs: Sequence[str], output: str, **attributes: object) 
 
 
 def decoder(shape: Sequence[int], **attributes: object) -> onnx.ModelProto:
-    """One node; anchors are an input, too."""
+    """Return a model of one node; anchors are an input, too."""
     node = custom("BoxDecode", ["x", "anchors"], "y", **attributes)
     return build([node], {"x": shape, "anchors": shape[-2:]}, ["y"])
 
@@ -49,7 +49,7 @@ def decoder(shape: Sequence[int], **attributes: object) -> onnx.ModelProto:
 def run(
     model: onnx.ModelProto, feeds: dict[str, np.ndarray], target: str, device: str, **options: str
 ) -> np.ndarray:
-    """The output ``y``; CUDA modules run on the host."""
+    """Return the output ``y``; CUDA modules run on the host."""
     with closing(tvmflow.compile(model, target=target, device=device, **options)) as module:
         return cuda_host()(module, feeds)["y"] if target == "cuda" else module(**feeds)["y"]
 
@@ -77,7 +77,7 @@ def test_gradient(target: str, device: str):
 @pytest.mark.opencl
 @pytest.mark.parametrize("storage", ["texture", "buffer"])
 def test_stored_in_16_bits(storage: str):
-    """Weights (anchors) and what stands between kernels; fp32 in between."""
+    """Weights (anchors) and tensors between kernels are stored in 16 bits; fp32 in between."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["d"], "head"),
         custom("BoxDecode", ["d", "anchors"], "boxes"),
@@ -91,7 +91,7 @@ def test_stored_in_16_bits(storage: str):
 
 @pytest.mark.parametrize(("target", "device"), TARGETS[:2])
 def test_tensors_of_16_bits(target: str, device: str):
-    """The model's own: computed in fp32, as the reference is in float64."""
+    """The model's own tensors have 16 bits: computed in fp32, the reference in float64."""
     nodes = [
         *(
             helper.make_node("Cast", [name], [f"{name}_half"], to=TensorProto.FLOAT16)
@@ -107,11 +107,11 @@ def test_tensors_of_16_bits(target: str, device: str):
 
 
 def test_boxes_as_in_the_papers():
-    """A shift by half a width and a quarter of a height, twice as wide, half as high."""
+    """Offsets shift by half a width and a quarter of a height, double width and halve height."""
     anchor = np.array([[10.0, 20.0, 30.0, 60.0]])
     box = evaluate(np.array([[0.5, -0.25, np.log(2), np.log(0.5)]]), anchor)
     np.testing.assert_allclose(box, [[10.0, 20.0, 50.0, 40.0]])
-    # Beyond the limit nothing grows any more.
+    # Beyond the limit, sizes no longer grow.
     large = evaluate(np.array([[0.0, 0.0, 100.0, -100.0]]), anchor, limit=np.log(3))
     np.testing.assert_allclose(large, [[-10.0, 40.0, 50.0, 40.0]])
 
@@ -131,7 +131,7 @@ def test_the_gradient_is_the_slope(rng: np.random.Generator):
 
 @pytest.mark.parametrize(("target", "device"), TARGETS)
 def test_no_numbers_stay_where_they_are(target: str, device: str):
-    """NaN, infinities and inverted anchors, which are computed with as they are."""
+    """NaN, infinities and inverted anchors are computed with as they are."""
     model = decoder((1, 8, 4))
     offsets, boxes = random((1, 8, 4)), anchors(8)
     offsets[0, 0, 0] = offsets[0, 1, 3] = np.nan
@@ -150,18 +150,18 @@ def functions(module: tvmflow.Module) -> list[str]:
     return [kernel["function"] for kernel in module.metadata["kernels"]]
 
 
-def head(*behind: onnx.NodeProto) -> onnx.ModelProto:
-    """A detector's head on ``x``: scores to offsets to boxes, and what is behind them."""
+def head(*following: onnx.NodeProto) -> onnx.ModelProto:
+    """Return a detector's head on ``x``: scores to offsets to boxes, and the nodes that follow."""
     nodes = [
         helper.make_node("Tanh", ["x"], ["offsets"], "squash"),
         custom("BoxDecode", ["offsets", "anchors"], "boxes"),
-        *behind,
+        *following,
     ]
     return build(nodes, {"x": (2, 9, 4)}, ["y"], {"anchors": anchors(9)})
 
 
-#: What is behind the boxes, and the primary functions.
-BEHIND = {
+#: Nodes that follow the boxes, and the expected primary functions.
+FOLLOWING = {
     "elementwise": (
         [helper.make_node("Relu", ["boxes"], ["y"], "cut")],
         ["fused_tir_tanh_BoxDecode_relu"],
@@ -181,11 +181,11 @@ BEHIND = {
 }
 
 
-@pytest.mark.parametrize("name", list(BEHIND))
+@pytest.mark.parametrize("name", list(FOLLOWING))
 def test_fusion(name: str):
-    """What is computed from each element, before and behind it, is one function with it."""
-    behind, expected = BEHIND[name]
-    model = head(*behind)
+    """Elementwise operators before and after it are fused with it."""
+    following, expected = FOLLOWING[name]
+    model = head(*following)
     if name == "product":
         model.graph.initializer.append(onnx.numpy_helper.from_array(random((4, 4)), "square"))
     feeds = feeds_for(model)
@@ -196,7 +196,7 @@ def test_fusion(name: str):
 
 
 def test_products_before_it_keep_their_schedule():
-    """A product's or convolution's result is read in other places than it is written."""
+    """The result of a product or convolution is read at other places than it is written."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["p"], "product"),
         helper.make_node("Add", ["p", "b"], ["offsets"], "bias"),
@@ -212,7 +212,7 @@ def test_products_before_it_keep_their_schedule():
 
 
 def test_kernels_and_tensors_are_traced_back_to_the_node():
-    """Boxes that two read are a tensor of their own, under the node's name."""
+    """Boxes with two readers are a tensor of their own, under the node's name."""
     model = head(
         helper.make_node("Softmax", ["boxes"], ["y"], "one"),
         helper.make_node("Softmax", ["boxes"], ["z"], "two", axis=1),
@@ -227,7 +227,7 @@ def test_kernels_and_tensors_are_traced_back_to_the_node():
 
 
 def test_a_difference_is_found(tmp_path):
-    """The reference is not the compiled network itself."""
+    """The reference is independent of the compiled network."""
     model = tmp_path / "head.onnx"
     onnx.save(head(helper.make_node("Relu", ["boxes"], ["y"], "cut")), model)
     other = head(helper.make_node("LeakyRelu", ["boxes"], ["y"], "cut", alpha=0.01))

@@ -1,4 +1,4 @@
-"""GIoU, its loss and the gradients, compiled once and called with random batches of any size."""
+"""GIoU, its loss and the gradients: compiled once, called with random batches of any size."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TARGETS = [
 CPUS = ("llvm", "opencl-cpu")
 WAYS = (*CPUS, "opencl-nvidia")
 DTYPES = ("float32", "float16", "bfloat16")
-#: Samples and boxes: fewer than a vector has lanes, multiples of 16 and others; none.
+#: Samples and boxes: fewer than a vector's lanes, multiples of 16 and others; none.
 SHAPES = [(1, 1), (3, 5), (2, 16), (7, 33), (4, 257), (65, 8), (2, 0), (1, 2100)]
 
 
@@ -43,7 +43,7 @@ def compiled(name, target, device, kinds):
 
 
 def call(name, target, device, arrays):
-    """Results of the operator for arrays, compiled for their dtypes and ranks alone."""
+    """Return results of the operator, compiled for the dtypes and ranks of the arrays alone."""
     operator = OPERATORS[name]
     kinds = tuple(
         (operand.name, f"{array.dtype.name}[{_extents(operand, array, arrays)}]")
@@ -54,7 +54,7 @@ def call(name, target, device, arrays):
 
 
 def _extents(operand, array, arrays):
-    """``P, 4`` of a target that has other rows than the predictions."""
+    """Return ``P, 4`` for a target that has other rows than the predictions."""
     if operand.name == "target" and array.ndim != arrays[0].ndim:
         return "P, 4"
     return next(s for s in operand.shapes if len([*filter(None, s.split(","))]) == array.ndim)
@@ -75,7 +75,7 @@ def check(name, target, device, arrays, tolerance=None):
 @pytest.mark.parametrize(("target", "device"), TARGETS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_pairs(target, device, dtype, rng):
-    """Ties, empty and inverted boxes, and NaN in each of the coordinates."""
+    """The boxes have ties, are empty or inverted, and have NaN in each coordinate."""
     kind = dtype_of(dtype)
     for shape in [*SHAPES, (5,), (40,)]:
         pred, given = (boxes.corners(rng, *shape).astype(kind) for _ in range(2))
@@ -84,16 +84,16 @@ def test_pairs(target, device, dtype, rng):
             array[rng.random(array.shape) < 0.02] = np.nan
         check("GIoU", target, device, [pred, given])
         if dtype == "float32":
-            # Without an area, a derivative is 1 / epsilon; 16 bits have no numbers for it.
+            # Without an area, a derivative is 1 / epsilon, which 16 bits cannot represent.
             check_gradients(target, device, [pred, given, grad])
         usual = [boxes.sized(rng, *shape).astype(kind) for _ in range(2)]
         check("GIoUGrad", target, device, [*usual, grad])
 
 
 def check_gradients(target, device, arrays):
-    """Pair by pair: one that is large leaves the others exact.
+    """Compare pair by pair: a large one leaves the others exact.
 
-    Of two boxes that are nearly the same, parts as large as the weight cancel each other.
+    For two nearly equal boxes, terms as large as the weight cancel each other.
     """
     operator = OPERATORS["GIoUGrad"]
     expected = np.concatenate(operator.evaluate(arrays, operator.complete({})), -1)
@@ -105,7 +105,7 @@ def check_gradients(target, device, arrays):
 
 @pytest.mark.parametrize(("target", "device"), TARGETS)
 def test_large_and_small_boxes(target, device, rng):
-    """Pixels of a large picture, and fractions of it."""
+    """Test pixels of a large picture, and fractions of it."""
     for scale in (1e4, 1e-2):
         pred, given = (boxes.sized(rng, 3, 50) * scale for _ in range(2))
         check("GIoU", target, device, [pred.astype("f4"), given.astype("f4")])
@@ -123,7 +123,7 @@ def test_loss(target, device, form, rng):
 
 @pytest.mark.parametrize(("form", "target", "device"), in_turn(boxes.FORMS, TARGETS, CPUS))
 def test_gradients_of_the_loss(target, device, form, rng):
-    """Of what does not count they are 0, whatever it holds."""
+    """Gradients of boxes that do not count are 0, whatever the boxes hold."""
     for number, shape in enumerate(SHAPES):
         given = boxes.batch(rng, shape, form, "float32", ("int32", "int64")[number % 2])
         arrays = given.gradient_arrays(-1.5)
@@ -171,7 +171,7 @@ def test_a_nan_that_counts_reaches_the_loss_and_its_box_alone(target, device, rn
 
 @pytest.mark.parametrize(("target", "device"), TARGETS)
 def test_counts_and_offsets_out_of_range_read_nothing_else(target, device, rng):
-    """Where nobody has looked at them, they are clamped."""
+    """Unchecked counts and offsets are clamped."""
     given = boxes.batch(rng, (3, 6), "none", boxes=boxes.sized)
     given.pred[:], given.target[:] = boxes.sized(rng, 3, 6), boxes.sized(rng, 3, 6)
     count = np.array([-5, 2**40 + 3, 6])
@@ -213,7 +213,7 @@ def _types(arrays):
 
 @pytest.mark.parametrize(("target", "device"), TARGETS[::2])
 def test_all_knobs_are_right(target, device, rng):
-    """Of the gradients; others than those that the heuristic chooses."""
+    """Test the gradients with other knobs than the heuristic's."""
     preset, operator = PRESETS[device], OPERATORS["GIoULossGrad"]
     given = boxes.batch(rng, (7, 300), "offsets", boxes=boxes.sized)
     arrays = given.gradient_arrays(3.0)
@@ -233,7 +233,7 @@ def test_all_knobs_are_right(target, device, rng):
 @pytest.mark.parametrize("name", ["GIoU", "GIoUGrad", "GIoULossGrad"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_cuda_reads_and_writes_whole_boxes(name, dtype):
-    """One load and one store of 16 bytes a box, of 8 where numbers have 16 bits."""
+    """Each box takes one load and one store of 16 bytes, or of 8 with 16-bit numbers."""
     operator = OPERATORS[name]
     packed = "Loss" in name
     kinds = {"pred": f"{dtype}[B, M, 4]", "target": f"{dtype}[{'P' if packed else 'B, M'}, 4]"}
@@ -256,11 +256,11 @@ INTEGERS = ("uint8", "int16", "int32")
 
 
 def typed(rng, shape, form, dtypes):
-    """A batch with predictions and targets of two dtypes; integers over their whole range."""
+    """Return a batch with predictions and targets of two dtypes; integers use their whole range."""
     given = boxes.batch(rng, shape, form, boxes=boxes.sized)
     pred, target = dtypes
     low, high = (np.iinfo(target).min, np.iinfo(target).max) if target in INTEGERS else (-9, 9)
-    # Of the same extent, so that no 16 bits of a prediction are infinite, nor all areas disjoint.
+    # Extents are alike, so that no fp16 prediction is infinite, and not all boxes are disjoint.
     limits = np.finfo("float16").max if pred == "float16" else np.inf
 
     def spread(*shape):
@@ -270,7 +270,7 @@ def typed(rng, shape, form, dtypes):
     pred_boxes = spread(*shape).clip(-limits, limits)
     rows = spread(*given.target.shape[:-1])
     if form == "none":
-        # Of boxes that count, y2 is positive; unsigned ones are 0 where they do not.
+        # Boxes that count have a positive y2; unsigned ones have 0 if they do not count.
         rows[..., 3] = np.where(given.target[..., 3] > 0, np.maximum(rows[..., 3], 1), min(low, 0))
     elif target not in INTEGERS:
         rows[~np.isfinite(given.target)] = np.nan
@@ -294,7 +294,7 @@ def typed(rng, shape, form, dtypes):
     ),
 )
 def test_targets_of_other_dtypes(target, device, dtypes, form, rng):
-    """Converted in the kernels; results have the dtype of the predictions."""
+    """Kernels convert the targets; results have the dtype of the predictions."""
     for shape in ((3, 5), (7, 33)):
         given = typed(rng, shape, form, dtypes)
         check("GIoULoss", target, device, given.arrays())
@@ -306,7 +306,7 @@ def test_targets_of_other_dtypes(target, device, dtypes, form, rng):
 
 @pytest.mark.parametrize("form", ["none", "count", "offsets"])
 def test_doubles(form, rng):
-    """All of their bits, which fp32 anywhere in between would lose."""
+    """All bits are kept, which fp32 at any step would lose."""
     for shape in ((3, 5), (7, 33)):
         given = boxes.batch(rng, shape, form, "float64", boxes=boxes.sized)
         check("GIoULoss", "llvm", "cpu", given.arrays())
@@ -325,7 +325,7 @@ def test_doubles_are_the_hosts():
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
 def test_two_negative_sides_make_no_area(dtype):
-    """The example of docs/giou.md, with the formula that is often copied beside it."""
+    """Check the example of docs/giou.md, and the formula that is often copied."""
     pred, target = np.array([[0, 0, 40, 45]], "f4"), np.array([[78, 95, 88, 105]])
     (p1, p2), (t1, t2) = ((box[0, :2].astype("f8"), box[0, 2:]) for box in (pred, target))
     inter = (np.minimum(p2, t2) - np.maximum(p1, t1)).prod()
@@ -425,7 +425,7 @@ def _any():
 
 
 def compile_operator_for(arrays):
-    """Compiled for something: what an operator says of shapes comes before that."""
+    """Return an operator compiled for something: it reports errors of shapes first."""
     offsets = len(arrays) > 4 and arrays[4] is not None
     if offsets:
         return compile_operator("GIoULoss", inputs={"target": "float32[P, 4]", "offsets": "int64"})

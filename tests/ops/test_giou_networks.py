@@ -1,4 +1,4 @@
-"""GIoU and the gradients as nodes of networks: on every target, fused, without races."""
+"""GIoU and its gradients as nodes of networks: on every target, fused, without races."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ TARGETS = [
         for device in ("cpu", "adreno")
     ),
 ]
-#: Samples and boxes: a tail behind whole vectors.
+#: Samples and boxes, with a remainder after whole vectors.
 SHAPE = (3, 37)
 
 
 def network(name, arrays, more=()):
-    """A model of one node, and nodes behind it that make ``y`` of its first result."""
+    """Return a model of one node, and of nodes that compute ``y`` from its first result."""
     operator = OPERATORS[name]
     given = [(o.name, a) for o, a in zip(operator.inputs, arrays, strict=True) if a is not None]
     names = [o.name if a is not None else "" for o, a in zip(operator.inputs, arrays, strict=True)]
@@ -65,7 +65,7 @@ def pair(rng):
 
 @pytest.mark.parametrize(("target", "device"), TARGETS)
 def test_giou_and_what_is_fused_to_it(target, device, rng):
-    """As a producer of the usual ``1 - giou``: one kernel."""
+    """As a producer of the usual ``1 - giou`` it is one kernel."""
     more = [
         helper.make_node("Constant", [], ["one"], value_float=1.0),
         helper.make_node("Sub", ["one", "giou"], ["d"]),
@@ -96,7 +96,7 @@ def test_gradients_of_the_loss(target, device, form, rng):
 
 # -- element types ------------------------------------------------------------------------
 
-#: Predictions and targets, on every target; ``float64`` only for both.
+#: Dtypes of predictions and targets, on every target; ``float64`` only for both.
 MIXED = [
     *((p, t) for p in ("float32", "float16") for t in ("uint8", "int16", "int32")),
     ("float32", "float16"), ("float16", "float32"), ("float16", "float16"), ("float64", "float64"),
@@ -104,10 +104,10 @@ MIXED = [
 
 
 def mixed(rng, *dtypes):
-    """A batch with whole numbers for targets, which all dtypes hold."""
+    """Return a batch with integers as targets, which all dtypes can hold."""
     given = boxes.batch(rng, SHAPE, "none", boxes=boxes.sized)
     pred, target = ((box + 2) * 30 for box in (given.pred, np.round(given.target)))
-    # Of boxes that do not count, y2 is 0, and nothing beyond the integers.
+    # Boxes that do not count have y2 = 0, and nothing beyond the range of integers.
     target[..., 3] = np.where(given.target[..., 3] > 0, np.maximum(target[..., 3], 1), 0)
     target = np.where(np.isfinite(target), target, 0)
     return replace(given, pred=pred.astype(dtypes[0]), target=target.astype(dtypes[1]))
@@ -123,7 +123,7 @@ def mixed(rng, *dtypes):
     ),
 )
 def test_predictions_and_targets_of_two_dtypes(target, device, name, pred, boxes_of, rng):
-    """By their own schedules, and without arithmetic that OpenCL devices may lack."""
+    """Each pair has its own schedule, without arithmetic that OpenCL devices may lack."""
     given = mixed(rng, pred, boxes_of)
     arrays = given.arrays() if name == "GIoULoss" else given.gradient_arrays(20.0)
     model, feeds, results = network(name, arrays)

@@ -1,4 +1,4 @@
-"""The reference of GIoU: values that are known, and its derivatives by another way."""
+"""The reference of GIoU: known values, and derivatives computed in another way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EPSILON = 1e-5
 
 
 def plain(pair: list[duals.Dual]) -> duals.Dual:
-    """GIoU of eight numbers, as it is written in words."""
+    """Return the GIoU of eight numbers, by its definition."""
     px1, py1, px2, py2, tx1, ty1, tx2, ty2 = pair
     area = {}
     for name, (x1, y1, x2, y2) in {
@@ -38,16 +38,16 @@ def plain(pair: list[duals.Dual]) -> duals.Dual:
     ("pred", "target", "expected"),
     [
         ([0, 0, 2, 2], [0, 0, 2, 2], 4 / (4 + EPSILON)),
-        # A quarter of each in common: 1/7 of the union; 2 of the 9 around belong to neither.
+        # They share a quarter each: 1/7 of the union; 2 of the enclosing 9 belong to neither.
         ([0, 0, 2, 2], [1, 1, 3, 3], 1 / (7 + EPSILON) - 2 / (9 + EPSILON)),
-        # Apart: 2 of 3 belong to one of them.
+        # Disjoint: 2 of 3 belong to one of them.
         ([0, 0, 1, 1], [2, 0, 3, 1], -1 / (3 + EPSILON)),
         # Next to each other.
         ([0, 0, 1, 1], [1, 0, 2, 1], 0),
-        # An inverted box is empty, its corners count for what is around both.
+        # An inverted box is empty; its corners count for the enclosing box.
         ([3, 3, 1, 1], [0, 0, 2, 2], -(0 - 0) / (4 + EPSILON)),
         ([4, 4, 3, 3], [0, 0, 2, 2], -(9 - 4) / (9 + EPSILON)),
-        # Two points: nothing around them, and nothing inside.
+        # Two points: the enclosing box and the intersection are empty.
         ([1, 1, 1, 1], [1, 1, 1, 1], 0),
         ([0, 0, 0, 0], [1, 1, 1, 1], -1 / (1 + EPSILON)),
         # A line without an area.
@@ -60,7 +60,7 @@ def test_known_values(pred, target, expected):
 
 
 def test_values_and_derivatives_by_dual_numbers(rng):
-    """Also at ties, for empty and inverted boxes, and for boxes apart."""
+    """Covers ties, empty and inverted boxes, and disjoint boxes."""
     for pred, target in (
         (boxes.corners(rng, 400), boxes.corners(rng, 400)),
         (boxes.sized(rng, 100), boxes.sized(rng, 100)),
@@ -76,7 +76,7 @@ def test_values_and_derivatives_by_dual_numbers(rng):
 
 
 def test_derivatives_are_those_of_pytorch(rng):
-    """Half of a tie each; a clamp at 0 passes."""
+    """Each operand of a tie gets half; a clamp at 0 passes the gradient."""
     torch = pytest.importorskip("torch")
     pair = torch.tensor(boxes.corners(rng, 2, 500), requires_grad=True)
     (p1, p2), (t1, t2) = ((box[:, :2], box[:, 2:]) for box in pair)
@@ -108,7 +108,7 @@ def test_a_nan_reaches_the_value_and_all_derivatives(place, rng):
 
 @pytest.mark.parametrize("form", boxes.FORMS)
 def test_the_loss_is_the_mean_over_what_counts(form, rng):
-    """By loops over samples and boxes; what does not count is NaN or infinite."""
+    """Compare with loops over samples and boxes; boxes that do not count are NaN or infinite."""
     operator = OPERATORS["GIoULoss"]
     given = boxes.batch(rng, (5, 7), form, "float64")
     loss, valid = operator.reference(given.arrays(), operator.complete({}))

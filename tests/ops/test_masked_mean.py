@@ -1,4 +1,4 @@
-"""The loss's schedule: any extents, forms of validity and knobs; one compilation for all sizes."""
+"""Schedule of the loss: any extents, forms of validity and knobs; compiled once for all sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from operators import build, references
 from tvm import te, tirx
 
 import tvmflow
-import tvmflow.codegen.opencl_source  # TVM calls it back with the source of kernels
+import tvmflow.codegen.opencl_source  # registers the callback that gets kernels' source
 from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
 from tvmflow.devices.target import PRESETS, resolve
 from tvmflow.ir.operator import DOMAIN
@@ -34,7 +34,7 @@ LOSS = OPERATORS["GIoULoss"]
 FORMS = ("none", "count", "bytes", "offsets")
 CPU, GPU = ("none", "warp", "list"), ("none", "element", "warp", "list")
 
-#: Samples and boxes: nothing but ends of vectors, one sample, several chunks, a page's worth.
+#: Samples and boxes: only remainders of vectors, one sample, several chunks, many rows.
 SIZES = [(1, 1), (3, 5), (2, 16), (4, 37), (1, 2500), (33, 256)]
 
 OPENCL = [
@@ -45,7 +45,7 @@ DEVICES = [pytest.param("llvm", "cpu", id="llvm"), *OPENCL]
 
 
 def allows(form: str, skip: str, cpu: bool) -> bool:
-    """What the constraints let through."""
+    """Return whether the constraints allow a combination."""
     if skip == "none":
         return form != "offsets"
     return skip != "warp" or cpu or form in ("count", "offsets")
@@ -59,7 +59,7 @@ def cases(skips: Sequence[str], cpu: bool) -> list[tuple[str, str]]:
 
 
 def function(form: str, dtype: str = "float32", integers: str = "int32") -> tirx.PrimFunc:
-    """The loss of a batch whose extents are variables."""
+    """Return the loss of a batch whose extents are variables."""
     samples, most, rows = (tirx.Var(name, "int32") for name in ("B", "M", "P"))
     shape = (samples, most, 4)
     inputs: list[te.Tensor | None] = [
@@ -83,7 +83,7 @@ def scheduled(form: str, target: str, device: str, knobs: Mapping | None, dtype:
 
 @cache
 def compiled(form: str, target: str, device: str, skip: str | None, dtype: str = "float32"):
-    """A function for tensors of any size; small groups, so that there are many."""
+    """Return a function for tensors of any size; its groups are small, so that there are many."""
     spec = resolve(target, device)
     size = (
         {"group_size": 1, "boxes": 1024} if spec.device.is_cpu else {"group_size": 32, "boxes": 2}
@@ -97,7 +97,7 @@ def compiled(form: str, target: str, device: str, skip: str | None, dtype: str =
 
 
 def batch(form: str, samples: int, most: int, dtype: str = "float32") -> boxes.Batch:
-    """Inputs; what is not valid is NaN or infinity."""
+    """Return inputs; invalid boxes are NaN or infinite."""
     rng = np.random.default_rng(samples * 1000 + most)
     integers = "int64" if dtype == "float16" else "int32"
     return boxes.batch(rng, (samples, most), form, dtype, integers, boxes.sized)
@@ -167,7 +167,7 @@ def test_the_same_bits_each_time(target: str, device: str):
 @pytest.mark.opencl
 @pytest.mark.parametrize("skip", GPU)
 def test_boxes_in_textures(skip: str):
-    """Images of a row for each sample; a box is one texel."""
+    """Images have a row per sample; a box is one texel."""
     knobs = {"groups": 3, "group_size": 32, "boxes": 2, "skip": skip}
     loss = compile_operator(
         LOSS, "opencl", "nvidia", inputs={"count": "int32"}, knobs=knobs, storage="texture"
@@ -188,7 +188,7 @@ def test_boxes_in_textures(skip: str):
 
 
 def network(given: boxes.Batch) -> tuple[onnx.ModelProto, dict]:
-    """A node, whose integers come as floats; and feeds."""
+    """Return a model of one node whose integers arrive as floats, and its feeds."""
     names, nodes, feeds = [], [], {}
     for operand, array in zip(LOSS.inputs, given.arrays(), strict=True):
         names.append("" if array is None else operand.name)
@@ -205,7 +205,7 @@ def network(given: boxes.Batch) -> tuple[onnx.ModelProto, dict]:
 
 def knobs_of(skip: str) -> dict[str, dict]:
     chosen = {"groups": 3, "group_size": 32, "boxes": 2, "skip": skip}
-    # A mask is converted by way of 32 bits.
+    # A mask is converted in two steps, through 32 bits.
     return dict.fromkeys(("GIoULoss", "fused_cast_GIoULoss", "fused_cast_cast1_GIoULoss"), chosen)
 
 
@@ -239,7 +239,7 @@ def test_cuda_kernels_on_the_host(form: str, skip: str):
     ],
 )
 def test_kernels_are_clean(form: str, skip: str | None, device: str, under_oclgrind):
-    """Nothing is read outside of a tensor, and no item reads what another one writes."""
+    """No read is out of bounds, and no item reads what another one writes."""
     given = batch(form, 3, 37)
     model, feeds = network(given)
     knobs = knobs_of(skip) if skip else None
@@ -249,7 +249,7 @@ def test_kernels_are_clean(form: str, skip: str | None, device: str, under_oclgr
 
 @pytest.mark.parametrize(("target", "device"), DEVICES)
 def test_what_is_no_row_is_read_number_by_number(target: str, device: str):
-    """A factor for each box is fused into the loss, and stands by itself in memory."""
+    """A factor per box is fused into the loss, and is not contiguous with others in memory."""
     nodes = [
         helper.make_node("Mul", ["x", "factors"], ["pred"]),
         helper.make_node("GIoULoss", ["pred", "target"], ["loss", "valid"], domain=DOMAIN),
@@ -296,7 +296,7 @@ def test_one_group_needs_one_launch(groups: int, kernels: int):
 
 
 def test_only_a_list_needs_barriers_in_the_loop():
-    """Of 64 items: six steps of a prefix sum and one after it, and two around the list's use."""
+    """64 items need six steps of a prefix sum and one after it, and two around the list's use."""
     plain = source("bytes", "nvidia").count("barrier(")
     assert source("bytes", "nvidia", skip="list").count("barrier(") == plain + 9
 

@@ -24,7 +24,7 @@ BOXES = 6
 
 
 def anchors(count: int = BOXES, dtype: str = "float32") -> np.ndarray:
-    """Boxes x1 y1 x2 y2 of some extent."""
+    """Return boxes x1 y1 x2 y2 of some extent."""
     corners, sizes = np.abs(random((2, count, 2)))
     return np.concatenate([corners, corners + sizes + 0.1], -1).astype(dtype)
 
@@ -36,7 +36,7 @@ def decode(source: str, result: str, name: str = "decode", **attributes: object)
 
 
 def network(boxes: np.ndarray | None = None, **attributes: object) -> onnx.ModelProto:
-    """Offsets that are scaled, boxes, and these cut to 0 to 1."""
+    """Return a model that scales offsets, decodes boxes, and clips these to 0 to 1."""
     nodes = [
         helper.make_node("Mul", ["x", "scale"], ["offsets"], "scale"),
         decode("offsets", "boxes", **attributes),
@@ -56,7 +56,7 @@ def inferred(model: onnx.ModelProto, name: str) -> list[int | str]:
 
 
 def with_extents(model: onnx.ModelProto, extents: Sequence[int | str]) -> onnx.ModelProto:
-    """The model with another shape of its input, and no inferred ones."""
+    """Return the model with another input shape, and without inferred shapes."""
     del model.graph.value_info[:]
     dims = model.graph.input[0].type.tensor_type.shape.dim
     for dim, extent in zip(dims, extents, strict=True):
@@ -81,7 +81,7 @@ def test_open_dimensions_stay_open():
 
 
 def test_a_result_whose_shape_is_not_known_has_a_type():
-    """The number of anchors is known: boxes of another number may or may not be right."""
+    """The number of anchors is known: other numbers of boxes may or may not be right."""
     model = with_extents(network(), [7, "M", 4])
     graph = shape_inference.infer_shapes(model, strict_mode=True).graph
     kind = next(value.type.tensor_type for value in graph.value_info if value.name == "boxes")
@@ -125,7 +125,7 @@ def test_open_batches_are_set_when_it_is_compiled():
 
 
 def test_constant_operands_make_constant_results():
-    """Half of it is computed at compile time, in float64; the other half is not."""
+    """One half is computed at compile time, in float64; the other is not."""
     nodes = [
         decode("offsets", "boxes"),
         helper.make_node("Add", ["x", "boxes"], ["sum"]),
@@ -140,7 +140,7 @@ def test_constant_operands_make_constant_results():
 
 
 def test_results_that_are_known_and_of_other_nodes_are_found_by_a_custom_operator():
-    """Anchors that the model computes from constants, through an Identity."""
+    """The model computes anchors from constants, through an Identity."""
     nodes = [
         helper.make_node("Mul", ["halves", "two"], ["doubled"]),
         helper.make_node("Identity", ["doubled"], ["anchors"]),
@@ -168,7 +168,7 @@ def test_operators_in_functions_of_the_model():
 
 @pytest.fixture
 def split(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator with two results, the second one a sum, and an optional input."""
+    """Register an operator with two results, the second one a sum, and an optional input."""
     from tvm import te
 
     from tvmflow.ir.tensors import TensorType
@@ -297,7 +297,7 @@ def test_what_does_not_fit_is_refused(change: Callable[[onnx.ModelProto], None],
 
 @pytest.mark.parametrize("constant", [True, False])
 def test_values_of_constants_are_looked_at(monkeypatch: pytest.MonkeyPatch, constant: bool):
-    """Of floats that the model computes, the shape is known; of its integers, nothing."""
+    """The shape of computed floats is known, of computed integers nothing."""
     seen = []
 
     def check(arrays, attributes):

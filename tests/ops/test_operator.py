@@ -1,4 +1,4 @@
-"""What an operator's definition must be, what it is given, and who may register one."""
+"""Operators' definitions: requirements, the arguments of their functions, and registration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLOATS = ("float32", "float16", "bfloat16")
 
 
 def scale(name: str = "Scale", **changes) -> Operator:
-    """``x * factor + offset``, where ``offset`` may be left out, and the sum of it."""
+    """Return ``x * factor + offset`` with an optional ``offset``, and the sum of it."""
 
     def infer(types, attributes):
         x, offset = types
@@ -129,7 +129,7 @@ def test_a_gradient_is_named_after_the_operands():
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Registered operators are forgotten behind a test."""
+    """Forget registered operators after a test."""
     monkeypatch.setattr(operators, "REGISTERED", {})
 
 

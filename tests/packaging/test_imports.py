@@ -1,4 +1,4 @@
-"""What importing the package costs, and what it holds."""
+"""Cost of importing the package, and its content."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 import tvmflow
 
-#: Packages that take from a tenth of a second to seconds to import.
+#: Packages whose import takes between a tenth of a second and seconds.
 HEAVY = ("tvm", "tvm_ffi", "onnx", "onnxruntime", "numpy", "rich")
 
 
 def heavy_imports(run_python: Callable, statement: str) -> list[str]:
-    """Return which heavy packages a statement imports in a new process."""
+    """Return the heavy packages that a statement imports in a new process."""
     process = run_python(
         f"import sys\n{statement}\nprint(*(m for m in {HEAVY} if m in sys.modules))"
     )

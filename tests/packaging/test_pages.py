@@ -1,4 +1,4 @@
-"""All Markdown pages: links that lead somewhere, and commands and options that there are."""
+"""Markdown pages: links lead somewhere, and commands and options exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import write_operators
 import write_reference
 import write_zoo
 
-#: What the program's parser raises: newer versions of typer have a copy of click of their own.
+#: Error of the program's parser: newer versions of typer contain a copy of click.
 UsageError = typer.BadParameter.__mro__[1]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} +(.*?)\s*$", re.MULTILINE)
@@ -31,7 +31,7 @@ def tree_path(path: Path) -> str:
 
 
 def anchors(page: str) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub names them."""
     found: set[str] = set()
     for heading in HEADING.findall(pages.text_without_code(page)):
         text = LINK.sub(lambda link: link[0][link[0].index("[") + 1 : link[0].index("]")], heading)
@@ -83,7 +83,7 @@ def program():
 
 
 def parse(words: list[str]) -> None:
-    """Refuse what the program would refuse before it looks at files."""
+    """Raise the program's error for a command that it refuses before it opens files."""
     command = program()
     while (commands := getattr(command, "commands", None)) and words and words[0][0] != "-":
         name, *words = words

@@ -1,7 +1,7 @@
-"""What a newcomer does: the blocks of pages in order, in an empty folder.
+"""Code blocks of the pages, run in order in an empty folder as a newcomer would.
 
-Of the packages in extras only those are there that the page has installed so far.  `LEFT_OUT` has
-the lines that are not run, and why.
+Packages in extras exist only after the page has installed them.  `LEFT_OUT` lists lines that
+are not run, and why.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ pytestmark = pytest.mark.timeout(1800)
 EXTRAS = tomllib.loads((pages.ROOT / "pyproject.toml").read_text())["project"][
     "optional-dependencies"
 ]
-#: Lines that are not run, by how they begin.  Of those that install, the extras count.
+#: Beginnings of lines that are not run; extras that they install still count as installed.
 LEFT_OUT = {
     "make ": "installs into the environment that the tests run in",
     "python -m pip install ": "as well",
     ". .venv/": "the tests' environment is active already",
     "tvmflow isa --setup": "fetches packages from the network",
 }
-#: Commands that need more than a newcomer has been told to install: run where that is there.
+#: Commands that need more than the page installs: they run only if the requirement is present.
 NEEDS = {"tvmflow isa": "mesa", "tvmflow package arm64/libmobilenet.so --aar": "java"}
 
-#: Hides the modules that are named, in this process and those that it starts.
+#: Hides the named modules, in this process and in those that it starts.
 SITE = """
 import os, sys
 from importlib.machinery import PathFinder
@@ -64,7 +64,7 @@ if other := original("sitecustomize", [one for one in sys.path if one != here]):
 
 
 def packages(extras: set[str]) -> set[str]:
-    """Return the packages of extras, by the names that pip knows."""
+    """Return the packages of extras, under pip's names."""
     found: set[str] = set()
     for requirement in [line for extra in extras for line in EXTRAS[extra]]:
         name = re.match(r"[\w.-]+", requirement)[0]
@@ -74,7 +74,7 @@ def packages(extras: set[str]) -> set[str]:
 
 
 def modules(names: set[str]) -> set[str]:
-    """Return what is imported of packages, where they are installed."""
+    """Return the modules of packages that are installed."""
     tops = importlib.metadata.packages_distributions()
     return {top for top, owners in tops.items() if names & {owner.lower() for owner in owners}}
 
@@ -93,7 +93,7 @@ def extras_of(line: str) -> set[str]:
 
 
 class Newcomer:
-    """Runs blocks in an empty folder, as one who has what the page told them to install."""
+    """Runs blocks in an empty folder, with the packages that the page has installed so far."""
 
     def __init__(self, folder: Path, missing: Callable[[str], str | None]):
         self.folder, self.missing, self.extras = folder / "empty", missing, set()
@@ -103,7 +103,7 @@ class Newcomer:
         (self.site / "sitecustomize.py").write_text(SITE)
 
     def run(self, block: pages.Block) -> str:
-        """Run a block, or write it to the file that it names; return what it prints."""
+        """Run a block, or write it to the file that it names; return its output."""
         if block.file:
             with (self.folder / block.file).open("a", encoding="utf-8") as file:
                 file.write(block.code)
@@ -114,7 +114,7 @@ class Newcomer:
         return self.execute(block, ["bash", "-euxo", "pipefail", "-c", "\n".join(lines)])
 
     def is_run(self, line: str) -> bool:
-        """Whether a line is run; what it would install is there from now on."""
+        """Return whether a line is run; note the extras that it would install."""
         self.extras |= extras_of(line)
         if any(line.startswith(start) for start in LEFT_OUT):
             return False
@@ -148,7 +148,7 @@ class Newcomer:
 
 
 def smaller(line: str, page: str) -> str:
-    """Return a page's line, or what is run in its place."""
+    """Return a page's line, or the quicker one that replaces it."""
     for long, short in SMALLER.get(page, {}).items():
         line = line.replace(long, short)
     return line
@@ -170,7 +170,7 @@ def test_the_readme(newcomer: Newcomer):
     assert {"mobilenet_v2.so", "out.npz", "small.so", "phone.so", "libphone.so", "main"} <= made
 
 
-#: What pages say of a user's own files, and what tests give for that: small networks.
+#: Users' own files on pages, for which tests provide small networks.
 GIVEN = {
     "models/README.md": [],
     "docs/analysis.md": ["net.onnx"],
@@ -183,7 +183,7 @@ GIVEN = {
     "docs/texture.md": ["net.onnx"],
     "docs/tuning.md": ["mobilenet_v2.onnx"],
 }
-#: What pages do for minutes, and what is done here in its place.
+#: Slow parts of pages, and their quick replacements.
 SMALLER = {
     "docs/lab.md": {
         "tvmflow lab matmul --size 1024": "tvmflow lab matmul --size 128",
@@ -198,12 +198,12 @@ SMALLER = {
 }
 
 
-#: Networks that leave all extents but channels open: their inputs, with channels.
+#: Networks with open extents except channels: their inputs, with channels.
 OPEN = {"pictures.onnx": [("image", 3)], "rgbd.onnx": [("image", 3), ("depth", 1)]}
 
 
 def open_network(*inputs: tuple[str, int]) -> onnx.ModelProto:
-    """A convolution and a mean of each input, side by side."""
+    """Return a network with a convolution and a mean of each input."""
     nodes, weights, values = [], [], []
     for name, channels in inputs:
         shape = ["batch", channels, f"{name}_height", f"{name}_width"]
@@ -220,7 +220,7 @@ def open_network(*inputs: tuple[str, int]) -> onnx.ModelProto:
 
 
 def give(name: str, folder: Path) -> None:
-    """Put a file there that a page takes for the user's own."""
+    """Create a file that a page assumes to be the user's own."""
     path = folder / name
     if name in OPEN:
         onnx.save(open_network(*OPEN[name]), path)
@@ -259,7 +259,7 @@ def test_a_wrong_command_is_found(newcomer: Newcomer):
 
 
 def test_every_page_with_code_is_run():
-    """In this file, or in test_cli_guide.py and test_guide.py."""
+    """They run in this file, or in test_cli_guide.py and test_guide.py."""
     elsewhere = {"README.md", "docs/custom-operators.md", "docs/giou.md"}
     assert {page for page in pages.pages() if pages.blocks(page, "sh", "python")} == (
         elsewhere | set(GIVEN)
@@ -268,7 +268,7 @@ def test_every_page_with_code_is_run():
 
 @pytest.mark.slow
 def test_what_no_line_installed_is_missing(newcomer: Newcomer):
-    """`tune` needs the extra `tuning`, and a host of another kind `cross`."""
+    """`tune` needs the extra `tuning`, and cross-compiling needs `cross`."""
     make = "tvmflow models build mobilenet_v1 --param width=0.25 --param size=32 -o net.onnx"
     tune = "tvmflow tune net.onnx --target llvm --journal net.journal --trials 1"
     link = "tvmflow compile net.onnx --target llvm --host aarch64-linux-gnu -o net.so"

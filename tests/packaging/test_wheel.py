@@ -1,4 +1,4 @@
-"""A source distribution, the wheel that is built from it, and its use in an empty environment."""
+"""A source distribution, the wheel built from it, and its use in an empty environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.wheel
 
-#: Runs in the empty environment: the command line's own modules do not matter here.
+#: Script for the empty environment; it does not use the command line's own modules.
 USE = """
 import json, sys
 import tvmflow
@@ -56,7 +56,7 @@ def run(command: Sequence[object], cwd: Path, timeout: float, path: str | None =
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     process = subprocess.run(
         [str(word) for word in command],
-        # Without the system's OpenCL drivers where its commands are hidden: PoCL needs `ld`.
+        # If the system's commands are hidden, so are its OpenCL drivers: PoCL needs `ld`.
         env={**environment, **({"PATH": path, "OCL_ICD_VENDORS": str(cwd)} if path else {})},
         cwd=cwd,
         capture_output=True,
@@ -70,7 +70,7 @@ def run(command: Sequence[object], cwd: Path, timeout: float, path: str | None =
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make wheel` makes of what git tracks and nothing else."""
+    """Return the distributions that `make wheel` builds from tracked files alone."""
     source = tmp_path_factory.mktemp("source")
     tracked = run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], ROOT, 400
@@ -79,7 +79,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).is_file():
             target = source / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            # With its time: what is installed here is not older.
+            # The file keeps its time: installed files here are not older.
             shutil.copy2(ROOT / name, target)
     run(["make", "wheel", f"VENV={sys.prefix}", f"PYTHON={sys.executable}"], source, 900)
     return source / "dist"
@@ -93,7 +93,7 @@ def wheel(dist: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def other_python() -> str:
-    """The newest Python on this machine that is supported and not the tests' own, else that."""
+    """Return the newest other supported Python of this machine, or the tests' own."""
     supported = SpecifierSet(metadata.metadata("tvmflow")["Requires-Python"])
     versions = [f"3.{minor}" for minor in range(30, 0, -1) if f"3.{minor}" in supported]
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
@@ -102,7 +102,7 @@ def other_python() -> str:
             continue
         found = [shutil.which(f"python{version}"), *pyenv.glob(f"{version}.*/bin/python")]
         for python in filter(None, found):
-            # A command that is there may still be one that only says what to install.
+            # Some such commands only print which package to install.
             call = [str(python), "-c", "import ensurepip, venv"]
             if subprocess.run(call, capture_output=True, check=False).returncode == 0:
                 return str(python)
@@ -120,7 +120,7 @@ def test_the_source_distribution_holds_what_is_built(dist: Path):
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path):
-    # auditwheel adds entries for the folders.
+    # auditwheel adds entries for folders.
     names = [name for name in ZipFile(wheel).namelist() if not name.endswith("/")]
     tops = {name.split("/")[0] for name in names}
     assert tops == {"tvmflow", wheel.name.split("-py3-")[0] + ".dist-info"}
@@ -162,7 +162,7 @@ def test_the_wheel_holds_what_is_compiled_for_other_machines(wheel: Path):
 def test_the_wheel_fits_any_python_3_of_a_linux_with_its_glibc(wheel: Path):
     tag = re.search(r"-py3-none-manylinux_2_(\d+)_\w+\.whl$", wheel.name)
     assert tag, wheel.name
-    # auditwheel would put libraries that it does not know into a folder beside the package.
+    # auditwheel would put unknown libraries into a folder next to the package.
     library = ZipFile(wheel).read("tvmflow/runtime/libtvmflow_opencl.so")
     asked = re.findall(rb"GLIBC_2\.(\d+)", library)
     assert max(map(int, asked)) <= int(tag[1])
@@ -173,10 +173,10 @@ def test_the_wheel_fits_any_python_3_of_a_linux_with_its_glibc(wheel: Path):
 def test_an_empty_environment_without_a_compiler_compiles_and_runs_mobilenet_v2(
     wheel: Path, other_python: str, tmp_path: Path
 ):
-    """In another Python than the tests' own, where there is one."""
+    """It runs in another Python than the tests' own, if there is one."""
     run([other_python, "-m", "venv", tmp_path / "venv"], tmp_path, 900)
     python = tmp_path / "venv" / "bin" / "python"
-    # The extra `cross` links modules; without a compiler on the path, nothing else can.
+    # The extra `cross` links modules; nothing else can without a compiler on the path.
     extras = "cpu-opencl,cross,verify"
     alone = str(python.parent)
     assert not any(shutil.which(name, path=alone) for name in ("cc", "gcc", "clang", "g++"))
@@ -185,7 +185,7 @@ def test_an_empty_environment_without_a_compiler_compiles_and_runs_mobilenet_v2(
     result = json.loads(run([python, "-c", USE], tmp_path, 900, alone).splitlines()[-1])
     assert Path(result["where"]).is_relative_to(tmp_path)
     assert result["shapes"] == [[1, 1000]]
-    # An output of zeros would agree with anything that is zero.
+    # An output of zeros would agree with any zeros.
     assert result["spread"] > 0
     assert result["passed"], f"relative error {result['error']:.3g}"
 

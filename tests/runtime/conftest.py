@@ -1,4 +1,4 @@
-"""Drivers to run tests on, a driver without a device, and scripts in processes of their own.
+"""Drivers to run tests on, a driver without a device, and scripts in separate processes.
 
 A process has one OpenCL library, chosen by environment variables before its first use.
 """
@@ -26,7 +26,7 @@ NATIVE_TESTS = Path(__file__).parents[1] / "native"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a script printed last, as JSON, and how it ended."""
+    """Last line that a script printed, as JSON, and its exit status."""
 
     status: int
     result: Any
@@ -36,7 +36,7 @@ class Outcome:
 def run_script(
     name: str, *arguments: object, env: dict[str, str] | None = None, timeout: float = 600
 ) -> Outcome:
-    """Run a script of this folder in a process of its own."""
+    """Run a script of this folder in a separate process."""
     command = [str(SCRIPTS / name), *map(str, arguments)]
     process = run_forked(command, {**os.environ, **(env or {})}, timeout)
     lines = process.stdout.strip().splitlines()
@@ -49,7 +49,7 @@ def run_script(
 
 @pytest.fixture(scope="session")
 def script() -> Callable[..., Outcome]:
-    """Return a function that runs a script and fails the test when the script fails."""
+    """Return a function that runs a script and fails the test if the script fails."""
 
     def run(name: str, *arguments: object, **options: Any) -> Any:
         outcome = run_script(name, *arguments, **options)
@@ -71,7 +71,7 @@ class Usable:
 
 @cache
 def _find(driver: Driver) -> Usable | str:
-    """Return the driver, or why it cannot be used."""
+    """Return the driver, or the reason why it cannot be used."""
     path = driver.path
     if path is None:
         return f"the driver {driver.name} is not installed"
@@ -120,7 +120,7 @@ def fake_library() -> Path:
 
 @pytest.fixture
 def fake(fake_library: Path, tmp_path: Path) -> dict[str, str]:
-    """Return the environment for the driver without a device, with a cache of its own."""
+    """Return the environment for the driver without a device, with a separate cache."""
     return {
         "TVMFLOW_OPENCL_LIBRARY": str(fake_library),
         "TVMFLOW_OPENCL_DEVICE": "",

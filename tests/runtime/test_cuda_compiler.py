@@ -1,4 +1,4 @@
-"""How kernels become machine code where a CUDA module is loaded; a compiler is enough."""
+"""Compilation of kernels when a CUDA module is loaded; a compiler suffices, without a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def no_compiler(monkeypatch):
-    """A function that takes the compiler away."""
+    """Return a function that hides the compiler."""
 
     def take():
         monkeypatch.setenv("PATH", "")
@@ -63,7 +63,7 @@ def test_functions_are_not_approximated():
 
 @pytest.fixture
 def callback(monkeypatch):
-    """What TVM calls where a module is loaded, on a machine with two GPUs."""
+    """Return the function that TVM calls to compile, on a machine with two GPUs."""
     plugin.load()
     gpus = [SimpleNamespace(compute_version=c) for c in ("9.0", "8.0")]
     monkeypatch.setattr(cuda_compiler, "cuda_gpus", lambda: gpus)

@@ -1,7 +1,7 @@
-"""Chromium without a window, driven through its debugging protocol.
+"""Driver of a headless Chromium through its debugging protocol.
 
-The protocol passes through two pipes (file descriptors 3 and 4 of the browser), so that nothing
-but Debian's package is needed: messages are JSON, each ended by a zero byte.
+The protocol uses two pipes (file descriptors 3 and 4 of the browser), so that only Debian's
+package is needed: messages are JSON, each terminated by a zero byte.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 _COMMANDS = ("chromium", "chromium-browser", "google-chrome")
 _OPTIONS = (
     "--headless=new",
-    # It may be root in a container, where its sandbox and /dev/shm are not to be had.
+    # It may run as root in a container, without a sandbox and /dev/shm.
     "--no-sandbox",
     "--disable-dev-shm-usage",
     "--disable-gpu",
@@ -34,7 +34,7 @@ _OPTIONS = (
     "--no-first-run",
     "--remote-debugging-pipe",
 )
-#: Codes of keys, by their names in KeyboardEvent.
+#: Key codes by names of KeyboardEvent.
 _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "End": 35, "Home": 36} | {
     f"Arrow{way}": 37 + number for number, way in enumerate(("Left", "Up", "Right", "Down"))
 }
@@ -42,17 +42,17 @@ _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "End": 35, "Home": 36} | 
 
 @cache
 def find_browser() -> str | None:
-    """The command of a Chromium, or `None`."""
+    """Return the command of a Chromium, or `None`."""
     return next((found for name in _COMMANDS if (found := shutil.which(name))), None)
 
 
 def no_browser() -> str | None:
-    """Why there is no browser, or `None` if there is one."""
+    """Return the reason why there is no browser, or `None` if there is one."""
     return None if find_browser() else "no Chromium is installed (Debian's chromium)"
 
 
 class Browser:
-    """One browser; its pages have nothing in common but the process."""
+    """A browser; its pages share only the process."""
 
     def __init__(self, folder: Path, timeout: float = 60.0):
         command = find_browser()
@@ -63,8 +63,8 @@ class Browser:
         self._rest = b""
         to_read, self._write = os.pipe()
         self._read, to_write = os.pipe()
-        # The browser wants them as 3 and 4, which either may be here: through others, that no
-        # step of the exchange overwrites.
+        # The browser expects them as 3 and 4, which either may be here: move them to numbers that
+        # no step of the exchange overwrites.
         passed = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (to_read, to_write)]
         script = f'exec "$@" 3<&{passed[0]} 4>&{passed[1]}'
         self.process = subprocess.Popen(
@@ -96,7 +96,7 @@ class Browser:
         return answer["result"]
 
     def wait(self, method: str, session: str) -> dict[str, Any]:
-        """The next event of a kind, or the first that has come already."""
+        """Return the next event of a kind, or the first that arrived already."""
         deadline = time.monotonic() + self.timeout
         while True:
             for event in self.events:
@@ -106,7 +106,7 @@ class Browser:
             self.events.append(self._message(deadline))
 
     def page(self) -> Page:
-        """An empty page."""
+        """Return an empty page."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         found = self.call("Target.attachToTarget", targetId=target, flatten=True)
         return Page(self, target, found["sessionId"])
@@ -137,7 +137,7 @@ class Browser:
 
 
 class Page:
-    """A page, what it asked the network for, and what it complained about."""
+    """A page, with its network requests and its errors."""
 
     def __init__(self, browser: Browser, target: str, session: str):
         self.browser = browser
@@ -158,7 +158,7 @@ class Page:
         theme: str = "light",
         media: str = "",
     ) -> None:
-        """Load a file and wait until it is there, for the screen or for ``print``."""
+        """Load a file and wait until it is complete, for the screen or for ``print``."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -172,7 +172,7 @@ class Page:
         self.browser.wait("Page.loadEventFired", self.session)
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page; promises are awaited."""
+        """Return the value of an expression in the page; promises are awaited."""
         answer = self.call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
@@ -181,7 +181,7 @@ class Page:
         return answer["result"].get("value")
 
     def click(self, selector: str) -> None:
-        """Click with the mouse on the middle of an element, whatever lies there."""
+        """Click with the mouse on the middle of an element, even if something covers it."""
         x, y = self.run(
             f"(e => {{ e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect();"
             f"return [r.x + r.width / 2, r.y + r.height / 2]; }})"
@@ -202,11 +202,11 @@ class Page:
         assert self.run(f"{place}.value") == value
 
     def count(self, selector: str) -> int:
-        """How many elements there are."""
+        """Return the number of elements."""
         return self.run(f"document.querySelectorAll({json.dumps(selector)}).length")
 
     def texts(self, selector: str) -> list[str]:
-        """What is to be read in elements that are not hidden."""
+        """Return the texts of visible elements."""
         return self.run(
             f"[...document.querySelectorAll({json.dumps(selector)})]"
             ".filter(e => e.checkVisibility()).map(e => e.textContent)"
@@ -221,7 +221,7 @@ class Page:
             time.sleep(0.01)
 
     def write(self, text: str) -> None:
-        """Type into what has the focus."""
+        """Type into the focused element."""
         self.call("Input.insertText", text=text)
 
     def press(self, key: str) -> None:
@@ -235,7 +235,7 @@ class Page:
         self.call("Input.dispatchKeyEvent", type="keyUp", **about)
 
     def complaints(self) -> list[str]:
-        """Errors and warnings in the console, exceptions, and rejected resources."""
+        """Return errors and warnings of the console, exceptions, and rejected resources."""
         self.run("new Promise(done => setTimeout(done))")
         found = []
         for event in self._own():
@@ -251,12 +251,12 @@ class Page:
         return found
 
     def requests(self) -> list[str]:
-        """Addresses that it loaded something from."""
+        """Return the addresses that the page loaded."""
         sent = (e for e in self._own() if e["method"] == "Network.requestWillBeSent")
         return [event["params"]["request"]["url"] for event in sent]
 
     def screenshot(self, path: Path, selector: str | None = None) -> None:
-        """Write a PNG of an element with a little around it, or of what the window shows."""
+        """Write a PNG of an element with a margin, or of the window's content."""
         area: dict[str, Any] = {}
         if selector is not None:
             x, y, width, height = self.run(
@@ -269,7 +269,7 @@ class Page:
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def close(self) -> None:
-        """Close it and forget its events."""
+        """Close the page and drop its events."""
         self.browser.call("Target.closeTarget", targetId=self.target)
         self.browser.events[:] = [e for e in self.browser.events if e not in self._own()]
 

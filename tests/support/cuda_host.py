@@ -1,14 +1,14 @@
 """CUDA modules without a GPU: TVM's CUDA C++ compiled for the host, and a device to run it.
 
-In a process of its own (`CudaHost`) the host's memory is TVM's device ``cuda``; a module's
-kernels are compiled with ``cuda_host.h`` when it is loaded.  What is found:
+In a separate process (`CudaHost`) the host's memory is TVM's device ``cuda``; a module's
+kernels are compiled with ``cuda_host.h`` when it is loaded.  It finds:
 
 - accesses outside of a tensor, a shared array or a register array, misaligned vectors, and
   overflows of indices: by sanitizers;
-- values that nobody wrote: memory is filled with NaNs, shared memory for every block;
+- uninitialised values: memory is filled with NaNs, shared memory for every block;
 - missing barriers: the threads between two barriers run in several orders, and all of these
-  must give the same bits; asynchronous copies are done late, at once, or either way;
-- barriers that only some threads reach, and asynchronous copies that nobody waits for.
+  must give the same bits; asynchronous copies complete late, at once, or either way;
+- barriers that only some threads reach, and asynchronous copies without a wait.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SANITIZERS = [
     "-fsanitize=address,bounds,alignment,signed-integer-overflow,integer-divide-by-zero,shift",
     "-fno-sanitize-recover=all",
 ]
-#: Whether a GPU takes the host's place: real arithmetic, and no sanitizers.
+#: Whether a GPU replaces the host: real arithmetic, and no sanitizers.
 ON_GPU = os.environ.get("TVMFLOW_TEST_ON_GPU", "0") not in ("", "0")
 #: Orders in which the threads of a block run between two barriers.
 ORDERS = ("forward", "reverse", "shuffle")
@@ -56,7 +56,7 @@ _ASM = re.compile(
     r'(?P<text>(?:\s*"(?:[^"\\]|\\.)*")+)(?P<operands>[^;]*)\);'
 )
 _OPERAND = re.compile(r'"\w"\(([^()]*)\)')
-#: PTX by which TVM copies to shared memory while a block computes, and the same on the host.
+#: TVM's PTX for copies to shared memory during computation, and host functions for it.
 _PTX = {
     r"cp\.async\.commit_group;": "CommitGroup()",
     r"cp\.async\.wait_group (\d+);": "WaitGroup({0})",
@@ -65,19 +65,19 @@ _PTX = {
         "CopyAsync({0}, {1}, {2}, ({3}) == 0)"
     ),
 }
-#: What makes threads of a kernel wait for each other.
+#: Calls that make threads of a kernel wait for each other.
 _COOPERATES = re.compile(r"__sync|__shfl|ptx_")
 
 
 def _of_ptx(found: re.Match[str]) -> str:
-    """The call that does what inline assembly does."""
+    """Return the host call that replaces inline assembly."""
     pieces = re.findall(r'"((?:[^"\\]|\\.)*)"', found["text"])
     text = " ".join("".join(pieces).replace("\\n", " ").split())
     for pattern, call in _PTX.items():
         if matched := re.fullmatch(pattern, text):
             operands = matched.groups() or _OPERAND.findall(found["operands"])
             return f"cuda_host::{call.format(*operands)};"
-    # TVM's headers may hold some that no kernel runs.
+    # TVM's headers may contain PTX that no kernel runs.
     return f"cuda_host::Fail({json.dumps(f'the host has nothing for the PTX: {text}')});"
 
 
@@ -87,9 +87,9 @@ def translate(source: str, tags: Mapping[str, list[int]]) -> str:
     Parameters
     ----------
     source
-        As TVM generates it.
+        CUDA source as TVM generates it.
     tags
-        For each kernel, what the extents behind its arguments are, as ``cuda_host.h`` counts.
+        For each kernel, the kinds of the extents after its arguments, as in ``cuda_host.h``.
     """
     source = _INCLUDE.sub("", source)
     source = _STATIC.sub(
@@ -156,7 +156,7 @@ def parse(data: bytes) -> tuple[str, dict[str, list[int]]]:
 
 
 def _compile(source: str, *options: str) -> Path:
-    """Compile C++ to a shared library, or take the one from before."""
+    """Compile C++ to a shared library, or reuse an earlier build."""
     import tvm
     import tvm_ffi
 
@@ -192,7 +192,7 @@ def _compile(source: str, *options: str) -> Path:
 
 
 def install() -> None:
-    """Make the host's memory this process's CUDA device."""
+    """Make the host's memory the CUDA device of this process."""
     import tvm_ffi
 
     ctypes.CDLL(
@@ -212,7 +212,7 @@ def run(module: tvmflow.Module, feeds: Mapping[str, np.ndarray]) -> tvmflow.Outp
     for order in ORDERS:
         os.environ["CUDA_HOST_ORDER"] = order
         if module.metadata["options"].get("cuda_graph"):
-            # A graph keeps addresses: results of another run must not be seen in this one.
+            # A CUDA graph keeps addresses: results of another run must not leak into this one.
             module({name: np.roll(value, 1) for name, value in feeds.items()})
         outputs = module(feeds)
         first = first or outputs
@@ -227,13 +227,13 @@ def run(module: tvmflow.Module, feeds: Mapping[str, np.ndarray]) -> tvmflow.Outp
 
 
 def _library_of_compiler(name: str) -> str:
-    """The path of a library that comes with the compiler; the name alone if it is not there."""
+    """Return the path of a library of the compiler, or the name alone if there is none."""
     command = [*_COMPILER, f"-print-file-name={name}"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def missing() -> str | None:
-    """Why kernels cannot be compiled for the host, or ``None``."""
+    """Return why kernels cannot be compiled for the host, or ``None``."""
     if ON_GPU:
         return None
     if not which(_COMPILER[0]):
@@ -244,16 +244,16 @@ def missing() -> str | None:
 
 
 def environment() -> dict[str, str]:
-    """Variables for a process that runs modules on the host."""
-    # Python is not built with the sanitizer, which must come first; it catches exceptions
-    # only of a C++ library that is there when it starts.
+    """Return variables for a process that runs modules on the host."""
+    # Python is not built with the sanitizer, which must be loaded first; it catches exceptions
+    # only of a C++ library that is loaded at the start.
     libraries = [_library_of_compiler(name) for name in ("libasan.so", "libstdc++.so")]
     options = "detect_leaks=0:detect_stack_use_after_return=0:quarantine_size_mb=8"
     return {"LD_PRELOAD": ":".join(libraries), "ASAN_OPTIONS": options}
 
 
 class CudaHost:
-    """A process that runs CUDA modules, and stays for many."""
+    """A process that runs CUDA modules, many in turn."""
 
     def __init__(self) -> None:
         if ON_GPU:
@@ -263,7 +263,7 @@ class CudaHost:
 
     @property
     def alive(self) -> bool:
-        """Whether it can run another module."""
+        """Return whether the process can run another module."""
         return self._runner.alive
 
     def __call__(
@@ -274,7 +274,7 @@ class CudaHost:
         Raises
         ------
         AssertionError
-            With what was found.
+            With the faults that were found.
         """
         return self._runner(module.path, feeds)
 
@@ -287,7 +287,7 @@ _running: list[CudaHost] = []
 
 
 def cuda_host() -> CudaHost:
-    """The process of this test process, a new one if a kernel has ended the last."""
+    """Return the process for this test process; start one if a kernel has ended the last."""
     if not _running or not _running[-1].alive:
         _running.append(CudaHost())
         atexit.register(_running[-1].close)

@@ -1,4 +1,4 @@
-"""Ends of detectors, as exporters write them: from numbers of boxes and scores to detections."""
+"""Detectors' last nodes, as exporters write them: from boxes and scores to detections."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper, parser
 
-#: Constants that all of them use.
+#: Constants shared by all of them.
 _CONSTANTS = {
     "zero": np.array([0]), "one": np.array([1]), "two": np.array([2]), "four": np.array([4]),
     "minus": np.array([-1]), "box": np.array(2), "image": np.array(0), "all": np.array([2**63 - 1]),
@@ -29,7 +29,7 @@ def _model(inputs, outputs, lines, constants) -> onnx.ModelProto:
 
 
 def yolo(boxes: int = 63, classes: int = 5, most: int = 20, iou: float = 0.5) -> onnx.ModelProto:
-    """One tensor ``[2, 4 + classes, boxes]``, boxes as middle and size; as YOLOv7's exporter does.
+    """Return YOLOv7's export: one tensor ``[2, 4 + classes, boxes]``, boxes as centre and size.
 
     A detection is image, four numbers, class and score.
     """
@@ -62,7 +62,7 @@ def yolo(boxes: int = 63, classes: int = 5, most: int = 20, iou: float = 0.5) ->
 
 
 def _batched(boxes: str, scores: str, labels: str, most: int) -> list[str]:
-    """Torchvision's ``batched_nms``: boxes of different classes are moved apart."""
+    """Return torchvision's ``batched_nms``: boxes of different classes are moved apart."""
     return f"""
     largest = ReduceMax <keepdims = 0> ({boxes})
     distance = Add (largest, next)
@@ -83,7 +83,7 @@ def _batched(boxes: str, scores: str, labels: str, most: int) -> list[str]:
 
 
 def ssd(boxes: int = 50, classes: int = 4, top: int = 12, most: int = 9) -> onnx.ModelProto:
-    """Boxes and logits of classes, of which the first is none; as torchvision's SSD."""
+    """Return torchvision's SSD: boxes, and logits of classes, of which the first is background."""
     lines = ["probabilities = Softmax <axis = 1> (logits)"]
     for k in range(1, classes):
         lines += f"""
@@ -117,7 +117,7 @@ def ssd(boxes: int = 50, classes: int = 4, top: int = 12, most: int = 9) -> onnx
 def retinanet(
     levels: tuple[int, ...] = (40, 12), classes: int = 3, top: int = 15, most: int = 10
 ) -> onnx.ModelProto:
-    """Logits and distances from anchors on several levels; as torchvision's RetinaNet."""
+    """Return torchvision's RetinaNet: logits and distances from anchors on several levels."""
     rng, lines, inputs = np.random.default_rng(8), [], []
     constants = {
         "threshold": np.float32(0.5), "top": [top], "most": [most], "iou": np.float32([0.5]),
@@ -158,10 +158,10 @@ def retinanet(
 
 
 def yolov8(boxes: int = 40, classes: int = 3, most: int = 8) -> onnx.ModelProto:
-    """One tensor ``[1, 4 + classes, boxes]``; as Ultralytics' exporter with suppression does.
+    """Return Ultralytics' export with suppression: one tensor ``[1, 4 + classes, boxes]``.
 
-    Each selection by the mask finds its places anew, and detections are padded with zeros to a
-    fixed number, by amounts that are computed of those that are there.
+    Each selection by the mask computes its indices again, and detections are padded with zeros to
+    a fixed number, by amounts that depend on their number.
     """
     lines = """
     rows = Transpose <perm = [0, 2, 1]> (prediction)
@@ -223,12 +223,12 @@ def yolov8(boxes: int = 40, classes: int = 3, most: int = 8) -> onnx.ModelProto:
     return _model(inputs, ["result"], lines, constants)
 
 
-#: By name.
+#: Detectors by name.
 DETECTORS = {"yolo": yolo, "yolov8": yolov8, "ssd": ssd, "retinanet": retinanet}
 
 
 def feeds_for(model: onnx.ModelProto, kind: str, seed: int = 0) -> dict[str, np.ndarray]:
-    """Inputs for which nothing is found, or ``some``, ``all``, or many alike: ``ties``."""
+    """Return inputs with no detections, ``some``, ``all``, or many equal ones (``ties``)."""
     rng = np.random.default_rng(seed)
     shift = {"none": -40.0, "some": -0.5, "all": 3.0, "ties": 0.0}[kind]
     feeds = {}
@@ -246,6 +246,6 @@ def feeds_for(model: onnx.ModelProto, kind: str, seed: int = 0) -> dict[str, np.
             )
         if kind == "ties":
             array = np.round(array)
-        # What halves hold.
+        # Round to numbers that halves can hold.
         feeds[value.name] = (np.round(array * 16) / 16).astype(np.float32)
     return feeds

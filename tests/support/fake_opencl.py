@@ -1,4 +1,4 @@
-"""The fake OpenCL driver of ``module/standalone/fake_opencl``: compiling it, and its controls."""
+"""Compile and control the fake OpenCL driver of ``module/standalone/fake_opencl``."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def build_fake(folder: Path, *flags: str) -> Path:
     return Path(shutil.copy(built / "libOpenCL.so", folder))
 
 
-#: Flags with which the driver's objects begin with no table of functions.
+#: Flags for a driver whose objects do not begin with a table of functions.
 NO_ICD = ("-DFAKE_FIRST=(void*)0x4d414c49ul",)
 
 
 def build_no_icd(folder: Path, first: int) -> Path:
-    """Compile a vendor's library that lacks functions; ``first`` chooses its platform's word."""
+    """Compile a vendor's library that lacks functions; ``first`` is its platform's first word."""
     path, source = folder / f"libvendor{first}.so", Path(__file__).with_name("no_icd.c")
     return compile_c(path, f"-DFIRST={first}", "-shared", source)
 
@@ -78,15 +78,15 @@ class Fake(ctypes.CDLL):
     )
 
     def set(self, name: str, value: str | None) -> None:
-        """Change a setting; ``None``: its default."""
+        """Change a setting; ``None`` restores the default."""
         self.fake_set(name.encode(), value.encode() if value is not None else None)
 
     @property
     def violations(self) -> str:
-        """What was wrong with arguments."""
+        """Return the violations of the rules on arguments."""
         return self.fake_violations().decode()
 
     @property
     def live(self) -> str:
-        """Objects that have not been released."""
+        """Return objects that have not been released."""
         return self.fake_live_text().decode()

@@ -1,4 +1,4 @@
-"""Trackers and servers on this machine, as processes of their own."""
+"""Trackers and servers on this machine, as separate processes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ LOCAL = "127.0.0.1"
 STOCK = "tvm.exec.rpc_server"
 #: A server with faults.
 FAULTY = str(Path(__file__).with_name("faulty_server.py"))
-#: Longer than anything takes on a slow machine where other tests run, shorter than a test may.
+#: Longer than anything takes on a slow, busy machine, shorter than the limit of a test.
 PATIENCE_S = 400.0
-#: Below those that a system gives to whoever connects, or asks for any port.
+#: Ports below those that a system assigns to connections and to port 0.
 _PORTS = range(12000, 32000)
 
 
 def free_port() -> int:
-    """A port that is free, and that nobody gets by chance before it is listened at."""
+    """Return a free port that nothing else gets by chance before it is opened."""
     choice = random.SystemRandom()
     while True:
         port = choice.choice(_PORTS)
@@ -40,7 +40,7 @@ def free_port() -> int:
 
 
 def eventually(look: Callable[[], T], limit_s: float = PATIENCE_S) -> T:
-    """Return what `look` finds as soon as it finds something."""
+    """Return the first true result of `look`."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         if found := look():
@@ -55,9 +55,9 @@ class Farm:
     Parameters
     ----------
     folder
-        For logs.
+        Folder for logs.
     secret
-        What the tracker and its servers ask for.
+        Secret that the tracker and its servers require.
     """
 
     def __init__(self, folder: Path, secret: Secret | None = None):
@@ -75,7 +75,7 @@ class Farm:
         return address
 
     def start_server(self, key: str, *program: str, **environment: str) -> Address:
-        """Start a server, and do not wait."""
+        """Start a server without waiting for it."""
         program = program or ("-m", "tvmflow", "farm", "serve")
         options = ["--tracker", str(self.address), "--key", key]
         address = Address(LOCAL, free_port(), self.address.secret)
@@ -87,7 +87,7 @@ class Farm:
         return address
 
     def session(self, key: str) -> tuple[Address, Any]:
-        """Open a session on a server of a key, which is busy until it is dropped."""
+        """Open a session on a server of a key, which is busy until the session is dropped."""
         with Tracker(self.address) as tracker:
             tracker.request(key)
             offer = tracker.offer(PATIENCE_S)
@@ -95,13 +95,13 @@ class Farm:
         return offer.address, open_session(offer, PATIENCE_S)
 
     def server(self, address: Address) -> Server | None:
-        """What the tracker knows of a server."""
+        """Return the tracker's entry of a server."""
         with Tracker(self.address) as tracker:
             servers = tracker.summary().servers
         return next((server for server in servers if server.address == address), None)
 
     def processes_of(self, address: Address) -> list[int]:
-        """A server's processes, the one that was started first."""
+        """Return a server's processes, the first one first."""
         import psutil
 
         first = psutil.Process(self._processes[address.port].pid)
@@ -110,7 +110,7 @@ class Farm:
     def send(self, address: Address, number: signal.Signals) -> None:
         """Send all processes of a server a signal."""
         for pid in self.processes_of(address):
-            # Some end with others.
+            # Some processes end with others.
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 

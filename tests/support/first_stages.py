@@ -1,4 +1,4 @@
-"""What the first stages of a compilation make of a network, without code for it."""
+"""First stages of a compilation, run without generating code."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def compiled_until(
     spec: TargetSpec | None = None,
     **options: Any,
 ) -> Compilation:
-    """Return a compilation after a stage; `spec` is for a device of other facts."""
+    """Return a compilation after a stage; `spec` replaces the device's facts."""
     job = Compilation(model, CompileOptions(**options), target=spec)
     run_stages(job, until=last)
     return job
 
 
 def through(stage: str, mod: IRModule, **options: Any) -> IRModule:
-    """Run one stage on a program that no model was read for."""
+    """Run one stage on a program that comes from no model."""
     job = Compilation(None, CompileOptions(**options))
     job.model, job.mod = SimpleNamespace(bindings={}), mod
     return run_stages(job, first=stage, until=stage)
 
 
 def chosen_schedules(model: onnx.ModelProto, **options: Any) -> dict[str, dict[str, Any]]:
-    """Return what ``metadata["schedules"]`` of the compiled module is."""
+    """Return the schedules that the compiled module's ``metadata["schedules"]`` would hold."""
     job = compiled_until("schedule", model, **options)
     return {name: choice.report() for name, choice in job.schedules.items()}

@@ -1,6 +1,6 @@
-"""A device that computes in half precision, which may need another OpenCL library.
+"""A device with half precision, which may need another OpenCL library.
 
-A process has one OpenCL library, so that modules run in a process of their own.
+A process has one OpenCL library, so modules run in a separate process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 
 import tvmflow
 
-#: Environments to look in: this one, and that of Intel's CPU runtime from pip.
+#: Environments to search: this one, and that of Intel's CPU runtime from pip.
 ENVIRONMENTS = (
     {},
     {
@@ -46,7 +46,7 @@ with tvmflow.load(sys.argv[1], device=int(sys.argv[4])) as module:
 
 @dataclass(frozen=True)
 class HalfDevice:
-    """Where a device with ``cl_khr_fp16`` is: its number, and the variables that select it."""
+    """A device with ``cl_khr_fp16``: its number, and the variables that select it."""
 
     index: int
     environment: Mapping[str, str]
@@ -54,7 +54,7 @@ class HalfDevice:
     def run(
         self, module: tvmflow.Module, feeds: Mapping[str, np.ndarray], folder: Path
     ) -> dict[str, np.ndarray]:
-        """The outputs of a compiled network on this device."""
+        """Return the outputs of a compiled network on this device."""
         file, inputs, outputs = folder / "half.so", folder / "in.npz", folder / "out.npz"
         module.save(file)
         np.savez(inputs, **feeds)
@@ -73,7 +73,7 @@ def _find() -> HalfDevice | None:
 
 
 def half_device() -> HalfDevice:
-    """The device, or the test is skipped."""
+    """Return the device, or skip the test."""
     device = _find()
     if device is None:
         pytest.skip("no OpenCL device has cl_khr_fp16, neither the default one nor Intel's")

@@ -1,4 +1,4 @@
-"""What compilers wrote, kept in pytest's cache while neither command nor sources change."""
+"""Results of compilers, kept in pytest's cache while command and sources stay the same."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-#: Beside the built programs; tests that change the variable leave this folder as it is.
+#: Next to the built programs; tests that change the variable do not change this folder.
 _FOLDER = Path(os.environ.get("TVMFLOW_CACHE_DIR") or tempfile.mkdtemp()).with_name("builds")
 
 
 def kept(name: str, command: Sequence[str], sources: Iterable[Path], build: Callable) -> Path:
-    """Return a folder of results, which ``build`` writes if they are not there.
+    """Return a folder of results; ``build`` writes them if they are missing.
 
     Parameters
     ----------
     name
-        What the results are, for who looks at the cache.
+        Name of the results, for readers of the cache.
     command
         Compiler and options.
     sources
-        Files whose content decides, headers among them.
+        Files whose content matters, headers included.
     build
-        Gets an empty folder, and writes the results there.
+        Writes the results to the empty folder that it gets.
     """
     of_command = f"{name}_{hashlib.sha256(repr(list(command)).encode()).hexdigest()[:16]}"
     digest = hashlib.sha256()
@@ -43,7 +43,7 @@ def kept(name: str, command: Sequence[str], sources: Iterable[Path], build: Call
         build(fresh)
         fresh.rename(folder)
     except OSError:
-        # Another process was there first.
+        # Another process finished first.
         if not folder.exists():
             raise
     finally:

@@ -1,4 +1,4 @@
-"""Pictures for libraries that take them, and what the network's input should then be."""
+"""Pictures for libraries that take them, and the expected input of the network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ImageInfo(ctypes.Structure):
     )
 
 
-#: Formats with a plane for each of luma, U and V.
+#: Formats with separate planes of luma, U and V.
 PLANAR = ("yuv420", "i420", "yv12")
 
 
@@ -36,7 +36,7 @@ class Picture:
     height: int
     gaps: tuple[int, int] = (0, 0)
     seed: int = 0
-    pixel_stride: int = 1  #: Bytes between samples of chroma that has planes of its own.
+    pixel_stride: int = 1  #: Bytes between samples of chroma in separate planes.
     planes: list[np.ndarray] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class Picture:
         if self.format in PLANAR:
             sizes += [(half[0], (half[1] - 1) * self.pixel_stride + 1)] * 2
         self.sizes = sizes
-        # Smooth parts and noise, the extremes too.
+        # Smooth parts and noise, including the extremes.
         self.planes = []
         for (rows, row_bytes), gap in zip(sizes, (*self.gaps, 2 * self.gaps[1]), strict=False):
             waves = 127 + 127 * np.sin(np.add.outer(np.arange(rows) / 5, np.arange(row_bytes) / 7))
@@ -60,7 +60,7 @@ class Picture:
             self.planes.append(plane)
 
     def image(self, **changes: object) -> Image:
-        """The structure for `tvmflow_set_image`; the picture must outlive its use."""
+        """Return the structure for `tvmflow_set_image`; the picture must outlive its use."""
         found = Image(struct_size=ctypes.sizeof(Image), width=self.width, height=self.height)
         for i, plane in enumerate(self.planes):
             found.planes[i] = plane.ctypes.data
@@ -72,7 +72,7 @@ class Picture:
         return found
 
     def red_green_blue(self, luma: str = "full") -> np.ndarray:
-        """Its levels ``[height, width, 3]`` in float64."""
+        """Return the levels ``[height, width, 3]`` in float64."""
         planes = [
             plane[:, : size[1]].astype(float)
             for plane, size in zip(self.planes, self.sizes, strict=True)
@@ -98,7 +98,7 @@ class Picture:
 
 
 def _weights(pixels: int, covered: int, origin: float, step: float) -> np.ndarray:
-    """What each pixel of the picture adds to each of the input, ``[covered, pixels]``."""
+    """Return the weight of each picture pixel in each input pixel, ``[covered, pixels]``."""
     reach = max(step, 1.0)
     centers = origin + (np.arange(covered) + 0.5) * step
     distances = np.abs(np.arange(pixels) + 0.5 - centers[:, None]) / reach
@@ -108,7 +108,7 @@ def _weights(pixels: int, covered: int, origin: float, step: float) -> np.ndarra
 
 @dataclass
 class Placed:
-    """Where a picture is in the input: pairs of columns and rows."""
+    """Placement of a picture in the input: pairs of columns and rows."""
 
     begin: list[int]
     covered: list[int]
@@ -117,7 +117,7 @@ class Placed:
 
 
 def placed(upright: tuple[int, int], size: tuple[int, int], fit: str) -> Placed:
-    """Put an upright picture (width, height) into an input (width, height)."""
+    """Place an upright picture (width, height) in an input (width, height)."""
     steps = [a / b for a, b in zip(upright, size, strict=True)]
     covered, step = list(size), list(steps)
     if fit == "crop":
@@ -135,7 +135,7 @@ def placed(upright: tuple[int, int], size: tuple[int, int], fit: str) -> Placed:
 def expected(
     picture: Picture, spec: ImageInput, size: tuple[int, int], channels: int, rotation: int = 0
 ) -> np.ndarray:
-    """The network's input ``[channels, height, width]`` in float64."""
+    """Return the network's input ``[channels, height, width]`` in float64."""
     levels = picture.red_green_blue(spec.luma)
     levels = np.rot90(levels, -((spec.rotate + rotation) // 90))
     where = placed((levels.shape[1], levels.shape[0]), size, spec.fit)
@@ -162,14 +162,14 @@ def set_image(model: api.Model, index: int, image: Image | None) -> None:
 
 
 def image_info(model: api.Model, index: int) -> tuple[str, int, int]:
-    """What ``tvmflow_image_input`` tells."""
+    """Return format, width and height from ``tvmflow_image_input``."""
     info = ImageInfo(struct_size=ctypes.sizeof(ImageInfo))
     model.call("image_input", index, ctypes.byref(info))
     return IMAGE_FORMATS[info.format], info.width, info.height
 
 
 def place(model: api.Model, index: int) -> tuple[list[float], list[float]]:
-    """What ``tvmflow_image_place`` tells: scale and offset."""
+    """Return scale and offset from ``tvmflow_image_place``."""
     scale, offset = (ctypes.c_double * 2)(), (ctypes.c_double * 2)()
     model.call("image_place", index, scale, offset)
     return list(scale), list(offset)

@@ -6,14 +6,14 @@ import dataclasses
 import math
 from typing import Any
 
-#: Copies of a kernel's innermost statement; some choices lead to thousands, which take minutes.
+#: Limit on copies of a kernel's innermost statement; thousands take drivers minutes.
 MOST_COPIES = 36
-#: Of the windows in the networks that use this.
+#: Taps of the windows in the networks that use this.
 WINDOW = 9
 
 
 def is_quick(knobs: Any) -> bool:
-    """Whether a tile is small, with what is unrolled of its sum."""
+    """Return whether a tile is small, including its unrolled sum."""
     values = dataclasses.asdict(knobs)
     sizes = [
         value

@@ -1,4 +1,4 @@
-"""Recurrent layers at random, and what they compute, in float64 by ONNX's specification."""
+"""Random recurrent layers, and their results in float64 by ONNX's specification."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import onnx
 from onnx import helper, numpy_helper
 
 Array = np.ndarray
-#: By operator: its gates, and its activations by default.
+#: Number of gates and default activations, by operator.
 KINDS = {"LSTM": (4, ("Sigmoid", "Tanh", "Tanh")), "GRU": (3, ("Sigmoid", "Tanh")),
          "RNN": (1, ("Tanh",))}  # fmt: skip
 RESULTS = {"LSTM": 3, "GRU": 2, "RNN": 2}
-#: By activation: the function of x, alpha and beta, and how many of the two it has.
+#: Function of x, alpha and beta, and defaults of those of the two that it has, by activation.
 FUNCTIONS: dict[str, tuple[Callable[[Array, float, float], Array], tuple[float, ...]]] = {
     "Sigmoid": (lambda x, a, b: 1 / (1 + np.exp(-x)), ()),
     "Tanh": (lambda x, a, b: np.tanh(x), ()),
@@ -34,7 +34,7 @@ def model_of(
     kind: str, arrays: Sequence[Array | None], constant: Sequence[bool], opset: int,
     outputs: Sequence[str], **attributes: Any,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:  # fmt: skip
-    """A model of one node, of which some inputs are constants, and the values of the others."""
+    """Return a model of one node with some constant inputs, and the values of the others."""
     names = ["" if array is None else f"x{i}" for i, array in enumerate(arrays)]
     while not names[-1]:
         names.pop()
@@ -62,7 +62,7 @@ def draw(
     clip: bool = False,
     direction: str = "",
 ) -> tuple[list[Array | None], dict[str, Any]]:
-    """Inputs and attributes of a node: anything that ONNX Runtime has, but ``layout``."""
+    """Draw inputs and attributes of a node: all that ONNX Runtime supports, except ``layout``."""
 
     def chance(probability: float = 0.5) -> bool:
         return bool(rng.random() < probability)
@@ -106,7 +106,7 @@ def draw(
 
 
 def reference(kind: str, arrays: Sequence[Array | None], attributes: dict[str, Any]) -> list[Array]:
-    """All results, in float64: a direction, an entry and a step at a time."""
+    """Return all results in float64: one direction, batch entry and step at a time."""
     gates, usual = KINDS[kind]
     x, w, r, b, lengths, h0, c0, p, *_ = [
         None if a is None else a.astype(np.float64) for a in (*arrays, *[None] * 5)

@@ -1,4 +1,4 @@
-"""What tests of reductions and functions of rows share: modes, and scheduled functions."""
+"""Modes and scheduled functions for tests of reductions and row functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from first_stages import compiled_until
 
 from tvmflow.schedules import Scheduled
 
-#: A target, a device, a storage and a dtype.  Those of CPUs take turns, and those of GPUs.
+#: Modes that take turns: those of CPUs, and those of GPUs.
 TURNS = (("llvm", "cpu"), ("texture", "half-buffer"))
 MODES = [
     pytest.param(("llvm", "cpu", "buffer", "fp32"), id="llvm"),
@@ -24,19 +24,19 @@ MODES = [
 def schedules(
     model: onnx.ModelProto, device: str, target: str = "opencl", storage: str = "auto"
 ) -> dict[str, Scheduled]:
-    """The scheduled primary functions of a model, without code for them."""
+    """Return the scheduled primary functions of a model, without generating code."""
     job = compiled_until("schedule", model, target=target, device=device, storage=storage)
     return job.schedules
 
 
 def schedule_of(model: onnx.ModelProto, device: str, target: str = "opencl") -> Scheduled:
-    """The schedule of a model of one primary function."""
+    """Return the schedule of a model of one primary function."""
     (only,) = schedules(model, device, target).values()
     return only
 
 
 def scheduled_text(model: onnx.ModelProto, device: str, target: str = "opencl") -> str:
-    """The scheduled function of a model of one, as text."""
+    """Return the scheduled function of a model of one primary function, as text."""
     return str(schedule_of(model, device, target).schedule.mod["main"])
 
 

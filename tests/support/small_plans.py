@@ -1,4 +1,4 @@
-"""Small execution plans, written by hand."""
+"""Small execution plans, built by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHANNEL_TYPES = {"float32": 0x10DE, "float16": 0x10DD, "int8": 0x10D7, "int32": 
 
 @dataclass
 class Plan:
-    """A plan that grows record by record; methods return the index of what they add."""
+    """Plan that grows record by record; methods return the index of the added record."""
 
     source: str
     options: str = ""
@@ -46,18 +46,18 @@ class Plan:
         return len(self.rows[section]) - 1
 
     def program(self, source: str, options: str = "") -> int:
-        """Another program."""
+        """Add a program."""
         start = len(self.sources)
         self.sources += source.encode()
         options_at = self.strings(options)
         return self._add(Section.PROGRAMS, offset=start, bytes=len(source), options=options_at)
 
     def buffer(self, bytes: int) -> int:
-        """A buffer."""
+        """Add a buffer."""
         return self._add(Section.ALLOCATIONS, kind=Kind.BUFFER, bytes=bytes)
 
     def image(self, width: int, height: int, layers: int = 1, dtype: str = "float32") -> int:
-        """An image array of four channels."""
+        """Add an image array of four channels."""
         texels = width * height * layers
         return self._add(
             Section.ALLOCATIONS,
@@ -68,7 +68,7 @@ class Plan:
         )
 
     def weight(self, allocation: int, array: np.ndarray, name: str = "weight") -> int:
-        """What an allocation begins with."""
+        """Add a weight, the initial content of an allocation."""
         self.content += bytes(-len(self.content) % WEIGHT_ALIGNMENT)
         offset = 128 + len(self.content)
         self.content += array.tobytes()
@@ -88,7 +88,7 @@ class Plan:
         local_size: tuple[int, ...] | None = None,
         program: int = 0,
     ) -> int:
-        """A launch: allocations are ``int``, values NumPy's scalars."""
+        """Add a launch: allocations are ``int``, values NumPy's scalars."""
         first = len(self.rows[Section.ARGUMENTS])
         for argument in arguments:
             if isinstance(argument, int):
@@ -122,7 +122,7 @@ class Plan:
         half: bool = False,
         regions: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = (),
     ) -> int:
-        """An input or output; regions are (element, origin, size)."""
+        """Add an input or output; regions are (element, origin, size)."""
         first = len(self.rows[Section.REGIONS])
         for element, origin, size in regions:
             self._add(Section.REGIONS, element=element, origin=origin, size=size)
@@ -142,17 +142,17 @@ class Plan:
         )
 
     def picture(self, kernel: str, image_kernel: str = "", **changes: Any) -> int:
-        """Pictures for the first input, as they are; fields of `tf_picture` may be others."""
+        """Let the first input take unscaled pictures; ``changes`` are fields of `tf_picture`."""
         row = {"kernel": self.strings(kernel), "image_kernel": self.strings(image_kernel)}
         row |= {"channels": 3, "scale": (1, 1, 1)}
         return self._add(Section.PICTURES, **row | changes)
 
     def input(self, *arguments: Any, **options: Any) -> int:
-        """An input."""
+        """Add an input."""
         return self.interface(Section.INPUTS, *arguments, **options)
 
     def output(self, *arguments: Any, **options: Any) -> int:
-        """An output."""
+        """Add an output."""
         return self.interface(Section.OUTPUTS, *arguments, **options)
 
     def test(
@@ -163,7 +163,7 @@ class Plan:
         rtol: float = 1e-5,
         atol: float = 1e-6,
     ) -> None:
-        """A self-test: seed, low and high of each input, and all elements of outputs."""
+        """Add a self-test: seed, low and high of each input, and all elements of outputs."""
         for seed, low, high in inputs:
             self._add(Section.TEST_INPUTS, seed=seed, low=low, high=high)
         for output, array in expected.items():
@@ -181,13 +181,13 @@ class Plan:
             )
 
     def weights(self) -> bytes:
-        """The weights with their header."""
+        """Return the weights with their header."""
         content = bytes(self.content)
         digest, checksum = hashlib.sha256(content).digest(), xxhash.xxh64_intdigest(content)
         return weights_header(digest, len(content), checksum) + content
 
     def encode(self, host: Host | None = None) -> bytes:
-        """The bytes of the plan, for a library of this machine or another one."""
+        """Return the bytes of the plan, for a library of this machine or another one."""
         sections: dict[Section, bytes | np.ndarray] = {
             section: records(section, rows)
             for section, rows in self.rows.items()
@@ -225,7 +225,7 @@ __kernel void add(__global const float* x, __global const float* w, __global flo
 
 
 def add_plan(size: int = 64, scale: float = 2.0, seed: int = 1) -> tuple[Plan, np.ndarray]:
-    """``y = scale * x + w``, in groups of 16; the plan and ``w``."""
+    """Return a plan of ``y = scale * x + w``, in groups of 16, and ``w``."""
     w = np.random.default_rng(seed).normal(size=size).astype(np.float32)
     plan = Plan(ADD)
     x, weight, y = (plan.buffer(4 * size) for _ in range(3))
@@ -237,7 +237,7 @@ def add_plan(size: int = 64, scale: float = 2.0, seed: int = 1) -> tuple[Plan, n
 
 
 def plan_of_two_shapes(size: int = 64) -> tuple[Plan, np.ndarray]:
-    """The same for vectors of two lengths, the second half as long; the plan and ``w``."""
+    """Return such a plan for vectors of two lengths, the second half as long, and ``w``."""
     plan, w = add_plan(size)
     plan.launch("add", [0, 1, 2, np.float32(2)], (size // 2,), (16,))
     plan.input("x", (size // 2,), 0)
@@ -250,7 +250,7 @@ _RNG = np.random.default_rng(7)
 
 
 def values(*shape, dtype="float32"):
-    """Random numbers, others at each call."""
+    """Return random numbers, different ones at each call."""
     return _RNG.normal(size=shape).astype(dtype)
 
 
@@ -264,11 +264,11 @@ __kernel void twice(read_only image2d_array_t x, write_only image2d_array_t y) {
 
 
 def image_plan(dtype="float32", half=False):
-    """``y = 2 x`` on images of 5 by 4 texels in 3 layers; each layer is a region."""
+    """Return a plan of ``y = 2 x`` on 5 by 4 texels in 3 layers; each layer is a region."""
     plan = Plan(COPY_IMAGE)
     x, y = (plan.image(5, 4, 3, dtype=dtype) for _ in range(2))
     plan.launch("twice", [x, y], (5, 4, 3))
-    # The layers follow each other backwards in the host's data, and the first is in two parts.
+    # The host's data has the layers in reverse order, and the first one in two parts.
     layer = 5 * 4 * 4
     regions = [
         (0, (0, 0, 2), (5, 4, 1)),

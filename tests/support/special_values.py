@@ -1,9 +1,8 @@
-"""Every operator on inputs with NaN and infinities, and what it must compute.
+"""Operators with NaN and infinities as inputs, and their expected results.
 
-ONNX Runtime says what is right.  Where its result depends on the order in which it looks at
-elements, or on its vectors, NaN has to show: the maximum of what a window holds is NaN if one
-element is.  Where its algorithm lets NaN reach further than the operator's definition, the inputs
-have none.
+ONNX Runtime defines the right results.  If its result depends on the order in which it reads
+elements, or on its vector width, NaN has to show: the maximum of a window is NaN if one element
+is.  If its algorithm spreads NaN further than the operator's definition, the inputs have none.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from onnx import TensorProto, helper, numpy_helper
 _RNG = np.random.default_rng(20)
 _NAN, _INF = np.nan, np.inf
 
-#: What is mixed into each channel in turn.
+#: Special values that are mixed into each channel in turn.
 _MIXES = ([], [_NAN], [_INF], [-_INF], [_INF, -_INF], [_NAN, _INF, -_INF])
 
 
 def mixed(*shape: int, rng: np.random.Generator = _RNG) -> np.ndarray:
-    """Normal values in eighths, which 16 bits hold, with NaN and infinities among them.
+    """Return normal values in eighths, exact in 16 bits, with NaN and infinities among them.
 
     Channels (axis 1) have different ones; the last three are all NaN, inf and -inf.
     """
@@ -39,7 +38,7 @@ def mixed(*shape: int, rng: np.random.Generator = _RNG) -> np.ndarray:
     return x.astype(np.float32)
 
 
-#: Channels are no multiple of a block's.
+#: The number of channels is no multiple of a block's.
 SHAPE = (1, 9, 6, 8)
 X = mixed(*SHAPE)
 Z = np.roll(mixed(*SHAPE), (2, 1), (1, 3))
@@ -55,14 +54,14 @@ def _finite(x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Case:
-    """One node: inputs are arrays, or constants in a tuple of one."""
+    """A test of one node: inputs are arrays, or constants in a tuple of one."""
 
     operator: str
     inputs: tuple[Any, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     opset: int = 21
     results: int = 1
-    #: The maximum or minimum of a set, in which NaN shows.
+    #: Whether the result is the maximum or minimum of a set, in which NaN shows.
     shown: bool = False
 
 
@@ -102,7 +101,7 @@ for _name in [
 for _name in ("Max", "Min"):
     _add(_name, X, Z, np.roll(X, 1, 1))
     _add(_name, X, _f(0.5), name=f"{_name} of a limit")
-# TVM simplifies these for numbers.
+# TVM simplifies these for finite numbers.
 for _name in ("Equal", "Sub", "Div"):
     _add(_name, X, X, name=f"{_name} of itself")
 _add("Mul", X, _f(0), name="Mul by zero")
@@ -145,7 +144,7 @@ for _name in ("ArgMax", "ArgMin"):
     _add(_name, X, axis=3, select_last_index=1, keepdims=0, name=f"{_name} last")
 for _name in ("Softmax", "LogSoftmax"):
     _add(_name, X, axis=1)
-# Its maximum is one of Eigen's vectors.
+# ONNX Runtime's maximum depends on Eigen's vectors.
 _add("Hardmax", _numbers(X), axis=1)
 _window = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
 _add("MaxPool", X, **_window, strides=[2, 2], shown=True)
@@ -161,7 +160,7 @@ _add("LayerNormalization", X, _w(8), _w(8))
 _add("RMSNormalization", X, _w(8), opset=23)
 _add("MeanVarianceNormalization", X)
 _add("LpNormalization", X, axis=3)
-# A running sum, from which what is infinite does not go away.
+# ONNX Runtime computes a running sum, which infinities never leave.
 _add("LRN", _finite(X), size=3)
 _add("CumSum", X, (np.array(3),))
 _add("TopK", X, _i(5), axis=3, results=2)
@@ -172,7 +171,7 @@ _add("Gemm", X.reshape(9, 48), _w(48, 5), _w(5))
 _add("MatMul", X, _w(8, 5))
 _add("Einsum", X, Z, equation="bchw,bckw->bchk")
 for _mode in ("nearest", "linear", "cubic"):
-    # Cubic weights of an edge's element are added up here, and infinity less infinity there.
+    # Modules add the cubic weights of an edge's element; ONNX Runtime subtracts infinities there.
     _values = np.nan_to_num(X, nan=_NAN, posinf=3, neginf=-3) if _mode == "cubic" else X
     _add("Resize", _values, None, _f([1, 1, 2, 2]), mode=_mode, name=f"Resize {_mode}")
 _add("Upsample", X, _f([1, 1, 2, 2]), mode="linear", opset=9)
@@ -200,7 +199,7 @@ _add("ScatterElements", X, _places, Z, axis=3, reduction="max", shown=True, name
 _add("ScatterElements", X, _places, Z, axis=3, reduction="add", name="Scatter add")
 _add("ScatterND", X[0], (np.array([[3], [1]]),), Z[0, :2])
 _add("OneHot", np.array([[0, 2], [4, 1]]), (np.array(5),), _f([_NAN, _INF]))
-# Pictures have NaN; of coordinates that are NaN ONNX Runtime makes integers.
+# The picture has NaN, the grid has none: ONNX Runtime converts NaN coordinates to integers.
 _grid = np.clip(_RNG.standard_normal((1, 4, 4, 2)) * 0.6, -1.2, 1.2).astype(np.float32)
 _add("GridSample", X, _grid)
 _offsets = np.full((1, 8, 5, 7), 0.25, np.float32)
@@ -225,7 +224,7 @@ _add(
     (np.arange(9, dtype=np.int8),),
     name="QuantizeLinear axis",
 )
-# Scale and zero point of what is NaN or infinite are none.
+# Scale and zero point are undefined for NaN and infinities.
 _add("DynamicQuantizeLinear", _finite(X), results=3)
 
 #: Operators without floating-point inputs.
@@ -235,8 +234,8 @@ OF_INTEGERS = frozenset([
     "QLinearMatMul",
 ])  # fmt: skip
 
-#: Operators of which ONNX Runtime has none, and those whose every result depends on many elements:
-#: ONNX's own cases and the differential net compare these.
+#: Operators that ONNX Runtime lacks, and those whose every result depends on many elements:
+#: ONNX's own cases and the fuzzer compare these.
 NOT_COMPARED = frozenset([
     "BitCast", "CausalConvWithState", "CumProd", "LinearAttention", "SwiGLU",
     "Attention", "DFT", "Det", "NegativeLogLikelihoodLoss", "RotaryEmbedding", "STFT",
@@ -258,10 +257,10 @@ _add("MaxUnpool", X, (np.arange(X.size).reshape(X.shape) * 4,), kernel_shape=[2,
 def network(
     names: Iterable[str], blocked: bool = False
 ) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """A network in which each case is a node, and its inputs.
+    """Return a network in which each case is a node, and its inputs.
 
-    With ``blocked``, a convolution that changes nothing stands before what reads `X`: channels in
-    blocks.
+    With ``blocked``, an identity convolution precedes the nodes that read `X`, whose channels are
+    then in blocks.
     """
     nodes, constants, outputs = [], [], []
     inputs: dict[int, str] = {}
@@ -307,7 +306,7 @@ def network(
 
 
 def references(names: Iterable[str]) -> dict[str, np.ndarray]:
-    """What the outputs of `network` must be, each case by itself."""
+    """Return the expected outputs of `network`, computed case by case."""
     found: dict[str, np.ndarray] = {}
     for name in names:
         for index, array in enumerate(_reference(CASES[name])):
@@ -326,7 +325,7 @@ def _reference(case: Case) -> list[np.ndarray]:
         lambda x: np.where(np.isnan(x), _INF if least else -_INF, x),
     )
     has_nan = _run(case.operator.replace("Min", "Max"), case.attributes, case, np.isnan)
-    # Some of its loops over windows start from the largest finite number.
+    # Some loops of ONNX Runtime over windows start from the largest finite number.
     extreme = [np.where(a == np.finfo(np.float32).min, -_INF, a) for a in extreme]
     shown = [np.where(b > 0, _NAN, a) for a, b in zip(extreme, has_nan, strict=True)]
     return [array.astype(np.float32) for array in shown]

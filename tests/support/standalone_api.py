@@ -1,4 +1,4 @@
-"""`tvmflow.h` for ctypes: what tests need and `tvmflow.load` does not."""
+"""Binding of `tvmflow.h` for ctypes, for tests that need more than `tvmflow.load`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CallError(Exception):
 
 
 def _libraries(options: dict[str, Any]) -> Iterable[str | None]:
-    """OpenCL libraries to try: as `tvmflow.load` does, unless the options or the user choose."""
+    """Yield OpenCL libraries to try: those of `tvmflow.load`, unless options or the user choose."""
     if "opencl_library" in options or os.environ.get("TVMFLOW_OPENCL_LIBRARY"):
         return [options.get("opencl_library")]
     return opencl_libraries()
@@ -93,20 +93,20 @@ class Model:
         self.check(getattr(self.library, f"tvmflow_{name}")(self.handle, *arguments))
 
     def tensor(self, side: str, index: int) -> Tensor:
-        """What ``tvmflow_input`` or ``tvmflow_output`` tells."""
+        """Return the description from ``tvmflow_input`` or ``tvmflow_output``."""
         info = Tensor()
         self.call(side, index, ctypes.byref(info))
         return info
 
     def set_input(self, index: int, array: np.ndarray) -> None:
-        """Copy an array in."""
+        """Copy an array to an input."""
         array = np.ascontiguousarray(array)
         dtype = DTYPES[array.dtype.name]
         data = array.ctypes.data_as(ctypes.c_void_p)
         self.call("set_input", index, dtype, data, ctypes.c_size_t(array.nbytes))
 
     def get_output(self, index: int) -> np.ndarray:
-        """Copy an output out."""
+        """Return a copy of an output."""
         info = self.tensor("output", index)
         found = np.empty(info.shape[: info.dimensions], NAMES[info.dtype])
         data = found.ctypes.data_as(ctypes.c_void_p)
@@ -122,7 +122,7 @@ class Model:
         return [self.get_output(index) for index in range(count)]
 
     def profile(self) -> Sequence[MeasuredKernel]:
-        """Kernels with their times, copied: the instance may be destroyed."""
+        """Return copies of the kernels' records with times: the instance may be destroyed."""
         kernels, count = ctypes.POINTER(MeasuredKernel)(), ctypes.c_uint32()
         self.call("profile", ctypes.byref(kernels), ctypes.byref(count))
         return [MeasuredKernel.from_buffer_copy(kernel) for kernel in kernels[: count.value]]
@@ -134,7 +134,7 @@ class Model:
         return result
 
     def describe(self) -> dict[str, Any]:
-        """What the library says about itself."""
+        """Return the library's description of itself."""
         return json.loads(self.library.tvmflow_describe(self.handle))
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Which tests are quick, and which of the others are run for all of them.
+"""Selection of quick tests, and of a sample of the others.
 
-``tests/durations.json`` has, by folder, the seconds of the tests that took longer than `QUICK`, as
-``make durations`` found them.  A test that is not in it, a new one for example, is quick.
+``tests/durations.json`` lists, by folder, the seconds of the tests that took longer than `QUICK`,
+as ``make durations`` measured them.  A test without an entry, such as a new one, is quick.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from statistics import fmean
 from zlib import crc32
 
 FILE = Path(__file__).parents[1] / "durations.json"
-#: What all folders of tests lie in, as pytest names tests.
+#: Common folder of all tests in pytest's names.
 ROOT = PurePosixPath("tests")
-#: Seconds of a quick test.
+#: Largest duration of a quick test in seconds.
 QUICK = 0.2
-#: Seconds that the quickest case of a test may take to be quick, too: every test has one there.
+#: Largest duration of a test's quickest case that still counts as quick: each test has one.
 ONE_CASE = 0.8
-#: Seconds that the other cases of a test may take together, if there are several.
+#: Total seconds of the other cases of a test, if there are several.
 BUDGET = 1.0
-#: Tests that take longer than this many seconds take turns: a commit has one in `TURNS` of them.
+#: Duration above which tests take turns: a commit runs one in `TURNS` of them.
 LONG = 2.0
 TURNS = 10
-#: Seconds that a case may take at all; ``make test-every`` has those that take longer, too.
+#: Largest duration of a case; only ``make test-every`` runs longer ones.
 LONGEST = 60.0
 
 
 def quick(durations: Mapping[str, float], tests: Iterable[str]) -> set[str]:
-    """The tests, by pytest's names, that are quick."""
+    """Return the quick tests, by pytest's names."""
     found: set[str] = set()
     for names in _by_function(tests):
         seconds = {name: durations.get(name, 0.0) for name in names}
@@ -41,10 +41,10 @@ def quick(durations: Mapping[str, float], tests: Iterable[str]) -> set[str]:
 
 
 def sample(durations: Mapping[str, float], tests: Iterable[str], turn: int) -> set[str]:
-    """Of the cases of each test as many as the budget has time for, one at least.
+    """Return as many cases of each test as fit the budget, at least one.
 
-    They lie evenly among all of them: neighbours differ least.  What was never measured takes as
-    long as the other cases.  Of tests that take long, those whose turn it is.
+    They are evenly spaced, because neighbours differ least.  Unmeasured cases count as long as the
+    others' mean.  Long tests take turns.
     """
     found: set[str] = set()
     for cases in _by_function(tests):
@@ -69,7 +69,7 @@ def _by_function(tests: Iterable[str]) -> Collection[list[str]]:
 
 
 def read() -> dict[str, float]:
-    """What was measured."""
+    """Return the measured durations."""
     kept = json.loads(FILE.read_text())
     return {
         f"{ROOT.joinpath(folder).as_posix()}/{name}": seconds
@@ -79,7 +79,7 @@ def read() -> dict[str, float]:
 
 
 def commit(folder: Path = FILE.parent) -> int:
-    """A number of the commit that is checked out, 0 where there is none."""
+    """Return a number of the checked-out commit, 0 if there is none."""
     command = ["git", "-C", str(folder), "rev-parse", "--short=8", "HEAD"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -89,7 +89,7 @@ def commit(folder: Path = FILE.parent) -> int:
 
 
 def write(measured: Mapping[str, float], *, every: bool) -> None:
-    """Keep the seconds of tests that are not quick; unless every test ran, those of the others."""
+    """Write the seconds of tests that are not quick; keep those of others unless every test ran."""
     if not every:
         measured = {**read(), **measured}
     kept: dict[str, dict[str, float]] = {}

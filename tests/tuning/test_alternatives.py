@@ -1,4 +1,4 @@
-"""Algorithms and storage that are measured, settled, and used by compiling."""
+"""Alternatives of algorithm and storage: measuring, deciding, and use by the compiler."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WINOGRAD = {"winograd_input", "winograd_product", "winograd_output"}
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two equal convolutions with different operators behind them, and one with strides of 2."""
+    """Return two equal convolutions with different following operators, and one of stride 2."""
     graph = Graph(1, 9, 11, 10)
     first = graph.relu(graph.conv("x", 9, 3))
     second = graph.node("Add", [graph.conv(first, 9, 3), first], 9)
@@ -45,13 +45,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def network(model, **options):
-    """What is tuned of a model."""
+    """Return the tuner's network of a model."""
     return Network(model, CompileOptions(**options))
 
 
 @pytest.fixture
 def tune(tmp_path, model):
-    """Tune with pretended costs, which are given by family and storage."""
+    """Tune with pretended costs, given by family and storage."""
 
     def run(cost, budget=None, **options):
         options = {"device": "adreno", "storage": "buffer", **options}
@@ -124,7 +124,7 @@ def test_a_layers_tasks_are_those_of_the_network(model):
     }
     known = {task.digest for task in alternatives.tasks}
     assert {task.digest for task in decision.options["direct"]} <= known
-    # Of the network with Winograd's convolution as well, bias and activation included.
+    # Tasks of the network with Winograd's convolution, including bias and activation.
     asked = network(model, device="adreno", storage="buffer", algorithms={"t0": "winograd4"})
     known = {task.digest for task in asked.tasks()}
     assert {task.digest for task in decision.options["winograd4"]} <= known
@@ -138,7 +138,7 @@ def test_products_of_matrices_are_options_on_cuda(model):
     )
     assert set(strided.options) == {"direct", "gemm"}
     assert set(of_equal.options) == {"direct", "gemm", "winograd2"}
-    # Tensors in 16 bits are in blocks of 8 channels there.
+    # 16-bit tensors have blocks of 8 channels there.
     assert all(t.arguments[-1].shape[-1] == 8 for t in of_equal.options["direct"])
 
 
@@ -146,7 +146,7 @@ def test_what_the_user_asks_for_is_not_decided(model):
     both = {"t0": "winograd2", "t2": "direct"}
     asked = network(model, device="adreno", storage="texture", algorithms=both)
     assert alternatives_of(asked.job()).decisions == []
-    # A device without images has one storage.
+    # A device without images has only one storage.
     assert [d.what for d in alternatives_of(network(model, target="llvm").job()).decisions] == [
         "algorithm"
     ]
@@ -198,7 +198,7 @@ def test_winograd_that_is_measured_to_be_faster_is_compiled(tune, model, tmp_pat
     assert settled.costs["direct"] == pytest.approx(1e-4 + LAUNCH_S)
     assert settled.costs[settled.choice] == pytest.approx(3 * (1e-5 + LAUNCH_S))
     assert result.algorithms == dict.fromkeys(("t0", "t2"), settled.choice)
-    # The progress is that of the network with it, whose other layer has an operator more.
+    # The progress is that of the chosen network, whose other layer has one more operator.
     assert {p.task.family.NAME for p in result.progress} >= WINOGRAD
     assert all(np.isfinite(p.best) for p in result.progress)
     assert [trials for trials, _ in asked][:2] == [1, 3]
@@ -213,7 +213,7 @@ def test_winograd_that_is_measured_to_be_faster_is_compiled(tune, model, tmp_pat
 
 @pytest.mark.opencl
 def test_direct_that_is_measured_to_be_faster_is_compiled(tune, model, tmp_path, monkeypatch):
-    # A cost model that finds Winograd's convolution nearly free.
+    # Use a cost model that makes Winograd's convolution nearly free.
     monkeypatch.setattr(
         "tvmflow.graph.layout.algorithms.cost", lambda _, a, __: float(a == "direct")
     )
@@ -238,7 +238,7 @@ def test_what_the_user_names_comes_before_a_journal(tune, model, tmp_path):
 def test_an_algorithm_that_cannot_be_is_not_used(tune, model, tmp_path):
     tune(lambda family, _: 1e-6 if family in WINOGRAD else 1e-4, dtype="fp32")
     with compiled(model, tmp_path / "a.journal", dtype="fp16", accumulate="fp32") as module:
-        # What was measured in fp32 says nothing of fp16.
+        # A measurement in fp32 does not apply to fp16.
         assert algorithms(module) == ["direct"] * 3
     with compiled(model, tmp_path / "a.journal", device="mali") as module:
         assert algorithms(module) == ["direct"] * 3
@@ -278,7 +278,7 @@ def test_hopeless_options_have_one_trial(tune):
 
 
 def test_noise_and_failures_settle_nothing(tune, model, tmp_path):
-    # Six per cent less, but of three kernels: with the launches, two.
+    # It saves six per cent, but has three kernels: two per cent with the launches.
     (settled,) = tune(lambda family, _: 3.13e-5 if family in WINOGRAD else 1e-4)[0].settled
     assert 0.97 < settled.costs["winograd2"] / settled.costs["direct"] < 1
     assert settled.choice == "direct"

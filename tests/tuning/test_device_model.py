@@ -1,4 +1,4 @@
-"""The model of a GPU: what must hold of any, and predictions of logs that it was not fitted to."""
+"""The model of a GPU: its invariants, and predictions of logs that it was not fitted to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tvmflow.tuning.device_model import (
 from tvmflow.tuning.kernel_facts import Precision, kernel_of
 
 A660, A740 = GPUS["adreno-660"], GPUS["adreno-740"]
-#: Compute-bound, with a hundred groups a core.
+#: A compute-bound kernel with a hundred groups per core.
 BUSY = Kernel(
     groups=600, items=128, steps=64, multiply_adds=64, fetches=8, texel_bytes=16, lines=48,
     sums=4, sum_bytes=4, bytes=1e5,
@@ -107,14 +107,14 @@ def test_a_pointwise_kernel_is_counted_by_hand():
 
 @pytest.fixture(scope="module")
 def results():
-    """What ``benchmarks/device_model.py`` has written, the constants without each log among it."""
+    """Return results of ``benchmarks/device_model.py``, with constants fitted without each log."""
     return json.loads((benchmark.RESULTS / "device_model.json").read_text())
 
 
 def test_the_constants_are_those_that_were_fitted(results):
     assert asdict(CONSTANTS) == results["constants"]
     for about in results["logs"].values():
-        # They mean something: none is far from those of all logs.
+        # They are meaningful: none is far from the constants of all logs.
         assert all(0.3 < about["constants"][n] / v < 3 for n, v in asdict(CONSTANTS).items())
 
 

@@ -1,4 +1,4 @@
-"""What the page of a tuning session says."""
+"""Content of a tuning session's page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_page_has_units_knobs_device_and_date(tmp_path):
     page = (tmp_path / "a.html").read_text(encoding="utf-8")
     assert page.count("Measured on Adreno &lt;740&gt; v2, ") == 1
     assert re.search(r"v2, \d{4}-\d\d-\d\d \d\d:\d\d", page)
-    # The axes: least and greatest time, first and last trial.
+    # Labels of the axes: least and greatest time, first and last trial.
     for label in (">640 µs<", ">180 µs<", ">1<", ">2<", ">trial<"):
         assert page.count(label) >= 2, label
     assert page.count("<code>tile_w=8 share=true</code>") == 2

@@ -1,4 +1,4 @@
-"""The tuner's books: what is tried first, what counts, when it ends, and what is kept."""
+"""The tuner's accounting: order of trials, best costs, end of a session, and records."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_heuristic_is_trial_0_of_each_task(tune):
         assert found.heuristic == pytest.approx(cost_of(task.heuristic))
         assert found.best <= found.heuristic
         assert len(own) == found.trials <= 12
-    # All heuristics before anything else.
+    # All heuristics are tried before anything else.
     heuristics = [task.heuristic for task in tasks().values()]
     assert all(knobs in heuristics for knobs in builder.built[: len(heuristics)])
 
@@ -152,7 +152,7 @@ def test_noise_does_not_choose_what_is_slower(tune, tmp_path):
         (progress,), _, _, records = tune(runner=runner, seed=seed, budget=Budget(40))
         found = cost_of(progress.best_knobs)
         gains.append(cost_of(progress.task.heuristic) / found)
-        # What a journal's reader takes is what the tuner took.
+        # A journal's reader chooses the same record as the tuner.
         least = min(records, key=lambda record: record.cost)
         assert dict(least.knobs) == progress.best_knobs
         missed += found > 1.3 * min(cost_of(record.knobs) for record in records)
@@ -165,7 +165,7 @@ def test_an_unlucky_heuristic_does_not_let_anything_win(tune):
     numbers = count()
 
     def measure(knobs):
-        # The first measurement met other work; everything else is a little slower in truth.
+        # The first measurement is disturbed; all others are really a little slower.
         return cost_of(knobs) * (1.7 if next(numbers) == 0 else 1.0)
 
     class Unlucky(PretendedRunner):
@@ -178,7 +178,7 @@ def test_an_unlucky_heuristic_does_not_let_anything_win(tune):
     (progress,), _, runner, records = tune(runner=Unlucky(measure))
     assert progress.best_knobs == progress.task.heuristic
     assert progress.speedup == 1.0
-    # All others were timed in turn with it, and count relative to it.
+    # All others were timed in turn with it, and are relative to it.
     assert runner.incumbents[1:] == [progress.task.heuristic] * (len(runner.incumbents) - 1)
     assert [r.cost / progress.heuristic for r in records[1:]] == pytest.approx([1.05] * 11)
 
@@ -190,15 +190,15 @@ def test_who_wins_against_another_has_to_beat_the_best(tune, tmp_path):
         (progress,), _, runner, records = tune(runner=Late(), budget=Budget(30), seed=seed)
         best = next(r for r in records if r.cost == min(record.cost for record in records))
         assert dict(best.knobs) == progress.best_knobs
-        # Whatever it was measured against, and how often.
+        # The result is the same for any incumbent, and any number of measurements.
         assert progress.best == pytest.approx(cost_of(progress.best_knobs))
         repeated += len(runner.measured) - len(records)
-    # Several were faster than what was no longer the best, and had to prove it again.
+    # Some were faster than an incumbent that was replaced, and were measured again.
     assert repeated > 0
 
 
 class Late(PretendedRunner):
-    """Answers when more has been asked, as several devices do."""
+    """Answers after more trials were requested, as several devices do."""
 
     def __init__(self):
         super().__init__()
@@ -228,7 +228,7 @@ class Late(PretendedRunner):
 
 def test_patience_and_time_end_a_task(tune, tmp_path):
     (progress,), _, _, _ = tune(lambda knobs: 1e-4, Budget(100, patience=10))
-    # Two batches may be under way.
+    # Two batches may be in progress.
     assert 10 <= progress.trials <= 10 + 2 * 8
     (tmp_path / "a.journal").unlink()
     progress, _builder, _, _ = tune(budget=Budget(100, seconds=0), every=True)
@@ -243,7 +243,7 @@ def test_a_throttled_device_is_asked_again_where_no_rival_throttles_with_it(tune
     numbers = count()
 
     def hot(knobs):
-        # The first measurement, and every second one, is from a device at half its speed.
+        # The first measurement, and every second one, comes from a device at half speed.
         return cost_of(knobs) if next(numbers) % 2 else drifted(2 * cost_of(knobs), 2.0)
 
     _, _, _, records = tune(hot)
@@ -288,7 +288,7 @@ def test_costs_of_another_device_are_not_taken(tune, change):
     assert builder.built[:2] == [after.task.heuristic, before.best_knobs]
     assert after.best == pytest.approx(cost_of(after.best_knobs))
     assert len({r.device for r in records}) == 2
-    # And it goes on where it was itself.
+    # The session continues from its own records.
     (again,), _, _, _ = tune(runner=other, budget=Budget(8))
     assert (again.trials, again.best, again.heuristic) == (8, after.best, after.heuristic)
 
@@ -329,7 +329,7 @@ def test_what_ends_a_runner_ends_the_session(tune):
 
 @pytest.mark.parametrize("cost_s", [0.5, 1.0])
 def test_what_is_under_way_when_time_ends_is_reckoned_with(tune, monkeypatch, cost_s):
-    """By a clock that trials alone move: it stands within a tenth of the budget at the end."""
+    """Only trials move the clock: it ends within a tenth of the budget."""
     clock = [0.0]
     pretended = SimpleNamespace(monotonic=lambda: clock[0], time=time.time, sleep=time.sleep)
     monkeypatch.setattr(module, "time", pretended)

@@ -1,4 +1,4 @@
-"""What `verify` says of networks that make much of their last bits, without any quantization."""
+"""Verdicts of `verify` on networks that amplify their last bits, without quantization."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEEDS = {"x": np.linspace(-1, 1, 64, dtype=np.float32)}
 
 @pytest.fixture
 def model(tmp_path):
-    """``(x + 1000) - 1000``, which is off by up to 3e-5, and a whole number made of it."""
+    """Write ``(x + 1000) - 1000``, which is off by up to 3e-5, and a whole number from it."""
     large = numpy_helper.from_array(np.float32(1000), "large")
     again = numpy_helper.from_array(np.float32(1000), "again")
     nodes = [
@@ -41,7 +41,7 @@ def model(tmp_path):
 
 
 def report_of(model, error, whole=0, dtype="fp32"):
-    """Verify a module whose results are off by so much from those without rounding."""
+    """Verify a module whose results are off by these amounts from the unrounded ones."""
     y = FEEDS["x"] + np.float32(error)
     results = {"y": y, "whole": (FEEDS["x"]).astype(np.int32) + np.int32(whole)}
     return report_of_results(model, FEEDS, results, dtype)
@@ -85,7 +85,7 @@ def test_of_what_is_stored_in_16_bits_their_last_place_moves(model, error, passe
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize(("error", "passes"), [(1.2e-2, True), (3e-2, False)])
 def test_tensors_inside_are_rounded_too(model, error, passes):
-    """``(x + 16) - 16``: a moved 16 is subtracted again, but the sum has 6 bits for fractions."""
+    """``(x + 16) - 16``: a changed 16 is subtracted again, but the sum has 6 fractional bits."""
     loaded = onnx.load(model)
     loaded.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.float32(16), "large"))
     loaded.graph.node[1].input[1] = "large"
@@ -95,7 +95,7 @@ def test_tensors_inside_are_rounded_too(model, error, passes):
 
 @pytest.mark.onnxruntime
 def test_noise_is_no_more_than_a_thousandth(model):
-    """However much the last bits do: with 10⁶ instead of 10³ they move results by 3 %."""
+    """The limit holds for any amplification: with 10⁶ instead of 10³ results change by 3 %."""
     loaded = onnx.load(model)
     for tensor in loaded.graph.initializer:
         tensor.CopyFrom(numpy_helper.from_array(np.float32(1e6), tensor.name))
@@ -103,7 +103,7 @@ def test_noise_is_no_more_than_a_thousandth(model):
     report = report_of(model, 0)
     assert not report.passed
     assert report.outputs[0].tolerance.absolute == pytest.approx(1e-3)
-    # The reference differs as much from itself: it is said not to know.
+    # The reference differs as much from itself: the output is undecided.
     assert report.undecided == ("y",)
     with pytest.raises(VerificationError, match=r"own results of 'y' differ as much"):
         report.raise_if_failed()
@@ -116,7 +116,7 @@ def test_a_wrong_result_is_not_called_undecided(model):
 
 @pytest.mark.onnxruntime
 def test_factors_of_sizes_stay(model):
-    """Moved ones would give other sizes, which fit nothing else in the network."""
+    """Changed factors would give other sizes, which nothing else in the network fits."""
     loaded = onnx.load(model)
     graph, before = loaded.graph, "x"
     graph.initializer.append(numpy_helper.from_array(np.float32(0), "zero"))
@@ -124,7 +124,7 @@ def test_factors_of_sizes_stay(model):
     nodes = [*graph.node]
     del graph.node[:]
     for index in range(8):
-        # x + 0 * sum(w), of a w of 20 elements.
+        # x + 0 * sum(w), with w of 20 elements.
         scales, z, w, total, none, x = (f"{n}{index}" for n in ("scales", *"zwtnx"))
         graph.initializer.append(numpy_helper.from_array(np.array([0.3125], np.float32), scales))
         graph.node.extend([
@@ -144,7 +144,7 @@ def test_factors_of_sizes_stay(model):
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 def test_places_that_are_divided_as_floats_do_not_move(tmp_path, dtype):
-    """The last row would be one that is not there."""
+    """The last row would be out of range."""
     rows, columns = 151, 100
     constants = {
         "k": np.int64([1]), "columns": np.float32(columns), "shape": np.int64([rows * columns]),
@@ -173,7 +173,7 @@ def test_places_that_are_divided_as_floats_do_not_move(tmp_path, dtype):
 
 @pytest.mark.onnxruntime
 def test_results_that_are_really_wrong_are_not_called_undecided(tmp_path):
-    """A variance that is NaN in 16 bits was said to choose among values that are nearly equal."""
+    """A variance that is NaN in 16 bits was reported as a choice among nearly equal values."""
     shape = (1, 6, 512)
     model = norm_chains.network("jax", shape, (2,))
     x = random(shape, 3) + 30

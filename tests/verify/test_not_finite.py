@@ -1,4 +1,4 @@
-"""What verify says of NaN and infinities: how many, where first, and which node yields them."""
+"""Report of `verify` on NaN and infinities: their number, the first place, and the node."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_disagreement_has_number_and_place(place, value, expected):
 
 @pytest.fixture
 def model(tmp_path):
-    """Products, of which the first overflows 16 bits for large inputs, and a root."""
+    """Write a model of products, the first of which may overflow 16 bits, and a root."""
     nodes = [
         helper.make_node("Mul", ["x", "k"], ["product"], "first"),
         helper.make_node("Sqrt", ["product"], ["root"], "second"),
@@ -83,7 +83,7 @@ def test_overflow_in_16_bits_shows_and_is_named(tmp_path, rng):
     assert not report.passed
     (place,), (source,) = report.not_finite, report.lost
     assert "NaN or infinity at" in place
-    # The convolution's own result is not stored: its kernel has the activation, too.
+    # The convolution's own result is not stored: its kernel includes the activation.
     assert "in the result 'r' of the node 'relu' (Relu)." in source
     with pytest.raises(tvmflow.errors.VerificationError, match=r"infinite in 16 bits") as raised:
         report.raise_if_failed()

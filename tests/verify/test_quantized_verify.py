@@ -1,4 +1,4 @@
-"""What `verify` says of quantized networks, which round to other steps than ONNX Runtime does."""
+"""Verdicts of `verify` on quantized networks, which round to other steps than ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tvmflow.verify.compare import verify
 from tvmflow.verify.noise import step_of, widened
 from tvmflow.verify.tolerance import NETWORK
 
-#: Of an input for which ONNX Runtime differs from itself without optimisations.
+#: Seed of an input for which ONNX Runtime differs from itself without optimisations.
 SEED = 5
 
 
@@ -37,7 +37,7 @@ def results(path, feeds, optimised, int8="0"):
 
 
 def module_with(feeds, output):
-    """As a module that returns this."""
+    """Return an object that acts as a module with this output."""
     inputs = [TensorInfo(name, a.shape, str(a.dtype)) for name, a in feeds.items()]
     info = TensorInfo("output", output.shape, str(output.dtype))
 
@@ -50,7 +50,7 @@ def module_with(feeds, output):
 
 @pytest.mark.onnxruntime
 def test_a_right_result_passes_that_is_some_steps_off(model):
-    """What ONNX Runtime computes without its optimisations is as right as with them."""
+    """ONNX Runtime's result without its optimisations is as right as the one with them."""
     feeds = picture(onnx.load(model), SEED)
     other, usual = (results(model, feeds, optimised) for optimised in (False, True))
     (tolerance,) = [NETWORK["float32"]]
@@ -63,7 +63,7 @@ def test_a_right_result_passes_that_is_some_steps_off(model):
 
 @pytest.mark.onnxruntime
 def test_a_quantized_sum_that_is_rounded_as_on_arm_passes(tmp_path):
-    """Whether its zero point is added before it is rounded: only later layers make more of that."""
+    """The zero point may be added before or after rounding; only later layers amplify that."""
     scales = {"a": 0.005584836, "b": 0.0013261409, "sum": 0.0061006797, "output": 0.002}
     points = {"a": -98, "b": 20, "sum": -81, "output": 0}
     constants = [
@@ -100,7 +100,7 @@ def test_a_quantized_sum_that_is_rounded_as_on_arm_passes(tmp_path):
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("seed", [2, SEED])
 def test_a_wrong_result_fails(model, seed):
-    """Of the same network but for one zero point."""
+    """The network differs in one zero point."""
     wrong = onnx.load(model)
     node = next(n for n in wrong.graph.node if n.op_type == "Conv")
     maker = next(n for n in wrong.graph.node if n.output[0] == node.input[0])

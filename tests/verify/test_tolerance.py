@@ -1,4 +1,4 @@
-"""What counts as equal, and what does not."""
+"""Results that count as equal, and results that do not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_errors_are_measured_as_documented():
     result = compare("y", floats(10.5, 1.0, -0.1), floats(10.0, 1.0, 0.0), HALF)
     assert result.max_abs_error == pytest.approx(0.5)
     assert result.max_rel_error == pytest.approx(0.05)
-    # 0.1 beside 0 uses 0.1 / (0.001 * 10) = 10 times the tolerance; 0.5 beside 10 uses 4.5.
+    # 0.1 next to 0 uses 0.1 / (0.001 * 10) = 10 times the tolerance; 0.5 next to 10 uses 4.5.
     assert result.used == pytest.approx(10, rel=1e-3)
     assert not result.passed
 

@@ -1,4 +1,4 @@
-"""Does something that fails and prints the exception; arguments say what."""
+"""Perform an action that fails, chosen by the arguments, and print the exception."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def launch(groups: str, items: str) -> None:
 
 
 def time_launches() -> None:
-    """By TVM's timer, which takes what the driver gives."""
+    """Time launches with TVM's timer, which uses the driver's times."""
     device = first_device()
     x = tvm.runtime.tensor(np.ones(64, "float32"), device)
     evaluator = scale_module().time_evaluator("scale2", device, number=5, repeat=2)

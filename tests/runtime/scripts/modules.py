@@ -1,4 +1,4 @@
-"""Modules and kernels that the runtime's tests run; imported by the scripts beside it."""
+"""Modules and kernels that the runtime's tests run; imported by the scripts next to it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _DTYPES |= {"float16": (2, 16), "uint8": (1, 8), "int16": (0, 16), "float64": (2
 
 
 class CacheStatistics(NamedTuple):
-    """What the cache of built programs did in this process: entries taken, missed, built again
-    because they were damaged or refused, and written.
+    """Cache counters of this process: programs read, missed, rebuilt because they were damaged or
+    refused, and written.
     """
 
     hits: int
