@@ -173,16 +173,16 @@ def _log(events: Iterable[Event]) -> None:
 
 
 def _server_row(server: Server, runs: Mapping[str, str]) -> tuple[str, ...]:
-    told, address = server.about, str(server.address)
-    busy_s, degrees = told.get("busy_s"), told.get("temperature_c")
+    facts, address = server.about, str(server.address)
+    busy_s, degrees = facts.get("busy_s"), facts.get("temperature_c")
     state = "free" if busy_s is None else f"busy for {busy_s:.0f} s"
     temperature = "" if degrees is None else f"{degrees:.0f} °C"
-    if told.get("throttled"):
+    if facts.get("throttled"):
         temperature = f"{temperature}, throttled".lstrip(", ")
     # Show the first accelerator, else the CPU.
-    devices = told.get("devices") or [{}]
+    devices = facts.get("devices") or [{}]
     return (
-        *(address, server.key, state if told else "", runs.get(address, "")),
-        *(str(told.get("crashes", "")), temperature, str(told.get("tvmflow", "not of tvmflow"))),
+        *(address, server.key, state if facts else "", runs.get(address, "")),
+        *(str(facts.get("crashes", "")), temperature, str(facts.get("tvmflow", "not of tvmflow"))),
         str(devices[0].get("name", "")),
     )

@@ -141,7 +141,7 @@ def _print(artifact: Artifact, about: JsonMapping, with_kernels: bool, with_weig
 
     weights = "in the library"
     if artifact.weights:
-        where = f"beside it in {artifact.sidecar.name}" if artifact.sidecar else "in the file"
+        where = f"next to it in {artifact.sidecar.name}" if artifact.sidecar else "in the file"
         weights = f"{len(artifact.weights)} {where}, {bytes_text(artifact.weights_bytes)}"
     _print_summary(
         about,
@@ -161,7 +161,7 @@ def _print(artifact: Artifact, about: JsonMapping, with_kernels: bool, with_weig
         _print_records("Weights", records, ("name", "dtype", "shape", "bytes", "made of"))
 
 
-def _print_summary(about: JsonMapping, **told: Cell) -> None:
+def _print_summary(about: JsonMapping, **facts: Cell) -> None:
     """Print the facts of a module or standalone library; facts without a value are left out."""
     from ..module.artifact import tensor_infos
 
@@ -169,16 +169,16 @@ def _print_summary(about: JsonMapping, **told: Cell) -> None:
     sizes = about["sizes"]
     rows = [
         ("network", about["name"]),
-        ("form", told.get("form")),
+        ("form", facts.get("form")),
         ("target", f"{about['target']} ({about['device']})"),
         ("host", about["host"]),
         ("size", f"{bytes_text(sizes['file'])}, {part} {bytes_text(sizes[part])}"),
         *(
-            (name, told.get(name))
+            (name, facts.get(name))
             for name in ("pictures", "weights", "kernels", "fallback", "precompiled", "storage")
         ),
         ("chosen by", about.get("settled_storage") or None),
-        ("memory", told.get("memory")),
+        ("memory", facts.get("memory")),
         ("loops", ", ".join(about.get("loops", ())) or None),
         ("needs", ", ".join(about.get("extensions", [])) or None),
         ("self-test", about.get("self_test")),
@@ -325,7 +325,7 @@ def _print_standalone(
     about: JsonMapping, with_launches: bool, with_weights: bool, with_memory: bool
 ) -> None:
     sizes, launches, weights = about["sizes"], about["launches"], about["weights"]
-    where = f"beside it in {about['weights_file']}" if about["weights_file"] else "in the file"
+    where = f"next to it in {about['weights_file']}" if about["weights_file"] else "in the file"
     programs = f"{counted(about['programs'], 'program')} of {bytes_text(sizes['source'])}"
     _print_summary(
         about,

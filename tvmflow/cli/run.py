@@ -160,8 +160,8 @@ def verify_module(
         one = chosen(network.variants, network.metadata, of_shape, of_extents) or network
         report = verify(model, one, choose_inputs(inputs, random_seed, one))
     outputs = [{**vars(output), "passed": output.passed} for output in report.outputs]
-    told = ("passed", "reference", "not_finite", "lost", "undecided")
-    about = {key: getattr(report, key) for key in told}
+    fields = ("passed", "reference", "not_finite", "lost", "undecided")
+    about = {key: getattr(report, key) for key in fields}
     if not print_json({**about, "outputs": outputs}):
         rows = [
             (

@@ -117,7 +117,7 @@ def tune_model(
         "through the space, or outwards from the heuristic's knobs.",
     ] = "evolutionary",
     seed: Annotated[
-        typer.Option(min=0), "N", "Seed of proposals, which are repeatable as far as costs are."
+        int, typer.Option(min=0), "N", "Seed of proposals, repeatable as far as costs are."
     ] = 0,
     relatives: Annotated[
         list[Path] | None,

@@ -5,7 +5,6 @@ OpenCL C reads and writes it on every device, also without ``cl_khr_fp16``: ``vl
 ``vstore_half`` convert (section 6.15.7 of the OpenCL C specification, "Vector Data Load and Store
 Functions").  Arithmetic is fp32, except for sums in 16 bits, whose kernels need ``cl_khr_fp16`` and
 read such memory without conversion.  Before and after :func:`LowerHalfBuffers`::
-read such memory as it is.  Before and after :func:`LowerHalfBuffers`::
 
     y[T.Ramp(i, 1, 4)] = x[T.Ramp(i, 1, 4)] * T.Broadcast(2.0, 4)
 

@@ -194,7 +194,7 @@ class _Host:
         self.kernels, self.name = kernels, name
         self.calls: list[KernelCall] = []
         params = kernels.hosts[name].params
-        self.behind: dict[tirx.Var, int] = {param: i for i, param in enumerate(params)}
+        self.indices: dict[tirx.Var, int] = {param: i for i, param in enumerate(params)}
         #: Values of variables.  Functions of TVM accept tensors with an offset into another buffer;
         #: those of a plan have none.
         self.values: dict[tirx.Var, tirx.Expr] = {
@@ -210,7 +210,7 @@ class _Host:
             for statement in body.seq if isinstance(body, tirx.SeqStmt) else [body.body]:
                 self.run(statement)
         elif isinstance(body, tirx.DeclBuffer):
-            self.behind[body.buffer] = self.behind[image_of(body.data)]
+            self.indices[body.buffer] = self.indices[image_of(body.data)]
         elif isinstance(body, tirx.Bind):
             self.values[body.var] = self.evaluate(body.value, str(body.var.name))
         elif isinstance(body, tirx.For):
@@ -265,7 +265,7 @@ class _Host:
         found: list[Argument | bytes] = []
         accesses = accesses_of(self.kernels.devices[kernel])
         for (param, access), operand in zip(accesses.items(), operands, strict=True):
-            source = self.behind.get(image_of(operand)) if isinstance(operand, Call) else None
+            source = self.indices.get(image_of(operand)) if isinstance(operand, Call) else None
             if source is not None:
                 found.append(Argument(source, *access))
                 continue
@@ -276,17 +276,17 @@ class _Host:
 
 def accesses_of(kernel: tirx.PrimFunc) -> dict[tirx.Var, tuple[bool, bool]]:
     """Return for each parameter whether the kernel reads and whether it writes its memory."""
-    behind: dict[tirx.Var, tirx.Var] = {param: param for param in kernel.params}
+    roots: dict[tirx.Var, tirx.Var] = {param: param for param in kernel.params}
     for statement in nodes_in(kernel.body, tirx.DeclBuffer):
-        if image_of(statement.data) in behind:
-            behind[statement.buffer] = behind[image_of(statement.data)]
+        if image_of(statement.data) in roots:
+            roots[statement.buffer] = roots[image_of(statement.data)]
     read = {load.source for load in nodes_in(kernel.body, TensorLoad)}
     written = {store.buffer for store in nodes_in(kernel.body, tirx.BufferStore)}
     for call in nodes_in(kernel.body, Call):
         if op_name(call) not in (None, _POINTER):
             pointers = (p for p in map(image_of, call.args) if isinstance(p, tirx.Var))
             (written if _stores(call) else read).update(pointers)
-    reads, writes = ({behind[v] for v in used if v in behind} for used in (read, written))
+    reads, writes = ({roots[v] for v in used if v in roots} for used in (read, written))
     return {param: (param in reads, param in writes) for param in kernel.params}
 
 

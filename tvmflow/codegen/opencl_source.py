@@ -4,6 +4,8 @@
 0.01234568, half a unit in the last place off.  Constants that seven digits change are written as
 their bits::
 
+    x[i] * 0.012345679f             x[i] * T.call_pure_extern("as_float", 1011498623)
+
 *Integer promotion.*  C computes with ``int`` on narrower types, so that ``~x`` of a ``uchar`` is
 negative and ``x + y`` of two exceeds 255.  TIR, LLVM and vectors of OpenCL C wrap around.  If the
 result is stored in its own type nothing is lost; but if the same kernel converts or compares it, it

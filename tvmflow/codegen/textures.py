@@ -18,7 +18,6 @@ with the lane's value in all channels.
 
 :func:`VerifyTextures` rejects kernels that an OpenCL driver or this TVM would execute wrong without
 an error.  It checks of every primary function that accesses an image:
-It checks of every primary function that touches an image:
 
 - a store writes a whole texel: four lanes of the image's type;
 - no access to an image is left as an access to memory;

@@ -372,7 +372,7 @@ class _Planner:
         self.main = mod["main"]
         self.bindings = bindings_of(self.main)
         #: Allocated tensors that a variable may refer to.
-        self.behind: dict[relax.Var, set[relax.Var]] = {}
+        self.origins: dict[relax.Var, set[relax.Var]] = {}
         self.tensors: dict[relax.Var, Tensor] = {}
         #: Fields of the variables that are tuples.
         self.fields: dict[relax.Var, list[relax.Expr]] = {}
@@ -383,13 +383,13 @@ class _Planner:
         """Return the module with the plan applied, and the plan."""
         for binding in self.bindings:
             self._follow(binding)
-        results = self._behind(self.main.body.body)
+        results = self._origins(self.main.body.body)
         shared = [t for var, t in self.tensors.items() if var not in results]
         plan = MemoryPlan(list(self.tensors.values()), assign_blocks(shared), self.steps)
         return self._apply(plan), plan
 
-    def _behind(self, expr: relax.Expr) -> set[relax.Var]:
-        return {var for used in nodes_in(expr, relax.Var) for var in self.behind.get(used, ())}
+    def _origins(self, expr: relax.Expr) -> set[relax.Var]:
+        return {var for used in nodes_in(expr, relax.Var) for var in self.origins.get(used, ())}
 
     def _follow(self, binding: relax.Binding) -> None:
         value, step = binding.value, len(self.steps)
@@ -397,9 +397,9 @@ class _Planner:
             var = binding.var
             dtype = str(var.ty.dtype)
             self.tensors[var] = Tensor(var.name, shape_of(var), dtype, first=step, last=step)
-            self.behind[var] = {var}
+            self.origins[var] = {var}
             return
-        used = self._behind(value)
+        used = self._origins(value)
         # A view, a tuple or an alias reads nothing; the calls that use it do.
         if isinstance(value, relax.Call) and op_name(value) != "relax.reshape":
             for var in used:
@@ -409,7 +409,7 @@ class _Planner:
             self._call(value)
         else:
             # A view, a tuple or one of its fields, or any result of a packed function.
-            self.behind[binding.var] = used
+            self.origins[binding.var] = used
             if isinstance(value, relax.Call) and isinstance(value.op, relax.ExternFunc):
                 for var in used:
                     self.tensors[var].producer = self.tensors[var].producer or _name_of(value.op)
@@ -418,14 +418,14 @@ class _Planner:
         elif isinstance(value, relax.TupleGetItem) and value.tuple_value in self.fields:
             value = self.fields[value.tuple_value][value.index]
         if isinstance(value, relax.Var):
-            for var in self._behind(value):
+            for var in self._origins(value):
                 self.tensors[var].name = binding.var.name
 
     def _call(self, call: relax.Call) -> None:
         """Record a primary function's call, which reads its first operands and writes the rest."""
         function = self.mod[call.op]
         for index, argument in enumerate(call.args):
-            for var in self._behind(argument):
+            for var in self._origins(argument):
                 tensor = self.tensors[var]
                 if tensor.producer:
                     tensor.readers.append(call.op.name_hint)

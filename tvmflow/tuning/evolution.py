@@ -167,7 +167,7 @@ def _context(
     arguments = (stand_in(task), task.target.tvm_target, generator, strategy, task.name, 1, seed)
     context.__init_handle_by_constructor__(
         # The engine logs level, file, line and message.
-        *(ms._ffi_api.TuneContext, *arguments, lambda *told: logger.debug("%s", told[-1]))
+        *(ms._ffi_api.TuneContext, *arguments, lambda *fields: logger.debug("%s", fields[-1]))
     )
     ms._ffi_api.TuneContextInitialize(context)
     return context

@@ -190,7 +190,7 @@ def _fits(task: Task, trial: Trial) -> bool:
 # -- candidates against the best one so far ------------------------------------------------------
 
 #: A function that has a callback called with a future's result, in the thread of the state.
-Tell = Callable[[Future[T], Callable[[T], None]], None]
+WhenDone = Callable[[Future[T], Callable[[T], None]], None]
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class PairedComparison:
     task: Task
     builder: Builder
     runner: Runner
-    tell: Tell
+    when_done: WhenDone
     #: Number of vain pauses for each device, shared by all tasks.
     pauses: Counter[str]
     #: Best knobs of an earlier session and their cost; they are built when needed.
@@ -253,15 +253,15 @@ class PairedComparison:
                 logger.warning("The best knobs so far can no longer be built: %s", built.error)
                 self._incumbent = against = built = None
             done = self.runner.submit(candidate, case, built)
-            self.tell(done, partial(self._measured, candidate, against))
+            self.when_done(done, partial(self._measured, candidate, against))
 
         def with_case(case: Case) -> None:
             if rival is None:
                 submit(case, None)
             else:
-                self.tell(rival.built, partial(submit, case))
+                self.when_done(rival.built, partial(submit, case))
 
-        self.tell(self._case, with_case)
+        self.when_done(self._case, with_case)
 
     def _measured(self, candidate: Built, rival: _Incumbent | None, measured: Measured) -> None:
         # An incumbent is slowed in the same way, so that the ratio is not affected.
@@ -395,7 +395,7 @@ class Tuner:
             progress.take(knobs, Point(trial.cost, error), knobs == task.heuristic)
         search.learn([(knobs, trial.cost) for knobs, trial in learned])
         prior = (progress.best_knobs, progress.best) if math.isfinite(progress.best) else None
-        shared = self.builder, self.runner, self._tell, self._pauses
+        shared = self.builder, self.runner, self._when_done, self._pauses
         elsewhere = knobs_of_others(task, others, self.relatives)
         chosen = [(task.heuristic, "heuristic"), *((knobs, "measured") for knobs in elsewhere)]
         first = [(knobs, source) for knobs, source in chosen if search.note(knobs)]
@@ -459,20 +459,20 @@ class Tuner:
         self._open += len(batch)
         for trial in batch:
             done = self.builder.submit(state.progress.task, trial.knobs)
-            self._tell(done, partial(self._built, trial))
+            self._when_done(done, partial(self._built, trial))
         return True
 
     # -- results -----------------------------------------------------------------------------
 
-    def _tell(self, done: Future[T], callback: Callable[[T], None]) -> None:
+    def _when_done(self, done: Future[T], callback: Callable[[T], None]) -> None:
         """Queue a callback with a future's result, or the exception that ends the session."""
 
-        def tell(done: Future[T]) -> None:
+        def enqueue(done: Future[T]) -> None:
             if not done.cancelled():
                 self._events.put(lambda: callback(done.result()))
 
         # Called by another thread, or immediately.
-        done.add_done_callback(tell)
+        done.add_done_callback(enqueue)
 
     def _built(self, trial: _Trial, built: Built) -> None:
         trial.state.comparison.submit(built, partial(self._finish, trial, built))
