@@ -1,4 +1,4 @@
 """The compiler: its options, the stages that a model goes through, and `compile`.
 
-It is not called ``compile``, as the function `tvmflow.compile` is.
+The package is not called ``compile`` because `tvmflow.compile` is the function.
 """

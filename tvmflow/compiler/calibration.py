@@ -1,4 +1,4 @@
-"""Measure which tensors 16 bits do not hold, for `calibrate`: these stay in 32."""
+"""Calibration for fp16: measure which tensors must stay in 32 bits."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Bytes that an element takes more in 32 bits.
+#: Additional bytes of an element in 32 bits.
 _MORE_BYTES = 2
-#: Passes that rebuild ``main``, at most.
+#: Upper bound of the number of passes that rebuild ``main``.
 _MOST_PASSES = 9
-#: Names that a message has of many.
+#: Number of names that a message lists.
 _FEW = 3
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The tensors that stay in 32 bits by measurement, and what that costs."""
+    """Result of a calibration: tensors that stay in 32 bits, and those that lose precision."""
 
-    #: Reasons, by identifier.
+    #: Reasons why tensors stay in 32 bits, by identifier.
     wide: dict[str, str]
-    #: Tensors that lose more than `LOSS` all the same, in a sentence each.
+    #: A sentence for each tensor that still loses more than `LOSS`.
     lossy: tuple[str, ...]
 
 
 def calibrate(job: Compilation, stored: Sequence[str]) -> Calibration:
-    """Measure which of the tensors in 16 bits must stay in 32; `stored` are their names.
+    """Measure which tensors must stay in 32 bits; `stored` names those stored in 16 bits.
 
-    Raises what `tvmflow.verify.halves.Halves` raises, and `InputError` if inputs for random values
-    are too large.
+    Raises as `tvmflow.verify.halves.Halves` does, and `InputError` if inputs are too large for
+    random values.
     """
     given = job.options.calibrate
     if given is None or isinstance(given, str):
@@ -59,7 +59,7 @@ def calibrate(job: Compilation, stored: Sequence[str]) -> Calibration:
     wide = {bindings[name]: why for name, why in kept.tensors.items() if name in bindings}
     for index, info in enumerate(job.model.inputs):
         if (why := kept.tensors.get(info.name)) is not None:
-            # Each pass numbers the parameters of ``main`` once more.
+            # Each pass that rebuilds ``main`` appends the number to its parameters' names again.
             wide |= {identifier(info.name) + f"_{index}" * n: why for n in range(_MOST_PASSES)}
     return Calibration(wide, tuple(kept.given_up.values()))
 
@@ -67,7 +67,7 @@ def calibrate(job: Compilation, stored: Sequence[str]) -> Calibration:
 def log_calibration(
     found: Calibration, before: Sequence[Placement], after: Sequence[Placement]
 ) -> None:
-    """Say which tensors stay in 32 bits, and at what cost in memory."""
+    """Log which tensors stay in 32 bits, and how much more memory they need."""
     halves = {p.tensor: p for p in before if p.stored_as == "float16" and not p.constant}
     kept = [p for p in after if p.tensor in halves and p.stored_as != "float16"]
     more = sum(_MORE_BYTES * prod(p.shape) for p in kept)
@@ -84,7 +84,7 @@ def log_calibration(
 
 
 def warn_of_ranges(risky: dict[str, str], stored: Collection[str], names: Collection[str]) -> None:
-    """Name tensors in 16 bits that an estimate of ranges says may exceed them."""
+    """Warn of tensors in 16 bits whose estimated range may exceed that of fp16."""
     found = [(name, why) for name in stored if (why := found_in(risky, name, names)) is not None]
     if not found:
         return

@@ -1,4 +1,4 @@
-"""A compilation: a model, its options, and what the stages have made of it so far."""
+"""State of a compilation: a model, its options, and the results of the stages so far."""
 
 from __future__ import annotations
 
@@ -31,43 +31,43 @@ if TYPE_CHECKING:
     from ..schedules import Scheduled
 
 
-#: ``None`` in a field until the stage that makes it has run; later stages need not ask.
+#: Default of fields that a stage sets, typed so that later stages need not check for ``None``.
 LATER: Any = None
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """Sources of schedules: less and less, where code generation fails."""
+    """Sources of schedules; each attempt after a failed code generation has fewer."""
 
-    #: Of single primary functions, instead of the heuristic's.
+    #: Knobs of single primary functions, used instead of the heuristic's.
     knobs: Mapping[str, JsonMapping] = field(default_factory=dict)
-    #: In which knobs are looked up for the others.
+    #: Journals in which the knobs of the other functions are looked up.
     journals: Sequence[Path] = ()
-    #: Primary functions that only the fallback schedules.
+    #: Primary functions that only the fallback family may schedule.
     last_resort: Collection[str] = ()
 
 
 @dataclass
 class Compilation:
-    """A model, its options, and what the passes have made of it so far."""
+    """A model, its options, and the results of the passes so far."""
 
     source: str | os.PathLike[str] | onnx.ModelProto | None
     options: CompileOptions
     output: Path = Path()
-    #: The target, and where tensors are kept: as the options have it, or with what was measured
-    #: to be faster.
+    #: The target and the storage of tensors: from the options, or the storage that was measured to
+    #: be the fastest.
     target: TargetSpec = LATER
     storage: str = ""
-    #: The record of a journal that chose the storage, for people.
+    #: Description of the journal's record that chose the storage.
     storage_origin: str = ""
     model: ImportedModel = LATER
-    #: The program as it stands.
+    #: The program in its current state.
     mod: IRModule = LATER
-    #: Inputs and outputs that are blocked.
+    #: Inputs and outputs in the blocked layout.
     interface: BlockedInterface = LATER
     #: The algorithm of each convolution.
     choices: list[Choice] = field(default_factory=list)
-    #: Names of ONNX nodes by the tensor that the call which computes them writes.
+    #: Names of ONNX nodes, by the tensor that the call computing them writes.
     nodes: dict[str, list[str]] = field(default_factory=dict)
     #: Tensors that stay in 32 bits where others are stored in 16.
     precision: Precision = field(default_factory=Precision)
@@ -75,13 +75,13 @@ class Compilation:
     halves: list[str] = field(default_factory=list)
     placements: list[Placement] = field(default_factory=list)
     weights: dict[str, np.ndarray] = field(default_factory=dict)
-    #: The model's initializers that each weight was made of.
+    #: Names of the model's initializers from which each weight was derived.
     initializers: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    #: Memory scopes of the weights that are no plain buffers.
+    #: Memory scopes of weights that are not plain buffers.
     weight_scopes: dict[str, str] = field(default_factory=dict)
-    #: Lengths of the sums that are taken in 16 bits.
+    #: Lengths of the sums that are accumulated in 16 bits.
     half_sums: list[int] = field(default_factory=list)
-    #: The program before it was scheduled: to begin again from, and for its graph.
+    #: The program before it was scheduled, for further attempts and for its graph.
     unscheduled: IRModule = LATER
     attempt: Attempt = field(default_factory=Attempt)
     #: The choice for each primary function, and the functions with it.
@@ -91,23 +91,23 @@ class Compilation:
     #: Generated code: for TVM's runtime, or without it.
     executable: relax.VMExecutable = LATER
     kernels: Kernels = LATER
-    #: Of all shapes together.
+    #: Times of the stages, as totals over all shapes.
     times: StageTimes = field(default_factory=StageTimes)
-    #: The model, if it was read before: by a compilation of several shapes.
+    #: The model, if a compilation of several shapes has read it before.
     parsed: Source | None = None
-    #: Compilations of several shapes, or of one with loops, which go through the stages up to
-    #: "lower" on their own: see `.shapes`.
+    #: Compilations of the model's shapes, if it has several shapes or loops; each goes through the
+    #: stages up to "lower" separately: see `.shapes`.
     variants: list[Compilation] = field(default_factory=list)
-    #: Those of the bodies of loops in it, and which loop it is the body of: see `.loops`.
+    #: Compilations of the bodies of its loops, and the loop of which it is the body: see `.loops`.
     bodies: list[Compilation] = field(default_factory=list)
     loop: str = ""
-    #: True if it is one of these, and not the whole.
+    #: Whether it is one shape or body, and not the whole model.
     is_part: bool = False
-    #: What ``main`` of this program is called beside other shapes' ones.
+    #: Name of this program's ``main`` in the merged program of all shapes.
     entry: str = "main"
-    #: Names of the weights in the file, where other shapes have the same ones.
+    #: Names of the weights in the file, which several shapes may share.
     weight_names: dict[str, str] = field(default_factory=dict)
-    #: Of several batches: whether they may be computed in parts.
+    #: Proof that a batch may be computed in parts, if the shapes are several batches.
     batch: BatchProof | None = None
     #: Sizes of allocations that several shapes share, and the total size of their blocks.
     allocation_sizes: Sequence[AllocationSize] | None = None
@@ -123,10 +123,10 @@ class Compilation:
 
     @property
     def standalone(self) -> bool:
-        """True if a library is made that needs no TVM."""
+        """Return whether the result is a standalone library, which needs no TVM."""
         return self.options.format == STANDALONE
 
     @property
     def half(self) -> bool:
-        """True if tensors are stored in 16 bits."""
+        """Return whether tensors are stored in 16 bits."""
         return self.options.dtype == "fp16"

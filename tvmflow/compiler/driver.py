@@ -1,7 +1,7 @@
-"""Runs the stages: those of `passes`, then the export; some again where code cannot be generated.
+"""Driver of the stages: those of `passes`, then the export, with retries if code generation fails.
 
-A standalone library needs other compilations of its model: the same network for the processor, and
-a reference for its self-test.  They run here, and the export gets what they make.
+A standalone library needs further compilations of its model: the same network for the processor,
+and a reference for its self-test.  They run here, and the export gets their results.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .shapes import (
     FunctionPool,
     WeightPool,
     begin_schedules,
+    check_batch_outermost,
     check_results,
     expand_variants,
-    kept_apart,
     merge_lowered,
     merge_schedules,
     nodes_by_function,
@@ -69,7 +69,7 @@ def compile_model(
     progress: Progress | None = None,
     dump: Dump | None = None,
 ) -> Module:
-    """Compile an ONNX model to a module in a temporary folder, which goes with the module."""
+    """Compile an ONNX model to a module in a temporary folder, which is removed with the module."""
     folder = Path(tempfile.mkdtemp(prefix="tvmflow-", dir=work_folder))
     remove = partial(shutil.rmtree, folder, ignore_errors=True)
     try:
@@ -83,13 +83,13 @@ def compile_model(
         _run_variants(job, progress, dump)
         return load_temporary(job.output, remove)
     except BaseException:
-        # Ctrl-C included: nothing of an unfinished compilation stays behind.
+        # Also after Ctrl-C, nothing of an unfinished compilation may be left.
         remove()
         raise
 
 
 def export(job: Compilation) -> None:
-    """Write the module file, and its weights to a file of their own if they are large."""
+    """Write the module file, and a sidecar for its weights if they are large."""
     if not job.standalone:
         write_artifact(
             job.executable,
@@ -109,13 +109,13 @@ def export(job: Compilation) -> None:
     write_library(job, processor, compile_model)
 
 
-#: All stages.  Those starting at "schedule" run again where code cannot be generated: see
+#: All stages.  Those starting at "schedule" run again if code generation fails: see
 #: `next_attempt`.
 STAGES = (*CODE_STAGES, Stage("export", other=export))
 
 
 def _run_variants(job: Compilation, progress: Progress | None, dump: Dump | None) -> None:
-    """Run all stages; those up to "weights" for each of several shapes, and each body of a loop."""
+    """Run all stages; those up to "weights" separately for each shape and each loop's body."""
     job.variants = expand_variants(job)
     is_one = not job.variants
     if is_one:
@@ -139,26 +139,26 @@ def _run_variants(job: Compilation, progress: Progress | None, dump: Dump | None
             weights.add(part)
             functions.rename(part)
             if not job.standalone:
-                # Constants have become weights, which the shapes share.
+                # The constants have become weights, which the shapes share: do not keep both.
                 part.model = replace(part.model, mod=part.mod)
             number += 1
     first = job.variants[0]
     job.model, job.target, job.storage_origin = first.model, first.target, first.storage_origin
     job.weights, job.weight_scopes = weights.weights, weights.scopes
     if job.batch is not None:
-        job.batch = kept_apart(job, job.batch)
+        job.batch = check_batch_outermost(job, job.batch)
     run_stages(job, first="schedule", progress=progress, dump=dump)
 
 
 def run_with_bodies(job: Compilation, first: str, until: str) -> list[IRModule]:
-    """Run some stages of a compilation, and of the bodies of the loops in its model."""
+    """Run stages for a compilation and for the bodies of its loops; return their programs."""
     programs = [run_stages(job, first, until)]
     bodies = (part for body in bodies_of(job) for part in with_bodies(body))
     return programs + [run_stages(body, "simplify", until) for body in bodies]
 
 
 def _suffix(number: int) -> str:
-    """Return the suffix in the names of dumps of a shape."""
+    """Return the suffix of a shape in the names of dumps."""
     return f"_{number}" if number else ""
 
 
@@ -173,10 +173,10 @@ def run_stages(
 ) -> IRModule:
     """Run the stages of a compilation from ``first`` to ``until``, both included.
 
-    Returns the program as it is then.  ``suffix`` is behind the names of what is dumped.  Of
+    Returns the resulting program.  ``suffix`` is appended to the names of dumps.  If there are
     several shapes, "schedule" and "lower" run for each of them (`.shapes`).
 
-    Where no code can be generated, the schedules are made again: see `next_attempt`.
+    If code generation fails, the functions are scheduled again: see `next_attempt`.
     """
     names = [stage.name for stage in STAGES]
     index, end = names.index(first), names.index(until)
@@ -202,7 +202,7 @@ def run_stages(
 
 
 def _run_stage(stage: Stage, job: Compilation, dump: Dump | None, stem: str) -> None:
-    """Run a stage for each shape, or for all at once; write what it makes if that is wanted."""
+    """Run a stage for each shape or for all at once, and dump its result if that is wanted."""
 
     def run(each: Compilation, name: str) -> None:
         with dump.stage(each, name) if dump is not None else nullcontext():
@@ -222,12 +222,12 @@ def _run_stage(stage: Stage, job: Compilation, dump: Dump | None, stem: str) -> 
 
 
 def next_attempt(job: Compilation, error: CompileError) -> Attempt:
-    """Return how to schedule functions after code generation has failed.
+    """Return the next attempt to schedule functions after code generation has failed.
 
-    Knobs may meet all constraints and still lead to code that TVM cannot generate: the heuristics
-    come next.  Then the fallback schedules the functions that have no code.
+    Knobs may meet all constraints and still lead to code that TVM cannot generate: the first retry
+    uses the heuristics.  The second uses the fallback family for the functions that have no code.
 
-    Raises `CompileError` if there is nothing left to try; names the primary function and its nodes.
+    Raises `CompileError`, with the primary function and its nodes, if there is nothing left to try.
     """
     if job.attempt.knobs or job.attempt.journals:
         logger.warning(

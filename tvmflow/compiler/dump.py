@@ -1,4 +1,4 @@
-"""``--dump-ir``: the program after each stage, and after each pass, as text."""
+"""Dumps of the program after each stage and each pass, as text (``--dump-ir``)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .compilation import Compilation
 
 
 class Dump:
-    """Writes to a folder: ``3_fuse.py`` after a stage, ``3_fuse/007_FuseTIR.py`` after a pass.
+    """Folder of dumps: ``3_fuse.py`` after a stage, ``3_fuse/007_FuseTIR.py`` after a pass.
 
-    The names of passes must contain ``wanted``, a regular expression.
+    Only passes whose names match the regular expression ``wanted`` are dumped.
 
-    Raises `TvmflowError` if the folder cannot be written, or the expression is none.
+    Raises `TvmflowError` if the folder cannot be written, or the expression is invalid.
     """
 
     def __init__(self, folder: Path, wanted: str = ""):
@@ -42,7 +42,7 @@ class Dump:
 
     @contextmanager
     def stage(self, job: Compilation, stem: str) -> Iterator[None]:
-        """Write what the passes within make of the program, and what it is after them."""
+        """Dump the program after each pass that runs in this context, and at its end."""
         folder, wanted = self.folder / stem, self._wanted
         numbers, failed = itertools.count(), list[OSError]()
 
@@ -57,7 +57,7 @@ class Dump:
                     path = folder / f"{number:03}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}.py"
                     write_new(path, mod.script(show_meta=False).encode())
                 except OSError as error:
-                    # TVM would wrap it: it is told after the stage.
+                    # TVM would wrap the error, so it is raised after the stage.
                     failed.append(error)
 
         context = tvm.transform.PassContext.current()
@@ -76,7 +76,7 @@ class Dump:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Turn what the system says into an error that a user can act on."""
+        """Translate an `OSError` into an error with a remedy."""
         try:
             yield
         except OSError as error:
@@ -87,14 +87,14 @@ class Dump:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder unless it is there; one elsewhere that a link leads to is refused."""
+    """Create a folder unless it exists; refuse a link, which may lead elsewhere."""
     if folder.is_symlink():
         raise OSError(errno.ELOOP, f"{folder.name} is a link", os.fspath(folder))
     folder.mkdir(exist_ok=True)
 
 
 def _write_stage(job: Compilation, stem: Path) -> None:
-    """Write the program as it stands, and the kernels' source once there is one."""
+    """Write the current program, and the kernels' source once it is generated."""
     if job.executable is None:
         write_new(stem.with_suffix(".py"), job.mod.script(show_meta=False).encode())
         if job.kernels is not None:

@@ -1,4 +1,4 @@
-"""Code for scheduled functions."""
+"""Code generation for scheduled functions."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 
 
 def generate(job: Compilation) -> None:
-    """Machine code and kernel source; a standalone library has no code for the host.
+    """Generate machine code and kernel source; a standalone library has no host code.
 
-    Raises `CompileError` if code generation fails; the message names the reason TVM gave.
+    Raises `CompileError`, with TVM's reason, if code generation fails.
     """
     with generating(job.target):
         if job.standalone:
@@ -39,7 +39,7 @@ def generate(job: Compilation) -> None:
 
 @contextmanager
 def generating(target: TargetSpec) -> Iterator[None]:
-    """Say in an error of ours what TVM's code generation refused."""
+    """Translate errors of TVM's code generation into `CompileError`."""
     try:
         with original_errors(), target.tvm_target:
             yield
@@ -53,9 +53,9 @@ def generating(target: TargetSpec) -> Iterator[None]:
 
 
 def without_code(mod: IRModule, target: TargetSpec) -> dict[str, str]:
-    """Scheduled primary functions for which no code can be generated, with TVM's reasons.
+    """Return TVM's reasons for each scheduled primary function whose code generation fails.
 
-    Each is built by itself: in a whole module TVM does not say which function it is at.
+    Each function is built separately, because TVM's error for a module does not name the function.
     """
     found = {}
     for gv, function in mod.functions.items():

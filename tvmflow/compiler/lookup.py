@@ -1,7 +1,7 @@
 """Lookups in tuning journals: knobs of primary functions, algorithms of convolutions, storage.
 
-The last two are kept as trials of two workloads that no schedule family has.  The choice is the
-trial's only knob, its cost the sum of the kernels that it leads to::
+Algorithms and storage are recorded as trials of two kinds of workloads that belong to no schedule
+family.  The choice is the trial's only knob; its cost is the total time of the resulting kernels::
 
     algorithm  {batch, inputs, outputs, height, …, dtype, accumulate}   {"algorithm": "winograd4"}
     storage    {network, dtype, accumulate}                             {"storage": "texture"}
@@ -30,7 +30,7 @@ from .compilation import Compilation
 
 logger = logging.getLogger(__name__)
 
-#: Names of the workloads that are no schedule family's, and of their knobs.
+#: Names of the workloads that belong to no schedule family, and of their knobs.
 ALGORITHM, STORAGE = "algorithm", "storage"
 
 #: Short names of dtypes.
@@ -41,7 +41,7 @@ SHORT = {"float32": "fp32", "float16": "fp16"}
 
 
 def workload_of(function: tirx.PrimFunc, family: str, shape: JsonMapping) -> Workload:
-    """The workload of a primary function without a schedule, whose storage is decided.
+    """Return the workload of an unscheduled primary function whose storage is decided.
 
     ``family`` and ``shape`` are a schedule family's ``NAME``, and its ``Shape`` as a dictionary.
     """
@@ -62,12 +62,12 @@ def workload_of(function: tirx.PrimFunc, family: str, shape: JsonMapping) -> Wor
 def best_knobs(
     journals: Sequence[Journal], workload: Workload, target: TargetSpec, *, near: bool = False
 ) -> Proposal | None:
-    """The knobs to be used for a workload, with the record of a journal that has them.
+    """Return the best knobs that journals have for a workload; ``None`` if they have none.
 
-    With ``near``, also those of a map of nearly the same size.  What was measured counts before
-    what a model predicted, in whichever journal; then the nearest workload
-    (:meth:`.Workload.distance`); then the order of the journals, because costs of different
-    devices cannot be compared; then the cost.
+    With ``near``, knobs for a map of nearly the same size count, too.  Measured trials of any
+    journal precede predicted ones; then the nearest workload (:meth:`.Workload.distance`) precedes;
+    then the first journal, because costs on different devices cannot be compared; then the lowest
+    cost.
     """
     measured = Target.of(target)
     for asked in (measured, measured.predicted):
@@ -93,7 +93,7 @@ def best_knobs(
 def lookup_in(
     journals: Sequence[Journal], function: tirx.PrimFunc, target: TargetSpec
 ) -> Lookup | None:
-    """The lookup of knobs for a primary function; ``None`` where there are no journals."""
+    """Return the lookup of knobs for a primary function; ``None`` without journals."""
     if not journals:
         return None
     return lambda family, shape: best_knobs(
@@ -102,7 +102,7 @@ def lookup_in(
 
 
 def describe(trial: Trial, journal: Journal) -> str:
-    """Name a record of a journal, where it was measured, and where it is from."""
+    """Describe a journal's record: its cost, device, source and provenance."""
     file, line, note = map(trial.provenance.get, ("file", "line", "note"))
     what = f"{journal.path.name}: {trial.cost * 1e3:.3g} ms on {trial.device.name}"
     origin = f"{file}:{line}" if file else None
@@ -114,12 +114,12 @@ def describe(trial: Trial, journal: Journal) -> str:
 
 
 def algorithm_workload(convolution: Convolution, half: bool, accumulate: str) -> Workload:
-    """The workload that stands for the choice of a convolution's algorithm in journals.
+    """Return the workload under which journals record a convolution's algorithm.
 
-    The dtype is part of the shape: what is fastest in 16 bits says nothing of 32.
+    The dtype is part of the shape: the fastest algorithm in 16 bits need not be so in 32.
     """
     facts = asdict(convolution)
-    # A fact of the weights, which other networks of these layers do not share.
+    # This depends on the values of the weights, which other networks do not share.
     del facts["fits_half"]
     dtype = "fp16" if half else "fp32"
     shape = {n: "x".join(map(str, v)) if isinstance(v, tuple) else v for n, v in facts.items()}
@@ -128,7 +128,7 @@ def algorithm_workload(convolution: Convolution, half: bool, accumulate: str) ->
 
 
 def storage_workload(mod: IRModule, dtype: str, accumulate: str) -> Workload:
-    """The workload that stands for the choice of a network's storage in journals.
+    """Return the workload under which journals record a network's storage.
 
     ``mod`` is the network before layouts are chosen.
     """
@@ -137,7 +137,7 @@ def storage_workload(mod: IRModule, dtype: str, accumulate: str) -> Workload:
 
 
 def network_digest(mod: IRModule) -> str:
-    """A hash of a network's operators and shapes, whatever names and weights it has."""
+    """Return a hash of a network's operators and shapes, without its names and weights."""
     main = mod["main"]
     numbers = {param: index for index, param in enumerate(main.params)}
     lines = [str(param.ty) for param in main.params]
@@ -149,7 +149,7 @@ def network_digest(mod: IRModule) -> str:
 
 
 def _text(expr: relax.Expr, numbers: dict[relax.Var, int]) -> str:
-    """An expression with numbers for variables, and types for constants."""
+    """Return the text of an expression, with numbers for variables and types for constants."""
     if isinstance(expr, relax.Var):
         return f"%{numbers[expr]}"
     if isinstance(expr, GenericConst):
@@ -168,7 +168,7 @@ def _text(expr: relax.Expr, numbers: dict[relax.Var, int]) -> str:
 def measured_algorithms(
     journals: Sequence[Journal], job: Compilation
 ) -> Callable[[Convolution, bool], Measured | None] | None:
-    """The lookup of a convolution's algorithm; ``None`` where there are no journals."""
+    """Return the lookup of convolutions' algorithms; ``None`` without journals."""
     if not journals:
         return None
 
@@ -181,7 +181,7 @@ def measured_algorithms(
 
 
 def use_measured_storage(job: Compilation, journals: Sequence[Journal]) -> None:
-    """Give a network the storage that was the fastest, unless the user asked for one."""
+    """Use the storage that was measured as the fastest, unless the user chose one."""
     if not journals or not storage_is_open(job):
         return
     workload = storage_workload(job.mod, job.options.dtype, job.options.accumulate)
@@ -197,6 +197,6 @@ def use_measured_storage(job: Compilation, journals: Sequence[Journal]) -> None:
 
 
 def storage_is_open(job: Compilation) -> bool:
-    """True if the storage of a network is left to what was measured."""
+    """Return whether a measured storage may be used for a network."""
     requested = job.storage != "auto" or job.options.storage_overrides or job.options.keep_layout
     return not requested and job.target.device.image_extent > 0

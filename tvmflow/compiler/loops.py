@@ -1,12 +1,12 @@
-"""Loops of the virtual machine: their bodies are compilations of their own, which merge at the end.
+"""VM loops: their bodies are separate compilations, which are merged with the model's at the end.
 
-A body goes through the stages up to "lower" as the model around it does, with layouts, schedules
-and a memory plan; what it takes and returns are plain buffers.  In the program that all become, the
-call that stood for the loop (`tvmflow.ir.loops`) is one of a function that repeats the body's.
+A body goes through the stages up to "lower" like the model, with layouts, schedules and a memory
+plan; its inputs and outputs are plain buffers.  In the merged program, the placeholder call for the
+loop (`tvmflow.ir.loops`) becomes a call of a function that repeats the body's.
 
-The virtual machine has no loops, and each call of a function within another takes some 3 KiB of the
-thread's stack: 2,500 iterations as recursion were its end.  So functions double the number of
-iterations, and their depth is its logarithm::
+TVM's virtual machine has no loops, and each nested call takes about 3 KiB of the thread's stack:
+recursion with 2,500 iterations would overflow it.  Therefore functions double the number of
+iterations, and the depth of calls is its logarithm::
 
     def while(going, s, w): return begin0((going, s), w) if going else (going, s)
     def begin0(s, w):       s1 = once(s, w); return begin1(s1, w) if s1[0] else s1
@@ -15,9 +15,9 @@ iterations, and their depth is its logarithm::
     def twice1(s, w):       s1 = once(s, w); return once(s1, w) if s1[0] else s1
     def once(s, w):         return body(s[1], w)
 
-The condition, which the virtual machine copies from the device, is looked at once an iteration, and
-log₂ n times at the end.  Nothing but TVM's runtime is needed.  A state lives as long as a function
-that was given it: behind iteration n there are at most 2 log₂ n of them.
+The condition, which the virtual machine copies from the device, is read once per iteration, and
+log₂ n times at the end.  TVM's runtime suffices.  A state lives as long as the functions that got
+it as an argument: after iteration n there are at most 2 log₂ n states.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from ..ir.loops import PREFIX
 from ..ir.rewriter import with_bindings
 from .compilation import Compilation
 
-#: Functions that double the number of iterations: at a million a second 2⁴⁸ take nine years.
+#: Number of doubling functions: at a million iterations a second, 2⁴⁸ take nine years.
 LEVELS = 48
 
-#: Adds a function to the program under a name.
+#: Function that adds a function to the program under a name.
 Adder = Callable[[str, relax.Function], GlobalVar]
 
 
 def bodies_of(job: Compilation) -> list[Compilation]:
-    """The compilations of the bodies of the loops in a model that was imported."""
-    # What is named in options is the model's; a body has no interface to keep.
+    """Return compilations of the loops' bodies in an imported model."""
+    # Names in these options refer to the model, and a body has no public inputs and outputs.
     options = replace(job.options, keep_layout={}, storage_overrides={}, algorithms={})
     bodies = []
     for number, (node, model) in enumerate(job.model.loops.items()):
@@ -56,22 +56,22 @@ def bodies_of(job: Compilation) -> list[Compilation]:
 
 
 def with_bodies(job: Compilation) -> Iterator[Compilation]:
-    """A compilation, and those of the bodies in it and in each other."""
+    """Yield a compilation, then those of its loops' bodies, recursively."""
     yield job
     for body in job.bodies:
         yield from with_bodies(body)
 
 
 def weight_names(job: Compilation) -> list[str]:
-    """Names of the weights that a function takes: its own, and those of the loops in it."""
+    """Return the names of a function's weights, followed by those of its loops' bodies."""
     own = list(job.weight_names.values())
     return own + [name for body in job.bodies for name in weight_names(body)]
 
 
 def with_loops(mod: IRModule, jobs: Sequence[Compilation]) -> IRModule:
-    """The program of all compilations, with functions that repeat bodies.
+    """Return the merged program with loops: calls of functions that repeat the bodies.
 
-    Each function takes the weights of the loops in it behind its own.
+    Each function takes the weights of its loops after its own.
     """
     functions = dict(mod.functions.items())
     variables = {var.name_hint: var for var in functions}
@@ -83,7 +83,7 @@ def with_loops(mod: IRModule, jobs: Sequence[Compilation]) -> IRModule:
         return var
 
     for job in (each for whole in jobs for each in reversed(list(with_bodies(whole)))):
-        # Those of inner loops come first: what calls a function has to know its type.
+        # Inner loops come first, because a caller needs the type of the function that it calls.
         loops = {}
         var = variables[job.entry]
         function = functions[var]
@@ -114,14 +114,14 @@ def with_loops(mod: IRModule, jobs: Sequence[Compilation]) -> IRModule:
 
 
 def _weights(body: Compilation, function: relax.Function) -> list[relax.Var]:
-    """The parameters of a body that are weights, its own and its loops'."""
+    """Return the parameters of a body that are weights, including its loops' weights."""
     return list(function.params[len(body.model.inputs) :])
 
 
 def _calling(
     function: relax.Function, loops: dict[str, tuple[GlobalVar, list[relax.Var]]]
 ) -> relax.Function:
-    """A function with calls of the loops' functions."""
+    """Replace the placeholder calls in a function by calls of the loops' functions."""
 
     def call(binding: relax.Binding) -> list[relax.Binding]:
         value = binding.value
@@ -138,7 +138,7 @@ def _calling(
 def _repeated(
     body: Compilation, called: GlobalVar, function: relax.Function, add: Adder
 ) -> GlobalVar:
-    """The function that repeats a body, with what it needs; see the module's docstring."""
+    """Add the functions that repeat a body (see the module's docstring); return the outermost."""
     results = [relax.TensorType(i.shape, i.dtype) for i in body.model.outputs]
     state = relax.TupleType(results)
     fixed = relax.TupleType([param.ty for param in function.params[len(results) - 1 :]])
@@ -156,7 +156,7 @@ def _repeated(
         return relax.VarBinding(relax.Var(name, ty), value)
 
     def both(name: str, one: GlobalVar, other: GlobalVar) -> GlobalVar:
-        """A function that calls one, and where the loop goes on then another."""
+        """Add a function that calls ``one`` and, if the loop continues, then ``other``."""
         params = given()
         first = bound("first", relax.Call(one, params), state)
         going = bound("going", relax.TupleGetItem(first.var, 0), results[0])
@@ -191,6 +191,6 @@ def _repeated(
 def _either(
     condition: relax.Var, bindings: list[relax.Binding], then: relax.Var, otherwise: relax.Var
 ) -> relax.If:
-    """What bindings make where a condition holds, else another value."""
+    """Return an `If`: ``then``, computed by the bindings, or ``otherwise``."""
     first = relax.SeqExpr([relax.BindingBlock(bindings)], then)
     return relax.If(condition, first, relax.SeqExpr([], otherwise))

@@ -1,4 +1,4 @@
-"""The metadata of a compiled module: what it is, and which kernels and schedules it has."""
+"""Metadata of a compiled module: its interface, options, kernels, schedules and memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .shapes import parts
 
 
 def common_metadata(job: Compilation) -> JsonObject:
-    """Return the metadata that modules of every format have."""
+    """Return the metadata that modules of all formats have."""
     return {
         "name": job.model.name,
         "target": job.target.kind,
@@ -31,7 +31,7 @@ def common_metadata(job: Compilation) -> JsonObject:
 
 
 def module_metadata(job: Compilation) -> JsonObject:
-    """Describe a module that runs on TVM's virtual machine."""
+    """Return the metadata of a module for TVM's virtual machine."""
     sources = sources_in(job.executable.mod)
     about = {
         **common_metadata(job),
@@ -55,7 +55,7 @@ def module_metadata(job: Compilation) -> JsonObject:
 
 
 def _of_shape(job: Compilation, sources: Sequence[str]) -> JsonObject:
-    """Describe the parts of a module for one shape, the bodies of its loops included."""
+    """Return the metadata of one shape of a module, including its loops' bodies."""
     all_parts = list(with_bodies(job))
     schedules = {n: choice for each in all_parts for n, choice in each.schedules.items()}
     return {
@@ -79,7 +79,7 @@ def _of_shape(job: Compilation, sources: Sequence[str]) -> JsonObject:
 
 
 def _of_variant(job: Compilation, sources: Sequence[str]) -> JsonObject:
-    """Describe one of several shapes of a module."""
+    """Return the metadata of one of several shapes of a module."""
     return {
         "entry": job.entry,
         "weight_names": weight_names(job),
@@ -91,14 +91,14 @@ def _of_variant(job: Compilation, sources: Sequence[str]) -> JsonObject:
 def extensions(sources: Iterable[str]) -> list[str]:
     """Return the OpenCL extensions that kernels need.
 
-    TVM asks for ``cl_khr_fp16`` in the source of kernels that compute with ``half``, and for
-    ``cl_khr_fp64`` where they have ``double``.
+    TVM enables ``cl_khr_fp16`` in the source of kernels that compute with ``half``, and
+    ``cl_khr_fp64`` in those with ``double``.
     """
     text = "".join(sources)
     return [name for name in (FP16_EXTENSION, FP64_EXTENSION) if name in text]
 
 
-#: Definitions (not declarations) of kernels in OpenCL C, with their attributes, and CUDA C++.
+#: Pattern of kernel definitions (not declarations) in OpenCL C, with attributes, and CUDA C++.
 _KERNEL = re.compile(
     r"(?:(?:__attribute__\(\(.*\)\)\n)?__kernel void|__global__ void(?: __\w+\([^)]*\))?)"
     r" (\w+)\([^;{]*\{"
@@ -106,7 +106,7 @@ _KERNEL = re.compile(
 
 
 def kernel_texts(sources: Iterable[str]) -> dict[str, str]:
-    """Return the text of each kernel in generated source, by name."""
+    """Return the text of each kernel in generated source, by the kernel's name."""
     found = {}
     for source in sources:
         for head in _KERNEL.finditer(source):
@@ -119,7 +119,7 @@ def kernel_names(sources: Iterable[str], choices: Mapping[str, Scheduled]) -> li
     """Return the kernels in generated source, with the function and schedule family of each.
 
     TVM names the kernels of a function ``f_kernel``, ``f_kernel_1`` and so on; on
-    a CPU a primary function is one "kernel" of its own name.
+    a CPU a primary function is one "kernel" with the function's name.
     """
     names = [name for source in sources for name in _KERNEL.findall(source)]
     kernels = []

@@ -1,4 +1,4 @@
-"""Options of `compile`, checked once, with the tables that users write for some of them."""
+"""Options of `compile`, with their checks, and the tables that some of them take."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..devices.choices import (
 from ..devices.host import Host
 from ..devices.target import TargetSpec, check_choice, with_dtype, with_storage
 from ..errors import CompileError, TargetError, UnknownOptionError
-from ..ir.extents import OPEN, THE_OPEN_INPUT, Extent
+from ..ir.extents import ANY_INPUT, OPEN, Extent
 from ..ir.pictures import ImageInput
 from ..ir.results import parse_boxes, parse_result
 from ..runtime.json_types import JsonMapping, JsonObject
@@ -39,7 +39,7 @@ from ..tuning_logs import find_journal
 if TYPE_CHECKING:
     import numpy as np
 
-#: A table, or the file that has it.
+#: A table, or the path of its file.
 Given = JsonMapping | str | os.PathLike[str]
 
 P = ParamSpec("P")
@@ -48,21 +48,21 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Table:
-    """A table that users write, by name, in JSON or TOML: its values, and words for errors."""
+    """Schema of a table by name that users write, as JSON or TOML, and texts for its errors."""
 
-    #: Begins a sentence about the table, and one about a name in it (behind "The").
+    #: Subject of sentences about the table, and about a name in it (after "The").
     what: str
     entry: str
-    #: Such an object, and what to write.
+    #: An example of the table, and the remedy of errors.
     example: str
     remedy: str
-    #: Values of a name; ``None`` is an object of its own.
+    #: Values that a name may have; ``None`` if each is an object.
     values: Collection[str] | None = None
 
     def checked(self, given: Given | None) -> JsonObject:
-        """The table, read from its file if it has one, and checked.
+        """Return the checked table, read from its file if a path is given.
 
-        Raises `CompileError` if the file cannot be read, or something in the table does not exist.
+        Raises `CompileError` if the file cannot be read, or the table has a value that is unknown.
         """
         if isinstance(given, str | os.PathLike):
             table, where = self.read(Path(given)), f" in {given}"
@@ -84,9 +84,9 @@ class Table:
         return table
 
     def read(self, path: Path) -> JsonObject:
-        """Read a JSON object, or a TOML table in a file ``*.toml``.
+        """Read a JSON object, or a TOML table from a file ``*.toml``.
 
-        Raises `CompileError` if the file cannot be read, or is not of that form.
+        Raises `CompileError` if the file cannot be read, or has another form.
         """
         try:
             text = read_text(path)
@@ -113,7 +113,7 @@ STORAGE_OVERRIDES = Table(
     "The storage overrides",
     "storage override of the tensor",
     '{"conv1": "texture"}',
-    'Write names of tensors with "texture" or "buffer" behind them.',
+    'Write names of tensors, each with "texture" or "buffer".',
     ("texture", "buffer"),
 )
 KEPT_LAYOUTS = Table(
@@ -130,7 +130,7 @@ CONVOLUTION_ALGORITHMS = Table(
     f"Write names of convolutions, each with one of {', '.join(ALGORITHMS)}.",
     ALGORITHMS,
 )
-#: Whether they fit is seen when the function is scheduled.
+#: Knobs are checked when their function is scheduled.
 KNOBS = Table(
     "The knobs",
     "knobs of",
@@ -158,15 +158,15 @@ def _toml(path: Path, text: str) -> object:
     raise ValueError(f"reading TOML needs Python 3.11 or newer, so {path.stem}.json is needed")
 
 
-#: Elements of a bound input, which are in the module's description.
+#: Limit of the elements of a bound input, because the module's metadata contains them.
 _MOST_BOUND = 1024
 
 
 def _checked_inputs(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Bound inputs as JSON; a `CompileError` says that one is no array, or a large one."""
+    """Convert bound inputs to JSON; raise `CompileError` if one is no array or too large."""
     if not given:
         return {}
-    # Not for commands that only read options.
+    # Imported here, because commands that only read options do not need it.
     import numpy as np
 
     found = {}
@@ -186,7 +186,7 @@ def _checked_inputs(given: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _checked_bounds(given: Mapping[str, int] | None) -> dict[str, int]:
-    """Bounds by name; a `CompileError` says that one is no positive number."""
+    """Return bounds by name; raise `CompileError` if one is no positive integer."""
     for name, bound in (given or {}).items():
         if not isinstance(bound, int) or isinstance(bound, bool) or bound < 1:
             raise CompileError(
@@ -199,11 +199,11 @@ def _checked_bounds(given: Mapping[str, int] | None) -> dict[str, int]:
 def _listed(
     given: Mapping[str, Sequence[Sequence[int]]] | Sequence[Sequence[int]] | None,
 ) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """Extents by input name; those without a name are of the one input that has open ones.
+    """Return extents by input name; unnamed ones belong to the only input with open extents.
 
-    Raises `CompileError` if they are no positive whole numbers.
+    Raises `CompileError` if they are no positive integers.
     """
-    named = given if isinstance(given, Mapping) else {THE_OPEN_INPUT: given} if given else {}
+    named = given if isinstance(given, Mapping) else {ANY_INPUT: given} if given else {}
     for name, choices in named.items():
         for extents in choices:
             if not all(isinstance(extent, int) and extent > 0 for extent in extents):
@@ -219,9 +219,9 @@ def _listed(
 class CompileOptions:
     """Options of a compilation: the keywords of `tvmflow.compile`.
 
-    Tables (`storage_overrides`, `algorithms`, `knobs`, `keep_layout`) may be files that hold them:
-    JSON objects, or TOML tables in files ``*.toml``.  Raises `CompileError` if one cannot be read,
-    or has a value that does not exist.
+    Tables (`storage_overrides`, `algorithms`, `knobs`, `keep_layout`) may be paths of files: JSON
+    objects, or TOML tables in files ``*.toml``.  Raises `CompileError` if one cannot be read, or
+    has an unknown value.
 
     Parameters
     ----------
@@ -234,42 +234,43 @@ class CompileOptions:
     host
         LLVM triple of the machine that will load the module, default this one.
     shapes
-        Shapes of inputs whose dimensions the model leaves open, by input name.  Several shapes for
-        one module are asked for by a range of batches as the first extent, such as ``"1..8"``, and
-        by ``"?"`` for extents that ``at`` lists (docs/shapes.md).
+        Shapes of inputs whose dimensions the model leaves open, by input name.  For several shapes
+        in one module, write a range of batches as the first extent, such as ``"1..8"``, and
+        ``"?"`` for extents that ``at`` lists (docs/shapes.md).
     at
         Values of the open extents of ``shapes``, by input: ``{"image": [(224, 224), (320, 240)]}``.
-        Where one input has some, its name may be left out.
+        If only one input has open extents, its name may be left out.
     inputs
         Inputs that become constants, by name: ``{"sr": 16000}``.  A number fills a shape that the
-        model states; others are nested lists.  The module has no such input.  A condition that
-        depends on it alone decides its branch when the model is compiled.
+        model states; other values are nested lists.  The module does not have these inputs.  For
+        conditions that only depend on them, the branch is chosen when the model is compiled.
     bounds
-        Bounds of sizes that are known only at run time, where the worst case is larger than needed:
-        by the names of the nodes whose results have such a size, or of these results.  A run that
-        needs more raises an error.
+        Bounds of sizes that are known only at run time, for sizes whose worst case is larger than
+        needed, by the names of the nodes whose results have such a size, or of these results.  A
+        run that needs more raises an error.
     results
-        What outputs are instead, by name: ``softmax``; ``argmax``, the int32 index of the largest
-        element; ``topk:5``, the five largest in falling order, with their int32 indices in a
-        further output ``NAME_indices``; or a softmax and one of these, ``softmax+topk:5``.  They
-        are along the axis of classes, which is the second of four and the last of others;
-        ``argmax@2`` names another.  Or boxes, of a network that takes a picture, in pixels of the
-        picture: ``boxes:`` with the form in which the network gives them, ``xyxy``, ``yxyx``,
-        ``xywh`` or ``cxcywh``, and ``:unit`` after it where 1 is the input's width or height, not
-        a pixel.
+        Functions whose results replace outputs, by the outputs' names: ``softmax``; ``argmax``, the
+        int32 index of the largest element; ``topk:5``, the five largest in falling order, with
+        their int32 indices in a further output ``NAME_indices``; or a softmax and one of these,
+        ``softmax+topk:5``.  They act along the axis of classes: the second of four, otherwise the
+        last; ``argmax@2`` names another.  Or boxes in pixels of the picture, for a network that
+        takes a picture: ``boxes:`` with the form in which the network returns them, ``xyxy``,
+        ``yxyx``, ``xywh`` or ``cxcywh``, followed by ``:unit`` if 1 is the input's width or
+        height, not a pixel.
     storage
-        Where tensors between primary functions are kept: ``texture`` or ``buffer``, or ``auto``,
-        which decides for each tensor by what the device gains.
+        Storage of tensors between primary functions: ``texture``, ``buffer`` or ``auto``, which
+        chooses for each tensor the one that is estimated to be faster on the device.
     storage_overrides
-        ``texture`` or ``buffer`` for single tensors, before everything else, by the names that
-        ``tvmflow compile -v`` prints, or those of the ONNX model.
+        ``texture`` or ``buffer`` for single tensors, which precedes all other choices, by the names
+        that ``tvmflow compile -v`` prints, or those of the ONNX model.
     dtype
         Precision in which tensors between primary functions and weights are stored: ``fp32``, or
         ``fp16``, which halves their memory.
     calibrate
-        Inputs by ONNX name with which ONNX Runtime measures what ``dtype="fp16"`` does to tensors
-        between primary functions, or ``random``, which draws those of `verify`: what overflows, or
-        what a tensor is computed from that loses 5 % of its magnitude, stays in 32 bits.
+        Inputs by ONNX name with which ONNX Runtime measures the effect of ``dtype="fp16"`` on
+        tensors between primary functions, or ``random`` for the random inputs of `verify`.
+        Tensors that overflow, and those from which a tensor is computed that loses 5 % of its
+        magnitude, stay in 32 bits.
     accumulate
         Precision of products and sums in convolutions, dense layers and average pooling: ``fp32``,
         or for tensors that are stored in ``fp16``, on devices with ``cl_khr_fp16``, ``mixed``
@@ -277,16 +278,15 @@ class CompileOptions:
         (whole sums).  ``auto`` is ``mixed`` for such tensors on GPUs that have it, else ``fp32``.
     algorithms
         ``direct``, ``gemm`` (for ``cuda``), ``winograd2`` or ``winograd4`` for single convolutions,
-        by the names of their nodes or of the tensors that these write, instead of what seems
-        cheapest.
+        by the names of their nodes or of the tensors that these write, instead of the algorithm
+        with the lowest estimated cost.
     knobs
         Knobs of schedules by the name of the primary function, as ``tvmflow inspect --schedules``
-        prints them.  Those that do not fit are warned of and not used.
+        prints them.  Knobs that do not fit are ignored with a warning.
     journals
-        Tuning journals, or names of those that ship with tvmflow: what was measured for a primary
-        function is used instead of the heuristic, and for a convolution's algorithm or the
-        network's storage (``auto``) instead of the cost models.  Where two have something for it,
-        the first one counts.
+        Tuning journals, or names of those that ship with tvmflow.  Their measurements replace the
+        heuristic for a primary function, and the cost models for a convolution's algorithm or the
+        network's storage (``auto``).  If several journals have a measurement, the first one counts.
     keep_layout
         ``nchw4c`` or ``texture`` for inputs and outputs, by the ONNX model's names, that the
         application has in the blocked layout ``[N, C', H, W, 4]``: in a buffer or an image.
@@ -295,26 +295,26 @@ class CompileOptions:
         names: ``FORMAT,KEY=VALUE,...`` with a format of `IMAGE_FORMATS` and the fields of
         `ImageInput` (:mod:`tvmflow.ir.pictures`).
     check_indices
-        For debugging: a run raises `InputError` with the node and the index where an index from
-        data is out of range, in place of taking the nearest one (docs/design.md).
+        For debugging: if an index from data is out of range, a run raises `InputError` with the
+        node and the index, instead of using the nearest valid one (docs/design.md).
     cuda_graph
-        Launch all kernels at once, as a CUDA graph that the first run captures; for ``cuda``.
+        Launch all kernels at once, as a CUDA graph captured in the first run; for ``cuda``.
     format
         ``tvm``, a module for TVM's runtime, or ``standalone``, a library with a C interface
         (`tvmflow.h`) that needs no other and opens the device's OpenCL; for ``opencl``, and for
         ``llvm``, where it runs on the host's processors.
     fallback
         ``cpu``: a standalone library for ``opencl`` has kernels for the host's processors, too, and
-        takes them where there is no OpenCL that works.
+        uses them if there is no working OpenCL.
     cpu
-        The least processor that kernels for ``llvm``, or for the fallback, are for: a level of the
-        host's architecture, of `tvmflow.devices.target.LEVELS`.  By default this machine's, and
-        x86-64-v3 or armv8-a of another host.
+        Minimum processor for kernels for ``llvm`` or the fallback: a level of the host's
+        architecture, from `tvmflow.devices.target.LEVELS`.  The default is this machine's, and
+        x86-64-v3 or armv8-a for another host.
     weights
-        ``fp16`` or ``int8``: a standalone library stores its large weights in 16 or 8 bits, and
-        makes of them what kernels read at creation.  They are rounded to what these hold, by
-        output channel for ``int8`` (docs/standalone.md).  Convolutions are then direct where
-        `algorithms` does not say otherwise.
+        ``fp16`` or ``int8``: a standalone library stores its large weights in 16 or 8 bits, rounded
+        to that precision (by output channel for ``int8``), and converts them to the kernels' form
+        at creation (docs/standalone.md).  Convolutions are then direct unless `algorithms` says
+        otherwise.
     embed_limit_bytes
         Weights of more bytes than this in total are written to a sidecar file next to the module.
     """
@@ -384,9 +384,9 @@ class CompileOptions:
             parse_result(name, what)
 
     def resolve(self) -> TargetSpec:
-        """The target to compile for: ``auto`` asks the devices of this machine.
+        """Return the target to compile for; ``auto`` looks for a device of this machine.
 
-        Raises `TargetError` if something is unknown, a combination impossible, or ``auto`` finds no
+        Raises `TargetError` if a value is unknown, a combination impossible, or ``auto`` finds no
         device.
         """
         spec = targets.resolve(self.target, self.device, self.host)
@@ -460,35 +460,35 @@ class CompileOptions:
 
     @property
     def extents_by_input(self) -> Mapping[str, Sequence[tuple[int, ...]]]:
-        """The extents of `at`, which are kept by input, also those of the one without a name."""
+        """Return the extents of `at`, by input; unnamed ones have an empty name."""
         return self.at  # type: ignore[return-value]
 
     @property
     def static_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of a compilation of one shape."""
+        """Return the shapes by input, for a compilation of one shape."""
         return dict(self.shapes)  # type: ignore[arg-type]
 
     def to_json(self) -> JsonObject:
-        """Options that differ from the defaults, and the precisions and the storage."""
+        """Return the options that differ from their defaults, and always storage and precisions."""
         default, always = CompileOptions(), ("storage", "dtype", "accumulate")
         values = vars(self).items()
-        told = {n: value for n, value in values if n in always or value != getattr(default, n)}
+        kept = {n: value for n, value in values if n in always or value != getattr(default, n)}
         if isinstance(self.calibrate, Mapping):
-            # Arrays are not kept; the module's placements say what came of them.
-            told.pop("calibrate")
-        return told | ({"journals": list(map(str, self.journals))} if self.journals else {})
+            # Arrays are left out; the module's placements have the result of the calibration.
+            kept.pop("calibrate")
+        return kept | ({"journals": list(map(str, self.journals))} if self.journals else {})
 
     @classmethod
-    def from_json(cls, told: JsonMapping) -> CompileOptions:
-        """Options from what `to_json` gave; names that this version does not know are left out."""
+    def from_json(cls, entries: JsonMapping) -> CompileOptions:
+        """Return options from the result of `to_json`; ignore names unknown to this version."""
         known = {item.name for item in fields(cls)}
-        return cls(**{name: value for name, value in told.items() if name in known})
+        return cls(**{name: value for name, value in entries.items() if name in known})
 
 
 class CompileKeywords(TypedDict, total=False):
     """Types of the keywords that `CompileOptions` takes, for type checkers and editors.
 
-    A field has the type of what it keeps; a keyword that of everything it is made from.
+    A field has the type of its checked value; a keyword accepts everything that can be converted.
     """
 
     target: str
@@ -530,7 +530,7 @@ def with_keywords(
         if name in known:
             continue
         near = get_close_matches(name, known, 1)
-        # The one flag of `tvmflow compile` that stands for the value of an option.
+        # `--standalone` is the only flag of `tvmflow compile` that stands for an option's value.
         meant = f"`format={STANDALONE}`" if name == STANDALONE else f"`{near[0]}`" if near else ""
         raise UnknownOptionError(
             f"{function}() got the keyword {name!r}, which is no option.",
@@ -542,8 +542,8 @@ def with_keywords(
 def takes_options(function: Callable[P, R]) -> Callable[P, R]:
     """List the fields of `CompileOptions` in a function's signature and docstring.
 
-    For functions whose last parameter is ``**`` of `CompileKeywords`: people, `help` and notebooks
-    then see each option with its default and meaning.
+    Use it for functions whose last parameter is ``**`` of `CompileKeywords`: people, `help` and
+    notebooks then see each option with its default and meaning.
     """
     own = inspect.signature(function)
     defaults = {
@@ -560,12 +560,12 @@ def takes_options(function: Callable[P, R]) -> Callable[P, R]:
     first = [each for each in others if each.kind is not keyword]
     signature = own.replace(parameters=[*first, *made, *others[len(first) :]])
     function.__signature__ = signature  # type: ignore[attr-defined]
-    if function.__doc__ and CompileOptions.__doc__:  # Python leaves them out with -OO.
+    if function.__doc__ and CompileOptions.__doc__:  # Python drops docstrings with -OO.
         _, _, meanings = inspect.cleandoc(CompileOptions.__doc__).partition("----------\n")
         for name, default in defaults.items():
             title = f"{name} : {_written(types[name])}, default {default!r}"
             meanings = re.sub(rf"^{name}$", title, meanings, flags=re.MULTILINE)
-        # Before the section that follows the parameters.
+        # Insert the meanings before the section that follows the parameters.
         doc = inspect.cleandoc(function.__doc__)
         end = re.search(r"\n\n\w+\n-+\n", doc[doc.index("----------") + 10 :])
         at = len(doc) if end is None else end.start() + doc.index("----------") + 10
@@ -574,5 +574,5 @@ def takes_options(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _written(annotation: object) -> str:
-    """Return an annotation as it is written; a typed dictionary keeps forward references."""
+    """Return an annotation as written; in a typed dictionary annotations are `ForwardRef`."""
     return str(getattr(annotation, "__forward_arg__", annotation))

@@ -1,10 +1,10 @@
 """The pass pipeline: every pass that runs on a model, TVM's and ours, in order.
 
-A stage is a list of TVM's passes on Relax; only "import", "build" and "export" are none.  TVM's
-instruments see all of them (`tvm.transform.PassContext(instruments=[...])` around `compile`), and
-``--dump-ir`` is one.  ``python -m tvmflow.compiler.passes`` prints the list, with the passes on TIR
-that code generation runs (`tvmflow.codegen.tir_pipeline`).  The passes on Relax are a pipeline of
-TVM's, too: `tvmflow.compiler.relax_pipeline`.
+A stage is a list of passes on Relax, except for "import", "build" and "export", which are
+functions.  TVM's instruments see all passes (`tvm.transform.PassContext(instruments=[...])` around
+`compile`); ``--dump-ir`` is such an instrument.  ``python -m tvmflow.compiler.passes`` prints the
+list, with the passes on TIR that code generation runs (`tvmflow.codegen.tir_pipeline`).
+`tvmflow.compiler.relax_pipeline` registers the passes on Relax as a TVM pipeline.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 
 def import_model(job: Compilation) -> None:
-    """ONNX to Relax, with static shapes and constant weights."""
+    """Import the ONNX model to Relax, with static shapes and constant weights."""
     options = job.options
     source = job.parsed or apply_options(open_model(job.source), vars(options))
     job.model = load_model(
@@ -73,9 +73,9 @@ def import_model(job: Compilation) -> None:
 
 
 def fuse(job: Compilation) -> list[Pass]:
-    """Operators to primary functions, and these to larger ones."""
+    """Return the passes that lower operators to primary functions and fuse these."""
     return [
-        # On the CPU TVM's runtime sorts, where there is one.
+        # For CPUs, TVM's runtime sorts; GPUs and standalone libraries need kernels for that.
         *([DecomposeCumsum, RankShortRows] if job.target.is_gpu_kernel or job.standalone else []),
         backend.DispatchSampling(),
         backend.DispatchSortScan(),
@@ -93,7 +93,7 @@ def fuse(job: Compilation) -> list[Pass]:
 
 
 def lower(job: Compilation) -> list[Pass]:
-    """The memory plan, and calls of the virtual machine where there is one."""
+    """Return the passes that plan memory and, unless standalone, lower to VM calls."""
     graph = job.options.cuda_graph
     calls = [
         transform.ToNonDataflow(),
@@ -118,7 +118,7 @@ def lower(job: Compilation) -> list[Pass]:
 #: The stages from a model to its code; the driver adds the export.
 CODE_STAGES = (
     Stage("import", other=import_model),
-    # Constants are folded, and what nobody reads is dropped.
+    # Fold constants, fuse normalisations and attention, and drop unused values.
     Stage(
         "simplify",
         lambda job: [
@@ -132,15 +132,15 @@ CODE_STAGES = (
             transform.DeadCodeElimination(["main"]),
         ],
     ),
-    # Convolutions and what stands between them to ``NCHW{c}c``.
+    # Convert convolutions and the operators between them to ``NCHW{c}c``.
     Stage("layout", lambda job: [change_layouts(job), transform.DeadCodeElimination(["main"])]),
     Stage("fuse", fuse, translate_error=not_legalized),
-    # Texture or buffer for each tensor between primary functions.
+    # Choose texture or buffer for each tensor between primary functions.
     Stage(
         "storage",
         lambda job: [place(job), *([UseFloat16] if job.target.kind == "cuda" else [])],
     ),
-    # Constants to parameters, behind the model's large weights.
+    # Turn constants into parameters, after the model's large weights.
     Stage("weights", lambda job: [lift(job)]),
     Stage("schedule", lambda job: [schedule_functions(job)]),
     Stage("lower", lower),
@@ -148,36 +148,36 @@ CODE_STAGES = (
 )
 
 
-# -- passes that know the model, or say what they decided ---------------------------------------
+# -- passes that read or change the compilation -------------------------------------------------
 
 
 def job_pass(
     name: str,
 ) -> Callable[[Callable[[Compilation, IRModule], IRModule]], Callable[[Compilation], Pass]]:
-    """Make a pass for each compilation of a function from compilation and module to module."""
+    """Turn a function of a compilation and a module into a factory of passes."""
     return lambda function: lambda job: module_pass(name)(partial(function, job))
 
 
 @contextmanager
 def journals_of(job: Compilation) -> Iterator[list[Journal]]:
-    """The journals in which a stage looks something up, open."""
+    """Open the journals of a compilation for a stage's lookups."""
     with ExitStack() as stack:
         yield [stack.enter_context(Journal.open(path)) for path in job.attempt.journals]
 
 
 def aliases_of(job: Compilation) -> dict[str, str]:
-    """Names in kernels' source of the ONNX model's tensors."""
+    """Return the names in kernels' source of the ONNX model's tensors."""
     return {name: identifier(b) for name, b in job.model.bindings.items()}
 
 
 @job_pass("FuseAttention")
 def attend(job: Compilation, mod: IRModule) -> IRModule:
-    """One primary function for the products and the softmax of attention."""
+    """Fuse the products and the softmax of attention into one primary function."""
     return fuse_attention(mod, job.target.device, half=job.half)
 
 
 def picture_layouts(job: Compilation) -> dict[str, str]:
-    """Layouts to keep of inputs that take pictures: their kernels write what the network reads."""
+    """Return the layouts in which kernels for picture inputs write what the network reads."""
     check_image_inputs(job.options.image_inputs, job.model.inputs)
     device = job.target.device
     if job.target.kind != "opencl" or device.channel_block != CHANNELS:
@@ -195,7 +195,7 @@ def picture_layouts(job: Compilation) -> dict[str, str]:
 
 @job_pass("ChangeLayouts")
 def change_layouts(job: Compilation, mod: IRModule) -> IRModule:
-    """Rewrite ``main``; says which algorithm each convolution got."""
+    """Convert ``main`` to the blocked layout, and log the algorithm of each convolution."""
     options, model = job.options, job.model
     if job.half:
         job.precision = analyse(mod)
@@ -231,7 +231,7 @@ MOST_FUSED = 64
 
 @job_pass("FuseOps")
 def fuse_operators(job: Compilation, mod: IRModule) -> IRModule:
-    """TVM's fusion, with the names that the model has for tensors."""
+    """Run TVM's fusion, and restore the model's names of tensors."""
     names = job.model.bindings.values()
     members: dict[str, list[str]] = {}
     instruments = tvm.transform.PassContext.current().instruments
@@ -245,7 +245,7 @@ def fuse_operators(job: Compilation, mod: IRModule) -> IRModule:
 
 @job_pass("PlaceTensors")
 def place(job: Compilation, mod: IRModule) -> IRModule:
-    """Give tensors their memory, and the functions' signatures that say so."""
+    """Choose each tensor's storage, and set it in the functions' signatures."""
     wide = job.precision.wide | inner_names(job.model.mod)
     storage = storage_pass(job, mod, wide)
     placed, job.placements = storage.run()
@@ -263,7 +263,7 @@ def place(job: Compilation, mod: IRModule) -> IRModule:
 
 
 def storage_pass(job: Compilation, mod: IRModule, wide: Mapping[str, str]) -> StoragePass:
-    """Return the pass that decides on storage, with tensors that stay in 32 bits."""
+    """Return the pass that decides on storage; ``wide`` tensors stay in 32 bits."""
     model = job.model
     return StoragePass(
         *(mod, job.target.device, job.storage, job.options.storage_overrides),
@@ -278,7 +278,7 @@ def storage_pass(job: Compilation, mod: IRModule, wide: Mapping[str, str]) -> St
 
 @job_pass("LiftWeights")
 def lift(job: Compilation, mod: IRModule) -> IRModule:
-    """Make constants parameters of ``main``."""
+    """Turn constants into parameters of ``main``."""
     mod, lifted = lift_weights(mod)
     job.weights = {**job.model.weights, **lifted}
     job.initializers = initializers_of(mod, job.weights, job.nodes, job.model.initializers)
@@ -292,7 +292,7 @@ def lift(job: Compilation, mod: IRModule) -> IRModule:
 
 @job_pass("ScheduleFunctions")
 def schedule_functions(job: Compilation, mod: IRModule) -> IRModule:
-    """Ask the schedule families for each primary function."""
+    """Schedule each primary function with the first schedule family that matches."""
     if job.options.accumulate != "fp32":
         job.half_sums = half_sums(mod)
     nodes = nodes_of_functions(mod, job.nodes)
@@ -306,16 +306,16 @@ def schedule_functions(job: Compilation, mod: IRModule) -> IRModule:
 
 @job_pass("PlanMemory")
 def plan(job: Compilation, mod: IRModule) -> IRModule:
-    """Let tensors share memory."""
+    """Plan which tensors share memory."""
     mod, job.memory = plan_memory(mod, job.allocation_sizes)
     return mod
 
 
-# -- the list, for people and for TVM ------------------------------------------------------------
+# -- the printed list ----------------------------------------------------------------------------
 
 
 def listing(job: Compilation) -> Iterator[tuple[str, str]]:
-    """Every pass that a compilation runs, with its stage; those of ours begin with ``tvmflow.``."""
+    """Yield stage and name of every pass that a compilation runs; ours begin with ``tvmflow.``."""
     for stage in CODE_STAGES:
         for each in stage.passes(job) if stage.passes is not None else ():
             yield stage.name, str(each.info.name)

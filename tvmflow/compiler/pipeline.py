@@ -46,21 +46,21 @@ def compile(
     options
         Options of the compilation as one object; those given as keywords replace its fields.
     file_name
-        The name that the module's file will have; a standalone library knows its own.
+        Final name of the module's file; a standalone library contains its own name.
     dump_ir
         Folder that gets the program after each stage and each pass, as text.
     dump_ir_filter
-        A regular expression that the names of the passes must contain which are dumped.
+        Regular expression; only passes whose names match it are dumped.
     work_folder
-        Where the module is written until it is saved, default the system's folder for
-        temporary files.  On the file system of the final file, saving is a link.
+        Folder for the module until it is saved, default the system's folder for temporary
+        files.  If it is on the file system of the final file, saving only makes a link.
     progress
         Called before each stage with its name, its index and the number of stages.
 
     Raises
     ------
     ModelError, TargetError, CompileError
-        With one sentence on what is wrong and one on the remedy.
+        With a sentence on the reason and one on the remedy.
     UnknownOptionError
         If a keyword is no option; it is a `CompileError` and a `TypeError`.
 
@@ -72,7 +72,8 @@ def compile(
     >>> module = tvmflow.compile(torchvision.models.resnet18(), (torch.rand(1, 3, 224, 224),))
     """
     times = StageTimes()
-    # What no stage counts for itself: the target, loading the compiler, PyTorch's export.
+    # "prepare" counts the work outside the stages: the target, loading the compiler, PyTorch's
+    # export.
     with times.stage("prepare"):
         options = with_keywords(options, fields)
         target = options.resolve()

@@ -1,4 +1,4 @@
-"""The stages on Relax as a pipeline of TVM's: ``relax.get_pipeline("tvmflow")``."""
+"""The stages on Relax as a pipeline registered with TVM: ``relax.get_pipeline("tvmflow")``."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from .compilation import Compilation
 from .driver import run_stages
 from .options import CompileOptions
 
-#: Attribute of the modules that `relax_pipeline` makes: the arrays of the parameters that ``main``
-#: gets for constants, by name.
+#: Attribute of the modules that `relax_pipeline` returns: the arrays of the parameters that replace
+#: constants of ``main``, by name.
 WEIGHTS = "tvmflow.weights"
 
 
 @relax.register_pipeline(TIR_PIPELINE)
 def relax_pipeline(**options: object) -> Pass:
-    """Return the stages from "simplify" to "lower" as a pipeline of TVM's.
+    """Return the stages from "simplify" to "lower" as a TVM pipeline.
 
-    It is for modules of static shapes, with one function ``main``::
+    It accepts modules of static shapes with one function ``main``::
 
         lowered = relax.get_pipeline("tvmflow", target="llvm")(mod)
         built = relax.build(lowered, "llvm", relax_pipeline=None, tir_pipeline="tvmflow")
 
     Constants become trailing parameters of ``main``; their arrays are the module's attribute
-    ``tvmflow.weights``, by name.  The options are fields of `CompileOptions`; without ``target``
-    it is the kind of TVM's current target.
+    ``tvmflow.weights``, by name.  The options are fields of `CompileOptions`; the default of
+    ``target`` is the kind of TVM's current target.
     """
 
     @module_pass("Pipeline")
@@ -48,7 +48,7 @@ def relax_pipeline(**options: object) -> Pass:
 
 
 def _imported(mod: IRModule) -> ImportedModel:
-    """Return a module in the form that the front end gives."""
+    """Wrap a module in the front end's result."""
     main = mod["main"]
     count = int((main.attrs or {}).get("num_input", len(main.params)))
     inputs = tuple(TensorInfo(p.name, shape_of(p), str(p.ty.dtype)) for p in main.params[:count])

@@ -1,4 +1,4 @@
-"""A schedule for each primary function."""
+"""Scheduling of all primary functions of a program."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ def schedule_module(
     journals: Sequence[Journal] = (),
     nodes: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[IRModule, dict[str, Scheduled]]:
-    """Schedule every primary function; returns the choice for each, too.
+    """Schedule every primary function; return the program and the choice for each function.
 
-    ``journals`` are the attempt's, open, and ``nodes`` ONNX's of each function, for messages.
+    ``journals`` are the attempt's open journals; ``nodes`` are each function's ONNX nodes, for
+    messages.
 
-    Raises `CompileError` if no schedule can be made for a function.
+    Raises `CompileError` if a function cannot be scheduled.
     """
     attempt = attempt or Attempt()
     choices: dict[str, Scheduled] = {}
@@ -63,7 +64,7 @@ def schedule_module(
 
 
 def described(name: str, nodes: Mapping[str, Sequence[str]] | None) -> str:
-    """A primary function, with the ONNX nodes that it computes, for messages."""
+    """Return the name of a primary function and its ONNX nodes, for messages."""
     known = list((nodes or {}).get(name, ()))
     if not known:
         return f"The primary function {name}"
@@ -72,13 +73,13 @@ def described(name: str, nodes: Mapping[str, Sequence[str]] | None) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """The last line of an error of TVM's."""
+    """Return the last line of a TVM error."""
     lines = str(error).strip().splitlines()
     return lines[-1] if lines else type(error).__name__
 
 
 def log_journal_hits(attempt: Attempt, schedules: Mapping[str, Scheduled]) -> None:
-    """Say how many functions have their knobs from journals, and which knobs are nobody's."""
+    """Log how many functions have knobs from journals; warn of knobs for unknown functions."""
     for name in [name for name in attempt.knobs if name not in schedules]:
         logger.warning("Knobs were given for %s, which is no primary function here.", name)
     if not attempt.journals:

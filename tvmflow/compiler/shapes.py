@@ -1,8 +1,9 @@
-"""Several shapes in one module: what the compilations of its variants share, and how they merge.
+"""Several shapes in one module: sharing between the compilations of its shapes, and their merging.
 
-Each variant goes through the stages on its own.  After "weights" equal weights become one, and
-primary functions get names that no other variant has for another function; equal ones share a
-name, and so knobs, schedule and code.  After "lower" all are one program for "build"::
+Each shape is a variant with its own compilation.  After "weights" equal weights are stored once,
+and primary functions are renamed so that equal ones have the same name in all variants, and thus
+the same knobs, schedule and code, and others different names.  After "lower" the programs are
+merged into one for "build"::
 
     variant 0                 variant 1                 the program
     main, f, g                main, f, g'               main, main_1, f, g, g_1
@@ -34,7 +35,7 @@ from .scheduling import log_journal_hits
 
 
 def check_results(first: Compilation, other: Compilation) -> None:
-    """Raise ``ShapeError`` if results have other ranks for some shapes: callers have one kind."""
+    """Raise ``ShapeError`` if an output's rank or dtype differs between shapes."""
     for here, there in zip(first.model.outputs, other.model.outputs, strict=True):
         if len(here.shape) != len(there.shape) or here.dtype != there.dtype:
             raise ShapeError(
@@ -45,12 +46,12 @@ def check_results(first: Compilation, other: Compilation) -> None:
 
 
 def expand_variants(job: Compilation) -> list[Compilation]:
-    """The compilations of a job's variants, none if it has one shape; the model is read once.
+    """Return the compilations of a job's shapes, which share the parsed model; none for one shape.
 
-    With several batches, the job gets the verdict on whether they may be computed in parts.
+    If the shapes are several batches, sets the job's proof that they may be computed in parts.
 
-    Raises ``ShapeError`` if the shapes asked for are none of the model's, or too many, and
-    `CompileError` if another option does not go with several of them.
+    Raises ``ShapeError`` if the model cannot have the requested shapes, or they are too many, and
+    `CompileError` if another option does not support several shapes.
     """
     options = job.options
     if not is_open(options.shapes, options.at):
@@ -84,8 +85,8 @@ def _proof(source: Source, expansion: Expansion) -> BatchProof | None:
     return prove_independence(source, expansion.probes) if expansion.probes else None
 
 
-def kept_apart(job: Compilation, proof: BatchProof) -> BatchProof:
-    """The verdict, where inputs and outputs keep a blocked layout: its batch is outermost."""
+def check_batch_outermost(job: Compilation, proof: BatchProof) -> BatchProof:
+    """Reject a proof if the batch is not outermost in an input or output of blocked layout."""
     sides = ((job.model.inputs, proof.inputs), (job.model.outputs, proof.outputs))
     for infos, batches in sides:
         for info in infos:
@@ -100,7 +101,7 @@ def kept_apart(job: Compilation, proof: BatchProof) -> BatchProof:
 
 @dataclass
 class WeightPool:
-    """Weights of all variants, those of equal content once."""
+    """Pool of the weights of all variants, in which equal weights are stored once."""
 
     weights: dict[str, np.ndarray] = field(default_factory=dict)
     scopes: dict[str, str] = field(default_factory=dict)
@@ -108,7 +109,7 @@ class WeightPool:
     _taken: set[str] = field(default_factory=set)
 
     def add(self, each: Compilation) -> None:
-        """Take a variant's weights in, and leave it arrays and names of the pool."""
+        """Add a variant's weights, and replace its arrays and names by those of the pool."""
         for name, array in each.weights.items():
             scope = each.weight_scopes.get(name)
             key = (array.shape, array.dtype.str, scope, content_digest(array))
@@ -127,14 +128,14 @@ class WeightPool:
 
 @dataclass
 class FunctionPool:
-    """Names of the primary functions of all variants, equal ones once."""
+    """Pool of the primary functions of all variants, in which equal functions share a name."""
 
     _functions: dict[str, tuple[tirx.PrimFunc, TargetSpec]] = field(default_factory=dict)
     _by_hash: dict[int, list[str]] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=lambda: {"main"})
 
     def rename(self, each: Compilation) -> None:
-        """Give the functions of a variant names that mean the same in all variants."""
+        """Rename a variant's functions so that a name means the same function in all variants."""
         renamed: dict[str, str] = {}
         for var, function in each.mod.functions_items():
             if not isinstance(function, tirx.PrimFunc):
@@ -154,17 +155,17 @@ class FunctionPool:
 
     def _is(self, name: str, function: tirx.PrimFunc, target: TargetSpec) -> bool:
         known, its_target = self._functions[name]
-        # What the target prefers decides on schedules.
+        # Schedules depend on the target, too.
         return its_target == target and bool(tvm_ffi.structural_equal(known, function))
 
 
 def _nameless(function: relax.Function | tirx.PrimFunc) -> relax.Function | tirx.PrimFunc:
-    """A function without its name: functions that were renamed have it as an attribute."""
+    """Return a function without the attribute that holds its name."""
     return function.without_attr("global_symbol")
 
 
 def merged(mods: Mapping[str, IRModule]) -> IRModule:
-    """One program of several, by the names that their functions ``main`` shall have."""
+    """Merge programs; the keys are the new names of their functions ``main``."""
     names: dict[str, GlobalVar] = {}
     functions: dict[GlobalVar, relax.Function | tirx.PrimFunc] = {}
     for entry, mod in mods.items():
@@ -184,7 +185,7 @@ def merged(mods: Mapping[str, IRModule]) -> IRModule:
     first = next(iter(mods.values()))
     for var, function in functions.items():
         if isinstance(function, relax.Function):
-            # The same function has another variable in each program.
+            # Each program has its own variables for the same functions.
             changed = tvm_ffi.structural_map(function, (GlobalVar, lambda v: names[v.name_hint]))
             if "global_symbol" in (function.attrs or {}):
                 changed = changed.with_attr("global_symbol", var.name_hint)
@@ -192,19 +193,19 @@ def merged(mods: Mapping[str, IRModule]) -> IRModule:
     return IRModule(functions, attrs=first.attrs, global_infos=first.global_infos)
 
 
-# -- stages from "schedule" on --------------------------------------------------------------
+# -- stages starting at "schedule" ----------------------------------------------------------
 
 
 def parts(job: Compilation) -> Sequence[Compilation]:
-    """What goes through the stages up to "lower": the variants, or a job of one shape itself.
+    """Return the compilations that go through the stages up to "lower" separately.
 
-    Behind each the bodies of its loops.
+    These are the variants, each followed by its loops' bodies, or the job itself if it has none.
     """
     return [part for each in job.variants for part in with_bodies(each)] or [job]
 
 
 def begin_schedules(job: Compilation, attempt: Attempt | None = None) -> None:
-    """Keep the programs before they are scheduled; or, with ``attempt``, begin there again."""
+    """Save the unscheduled programs; with ``attempt``, restore them for this next attempt."""
     for each in parts(job):
         if attempt is None:
             each.unscheduled = each.mod
@@ -216,7 +217,7 @@ def begin_schedules(job: Compilation, attempt: Attempt | None = None) -> None:
 
 
 def merge_schedules(job: Compilation) -> None:
-    """Collect the choices for all functions, and the functions with them."""
+    """Collect the schedules of all functions, and merge the scheduled programs."""
     each_part = parts(job)
     job.schedules = {n: s for each in reversed(each_part) for n, s in each.schedules.items()}
     job.scheduled = merged({each.entry: each.scheduled for each in each_part})
@@ -225,7 +226,7 @@ def merge_schedules(job: Compilation) -> None:
 
 
 def share_memory(job: Compilation) -> None:
-    """Let the blocks of all variants be of the same sizes, for plans that are made anew."""
+    """Give the blocks of all variants common sizes, with which memory is then planned again."""
     plans = [each.memory for each in job.variants]
     sizes, job.shared_bytes = shared_sizes(plans)
     for each, own in zip(job.variants, sizes, strict=True):
@@ -233,14 +234,14 @@ def share_memory(job: Compilation) -> None:
 
 
 def merge_lowered(job: Compilation) -> None:
-    """Make one program of those of the variants and of their loops."""
+    """Merge the lowered programs of the variants and of their loops' bodies."""
     job.mod = merged({each.entry: each.mod for each in parts(job)})
     if any(each.bodies for each in job.variants):
         job.mod = with_loops(job.mod, job.variants)
 
 
 def nodes_by_function(job: Compilation) -> dict[str, list[str]]:
-    """ONNX nodes of each primary function, for messages."""
+    """Return the ONNX nodes of each primary function, for messages."""
     found: dict[str, list[str]] = {}
     for each in parts(job):
         for name, nodes in nodes_of_functions(each.unscheduled, each.nodes).items():

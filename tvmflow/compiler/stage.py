@@ -1,4 +1,4 @@
-"""A stage of the compiler: passes on the program, or a function that runs none."""
+"""Stages of the compiler: lists of passes on the program, or functions on the compilation."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..errors import CompileError, TvmflowError
 from ..ir.passes import original_errors
 from .compilation import Compilation
 
-#: Called before each stage with its name, its index and the number of stages.
+#: Callback before each stage, with its name, its index and the number of stages.
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Passes on the program of a compilation, or a function on the compilation."""
+    """A named list of passes on the program, or a function on the compilation."""
 
     name: str
     passes: Callable[[Compilation], list[Pass]] | None = None

@@ -1,8 +1,8 @@
-"""From a PyTorch module to an ONNX file, by PyTorch's own exporter.
+"""Conversion of a PyTorch module to an ONNX file, with PyTorch's own exporter.
 
-PyTorch traces the module with example inputs (``torch.export``) and writes ONNX: inputs are called
-after the parameters of ``forward``, and weights as in ``state_dict()``.  Shapes are those of the
-examples.
+PyTorch traces the module with example inputs (``torch.export``) and writes ONNX: inputs have the
+names of the parameters of ``forward``, and weights those of ``state_dict()``.  Shapes are those of
+the examples.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ..errors import ModelError
 if TYPE_CHECKING:
     import torch
 
-#: What can be compiled.
+#: Any form of a model that can be compiled.
 AnyModel: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | torch.nn.Module"
-#: One tensor, those of ``forward`` in order, or by the names of its parameters.
+#: Arguments of ``forward``: one tensor, several in order, or several by parameter name.
 Examples: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]"
 
 
@@ -35,7 +35,7 @@ Examples: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torc
 def as_onnx(
     model: AnyModel, example_inputs: Examples | None
 ) -> Iterator[str | os.PathLike[str] | bytes | onnx.ModelProto]:
-    """Give a PyTorch module as the path of an ONNX file, for a while; other models as they are.
+    """Yield the path of a temporary ONNX file for a PyTorch module; yield other models unchanged.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def as_onnx(
         If a PyTorch module comes without examples or another model with some, the exporter is not
         installed, or it cannot export the module.
     """
-    torch = sys.modules.get("torch")  # Who has a module of PyTorch's has imported it.
+    torch = sys.modules.get("torch")  # A caller with a PyTorch module has imported PyTorch.
     if torch is None or not isinstance(model, torch.nn.Module):
         if example_inputs is not None:
             raise ModelError(
@@ -70,7 +70,7 @@ def as_onnx(
 
 
 def _export(module: torch.nn.Module, examples: Examples, path: Path) -> None:
-    """Write the module as it infers: dropout off, batch norms with their statistics."""
+    """Export the module in inference mode: no dropout, batch norms with running statistics."""
     import torch
 
     args: tuple[object, ...] = ()
@@ -86,7 +86,7 @@ def _export(module: torch.nn.Module, examples: Examples, path: Path) -> None:
             warnings.simplefilter("ignore")
             program = torch.onnx.export(module, args, kwargs=kwargs, dynamo=True, verbose=False)
             assert program is not None
-            # Weights beside the graph: a message of more than 2 GB cannot be read.
+            # Weights go to a separate file: a protobuf message is limited to 2 GB.
             program.save(path, external_data=True)
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]

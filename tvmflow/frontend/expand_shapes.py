@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import onnx
 
 from ..errors import ShapeError
-from ..ir.extents import OPEN, RANGE, THE_OPEN_INPUT, Extent
+from ..ir.extents import ANY_INPUT, OPEN, RANGE, Extent
 from ..ir.limits import MOST_VARIANTS
 from .shapes import declared_dims, is_fixed, static_inputs
 
@@ -221,7 +221,7 @@ def _by_input(
     named: dict[str, Sequence[Sequence[int]]] = {}
     for given, choices in at.items():
         name = given
-        if given == THE_OPEN_INPUT:
+        if given == ANY_INPUT:
             if len(leaders) != 1:
                 raise ShapeError(
                     f"Extents are listed without an input's name, but {len(leaders)} have open "

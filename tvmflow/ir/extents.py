@@ -13,6 +13,6 @@ Extent = int | str
 
 OPEN = "?"
 #: Key of extents that belong to the only input with open extents.
-THE_OPEN_INPUT = ""
+ANY_INPUT = ""
 
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
