@@ -1,4 +1,4 @@
-"""Models with operators of ONNX Runtime's own, compared with it on the targets of phones."""
+"""Checks of models with ONNX Runtime's own operators against it, on the targets of phones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def model_of(
     outputs: Mapping[str, str],
     opset: int = 17,
 ) -> onnx.ModelProto:
-    """Build a model; inputs are given as shape and dtype, outputs as dtype."""
+    """Build a model, with inputs given as shape and dtype, and outputs as dtype."""
 
     def kind(dtype: str) -> int:
         return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
@@ -44,7 +44,7 @@ def model_of(
 
 
 def draw(model: onnx.ModelProto) -> dict[str, np.ndarray]:
-    """Return values of a model's inputs: normally distributed, or 0 and 1."""
+    """Draw values for a model's inputs: normally distributed, or 0 and 1."""
     rng, feeds = np.random.default_rng(7), {}
     for value in model.graph.input:
         kind = value.type.tensor_type
@@ -64,7 +64,7 @@ def check(
 ) -> None:
     """Compare all results of a model with ONNX Runtime's, by the tolerance of one operator.
 
-    ``given`` are some of the inputs; the others are drawn.
+    ``given`` has values for some inputs; the others are drawn.
     """
     feeds = draw(model) | dict(given or {})
     options = onnxruntime.SessionOptions()

@@ -1,4 +1,4 @@
-"""Random cases of the other operators: any rank, dtype, broadcasting, axis, operator set."""
+"""Random cases of other operators, with any rank, dtype, broadcasting, axis and operator set."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def activation(r: Random) -> Case:
     x = r.normal(*r.shape(), dtype=dtype, scale=3.0)
     attributes: dict[str, Any] = {}
     if op_type == "Round":
-        x = np.round(x * 2) / 2  # halves, which round to even
+        x = np.round(x * 2) / 2  # multiples of 1/2, for ties to even
     if op_type in ("LeakyRelu", "Elu", "ThresholdedRelu", "Celu") and r.chance(0.6):
         attributes["alpha"] = float(r.rng.uniform(0.1, 2))
     if op_type == "Gelu":

@@ -1,4 +1,4 @@
-"""Random resizes: every mode, scales and sizes that divide evenly and that do not."""
+"""Random resizes in every mode, with factors and sizes that divide evenly or not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from random_windows import Case, Random
 from reference import Value
 
-#: Factors, most of which lead to extents that are not whole.
+#: Factors, most of which give extents that are not integers.
 SCALES = (2.0, 1.0, 3.0, 0.5, 1.5, 0.6, 2.3, 0.75, 1.25, 0.333, 4.0)
 
 

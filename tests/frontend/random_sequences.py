@@ -12,7 +12,7 @@ Values = list[tuple["np.ndarray | None", bool]]
 
 
 def attention(r: Random) -> Case:
-    """All forms: heads as an axis or side by side, shared, masks, caches, padded lengths."""
+    """Draw attention: heads as an axis or merged, shared heads, masks, caches, padded lengths."""
     opset, flat = r.pick(23, 24), r.chance(0.5)
     shared, group = r.integer(1, 2), r.integer(1, 3)
     rows, own, past = r.integer(1, 5), r.integer(1, 7), r.integer(1, 3)
@@ -45,7 +45,7 @@ def attention(r: Random) -> Case:
     attributes: dict[str, Any] = {}
     if flat:
         attributes |= {"q_num_heads": shared * group, "kv_num_heads": shared}
-    # ONNX Runtime aligns the diagonal otherwise than the specification behind a cache.
+    # With a cache, ONNX Runtime aligns the diagonal differently from the specification.
     if r.chance(0.3) and not cached and not padded:
         attributes["is_causal"] = 1
     if r.chance(0.3):
@@ -97,7 +97,7 @@ def spectrum(r: Random) -> Case:
         values: Values = [(r.normal(2, count, 1), False), (step, True), (window, r.chance(0.5))]
         values.append((np.array(length, np.int64), True))
         return "STFT", values, {"onesided": r.integer(0, 1)}, 17
-    # Beyond 128 numbers, transforms have several steps; 131 is a prime number.
+    # Transforms of more than 128 numbers have several steps; 131 is a prime number.
     length = r.pick(1, 2, 5, 8, 31, 128, 131, 150, 256)
     x = r.normal(2, length, 3, parts) if r.chance(0.5) else r.normal(3, length, parts)
     attributes: dict[str, Any] = {"inverse": r.integer(0, 1)}
@@ -131,7 +131,7 @@ def rows(r: Random) -> Case:
         shape = r.shape(high=9)
         axis = r.integer(-len(shape), len(shape) - 1)
         kind = r.pick("float16", "int16", "uint16", "uint32", "uint64", "int8", "uint8", "float32")
-        whole = np.round(r.normal(*shape, scale=2.0))  # many are alike
+        whole = np.round(r.normal(*shape, scale=2.0))  # many are equal
         if kind == "uint64":
             whole = np.where(whole < 0, 2.0**63 - whole * 2.0**40, whole)
         x = whole.astype(kind) if kind[0] != "u" or kind == "uint64" else np.abs(whole).astype(kind)

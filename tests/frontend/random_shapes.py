@@ -1,4 +1,4 @@
-"""Random cases of operators that normalize, move, gather, scatter and quantize."""
+"""Random cases of operators that normalize, move data, gather, scatter and quantize."""
 
 from __future__ import annotations
 

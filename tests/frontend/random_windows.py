@@ -1,4 +1,4 @@
-"""Random convolutions and pools: any strides, dilations, groups, padding, operator sets."""
+"""Random convolutions and pools, with any strides, dilations, groups, padding, operator set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Random:
         self.rng = np.random.default_rng(seed)
 
     def integer(self, low: int, high: int) -> int:
-        """A whole number from low to high, both included."""
+        """Return an integer from low to high, both included."""
         return int(self.rng.integers(low, high + 1))
 
     def integers(self, low: int, high: int, count: int) -> list[int]:
@@ -31,7 +31,7 @@ class Random:
         return bool(self.rng.random() < probability)
 
     def normal(self, *shape: int, dtype: str = "float32", scale: float = 1.0) -> np.ndarray:
-        """Normally distributed values; wider ones for whole numbers."""
+        """Return normally distributed values, with a larger deviation for integers."""
         values = self.rng.standard_normal(shape) * scale
         kind = np.dtype(dtype).kind
         if kind == "u":
@@ -102,7 +102,7 @@ def windows(r: Random, rank: int, kernel: list[int], groups: int) -> dict[str, A
 
 
 def pool(op_type: str) -> Callable[[Random], Case]:
-    #: The operator sets in which dilations and ceil_mode came.
+    #: First operator sets with dilations and ceil_mode.
     dilations_since = {"MaxPool": 10, "AveragePool": 19, "LpPool": 18}[op_type]
     ceil_since = {"MaxPool": 10, "AveragePool": 10, "LpPool": 18}[op_type]
 

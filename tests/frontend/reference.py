@@ -1,4 +1,4 @@
-"""Small ONNX models, what they must compute, and a judgement: right, or refused."""
+"""Builders of small ONNX models, and the check that each is computed right or refused."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tvmflow.errors import ModelError
 from tvmflow.frontend import ImportedModel, load_model
 from tvmflow.graph.weights import lift_weights
 
-#: Relative tolerance of one operator; the absolute one is that part of the largest value.
-#: float32: sums in another order; float16: TVM adds up in half precision (11 bits).
+#: Relative tolerance of one operator; the absolute one is this fraction of the largest value.
+#: float32: sums in another order; float16: TVM adds in half precision (11 bits).
 TOLERANCE = {"float16": 5e-3, "float32": 1e-4, "float64": 1e-7}
 
-#: A refusal that is no decision but an accident.
+#: Prefix of refusals that are not decisions but errors of TVM.
 ACCIDENT = "TVM does not take it"
 
 
@@ -44,7 +44,7 @@ def run(imported: ImportedModel, feeds: Mapping[str, np.ndarray]) -> list[np.nda
 def onnxruntime_results(
     model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]
 ) -> list[np.ndarray] | None:
-    """Run a model in ONNX Runtime; ``None`` if it does not take the model."""
+    """Run a model in ONNX Runtime; return ``None`` if it does not accept the model."""
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(4)
@@ -60,7 +60,7 @@ def onnxruntime_results(
 def evaluator_results(
     model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]
 ) -> list[np.ndarray] | None:
-    """Run a model in ONNX's evaluator; ``None`` if it does not take the model."""
+    """Run a model in ONNX's evaluator; return ``None`` if it does not accept the model."""
     try:
         with np.errstate(all="ignore"):
             return [np.asarray(r) for r in ReferenceEvaluator(model).run(None, dict(feeds))]
@@ -79,7 +79,7 @@ def node_model(
     Parameters
     ----------
     values
-        For each input its value, and whether it is a constant; ``None`` leaves it out.
+        Each input's value, and whether it is a constant; ``None`` omits the input.
 
     Returns
     -------
@@ -117,7 +117,7 @@ def graph_model(
     constants: Mapping[str, np.ndarray] | None = None,
     opset: int = 18,
 ) -> onnx.ModelProto:
-    """Build a model of some nodes; inputs are given as shape and dtype."""
+    """Build a model of some nodes, with inputs given as shape and dtype."""
     graph = helper.make_graph(
         list(nodes),
         "graph",
@@ -133,7 +133,7 @@ def graph_model(
 
 
 def assert_right(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
-    """Check results: shapes, dtypes, and values within the tolerance."""
+    """Check shapes, dtypes, and values within the tolerance."""
     assert len(found) == len(expected)
     for array, wanted in zip(found, expected, strict=True):
         assert array.shape == wanted.shape
@@ -158,12 +158,12 @@ def judge(
     Parameters
     ----------
     expected
-        The results; ``None`` if there is no reference, then only that it runs.
+        The results; with ``None`` the check is only that the model runs.
 
     Returns
     -------
     str or None
-        Why it was refused, ``None`` if it is right.
+        The reason of a refusal, ``None`` if the results are right.
     """
     imported, refusal = load_or_refusal(model)
     if refusal is not None or imported is None:
@@ -177,7 +177,7 @@ def judge(
 
 
 def load_or_refusal(model: onnx.ModelProto) -> tuple[ImportedModel | None, str | None]:
-    """Import a model; return it, or the decision against it."""
+    """Import a model; return it, or the reason of its refusal."""
     try:
         return load_model(model), None
     except ModelError as error:

@@ -1,4 +1,4 @@
-"""The proof that samples of a batch are independent: what it shows, and where it must end."""
+"""The proof that samples of a batch are independent: models it accepts, and models it must not."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ HALVES = {"two": [2], "minus": [-1]}
         ),
         # Each sample has three rows.
         ([node("Reshape", "x shape", "y")], {"shape": [-1, 16]}, Batch(0, 3)),
-        # The class token of a transformer: a constant, once for each sample.
+        # The class token of a transformer is a constant, repeated for each sample.
         (
             [
                 node("Shape", "x", "s", end=1),
@@ -86,7 +86,7 @@ HALVES = {"two": [2], "minus": [-1]}
             ],
             {"one": [1], "token": np.ones((1, 1), np.float32)}, Batch(0),
         ),
-        # What PyTorch writes for `token.expand(n, -1)`.
+        # PyTorch exports `token.expand(n, -1)` so.
         (
             [
                 node("Shape", "x", "s", end=1),
@@ -149,7 +149,7 @@ def test_proven(nodes, constants, expected):
             [node("MatMul", "w x", "y")], {"w": np.ones((2, 3, 5, 4), np.float32)},
             "", "no other batches",
         ),
-        # Twice the smaller half: not a multiple of the batch.
+        # Twice the smaller half is not a multiple of the batch.
         (
             [
                 node("Shape", "x", "s", end=1),
@@ -168,7 +168,7 @@ def test_proven(nodes, constants, expected):
             ],
             {"zero": 0, "one": 1}, "y (Range)", "nothing is known",
         ),
-        # Of a batch of 1 it takes away the axis.
+        # For a batch of 1, Squeeze removes the axis of the batch.
         ([node("ReduceMean", "x axes", "m"), node("Squeeze", "m", "y")],
          {"axes": [2, 3]}, "y (Squeeze)", "the axis of a batch of 1"),
         ([helper.make_node("Dropout", ["x"], ["d", "mask"]), node("Cast", "mask", "f", to=1),
@@ -223,13 +223,13 @@ def test_two_inputs_with_one_batch():
 
 
 def check_samples(family: str, seed: int) -> bool:
-    """Where independence is proven, ONNX Runtime's results of parts are those of the whole."""
+    """Check that ONNX Runtime's results for parts equal the whole's if independence is proven."""
     op_type, values, attributes, opset = FAMILIES[family](Random(seed))
     rng = np.random.default_rng(seed)
     behind = int(rng.integers(1, 5))
     batched, axes = [], {}
     for index, (value, constant) in enumerate(values):
-        # Further inputs may belong to all samples.
+        # Further inputs may be shared by all samples.
         alone = index > 0 and rng.random() < 0.5
         if value is None or constant or value.ndim < behind or alone:
             batched.append((value, constant))

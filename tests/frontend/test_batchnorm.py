@@ -1,4 +1,4 @@
-"""BatchNormalization goes into the layer before it where that is possible."""
+"""BatchNormalization is folded into the layer before it where that is possible."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def parameters(rng, channels, dtype="float32"):
 
 
 def operators(model):
-    """Names of the Relax operators that a model becomes."""
+    """Return the names of the Relax operators of an imported model."""
     bindings = load_model(model).mod["main"].body.blocks[0].bindings
     return [str(b.value.op.name).removeprefix("relax.") for b in bindings]
 
@@ -147,7 +147,7 @@ def test_parameter_computed_at_run_time(rng, computed):
 
 
 def test_training_mode_is_not_folded(rng):
-    """It takes the statistics of what it reads, and returns running ones."""
+    """In training mode it uses the statistics of its input, and returns running ones."""
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), norm("c", "y", training_mode=1)]
     nodes[1].output.extend(["new_mean", "new_variance"])
     values = parameters(rng, 6)
@@ -176,7 +176,7 @@ def test_weights_that_would_overflow_do_not(rng):
     constants["variance"] = np.full(2, 0.1, np.float16)
     constants["mean"] = np.zeros(2, np.float16)
     model = graph_model(nodes, {"x": ([1, 2, 3, 3], "float16")}, ["y"], constants)
-    # Between the conversions of the input and of the result.
+    # The convolution is between the conversions of the input and of the result.
     assert operators(model)[0] == operators(model)[-1] == "call_tir"
     assert operators(model).count("nn.conv2d") == 1
     x = (rng.standard_normal((1, 2, 3, 3)) * 1e-3).astype(np.float16)
@@ -185,7 +185,7 @@ def test_weights_that_would_overflow_do_not(rng):
 
 
 def test_folding_keeps_the_precision(rng):
-    """Statistics far from (0, 1): the product is rounded once."""
+    """With statistics far from (0, 1), the product must be rounded once only."""
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), norm("c", "y", epsilon=1e-9)]
     constants = {"w": rng.standard_normal((6, 4, 3, 3), dtype=np.float32), **parameters(rng, 6)}
     constants["variance"] *= np.float32(1e-6)

@@ -27,8 +27,8 @@ def body(name, nodes):
     return helper.make_graph(nodes, name, [], [info(nodes[-1].output[0], 1, None)])
 
 
-#: A branch of windows of 256 elements, which fits, and others that do not: by the converter, and by
-#: ONNX's inference.
+#: A branch on windows of 256 elements, which fits; and branches that do not, as found by the
+#: converter or by ONNX's inference.
 FITS = [
     helper.make_node("Reshape", ["x", "two"], ["f"], name="reshape"),
     helper.make_node("Relu", ["f"], ["f_out"]),
@@ -46,7 +46,7 @@ CONSTANTS = {
 
 
 def network(then, otherwise, sr_shape=(), deep=False):
-    """A network that takes its branch by the rate of its input."""
+    """Build a network that chooses its branch by the rate of its input."""
     choice = helper.make_node(
         "If", ["is_wide"], ["y"], name="choice",
         then_branch=body("then", then), else_branch=body("else", otherwise),
@@ -169,7 +169,7 @@ def test_values_that_do_not_fit_are_refused(inputs, error, words):
 
 @pytest.mark.onnxruntime
 def test_commands_bind_inputs(tmp_path, run_python):
-    """And the reference has the constant, too."""
+    """The reference uses the constant, too."""
     onnx.save(network(FITS, UNFIT["shape"]), tmp_path / "net.onnx")
     code = "import sys; from tvmflow.cli import main; sys.argv[0] = 'tvmflow'; main()"
     given = ("--target", "llvm", "--input", "sr=16000", "-o", "net.so")

@@ -1,7 +1,7 @@
-"""Nodes that read only constants, and the same of run time, as ONNX Runtime computes them.
+"""Nodes on constants and on run-time inputs compute the results of ONNX Runtime.
 
-ONNX's reference evaluator, which computes moves and arithmetic at import, has other results for
-many of these.
+ONNX's reference evaluator, which folds data movement and arithmetic at import, has other results
+for many of these.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.onnxruntime
 
 
 class Case(NamedTuple):
-    """A node: inputs are shapes of random numbers, or what is always constant."""
+    """A node, whose inputs are shapes of random numbers, or arrays that are always constant."""
 
     op_type: str
     opset: int
@@ -87,7 +87,7 @@ CASES = {
 @pytest.mark.parametrize("constant", [True, False], ids=["constant", "at run time"])
 @pytest.mark.parametrize("name", CASES)
 def test_nodes(name, constant, rng):
-    """Of run time, too, these are what ONNX Runtime says."""
+    """Results equal ONNX Runtime's, with constant and with run-time inputs."""
     op_type, opset, given, attributes, results = CASES[name]
     values = [
         (rng.standard_normal(v, np.float32), constant)
@@ -116,7 +116,7 @@ def test_only_places_of_a_pool_are_asked_for(rng):
 
 
 def test_more_places_than_bytes_have():
-    """ONNX Runtime has no such kernel."""
+    """ONNX Runtime has no such kernel to compare with."""
     index, ends = np.uint8([5, 7]), np.float32([0, 1])
     values = [(index, False), (np.array(300), True), (ends, True)]
     model, feeds = node_model("OneHot", values, 18)

@@ -1,4 +1,4 @@
-"""Branches, loops and sequences against ONNX Runtime, all of them unrolled; what is refused."""
+"""Branches, unrolled loops and sequences against ONNX Runtime, and those that are refused."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ NUMBERS = """
     yes = Constant<value = bool {1}>()
 """
 
-#: A loop whose body adds up, and makes a scan output.
+#: A loop whose body adds to its state, and has a scan output.
 ADDING = """
     y, z = Loop(four, yes, x) <body = b (int64 i, bool c, float[2,3] a)
       => (bool d, float[2,3] t, float[2,3] s)
       { f = Cast<to=1>(i) t = Add(a, f) s = Mul(t, x) d = Identity(c) }>
 """
-#: A loop that ends when a sum is large enough; of four iterations, all, some or none count.
+#: A loop that ends when a sum is large enough, after all, some or none of four iterations.
 WHILE = """
     y = Loop(four, flag, x) <body = b (int64 i, bool c, float[2,3] a) => (bool d, float[2,3] t)
       { q = Mul(a, a) t = Add(a, q) s = ReduceSum<keepdims=0>(t) m = Constant<value_float=40.0>()
         d = Less(s, m) }>
 """
 
-#: Graphs of x : float[2, 3] and flag : bool, by what is particular about them; y is a result.
+#: Graphs with inputs x : float[2, 3] and flag : bool and a result y, by their special feature.
 CASES = {
     "branch by a constant": "y = If(yes) <then_branch = t () => (float[2,3] r) { r = Relu(x) }, "
     "else_branch = e () => (float[3] r) { r = ReduceSum<keepdims=0>(x) }>",
@@ -51,7 +51,7 @@ CASES = {
     "several results": "y, z = If(flag) <then_branch = t () => (float[2,3] r, int64[2] n) "
     "{ r = Relu(x) n = ArgMax<axis=1, keepdims=0>(x) }, else_branch = e () => "
     "(float[2,3] r, int64[2] n) { r = Neg(x) n = ArgMin<axis=1, keepdims=0>(x) }>",
-    # What is not selected is infinite, or NaN.
+    # The branch that is not selected is infinite or NaN.
     "not finite": "a = Abs(x) n = Neg(a) y = If(flag) <then_branch = t () => "
     "(float[2,3] r) { r = Log(n) }, else_branch = e () => (float[2,3] r) { r = Exp(x) }>",
     "condition with an axis": "v = Constant<value_ints=[1]>() f = Reshape(flag, v) "
@@ -148,7 +148,7 @@ def parsed(text, opset=18):
 
 
 def model_of(case, opset=18):
-    """A graph of `CASES`, with the results y, and z if there is one."""
+    """Build a graph of `CASES`, with the result y, and z if there is one."""
     graph = parsed(f"g (float[2,3] x, bool flag) => () {{ {NUMBERS} {case} }}", opset).graph
     made = {name for node in graph.node for name in node.output}
     results = [onnx.ValueInfoProto(name=name) for name in ("y", "z") if name in made]
@@ -163,7 +163,7 @@ def feeds_of(flag):
 
 
 def graph_of(model, **options):
-    """The front end's own graph, before Relax."""
+    """Return the front end's own graph, before conversion to Relax."""
     graph = prepare(open_model(model, **options), None)
     propagate(graph)
     return graph
@@ -207,7 +207,7 @@ def test_in_older_operator_sets(case, opset):
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_batched_scan(batch, rng):
-    """Operator set 8 has a batch in front, and no axes."""
+    """In operator set 8 the first axis is the batch, and there is no choice of axes."""
     model = parsed(
         "g (float[2,3] h, float[2,4,3] x) => (float[2,3] y, float[2,4,3] z) { y, z = "
         "Scan<num_scan_inputs=1, directions=[1], body = b (float[3] a, float[3] e) => "
@@ -226,7 +226,7 @@ def test_batched_scan(batch, rng):
 
 
 def test_squeeze_as_pytorch_exports_it(rng):
-    """The branches' shapes differ, and which one is right is known once the shape is."""
+    """The branches have different shapes, but the condition is constant if the shape is static."""
     model = parsed(
         "g (float[N,3] x) => (float y) { zero = Constant<value_ints=[0]>() s = Shape(x) "
         "n = Gather(s, zero) one = Constant<value_ints=[1]>() c = Equal(n, one) y = If(c) "
@@ -242,7 +242,7 @@ def test_squeeze_as_pytorch_exports_it(rng):
 
 
 def test_a_condition_that_is_not_given_does_not_count(rng):
-    """So says ONNX; ONNX Runtime and ONNX's evaluator end the loop."""
+    """ONNX specifies this, although ONNX Runtime and ONNX's evaluator end the loop."""
     model = model_of(
         "y = Loop(four, , x) <body = b (int64 i, bool c, float[2,3] a) => "
         "(bool d, float[2,3] t) { t = Add(a, a) d = Less(i, one) }>"
@@ -251,7 +251,7 @@ def test_a_condition_that_is_not_given_does_not_count(rng):
 
 
 def test_a_loop_that_ended_does_not_go_on():
-    """Its condition is true, false, and true again."""
+    """The condition is true, false, and true again."""
     model = model_of(
         "y = Loop(four, flag, x) <body = b (int64 i, bool c, float[2,3] a) => "
         "(bool d, float[2,3] t) { v = Constant<value_int=1>() n = Equal(i, v) m = Not(n) "
@@ -267,7 +267,7 @@ def test_a_loop_that_ended_does_not_go_on():
 
 
 def test_only_the_branch_that_is_chosen_is_left():
-    """What an untaken branch, or an unused result, would compute may be anything."""
+    """An untaken branch, or an unused result, may contain unsupported operators."""
     graph = graph_of(model_of(
         "y, u = If(yes) <then_branch = t () => (float[2,3] r, float[N] q) "
         "{ r = Relu(x) n = NonZero(x) q = Foo(n) }, "
@@ -293,7 +293,7 @@ def test_a_loop_at_run_time_selects_its_state():
 
 
 def test_shapes_are_computed_from_the_number_of_the_iteration():
-    """As PyTorch's loops over slices."""
+    """PyTorch exports loops over slices so."""
     model = model_of(
         "y = Loop(two, yes, x) <body = b (int64 i, bool c, float[2,3] a) => (bool d, float[2,3] t) "
         "{ v = Constant<value_ints=[1]>() j = Add(i, v) s = Reshape(i, v) "
@@ -311,11 +311,11 @@ def test_names_say_where_a_node_came_from():
     assert {"if/then/loop/0/loop/1/add_1", "if/then/loop/0/if/then/neg"} & names
 
 
-# What a model may have within its graphs ----------------------------------------------------
+# Contents of nested graphs ------------------------------------------------------------------
 
 
 def weighted(array):
-    """A branch with a weight of its own, and another with one of the same name."""
+    """Build two branches that each have a weight of the same name."""
     model = parsed(
         "g (float[1,3] x, bool flag) => (float[1,31] y) { y = If(flag) "
         "<then_branch = t () => (float[1,31] r) { r = MatMul(x, w) }, "
@@ -376,7 +376,7 @@ def test_external_data_of_a_branch_does_not_leave_the_folder(tmp_path, weights):
 
 
 def test_quantized_nodes_within_a_branch(rng):
-    """ONNX Runtime's operators are expanded there, too, and elements are moved as integers."""
+    """ONNX Runtime's operators are expanded in branches, too, and data is moved as integers."""
     model = parsed(
         "g (uint8[2,6] x, bool flag) => (float[12] y) { "
         "s = Constant<value_float=0.25>() z = Constant<value = uint8 {3}>() y = If(flag) "
@@ -419,7 +419,7 @@ def test_functions_with_branches(rng):
 
 
 def test_operands_of_what_is_not_run_are_replaced():
-    """Once for each condition around a node."""
+    """An operand is replaced once for each condition around its node."""
     graph = graph_of(model_of(
         "n = Cast<to=6>(x) c = Not(flag) y = If(flag) <then_branch = t () => (int32 r) "
         "{ r = If(c) <then_branch = u () => (int32 q) { q = Div(n, n) }, "
@@ -438,7 +438,7 @@ def test_operands_of_what_is_not_run_are_replaced():
 @pytest.mark.parametrize("divisor", [0, 3])
 @pytest.mark.parametrize(("target", "device", "storage"), WAYS)
 def test_what_is_not_run_does_no_harm(target, device, storage, divisor, rng):
-    """Integers divided by zero stop a program, and wild indices reach beyond a tensor."""
+    """Integer division by zero would crash, and wild indices would read out of bounds."""
     model = parsed(
         "g (int32[2,7] x, int32 d, int64[2,7] i, float[2,7] f) => (int32[2,7] y, float[2,7] z) "
         "{ zero = Constant<value=int32 {0}>() c = Equal(d, zero) y, z = If(c) "
@@ -458,7 +458,7 @@ def test_what_is_not_run_does_no_harm(target, device, storage, divisor, rng):
 
 @pytest.mark.parametrize("condition", ["flag", "yes"])
 def test_custom_operators_in_a_branch(condition):
-    """One that checks its inputs at each call would refuse what its branch never sees."""
+    """Operators that check their inputs at each call are refused, as they would run in any case."""
     model = model_of(
         "k = Constant<value_ints=[0]>() l = Constant<value_ints=[4]>() "
         "a = Constant<value_ints=[1]>() b = Concat<axis=1>(x, x) p = Slice(b, k, l, a) "
@@ -477,7 +477,7 @@ def test_custom_operators_in_a_branch(condition):
 
 # Networks ----------------------------------------------------------------------------------
 
-#: Around convolutions, in blocked layouts: x : [1, C, 9, 7].
+#: Control flow around convolutions in blocked layouts, with the input x : [1, C, 9, 7].
 NETWORKS = {
     "branch": "h = Conv<pads=[1,1,1,1]>(x, w) y = If(flag) <then_branch = t () => (float[N] r) "
     "{ a = Relu(h) r = Conv<pads=[1,1,1,1]>(a, w) }, else_branch = e () => (float[N] r) "
@@ -518,7 +518,7 @@ def test_networks(network, channels, target, device, storage, dtype, rng):
     graph.graph.initializer.append(numpy_helper.from_array(weight.astype(np.float32), "w"))
     options = {"storage": storage, "dtype": dtype} if target == "opencl" else {}
     if dtype == "fp16":
-        options["accumulate"] = "fp32"  # what every device has
+        options["accumulate"] = "fp32"  # every device supports it
     with tvmflow.compile(graph, target=target, device=device, **options) as module:
         for flag in (True, False):
             x = rng.standard_normal(shape).astype(np.float32)
@@ -539,7 +539,7 @@ def loop_of(trips, condition="yes", more=""):
     )
 
 
-#: Nodes, and words of the reason.
+#: Refused nodes, and words of the reason.
 REFUSED = {
     "endless": (loop_of("", ""), "neither a trip count nor a condition"),
     "endless while": (
@@ -733,7 +733,7 @@ def test_a_sequence_is_no_input():
 
 
 def nested(depth):
-    """An If in an If and so on; built in place, as larger ones cannot be copied."""
+    """Build nested Ifs in place, as deep ones cannot be copied."""
     model = parsed("g (float[2,3] x, bool flag) => (float[2,3] y) { y = Relu(x) }")
     node, result = model.graph.node[0], "y"
     for level in range(depth):
@@ -792,7 +792,7 @@ OF_OTHER_EXTENT = {
 @pytest.mark.parametrize("case", OF_OTHER_EXTENT)
 @pytest.mark.parametrize(("target", "device", "storage"), WAYS)
 def test_the_condition_chooses_the_extent(case, target, device, storage):
-    """Results of a size that is known only at run time, as NonZero has: exactly ONNX's."""
+    """Results have exactly ONNX's sizes, which are known only at run time."""
     model = model_of("zero1 = Constant<value_ints=[0]>() " + OF_OTHER_EXTENT[case])
     with tvmflow.compile(model, target=target, device=device, storage=storage) as module:
         for flag in (True, False):

@@ -1,4 +1,4 @@
-"""What comes out of the import: operators that fuse, names, parameters, results."""
+"""Imported modules: forms of operators that fuse, names, parameters, results."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def bindings(model, shapes=None):
 
 
 def operators(model):
-    """Names of the Relax operators that a model becomes."""
+    """Return the names of the Relax operators of an imported model."""
     values = [binding.value for binding in bindings(model)]
     return [str(v.op.name).removeprefix("relax.") for v in values if hasattr(v, "op")]
 
 
 def one(op_type, shape, constants=None, opset=18, dtype="float32", **attributes):
-    """A model of one node named ``node`` with the input ``x``, then constants.
+    """Build a model of one node named ``node``, with the input ``x`` followed by constants.
 
-    A constant that is ``None`` is an input that is left out.
+    A constant that is ``None`` is an omitted input.
     """
     given = {n: value for n, value in (constants or {}).items() if value is not None}
     names = [n if n in given else "" for n in constants or {}]
@@ -50,7 +50,7 @@ def image_constants(rng):
     return {"w": rng.standard_normal((4, 3, 3, 3), dtype=np.float32), "b": np.ones(4, np.float32)}
 
 
-#: The operators of image networks and what a scheduler has to match.
+#: Operators of image networks, and the Relax operators that schedules must match.
 FORMS = {
     "Relu": (one("Relu", [1, 3, 8, 8]), ["nn.relu"]),
     "ReLU6 before opset 11": (one("Clip", [1, 3], opset=9, min=0.0, max=6.0), ["clip"]),
@@ -97,7 +97,7 @@ def test_form_of_conv(rng):
 
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_form_of_gemm(rng, transposed):
-    """A constant weight is stored as (in, out), whichever way the model has it."""
+    """A constant weight is stored as (in, out), whether the model transposes it or not."""
     weight = rng.standard_normal((5, 3) if transposed else (3, 5), dtype=np.float32)
     constants = {"w": weight, "b": np.ones(5, np.float32)}
     model = one("Gemm", [2, 3], constants, transB=transposed)
@@ -125,8 +125,8 @@ def test_form_of_clip(low, high, expected, rng):
     assert operators(model) == expected
     x = rng.standard_normal((2, 30), dtype=np.float32) * 5
     x[0, :2] = np.inf, -np.inf
-    # ONNX: a limit that is not there is the type's largest number, and when the limits cross,
-    # the result is the upper one everywhere.
+    # ONNX defines that an omitted limit is the type's largest number, and that the result is the
+    # upper limit everywhere if the limits cross.
     largest = np.finfo(np.float32).max
     wanted = np.minimum(np.maximum(x, -largest if low is None else low),
                         largest if high is None else high).astype(np.float32)  # fmt: skip
@@ -166,7 +166,7 @@ def test_names_of_real_networks_are_nodes():
 
 
 def test_names_survive_fusion():
-    """The variable of a fused kernel is that of its last node."""
+    """The variable of a fused kernel is named after its last node."""
     nodes = [helper.make_node("Relu", ["x"], ["a"], name="first/Relu"),
              helper.make_node("Neg", ["a"], ["b"], name="then/Neg"),
              helper.make_node("MaxPool", ["b"], ["y"], name="p", kernel_shape=[2, 2])]  # fmt: skip
@@ -179,7 +179,7 @@ def test_names_survive_fusion():
 
 
 def test_odd_names(rng):
-    """Parameters have the model's names, whatever characters are in them."""
+    """Parameters have the model's names, with any characters."""
     nodes = [helper.make_node("Add", ["input.1", "2"], ["a/b:0"], name="1.x"),
              helper.make_node("Relu", ["a/b:0"], ["out put"], name="1.x")]  # fmt: skip
     inputs = {"input.1": ([3], "float32"), "2": ([3], "float32")}
@@ -195,7 +195,7 @@ def test_odd_names(rng):
     "llvm", pytest.param("opencl", marks=pytest.mark.opencl),
 ])  # fmt: skip
 def test_odd_names_are_fused(target):
-    """A function that the importer writes has a parameter for what stands before it."""
+    """Functions that the importer creates have parameters named after their operands."""
     nodes = [
         helper.make_node("Abs", ["/x:0"], ["/net/Abs"]),
         helper.make_node("Cast", ["/net/Abs"], ["/net/Cast"], to=TensorProto.UINT8),
@@ -267,7 +267,7 @@ def test_nodes_without_effect_vanish(rng):
 
 
 def test_optional_results_that_nothing_uses():
-    """Exporters name masks and indices that no node takes."""
+    """Exporters name masks and indices that no node reads."""
     nodes = [
         helper.make_node("MaxPool", ["x"], ["p", "indices"], kernel_shape=[2, 2]),
         helper.make_node("Dropout", ["p"], ["y", "mask"]),
@@ -297,7 +297,7 @@ def test_dropout_in_training_is_refused():
 
 
 def test_constants_are_shared_and_exact(rng):
-    """Equal names are one constant; none changes its type on the way."""
+    """A name gives one constant, which keeps its type."""
     values = {n: np.array(2).astype(n) for n in ("float64", "float16", "int8", "uint64", "int64")}
     for dtype, value in values.items():
         model = one("Mul", [2], {"c": value}, dtype=dtype)
@@ -307,7 +307,7 @@ def test_constants_are_shared_and_exact(rng):
 
 
 def test_local_functions_are_inlined(rng):
-    """Newer exporters keep modules of the network as functions."""
+    """Newer exporters export modules of a network as functions."""
     function = helper.make_function(
         "local", "twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"], name="add")],
         [helper.make_opsetid("", 18)],
@@ -324,7 +324,7 @@ def test_local_functions_are_inlined(rng):
 
 
 def test_image_of_bytes(rng):
-    """A network that takes uint8 pixels and normalizes them itself."""
+    """A network can read uint8 pixels and normalize them itself."""
     nodes = [
         helper.make_node("Cast", ["x"], ["f"], to=TensorProto.FLOAT),
         helper.make_node("Div", ["f", "scale"], ["n"]),
@@ -364,7 +364,7 @@ def test_half_precision_means_do_not_overflow():
 
 
 NEWEST = onnx.defs.onnx_opset_version()
-#: Where the operators of the test changed; the others run with the slow tests.
+#: Operator sets in which the test's operators changed; the other sets run with the slow tests.
 CHANGES = (7, 11, 13, NEWEST)
 
 
@@ -374,7 +374,7 @@ CHANGES = (7, 11, 13, NEWEST)
     [pytest.param(n, marks=[] if n in CHANGES else pytest.mark.slow) for n in range(7, NEWEST + 1)],
 )
 def test_operator_sets(rng, opset):
-    """A small classifier in every operator set, from the oldest to the newest."""
+    """A small classifier is right in every operator set, from the oldest to the newest."""
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
         helper.make_node("Clip", ["c"], ["r"], min=0.0, max=6.0)

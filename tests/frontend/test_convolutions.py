@@ -1,4 +1,4 @@
-"""Convolutions become those that have schedules: two spatial axes, no weights for padding alone."""
+"""Convolutions are converted to 2-D ones, without weights that only meet padding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reference import assert_right, graph_model, load_and_run, onnxruntime_resul
 
 from tvmflow.frontend import load_model
 
-#: Input, kernel, dilations, pads, strides, and the kernel that is left.
+#: Input, kernel, dilations, pads, strides, and the remaining kernel.
 CASES = {
     "the middle one": ((6, 6), (3, 3), (12, 12), (12, 12, 12, 12), (1, 1), (1, 1)),
     "of a row": ((6, 20), (3, 3), (6, 6), (6, 6, 6, 6), (1, 1), (1, 3)),
@@ -41,7 +41,7 @@ def test_what_is_left(case, rng):
 
 
 def test_weights_that_are_no_numbers_stay(rng):
-    """Infinity times the padding's zero is no number, either."""
+    """Infinity times the padding's zero is NaN, so the weight must stay."""
     weights = rng.standard_normal((6, 5, 3, 3)).astype(np.float32)
     weights[0, 0, 0, 0] = np.inf
     x = rng.standard_normal((2, 5, 6, 6)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Damaged ONNX files: refused in one sentence, or read as what they still are."""
+"""Damaged ONNX files are refused with one sentence, or imported if they are still valid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tvmflow.frontend import load_model
 
 
 def small_model() -> onnx.ModelProto:
-    """Shapes, attributes, constants: something of everything that a file says."""
+    """Build a model with a bit of everything in a file: shapes, attributes, constants."""
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["c"], name="conv", pads=[1, 1, 1, 1]),
         helper.make_node("Resize", ["c", "", "s"], ["r"], name="resize", mode="nearest"),
@@ -63,7 +63,7 @@ def test_a_file_that_is_cut_short(tmp_path, part):
 @given(st.data())
 def test_any_damage(data):
     content = bytearray(CONTENT)
-    # Not of the weights, which may be anything.
+    # Weights are not damaged, as any bytes are valid there.
     places = [i for i in range(len(content)) if not 600 < i < len(content) - 1000]
     for _ in range(data.draw(st.integers(1, 3))):
         position = data.draw(st.sampled_from(places))

@@ -1,4 +1,4 @@
-"""Ends of detectors against ONNX Runtime: the same detections, in the same order."""
+"""Postprocessing of detectors gives ONNX Runtime's detections, in the same order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = {
     "nvidia": {"target": "opencl", "device": "nvidia"},
     "standalone": {"target": "opencl", "format": "standalone"},
 }  # fmt: skip
-#: Each compiles for some seconds.
+#: Targets, all but one with the slow tests, as each takes seconds to compile.
 EVERY = [c if c == "llvm" else pytest.param(c, marks=pytest.mark.slow) for c in COLUMNS]
 KINDS = ("none", "some", "all", "ties")
 
@@ -58,7 +58,7 @@ def test_detections(name, column):
 
 
 def test_verify_compares_numbers_of_detections(tmp_path):
-    """More or fewer of them are wrong, whatever their values."""
+    """More or fewer detections are wrong, whatever their values."""
     path = tmp_path / "yolo.onnx"
     onnx.save(DETECTORS["yolo"](), path)
     feeds = feeds_for(onnx.load(path), "some")
@@ -71,7 +71,7 @@ def test_verify_compares_numbers_of_detections(tmp_path):
 
 
 def test_a_library_checks_itself(tmp_path):
-    """Its self-test compares counts, and zeros behind what was found."""
+    """The self-test compares counts, and zeros after the detections."""
     with closing(tvmflow.compile(DETECTORS["retinanet"](), format="standalone")) as module:
         assert module.self_test().compared > 3
         assert [str(info) for info in module.outputs] == [
@@ -82,7 +82,7 @@ def test_a_library_checks_itself(tmp_path):
 @pytest.mark.cuda_host
 @pytest.mark.parametrize("name", DETECTORS)
 def test_kernels_for_cuda(name):
-    """Compiled for the host: the same detections."""
+    """CUDA kernels that are compiled for the host give the same detections."""
     model = DETECTORS[name]()
     with closing(tvmflow.compile(model, target="cuda", device="nvidia")) as module:
         for kind in ("none", "some"):

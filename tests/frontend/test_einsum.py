@@ -1,4 +1,4 @@
-"""Einstein summation: a matrix product wherever it is one, and right where it is none."""
+"""Einstein sums are right, and matrix products wherever they can be."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRODUCTS = {
     "abc,cd->bad": ((2, 3, 4), (4, 5)),
     "abcd,decb->ae": ((2, 3, 4, 5), (5, 6, 4, 3)),
     "ij,jk,kl->il": ((3, 4), (4, 5), (5, 2)),
-    # The last two first: what the first two make would be larger.
+    # The last two are multiplied first, as the product of the first two would be larger.
     "ab,cd,bc->ad": ((3, 4), (5, 6), (4, 5)),
     "dc,ca,ab,be": ((4, 5), (5, 2), (2, 3), (3, 6)),
 }
@@ -51,7 +51,7 @@ def test_einsum(equation, rng):
 
 
 def test_many_operands(rng):
-    """A chain of 20 matrices is 19 products, and not 2 ** 19 terms that one number adds up."""
+    """A chain of 20 matrices is 19 products, instead of sums of 2 ** 19 terms."""
     letters = string.ascii_letters[:21]
     terms = ",".join(map("".join, pairwise(letters)))
     values = [rng.uniform(0.5, 1.5, (2, 2)).astype(np.float32) for _ in range(20)]
@@ -62,7 +62,7 @@ def test_many_operands(rng):
 
 
 def check(equation, values):
-    """Compare a sum with that of NumPy in fp64; return the families of its functions."""
+    """Compare an Einstein sum with NumPy's in fp64; return the families of its functions."""
     wanted = np.einsum(
         equation.replace(" ", ""), *(v.astype(np.float64) for v in values), optimize=True
     )

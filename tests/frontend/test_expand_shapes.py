@@ -1,4 +1,4 @@
-"""Several shapes for one module: ranges of batches, open extents, and what is refused."""
+"""Several shapes for one module: ranges of batches, open extents, and refusals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvmflow.frontend.source import open_model
 
 
 def model(*shapes):
-    """A model of inputs a, b, ... with these shapes; text and None are open."""
+    """Build a model with inputs a, b, ... of these shapes, where text and None are open."""
     names = "abc"[: len(shapes)]
     node = helper.make_node("Sum", list(names), ["y"], name="node")
     inputs = {n: (s, "float32") for n, s in zip(names, shapes, strict=True)}
@@ -54,7 +54,7 @@ def test_symbols_are_set_together():
     assert expanded(source, {"": [(8,), (4,)]}, a=("1..2", 3, "?")) == [
         {"a": (n, 3, h), "b": (n, 1, h)} for h in (8, 4) for n in (1, 2)
     ]
-    # Also where the second input is given, too.
+    # The shape of the second input may be given, too.
     assert expanded(source, {"": [(8,)]}, a=(1, 3, "?"), b=(1, 1, "?")) == [
         {"a": (1, 3, 8), "b": (1, 1, 8)}
     ]

@@ -1,4 +1,4 @@
-"""Local functions of other operator sets than the graph's."""
+"""Local functions whose operator set differs from the graph's."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from test_random_cases import FAMILIES, REASONS, draw
 from tvmflow.errors import UnsupportedModelError
 from tvmflow.frontend import load_model
 
-#: Operator set of the graph around functions.
+#: Operator set of the graph that calls functions.
 NEWEST = 22
 
 
 def in_function(model: onnx.ModelProto, opset: int, functions: int = 1) -> onnx.ModelProto:
-    """The node of a model in a function of its operator set, called by a graph of another one."""
+    """Wrap a model's node in a function, which a graph of another operator set calls."""
     (node,) = model.graph.node
     names = list(dict.fromkeys(filter(None, node.input)))
     own = model.opset_import[0].version
@@ -42,7 +42,7 @@ def in_function(model: onnx.ModelProto, opset: int, functions: int = 1) -> onnx.
 
 
 def check(family: str, seed: int, opset: int = NEWEST) -> bool:
-    """Compare one case with ONNX Runtime's result without a function; tell whether it compiles."""
+    """Compare a case with ONNX Runtime's result without functions; return whether it compiles."""
     model, feeds, expected, described = draw(family, seed)
     wrapped = in_function(model, opset)
     try:
@@ -67,7 +67,7 @@ def test_some(family):
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("family", FAMILIES)
 def test_many(family):
-    # Half of the cases of sampling are of sets that are refused.
+    # Many cases of the family "sampling" have an operator set that is refused.
     assert sum(check(family, seed) for seed in range(100, 140)) > 10
 
 
@@ -100,7 +100,7 @@ def test_meanings_stay(op_type, function, graph, attributes, functions):
 
 
 def test_nodes_around_an_older_function_keep_theirs():
-    """The graph's own nodes are of the older set here."""
+    """Nodes of the graph itself have the older set here, and keep their meaning."""
     model, feeds = simple("Softmax", 17, X)
     wrapped = in_function(model, 11)
     wrapped.graph.node.append(helper.make_node("Softmax", ["y0"], ["z"]))
@@ -121,7 +121,7 @@ def test_what_the_converter_gets_wrong_is_refused():
 
 
 def test_a_function_with_an_attribute_and_a_branch():
-    """Attributes of the call reach nodes that are converted; nested graphs are converted, too."""
+    """Converted nodes get attributes of the call, and nested graphs are converted, too."""
     inner = [
         helper.make_node("Softmax", ["x"], ["s"]),
         helper.make_node("Neg", ["x"], ["n"]),

@@ -1,4 +1,4 @@
-"""Fused and quantized operators of transformers, against ONNX Runtime."""
+"""Fused and quantized operators of transformers against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def attention(
     op_type="Attention", *, mask=None, past=None, present=False, signed=False, columns=False,
     zeros=True, sizes=None, bias=None, rows=ROWS, opset=17, **attributes,
 ):  # fmt: skip
-    """Attention of two samples; ``mask`` is its shape or its values, ``past`` a number of keys."""
+    """Build attention on two samples, with a mask's shape or values and ``past`` cached keys."""
     rng = np.random.default_rng(5)
     heads, width = HEADS, 3 * DEPTH if sizes is None else sum(sizes)
     inputs = {"x": ((BATCH, rows, DEPTH), "float32")}
@@ -65,7 +65,7 @@ def attention(
     return model_of([node], inputs, used, dict.fromkeys(results, "float32"), opset), given
 
 
-#: For each form of a mask of seven keys, or eleven with a past of four.
+#: Each form of masks for seven keys, or for eleven with four cached ones.
 ATTENTIONS = {
     "plain": {"present": True},
     "one direction": {"unidirectional": 1},
@@ -107,7 +107,7 @@ def embeddings(
     op_type="EmbedLayerNormalization", *, segments=True, mask=True, positions=False, signed=False,
     opset=17, **attributes,
 ):  # fmt: skip
-    """Embeddings of two samples of seven words, with how many words count."""
+    """Build embeddings of two samples of seven words, with the number of unmasked words."""
     rng = np.random.default_rng(5)
     inputs = {"ids": ((BATCH, ROWS), "int32")}
     given = {"ids": rng.integers(0, 11, (BATCH, ROWS)).astype(np.int32)}
@@ -162,7 +162,7 @@ def test_quantized_embeddings(case, target, device):
 
 
 def test_tables_stay_bytes():
-    """They are dequantized after the look-up."""
+    """Quantized tables are dequantized after the look-up."""
     imported = load_model(embeddings("QEmbedLayerNormalization")[0])
     assert re.search(r'R.take\(metadata\["\w+(\.\w+)*"\]\[\d+\]', str(imported.mod))
 

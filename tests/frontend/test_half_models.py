@@ -1,4 +1,4 @@
-"""Models in float16: sums in fp32, so that results are as near to float64 as ONNX Runtime's."""
+"""Models in float16 compute in fp32, so results are as accurate as ONNX Runtime's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAYS = [
 ]
 TURNS = ("textures", "mali", "nvidia")
 
-#: What a graph does, and the shapes of its inputs (letters before w) and weights (from w on).
+#: A graph's text, and the shapes of its inputs (letters before w) and weights (w and later).
 CASES = {
     "conv": ("y = Conv<pads=[1,1,1,1]>(a, w)", {"a": (1, 512, 7, 7), "w": (31, 512, 3, 3)}),
     "depthwise": (
@@ -45,18 +45,18 @@ CASES = {
     "softmax": ("y = Softmax(a)", {"a": (2, 4, 1000)}),
     "mean": ("y = ReduceMean<axes=[2]>(a)", {"a": (2, 4, 5000)}),
     "norm": ("y = LayerNormalization(a, w)", {"a": (2, 4, 1000), "w": (1000,)}),
-    # Between these convolutions are numbers that float16 has not.
+    # Values between these convolutions are beyond the range of float16.
     "beyond": (
         "t = Conv(a, w) v = Relu(t) y = Conv(v, x)",
         {"a": (1, 9, 5, 5), "w": (8, 9, 1, 1), "x": (7, 8, 1, 1)},
     ),
 }
-#: What their weights are multiplied by.
+#: Factors for weights of some cases.
 FACTORS = {("beyond", "w"): 6e4, ("beyond", "x"): 1e-3}
 
 
 def model_of(case):
-    """A model with weights drawn like those of trained layers, and feeds for it."""
+    """Build a model with random weights like those of trained layers, and inputs for it."""
     text, shapes = CASES[case]
     inputs = {name: shape for name, shape in shapes.items() if name < "w"}
     declared = ", ".join(f"float16{list(shape)} {name}" for name, shape in inputs.items())
@@ -78,7 +78,7 @@ def model_of(case):
 
 
 def retyped(model, source, target):
-    """The model with all tensors of one type in another."""
+    """Return the model with all tensors of one type changed to another."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     kind = {np.float32: TensorProto.FLOAT, np.float64: TensorProto.DOUBLE}
@@ -96,7 +96,7 @@ def retyped(model, source, target):
 
 
 def errors(model, feeds, target, device, storage):
-    """Largest errors of ours and of ONNX Runtime's results, to float64's, and our families."""
+    """Return the largest errors of tvmflow and ONNX Runtime against float64, and our families."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)
@@ -139,7 +139,7 @@ def test_networks_are_as_exact_as_onnx_runtimes(name, target, device, storage):
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("target", ["llvm", pytest.param("opencl", marks=pytest.mark.opencl)])
 def test_what_float16_has_not_is_infinite_where_it_is_asked_for(target):
-    """By a node, and at an output."""
+    """A node's cast and an output in float16 overflow to infinity."""
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> '
         "g (float[1, 8] x, float16[1, 8] h) => (float[1, 8] y, float16[1, 8] z)"
@@ -165,7 +165,7 @@ def test_weights_stay_in_16_bits():
 @pytest.mark.opencl
 @pytest.mark.parametrize("device", ["cpu", "adreno", "mali"])
 def test_no_arithmetic_of_halves_is_needed_to_move_them(device):
-    """From the application's tensor to a stored one and back, none of which is fp32."""
+    """Halves are stored from the application's tensor and returned without any fp32 tensor."""
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> '
         "g (float16[3, 50] x) => (float16[50, 3] y) { y = Transpose<perm = [1, 0]>(x) }"

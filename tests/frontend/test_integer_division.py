@@ -1,4 +1,4 @@
-"""Quotients and remainders of integers: right, and where there is none the process goes on."""
+"""Integer quotients and remainders are right, and undefined ones do not crash."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPERATORS = {
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_any_numbers(name, dtype, options):
-    """Also a division by zero, and the least number by -1, whose quotient has no such type."""
+    """Cases include division by zero, and of the least number by -1, which overflows."""
     attributes, function = OPERATORS[name]
     info, kind = np.iinfo(dtype), helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     pairs = [(info.min, 0), (info.max, 0), (7, 2), (0, 0), (info.min, info.max), (0, 3), (5, 1)]
@@ -53,7 +53,7 @@ def test_any_numbers(name, dtype, options):
         (z,) = module(x, y).values()
     for a, b, found in zip(x.tolist(), y.tolist(), z.tolist(), strict=True):
         if b != 0:
-            # That quotient is the least number again.
+            # The quotient that overflows wraps to the least number.
             wanted = function(a, b)
             assert found == (wanted if wanted <= info.max else info.min), (a, b)
 
@@ -61,7 +61,7 @@ def test_any_numbers(name, dtype, options):
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("options", TARGETS)
 def test_blocks_of_channels_that_are_not_full(options, tmp_path):
-    """What lies behind the last channel is no divisor."""
+    """Lanes after the last channel must not be divisors."""
     model = onnx.parser.parse_model(
         """
         <ir_version: 10, opset_import: ["": 18]>

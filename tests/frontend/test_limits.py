@@ -1,4 +1,4 @@
-"""What is too large is refused before work or memory is spent."""
+"""Models that are too large are refused before they cost time or memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tvmflow.ir.tensors import TensorType
 
 def refused(model, match, **options):
     with pytest.MonkeyPatch.context() as patched:
-        # Refused before anything is converted.
+        # The refusal must come before any conversion.
         patched.setattr(load, "to_relax", lambda _: pytest.fail("it was converted"))
         with pytest.raises(ModelError, match=match) as caught:
             load_model(model, **options)
@@ -72,7 +72,7 @@ def test_the_sentence_has_the_node_the_shape_the_bytes_and_the_limit():
 
 
 def constant_source(op_type, inputs, constants, **attributes):
-    """A node of constants alone, which is computed at import."""
+    """Build a node on constants only, which is folded at import."""
     nodes = [
         helper.make_node(op_type, inputs, ["c"], **attributes),
         helper.make_node("Cast", ["c"], ["f"], to=TensorProto.FLOAT),
@@ -104,13 +104,13 @@ def test_constants_are_not_computed(model):
     ("limit", "step"), [(1e30, 1), (1e30, 0), (1, 0), (np.inf, 1), (np.nan, 1)]
 )
 def test_a_range_without_an_end_is_not_empty(limit, step):
-    """ONNX's shape inference says that it has no elements: a sum of it would be 0."""
+    """ONNX infers a Range without elements, whose sum would be 0."""
     numbers = {"b": np.float32(0), "e": np.float32(limit), "s": np.float32(step)}
     refused(constant_source("Range", ["b", "e", "s"], numbers), "has no shape")
 
 
 def test_more_parts_than_results():
-    """ONNX's shape inference would make a list of them."""
+    """ONNX's shape inference would allocate a list of all parts."""
     refused(one_node("Split", ["x"], axis=1, num_outputs=2**40), "num_outputs is 1099511627776")
 
 
@@ -138,7 +138,7 @@ def test_weights_of_which_there_is_little(dims):
 
 
 def test_intermediate_results_of_a_node():
-    """An average over its surroundings pads channels, and not more than there are."""
+    """LRN pads the channels by no more than their number."""
     loaded = load_model(one_node("LRN", ["x"], size=2**40))
     assert loaded.outputs[0].shape == (1, 17, 16, 9)
 
@@ -148,7 +148,7 @@ def test_what_does_not_fit_this_machine(monkeypatch):
     model = one_node("Pad", ["x", "p"], {"p": [0, 0, 100, 100, 0, 0, 100, 100]})
     error = refused(model, r"needs 3\.1 MB, but this machine has 1\.0 MB of memory")
     assert isinstance(error, ShapeError)
-    # Weights in files need not fit.
+    # The limit of memory does not apply to weights in files.
     kind = TensorType((1 << 20,), "float32")
     assert limits.excess(kind)
     assert limits.excess(kind, in_memory=False) is None
@@ -161,7 +161,7 @@ def test_the_memory_of_this_machine():
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_an_axis_that_stays_costs_nothing(mode):
-    """A matrix of its extent squared was made to see that it stays."""
+    """Finding that an axis is unchanged must not need a matrix of its extent squared."""
     model = one_node(
         "Resize", ["x", "", "s"], {"s": np.array([1, 1, 1, 2], "f4")}, shape=(1, 1, 1 << 20, 3),
         mode=mode,
@@ -170,7 +170,7 @@ def test_an_axis_that_stays_costs_nothing(mode):
 
 
 def functions(count: int, calls: int, wrapped: bool = False) -> onnx.ModelProto:
-    """Functions each of which calls the next one as often, the last one Relu."""
+    """Build functions that each call the next one ``calls`` times, the last one Relu."""
     made = []
     for number in range(count):
         last = number == count - 1
@@ -228,7 +228,7 @@ def test_from_a_file(tmp_path):
 
 
 def test_tensors_with_too_many_axes():
-    """Inputs, results in between, and constants."""
+    """Inputs, intermediate results and constants are all checked."""
     many = one_node("Relu", ["x"], shape=(1,) * 33)
     refused(many, r"The input 'x' has 33 axes, expected at most 32")
     reshaped = one_node("Reshape", ["x", "z"], {"z": np.ones(100, np.int64)}, shape=(1,))

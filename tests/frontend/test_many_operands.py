@@ -1,4 +1,4 @@
-"""Operators with hundreds of inputs, whose cost must not grow faster than their number."""
+"""Operators with hundreds of inputs, whose compile time must grow no faster than their number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.onnxruntime
 
 
 def model_of(nodes, inputs, constants=()):
-    """A model of fp32 inputs with these shapes."""
+    """Build a model with fp32 inputs of these shapes."""
     graph = helper.make_graph(
         nodes,
         "many",
@@ -28,7 +28,7 @@ def model_of(nodes, inputs, constants=()):
 
 
 def concatenation(count, axis):
-    """Parts of two extents along an axis, in turn."""
+    """Build a Concat of parts with two alternating extents."""
     inputs = {"a": (3, 2, 5), "b": (3, 2, 5)}
     shape = [3, 2, 5]
     shape[axis] = 1
@@ -57,17 +57,17 @@ def test_concatenation(count, axis, target):
 
 
 def test_no_function_joins_many_parts():
-    """2,000 parts are joined by functions of at most 32, of which most are one and the same."""
+    """2,000 parts are concatenated by functions with at most 32 inputs, most of them shared."""
     mod = load_model(concatenation(2000, 1)).mod
     counts = [len(function.params) for name, function in mod.functions.items()
               if name.name_hint.startswith("join")]  # fmt: skip
     assert counts
-    assert max(counts) <= 33  # and the result
+    assert max(counts) <= 33  # 32 inputs and the result
     assert len(counts) < 20
 
 
 def pieces(count, axis=1, join=True):
-    """A Split whose parts are joined in another order, or added up; the last part is shorter."""
+    """Build a Split whose parts are concatenated in another order or added; the last is shorter."""
     shape = [3, 2, 5]
     shape[axis] = 2 * count - 1
     names = [f"s{index}" for index in range(count)]
@@ -87,7 +87,7 @@ def test_parts_of_a_tensor(count, axis, join, target):
 
 
 def test_many_parts_share_their_functions():
-    """300 parts are cut by 32 functions from groups, and these by 10, and are joined by as many."""
+    """300 parts need 32 functions that cut them from groups, 10 that cut groups, and 10 joins."""
     compiled = compiled_until("schedule", pieces(300), target="llvm")
     assert len(compiled.schedules) < 60
 
@@ -97,7 +97,7 @@ def test_unused_parts_are_not_cut():
     joined = model.graph.node[1]
     del joined.input[40:]
     functions = load_model(model).mod.functions
-    # The parts are joined from the last on: two groups of the ten are read.
+    # Only the last parts are used, which are in two of the ten groups.
     assert sum(name.name_hint.startswith("part") for name in functions) == 2
 
 
@@ -113,7 +113,7 @@ def test_operators_of_many_inputs(op_type):
 @pytest.mark.parametrize("op_type", ["Max", "Min"])
 @pytest.mark.parametrize("count", [6, 40])
 def test_extremes_of_many_tensors(op_type, count):
-    """Compiled in any time at all; NaN and infinities are as in ONNX Runtime, as are broadcasts."""
+    """Max and Min compile, with NaN, infinities and broadcasting as in ONNX Runtime."""
     rng = np.random.default_rng(5)
     shapes = {f"x{i}": [(5,), (4, 5), (4, 1)][i % 3] for i in range(count)}
     model = model_of([helper.make_node(op_type, [*shapes, "x0"], ["y"])], shapes)

@@ -1,4 +1,4 @@
-"""Names of nodes: each has its own, whatever the model says."""
+"""Every node has a unique name, whatever names the model has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvmflow.ir.rewriter import identifier
 
 
 def names_of(nodes, outputs=("y",)):
-    """Names of the nodes' bindings, by the tensors that they compute."""
+    """Return the names of the nodes' bindings, by the tensors that they compute."""
     return load_model(build(nodes, {"x": (1, 4, 5, 5)}, list(outputs), {})).bindings
 
 
@@ -36,13 +36,13 @@ def test_equal_names_get_numbers():
 
 
 def calls_of(model):
-    """Nodes of the calls that compute any."""
+    """Return the nodes of the module's calls, without calls that have none."""
     with tvmflow.compile(model, target="llvm") as module:
         return [nodes for nodes in module.metadata["nodes"].values() if nodes]
 
 
 def convolutions(*names):
-    """One behind the other."""
+    """Build a chain of convolutions with these names."""
     tensors = ["x", *(f"t{number}" for number in range(1, len(names))), "y"]
     nodes = [
         helper.make_node("Conv", [x, "w"], [y], name)
@@ -56,7 +56,7 @@ def test_names_that_are_one_identifier_are_told_apart():
 
 
 def test_further_results_are_not_taken_for_another_node():
-    """Split's second result is ``NODE:1``, as an identifier what the next one is called."""
+    """Split's second result is ``NODE:1``, which as an identifier equals the next node's name."""
     nodes = [
         helper.make_node("Split", ["x"], ["a", "b"], "/Split", axis=1),
         helper.make_node("Conv", ["b", "w"], ["c"], "/Split_1"),
@@ -70,7 +70,7 @@ def test_further_results_are_not_taken_for_another_node():
 
 
 def test_a_node_that_is_called_like_a_step_of_another():
-    """A convolution of several steps names those before the last ``NODE_tiles``."""
+    """A convolution of several steps has functions such as ``NODE_tiles``."""
     members = {"a": ["conv_tiles"], "b": ["conv_products"], "c": ["conv_products1"]}
     nodes = nodes_of(members, ["conv", "conv_tiles"])
     assert nodes == {"a": ["conv_tiles"], "b": ["conv"], "c": ["conv"]}
@@ -78,7 +78,7 @@ def test_a_node_that_is_called_like_a_step_of_another():
 
 @pytest.mark.parametrize("first", ["/a/Conv", "/a/Conv_1"])
 def test_a_tensor_in_between_is_not_taken_for_another_node(first):
-    """A convolution's product is ``NODE#1``, as an identifier what the second one is called."""
+    """A convolution's product is ``NODE#1``, which as an identifier is the second node's name."""
     second = {"/a/Conv": "/a/Conv_1", "/a/Conv_1": "/a/Conv"}[first]
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["c"], first),

@@ -1,4 +1,4 @@
-"""Element types that ONNX forbids are errors of the model's, where ONNX Runtime has them, too."""
+"""Element types that ONNX forbids are errors in the model, as in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = {"f4": 1, "f8": 11, "i4": 6, "i8": 7, "u1": 2, "i1": 3, "b": 9}
 
 
 def model_of(op_type, inputs, opset=17, constant=(), nodes=None, result=1, **attributes):
-    """A node of inputs x0, x1, ... with these types and shapes."""
+    """Build a node with inputs x0, x1, ... of these types and shapes."""
     graph = helper.make_graph(
         nodes or [helper.make_node(op_type, [f"x{i}" for i in range(len(inputs))], ["y"],
                                    name="the/node", **attributes)],
@@ -31,7 +31,7 @@ def model_of(op_type, inputs, opset=17, constant=(), nodes=None, result=1, **att
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-#: Operator, types and shapes of its inputs, and what the message says.
+#: Operator, types and shapes of its inputs, and words of the message.
 FORBIDDEN = {
     "product": ("Mul", ["f8", "f4"], "'x0' is float64 and 'x1' is float32"),
     "third": ("Concat", ["f4", "f4", "i4"], "'x0' is float32 and 'x2' is int32"),

@@ -1,4 +1,4 @@
-"""Indices out of range, which ONNX forbids: the nearest one in range counts, nothing is outside."""
+"""Indices out of range, which ONNX forbids, are clamped; nothing outside is read or written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tvmflow.frontend.index_checks import PLACES as INDEXED
 from tvmflow.verify.tolerance import assert_close
 
 RNG = np.random.default_rng(43)
-#: Far outside, just outside, and where 32 bits or a sum with the extent wrap around.
+#: Indices far or just outside, and where 32 bits or a sum with the extent overflow.
 OUTSIDE = (2**31 - 1, -(2**31), 5, 7, -6, -8, 100, -100)
 FAR = (2**63 - 1, -(2**63), 2**40, -(2**40), 2**32, -(2**32), 2**32 + 1, 2**31)
 
@@ -29,20 +29,20 @@ def real(*shape: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Case:
-    """An operator, its other inputs, and where its indices are in range."""
+    """An operator, its other inputs, and the range of its indices."""
 
     operator: str
-    #: In the place of the indices is their shape.
+    #: Inputs, with the shape of the indices in their place.
     inputs: tuple[Any, ...]
-    #: The place of the indices among the inputs.
+    #: Position of the indices among the inputs.
     place: int
-    #: Returns the nearest indices in range.
+    #: Function that returns the nearest indices in range.
     nearest: Callable[[np.ndarray], np.ndarray]
     opset: int = 18
     attributes: Mapping[str, Any] | None = None
     results: int = 1
     dtype: str = "int64"
-    #: No two indices may be alike, as the order of writing is not defined.
+    #: Whether indices must be unique, as the order of writing is undefined.
     writes: bool = False
 
     def model(self, indices: np.ndarray, *, constant: bool = False):
@@ -133,7 +133,7 @@ CASES = {
     },
 }  # fmt: skip
 
-#: Integers that are no indices, or that are known when a network is compiled.
+#: Integer inputs that are not indices, or that must be constant.
 NO_INDICES = {
     "Attention": "a length that masks scores",
     "QLinearConv": "a bias",
@@ -160,7 +160,7 @@ PLACES = [
 
 
 def indices_of(case: Case) -> np.ndarray:
-    """Indices in and out of range, in turn."""
+    """Return alternating indices in and out of range."""
     shape = case.inputs[case.place]
     outside = (*OUTSIDE, *FAR) if case.dtype == "int64" else OUTSIDE
     count = int(np.prod(shape))
@@ -212,7 +212,7 @@ def test_constant_ones_are_refused(name: str):
 
 
 def test_every_operator_with_indices_is_here():
-    """ONNX's own list has the inputs that are int32 or int64 and nothing else."""
+    """ONNX's schemas list the inputs that may only be int32 or int64."""
     integers = {"tensor(int32)", "tensor(int64)"}
     have = {
         schema.name
@@ -242,7 +242,7 @@ def test_check_indices_names_the_node_and_the_index(name: str):
 
 @pytest.mark.cross
 def test_check_indices_in_standalone_libraries():
-    """Applications that call the library by its C interface see one more output."""
+    """Callers of the library's C interface get one more output."""
     case = CASES["ScatterND add"]
     model, feeds = case.model(np.zeros((6, 2), np.int64))
     options = {"target": "llvm", "format": "standalone", "check_indices": True}

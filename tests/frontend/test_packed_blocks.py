@@ -1,4 +1,4 @@
-"""Products and look-ups of weights in packed blocks, against ONNX Runtime."""
+"""Products and look-ups with weights in packed blocks against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def product(
     *, bits=4, depth=37, units=21, block=16, zeros=None, order=False, bias=False, dtype="float32",
     opset=17, lead=(2, 5), **attributes,
 ):  # fmt: skip
-    """A MatMulNBits with random bytes; ``zeros`` are packed, real or whole real numbers."""
+    """Build a MatMulNBits with random bytes; ``zeros`` are packed, real or real integers."""
     rng, blocks = np.random.default_rng(3), -(-depth // block)
     constants = {
         "b": rng.integers(0, 256, (units, blocks, block * bits // 8), np.uint8),
@@ -68,13 +68,13 @@ def test_product(case, target, device):
 
 
 def test_4_bits_stay_packed():
-    """Where blocks are whole, also if the operator set of the model has no blocks yet."""
+    """Whole blocks stay packed, even if the model's operator set has no blocks yet."""
     packed = '(T.int64(2), T.int64(24), T.int64(16)), "uint8")'
     assert packed in str(load_model(product(depth=48, zeros="packed", opset=13)).mod)
 
 
 def test_packed_zero_points_count_out_of_order():
-    """ONNX Runtime's CPU kernel leaves them out, against its operator's definition."""
+    """ONNX Runtime's CPU kernel ignores them, against its operator's definition."""
     models = [product(order=True, zeros="packed") for _ in range(2)]
     tensor = next(t for t in models[1].graph.initializer if t.name == "z")
     packed = numpy_helper.to_array(tensor)
@@ -89,7 +89,7 @@ def test_packed_zero_points_count_out_of_order():
 
 
 def test_what_is_rounded_by_accuracy_level_is_within_8_bits():
-    """ONNX Runtime may round blocks of the other operand to 8 bits; here they stay as they are."""
+    """ONNX Runtime may round blocks of the other operand to 8 bits, which tvmflow does not."""
     model = product(depth=64, block=32, accuracy_level=4)
     feeds = {"x": np.random.default_rng(1).standard_normal((2, 5, 64)).astype(np.float32)}
     session = onnxruntime.InferenceSession(model.SerializeToString())
@@ -123,7 +123,7 @@ def gather(
     kind="UINT4", shape=(7, 37), *, axis=0, along=1, block=16, zeros=True, bits=4,
     indices=((3, -1, 0), (6, -7, 2)), dtype="float32", opset=21,
 ):  # fmt: skip
-    """A GatherBlockQuantized of random numbers; ``shape`` is theirs, also where bytes hold them."""
+    """Build a GatherBlockQuantized on random numbers of this shape, unpacked or in bytes."""
     rng = np.random.default_rng(3)
     scales = [-(-n // block) if a == along % len(shape) else n for a, n in enumerate(shape)]
     constants = {"s": rng.uniform(0.5, 1, scales).astype(dtype)}
@@ -180,7 +180,7 @@ REFUSED = {
 
 
 def without(model, attribute=None, constant=None):
-    """The model without an attribute of its node, or with a constant that is an input."""
+    """Return the model without an attribute, or with a constant turned into an input."""
     (node,) = model.graph.node
     kept = [a for a in node.attribute if a.name != attribute]
     del node.attribute[:]

@@ -1,4 +1,4 @@
-"""Weights of 2 and 4 bits are numbers of bytes to what reads them, or refused."""
+"""Weights of 2 and 4 bits are imported as bytes, or refused because of their readers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TYPES = [("INT4", -8, 8), ("UINT4", 0, 16), ("INT2", -2, 2), ("UINT2", 0, 4)]
 
 
 def model(name, low, high, reader):
-    """A product with weights in blocks of four, or other readers of these."""
+    """Build a product with weights in blocks of four, or another reader of such weights."""
     rng, kind = np.random.default_rng(0), getattr(TensorProto, name)
     weights = helper.make_tensor("w", kind, [6, 8], rng.integers(low, high, 48).tolist())
     zeros = helper.make_tensor("z", kind, [6, 2], rng.integers(low, high, 12).tolist())

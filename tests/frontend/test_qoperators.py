@@ -1,4 +1,4 @@
-"""ONNX Runtime's quantized operators, against ONNX Runtime, and quantized elements that move."""
+"""ONNX Runtime's quantized operators against it, and data movement of quantized elements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def integers(shape, dtype="uint8", seed=1):
 
 
 def model_of(nodes, inputs, constants, result, opset=17):
-    """Inputs are name: (shape, dtype); the result is called y."""
+    """Build a model with inputs {name: (shape, dtype)} and the result y."""
     graph = helper.make_graph(
         nodes,
         "quantized",
@@ -38,7 +38,7 @@ def model_of(nodes, inputs, constants, result, opset=17):
 
 
 def contributed(op_type, shapes, *, order="inputs first", dtype="uint8", **attributes):
-    """A node with operands of these shapes, each with its own scale and zero point."""
+    """Build a node on operands of these shapes, each with its own scale and zero point."""
     constants, operands = {}, []
     for index in range(len(shapes)):
         constants |= {f"s{index}": np.float32(0.02 + 0.013 * index)}
@@ -76,7 +76,7 @@ def qgemm(*, transposed=False, bias=True, columns=True, quantized=True):
 def softmax(dtype, zero, **attributes):
     model = contributed("QLinearSoftmax", [MAP], dtype=dtype, **attributes)
     constants = {t.name: t for t in model.graph.initializer}
-    # As the quantizer has it: what Softmax returns lies between 0 and 1.
+    # The quantizer uses these values, as the results of Softmax are between 0 and 1.
     constants["sy"].CopyFrom(numpy_helper.from_array(np.float32(1 / 256), "sy"))
     constants["zy"].CopyFrom(numpy_helper.from_array(np.array(zero, dtype), "zy"))
     return model
@@ -92,7 +92,7 @@ def where(condition, x, y, dtype="uint8"):
 
 
 def product(op_type, *, dtype="int8", columns=False, zero=True, bias=True):
-    """MatMulIntegerToFloat, or DynamicQuantizeMatMul, of an odd number of columns."""
+    """Build MatMulIntegerToFloat or DynamicQuantizeMatMul with an odd number of columns."""
     count = (11,) if columns else ()
     own = {
         "w": integers((37, 11), dtype, 2),
@@ -134,7 +134,7 @@ CASES = {
     "average": lambda: contributed(
         "QLinearAveragePool", [MAP], kernel_shape=[2, 3], strides=[2, 2]
     ),
-    # Its blocks of channels are gathered from bytes that are not beside each other.
+    # Blocks of channels are gathered from bytes that are not adjacent.
     "average_blocks": lambda: contributed(
         "QLinearAveragePool", [(1, 64, 7, 9)], kernel_shape=[3, 2], strides=[1, 1]
     ),
@@ -176,7 +176,7 @@ def test_contributed_operator(case, target, device):
     if reference.dtype == np.float32:
         np.testing.assert_allclose(output, reference, rtol=1e-5, atol=1e-5)
     elif "softmax" in case:
-        # ONNX Runtime looks exponentials up; those between two steps may go to the other one.
+        # ONNX Runtime looks exponentials up, so numbers midway between steps may round differently.
         off = np.abs(output.astype(int) - reference)
         assert off.max() <= 1
         assert (off > 0).mean() < 0.02
@@ -188,9 +188,10 @@ def test_contributed_operator(case, target, device):
 @pytest.mark.parametrize("op_type", ["QLinearAdd", "QLinearMul"])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_every_pair_of_numbers(op_type, dtype, target, device):
-    """Some of the sums and products of all pairs are nearly between two steps.
+    """Some sums and products of all pairs are nearly midway between two steps.
 
-    With the scales of these seeds a sum or product of the dequantized numbers goes to another one.
+    With the scales of these seeds, the sum or product of the dequantized numbers would round to
+    another step.
     """
     lowest = np.iinfo(dtype).min
     numbers = np.arange(lowest, lowest + 256, dtype=dtype)
@@ -226,7 +227,7 @@ def test_every_pair_of_numbers(op_type, dtype, target, device):
 @pytest.mark.parametrize("axes", [[1], [2, 3], [-1]])
 @pytest.mark.parametrize("opset", [13, 18])
 def test_mean_of_axes(axes, opset):
-    """ONNX Runtime defines it, and has no kernel on CPUs."""
+    """ONNX Runtime defines the operator, but has no CPU kernel to compare with."""
     model = contributed("QLinearReduceMean", [MAP], axes=axes, keepdims=0)
     model.opset_import[0].version = opset
     feeds = feeds_of(model)
@@ -252,7 +253,7 @@ NARROW = {
 @pytest.mark.parametrize("domain", ["com.microsoft", pytest.param("", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", NARROW)
 def test_numbers_of_4_and_16_bits(dtype, domain, channels, target, device):
-    """Values beyond the range of the type are limited to it."""
+    """Values beyond the range of the type are clamped to it."""
     count = 7 if channels else 1
     lowest, highest = {"int4": (-8, 7), "uint4": (0, 15)}.get(dtype) or (
         np.iinfo(dtype).min, np.iinfo(dtype).max
@@ -268,7 +269,7 @@ def test_numbers_of_4_and_16_bits(dtype, domain, channels, target, device):
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], domain=domain, **attributes),
     ]
     constants = {"s": scales.reshape(shape)}
-    # ONNX has had these types since operator set 21, and ONNX Runtime before.
+    # ONNX has these types since operator set 21, and ONNX Runtime earlier in its own domain.
     opset = 17 if domain else 21
     model = model_of(nodes, {"x": ((3, 7, 9), "float32")}, constants, "float32", opset)
     model.graph.initializer.append(zero)
@@ -280,7 +281,7 @@ def test_numbers_of_4_and_16_bits(dtype, domain, channels, target, device):
 
 
 def test_columns_in_an_older_operator_set():
-    """ONNX has scales of columns since operator set 13, and ONNX Runtime in its own operators."""
+    """ONNX has scales per column since operator set 13, ONNX Runtime's own operators always."""
     scales = np.random.default_rng(4).uniform(0.01, 0.02, 9).astype(np.float32)
     names = {"domain": "com.microsoft", "axis": 1}
     nodes = [
@@ -298,9 +299,10 @@ def test_columns_in_an_older_operator_set():
 @pytest.mark.parametrize("columns", [False, True], ids=["directions", "columns"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_recurrent_layer_of_bytes(dtype, columns):
-    """Weights and input are rounded as ONNX Runtime does it; the state is not, and so is nearer.
+    """Weights and input are rounded as in ONNX Runtime, but the state is not.
 
-    Compared with an LSTM of these weights, and with ONNX Runtime as far as 8 bits of a state go.
+    The reference is an LSTM with these weights; ONNX Runtime's result, with a state of 8 bits,
+    must be close.
     """
     rng = np.random.default_rng(5)
     d, units, inputs = 2, 5, 7
@@ -311,7 +313,7 @@ def test_recurrent_layer_of_bytes(dtype, columns):
         "c": weights_of(rng, d, 3, units), "p": weights_of(rng, d, 3 * units),
         "lengths": np.array([6, 2, 4], np.int32),
     }  # fmt: skip
-    # ONNX Runtime takes one zero point for all columns.
+    # ONNX Runtime accepts only one zero point for all columns.
     zeros = np.zeros(shape) if dtype == "int8" else np.full(shape, 131)
     for name in "wr":
         constants[f"{name}s"] = rng.uniform(0.002, 0.005, shape).astype(np.float32)
@@ -368,7 +370,7 @@ MOVES = {
 
 @pytest.mark.parametrize("move", MOVES)
 def test_elements_move_before_they_are_real_numbers(move, tmp_path):
-    """So that the product behind takes integers."""
+    """The product after the moves then reads integers."""
     attributes, more = MOVES[move]
     shape = (37, 5) if move == "Transpose" else (5, 37, 1, 1)
     constants = {
@@ -385,7 +387,7 @@ def test_elements_move_before_they_are_real_numbers(move, tmp_path):
     ]
     model = model_of(nodes, {"x": (shape, "uint8")}, constants, "float32")
     feeds = feeds_of(model)
-    # ONNX Runtime quantizes once more in between.
+    # ONNX Runtime quantizes once more in between, so it is no reference.
     rows = (feeds["x"].T if move == "Transpose" else feeds["x"].reshape(5, 37)).astype(np.float64)
     reference = (rows - 119) * 0.03 @ (constants["w"] * 0.02)
     with tvmflow.compile(model, target="llvm", dump_ir=tmp_path) as module:
@@ -407,7 +409,7 @@ QUANTIZED_MOVES = {
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("move", QUANTIZED_MOVES)
 def test_bytes_that_only_move_are_never_real_numbers(move, dtype, target, device, tmp_path):
-    """Between DequantizeLinear and QuantizeLinear of the same steps, even where these are odd."""
+    """Moves between DequantizeLinear and QuantizeLinear of the same steps stay in bytes."""
     constants = {"s": np.float32(0.0039222617), "z": np.array(117, dtype)}
     constants |= {name: np.array(value) for name, value in QUANTIZED_MOVES[move].items()}
     attributes = {"perm": [0, 3, 1, 2]} if move == "Transpose" else {}
@@ -430,7 +432,7 @@ def test_bytes_that_only_move_are_never_real_numbers(move, dtype, target, device
 
 
 def test_bytes_of_other_steps_are_real_numbers_between(tmp_path):
-    """Another scale or zero point is another number; so is a scale beyond fp32's range."""
+    """A different scale or zero point changes numbers, and so may a scale near fp32's limits."""
     values = np.arange(256, dtype=np.uint8)
     for after in ((0.5, 3), (0.25, 4), (0.25, 3), (1e38, 3)):
         before = after if after[0] > 1 else (0.25, 3)

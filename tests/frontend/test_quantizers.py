@@ -1,7 +1,7 @@
-"""Operators that ONNX Runtime's quantizers write, each of their registry, against ONNX Runtime.
+"""Every operator in the registry of ONNX Runtime's quantizers, against ONNX Runtime.
 
-Networks are quantized here, by the installed package: an operator that a new version of it takes
-has no case yet, and fails the first test.
+The tests quantize networks with the installed package: an operator that a new version adds has no
+case yet, and fails the first test.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tvmflow.verify.tolerance import assert_close
 
 pytestmark = pytest.mark.onnxruntime
 
-#: Channels are odd, and no multiple of a block.
+#: Shape of the input, with an odd number of channels that is not a multiple of a block.
 SHAPE = (1, 7, 6, 9)
 DOMAIN = "com.microsoft"
 REGISTRIES = {
@@ -41,10 +41,10 @@ def weights(*shape, seed=3):
 
 @dataclass
 class Case:
-    """An operator of a network: its attributes, further inputs, and the shape of its first one."""
+    """An operator of a network, its attributes, further inputs, and the shape of its first one."""
 
     attributes: dict = field(default_factory=dict)
-    #: Arrays, or "x" for the network's input once more.
+    #: Further inputs: arrays, or "x" for the network's input again.
     others: tuple = ()
     shape: tuple = SHAPE
     #: Position of the quantized input.
@@ -98,7 +98,7 @@ CASES = {
 
 
 def embeddings():
-    """Words of two samples, and attention to those that count: as the optimizer fuses them."""
+    """Build embeddings and attention to unmasked words, as the optimizer fuses them."""
     tables = {"word": (11, 15), "position": (7, 15), "segment": (2, 15), "g": (15,), "b": (15,)}
     constants = {name: weights(*shape, seed=len(name)) for name, shape in tables.items()}
     constants |= {"w": weights(15, 45), "c": weights(45)}
@@ -113,14 +113,14 @@ def embeddings():
     return model
 
 
-#: One more than the largest of integers.
+#: Upper limits, exclusive, of random integer inputs.
 INTEGERS = {"ids": 11, "segments": 2, "mask": 2}
-#: Operators that are more than one of a product.
+#: Builders for operators that need another network than a product and the operator.
 NETWORKS_OF = {"EmbedLayerNormalization": embeddings}
 
 
 def network(op_type):
-    """A product, so that there are quantized values, and an operator of it."""
+    """Build a product, which gives quantized values, and an operator on its result."""
     if op_type in NETWORKS_OF:
         return NETWORKS_OF[op_type]()
     case = CASES[op_type]
@@ -161,7 +161,7 @@ def model_of(nodes, inputs, outputs, constants):
 
 
 class Reader(quantization.CalibrationDataReader):
-    """Three draws of a model's inputs."""
+    """Calibration reader with three random draws of a model's inputs."""
 
     def __init__(self, model):
         self.draws = iter([draw(model, seed) for seed in range(3)])
@@ -182,7 +182,7 @@ def draw(model, seed):
 
 
 def quantized(model, form, folder, **options):
-    """The model as one of ONNX Runtime's quantizers writes it."""
+    """Quantize the model with one of ONNX Runtime's quantizers."""
     path = folder / "quantized.onnx"
     extra = {"ForceQuantizeNoInputCheck": True, **options.pop("extra_options", {})}
     try:
@@ -203,7 +203,7 @@ def quantized(model, form, folder, **options):
 
 
 def both(model):
-    """The result, and ONNX Runtime's without its optimisations."""
+    """Return tvmflow's result, and ONNX Runtime's without its optimisations."""
     feeds = draw(model, 7)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -216,10 +216,10 @@ def both(model):
 
 
 def check(model):
-    """Compare with ONNX Runtime: equal, but for a few elements that are off by a step.
+    """Check that results equal ONNX Runtime's, except for a few elements off by one step.
 
-    Without its optimisations it computes what the quantizer wrote; with them its own results are
-    as far from these as those of any other compiler.
+    Its optimisations are off, as with them its results differ as much from the quantized model's as
+    those of any other compiler.
     """
     found, wanted = both(model)
     assert len(np.unique(wanted)) > 4
@@ -233,12 +233,12 @@ def check(model):
     )
 
 
-#: ONNX Runtime rounds an LSTM's state to 8 bits at each step, and tvmflow does not.
+#: Share of elements that may differ: ONNX Runtime rounds an LSTM's state to 8 bits, tvmflow not.
 SHARE = {"DynamicQuantizeLSTM": 1.0}
 
 
 def result_scale(model):
-    """Scale of the model's result, zero if it is of real numbers."""
+    """Return the scale of the model's result, zero if it is not quantized."""
     last = next(n for n in model.graph.node if model.graph.output[0].name in n.output)
     if last.op_type != "DequantizeLinear":
         return 0
@@ -252,7 +252,7 @@ def test_every_operator_of_the_registries_has_a_case(form):
 
 
 def registered():
-    """Each operator in each form; quick in the first that has it."""
+    """Yield each operator in each form; it is a slow test if an earlier form has the operator."""
     seen = set()
     for form, entries in REGISTRIES.items():
         for op_type in sorted((CASES.keys() | NETWORKS_OF.keys()) & entries.keys()):
@@ -270,7 +270,7 @@ def test_operator_of_a_registry(form, op_type, tmp_path):
 
 
 def convolutions():
-    """Convolutions with a residual, branches of other extents, and a classifier."""
+    """Build convolutions with a residual, branches of other extents, and a classifier."""
     sizes = {
         "stem": (9, 3, 3, 3), "deep": (9, 1, 3, 3), "point": (9, 9, 1, 1), "up": (9, 5, 2, 2),
         "last": (7, 14, 1, 1), "classes": (10, 7),
@@ -298,7 +298,7 @@ def convolutions():
 
 
 def attention():
-    """A layer of attention as exporters write it, and one of products."""
+    """Build a layer of attention as exporters write it, and a feed-forward layer."""
     constants = {f"w{i}": weights(15, 15, seed=i) for i in range(4)}
     constants |= {"heads": np.array([1, 7, 3, 5]), "rows": np.array([1, 7, 15])}
     constants |= {"root": np.float32(5**0.5), "g": weights(15) + 1, "b": weights(15, seed=9)}
@@ -327,7 +327,7 @@ def attention():
 
 
 def reader():
-    """Columns of a picture, read in both directions."""
+    """Build a bidirectional recurrent layer on the columns of an image."""
     constants = {"c": weights(5, 1, 3, 3), "shape": np.array([1, 30, 12]), "w": weights(22, 13)}
     constants |= {"W": weights(2, 44, 30), "R": weights(2, 44, 11, seed=4), "B": weights(2, 88)}
     constants |= {"steps": np.array([12, 1, 22])}
@@ -351,7 +351,7 @@ def _network(nodes, inputs, constants):
 
 U8, S8, U16, S16 = QuantType.QUInt8, QuantType.QInt8, QuantType.QUInt16, QuantType.QInt16
 U4, S4 = QuantType.QUInt4, QuantType.QInt4
-#: Form, operator set, types of activations (``None``: made at run time) and weights, and options.
+#: Form, operator set, types of activations (``None`` if dynamic) and weights, and options.
 FORMS = {
     "qoperator": ("qoperator", U8, S8, {}),
     "qoperator channels": ("qoperator", U8, S8, {"per_channel": True}),
@@ -414,7 +414,7 @@ def test_weight_only(options, algorithm):
 )
 @pytest.mark.parametrize("symmetric", [False, True], ids=["asymmetric", "symmetric"])
 def test_weight_only_by_default(form, bits, symmetric):
-    """Look-ups are quantized to 4 bits only, and in one of the forms."""
+    """Look-ups are quantized to 4 bits only, and only in one of the forms."""
     pytest.importorskip("onnx_ir")  # the quantizer imports it
     from onnxruntime.quantization import matmul_nbits_quantizer
 
@@ -442,9 +442,9 @@ def test_weight_only_by_a_table(quant_type):
 
 
 def words():
-    """A look-up of words and two products, in an even number of blocks of 32.
+    """Build a look-up of words and two products, with an even number of blocks of 32.
 
-    A quantizer of ONNX Runtime's packs no odd number of zero points.
+    One of ONNX Runtime's quantizers cannot pack an odd number of zero points.
     """
     constants = {"table": weights(11, 37), "up": weights(37, 49), "down": weights(49, 13)}
     nodes = [

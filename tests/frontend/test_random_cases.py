@@ -1,4 +1,4 @@
-"""Random operators agree with ONNX Runtime, or are refused for a reason that is known."""
+"""Random operators agree with ONNX Runtime, or are refused for a known reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reference import evaluator_results, judge, node_model, onnxruntime_results
 
 FAMILIES = {**WINDOWS, "Resize": resize, **OPERATORS, **SHAPES, **SEQUENCES}
 
-#: What may be refused although ONNX Runtime computes something.
+#: Reasons for which a node may be refused although ONNX Runtime accepts it.
 REASONS = (
     "ambiguous",
     "where rounding errors decide",
@@ -33,7 +33,7 @@ RESULTS = {
 
 
 def draw(family: str, seed: int):
-    """Draw a case: its model, its inputs, the right results or ``None``, and a description."""
+    """Draw a case; return its model, inputs, right results or ``None``, and description."""
     op_type, values, attributes, opset = FAMILIES[family](Random(seed))
     results = 1 if (op_type, opset) == ("MaxPool", 7) else RESULTS.get(op_type, 1)
     model, feeds = node_model(op_type, values, opset, results, **attributes)
@@ -45,7 +45,7 @@ def draw(family: str, seed: int):
 
 
 def check(family: str, seed: int) -> bool:
-    """Check one case; return whether it is computed."""
+    """Check one case; return whether it is computed, not refused."""
     model, feeds, expected, described = draw(family, seed)
     try:
         with np.errstate(all="ignore"):

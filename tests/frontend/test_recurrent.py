@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN: all that ONNX lets them have, by ONNX Runtime and by the specification."""
+"""LSTM, GRU and RNN in all forms, against ONNX Runtime and the specification."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def compute(model, feeds):
 
 
 def check(kind, seed, *, layout=0, dtype="float32", clip=False):
-    """One node at random: constants or not, and some of its results."""
+    """Check one random node, with operands constant or not, and some of its results."""
     rng = np.random.default_rng(seed)
     arrays, attributes = draw(rng, kind, layout=layout, dtype=dtype, clip=clip)
     constant = [False, *(rng.random(7) < 0.7)]
@@ -67,7 +67,7 @@ def test_many(kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("what", ["layout", "float64", "clip"])
 def test_what_onnxruntime_lacks(kind, what):
-    """And its LSTM does not clip what the last activation is given, as the specification says."""
+    """ONNX Runtime's LSTM also lacks the specified clip before the last activation."""
     options = {"layout": {"layout": 1}, "float64": {"dtype": "float64"}, "clip": {"clip": True}}
     for seed in range(2):
         check(kind, seed, **options[what])
@@ -82,7 +82,7 @@ def test_many_that_onnxruntime_lacks(kind, layout):
 
 
 def case(kind="GRU", seed=5, change=None, **attributes):
-    """A node at random, changed."""
+    """Build a random node, with a change."""
     arrays, drawn = draw(np.random.default_rng(seed), kind, units=7, direction="forward")
     if change is not None:
         change(arrays)
@@ -100,7 +100,7 @@ def lengths(*values):
 
 
 def test_no_step_leaves_the_first_state():
-    """A sequence without an element; the specification does not say what its state is."""
+    """A sequence of length 0 keeps the initial state, which the specification leaves open."""
     (model, feeds), _ = case(change=lengths(0, 4, 2), activations=None)
     y, y_h = compute(model, feeds)
     assert not y[:, :, 0].any()
@@ -158,7 +158,7 @@ def test_refused_in_a_sentence(options, reason):
 
 
 def test_the_number_of_steps_is_not_unrolled():
-    """The function of a layer is the same for any number of steps, but for that number."""
+    """A layer's function is the same for any number of steps, except for that number."""
     texts = []
     for steps in (3, 3000):
         arrays, attributes = draw(np.random.default_rng(1), "LSTM", units=7)
@@ -174,7 +174,7 @@ def test_the_number_of_steps_is_not_unrolled():
 
 
 def test_equal_layers_are_one_function():
-    """As they are in deep networks: kernels are compiled once."""
+    """Equal layers, as in deep networks, share kernels, which are compiled once."""
     arrays, attributes = draw(np.random.default_rng(1), "RNN", units=7)
     model, _ = model_of("RNN", arrays, [False] + [True] * 7, 14, ["a", "b"], **attributes)
     twin = onnx.NodeProto()

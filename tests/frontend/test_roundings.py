@@ -1,4 +1,4 @@
-"""Sums of floats are rounded as often as the network has it, where that can be seen."""
+"""Sums of floats are rounded as often as in the network, if that matters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(body: str, x: np.ndarray, options: dict[str, str], kind: str = "float") 
 @pytest.mark.parametrize("options", WAYS)
 @pytest.mark.parametrize("order", ["e, magic", "magic, e"])
 def test_rounding_by_adding_a_large_number(options, order):
-    """Users write x + 1.5·2^23 - 1.5·2^23 for the nearest integer."""
+    """The nearest integer may be computed as x + 1.5·2^23 - 1.5·2^23."""
     x = np.random.default_rng(0).uniform(-100, 100, 37).astype(np.float32)
     body = f"magic = Constant<value_float=12582912.0>() e = Add(x, magic) y = Sub({order})"
     sign = 1 if order.startswith("e") else -1
@@ -48,7 +48,7 @@ ODD = {
 @pytest.mark.parametrize("dtype", ["float", "double"])
 @pytest.mark.parametrize("operator", ODD)
 def test_small_numbers_keep_their_digits(operator, dtype, options):
-    """Formulas of exponentials and logarithms near one have none of them."""
+    """Formulas with exponentials and logarithms near one would lose all digits."""
     x = np.concatenate([np.geomspace(1e-30, 0.99, 300), -np.geomspace(1e-30, 0.99, 37), [0, -0.0]])
     x = x.astype({"float": np.float32, "double": np.float64}[dtype])
     exact = ODD[operator](x.astype(np.longdouble)).astype(x.dtype)
@@ -69,7 +69,7 @@ def test_the_ends_of_hyperbolic_functions(operator, options):
 
 @pytest.mark.parametrize("options", WAYS)
 def test_softplus_of_negative_numbers(options):
-    """log(1 + u) of a small u: 1 + u has little of it."""
+    """log(1 + u) is accurate for a small u, of which 1 + u loses most digits."""
     x = -np.geomspace(1e-3, 80, 400).astype(np.float32)
     exact = np.log1p(np.exp(x.astype(np.float64)))
     np.testing.assert_allclose(run("y = Softplus(x)", x, options), exact, rtol=2e-6)

@@ -27,7 +27,7 @@ COLUMNS = {
     "standalone": {"target": "opencl", "format": "standalone"},
 }
 
-#: What the operators below read: some rows of a table, their numbers, and where they come from.
+#: Inputs of the operators below: selected rows of a table, their count, and their indices.
 PRELUDE = """
     zero = Constant <value_ints = [0]> ()
     one = Constant <value_ints = [1]> ()
@@ -53,7 +53,7 @@ PRELUDE = """
 """
 PRELUDE = "\n".join(sorted(PRELUDE.strip().splitlines(), key=lambda line: "Constant" not in line))
 
-#: Operators by name, each of which ends with its result ``y``.
+#: Operators by name; each defines the result ``y``.
 CASES = {
     "nonzero": "y = Identity (found)",
     "compress": "y = Identity (some)",
@@ -159,7 +159,7 @@ CASES = {
     "nms": "a = Unsqueeze (right1, zero)\n s = Unsqueeze (a, zero)\n"
     " y = NonMaxSuppression (table, s, five, half)",
 }
-#: Results that do not exist for no rows at all.
+#: Results that are undefined without any row.
 OF_SOME = {
     "reshape by rest": "m = Concat <axis = 0> (n, two, minus)\n y = Reshape (rows, m)",
     "max": "y = ReduceMax <axes = [0]> (rows)",
@@ -173,7 +173,7 @@ OF_SOME = {
 
 
 def network(cases: dict[str, str]) -> onnx.ModelProto:
-    """All cases as one network, an output each."""
+    """Build one network of all cases, with one output for each."""
     nodes = parser.parse_graph(f"g () => () {{ {PRELUDE} }}").node
     inputs = "float[9] mask, float[9, 4] data, bool[8] choice, float[1, 2, 8, 8] image"
     names, nodes = [], list(nodes)
@@ -202,7 +202,7 @@ def network(cases: dict[str, str]) -> onnx.ModelProto:
 
 
 def feeds(number: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Inputs with so many rows found; numbers that halves hold, some of them alike."""
+    """Draw inputs for this number of selected rows, exact in fp16 and some of them equal."""
     rng = np.random.default_rng(seed)
     mask = np.zeros(9, np.float32)
     mask[rng.permutation(9)[:number]] = np.nan
@@ -213,7 +213,7 @@ def feeds(number: int, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def compare(model, columns, all_feeds, names=None, **options):
-    """Compare a module with ONNX Runtime, shapes too."""
+    """Compare a module with ONNX Runtime, including shapes."""
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
@@ -236,7 +236,7 @@ def compare(model, columns, all_feeds, names=None, **options):
     assert not wrong, "\n".join(wrong)
 
 
-#: Columns whose code is a second or third kind; OpenCL compilers take most of a minute.
+#: Targets, all but one with the slow tests, as OpenCL compilers take most of a minute.
 EVERY = [c if c == "llvm" else pytest.param(c, marks=pytest.mark.slow) for c in COLUMNS]
 
 
@@ -251,7 +251,7 @@ def test_operators_of_at_least_one_row(column):
     compare(network(OF_SOME), column, [feeds(n, n) for n in (1, 4, 9)], list(OF_SOME))
 
 
-#: What cannot be right, with words of the reason.
+#: Refused nodes, with words of the reason.
 REFUSED = {
     "two numbers": (
         "c = Greater (rows, half)\n y = Where (c, rows, some)",
@@ -294,7 +294,7 @@ def test_what_cannot_be_right_is_refused(name):
 
 
 def test_places_up_to_a_number():
-    """There is room for more of them than there are columns."""
+    """The bound of the Range exceeds the number of columns."""
     text = (
         "o = Constant <value_int = 0> ()\n l = Constant <value_int = 1> ()\n"
         " k = Squeeze (n, zero)\n i = Range (o, k, l)\n y = Gather <axis = 1> (data, i)"
@@ -303,7 +303,7 @@ def test_places_up_to_a_number():
 
 
 def test_zeros_follow_what_counts():
-    """As programs in C see it: all of the bound, and the number beside it."""
+    """Programs in C get the whole extent, with the count as a separate output."""
     model = network({name: CASES[name] for name in ("rows", "softmax", "transpose")})
     with closing(tvmflow.compile(model, target="llvm")) as module:
         assert [str(info) for info in module.outputs] == [
@@ -325,7 +325,7 @@ def test_zeros_follow_what_counts():
 @pytest.mark.parametrize("column", ["llvm", "standalone"])
 @pytest.mark.parametrize("name", ["found", "at"])
 def test_a_bound_of_the_user(name, column):
-    """A run that needs more says so; outputs that are computed of it, too."""
+    """A run that needs more raises an error, also for outputs that depend on the value."""
     model = network({"rows": CASES["rows"], "sum": CASES["sum"]})
     for node in model.graph.node:
         node.name = f"node_{node.output[0]}"
@@ -384,7 +384,7 @@ def test_a_number_that_is_missing_is_damage():
 
 @pytest.mark.parametrize("opset", [10, 11, 12, 13, 18, 21])
 def test_operator_sets(opset):
-    """What nodes become is of the model's own operator set."""
+    """Rules emit nodes of the model's own operator set."""
     axes = "<axes = [1]>" if opset < 13 else ""
     extra = ", one" if opset >= 13 else ""
     lowest = "ReduceMin <axes = [0], keepdims = 1> (both)" if opset < 18 else "ReduceMin (both)"
@@ -424,7 +424,7 @@ def test_operator_sets(opset):
 
 
 def test_a_model_in_halves():
-    """Computed in fp32, its outputs are halves."""
+    """The model is computed in fp32, but its outputs are halves."""
     graph = parser.parse_graph("""g (float16[9, 4] data) => (float16[n, 4] y) {
         mask = Cast <to = 9> (column)
         column = Gather <axis = 1> (data, first)

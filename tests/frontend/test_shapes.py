@@ -1,4 +1,4 @@
-"""Static shapes: from the file, from the caller, and errors that say what to set."""
+"""Static shapes from the file and from the caller, and errors that say what to set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tvmflow.frontend import load_model
 
 
 def dynamic(*shapes, operator="Add"):
-    """A model of inputs a, b, ... with these shapes (text and None are open)."""
+    """Build a model with inputs a, b, ... of these shapes, where text and None are open."""
     names = "abc"[: len(shapes)]
     node = helper.make_node(operator, list(names), ["y"], name="node")
     inputs = {n: (s, "float32") for n, s in zip(names, shapes, strict=True)}
@@ -67,7 +67,7 @@ def test_symbol_set_by_one_input_holds_for_others():
     ],
 )
 def test_symbol_with_two_extents(shapes, given, words, caplog):
-    """ONNX Runtime runs such a model."""
+    """ONNX Runtime runs such a model, so it is only a warning."""
     loaded = load_model(dynamic(*shapes), given)
     assert loaded.inputs[0].shape == given["a"]
     assert words in caplog.text
@@ -169,7 +169,7 @@ def test_whole_numbers_of_other_types():
 
 
 def test_shapes_computed_in_the_model(rng):
-    """What exporters write for ``x.view(x.size(0), -1)``: Shape, Gather, Concat, Reshape."""
+    """Exporters write ``x.view(x.size(0), -1)`` as Shape, Gather, Concat, Reshape."""
     nodes = [
         helper.make_node("Shape", ["x"], ["s"]),
         helper.make_node("Gather", ["s", "zero"], ["n"], axis=0),
@@ -228,7 +228,7 @@ def test_output_without_elements():
 
 
 def test_a_result_without_elements_in_its_second_axis():
-    """TVM writes such a constant into its executable, and cannot read it again."""
+    """TVM writes such a constant into its executable, but cannot read it."""
     node = helper.make_node("Slice", ["x", "one", "one", "one"], ["y"])
     model = graph_model([node], {"x": ([2, 3], "float32")}, ["y"], {"one": np.array([1])})
     x = np.ones((2, 3), np.float32)
@@ -237,7 +237,7 @@ def test_a_result_without_elements_in_its_second_axis():
 
 
 def without_elements(dtype: str) -> onnx.ModelProto:
-    """The largest elements of two tensors, one of them without any, and what is cut off them."""
+    """Build a concatenation, a sum and a slice, each with an operand or result without elements."""
     nodes = [
         helper.make_node("Concat", ["x", "e"], ["both"], axis=0),
         helper.make_node("Relu", ["both"], ["y"]),
@@ -267,7 +267,7 @@ def test_input_and_output_without_elements(target, dtype):
 
 
 def test_extent_of_0_may_be_an_open_one():
-    """Some exporters write it so."""
+    """Some exporters write open extents as 0."""
     model = load_model(without_elements("float32"), {"e": (5, 4)})
     assert [info.shape for info in model.inputs] == [(3, 4), (5, 4)]
     assert model.outputs[0].shape == (8, 4)

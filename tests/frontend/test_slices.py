@@ -1,4 +1,4 @@
-"""Which elements a Slice takes, against NumPy's own slices."""
+"""Elements that a Slice selects, against NumPy's slices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CASES = {
     "places_from_the_end": ({"starts": [-4], "ends": [-1], "axes": [3]}, np.s_[..., -4:-1]),
     "beyond": ({"starts": [-99], "ends": [99], "axes": [1]}, np.s_[:, -99:99]),
 }
-#: Steps came with operator set 10.
+#: Slices with steps, which operator set 10 introduced.
 STEPS = {
     "steps": (
         {"starts": [1, 8], "ends": [99, -99], "axes": [2, 3], "steps": [2, -3]},
@@ -33,7 +33,7 @@ STEPS = {
 
 
 def test_a_step_back_begins_at_the_first_element_at_least():
-    """ONNX takes one element where NumPy takes none."""
+    """ONNX selects one element where NumPy selects none."""
     values = {"starts": [-8], "ends": [-100], "axes": [2], "steps": [-1]}
     node = helper.make_node("Slice", ["x", *values], ["y"])
     constants = {n: np.array(v, np.int64) for n, v in values.items()}
@@ -45,7 +45,7 @@ def ranges_of(node, constants, opset):
 
 
 def taken(ranges):
-    """The elements of a tensor whose elements are their own numbers."""
+    """Return the elements at these ranges of a tensor whose elements are their indices."""
     whole = np.arange(np.prod(SHAPE)).reshape(SHAPE)
     for axis, places in ranges.items():
         whole = np.take(whole, list(places), axis)

@@ -1,4 +1,4 @@
-"""Models that cannot be read: one sentence and a remedy each, whatever is wrong."""
+"""Models that cannot be read give one sentence and a remedy, whatever is wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def model():
 
 @pytest.fixture
 def changed(model):
-    """A copy to break."""
+    """Return a copy of the model to break."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     return copy
@@ -89,13 +89,13 @@ def test_files_cut_short(model, tmp_path):
 
 
 def test_damaged_files_are_refused_or_loaded(model, rng, tmp_path):
-    """Never another kind of error, whichever bytes are changed."""
+    """Any changed bytes give a `TvmflowError` or a model, never another error."""
     content = np.frombuffer(model.SerializeToString(), np.uint8)
     path = tmp_path / "net.onnx"
     outcomes = []
     for attempt in range(80):
         damaged = content.copy()
-        # Most of the damage goes to the nodes, which stand before the weights.
+        # Most of the damage is in the nodes, which precede the weights.
         end = len(content) if attempt % 4 == 0 else 20_000
         places = rng.integers(0, end, 3)
         damaged[places] ^= rng.integers(1, 256, 3).astype(np.uint8)
@@ -221,7 +221,7 @@ def test_input_without_a_type(changed):
 
 
 def test_large_tensors_are_left_in_the_file(model, tmp_path):
-    """What remains of the file in memory is a fraction of it, and names where the rest is."""
+    """Only a fraction of the file is in memory, with the locations of the rest."""
     path = tmp_path / "net.onnx"
     onnx.save(model, path)
     source = open_model(path, large_weight_bytes=5000)

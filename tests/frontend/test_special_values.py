@@ -1,4 +1,4 @@
-"""NaN and infinities go through every operator as in ONNX Runtime, on all targets."""
+"""NaN and infinities give the results of ONNX Runtime in every operator, on all targets."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tvmflow.verify.tolerance import OPERATOR, STORED_AS_HALF, compare, toleranc
 
 pytestmark = pytest.mark.onnxruntime
 
-#: Operators of one network.
+#: Number of operators in one network.
 _TOGETHER = 18
 
 
 def groups():
-    """Cases of one operator set each, some at a time."""
+    """Return the cases in groups, each of one operator set."""
     by_opset = {}
     for name, case in CASES.items():
-        # Scatter and Upsample are gone from newer sets.
+        # Newer operator sets do not have Scatter and Upsample.
         by_opset.setdefault(case.opset if case.opset < 11 else 24, []).append(name)
     return [
         names[start : start + _TOGETHER]
@@ -34,7 +34,7 @@ def groups():
 
 
 def check(names, outputs, *, half=False):
-    """Compare all outputs with ONNX Runtime's; name those that differ."""
+    """Compare all outputs with ONNX Runtime's; list those that differ."""
     wrong = {}
     for name, reference in references(names).items():
         output, table = outputs[name], STORED_AS_HALF if half else OPERATOR
@@ -47,7 +47,7 @@ def check(names, outputs, *, half=False):
 
 
 def _stored(array):
-    """What of 32 bits has no number in 16 bits, as infinity."""
+    """Return the values with infinity for those beyond the range of fp16."""
     return np.where(np.abs(array) > 65504, np.copysign(np.float32(np.inf), array), array)
 
 
@@ -64,7 +64,7 @@ def test_every_operator(names):
         check(names, dict(module(feeds).items()))
 
 
-#: What is made of maxima, minima and comparisons, and reductions of each kind.
+#: Operators built from maxima, minima and comparisons, and each kind of reduction.
 CRITICAL = [
     "Sign", "Relu", "Elu", "HardSwish", "Clip", "Clip from below", "Max", "Min of a limit", "PRelu",
     "LeakyRelu by zero", "Mul by zero", "Pow 0.5", "Pow 0.75", "Cast to bool", "Where",
@@ -86,7 +86,7 @@ MODES = [
 @pytest.mark.opencl
 @pytest.mark.parametrize(("device", "storage", "dtype"), MODES)
 def test_drivers(device, storage, dtype, tmp_path):
-    """Blocked and plain channels, buffers and textures, 32 and 16 bits, on all drivers."""
+    """Results are right with blocked channels, buffers, textures, 32 and 16 bits on all drivers."""
     model, feeds = network(CRITICAL, blocked=True)
     path = tmp_path / "module.so"
     with tvmflow.compile(

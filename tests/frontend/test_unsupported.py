@@ -1,4 +1,4 @@
-"""Everything that cannot be compiled is in one error, with the nodes' names."""
+"""One error lists everything that cannot be compiled, with the nodes' names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def error_of(model, **options):
 
 
 def chain(*nodes):
-    """Nodes one after the other, from ``x`` to the last result."""
+    """Build a chain of nodes from ``x`` to the last result."""
     built, source = [], "x"
     for index, (op_type, attributes) in enumerate(nodes):
         built.append(
@@ -30,7 +30,7 @@ def chain(*nodes):
 
 
 def test_all_in_one_error():
-    """Unknown, foreign and unsupported operators and attributes, before and after each other."""
+    """The error lists unknown, foreign and unsupported operators and attributes of a chain."""
     model = chain(
         ("Unique", {}), ("Relu", {}), ("Foo", {}), ("Bar", {"domain": "com.acme"}),
         ("RandomNormalLike", {}), ("RandomNormalLike", {}), ("Mystery", {}),
@@ -107,7 +107,7 @@ def test_files_that_onnx_runtime_optimised(domain, op_type):
 
 @pytest.mark.onnxruntime
 def test_a_file_that_onnx_runtime_optimised(tmp_path, rng):
-    """With basic optimisation it compiles, with all of it the remedy says so."""
+    """Files with basic optimisation compile; for others the remedy names the optimisation."""
     import onnxruntime
 
     w = rng.standard_normal((16, 16, 3, 3)).astype(np.float32)
@@ -153,7 +153,7 @@ def test_results_whose_shape_depends_on_values():
     ],
 )
 def test_shapes_and_axes_computed_at_run_time(op_type, name, value, words):
-    """What would have to be known now is refused, never guessed."""
+    """Operands that must be constant are refused at run time, never guessed."""
     inputs = {"x": ([2, 3], "float32")}
     if op_type == "Slice":
         names, inputs["ends"] = ["x", "starts", "ends"], ([1], "int64")
@@ -174,7 +174,7 @@ def test_shapes_and_axes_computed_at_run_time(op_type, name, value, words):
     ],
 )
 def test_invalid_nodes(op_type, attributes, words):
-    """These are the model's mistakes: nothing that another tvmflow might support."""
+    """These are mistakes in the model, not missing features."""
     weight = np.ones((4, 3, 1, 1), np.float32)
     node = helper.make_node(op_type, ["x", "w"], ["y"], name="first", **attributes)
     model = graph_model([node], {"x": ([1, 5, 4, 4], "float32")}, ["y"], {"w": weight})

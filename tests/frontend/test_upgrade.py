@@ -1,4 +1,4 @@
-"""Models of operator sets 1 to 6 are brought to 7 first, and mean the same."""
+"""Models of operator sets 1 to 6 are upgraded to 7 without a change in meaning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tvmflow.frontend.prepare import OLDEST_OPSET
 
 @cache
 def cases():
-    """ONNX's cases of networks that PyTorch exported, all of operator set 6."""
+    """Return ONNX's test cases of networks that PyTorch exported, all of operator set 6."""
     from onnx.backend.test import loader
 
     found = {}
@@ -66,7 +66,7 @@ def test_all(name):
 
 
 def model_of(node, shapes, constants, opset=6, ir_version=3):
-    """A model of one node, in which weights are inputs, too."""
+    """Build a model of one node, in which weights are inputs, too."""
     tensors = {name: np.asarray(array) for name, array in constants.items()}
     graph = helper.make_graph(
         [node],
@@ -83,7 +83,7 @@ def model_of(node, shapes, constants, opset=6, ir_version=3):
 
 
 def test_slopes_are_of_channels(rng):
-    """A square picture with as many columns as channels: both readings have a result."""
+    """With as many columns as channels, slopes per column would give another result."""
     x, slope = rng.standard_normal((1, 4, 4, 4)).astype("f4"), rng.random(4).astype("f4")
     node = helper.make_node("PRelu", ["x", "slope"], ["y"])
     (y,) = load_and_run(model_of(node, {"x": x.shape}, {"slope": slope}), {"x": x})
@@ -112,7 +112,7 @@ NORMALIZED = NORMALIZED * SCALE[PER_CHANNEL] + BIAS[PER_CHANNEL]
 NORM = ({"s": SCALE, "b": BIAS, "m": MEAN, "v": SPREAD}, {"epsilon": 1e-5})
 OF_TWO = {"b": BIAS}
 
-#: Operator, the first and last operator set, constants, attributes, and what it computes of X.
+#: Operator, its first and last operator set, constants, attributes, and its result for X.
 OLD = {
     "test mode": ("BatchNormalization", 6, 6, NORM[0], {"is_test": 1, **NORM[1]}, [NORMALIZED]),
     "consumed": (
@@ -181,7 +181,7 @@ OLD = {
         "GlobalLpPool", 1, 1, {}, {"p": 1.0},
         [np.abs(X).sum((2, 3), keepdims=True)],
     ),
-    # Padding does not count, says operator set 1; ONNX's evaluator counts it.
+    # The mean excludes padding in operator set 1, but ONNX's evaluator includes it.
     "average": (
         "AveragePool", 1, 6, {}, {"kernel_shape": [1, 5], "pads": [0, 4, 0, 0], "strides": [1, 5]},
         [X[..., :1]],
@@ -191,7 +191,7 @@ OLD = {
 
 @pytest.mark.parametrize("case", OLD)
 def test_operators_of_old_sets(case):
-    """In the first and the last of the sets that have them so."""
+    """Operators are right in the first and the last operator set that has their form."""
     op_type, first, last, constants, attributes, expected = OLD[case]
     for opset in {first, last}:
         outputs = [f"y{index}" for index in range(len(expected))]
@@ -212,7 +212,7 @@ def test_operators_of_old_sets(case):
 
 @pytest.mark.parametrize("case", OLD)
 def test_operators_of_old_sets_among_others(case):
-    """A product along an axis needs its operand's shape, which ONNX infers of few operators."""
+    """A product along an axis needs its operand's shape, which ONNX infers for few operators."""
     op_type, first, _, constants, attributes, expected = OLD[case]
     wanted = expected[0]
     zero, one = np.zeros(3, "f4"), np.ones(wanted.shape[-1:], "f4")

@@ -1,4 +1,4 @@
-"""Large weights stay in their file: external data, and raw data inside the model."""
+"""Large weights stay in their file, as external data or as raw data in the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT = 50_000
 
 @pytest.fixture(scope="module")
 def facebox(tmp_path_factory):
-    """FaceBoxNet with external data, and the same in one file."""
+    """Build FaceBoxNet with external data, and in one file."""
     folder = tmp_path_factory.mktemp("facebox")
     options = {"size": 32, "boxes": 8, "seed": 3}
     outside = models.build("facebox_net", folder / "out.onnx", external_limit_bytes=0, **options)
@@ -75,7 +75,7 @@ def test_large_weights_of_a_message_are_not_copied(facebox):
 
 
 def test_large_constant_nodes_stay_in_the_file(tmp_path, rng):
-    """Some exporters keep weights in Constant nodes."""
+    """Some exporters store weights in Constant nodes."""
     weight = rng.standard_normal((64, 256), dtype=np.float32)
     nodes = [
         helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(weight, "w")),
@@ -108,7 +108,7 @@ def test_unaligned_external_data(tmp_path, rng):
 
 
 def test_large_weights_are_used_as_they_are(rng):
-    """Transposed, scaled, twice: nothing rewrites a large weight."""
+    """Large weights are not rewritten, even if they are transposed, scaled or used twice."""
     weight = rng.standard_normal((40, 64), dtype=np.float32)
     nodes = [
         helper.make_node("Gemm", ["x", "w"], ["a"], transB=1, alpha=0.5),
@@ -195,7 +195,7 @@ def test_data_outside_the_models_folder(broken, location):
 
 @pytest.fixture
 def linked(facebox, tmp_path):
-    """A folder with the model, and a folder outside of it with the model's data."""
+    """Return a folder with the model, and a folder outside of it with the model's data."""
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     inside.mkdir()
     outside.mkdir()
@@ -251,7 +251,7 @@ def test_links_in_a_circle(linked):
 
 @pytest.mark.parametrize("data_is_linked", [True, False])
 def test_a_model_that_is_a_link_itself(linked, facebox, data_is_linked):
-    """Caches of downloads look like that: links to one folder with all files."""
+    """Download caches have links to one folder with all files."""
     inside, outside = linked
     (inside / "net.onnx").rename(outside / "net.onnx")
     (inside / "net.onnx").symlink_to(outside / "net.onnx")

@@ -1,4 +1,4 @@
-"""Padding and the number of windows, against windows that are counted one by one."""
+"""Padding and the number of windows, against a count one by one."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def test_windows_that_are_not_padded():
 
 
 def counted(size, kernel, stride, dilation, begin, end, ceil):
-    """Windows that begin before the end of the input and, in ``ceil`` mode, may hang over."""
+    """Count windows that start before the end of the input and, with ``ceil``, may hang over."""
     span = (kernel - 1) * dilation + 1
     count = 0
     for start in range(0, size + begin + end, stride):
         fits = start + span <= size + begin + end
-        # The one behind the last that fits begins in the input, or in the padding before it.
+        # The window after the last that fits may start in the input, or in the padding before it.
         hangs_over = ceil and start < size + begin and start - stride + span < size + begin + end
         count += fits or hangs_over
     return count
