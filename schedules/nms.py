@@ -274,7 +274,7 @@ class _Class:
     def _listed(self, index: Expr) -> Expr:
         return self.what.lists[self.row, index * self.step + self.first]
 
-    def _leave(self, winner: Expr) -> None:
+    def _append_selected(self, winner: Expr) -> None:
         """Store a selected box."""
         with self.code.when(self.taken[0] < self.what.most):
             self.code.store(self.what.kept, winner, self.row, self.taken[0])
@@ -343,7 +343,7 @@ class _ThreadOfClass(_Class):
                 self._overlap(self._corners(index, "taken"), box, overlap)
                 code.store(other, other[0] + 1, 0)
             with code.when(overlap[0] == 0):
-                self._leave(candidate)
+                self._append_selected(candidate)
                 self._place(what.boxes - 1 - self.taken[0], candidate)
                 code.store(self.taken, self.taken[0] + 1, 0)
         self._finish(what.most)
@@ -398,19 +398,19 @@ class _GroupOfClass(_Class):
         most = self._limit()
         self._forget()
         self._gather()
-        self._agree()
+        self._find_best()
         code.store(self.taken, number(0), 0)
         with code.repeat(tirx.all(self.best[0] >= 0, self.taken[0] < most)):
             winner = code.name_stored("winner", self.best[0])
             with code.when(self.first == 0):
-                self._leave(winner)
+                self._append_selected(winner)
             self._drop(winner)
             code.store(self.taken, self.taken[0] + 1, 0)
-            self._agree()
+            self._find_best()
         with code.when(self.first == 0):
             self._finish(what.most)
 
-    def _agree(self) -> None:
+    def _find_best(self) -> None:
         """Reduce the best candidate over all items."""
         code, item, distance = self.code, self.first, self.step
         # Items exchange their best candidate with an item at half the previous distance, until all

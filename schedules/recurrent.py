@@ -318,7 +318,7 @@ class _Scan:
         with self._tiles() as tile:
             for unit in tile:
                 self._begin(unit)
-        self._wait()
+        self._barrier()
         with code.loop("step", layer.steps) as step:
             self.time = code.name("time", self._time(step))
             *before, last = layer.cell.phases
@@ -328,7 +328,7 @@ class _Scan:
             with self._tiles() as tile:
                 for unit in tile:
                     self._advance(unit)
-            self._wait()
+            self._barrier()
         if not {"y_h", "y_c"} & self.tensors.keys():
             return
         with self._tiles() as tile:
@@ -362,7 +362,7 @@ class _Scan:
             return nullcontext(number(0))
         return self.code.loop("lane", self.knobs.lanes, ForKind.VECTORIZED)
 
-    def _wait(self) -> None:
+    def _barrier(self) -> None:
         """Write a barrier, so that all items see what each one wrote."""
         if self.item is not None:
             self.code.barrier()
@@ -465,7 +465,7 @@ class _Scan:
                     with self._lanes() as lane:
                         values = self._values(sums, vector, unit, index, entry, lane)
                         then(unit, index, entry, values, lane)
-        self._wait()
+        self._barrier()
 
     def _clear(self, sums: Buffer, vector: int, unit: Expr, phase: dict[str, str]) -> None:
         """Initialise sums with their bias, or zero."""

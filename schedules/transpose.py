@@ -135,7 +135,7 @@ def match(workload: Workload) -> Shape:
     _, _, nest = one_block(workload, digits=True)
     if str(nest.tensors[0].dtype) in ("int8", "uint8"):
         raise Declined("TVM's OpenCL code is wrong for vectors of transposed bytes")
-    access, axis = _turned(nest)
+    access, axis = _transposed_access(nest)
     rows, columns = nest.extents[axis], nest.extents[-1]
     shape = Shape(
         prod(nest.extents) // (rows * columns),
@@ -152,7 +152,7 @@ def match(workload: Workload) -> Shape:
     return shape
 
 
-def _turned(nest: Nest) -> tuple[int, int]:
+def _transposed_access(nest: Nest) -> tuple[int, int]:
     """Return the access that is contiguous along another axis than the result, and that axis."""
     last = len(nest.extents) - 1
     for access, (steps, tensor) in enumerate(zip(nest.accesses, nest.tensors, strict=True)):
@@ -167,7 +167,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     """Transpose tiles in registers by ``knobs``."""
     workload, block, nest = one_block(workload, digits=True)
     sch = workload.sch
-    access, axis = _turned(nest)
+    access, axis = _transposed_access(nest)
     tensor = nest.tensors[access]
     index = next(i for i, r in enumerate(sch.get(block).reads) if r.source.same_as(tensor))
     *others, b = nest.loops
