@@ -195,7 +195,7 @@ def precompile_library(
     from ..farm.precompile import precompile_on_farm
     from ..module.standalone.format import Section
     from ..module.standalone.precompile import Source, precompile
-    from ..module.standalone.programs import beside, update
+    from ..module.standalone.programs import sidecar_path, update
 
     lent = farm_of(tracker, key, secret_file)
     source = Source.open(library)
@@ -215,7 +215,7 @@ def precompile_library(
         note((where, "bold"), f" returned {bytes_text(answer.binary_bytes)}.")
         found[where] = answer
         # Write at once, so that a later failure of other devices does not lose these binaries.
-        changed.update(asdict(update(beside(library), answer.programs)))
+        changed.update(asdict(update(sidecar_path(library), answer.programs)))
     devices: list[JsonObject] = [
         {
             "where": where,
@@ -230,7 +230,7 @@ def precompile_library(
         for where, answer in found.items()
     ]
     refused = [{"where": where, "reason": reason} for where, reason in failed.items()]
-    about = {"path": str(beside(library)), "devices": devices, "failed": refused, **changed}
+    about = {"path": str(sidecar_path(library)), "devices": devices, "failed": refused, **changed}
     if not print_json(about) and devices:
         programs = len(source.plan[Section.PROGRAMS])
         rows = [
@@ -248,7 +248,7 @@ def precompile_library(
             size = bytes_text(changed["damaged_bytes"])
             note((f"The file was damaged: {size} of it are lost, the rest is kept.", "yellow"))
         done = [f"{changed[w]} {w}" for w in ("added", "replaced", "dropped") if changed[w]]
-        note_file(beside(library), f": {', '.join(done)}")
+        note_file(sidecar_path(library), f": {', '.join(done)}")
     if failed:
         raise FarmError(
             f"Precompiling {library} returned the binaries of {len(found)} of "

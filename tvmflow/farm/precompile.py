@@ -12,7 +12,7 @@ from ..devices.host import Host
 from ..errors import FarmError, TvmflowError
 from ..module import elf
 from ..module.standalone.precompile import START_LIMIT_S, Precompiled, Source, precompile
-from ..module.standalone.programs import SOURCE, beside, read, update
+from ..module.standalone.programs import SOURCE, read, sidecar_path, update
 from ..runtime import process
 from ..runtime.json_types import JsonObject
 from ..runtime.process import Worker, WorkerLostError
@@ -110,7 +110,7 @@ def talk(
     answer: JsonObject = json.loads(precompile_there(library.name, device_index))
     if "error" in answer:
         return str(answer["error"])
-    return answer, bytes(remote.download(beside(library).name))
+    return answer, bytes(remote.download(sidecar_path(library).name))
 
 
 def precompile_for_client(name: str, device_index: int) -> str:
@@ -120,7 +120,7 @@ def precompile_for_client(name: str, device_index: int) -> str:
     library = Path(tvm_ffi.get_global_func("tvm.rpc.server.workpath")(name))
     try:
         found = precompile(Source.open(library), device_index)
-        update(beside(library), found.programs)
+        update(sidecar_path(library), found.programs)
     except TvmflowError as error:
         return json.dumps({"error": str(error)})
     return json.dumps({name: value for name, value in vars(found).items() if name != "programs"})

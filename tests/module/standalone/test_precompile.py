@@ -86,14 +86,14 @@ def test_the_next_start_takes_what_was_shipped(library):
     assert (found["added"], found["replaced"], found["failed"]) == (1, 0, [])
     assert device["programs"] == 1
     assert min(device["start_with_ms"], device["start_without_ms"]) > 0
-    (program,) = programs.read(programs.beside(library))
+    (program,) = programs.read(programs.sidecar_path(library))
     assert len(program.binary) == device["bytes"]
     assert {device[name] for name in programs.OWNER} < set(program.description.values())
     assert origins(library) == (0, 1)
     assert not list(library.parent.glob(".*.tmp"))
 
     # Again: nothing is there twice.  The file is damaged: what is sound is kept.
-    path = programs.beside(library)
+    path = programs.sidecar_path(library)
     other = program._replace(key=b"k" * 32)
     programs.update(path, [other])
     path.write_bytes(path.read_bytes()[:-1])
@@ -113,12 +113,12 @@ def test_saving_copies_the_file_and_others_take_no_notice_of_it(library, made, t
     assert origins(saved) == (0, 1)
     # The file of another network is found, and not what is asked for.
     other = _other_library(tmp_path)
-    shutil.copy(programs.beside(library), programs.beside(other))
+    shutil.copy(programs.sidecar_path(library), programs.sidecar_path(other))
     assert origins(other)[1] == 0
     assert programs.summary(other, Source.open(other).plan.source_digest)["of_other_sources"] == 1
     # A module without such a file leaves that of the library that was there.
     tvmflow.load(made).save(saved)
-    assert programs.beside(saved).exists()
+    assert programs.sidecar_path(saved).exists()
     assert origins(saved) == (0, 1)
 
 
@@ -148,7 +148,7 @@ def test_inspect_tells_whose_binaries_there_are(library):
         programs.Program(bytes([n]) * 32, {**owner, programs.SOURCE: s}, bytes(10 + n))
         for n, (owner, s) in enumerate([(owners[0], source), (owners[1], source)])
     ]
-    programs.update(programs.beside(library), written)
+    programs.update(programs.sidecar_path(library), written)
     command = [sys.executable, "-m", "tvmflow", "inspect", str(library)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "for 2 devices in libtiny.so.programs" in " ".join(text.split())
@@ -228,7 +228,7 @@ def test_a_server_of_another_architecture_is_told(farm, library):
     library.write_bytes(content)
     done = precompile(library, *at(farm, "board"))
     refused(done, "0 of 1 devices", "but the library is for", "compile it with --host")
-    assert not programs.beside(library).exists()
+    assert not programs.sidecar_path(library).exists()
     refused(precompile(library), "its host code is for")
 
 
@@ -258,11 +258,11 @@ def test_only_whole_standalone_libraries_are_taken(library, tmp_path):
 
 
 def test_a_folder_or_file_that_cannot_be_written(library):
-    programs.beside(library).write_bytes(b"something else")
+    programs.sidecar_path(library).write_bytes(b"something else")
     with pytest.raises(ArtifactError, match="Reading the binaries in"):
         Source.open(library)
-    programs.beside(library).unlink()
-    programs.beside(library).mkdir()
+    programs.sidecar_path(library).unlink()
+    programs.sidecar_path(library).mkdir()
     with pytest.raises(ArtifactError, match="it is a folder"):
         Source.open(library)
 
@@ -291,7 +291,7 @@ def test_a_device_that_is_not_there(library):
     done = precompile(library, "--device-index", "99")
     refused(done, "Opening libtiny.so failed", "device_index is 99, expected less than")
     assert ".tmp" not in done.stderr
-    assert not programs.beside(library).exists()
+    assert not programs.sidecar_path(library).exists()
 
 
 # ---- Drivers -----------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def test_drivers_that_compile_at_the_first_launch_have_had_one(faked, monkeypatc
     found = precompile_here(faked, 0)
     assert len(found.programs) == 1
     assert found.binary_bytes == len(found.programs[0].binary)
-    assert not programs.beside(faked.library).exists()
+    assert not programs.sidecar_path(faked.library).exists()
 
 
 @pytest.mark.parametrize(

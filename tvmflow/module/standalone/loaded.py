@@ -124,7 +124,7 @@ class StandaloneModule(Module):
     @property
     def programs_path(self) -> Path | None:
         """The file with devices' binaries beside the library, if there is one."""
-        path = programs.beside(self.path)
+        path = programs.sidecar_path(self.path)
         return path if path.is_file() else None
 
     @property

@@ -22,7 +22,7 @@ from ..artifact import SIDECAR_SUFFIX
 from ..files import place_copy, require_space, staging
 from ..weights import dtype_from_name
 from .loaded import StandaloneModule
-from .programs import OWNER, SOURCE, Program, beside, from_folder, read, update
+from .programs import OWNER, SOURCE, Program, from_folder, read, sidecar_path, update
 from .read import EncodedPlan, find_plan, find_weights, is_standalone
 
 #: Compiling a network may take minutes on a phone; a driver that takes longer hangs.
@@ -88,11 +88,11 @@ class Source:
                 remedy="Ship the library as it is.",
             )
         weights = find_weights(library, plan).path
-        with staging(beside(library)) as stage:
+        with staging(sidecar_path(library)) as stage:
             # A driver that cannot keep what it builds says that the kernels are wrong.
             require_space(stage, ROOM_BYTES)
-            if beside(library).exists():
-                read(beside(library))
+            if sidecar_path(library).exists():
+                read(sidecar_path(library))
         return cls(library, plan, None if weights == library else weights)
 
 
@@ -102,7 +102,7 @@ def precompile(source: Source, device_index: int) -> Precompiled:
     A `DeviceError` says that there is none, or its driver fails, gives no binaries or refuses them.
     """
     library = source.library
-    with staging(beside(library)) as stage:
+    with staging(sidecar_path(library)) as stage:
         # Elsewhere than the library: what lies beside that would be taken.
         copy = stage / library.name
         place_copy(library.resolve(), copy)
@@ -125,7 +125,7 @@ def precompile(source: Source, device_index: int) -> Precompiled:
                 f"its driver gave none{': ' + about['cache'] if about['cache'] else ''}.",
                 remedy="Update the driver; without binaries each start compiles the kernels.",
             )
-        update(beside(copy), programs)
+        update(sidecar_path(copy), programs)
         with_ms, again = _start(copy, device_index, {"TVMFLOW_CACHE": "0"}, stage / "second")
     if again["programs_shipped"] != len(programs):
         raise DeviceError(

@@ -62,8 +62,8 @@ class Updated:
     damaged_bytes: int  #: Bytes that were no whole frame; what was sound beside them is kept.
 
 
-def beside(library: Path) -> Path:
-    """The file of a library."""
+def sidecar_path(library: Path) -> Path:
+    """Return the path of a library's file of binaries."""
     return library.with_name(library.name + SUFFIX)
 
 
@@ -77,7 +77,7 @@ def summary(library: Path, source: str) -> JsonObject | None:
 
     ``source`` is the SHA-256 of its sources: what was built from others is of no use to it.
     """
-    path = beside(library)
+    path = sidecar_path(library)
     if not path.is_file():
         return None
     programs, damaged_bytes = _read(path)

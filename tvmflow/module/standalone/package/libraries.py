@@ -16,7 +16,7 @@ from ....errors import ArtifactError
 from ...artifact import SIDECAR_SUFFIX
 from ...link import native_folder
 from ..host_abi import Report, check_host_abi
-from ..programs import beside
+from ..programs import sidecar_path
 from ..read import EncodedPlan, find_plans, find_weights, is_standalone
 
 #: What each package carries of the runtime that is in the libraries, and of the Java classes.
@@ -87,7 +87,7 @@ def _read(path: Path, attempt: str) -> Library:
             f"{path.name}.",
             remedy="Compile it to such a name: it is written into the library.",
         )
-    weights, programs = find_weights(path, plans[0]).path, beside(path)
+    weights, programs = find_weights(path, plans[0]).path, sidecar_path(path)
     library = Library(
         path,
         Host.parse(plans[0].metadata["host"]),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...files import GZIP, publish, staging
-from ..programs import beside
+from ..programs import sidecar_path
 from .archive import with_sums, write_tar
 from .libraries import Library, for_linux, headers, licenses, read_libraries, weights_of
 
@@ -73,7 +73,7 @@ def write_linux_tar(
     if library.weights is not None:
         contents[f"lib/{weights_of(library)}"] = library.weights
     if library.programs is not None:
-        contents[f"lib/{beside(library.path).name}"] = library.programs
+        contents[f"lib/{sidecar_path(library.path).name}"] = library.programs
     top = f"{name}-{version}"
     with staging(output, GZIP) as stage:
         summed = with_sums(contents)
