@@ -20,8 +20,8 @@ from tvmflow.module.standalone.format import (
     Strings,
     encode_plan,
     records,
-    weights_header,
 )
+from tvmflow.module.standalone.weights_file import weights_header
 
 CHANNEL_TYPES = {"float32": 0x10DE, "float16": 0x10DD, "int8": 0x10D7, "int32": 0x10D9}
 

@@ -44,7 +44,7 @@ from .shapes import (
     share_memory,
 )
 from .stage import Progress, Stage
-from .standalone.export import for_processor, write_library
+from .standalone.export import write_library
 
 if TYPE_CHECKING:
     import os
@@ -107,6 +107,17 @@ def export(job: Compilation) -> None:
         processor = for_processor(job)
         run_stages(processor, until="build")
     write_library(job, processor, compile_model)
+
+
+def for_processor(job: Compilation) -> Compilation:
+    """Return the compilation of the same network for the host's processors."""
+    options = replace(
+        job.options, target="llvm", device="auto", fallback=None, storage="auto", dtype="fp32",
+        accumulate="auto", storage_overrides={}, algorithms={}, knobs={}, journals=(),
+        # Applications pass and get the same data with both, but there are no textures here.
+        keep_layout=dict.fromkeys(job.options.keep_layout, "nchw4c"),
+    )  # fmt: skip
+    return Compilation(job.source, options, job.output)
 
 
 #: All stages.  Those starting at "schedule" run again if code generation fails: see

@@ -19,10 +19,11 @@ from tvmflow.compiler.standalone.self_test import values_of
 from tvmflow.devices.choices import STANDALONE
 from tvmflow.devices.host import Host
 from tvmflow.module.blocked_layout import all_to_logical
-from tvmflow.module.standalone.format import write_weights
+from tvmflow.module.standalone.encode import encode
 from tvmflow.module.standalone.link import link_library
 from tvmflow.module.standalone.loaded import StandaloneModule
-from tvmflow.module.standalone.plan import Plan, encode
+from tvmflow.module.standalone.plan import Plan
+from tvmflow.module.standalone.weights_file import write_weights
 from tvmflow.verify.tolerance import assert_close, table_for
 
 

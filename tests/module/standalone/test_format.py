@@ -22,8 +22,8 @@ from tvmflow.module.standalone.format import (
     Strings,
     encode_plan,
     records,
-    weights_header,
 )
+from tvmflow.module.standalone.weights_file import weights_header
 
 STRUCTURES = {
     "tf_header": HEADER,

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from planned import parsed, plan_of
 
-from tvmflow.compiler.standalone import export, self_test
+from tvmflow.compiler.standalone import self_test
 from tvmflow.errors import ModelError
-from tvmflow.module.standalone.format import Section, write_weights
-from tvmflow.module.standalone.plan import encode
+from tvmflow.module.standalone.encode import encode
+from tvmflow.module.standalone.format import Section
 from tvmflow.module.standalone.read import read_plan
+from tvmflow.module.standalone.weights_file import write_weights
 
 pytestmark = pytest.mark.onnxruntime
 
@@ -38,15 +39,15 @@ def test_a_model_that_nothing_runs_has_no_self_test(model, monkeypatch, caplog):
     def fail(*_):
         raise ModelError("It cannot be run.")
 
-    monkeypatch.setattr(export, "reference_outputs", fail)
+    monkeypatch.setattr(self_test, "reference_outputs", fail)
     plan = plan_of(model)
     assert (plan.test_inputs, plan.test_outputs) == ([], [])
     assert "no self-test: It cannot be run." in caplog.text
 
 
 def test_large_weights_are_not_run(model, monkeypatch, caplog, tmp_path):
-    monkeypatch.setattr(export, "REFERENCE_LIMIT_BYTES", 399)
-    monkeypatch.setattr(export, "reference_outputs", None)
+    monkeypatch.setattr(self_test, "REFERENCE_LIMIT_BYTES", 399)
+    monkeypatch.setattr(self_test, "reference_outputs", None)
     plan = plan_of(model)
     assert "more than its 400 B of weights" in caplog.text
     content = read_plan(encode(plan, write_weights(tmp_path / "weights", plan.weights)))

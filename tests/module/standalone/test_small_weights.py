@@ -14,8 +14,7 @@ from operators import references
 from quantized_networks import quantized, resnet18
 
 import tvmflow
-from tvmflow.compiler.compilation import Compilation
-from tvmflow.compiler.standalone import export
+from tvmflow.compiler import driver
 from tvmflow.errors import CompileError, ModelError, TargetError
 from tvmflow.frontend.weight_quantization import in_half, in_steps
 from tvmflow.module.standalone.format import Section
@@ -145,8 +144,8 @@ def sizes(model: str | onnx.ModelProto, **options: object) -> dict[str | None, i
             found[kind] = int(plan.header["weight_bytes"])
             made = plan[Section.MADE]
             if kind is not None:
-                own = {Form.HALF} if kind == "fp16" else {Form.STEPS}
-                assert set(made["form"].tolist()) <= own | {Form.AS_THEY_ARE}
+                own = {Form.HALF} if kind == "fp16" else {Form.SCALED}
+                assert set(made["form"].tolist()) <= own | {Form.RAW}
     return found
 
 
@@ -173,11 +172,14 @@ def test_what_winograd_s_algorithm_makes_of_weights_is_stored_besides(
     """Whichever of the plans has it, and whatever is stored in few bits for the other one."""
     asked, path = {"conv": "winograd4"}, tmp_path / "net.so"
     if winograd != "opencl":
+        original = driver.for_processor
 
-        def of_cpu(source, options, output):
-            return Compilation(source, replace(options, algorithms=asked), output)
+        def of_cpu(job):
+            processor = original(job)
+            processor.options = replace(processor.options, algorithms=asked)
+            return processor
 
-        monkeypatch.setattr(export, "Compilation", of_cpu)
+        monkeypatch.setattr(driver, "for_processor", of_cpu)
     net = network()
     net.graph.node[0].name = "conv"
     options = TARGETS["fallback"] | {"algorithms": asked if winograd != "cpu" else {}}

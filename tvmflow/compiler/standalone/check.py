@@ -1,49 +1,72 @@
-"""A check that a plan reads nothing but what it wrote, made whenever there is a new one.
+"""A check of each new plan: no launch reads memory that another tensor has overwritten.
 
-Tensors share allocations, and an error in who shares with whom gives wrong numbers only for some
+Tensors share allocations, and a wrong choice of which share one gives wrong numbers only for some
 inputs, or only on some drivers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ...errors import CompileError
-from ...module.standalone.plan import Launch, Operand, Plan, PlanTensor
+from ...module.standalone.plan import Interface, Launch, Operand, Plan, PlanTensor
 
-#: The parameters of a kernel's definition.
+#: Name and parameters in a kernel's definition.
 _PARAMETERS = re.compile(r"__kernel void\s+(?:__attribute__\(\(.*?\)\)\s+)?(\w+)\(([^)]*)\)\s*{")
 
 
 def check_plan(plan: Plan) -> None:
-    """Follow the contents of all allocations through a run, and compare arguments with source.
+    """Follow the contents of all allocations through a run of each shape.
+
+    The arguments of launches are compared with the parameters of their kernels.
 
     Raises `CompileError` if a launch reads what nothing wrote, or what another tensor has
     overwritten; if it writes an input or a weight; or if its arguments are not those of its kernel.
     """
     signatures = {name: parameters_of(source, name) for name, source in plan.sources.items()}
-    kept = [i.tensor for i in plan.inputs] + list(plan.weight_tensors.values())
+    counts = plan.shapes or [len(plan.launches)]
+    inputs, outputs = len(plan.inputs) // len(counts), len(plan.outputs) // len(counts)
+    first = 0
+    for number, count in enumerate(counts):
+        _check_shape(
+            plan,
+            signatures,
+            plan.launches[first : first + count],
+            plan.inputs[number * inputs : (number + 1) * inputs],
+            plan.outputs[number * outputs : (number + 1) * outputs],
+        )
+        first += count
+
+
+def _check_shape(
+    plan: Plan,
+    signatures: dict[str, list[str]],
+    launches: Sequence[Launch],
+    inputs: Sequence[Interface],
+    outputs: Sequence[Interface],
+) -> None:
+    kept = [i.tensor for i in inputs] + list(plan.weight_tensors.values())
     content: dict[int, PlanTensor] = {tensor.allocation: tensor for tensor in kept}
     constant = set(content)
-    for number, launch in enumerate(plan.launches):
+    for number, launch in enumerate(launches):
         where = f"launch {number}, {launch.kernel}"
         operands = [a for a in launch.arguments if isinstance(a, Operand)]
         if not plan.code:
             _check_arguments(plan, launch, signatures[launch.kernel], where)
         for operand in operands:
             allocation = operand.tensor.allocation
-            # What a kernel writes, it may itself have written before it reads it.
+            # A kernel may read a tensor that it has written itself.
             known = operand.written or content.get(allocation) is operand.tensor
             if operand.read and not known:
                 there = content[allocation].name if allocation in content else "nothing"
                 raise _wrong(f"{where}, reads {operand.tensor.name} where {there} is")
             if operand.written and allocation in constant:
                 raise _wrong(f"{where}, writes {content[allocation].name}")
-        _check_together(operands, where)
+        _check_no_overlap(operands, where)
         content |= {o.tensor.allocation: o.tensor for o in operands if o.written}
     seen: set[int] = set(constant)
-    for output in plan.outputs:
+    for output in outputs:
         allocation = output.tensor.allocation
         if content.get(allocation) is not output.tensor:
             raise _wrong(f"nothing leaves the output {output.info.name} in its memory")
@@ -52,8 +75,8 @@ def check_plan(plan: Plan) -> None:
         seen.add(allocation)
 
 
-def _check_together(operands: Iterable[Operand], where: str) -> None:
-    """Within one launch, two tensors must not be in one allocation when one is written."""
+def _check_no_overlap(operands: Iterable[Operand], where: str) -> None:
+    """Check that no two tensors of a launch share an allocation of which one is written."""
     found: dict[int, Operand] = {}
     for operand in operands:
         other = found.setdefault(operand.tensor.allocation, operand)
@@ -84,7 +107,7 @@ def _check_arguments(plan: Plan, launch: Launch, parameters: list[str], where: s
 
 
 def parameters_of(source: str, kernel: str) -> list[str]:
-    """The parameters in a kernel's definition, as text."""
+    """Return the parameters in a kernel's definition, as text."""
     for name, text in _PARAMETERS.findall(source):
         if name == kernel:
             return [" ".join(p.split()) for p in text.split(",") if p.strip()]

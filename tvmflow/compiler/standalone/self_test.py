@@ -1,4 +1,4 @@
-"""The self-test of a standalone module: an input that a seed stands for, and its results.
+"""The self-test of a standalone library: inputs generated from seeds, and their expected results.
 
 Element ``i`` of an input, in the order of the host's data, is ``low + (high - low) * u``::
 
@@ -8,7 +8,7 @@ Element ``i`` of an input, in the order of the host's data, is ``low + (high - l
     u = ((z ^ (z >> 31)) >> 40) / 2^24                         in [0, 1)
 
 in double precision, then rounded to the nearest number of the input's dtype; for integers and
-booleans rounded down.  The library has up to `VALUES` elements of each output's reference.
+booleans rounded down.  The library stores up to `VALUES` elements of each reference output.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,15 +27,20 @@ import onnx
 from ...errors import TvmflowError
 from ...frontend.apply_options import apply_options
 from ...frontend.source import open_model
+from ...ir.results import outputs_of_indices
+from ...ir.rewriter import op_name
+from ...ir.signatures import bindings_of
 from ...ir.tensors import TensorInfo
+from ...ir.units import bytes_text
 from ...module.blocked_layout import all_to_logical, to_blocked
 from ...module.module import Module
 from ...module.run_time_sizes import RunTimeSizes
 from ...module.standalone.plan import ExpectedOutput, SeededInput
 from ...module.weights import dtype_from_name
 from ...verify.reference import run_reference
-from ...verify.tolerance import Tolerance, tolerance_for
+from ...verify.tolerance import Tolerance, table_for, tolerance_for
 from ..compilation import Compilation
+from ..metadata import common_metadata
 from ..options import CompileOptions
 
 logger = logging.getLogger(__name__)
@@ -42,17 +48,82 @@ logger = logging.getLogger(__name__)
 #: Compiles a model to a module.
 Compiler = Callable[["str | os.PathLike[str] | onnx.ModelProto", CompileOptions], Module]
 
-#: Elements of an output that are compared, at most.
+#: Most elements of an output that are compared.
 VALUES = 1024
+#: Most bytes of weights to run the model with: a library streams its weights, but a reference has
+#: them in memory.
+REFERENCE_LIMIT_BYTES = 2 << 30
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX = ((30, np.uint64(0xBF58476D1CE4E5B9)), (27, np.uint64(0x94D049BB133111EB)))
-#: Of integers by dtype; others are small, so that they are valid as indices and counts.
+#: Ranges of some dtypes; other integers are small, so that they are valid as indices and counts.
 _RANGES = {"uint8": (0.0, 256.0), "int8": (-128.0, 128.0), "bool": (0.0, 2.0)}
 _FLOATS, _INTEGERS = (-1.0, 1.0), (0.0, 4.0)
 
 
+@dataclass(frozen=True)
+class SelfTest:
+    """Seeded inputs and expected outputs of all shapes; none where they cannot be computed."""
+
+    inputs: list[SeededInput]
+    outputs: list[ExpectedOutput]
+    reference: str  #: Name and version of what computed the outputs.
+
+
+def make_self_test(job: Compilation, weight_bytes: int, compiler: Compiler) -> SelfTest:
+    """Compute the network's results for seeded inputs; log why where this is not possible."""
+    inputs: list[SeededInput] = []
+    outputs: list[ExpectedOutput] = []
+    source = ""
+    try:
+        if weight_bytes > REFERENCE_LIMIT_BYTES:
+            raise TvmflowError(
+                "running the model for its results would take more than its "
+                f"{bytes_text(weight_bytes)} of weights."
+            )
+        for each in job.variants or [job]:
+            tests = seeded_inputs(each.model.inputs)
+            references, source = _references(each, tests, compiler)
+            table = table_for(common_metadata(each))
+            inputs += tests
+            outputs += expected_outputs(each.model.outputs, references, table, first=len(outputs))
+    except TvmflowError as error:
+        logger.warning("The library has no self-test: %s", error.message)
+        return SelfTest([], [], "")
+    return SelfTest(inputs, outputs, source)
+
+
+def _references(
+    job: Compilation, tests: Sequence[SeededInput], compiler: Compiler
+) -> tuple[dict[str, np.ndarray], str]:
+    """Return the expected results of one shape, and the name of what computed them.
+
+    Elements that a library in 16 bits may select differently are NaN.
+    """
+    model = job.model
+    # The largest elements in 16 bits may be others than in the reference.
+    open_ = outputs_of_indices(job.options.results) if job.half else set()
+    if job.half:
+        if any(op_name(b.value) == "relax.round" for b in bindings_of(model.mod["main"])):
+            raise TvmflowError(
+                "with `dtype=fp16` a quantized network rounds some numbers to other steps than "
+                "its reference does. Compile it with `dtype=fp32`."
+            )
+        bounded = any(info.bounded_axis is not None for info in model.outputs)
+        if bounded or all(info.name in open_ for info in model.outputs):
+            raise TvmflowError(
+                "with `dtype=fp16` a network may select other elements than its reference does. "
+                "Compile it with `dtype=fp32`."
+            )
+    pairs = zip(model.inputs, tests, strict=True)
+    arrays = {info.name: values_of(test, info) for info, test in pairs}
+    references, source = reference_outputs(job, arrays, compiler)
+    for name in open_ & references.keys():
+        references[name] = np.full(references[name].shape, np.nan)
+    return references, source
+
+
 def seeded_inputs(infos: Sequence[TensorInfo]) -> list[SeededInput]:
-    """The seed and range of each input."""
+    """Return the seed and range of each input."""
     tests = []
     for seed, info in enumerate(infos, 1):
         usual = _INTEGERS if dtype_from_name(info.dtype).kind in "iu" else _FLOATS
@@ -61,7 +132,7 @@ def seeded_inputs(infos: Sequence[TensorInfo]) -> list[SeededInput]:
 
 
 def values_of(test: SeededInput, info: TensorInfo) -> np.ndarray:
-    """The array that a seed stands for, in the layout that the application has."""
+    """Return the array generated from a seed, in the application's layout."""
     uniform = random_numbers(test.seed, info.elements)
     values = test.low + (test.high - test.low) * uniform
     dtype = dtype_from_name(info.dtype)
@@ -71,7 +142,7 @@ def values_of(test: SeededInput, info: TensorInfo) -> np.ndarray:
 
 
 def random_numbers(seed: int, count: int) -> np.ndarray:
-    """Numbers in [0, 1), as in the module's docstring."""
+    """Return numbers in [0, 1), as the module's docstring defines them."""
     with np.errstate(over="ignore"):
         z = np.uint64(seed) + np.arange(1, count + 1, dtype=np.uint64) * _GAMMA
         for shift, factor in _MIX:
@@ -83,14 +154,14 @@ def expected_outputs(
     infos: Sequence[TensorInfo],
     references: Mapping[str, np.ndarray],
     table: dict[str, Tolerance],
+    first: int = 0,
 ) -> list[ExpectedOutput]:
-    """Choose what is compared of each output.
+    """Return the elements of each output to compare; ``first`` is the number of the first output.
 
-    Elements that the network leaves open, lanes beyond the last channel, are NaN there: what is
-    NaN is not compared.
+    Lanes after the last channel, whose content is undefined, are NaN: the test skips NaN.
     """
     tests = []
-    for index, info in enumerate(infos):
+    for index, info in enumerate(infos, first):
         reference = references[info.name].astype(np.float64)
         finite = np.abs(reference[np.isfinite(reference)])
         tolerance = tolerance_for(info.dtype, table)
@@ -98,7 +169,7 @@ def expected_outputs(
             inside = to_blocked(info, np.ones(reference.shape, np.float64)) > 0
             reference = np.where(inside, to_blocked(info, reference), np.nan)
         flat = reference.ravel()
-        # An odd stride meets all lanes of a block of channels.
+        # An odd stride reaches all lanes of a block of channels.
         stride = max(1, -(-flat.size // VALUES)) | 1
         scale = float(finite.max()) if finite.size else 0.0
         absolute = tolerance.absolute * scale

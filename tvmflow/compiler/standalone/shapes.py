@@ -1,8 +1,14 @@
-"""One execution plan of those of several shapes: one set of weights, sources and allocations.
+"""Merge the execution plans of several shapes into one, which shares weights, code and memory.
 
+<<<<<<< HEAD
 One shape at a time runs, so that allocations of two shapes may be the same memory: weights of equal
 content, inputs and outputs of the same number, and what lies between them by the least growth
 (`tvmflow.graph.memory.share_allocations`).  Before and after::
+=======
+Only one shape runs at a time, so that allocations of two shapes may share memory: weights of equal
+content, inputs and outputs of the same number, and intermediate tensors such that allocations grow
+least (`tvmflow.graph.memory.share_rooms`).  Before and after::
+>>>>>>> f0825bc7 (standalone: export in seven steps, each in one file)
 
     shape 0    allocations: x 600, w 90, t 400, y 20
     shape 1    allocations: x 900, w 90, t 300, y 20
@@ -25,11 +31,10 @@ from ...module.standalone.plan import (
     PlanTensor,
 )
 from ...module.weights import content_digest
-from .check import check_plan
 
 
 def merge_plans(plans: Sequence[Plan]) -> Plan:
-    """The plan of several shapes; each was checked, and is checked again in its new memory."""
+    """Return the plan of several shapes, with the launches of one after those of another."""
     kinds = [_kinds(plan) for plan in plans]
     sizes, places = share_allocations(
         [
@@ -49,40 +54,32 @@ def merge_plans(plans: Sequence[Plan]) -> Plan:
         allocations=[
             Allocation(size.bytes, size.extent, channels[n]) for n, size in enumerate(sizes)
         ],
-        code=plans[0].code,  # of all shapes
+        code=plans[0].code,  # with the functions of all shapes
     )
     taken: set[str] = set()
-    weights: dict[int, str] = {}
+    #: Weights of equal content are one tensor, by its allocation.
+    weights: dict[int, PlanTensor] = {}
     for plan, own in zip(plans, places, strict=True):
-        moved = _moved(plan, merged.allocations, own)
-        check_plan(moved)
-        first_output = len(merged.outputs)
-        merged.shapes.append(len(moved.launches))
-        merged.launches += moved.launches
-        merged.inputs += moved.inputs
-        merged.outputs += moved.outputs
-        merged.test_inputs += moved.test_inputs
-        merged.test_outputs += [
-            replace(test, output=first_output + test.output) for test in moved.test_outputs
-        ]
-        merged.sources |= moved.sources
-        for name, tensor in moved.weight_tensors.items():
-            if tensor.allocation not in weights:
-                weights[tensor.allocation] = known = unique(name, taken)
-                merged.weights[known] = moved.weights[name]
-                merged.weight_tensors[known] = tensor
-    if not all(plan.test_outputs for plan in plans):
-        merged.test_inputs, merged.test_outputs = [], []
+        tensors: dict[int, PlanTensor] = {}
+        for name, tensor in plan.weight_tensors.items():
+            place = own[tensor.allocation]
+            if place not in weights:
+                known = unique(name, taken)
+                weights[place] = replace(tensor, allocation=place)
+                merged.weights[known] = plan.weights[name]
+                merged.weight_tensors[known] = weights[place]
+            tensors[id(tensor)] = weights[place]
+        _append_shape(merged, plan, own, tensors)
     return merged
 
 
 def _kinds(plan: Plan) -> list[Hashable]:
-    """What an allocation shares its memory with: others of an equal kind."""
+    """Return the kind of each allocation; allocations of an equal kind may share memory."""
     kinds: list[Hashable] = [("between", a.channels) for a in plan.allocations]
     for side, interfaces in (("input", plan.inputs), ("output", plan.outputs)):
         for number, interface in enumerate(interfaces):
             at = interface.tensor.allocation
-            # An application's image has to be of the extent that it is told.
+            # An application provides an image of exactly the extent that it asked for.
             kinds[at] = side, number, plan.allocations[at].extent, plan.allocations[at].channels
     for name, tensor in plan.weight_tensors.items():
         content = content_digest(plan.weights[name])
@@ -90,9 +87,13 @@ def _kinds(plan: Plan) -> list[Hashable]:
     return kinds
 
 
-def _moved(plan: Plan, allocations: list[Allocation], places: Sequence[int]) -> Plan:
-    """A plan whose tensors lie in other allocations."""
-    tensors: dict[int, PlanTensor] = {}
+def _append_shape(
+    merged: Plan, plan: Plan, places: Sequence[int], tensors: dict[int, PlanTensor]
+) -> None:
+    """Append the launches and interface of a shape, with its tensors in other allocations.
+
+    ``tensors`` are those already moved, by the ``id`` of the original.
+    """
 
     def tensor(old: PlanTensor) -> PlanTensor:
         if id(old) not in tensors:
@@ -108,11 +109,8 @@ def _moved(plan: Plan, allocations: list[Allocation], places: Sequence[int]) -> 
     def interface(old: Interface) -> Interface:
         return replace(old, tensor=tensor(old.tensor))
 
-    return replace(
-        plan,
-        allocations=allocations,
-        launches=list(map(launch, plan.launches)),
-        inputs=list(map(interface, plan.inputs)),
-        outputs=list(map(interface, plan.outputs)),
-        weight_tensors={name: tensor(old) for name, old in plan.weight_tensors.items()},
-    )
+    merged.shapes.append(len(plan.launches))
+    merged.launches += map(launch, plan.launches)
+    merged.inputs += map(interface, plan.inputs)
+    merged.outputs += map(interface, plan.outputs)
+    merged.sources |= plan.sources

@@ -1,11 +1,7 @@
-"""The bytes of an execution plan and of its weights, as `native/standalone/plan.h` has them.
-
-The weights are not in the safetensors format of modules for TVM's runtime: the C runtime, which
-has no parser of JSON, finds each by an offset in the plan, and drivers take memory at multiples of
-`WEIGHT_ALIGNMENT` without a copy, where that format allows no gaps.
+"""The layout of an execution plan and of its weights, declared in C by `native/standalone/plan.h`.
 
 Records are NumPy structures with the same fields as the C structures;
-`tests/module/standalone/test_format.py` compares offsets and sizes with what a C compiler says.
+`tests/module/standalone/test_format.py` compares offsets and sizes with a C compiler's.
 """
 
 from __future__ import annotations
@@ -13,25 +9,21 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
 
 import numpy as np
 
-from ..weights import WeightStream
-
 PLAN_MAGIC = b"TVMFPLAN"
 WEIGHTS_MAGIC = b"TVMFWGTS"
-#: Layouts of plans and of weights.  Each library brings the runtime for its own plan, so one layout
-#: is read here, and a change raises the number.
+#: Versions of the layouts of plans and weights.  Each library brings the runtime for its own plan,
+#: so only the present layout is read here, and a change raises the number.
 VERSION = 1
 WEIGHTS_VERSION = 1
 #: Largest factor by which a DEFLATE stream can grow (native/standalone/plan.h).
 INFLATE_RATIO = 1032
-#: Each weight begins at a multiple of this: drivers take such memory without a copy.
+#: Alignment of each weight in bytes: drivers use memory aligned so without a copy.
 WEIGHT_ALIGNMENT = 128
-#: Of an input or output, as in `native/bindings/tvmflow.h`.
+#: Most dimensions of an input or output, as in `native/bindings/tvmflow.h`.
 MAX_DIMENSIONS = 8
 
 
@@ -83,7 +75,7 @@ DTYPES = {
 
 
 def _record(**fields: str | tuple[str | np.dtype, int]) -> np.dtype:
-    """Lay out fields of a NumPy type, and how many of it where they are several."""
+    """Lay out fields, each a NumPy type or a pair of a type and a count."""
     pairs = [(name, *(f if isinstance(f, tuple) else (f,))) for name, f in fields.items()]
     return np.dtype(pairs, align=True)
 
@@ -95,7 +87,7 @@ _INTERFACE = _record(
     allocation=_U4, half=_U4, first_region=_U4, regions=_U4,
 )  # fmt: skip
 
-#: Layout of the records of each section; bytes where there is none.
+#: Layout of the records of each section; the other sections are bytes.
 RECORDS: dict[Section, np.dtype] = {
     Section.EXTENSIONS: np.dtype(_U4),
     Section.ALLOCATIONS: _record(
@@ -143,14 +135,14 @@ WEIGHTS_HEADER = _record(
 
 
 class Strings:
-    """Texts of a plan, each once; the empty one is at offset 0."""
+    """The texts of a plan, each stored once; the empty text is at offset 0."""
 
     def __init__(self) -> None:
         self._bytes = bytearray(b"\0")
         self._offsets = {"": 0}
 
     def __call__(self, text: str) -> int:
-        """Offset of a text, which is added if it is new."""
+        """Return the offset of a text, which is added if it is new."""
         if text not in self._offsets:
             self._offsets[text] = len(self._bytes)
             self._bytes += text.encode() + b"\0"
@@ -158,7 +150,7 @@ class Strings:
 
     @property
     def content(self) -> bytes:
-        """All texts, each ended by a zero byte."""
+        """Return all texts, each ended by a zero byte."""
         return bytes(self._bytes)
 
 
@@ -178,10 +170,10 @@ def encode_plan(
     weights_id: bytes = bytes(32),
     weight_bytes: int = 0,
 ) -> bytes:
-    """Pack a plan: its sections but sources and digests, of which those left out are empty.
+    """Pack a plan from its sections, of which those left out are empty, and its source.
 
-    ``source`` is OpenCL C of all programs, one after the other; ``weights_id`` and
-    ``weight_bytes`` are SHA-256 and size of the weights that belong to it.
+    ``source`` is OpenCL C of all programs, one after the other, which becomes the sections of
+    sources and digests; ``weights_id`` and ``weight_bytes`` are SHA-256 and size of the weights.
     """
     programs = np.asarray(sections.get(Section.PROGRAMS, np.zeros(0, RECORDS[Section.PROGRAMS])))
     digests = np.frombuffer(digests_of(programs, source), RECORDS[Section.DIGESTS])
@@ -205,48 +197,6 @@ def encode_plan(
 
 
 def digests_of(programs: np.ndarray, source: bytes) -> bytes:
-    """SHA-256 of each program's text."""
+    """Return the SHA-256 digests of all programs' texts."""
     places = zip(programs["offset"].tolist(), programs["bytes"].tolist(), strict=True)
     return b"".join(hashlib.sha256(source[at : at + size]).digest() for at, size in places)
-
-
-def weights_header(content_id: bytes, content_bytes: int, checksum: int) -> bytes:
-    """Pack what stands before the weights: SHA-256, size and XXH64 of what follows."""
-    header = np.zeros((), WEIGHTS_HEADER)
-    header["magic"], header["version"] = WEIGHTS_MAGIC, WEIGHTS_VERSION
-    header["bytes"] = WEIGHTS_HEADER.itemsize + content_bytes
-    header["id"] = np.frombuffer(content_id, np.uint8)
-    header["checksum"] = checksum
-    return header.tobytes()
-
-
-@dataclass(frozen=True)
-class WrittenWeights:
-    """Places of weights in their file, from its begin."""
-
-    offsets: dict[str, int]
-    digest: bytes  #: SHA-256 of all that follows the header.
-    bytes: int  #: Of the whole file.
-
-
-def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> WrittenWeights:
-    """Write weights behind their header, each at a multiple of `WEIGHT_ALIGNMENT`.
-
-    Without any weights there is no file.
-    """
-    if not weights:
-        return WrittenWeights({}, bytes(32), 0)
-    offsets = {}
-    with open(path, "wb") as file:
-        file.write(bytes(WEIGHTS_HEADER.itemsize))
-        stream = WeightStream(file)
-        for name, weight in weights.items():
-            stream.write(bytes(-file.tell() % WEIGHT_ALIGNMENT))
-            offsets[name] = file.tell()
-            stream.write_weight(weight)
-        end = file.tell()
-        file.seek(0)
-        digest = stream.sha256.digest()
-        size = end - WEIGHTS_HEADER.itemsize
-        file.write(weights_header(digest, size, stream.xxh64.intdigest()))
-    return WrittenWeights(offsets, digest, end)

@@ -1,7 +1,7 @@
-"""Weights as a library stores them in fewer bits, where they are numbers that those hold.
+"""Weights that a library stores in fewer bits, which must hold their numbers exactly.
 
-Which they are is seen in the arrays that kernels read, whatever layout these have: a weight that
-Winograd's algorithm has transformed is none, however it was rounded before.
+The arrays that kernels read are examined, in any layout: a weight that Winograd's algorithm has
+transformed does not fit, however it was rounded before.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from enum import IntEnum
 
 import numpy as np
 
-#: Smaller ones are stored as they are.
+#: Least size of a weight that is stored in fewer bits.
 LEAST_BYTES = 1024
 _LARGEST = 127
-#: How far a number may be from its step's multiple: what arithmetic in its precision leaves.
+#: Relative distance of a number from its step's multiple that rounding in its precision leaves.
 _ROUNDING = {"float32": 2.0**-21, "float16": 2.0**-9}
-#: Lanes of a block of channels, at most.
+#: Most lanes of a block of channels.
 _LANES = 64
 
 
 class Form(IntEnum):
-    """How numbers are stored."""
+    """The form of stored numbers: as kernels read them, in 16 bits, or as multiples of steps."""
 
-    AS_THEY_ARE = 0
+    RAW = 0
     HALF = 1
-    STEPS = 2
+    SCALED = 2
 
 
 class Axes(IntEnum):
-    """Of which axes each index has its own step: of the first, the last, or both."""
+    """Axes along which each index has its own step: the first, the last, or both."""
 
     FIRST = 1
     LAST = 2
@@ -38,16 +38,16 @@ class Axes(IntEnum):
 
 @dataclass(frozen=True)
 class SmallWeight:
-    """A weight of fewer bits, in the same layout."""
+    """A weight in fewer bits, in the same layout."""
 
     stored: np.ndarray
     form: Form
-    steps: np.ndarray | None = None  #: Of ``axes``, in their order.
+    steps: np.ndarray | None = None  #: Steps for each index of ``axes``, in their order.
     axes: Axes = Axes.BOTH
 
 
 def smaller(array: np.ndarray, kind: str | None) -> SmallWeight | None:
-    """Return what a weight is stored as; ``None``: as it is."""
+    """Return a weight in the bits of ``kind``; ``None`` if it does not fit, or is too small."""
     if kind is None or array.dtype.name not in _ROUNDING or array.nbytes < LEAST_BYTES:
         return None
     if kind == "fp16":
@@ -65,7 +65,7 @@ def _half(array: np.ndarray) -> SmallWeight | None:
 
 
 def _in_steps(array: np.ndarray, axes: Axes) -> SmallWeight | None:
-    """A weight as multiples of steps; ``None`` if it has others, or as many steps as numbers."""
+    """Return a weight as multiples of steps; ``None`` if it is not, or saves nothing."""
     last = array.ndim - 1
     own = {Axes.FIRST: (0,), Axes.LAST: (last,), Axes.BOTH: (0, last)}[axes]
     others = tuple(axis for axis in range(array.ndim) if axis not in own)
@@ -73,7 +73,7 @@ def _in_steps(array: np.ndarray, axes: Axes) -> SmallWeight | None:
         return None
     numbers = array.astype(np.float32)
     largest = np.abs(numbers).max(axis=others, keepdims=True)
-    # A step for four numbers is as large as they.
+    # A step in four bytes for only a few numbers in one byte would save nothing.
     if not np.isfinite(largest).all() or 8 * largest.size > array.size:
         return None
     steps = largest / np.float32(_LARGEST)
@@ -81,4 +81,4 @@ def _in_steps(array: np.ndarray, axes: Axes) -> SmallWeight | None:
     error = np.abs(times * steps - numbers)
     if (error > _ROUNDING[array.dtype.name] * np.abs(numbers)).any():
         return None
-    return SmallWeight(times.astype(np.int8), Form.STEPS, steps.ravel(), axes)
+    return SmallWeight(times.astype(np.int8), Form.SCALED, steps.ravel(), axes)

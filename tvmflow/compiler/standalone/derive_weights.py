@@ -1,0 +1,153 @@
+"""Arrays that a library stores, and how the weights that kernels read are derived from them.
+
+A weight is stored once, whatever the blocks of channels are that kernels read it in, and in fewer
+bits where it has these numbers.  The instance derives the others when it is created.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+import numpy as np
+
+from ...devices.choices import WINOGRAD
+from ...ir import blocked
+from ...module.standalone.plan import DerivedWeight, Plan
+from ...module.standalone.small_weights import SmallWeight, smaller
+from ...module.weights import content_digest
+from ...schedules.winograd import TAPS, matrix_of_weights, transformed_weight
+
+
+def derive_weights(plan: Plan, fallback: Plan | None, kind: str | None) -> dict[str, np.ndarray]:
+    """Return the arrays to store by name, and record in the plans how weights are derived.
+
+    ``kind`` is the type that large weights are stored in, ``None`` for their own; see
+    `CompileOptions.weights`.
+    """
+    small = _small(plan.weights, kind)
+    arrays = dict(plan.weights)
+    if fallback is not None:
+        added = _share(plan.weights, fallback, small)
+        small |= _small(added, kind)
+        arrays |= added
+        _derive_from_small(fallback, small)
+    _derive_from_small(plan, small)
+    stored: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        stored[name] = small[name].stored if name in small else array
+        if name in small and (steps := small[name].steps) is not None:
+            stored[_steps_of(name)] = steps
+    return stored
+
+
+def _small(weights: Mapping[str, np.ndarray], kind: str | None) -> dict[str, SmallWeight]:
+    """Return those weights that can be stored as ``kind``."""
+    return {n: found for n, array in weights.items() if (found := smaller(array, kind))}
+
+
+def _derive_from_small(plan: Plan, small: Mapping[str, SmallWeight]) -> None:
+    """Record how a plan's weights are derived from arrays of fewer bits."""
+    for name in plan.weights:
+        stored = plan.stored_names.get(name, name)
+        if (found := small.get(stored)) is None:
+            continue
+        # The blocks are those of the stored array, also where a weight of the same content has
+        # another shape.
+        known = plan.derived.get(name)
+        plan.derived[name] = DerivedWeight(
+            found.stored, found.stored.shape[-1] if known is None else known.lanes,
+            form=found.form, axes=found.axes,
+            steps="" if found.steps is None else _steps_of(stored),
+        )  # fmt: skip
+
+
+def _steps_of(name: str) -> str:
+    return f"{name}:steps"
+
+
+def _share(
+    arrays: Mapping[str, np.ndarray], fallback: Plan, small: Mapping[str, SmallWeight]
+) -> dict[str, np.ndarray]:
+    """Derive weights of the fallback from the other plan's ``arrays``; return the rest of them.
+
+    A weight of equal content is shared, and so is one that differs in its blocks only, or that the
+    fallback reads in the form of Winograd's algorithm.  From a ``small`` one, others are derived in
+    other blocks only: a transformed weight is then stored as well.
+    """
+    stored = {(array.dtype, content_digest(array)): name for name, array in arrays.items()}
+    alike, windows = defaultdict(list), defaultdict(list)
+    for name, array in arrays.items():
+        # Steps belong to the blocks and lanes of the array itself.
+        for view in [array] if name in small else _views(array):
+            alike[_unblocked_shape(view)].append((name, view))
+        if name not in small and array.ndim == 5 and array.shape[2:4] == (TAPS, TAPS):
+            windows[array.dtype, array.shape[1]].append(name)
+    added: dict[str, np.ndarray] = {}
+    for name, array in fallback.weights.items():
+        # Equal bytes of another dtype may become other numbers in fewer bits.
+        digest = array.dtype, content_digest(array)
+        found = stored.get(digest)
+        if found is None:
+            pairs = (
+                (n, v, view) for view in _views(array) for n, v in alike[_unblocked_shape(view)]
+            )
+            same = next(((n, v) for n, v, view in pairs if _same(v, view)), None)
+            if same is not None:
+                found, fallback.derived[name] = same[0], DerivedWeight(same[1], array.shape[-1])
+        if found is None and array.ndim == 4 and (outputs := _TILES.get(array.shape[0])):
+            of_windows = windows[array.dtype, array.shape[2]]
+            found = next((n for n in of_windows if _is_transform(arrays[n], array, outputs)), None)
+            if found is not None:
+                matrix = matrix_of_weights(outputs)
+                fallback.derived[name] = DerivedWeight(arrays[found], array.shape[-1], matrix)
+        if found is None:
+            found = stored[digest] = f"cpu:{name}"
+            added[found] = array
+        fallback.stored_names[name] = found
+    return added
+
+
+#: Outputs of a tile of Winograd's algorithm, by the planes of its weights.
+_TILES = {(outputs + TAPS - 1) ** 2: outputs for outputs in WINOGRAD.values()}
+
+
+def _views(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield views ``[N', ..., c]`` of a tensor, Winograd's planes also as blocks of it."""
+    yield array
+    if array.ndim == 4:
+        yield array.reshape(-1, *array.shape[2:])
+
+
+def _is_transform(windows: np.ndarray, wanted: np.ndarray, outputs: int) -> bool:
+    """Return whether ``wanted[a * a, O', I, c]`` is Winograd's transform of ``OIHWo`` windows."""
+    lanes = wanted.shape[-1]
+    plain = np.moveaxis(windows, -1, 1).reshape(-1, *windows.shape[1:-1])
+    rows = min(len(plain), wanted.shape[1] * lanes)
+    close = partial(np.allclose, rtol=1e-6, atol=1e-7 * np.abs(wanted).max())
+    # Most weights that are no transform differ in the first row, which is quick to compare.
+    first = transformed_weight(plain[:1], outputs).reshape(len(wanted), -1)
+    if not close(first, wanted[:, 0, :, 0]):
+        return False
+    made = blocked.winograd_weight(transformed_weight(plain[:rows], outputs), lanes)
+    blocks = made.shape[1]
+    return close(made, wanted[:, :blocks]) and not (plain[rows:].any() or wanted[:, blocks:].any())
+
+
+def _unblocked_shape(array: np.ndarray) -> tuple[object, ...]:
+    """Return the dtype and extents that tensors ``[N', ..., c]`` have in common in any blocks."""
+    return array.dtype.str, array.ndim, *array.shape[1:-1]
+
+
+def _same(source: np.ndarray, wanted: np.ndarray) -> bool:
+    """Return whether two such tensors are equal, but for zeros after the last common channel."""
+    if min(source.ndim, wanted.ndim) < 2:
+        return False
+    rows = [np.moveaxis(a, -1, 1).reshape(-1, *a.shape[1:-1]) for a in (source, wanted)]
+    common = min(map(len, rows))
+    return (
+        np.array_equal(rows[0][0], rows[1][0])
+        and np.array_equal(rows[0][:common], rows[1][:common])
+        and not any(each[common:].any() for each in rows)
+    )

@@ -1,0 +1,68 @@
+"""The metadata of a standalone library: what tools report besides the plan's sections."""
+
+from __future__ import annotations
+
+from ... import _versions
+from ...devices.choices import STANDALONE
+from ...devices.host import Host
+from ...ir.tensors import TensorInfo
+from ...module.standalone.plan import Plan
+from ...module.storage_summary import counts, storage_summary
+from ...runtime.json_types import JsonObject
+from ..compilation import Compilation
+from ..metadata import common_metadata
+
+
+def plan_metadata(job: Compilation, plan: Plan, reference: str) -> JsonObject:
+    """Return the metadata of a plan, for several shapes that of the first one.
+
+    ``reference`` names what computed the results of the self-test; "" where there is none.
+    """
+    first = job.variants[0] if job.variants else job
+    inputs, outputs = first.model.inputs, first.model.outputs
+    about = {
+        "target": first.target.kind,
+        "memory": first.memory.report(),
+        "placements": [placement.report() for placement in first.placements],
+    }
+    metadata = {
+        **common_metadata(job),
+        "format": STANDALONE,
+        "host": host_of(job).triple,
+        "tvmflow": _versions.__version__,
+        "tvm": _versions.REQUIRED_TVM["apache-tvm"],
+        "logical_shapes": _logical_shapes((*inputs, *outputs)),
+        "open_dims": {info.name: info.open_dims for info in inputs if info.open_dims},
+        # `verify` rounds these tensors in the reference.
+        **({"halves": first.halves} if job.half else {}),
+        "bounded_axes": {
+            info.name: info.bounded_axis for info in outputs if info.bounded_axis is not None
+        },
+        "storage_counts": counts(about),
+        "storage_summary": storage_summary(about),
+        "memory_bytes": _memory_bytes(plan),
+    }
+    if reference:
+        metadata["reference"] = reference
+    if job.variants:
+        metadata["batch"] = None if job.batch is None else job.batch.report()
+        metadata["variants"] = [
+            {"logical_shapes": _logical_shapes((*each.model.inputs, *each.model.outputs))}
+            for each in job.variants
+        ]
+    return metadata
+
+
+def host_of(job: Compilation) -> Host:
+    """Return the machine that loads the library."""
+    return Host.parse(job.target.host) if job.target.host else Host.native()
+
+
+def _logical_shapes(infos: tuple[TensorInfo, ...]) -> JsonObject:
+    return {info.name: info.logical_shape for info in infos if info.logical_shape is not None}
+
+
+def _memory_bytes(plan: Plan) -> int:
+    """Return the bytes of intermediate tensors, inputs and outputs."""
+    weights = {tensor.allocation for tensor in plan.weight_tensors.values()}
+    return sum(a.bytes for i, a in enumerate(plan.allocations) if i not in weights)
