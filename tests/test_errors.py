@@ -1,4 +1,4 @@
-"""Messages: in Python's syntax where they are raised, in flags where a command prints them."""
+"""Messages use Python's syntax where they are raised, and flags where a command prints them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tvmflow.cli.options import with_flags
 from tvmflow.errors import CompileError
 
 PACKAGE = Path(tvmflow.__file__).parent
-#: Flags are known where commands are, or are arguments of other programs.
+#: Remedies with flags are commands, or arguments of other programs.
 COMMANDS = re.compile(r"python -m pip .*|tvmflow (farm )?\w+( [^-\s]\S*)?( --[\w-]+( \w\S*)?)*")
 
 
@@ -43,7 +43,7 @@ def test_options_are_keywords_in_python_and_flags_in_commands(message, python, f
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
-    """Yield strings that are no docstrings; of what is put into one, a letter."""
+    """Yield strings that are no docstrings; a letter replaces values inserted into one."""
     parts = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr):
@@ -61,7 +61,7 @@ def texts(tree: ast.AST) -> Iterator[str]:
 
 
 def test_the_library_writes_no_flags_into_messages():
-    """Options are `name` or `name=value` there, which both of the above translate."""
+    """Options are `name` or `name=value` there; both functions above translate them."""
     flag = re.compile(r"[ (`]--[a-z]")
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):

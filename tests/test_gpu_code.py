@@ -14,7 +14,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 @pytest.fixture
 def gpu_code(monkeypatch):
-    """The benchmark as a module."""
+    """Return the benchmark as a module."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     spec = importlib.util.spec_from_file_location("gpu_code", BENCHMARKS / "gpu_code.py")
     module = importlib.util.module_from_spec(spec)
@@ -24,7 +24,7 @@ def gpu_code(monkeypatch):
 
 
 def counted(columns, **kernels: tuple[int, int]):
-    """Results of a network; of each kernel its share and its spills."""
+    """Return results of a network: share and spills of each kernel."""
     sums = {"kernels": len(kernels), "spills": sum(spills for _, spills in kernels.values())}
     rows = {
         name: [{"share %": share, "spills": spills}.get(column) for column in columns]

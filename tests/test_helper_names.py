@@ -1,4 +1,4 @@
-"""Modules that tests share: each has a name of its own, as Python keeps one module of a name."""
+"""Names of modules that tests share are unique: Python keeps one module per name."""
 
 from __future__ import annotations
 

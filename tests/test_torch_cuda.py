@@ -1,4 +1,4 @@
-"""The comparison with PyTorch: both of its steps, as far as a machine without a GPU goes."""
+"""Both steps of the comparison with PyTorch, as far as they run without a GPU."""
 
 from __future__ import annotations
 

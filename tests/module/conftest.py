@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-# Whatever way pytest imports test modules, they find the network beside them.
+# pytest's import mode must not matter: test modules find the network next to them.
 sys.path.insert(0, str(Path(__file__).parent))
 
 from mock_library import build_mock
@@ -24,7 +24,7 @@ def executable() -> Any:
 
 @pytest.fixture(scope="session")
 def original(executable: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A module file with its weight inside; tests copy it and leave it as it is."""
+    """Return a module file with its weight inside; tests copy it and do not change it."""
     path = tmp_path_factory.mktemp("module") / "tiny.so"
     write_artifact(executable, path, metadata=metadata(), weights={"w": weight()})
     return path
@@ -39,7 +39,7 @@ def module_file(original: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def with_sidecar(executable: Any, tmp_path: Path) -> Path:
-    """A module file whose weight lies beside it."""
+    """Return a module file with its weight in a sidecar."""
     path = tmp_path / "beside.so"
     write_artifact(
         executable, path, metadata=metadata(), weights={"w": weight()}, embed_limit_bytes=0
@@ -49,5 +49,5 @@ def with_sidecar(executable: Any, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def mock(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library whose output is the sum of its inputs; tests leave it as it is."""
+    """Return a library whose output is the sum of its inputs; tests do not change it."""
     return build_mock(tmp_path_factory.mktemp("mock") / "libmock.so")

@@ -1,4 +1,4 @@
-"""The module file: what is in it, how it is written, and what damage does."""
+"""The module file: content, writing, and damage."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_every_cut_is_noticed(module_file: Path):
 
 
 def test_no_flipped_byte_passes_unnoticed(module_file: Path):
-    """A byte flipped anywhere is found by the full check, or changes nothing that is read."""
+    """The full check finds any flipped byte, or it changes nothing that is read."""
     content = module_file.read_bytes()
     reference = read_artifact(module_file)
     sections = read_library(module_file).sections
@@ -159,7 +159,7 @@ def test_no_flipped_byte_passes_unnoticed(module_file: Path):
         unnoticed.add(position)
         assert artifact.metadata == reference.metadata
         np.testing.assert_array_equal(artifact.weights["w"], reference.weights["w"])
-    # Only names and headers of sections that nobody reads may change.
+    # Only names and headers of unused sections may change.
     assert all(position > meta.offset + meta.bytes for position in unnoticed)
 
 
@@ -187,13 +187,13 @@ def test_a_changed_weight_is_not_run(
     with pytest.raises(ArtifactError, match="the weights are not what was written") as caught:
         load(module)(values())
     assert holder.name in caught.value.message
-    # By choice they are taken as they are.
+    # With this option they are used as they are.
     got = load(module, check_weights=False)(values())["sum"]
     assert not np.array_equal(got, expected(values()))
 
 
 def test_modules_without_a_checksum_are_loaded(executable: Any, tmp_path: Path):
-    """Those of before there was one."""
+    """Older modules have no checksum."""
     path = tmp_path / "m.so"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(artifact, "write_weights", _write_with_only_sha256)
@@ -281,7 +281,7 @@ def test_folders_that_cannot_be_written(executable: Any, tmp_path: Path):
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    """Let writing a weight end early."""
+    """Make writing a weight fail early."""
 
     def pieces(array: np.ndarray) -> Iterator[bytes]:
         yield bytes(array.nbytes // 2)
@@ -337,7 +337,7 @@ def test_a_weight_that_cannot_be_stored_is_a_compile_error(executable: Any, tmp_
 
 
 def test_two_files_appear_both_or_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The second rename fails: the first one is undone, old content included."""
+    """If the second rename fails, the first one is undone, including the old content."""
     (tmp_path / "old").mkdir()
     first, second = tmp_path / "old" / "a", tmp_path / "old" / "b"
     first.write_text("old a")
@@ -379,7 +379,7 @@ def test_disk_full_is_one_sentence(tmp_path: Path):
 def test_llvm_is_not_asked_to_write_where_there_is_no_room(
     executable: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """It would end the process, and leave files."""
+    """LLVM would kill the process, and leave files."""
 
     def full(descriptor: int, offset: int, size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -392,7 +392,7 @@ def test_llvm_is_not_asked_to_write_where_there_is_no_room(
         files.staging(final) as stage,
     ):
         write_artifact(executable, stage / "m.so", metadata=metadata(), weights={"w": weight()})
-    # Made in the hidden folder of another file, it has the name that it will have.
+    # The file is written in a hidden folder; the message has its final name.
     assert caught.value.message == f"Writing {final} failed: No space left on device."
     assert names(tmp_path) == set()
 

@@ -1,4 +1,4 @@
-"""Sections added behind a shared library, read back by an independent reader."""
+"""Sections appended to a shared library, read by an independent reader."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import tvmflow
 
 SCRIPT = Path(__file__).parent / "scripts" / "fork_children.py"
 _BOTH = {"target": "opencl", "format": "standalone", "fallback": "cpu"}
-#: Options of each form; the script chooses a backend by its name.
+#: Options of each form; the form's name selects the backend in the script.
 FORMS = {
     "llvm": {"target": "llvm"},
     "alone_llvm": {"target": "llvm", "format": "standalone"},
@@ -37,7 +37,7 @@ def tanh():
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory) -> Callable[[str], Path]:
-    """A function that compiles a form, once for those that have the same options."""
+    """Return a function that compiles a form, once for those with the same options."""
     folder = tmp_path_factory.mktemp("forks")
 
     def get(name: str) -> Path:
@@ -56,7 +56,7 @@ def compiled(tmp_path_factory) -> Callable[[str], Path]:
     [pytest.param(name, marks=[pytest.mark.opencl] * ("opencl" in name)) for name in FORMS],
 )
 def test_children_run_what_they_can_and_hang_nowhere(compiled, form):
-    """A child runs an old and a new module and ends one, while a thread runs it and not."""
+    """A child runs an old and a new module and closes one, with and without a run in a thread."""
     done = run_forked([str(SCRIPT), str(compiled(form))], os.environ, timeout=300)
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)

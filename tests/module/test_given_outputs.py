@@ -1,4 +1,4 @@
-"""Results written into arrays of the caller, and values that modules bring into form."""
+"""Results written into arrays of the caller, and values that modules convert."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ g (float[2, 3] x) => (int64[2, n] where) { where = NonZero(x) }
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
 N = np.arange(4, dtype=np.int32).reshape(2, 2)
 
-#: A module of TVM's runtime on the host and on a device, without TVM, and one of several shapes.
+#: Modules of TVM's runtime on host and device, a standalone one, and one of several shapes.
 FORMS: dict[str, dict[str, Any]] = {
     "llvm": {"target": "llvm", "shapes": {"x": (2, 3), "output": (2, 2)}},
     "opencl": {"device": "cpu", "shapes": {"x": (2, 3), "output": (2, 2)}},
@@ -48,7 +48,7 @@ def module(request: pytest.FixtureRequest) -> Iterator[Module]:
 
 
 def wide(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array that is not compact."""
+    """Return a non-contiguous array."""
     return np.full((*shape[:-1], 2 * shape[-1]), 7, dtype)[..., ::2]
 
 
@@ -110,7 +110,7 @@ def test_lists_become_arrays_of_the_input_s_type(module: Module):
 
 
 class Recording:
-    """A tensor as PyTorch has it while it records gradients."""
+    """A tensor like PyTorch's while it records gradients."""
 
     def __init__(self, array: np.ndarray, requires_grad: bool = True):
         self.array, self.requires_grad = array, requires_grad

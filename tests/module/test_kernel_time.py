@@ -16,7 +16,7 @@ from tvmflow.module.samples import random_inputs
 
 
 def run(*launches):
-    """A run of kernels from one time to another."""
+    """Return a run of kernels with start and end times."""
     return [{"kernel": n, "start_us": start, "us": end - start} for n, start, end in launches]
 
 
@@ -25,7 +25,7 @@ def test_each_launch_has_its_median_over_the_runs():
         [
             run(("a", 0.0, 10.0), ("b", 12.0, 15.0), ("a", 15.0, 19.0)),
             run(("a", 100.0, 130.0), ("b", 131.0, 136.0), ("a", 139.0, 145.0)),
-            # Queues may report a launch that begins before the one in front of it has ended.
+            # Queues may report a launch that starts before the previous one has ended.
             run(("a", 200.0, 220.0), ("b", 219.0, 223.0), ("a", 224.0, 229.0)),
         ],
         "device",
@@ -53,7 +53,7 @@ def test_runs_of_other_launches_are_refused():
 
 @pytest.mark.opencl
 def test_launches_of_another_thread_are_not_the_networks(monkeypatch):
-    """A device's events are of all that it runs; as many in each run are still not the same."""
+    """Events are those of the whole device; equal numbers in each run do not make them equal."""
     tanh = build([helper.make_node("Tanh", ["x"], ["y"])], {"x": (3, 5)}, ["y"], {})
     with tvmflow.compile(small_network()) as module, tvmflow.compile(tanh) as other:
         values, others = random_inputs(module, 0), random_inputs(other, 0)

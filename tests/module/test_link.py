@@ -99,7 +99,7 @@ def test_a_full_disk_is_no_fault_of_the_linker(tmp_path: Path, monkeypatch: pyte
         tools.run(["sh", "-c", "echo >&2 'ld: x.o: No space left on device'; exit 1"], tmp_path)
     with pytest.raises(subprocess.CalledProcessError):
         tools.run(["false"], tmp_path)
-    # Some die without a word.
+    # Some compilers end without a message.
     monkeypatch.setattr(link.shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
     with pytest.raises(OSError, match="No space left on device"):
         tools.run(["false"], tmp_path)
@@ -107,7 +107,7 @@ def test_a_full_disk_is_no_fault_of_the_linker(tmp_path: Path, monkeypatch: pyte
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home where nothing can be written: root may write into every folder."""
+    """Set a home that is a file: root may write into every folder."""
     path = tmp_path / "home"
     path.touch()
     monkeypatch.setenv("HOME", str(path))
@@ -185,7 +185,7 @@ def test_a_host_without_a_linker_is_refused_before_the_work(monkeypatch: pytest.
 def test_a_linker_that_fails_for_another_host_is_refused_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Such as clang without the other machine's C library."""
+    """For example clang without the other machine's C library."""
     host = link.Host("riscv64", "gnu")
     monkeypatch.setattr(link, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -194,7 +194,7 @@ def test_a_linker_that_fails_for_another_host_is_refused_before_the_work(
     with pytest.raises(TargetError, match="every linker found failed") as caught:
         link.check_linker(host)
     assert "riscv64-linux-gnu-gcc: no crti.o" in str(caught.value.details)
-    # One that works is asked once, until there is another.
+    # A working linker is tested once, until it changes.
     counts = tmp_path / "calls"
     compiler(tmp_path, "riscv64-linux-gnu-gcc", f"echo >> {counts}")
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""The picture of a memory plan, and the line about storage."""
+"""The drawing of a memory plan, and the line about storage."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLAN = {
 
 
 def rectangles(text, about):
-    """Rectangles whose tooltip begins with ``about``."""
+    """Return the rectangles whose tooltip begins with ``about``."""
     root = ElementTree.fromstring(text)
     found = []
     for node in root.iter(f"{SVG}rect"):

@@ -1,4 +1,4 @@
-"""Descriptions of modules that somebody wrote by hand, with the right digests around them."""
+"""Hand-written descriptions of modules with right digests."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tvmflow.module.weights import WeightsError, map_weights
 
 
 def rewrite(path: Path, text: bytes) -> Path:
-    """Give a module another description, behind its end, and the digest that belongs to it."""
+    """Append another description to a module, with the digest that belongs to it."""
     library = read_library(path)
     content = bytearray(path.read_bytes())
     meta, digest = library.sections[META], library.sections[DIGEST]
     content[digest.offset : digest.offset + 32] = hashlib.sha256(text).digest()
-    # The table's entry of the section: its offset and size follow each other.
+    # The section table's entry has offset and size next to each other.
     old = struct.pack("<QQ", meta.offset, meta.bytes)
     assert content.count(old) == 1
     at = content.index(old)
@@ -44,7 +44,7 @@ def described(original: Path) -> dict[str, Any]:
 
 
 def put(meta: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """Set what lies at a path; `...` removes it."""
+    """Set the value at a path; `...` removes it."""
     inner = meta
     for key in path[:-1]:
         inner = inner[key]
@@ -193,7 +193,7 @@ VALUES = st.recursive(
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Paths to everything within a value."""
+    """Return the paths to everything within a value."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     found = []
     for key, inner in items:

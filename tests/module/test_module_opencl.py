@@ -1,4 +1,4 @@
-"""Modules on an OpenCL device: data on both sides, device times, many loads."""
+"""Modules on an OpenCL device: data on host and device, device times, many loads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def reference(x: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``y = relu(x @ w)`` and ``s = -x`` with the weight beside the module."""
+    """Return ``y = relu(x @ w)`` and ``s = -x`` with the weight in a sidecar."""
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
         [
@@ -70,7 +70,7 @@ def test_tensors_of_the_device_are_used_as_they_are(module: Module):
     outputs = module.run([x], output="dlpack")
     assert outputs["y"].device == device
     assert_close(outputs["y"].numpy(), reference(X))
-    # A result is an input again, without leaving the device.
+    # A result becomes an input without leaving the device.
     again = module.run([outputs["s"]], output="dlpack")
     np.testing.assert_array_equal(again["s"].numpy(), X)
     np.testing.assert_array_equal(outputs["s"].numpy(), -X)
@@ -122,8 +122,8 @@ def test_loading_and_unloading_leaves_nothing(path: Path):
         return anonymous_bytes() - before
 
     growth(50)
-    # A forgotten copy of inputs, outputs and weights would be 200 x 7 kB, of the library more;
-    # what the driver's threads keep for themselves they keep only once.
+    # A leaked copy of inputs, outputs and weights would be 200 x 7 kB, of the library more;
+    # memory that the driver's threads keep is kept only once.
     assert any(growth(200) < 1_000_000 for _ in range(3))
     gc.collect()
     assert opened() == 0

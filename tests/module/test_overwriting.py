@@ -1,4 +1,4 @@
-"""Files of the user's that a module or another output would replace."""
+"""Users' files that a module or another output would replace."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_file_that_is_no_module_is_kept_unless_it_may_be_replaced(module, cont
     assert sorted(tmp_path.glob(".*")) == []
     module.save(path, overwrite=True)
     assert path.read_bytes() == module.path.read_bytes()
-    # A module replaces a module, whatever its name.
+    # A module may replace a module, whatever its name.
     module.save(path)
 
 

@@ -1,4 +1,4 @@
-"""Module files that are replaced while modules of them are open, or loaded and not yet open."""
+"""Module files that are replaced while modules are open, or loaded but not yet open."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ FORMS = {
 
 
 def network(operator, value):
-    """A network whose code and weight both tell its version: old code with new weights is a third.
+    """Return a network whose code and weight both depend on its version.
 
-    The weight is a tensor, so that it is no constant of the code.
+    Old code with new weights gives a third result.  The weight is a tensor, so that it is no
+    constant of the code.
     """
     weight = np.full(X.shape[1:], value, np.float32) + np.arange(4, dtype=np.float32)
     shape = ["batch", *X.shape[1:]]
@@ -48,7 +49,7 @@ def network(operator, value):
 
 @pytest.fixture(scope="module")
 def versions(request, tmp_path_factory):
-    """Two module files of a form, and what each answers to `X`."""
+    """Return two module files of a form, and the result of each for `X`."""
     options = FORMS[request.param]
     options = options if "shapes" in options else {**options, "shapes": {"x": X.shape}}
     folder, found = tmp_path_factory.mktemp("versions"), []
@@ -71,7 +72,7 @@ def pytest_generate_tests(metafunc):
 
 
 def replace(source: Path, path: Path) -> None:
-    """Put a copy of a module file in another one's place, as ``mv`` does; sidecars come first."""
+    """Replace a module file with a copy of another one, as ``mv`` does; sidecars first."""
     for suffix in (".weights", ""):
         if Path(f"{source}{suffix}").exists():
             shutil.copyfile(f"{source}{suffix}", f"{path}{suffix}.new")
@@ -88,7 +89,7 @@ def test_two_versions_are_served_side_by_side_through_fifty_swaps(versions, tmp_
             for module, expected in tuple(served):
                 if not np.array_equal(module(X)[0], expected):
                     wrong.append(module(X)[0])
-            # Python's threads take turns: the swaps need theirs.
+            # Python's threads take turns: the replacing thread needs time.
             ended.wait(1e-3)
 
     callers = [threading.Thread(target=call_all) for _ in range(2)]
@@ -98,7 +99,7 @@ def test_two_versions_are_served_side_by_side_through_fifty_swaps(versions, tmp_
             replace(source, path)
             module = tvmflow.load(path).open()
             np.testing.assert_array_equal(module(X)[0], expected)
-            # The two newest are served; who calls an older one keeps it open.
+            # The two newest are served; a caller of an older one keeps it open.
             served[:] = [*served[-1:], (module, expected)]
             if swap == 1:
                 for caller in callers:
@@ -117,7 +118,7 @@ def test_a_module_that_is_open_can_be_saved_over_and_profiled(versions, tmp_path
     inode = path.stat().st_ino
     with tvmflow.load(path) as old:
         tvmflow.load(second).save(path)
-        # Another file: what is loaded stays as it is.
+        # The file is another one: the loaded module stays as it is.
         assert path.stat().st_ino != inode
         with tvmflow.load(path) as new:
             np.testing.assert_array_equal(new(X)[0], other)

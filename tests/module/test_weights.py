@@ -1,4 +1,4 @@
-"""Weights files: streamed, mapped, and read by the safetensors library too."""
+"""Weights files: streamed, mapped, and read by the safetensors library."""
 
 from __future__ import annotations
 
@@ -151,5 +151,5 @@ def test_releasing_pages_keeps_the_values(tmp_path: Path):
     np.testing.assert_array_equal(read_only, values)
     changed = np.memmap(tmp_path / "raw", np.int32, "c")
     changed[:] = 9
-    w.release_pages(changed)  # would lose the changes if it did anything
+    w.release_pages(changed)  # must do nothing, or the changes are lost
     assert (changed == 9).all()

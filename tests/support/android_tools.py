@@ -1,4 +1,4 @@
-"""Tools that build Android apps: Debian's, and those that `android_tools.sh` gets."""
+"""Tools that build Android apps: Debian's, and those that `android_tools.sh` fetches."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _GET = "tests/support/android_tools.sh gets it"
 
 
 def no_kotlin() -> str | None:
-    """Say why there is no compiler for Kotlin."""
+    """Return why there is no compiler for Kotlin, or `None`."""
     return None if _kotlin().is_dir() else f"there is no Kotlin: {_GET}"
 
 
 def no_android() -> str | None:
-    """Say which of the tools for Android is missing."""
+    """Return which of the tools for Android is missing, or `None`."""
     for name in ("aapt", "zipalign", "apksigner", "dexdump", "keytool"):
         if which(name) is None:
             return f"the command {name} is not installed"
@@ -33,12 +33,12 @@ def _kotlin() -> Path:
 
 
 def kotlinc() -> list[str]:
-    """The command of Kotlin's compiler; npm leaves it without the right to be run."""
+    """Return the command of Kotlin's compiler; npm installs it without the executable bit."""
     return ["bash", str(_kotlin() / "bin" / "kotlinc")]
 
 
 def kotlin_jars() -> list[Path]:
-    """Kotlin's standard library, and its coroutines."""
+    """Return Kotlin's standard library, and its coroutines."""
     return [
         _kotlin() / "lib" / f"{name}.jar"
         for name in ("kotlin-stdlib", "kotlinx-coroutines-core-jvm")
@@ -46,5 +46,5 @@ def kotlin_jars() -> list[Path]:
 
 
 def r8(tool: str) -> list[str]:
-    """The command of D8, which writes Android's code, or of R8, which shrinks it before."""
+    """Return the command of D8, which writes Android's code, or of R8, which shrinks it first."""
     return ["java", "-cp", str(R8_JAR), f"com.android.tools.r8.{tool}"]

@@ -13,11 +13,11 @@ from operators import build
 
 @dataclass(frozen=True)
 class Choice:
-    """A mask of truth values by which a number stands in place of scores."""
+    """A boolean mask that replaces some scores by a number."""
 
     shape: Sequence[int]
     number: float = -np.inf
-    #: Whether scores stay where it is true.
+    #: Whether scores stay where the mask is true, or where it is false.
     keeps: bool = True
 
 
@@ -35,7 +35,7 @@ def attention(
     view: Sequence[int] | None = None,
     outputs: Sequence[str] = ("y",),
 ) -> onnx.ModelProto:
-    """A model of the inputs q, k and v, of these shapes.
+    """Return a model of the inputs q, k and v, of these shapes.
 
     Parameters
     ----------
@@ -44,15 +44,15 @@ def attention(
     scale
         An operator and its constant, or the shape of an input.
     cap
-        Of the scaled scores.
+        Limit on the scaled scores, by ``tanh``.
     chosen
-        Masks behind those that are added; inputs that are true where they are positive.
+        Masks after those that are added; their inputs are true if they are positive.
     late
-        Operators with their constants, behind the masks.
+        Operators with their constants, after the masks.
     turned
-        Whether keys have their numbers along the columns, and are transposed.
+        Whether k has a row for each key, and is transposed.
     view
-        The shape to which scores are reshaped while masks are added, as Swin does.
+        Shape to which scores are reshaped while masks are added, as in Swin.
     """
     node = helper.make_node
     inputs: dict[str, Sequence[int]] = {"q": q, "k": k, "v": v}
@@ -86,7 +86,7 @@ def attention(
             constants[name] = mask
         else:
             inputs[name] = mask
-        # The first mask is the left operand: a sum has no order.
+        # The first mask is the left operand: a sum commutes.
         nodes.append(node("Add", [name, scores] if index == 0 else [scores, name], [f"s{index}"]))
         scores = f"s{index}"
     for index, choice in enumerate(chosen):
@@ -112,7 +112,7 @@ def attention(
 def heads(
     queries: int, keys: int, depth: int, columns: int | None = None, batch: Sequence[int] = (1, 3)
 ) -> Mapping[str, tuple[int, ...]]:
-    """Shapes of q, k and v for some heads."""
+    """Return the shapes of q, k and v for some heads."""
     lead = tuple(batch)
     return {
         "q": (*lead, queries, depth), "k": (*lead, keys, depth),

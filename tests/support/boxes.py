@@ -1,4 +1,4 @@
-"""Random boxes, usual and degenerate ones, and batches of which only some count."""
+"""Random boxes, usual and degenerate ones, and batches of which only some boxes count."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ FORMS = ("none", "count", "mask", "bytes", "offsets")
 
 
 def corners(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Boxes some of whose corners are equal, and some of which are empty or inverted."""
+    """Return boxes some of whose corners are equal, and some of which are empty or inverted."""
     return rng.integers(-2, 6, (*shape, 4)) / 4
 
 
 def sized(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Boxes of some extent."""
+    """Return boxes of some extent."""
     first = rng.uniform(-1, 1, (*shape, 2))
     return np.concatenate([first, first + rng.uniform(0.2, 1.5, (*shape, 2))], -1)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Arguments of the loss; what does not count is NaN or infinite."""
+    """Arguments of the loss; boxes that do not count are NaN or infinite."""
 
     pred: np.ndarray
     target: np.ndarray
@@ -34,18 +34,18 @@ class Batch:
     offsets: np.ndarray | None = None
 
     def arrays(self) -> list[np.ndarray | None]:
-        """In the operator's order."""
+        """Return the arguments in the operator's order."""
         return [self.pred, self.target, self.count, self.mask, self.offsets]
 
     def of_one_sample(self) -> Batch:
-        """The same without the first dimension."""
+        """Return the arguments without the first dimension."""
         assert len(self.pred) == 1
         target = self.target if self.offsets is not None else self.target[0]
         mask = None if self.mask is None else self.mask[0]
         return replace(self, pred=self.pred[0], target=target, mask=mask)
 
     def gradient_arrays(self, grad: float) -> list[np.ndarray | None]:
-        """Arguments of the loss's gradient."""
+        """Return the arguments of the loss's gradient."""
         loss = OPERATORS["GIoULoss"]
         with np.errstate(all="ignore"):
             _, valid = loss.reference(self.arrays(), loss.complete({}))
@@ -60,12 +60,12 @@ def batch(
     integers: str = "int32",
     boxes=corners,
 ) -> Batch:
-    """A random batch ``[B, M]`` in one of `FORMS`."""
+    """Return a random batch ``[B, M]`` in one of `FORMS`."""
     samples, most = shape
     pred, target = boxes(rng, samples, most), boxes(rng, samples, most)
     counts = rng.integers(0, most + 1, samples)
     if form == "none":
-        # Between others, not behind them.
+        # They are between others, not after them.
         target[..., 3] = np.where(rng.random(shape) < 0.4, -np.abs(target[..., 3]), target[..., 3])
         valid = target[..., 3].astype(dtype_of(dtype)) > 0
     elif form in ("mask", "bytes"):

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-#: Whether what `make test` did not install counts as missing: what a newcomer's machine has.
+#: Whether only packages of `make test` count as installed, as on a newcomer's machine.
 ONLY_PIP = os.environ.get("TVMFLOW_TEST_ONLY_PIP", "0") not in ("", "0")
 
 
@@ -35,7 +35,7 @@ class Driver:
 
     @property
     def path(self) -> str | None:
-        """The library, ``None`` when it is not installed."""
+        """Return the library, ``None`` if it is not installed."""
         if ONLY_PIP and not self.library.startswith((_SITE, sys.prefix)):
             return None
         if "/" in self.library:
@@ -64,15 +64,15 @@ DRIVERS = [
     Driver("oclgrind", "/usr/lib*/oclgrind/liboclgrind-rt-icd.so"),
 ]
 POCL, INTEL = DRIVERS[:2]
-#: Without their vectorisers across work-items: Intel's takes two thirds of a build, PoCL's a tenth.
+#: Drivers without vectorisation across work-items, two thirds of an Intel build, a tenth of PoCL's.
 INTEL_QUICK = Driver("intel-quick", INTEL.library, (("CL_CONFIG_CPU_VECTORIZER_MODE", "1"),))
 _POCL_QUICK = (("POCL_WORK_GROUP_METHOD", "loops"),)
 
 
 def processor_drivers(*, quick: bool) -> list[Driver]:
-    """Return PoCL and Intel's runtime where they are installed.
+    """Return those of PoCL and Intel's runtime that are installed.
 
-    The library that ``TVMFLOW_OPENCL_LIBRARY`` names is the only one.
+    If ``TVMFLOW_OPENCL_LIBRARY`` is set, its driver is the only one.
     """
     if chosen := os.environ.get("TVMFLOW_OPENCL_LIBRARY"):
         return [Driver("chosen", chosen)]
@@ -86,10 +86,10 @@ def system_loader() -> str | None:
 
 
 def for_programs() -> dict[str, str]:
-    """Return variables with which a program that is not Python's finds an OpenCL driver.
+    """Return variables with which a program outside of Python finds an OpenCL driver.
 
-    Intel's runtime from pip where it is installed, with the folder of the libraries that it
-    opens by bare name; otherwise what the system has.
+    They select Intel's runtime from pip if it is installed, with the folder of the libraries
+    that it opens by bare name; otherwise the system's drivers.
     """
     path = INTEL.path
     if os.environ.get("TVMFLOW_OPENCL_LIBRARY") or path is None:
@@ -99,7 +99,7 @@ def for_programs() -> dict[str, str]:
 
 
 def run_program(*command: object, **env: str) -> str:
-    """Run a compiler, or a program that finds an OpenCL driver; return what it prints."""
+    """Run a compiler, or a program that finds an OpenCL driver; return its output."""
     process = subprocess.run(
         list(map(str, command)),
         env={**os.environ, **for_programs(), **env},
@@ -118,15 +118,15 @@ class Runner:
     Parameters
     ----------
     env
-        Variables to set for it, beside those of this process.
+        Variables to set in addition to those of this process.
     under
-        A command that gets the process's own as its arguments.
+        Command that runs the process's own command as its arguments.
     hook
-        A module of this folder that prepares the process (``install``) and runs modules (``run``).
+        Module of this folder that prepares the process (``install``) and runs modules (``run``).
     """
 
     def __init__(self, env: Mapping[str, str], under: Sequence[str] = (), hook: str = ""):
-        # A file, because a pipe that nobody reads fills up.
+        # The output goes to a file, because a pipe that is not read fills up.
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             [*under, sys.executable, str(Path(__file__).with_name("run_modules.py")), hook],
@@ -144,7 +144,7 @@ class Runner:
         Raises
         ------
         AssertionError
-            With what the process said, if the module fails or takes the process with it.
+            With the process's output, if the module fails or crashes the process.
         """
         assert self._process.stdin
         assert self._process.stdout
@@ -154,18 +154,18 @@ class Runner:
             outputs, error = pickle.load(self._process.stdout)
         except (EOFError, BrokenPipeError):
             status = self._process.wait()
-            raise AssertionError(f"the process ended with {status}:\n{self.said()}") from None
+            raise AssertionError(f"the process ended with {status}:\n{self.output()}") from None
         assert error is None, error
         return outputs
 
     @property
     def alive(self) -> bool:
-        """Whether the process can run another module."""
+        """Return whether the process can run another module."""
         return self._process.poll() is None
 
-    def said(self, start: int = 0) -> str:
-        """Return what was printed from this byte on, by the process or what it runs under."""
-        # Read at a place, so that the process's own place stays at the end.
+    def output(self, start: int = 0) -> str:
+        """Return the output from this byte on, of the process or its wrapper."""
+        # Read by offset, so that the shared file position stays at the end.
         size = os.fstat(self._stderr.fileno()).st_size
         return os.pread(self._stderr.fileno(), size - start, start).decode(errors="replace")
 

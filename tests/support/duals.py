@@ -1,4 +1,4 @@
-"""Automatic differentiation: numbers that carry their derivatives, in float64."""
+"""Forward-mode automatic differentiation in float64: numbers that carry their derivatives."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Dual:
-    """A number and its derivatives by some variables.
+    """A number and its derivatives with respect to some variables.
 
     Parameters
     ----------
     value
         The number.
     slope
-        One derivative for each variable.
+        One derivative per variable.
     """
 
     value: float
@@ -45,24 +45,24 @@ class Dual:
 
 
 def variables(values: Sequence[float]) -> list[Dual]:
-    """Numbers that derivatives are taken by."""
+    """Return numbers to differentiate with respect to."""
     return [Dual(float(v), row) for v, row in zip(values, np.eye(len(values)), strict=True)]
 
 
 def maximum(a: Dual, b: Dual) -> Dual:
-    """The larger one; of two equal ones, each has half of the derivative, as in PyTorch."""
+    """Return the larger one; of two equal ones each has half of the derivative, as in PyTorch."""
     if a.value == b.value:
         return Dual(a.value, (a.slope + b.slope) / 2)
     return a if a.value > b.value else b
 
 
 def minimum(a: Dual, b: Dual) -> Dual:
-    """The smaller one, likewise."""
+    """Return the smaller one, with the same rule."""
     if a.value == b.value:
         return Dual(a.value, (a.slope + b.slope) / 2)
     return a if a.value < b.value else b
 
 
 def positive(a: Dual) -> Dual:
-    """At least 0; at 0 the derivative passes, as with PyTorch's ``clamp(min=0)``."""
+    """Return at least 0; at 0 the derivative passes, as with PyTorch's ``clamp(min=0)``."""
     return a if a.value >= 0 else Dual(0.0, np.zeros_like(a.slope))

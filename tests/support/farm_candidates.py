@@ -1,4 +1,4 @@
-"""Candidates that need no tuner: a small kernel for the host, right or wrong."""
+"""Candidates without a tuner: a small kernel for the host, right or wrong."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def library(path: Path, factor: float) -> Path:
 
 
 class Candidates:
-    """Copies of one right kernel; what differs is the name of the file."""
+    """Copies of one right kernel that differ in the name of the file."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -38,7 +38,7 @@ class Candidates:
 
     def right(self, name: str) -> Built:
         path = self._folder / f"{name}.so"
-        # Once: servers may be reading it.
+        # Write it only once: servers may be reading it.
         if not path.exists():
             shutil.copy(self._right, path)
         return self._built(path)

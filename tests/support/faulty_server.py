@@ -1,8 +1,8 @@
-"""``tvmflow farm serve`` with faults, which environment variables choose.
+"""Run ``tvmflow farm serve`` with faults, which environment variables select.
 
-``FAULT_SLOW_S``: loading takes so long.  ``FAULT_CRASH``: files that crash the session.
-``FAULT_LIBRARY``: a library that is loaded in place of any other.  ``FAULT_VERSION``: the
-version that is told.
+``FAULT_SLOW_S``: seconds that loading takes.  ``FAULT_CRASH``: files that crash the session.
+``FAULT_LIBRARY``: a library that is loaded instead of any other.  ``FAULT_VERSION``: the
+reported version.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ prepare = server.prepare
 
 
 def prepare_with_faults(parent: int) -> None:
-    """Set up the process that sessions are forked from, with another way to load."""
+    """Set up the process that sessions are forked from, with the faults in loading."""
     from tvm.rpc import server as tvm_server
 
     load = tvm_server._load_module

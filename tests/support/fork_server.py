@@ -1,7 +1,7 @@
-"""Forks a process for each script it is asked to run: the other side of `forks.ForkServer`.
+"""Fork a process for each requested script: the server of `forks.ForkServer`.
 
-Importing TVM takes a process a second, here once for all of them.  The plug-in, which reads the
-environment as it is loaded, each process loads itself.
+Importing TVM takes a second, here once for all processes.  Each process loads the plug-in
+itself, because the plug-in reads the environment while it is loaded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ plugin.autoload = autoload
 
 
 def run(request: dict[str, Any]) -> None:
-    """Be the process of a script, until the interpreter ends."""
+    """Run a script in this process, until the interpreter ends."""
     for name, number in (("stdout", 1), ("stderr", 2)):
         os.dup2(os.open(request[name], os.O_WRONLY), number)
     os.environ.clear()
@@ -36,7 +36,7 @@ def run(request: dict[str, Any]) -> None:
 
 
 def serve(connection: socket.socket) -> None:
-    """Start what is asked for; tell its process, and its status when it ended."""
+    """Start the requested script; send its process id, and its status when it ended."""
     with connection, connection.makefile("rw") as stream:
         request = json.loads(stream.readline())
         child = os.fork()

@@ -1,4 +1,4 @@
-"""Scripts in processes of their own that have TVM imported already."""
+"""Scripts in separate processes that have TVM imported already."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pathlib import Path
 
 
 class _ForkServer:
-    """A process that imported TVM, and that scripts' processes are forked from.
+    """A process that imported TVM, and from which the scripts' processes are forked.
 
     Parameters
     ----------
     folder
-        For its socket.
+        Folder for its socket.
     """
 
     def __init__(self, folder: Path):

@@ -1,4 +1,4 @@
-"""Primary functions written by hand, through tvmflow's own TIR pipeline."""
+"""Hand-written primary functions, compiled by tvmflow's own TIR pipeline."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tvmflow.ir.passes import original_errors
 from tvmflow.ir.scope import is_texture
 from tvmflow.ir.signatures import with_scopes
 
-#: Changes the schedule of the block ``y``, whose loops it gets.
+#: Function that schedules the block ``y``, given its loops.
 How = Callable[[s_tir.Schedule, list[Any]], None]
 
 
 def opencl_target(**attributes: int) -> tvm.target.Target:
-    """The target of the preset for Adreno, with other limits."""
+    """Return the target of the preset for Adreno, with other limits."""
     target = with_storage(resolve("opencl", "adreno"), "texture").tvm_target
     spec = {**dict(target.attrs), "kind": "opencl", **attributes}
     return tvm.target.Target(spec, host=target.host)
@@ -32,7 +32,7 @@ def pointwise(
     scopes: Sequence[str | None],
     name: str = "scaled",
 ) -> tirx.PrimFunc:
-    """``y[i] = value(x, i)`` with both tensors of ``shape`` in these scopes."""
+    """Build ``y[i] = value(x, i)`` with both tensors of ``shape`` in these scopes."""
     x = te.placeholder(shape, "float32", name="x")
     y = te.compute(shape, lambda *i: value(x, i), name="y")
     function = te.create_prim_func([x, y]).with_attr("global_symbol", name)
@@ -40,20 +40,20 @@ def pointwise(
 
 
 def by_texel(sch: s_tir.Schedule, loops: list[Any]) -> None:
-    """A work-group a texel."""
+    """Bind a work-group to each texel."""
     sch.bind(sch.fuse(*loops[:-1]), "blockIdx.x")
     sch.vectorize(loops[-1])
 
 
 def by_row(sch: s_tir.Schedule, loops: list[Any]) -> None:
-    """A work-group a row, unrolled."""
+    """Bind a work-group to each row, unrolled."""
     sch.bind(sch.fuse(*loops[:-2]), "blockIdx.x")
     sch.unroll(loops[-2])
     sch.vectorize(loops[-1])
 
 
 def by_channel(sch: s_tir.Schedule, loops: list[Any]) -> None:
-    """A work-group a channel: what an image does not allow."""
+    """Bind a work-group to each channel, which an image does not allow."""
     sch.bind(sch.fuse(*loops), "blockIdx.x")
 
 
@@ -65,7 +65,7 @@ def scheduled(function: tirx.PrimFunc, how: How) -> tirx.PrimFunc:
 
 
 def build(function: tirx.PrimFunc, target: tvm.target.Target | None = None) -> Any:
-    """Lower and generate code, as ``tvmflow compile`` does with its functions."""
+    """Lower and generate code, as ``tvmflow compile`` does."""
     target = target or opencl_target()
     name = str(function.attrs["global_symbol"])
     with original_errors(), target:
@@ -73,7 +73,7 @@ def build(function: tirx.PrimFunc, target: tvm.target.Target | None = None) -> A
 
 
 def source(function: tirx.PrimFunc) -> str:
-    """The OpenCL C of a function."""
+    """Return the OpenCL C of a function."""
     return str(build(function).mod.imports[0].inspect_source())
 
 
@@ -87,7 +87,7 @@ def empty(shape: Sequence[int], scope: str | None = None) -> tvm.runtime.Tensor:
 
 
 def through(function: tirx.PrimFunc, x: np.ndarray, scopes: Sequence[str | None]) -> np.ndarray:
-    """Run a function on an array; textures are filled and read by kernels of their own."""
+    """Run a function on an array; separate kernels fill and read textures."""
 
     def copy(source: tvm.runtime.Tensor, frm: str | None, to: str | None) -> tvm.runtime.Tensor:
         target = empty(x.shape, to)

@@ -1,4 +1,4 @@
-"""A standalone library whose model is in C and needs no OpenCL: see `mock_model.c`."""
+"""A standalone library whose model is written in C and needs no OpenCL: see `mock_model.c`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SOURCE = ROOT / "tests" / "module" / "standalone" / "mock_model.c"
 C_COMPILER = shlex.split(os.environ.get("CC", "cc"))
 CPP_COMPILER = shlex.split(os.environ.get("CXX", "c++"))
 
-#: The Java classes.
+#: Folder of the Java classes.
 JAVA = BINDINGS / "java"
 
 
 def java_classes(folder: Path, program: Path) -> Path:
-    """Compile the Java classes as Android's tools do, for Java 8, and a program that uses them."""
+    """Compile the Java classes like Android's tools, for Java 8, and a program that uses them."""
     options = ("-Xlint:all", "-Xlint:-options", "-Werror", "-encoding", "UTF-8", "-d", str(folder))
     sources = sorted(map(str, JAVA.rglob("*.java")))
     subprocess.run(["javac", "--release", "8", *options, *sources], check=True)
@@ -33,7 +33,7 @@ def java_classes(folder: Path, program: Path) -> Path:
 
 
 def mock_plan() -> bytes:
-    """The plan of `mock_model.c`'s tensors and kernels."""
+    """Return the plan of `mock_model.c`'s tensors and kernels."""
     strings = Strings()
     tensor = {"dtype": 0, "dimensions": 2, "shape": (2, 3, 0, 0, 0, 0, 0, 0), "bytes": 24}
     sizes = {"dimensions": 2, "global": (8, 2, 1), "local": (4, 1, 1)}
@@ -71,7 +71,7 @@ def mock_plan() -> bytes:
 
 
 def build_mock(path: Path, scale: int = 1, flags: Sequence[str] = ()) -> Path:
-    """Compile the mock to a library with JNI functions, a plan and a digest, as real ones have."""
+    """Compile the mock to a library with JNI functions, a plan and a digest, like real ones."""
     plan, note = path.with_suffix(".plan"), path.with_suffix(".s")
     plan.write_bytes(mock_plan())
     note.write_text(code_digest.note() + '.section .note.GNU-stack,"",%progbits\n')
@@ -82,7 +82,7 @@ def build_mock(path: Path, scale: int = 1, flags: Sequence[str] = ()) -> Path:
             *("-fvisibility=hidden", f"-I{BINDINGS}", f"-DSCALE={scale}", f"-DPLAN={plan}"),
             *flags,
             *(str(SOURCE), str(BINDINGS / "jni.c"), str(note), "-ldl"),
-            # Its own functions, whatever other model the program is linked to.
+            # It calls its own functions, whatever other model the program is linked to.
             *("-Wl,-Bsymbolic", f"-Wl,-soname,{path.name}", "-o", str(path)),
         ],
         check=True,

@@ -67,7 +67,7 @@ PADS = ints(0, 0, 1, 2, 0, 0, 2, 1)
 
 
 def spatial(g, x, to):
-    """Operators on a picture, each into an output that ``to`` makes of it and a name."""
+    """Apply operators to a picture; ``to`` makes an output of each result and a name."""
     to(g.node("Pad", x, PADS), "pad_zeros")
     to(g.node("Pad", x, ints(0, 1, 0, 2, 0, 3, 0, 0), np.float32(1.5)), "pad_channels")
     for mode in ("reflect", "edge", "wrap"):
@@ -85,7 +85,7 @@ def spatial(g, x, to):
 
 @cache
 def plain():
-    """All of them on plain tensors, and what has other shapes."""
+    """Return a network of all operators on plain tensors, and on other shapes."""
     g = Outputs(x=(2, 7, 12, 10), m=(40, 24), p=(13, 17), i=(5,))
 
     def to(value, name):
@@ -115,7 +115,7 @@ def plain():
 
 @cache
 def blocked(channels):
-    """All of them between convolutions, whose tensors are in blocks of channels."""
+    """Return a network of all operators between convolutions, in the blocked layout."""
     g = Outputs(x=(1, 3, 12, 10))
     rng = np.random.default_rng(7)
 

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 class Graph:
-    """Builds a model node by node; every method returns the name of a new tensor."""
+    """Builder of a model node by node; every method returns the name of a new tensor."""
 
     def __init__(self, *shape: int, seed: int = 0):
         self.rng = np.random.default_rng(seed)
@@ -43,7 +43,7 @@ class Graph:
         groups: int = 1,
         **more: object,
     ) -> str:
-        """Convolution with 'same' padding and a bias."""
+        """Add a convolution with 'same' padding and a bias."""
         weight = self.weights(outputs, self.channels[x] // groups, kernel, kernel)
         bias = self.weights(outputs)
         edge = kernel // 2
@@ -69,7 +69,7 @@ class Graph:
 
 
 def fire(squeeze: int = 3, expand: tuple[int, int] = (3, 5)) -> onnx.ModelProto:
-    """SqueezeNet's fire modules; channels that do not fill a texel are concatenated."""
+    """Return SqueezeNet's fire modules; channels that do not fill a texel are concatenated."""
     g = Graph(1, 3, 19, 19)
     x = g.relu(g.conv("x", 7, 3, stride=2))
     for _ in range(2):
@@ -82,7 +82,7 @@ def fire(squeeze: int = 3, expand: tuple[int, int] = (3, 5)) -> onnx.ModelProto:
 
 
 def bottlenecks() -> onnx.ModelProto:
-    """ResNet bottlenecks with a stride, a projection and an identity shortcut."""
+    """Return ResNet bottlenecks with a stride, a projection and an identity shortcut."""
     g = Graph(1, 3, 16, 16)
     x = g.relu(g.conv("x", 10, 3))
     for stride in (2, 1):
@@ -94,7 +94,7 @@ def bottlenecks() -> onnx.ModelProto:
 
 
 def channel_shuffle(groups: int = 3) -> onnx.ModelProto:
-    """ShuffleNet: grouped convolutions with channels shuffled between them."""
+    """Return ShuffleNet blocks: grouped convolutions with channels shuffled between them."""
     channels = 4 * groups
     g = Graph(1, 3, 8, 8)
     x = g.relu(g.conv("x", channels, 3))
@@ -110,7 +110,7 @@ def channel_shuffle(groups: int = 3) -> onnx.ModelProto:
 
 
 def inception() -> onnx.ModelProto:
-    """Branches of different kernels and a pool, concatenated; then a split in unequal parts."""
+    """Return branches of several kernels and a pool, concatenated; then an uneven split."""
     g = Graph(1, 5, 9, 9)
     x = g.relu(g.conv("x", 9))
     pooled = g.node("AveragePool", [x], 9, kernel_shape=[3, 3], pads=[1] * 4, count_include_pad=1)
@@ -123,7 +123,7 @@ def inception() -> onnx.ModelProto:
 
 
 def squeeze_and_excite() -> onnx.ModelProto:
-    """A channel's gate from the mean of its picture."""
+    """Return a network with gates of channels, computed from the means of their pictures."""
     g = Graph(1, 3, 10, 10)
     x = g.relu(g.conv("x", 13, 3))
     s = g.node("GlobalAveragePool", [x], 13)
@@ -132,7 +132,7 @@ def squeeze_and_excite() -> onnx.ModelProto:
 
 
 def u_net() -> onnx.ModelProto:
-    """Down, up again by resizing, and a skip connection of other channels."""
+    """Return a network that downsamples, resizes, and has a skip connection of other channels."""
     g = Graph(1, 1, 12, 12)
     x = g.relu(g.conv("x", 6, 3))
     down = g.node("MaxPool", [x], 6, kernel_shape=[2, 2], strides=[2, 2])
@@ -151,7 +151,7 @@ def u_net() -> onnx.ModelProto:
 
 
 def transposed() -> onnx.ModelProto:
-    """A transposed convolution with a stride, between others."""
+    """Return a transposed convolution with a stride, between others."""
     g = Graph(1, 3, 6, 6)
     x = g.relu(g.conv("x", 6, 3))
     weight = g.weights(6, 5, 3, 3)
@@ -160,7 +160,7 @@ def transposed() -> onnx.ModelProto:
 
 
 def dilated() -> onnx.ModelProto:
-    """Dilated and padded convolutions, and padding of other kinds."""
+    """Return dilated and padded convolutions, and other kinds of padding."""
     g = Graph(1, 3, 11, 11)
     x = g.relu(g.conv("x", 6, 3))
     x = g.conv(x, 6, 3, dilations=[2, 2], pads=[2, 2, 2, 2])
@@ -170,7 +170,7 @@ def dilated() -> onnx.ModelProto:
 
 
 def channel_reductions(operator: str) -> onnx.ModelProto:
-    """A reduction across channels whose last texel is not full."""
+    """Return a reduction across channels whose last texel is not full."""
     g = Graph(1, 3, 5, 5)
     x = g.conv("x", 7, 3)
     if operator == "Softmax":

@@ -21,7 +21,7 @@ def _numbers(shape: Sequence[int], scale: float, seed: int) -> np.ndarray:
 
 
 class Chain:
-    """Nodes in the making: `add` emits one, `constant` an initializer."""
+    """Builder of nodes: `add` emits one, `constant` an initializer."""
 
     def __init__(self, shape: Sequence[int], axes: Sequence[int], opset: int = 17):
         self.shape, self.axes, self.opset = tuple(shape), tuple(axes), opset
@@ -38,19 +38,19 @@ class Chain:
         return name
 
     def constant(self, array: Any) -> str:
-        """An initializer."""
+        """Add an initializer."""
         name = f"k{len(self.constants)}"
         self.constants[name] = np.asarray(array)
         return name
 
     def reduce(self, operator: str, x: str, keepdims: int = 1) -> str:
-        """A reduction over the chain's axes, given as an input or as an attribute."""
+        """Add a reduction over the chain's axes, given as an input or as an attribute."""
         if self.opset >= 18 or operator == "ReduceSum":
             return self.add(operator, x, self.constant(np.array(self.axes)), keepdims=keepdims)
         return self.add(operator, x, axes=list(self.axes), keepdims=keepdims)
 
     def affine(self) -> tuple[str, str]:
-        """Scale and bias of the last axis that is reduced, or of channels."""
+        """Return scale and bias of the last reduced axis, or of channels."""
         axis = self.axes[-1] if self.axes[-1] == len(self.shape) - 1 else 1
         shape = [d if a == axis else 1 for a, d in enumerate(self.shape)]
         while shape and shape[0] == 1:
@@ -62,7 +62,7 @@ Form = Callable[[Chain, str], str]
 
 
 def torch_layer(c: Chain, x: str) -> str:
-    """PyTorch's exporter before operator set 17."""
+    """Write PyTorch's form before operator set 17."""
     scale, bias = c.affine()
     centred = c.add("Sub", x, c.reduce("ReduceMean", x))
     variance = c.reduce("ReduceMean", c.add("Pow", centred, 2.0))
@@ -71,7 +71,7 @@ def torch_layer(c: Chain, x: str) -> str:
 
 
 def tf_layer(c: Chain, x: str) -> str:
-    """``tf.nn.moments`` and ``tf.nn.batch_normalization``, as Keras writes its layers."""
+    """Write ``tf.nn.moments`` and ``tf.nn.batch_normalization``, like Keras's layers."""
     scale, bias = c.affine()
     mean = c.reduce("ReduceMean", x)
     difference = c.add("Sub", x, mean)
@@ -83,7 +83,7 @@ def tf_layer(c: Chain, x: str) -> str:
 
 
 def jax_layer(c: Chain, x: str) -> str:
-    """Flax's E[x²] - E[x]², whose reductions drop their axes."""
+    """Write Flax's E[x²] - E[x]², whose reductions drop their axes."""
     scale, bias = c.affine()
     shape = c.constant(np.array(c.kept))
     sums = c.reduce("ReduceSum", x, keepdims=0)
@@ -96,7 +96,7 @@ def jax_layer(c: Chain, x: str) -> str:
 
 
 def jax_expanded(c: Chain, x: str) -> str:
-    """The same with sums that are multiplied by 1/n, and statistics that are stretched."""
+    """Write the same with sums multiplied by 1/n, and statistics that are expanded."""
     full = c.constant(np.array(c.shape))
     mean = c.add("Mul", c.reduce("ReduceSum", x), 1 / c.length)
     square = c.add("Mul", c.reduce("ReduceSumSquare", x), 1 / c.length)
@@ -107,7 +107,7 @@ def jax_expanded(c: Chain, x: str) -> str:
 
 
 def rms(c: Chain, x: str) -> str:
-    """Root mean square, as language models have it."""
+    """Write a root mean square as in language models."""
     scale, _ = c.affine()
     square = c.reduce("ReduceMean", c.add("Pow", x, 2.0))
     inverse = c.add("Div", 1.0, c.add("Sqrt", c.add("Add", square, EPSILON)))
@@ -115,12 +115,12 @@ def rms(c: Chain, x: str) -> str:
 
 
 def rms_divided(c: Chain, x: str) -> str:
-    """Root mean square by a division."""
+    """Write a root mean square with a division."""
     square = c.reduce("ReduceMean", c.add("Mul", x, x))
     return c.add("Div", x, c.add("Sqrt", c.add("Add", square, EPSILON)))
 
 
-#: Forms that are one primary function of normalisation.
+#: Forms that become one primary function of normalisation.
 NORMALISATIONS: dict[str, Form] = {
     "torch": torch_layer, "tf": tf_layer, "jax": jax_layer, "jax_expanded": jax_expanded,
     "rms": rms, "rms_divided": rms_divided,
@@ -128,7 +128,7 @@ NORMALISATIONS: dict[str, Form] = {
 
 
 def deviation(c: Chain, x: str) -> str:
-    """An epsilon after the root, and the unbiased deviation of ``torch.std``."""
+    """Write an epsilon after the root, and the unbiased deviation of ``torch.std``."""
     centred = c.add("Sub", x, c.reduce("ReduceMean", x))
     total = c.reduce("ReduceSum", c.add("Mul", centred, centred))
     root = c.add("Sqrt", c.add("Div", total, float(max(c.length - 1, 1))))
@@ -136,12 +136,12 @@ def deviation(c: Chain, x: str) -> str:
 
 
 def unit_length(c: Chain, x: str) -> str:
-    """``torch.nn.functional.normalize``."""
+    """Write ``torch.nn.functional.normalize``."""
     return c.add("Div", x, c.add("Max", c.reduce("ReduceL2", x), 1e-12))
 
 
 def pooled_statistics(c: Chain, x: str) -> str:
-    """Mean and deviation side by side, as speaker and file-type networks pool frames."""
+    """Concatenate mean and deviation, as speaker and file-type networks pool frames."""
     mean = c.reduce("ReduceMean", x)
     square = c.reduce("ReduceMean", c.add("Mul", x, x))
     variance = c.add("Sub", square, c.add("Mul", mean, mean))
@@ -150,18 +150,18 @@ def pooled_statistics(c: Chain, x: str) -> str:
 
 
 def share(c: Chain, x: str) -> str:
-    """A softmax without its maximum."""
+    """Write a softmax without its maximum."""
     power = c.add("Exp", c.add("Mul", x, 0.4))
     return c.add("Div", power, c.reduce("ReduceSum", power))
 
 
 def log_of_sum(c: Chain, x: str) -> str:
-    """The logarithm of a sum of squares, such as the energy of a frame."""
+    """Write the logarithm of a sum of squares, such as the energy of a frame."""
     return c.add("Log", c.add("Add", c.reduce("ReduceSumSquare", x), 1.0))
 
 
 def cosine(c: Chain, x: str) -> str:
-    """Similarity to a fixed vector."""
+    """Write the cosine similarity to a fixed vector."""
     other = c.constant(_numbers(c.shape, 3, 6) + 30)
     both = c.reduce("ReduceSum", c.add("Mul", x, other))
     norms = c.add("Mul", c.reduce("ReduceL2", x), c.reduce("ReduceL2", other))
@@ -179,7 +179,7 @@ FORMS = NORMALISATIONS | STATISTICS
 def network(
     form: str, shape: Sequence[int], axes: Sequence[int], *, conv: bool = False, opset: int = 17
 ) -> onnx.ModelProto:
-    """A form between two element-wise operators, or after a convolution that keeps the shape."""
+    """Return a form between two element-wise operators, or after a shape-preserving convolution."""
     from operators import build
 
     chain = Chain(shape, axes, opset)
@@ -190,6 +190,6 @@ def network(
     else:
         inner = chain.add("Add", "x", chain.constant(_numbers(shape[-1:], 0.01, 5)))
     result = FORMS[form](chain, inner)
-    # A last operator that is not fused with what is before it.
+    # The last operator is not fused with the form.
     chain.nodes.append(helper.make_node("Identity", [result], ["y"]))
     return build(chain.nodes, {"x": shape}, ["y"], chain.constants, opset)

@@ -14,12 +14,12 @@ _HEADER = Path(__file__).with_name("image_bounds.h")
 
 
 class Oclgrind:
-    """A process under Oclgrind, which stays for many modules.
+    """A process under Oclgrind that runs many modules.
 
     Parameters
     ----------
     folder
-        For its log.
+        Folder for its log.
     options
         More options for the compiler of kernels.
     """
@@ -29,13 +29,13 @@ class Oclgrind:
         self._log.touch()
         command = ["oclgrind", "--data-races", "--check-api", "--inst-counts"]
         command += ["--build-options", f"-include {_HEADER} {options}", "--log", str(self._log)]
-        # The command brings its own library, and its own kernels: they are built with the header.
+        # The command brings its own library and kernels, which are built with the header.
         env = {"TVMFLOW_OPENCL_LIBRARY": "", "TVMFLOW_OPENCL_DEVICE": "", "TVMFLOW_CACHE": "0"}
         self._runner = Runner(env, command)
 
     @property
     def alive(self) -> bool:
-        """Whether it can run another module."""
+        """Return whether the process can run another module."""
         return self._runner.alive
 
     def __call__(
@@ -46,14 +46,14 @@ class Oclgrind:
         Raises
         ------
         AssertionError
-            If Oclgrind found something, or did not run the kernels.
+            If Oclgrind found a fault, or did not run the kernels.
         """
-        start, said = self._log.stat().st_size, len(self._runner.said().encode())
+        start, printed = self._log.stat().st_size, len(self._runner.output().encode())
         outputs = self._runner(module.path, feeds)
         found = self._log.read_bytes()[start:].decode(errors="replace")
         assert not found, f"Oclgrind found:\n{found[:3000]}"
-        # The counts show that it was Oclgrind that ran the kernels, and all of them.
-        ran = self._runner.said(said).count("Instructions executed for kernel")
+        # The counts show that Oclgrind ran the kernels, and all of them.
+        ran = self._runner.output(printed).count("Instructions executed for kernel")
         assert ran >= len(module.metadata["kernels"]), f"Oclgrind ran {ran} kernels"
         return outputs
 

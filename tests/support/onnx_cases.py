@@ -1,4 +1,4 @@
-"""ONNX's own test cases of single operators, which take ONNX a quarter of a minute to make."""
+"""ONNX's own test cases of single operators, which ONNX takes 15 seconds to generate."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def _make(folder: Path) -> None:
 
 
 def node_cases() -> list[Any]:
-    """Return all cases of kind ``node``, from the cache where they are there."""
+    """Return all cases of kind ``node``, from the cache if they are there."""
     folder = kept("onnx_node_cases", [onnx.__version__], [], _make)
     return pickle.loads((folder / "cases").read_bytes())

@@ -11,7 +11,7 @@ from networks import Graph
 
 
 def with_open_extents(model: onnx.ModelProto, *symbols: str | None) -> onnx.ModelProto:
-    """A model whose input has these symbols, and its own extents where there is none."""
+    """Return a model whose input has these symbols, and its own extent for each ``None``."""
     dims = model.graph.input[0].type.tensor_type.shape.dim
     for dim, symbol in zip(dims, symbols, strict=True):
         if symbol is not None:
@@ -23,7 +23,7 @@ def with_open_extents(model: onnx.ModelProto, *symbols: str | None) -> onnx.Mode
 
 
 def classifier(channels: int = 7) -> onnx.ModelProto:
-    """Convolutions, a residual, and a dense layer behind a mean: any batch, any image."""
+    """Return convolutions, a residual, and a dense layer after a mean: any batch, any image."""
     g = Graph(1, 3, 12, 12)
     x = g.relu(g.conv("x", channels, 3))
     y = g.conv(g.relu(g.conv(x, channels, 3, groups=channels)), channels)
@@ -35,7 +35,7 @@ def classifier(channels: int = 7) -> onnx.ModelProto:
 
 
 def mixing() -> onnx.ModelProto:
-    """A network whose samples are not independent: a softmax over the batch."""
+    """Return a network whose samples are not independent: a softmax over the batch."""
     g = Graph(2, 3, 4, 4)
     x = g.relu(g.conv("x", 5, 3))
     g.nodes[-1].name = "act"
@@ -45,7 +45,7 @@ def mixing() -> onnx.ModelProto:
 
 
 def reference(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """ONNX Runtime's results."""
+    """Return ONNX Runtime's results."""
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
@@ -53,5 +53,5 @@ def reference(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[n
 
 
 def values(shape: Sequence[int], seed: int = 0) -> np.ndarray:
-    """Normally distributed numbers."""
+    """Return normally distributed numbers."""
     return np.random.default_rng(seed).standard_normal(shape, np.float32)

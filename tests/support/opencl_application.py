@@ -1,4 +1,4 @@
-"""OpenCL as an application uses it, beside a standalone library."""
+"""OpenCL as used by an application, alongside a standalone library."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 
 
 class OpenCL:
-    """As much of OpenCL as an application of the tests needs."""
+    """The part of OpenCL that an application of the tests needs."""
 
     def __init__(self, path):
         self.library = ctypes.CDLL(path)
@@ -27,7 +27,7 @@ class OpenCL:
         )
 
     def buffer(self, array):
-        """A buffer with a copy of the array."""
+        """Create a buffer with a copy of the array."""
         return self.library.clCreateBuffer(
             ctypes.c_void_p(self.context),
             ctypes.c_uint64(1 | 32),
@@ -37,7 +37,7 @@ class OpenCL:
         )
 
     def image(self, width, height, layers, channel_type=0x10DE):
-        """An image array."""
+        """Create an image array."""
         layout = (ctypes.c_size_t * 9)(0x10F3, width, height, 0, layers, 0, 0, 0, 0)
         return self.library.clCreateImage(
             ctypes.c_void_p(self.context),
@@ -49,7 +49,7 @@ class OpenCL:
         )
 
     def picture(self, pixels, order=0x10B5):
-        """An image of the pixels ``[height, width, 4]``, whose levels are read as 0 to 1."""
+        """Create an image of the pixels ``[height, width, 4]``, whose levels are read as 0 to 1."""
         layout = (ctypes.c_size_t * 9)(0x10F1, pixels.shape[1], pixels.shape[0], *(0,) * 6)
         return self.library.clCreateImage(
             ctypes.c_void_p(self.context),

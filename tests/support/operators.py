@@ -1,4 +1,4 @@
-"""Small ONNX models of one operator (or a few) for numeric tests, and how they are checked."""
+"""Small ONNX models of one operator (or a few) for numeric tests, and their checks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RNG_SEED = 20
 
 
 def random(shape: Sequence[int], scale: float = 1.0, seed: int = RNG_SEED) -> np.ndarray:
-    """Normally distributed float32 values."""
+    """Return normally distributed float32 values."""
     return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
 
 
@@ -33,9 +33,9 @@ def build(
     opset: int = 17,
     element_type: int | None = TensorProto.FLOAT,
 ) -> onnx.ModelProto:
-    """A model of float inputs; the shapes of outputs are inferred.
+    """Return a model of float inputs; the shapes of outputs are inferred.
 
-    So are their types where ``element_type`` is ``None``.
+    Their types are inferred, too, if ``element_type`` is ``None``.
     """
     graph = helper.make_graph(
         list(nodes),
@@ -64,7 +64,7 @@ def single(
     opset: int = 17,
     **attributes: object,
 ) -> onnx.ModelProto:
-    """One operator: tensor inputs ``x0, x1, ...`` first, constants after them."""
+    """Return a model of one operator: tensor inputs ``x0, x1, ...`` first, then constants."""
     names = [f"x{i}" for i in range(len(shapes))]
     node = helper.make_node(operator, names + list(constants or {}), ["y"], **attributes)
     return build([node], dict(zip(names, shapes, strict=True)), ["y"], constants, opset)
@@ -83,7 +83,7 @@ def conv(
     activation: str | None = "Relu",
     residual: bool = False,
 ) -> onnx.ModelProto:
-    """A convolution with an optional bias, residual connection and activation."""
+    """Return a convolution with an optional bias, residual connection and activation."""
     inputs = shape[1] // groups
     fan_in = inputs * kernel[0] * kernel[1]
     constants = {"w": random((outputs, inputs, *kernel), fan_in**-0.5)}
@@ -113,7 +113,7 @@ def conv(
 
 
 def feeds_for(model: onnx.ModelProto) -> dict[str, np.ndarray]:
-    """Random inputs of the model."""
+    """Return random inputs of the model."""
     feeds = {}
     for index, value in enumerate(model.graph.input):
         shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
@@ -122,7 +122,7 @@ def feeds_for(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 
 def references(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """The outputs by ONNX Runtime, or by ONNX's evaluator where there are custom operators."""
+    """Return the outputs of ONNX Runtime, or of ONNX's evaluator if there are custom operators."""
     if any(node.domain == DOMAIN for node in model.graph.node):
         return ReferenceEvaluator(model, new_ops=op_runs()).run(None, dict(feeds))
     session = onnxruntime.InferenceSession(

@@ -1,8 +1,8 @@
 """Code blocks of Markdown pages, as tests run them.
 
 A block of ``sh`` is run, in order with those of ``python``, ``c`` and others whose first line
-names a file (``# mine.py``, ``/* main.c */``): such a block is written to that file, behind what is
-there.  Blocks without a language are output, or commands for other machines.
+names a file (``# mine.py``, ``/* main.c */``): such a block is appended to that file.  Blocks
+without a language are output, or commands for other machines.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The file that the first line names."""
+        """Return the file that the first line names."""
         return found[1] if (found := _FILE.match(self.code)) else None
 
     @property
     def commands(self) -> list[str]:
-        """The lines, those joined that end in a backslash."""
+        """Return the lines, with those joined that end in a backslash."""
         return [line for line in self.code.replace("\\\n", " ").splitlines() if line.strip()]
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ def pages() -> list[str]:
 
 
 def calls(block: Block) -> Iterator[list[str]]:
-    """Yield the words of each ``tvmflow`` command in a block, also one that a prompt precedes."""
+    """Yield the words of each ``tvmflow`` command in a block, also after a prompt."""
     for line in block.commands:
         if match := re.match(r"\s*(?:\w*\$ +|\w+=\S+ +)?tvmflow +(.*)", line):
             lexer = shlex.shlex(match[1], posix=True, punctuation_chars=True)
@@ -72,6 +72,6 @@ def calls(block: Block) -> Iterator[list[str]]:
 
 
 def text_without_code(page: str) -> str:
-    """Return a page without its blocks, with as many lines."""
+    """Return a page without its blocks, with the same number of lines."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return _FENCE.sub(lambda match: "\n" * match[0].count("\n"), text)

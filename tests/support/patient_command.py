@@ -1,4 +1,4 @@
-"""The command ``tvmflow``, which waits for servers as long as machines with other work take."""
+"""Run the command ``tvmflow`` with enough patience for servers on busy machines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tvmflow.farm import connect, tracker
 from tvmflow.tuning import tuner
 
 connect.OFFER_S = tracker._ANSWER_S = PATIENCE_S
-# Measurements that other work disturbed are repeated at once.
+# Disturbed measurements are repeated at once.
 tuner.PAUSE_S = 0.0
 
 if __name__ == "__main__":

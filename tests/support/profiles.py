@@ -1,4 +1,4 @@
-"""A profile that nobody measured, for tests of what is made of one."""
+"""An invented profile, for tests of pages and reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CEILINGS = Ceilings(20.0, 400.0, 6.5, 14.0, fp16_gflops=None, int8_gops=900.0, 
 
 
 def synthetic_profile(kernels: int = 100, seed: int = 0) -> Profile:
-    """A network of so many launches, with text and findings of plausible size."""
+    """Return a profile of this many launches, with text and findings of plausible size."""
     rng = np.random.default_rng(seed)
     launches, start = [], 3.0
     for number in range(kernels):

@@ -1,4 +1,4 @@
-"""Small networks of the kinds that are deployed in 8 bits, quantized by ONNX Runtime's tool."""
+"""Small networks of kinds that are deployed in 8 bits, quantized by ONNX Runtime's tool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tvmflow.models._graph import GraphBuilder
 
 
 class _Network(GraphBuilder):
-    """Convolutions with normalisation and an activation, over one picture."""
+    """Builder of convolutions with normalisation and an activation, over one picture."""
 
     def __init__(self, name: str, size: int):
         super().__init__(name, 0)
@@ -39,7 +39,7 @@ class _Network(GraphBuilder):
 
     def inverted(self, outputs: int, expansion: int, kernel: int, stride: int, activation: str,
                  squeezed: bool = False) -> None:  # fmt: skip
-        """An inverted residual block, with squeeze and excitation where ``squeezed``."""
+        """Add an inverted residual block, with squeeze and excitation if ``squeezed``."""
         shortcut, inputs = self.now, self.channels
         wide = inputs * expansion
         if expansion > 1:
@@ -52,7 +52,7 @@ class _Network(GraphBuilder):
             self.add(shortcut)
 
     def squeeze(self, wide: int) -> None:
-        """Scale channels by what their means say (squeeze and excitation)."""
+        """Scale channels by gates computed from their means (squeeze and excitation)."""
         x, name = self.now, f"squeeze{len(self.weights)}"
         mean = self.node("GlobalAveragePool", x)
         less = self.conv(mean, f"{name}.reduce", (wide, wide // 4), 1, bias=True)
@@ -70,7 +70,7 @@ class _Network(GraphBuilder):
 
 
 def resnet18() -> onnx.ModelProto:
-    """ResNet-18 with an eighth of its channels."""
+    """Return ResNet-18 with an eighth of its channels."""
     g = _Network("resnet18", 48)
     g.layer(12, 7, "Relu", stride=2)
     g.now = g.node("MaxPool", g.now, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
@@ -89,7 +89,7 @@ def resnet18() -> onnx.ModelProto:
 
 
 def efficientnet_lite0() -> onnx.ModelProto:
-    """The blocks of EfficientNet-Lite0, each once or twice, with a quarter of the channels."""
+    """Return blocks of EfficientNet-Lite0, each once or twice, with a quarter of the channels."""
     g = _Network("efficientnet_lite0", 48)
     g.layer(8, 3, "Clip", stride=2)
     for expansion, channels, kernel, stride, count in (
@@ -102,7 +102,7 @@ def efficientnet_lite0() -> onnx.ModelProto:
 
 
 def mobilenet_v3() -> onnx.ModelProto:
-    """Blocks of MobileNetV3-Small: hard swish, squeeze and excitation."""
+    """Return blocks of MobileNetV3-Small: hard swish, squeeze and excitation."""
     g = _Network("mobilenet_v3", 48)
     g.layer(8, 3, "HardSwish", stride=2)
     for channels, expansion, kernel, stride, activation, squeezed in (
@@ -115,7 +115,7 @@ def mobilenet_v3() -> onnx.ModelProto:
 
 
 def face_detector() -> onnx.ModelProto:
-    """A detector in the manner of BlazeFace: two heads of boxes and scores, each for 4 anchors."""
+    """Return a detector like BlazeFace: two heads of boxes and scores, each for 4 anchors."""
     g = _Network("face_detector", 64)
     g.layer(12, 5, "Relu", stride=2)
     for channels, stride in ((14, 1), (18, 2), (18, 1), (26, 2)):
@@ -159,13 +159,13 @@ class _Calibration(quantization.CalibrationDataReader):
 
 
 def shape_of(model: onnx.ModelProto) -> list[int]:
-    """The shape of the first input."""
+    """Return the shape of the first input."""
     return [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
 
 
 @cache
 def quantized(name: str, form: str, activations: str = "QUInt8") -> onnx.ModelProto:
-    """A network of :data:`NETWORKS`, quantized in one of :data:`FORMS`, a scale a channel."""
+    """Return a network of :data:`NETWORKS`, quantized in one of :data:`FORMS`, per channel."""
     model = NETWORKS[name]()
     with tempfile.TemporaryDirectory() as folder:
         paths = [str(Path(folder, part)) for part in ("model.onnx", "fp32.onnx", "int8.onnx")]
@@ -183,7 +183,7 @@ def quantized(name: str, form: str, activations: str = "QUInt8") -> onnx.ModelPr
 
 
 def picture(model: onnx.ModelProto, seed: int = 2) -> dict[str, np.ndarray]:
-    """A random input."""
+    """Return a random input."""
     value = model.graph.input[0]
     x = np.random.default_rng(seed).standard_normal(shape_of(model))
     return {value.name: x.astype(np.float32)}

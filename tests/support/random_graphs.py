@@ -11,13 +11,13 @@ LARGEST = 12
 
 
 class Drawer:
-    """Draws one graph; the same seed draws the same graph."""
+    """Draws a graph; the same seed draws the same graph."""
 
     def __init__(self, seed: int):
         self.rng = np.random.default_rng(seed)
         channels, height, width = self.pick(CHANNELS), *self.rng.integers(5, LARGEST + 1, 2)
         self.graph = Graph(1, int(channels), int(height), int(width), seed=seed)
-        #: Extents of the pictures so far, by name; the last one is read by what comes next.
+        #: Extents of the pictures so far, by name; the next operator reads the last one.
         self.pictures = {"x": (int(channels), int(height), int(width))}
 
     def model(self, operators: int) -> onnx.ModelProto:
@@ -153,7 +153,7 @@ class Drawer:
         return self.note(name, channels, height + 3, width + 2)
 
     def gate(self, x: str) -> str:
-        """The picture times a gate for each channel or each place."""
+        """Multiply the picture by a gate for each channel or each place."""
         g, (channels, height, width) = self.graph, self.pictures[x]
         if self.rng.random() < 0.5:
             pooled = g.node("GlobalAveragePool", [x], channels)
@@ -177,5 +177,5 @@ class Drawer:
 
 
 def draw(seed: int, operators: int) -> onnx.ModelProto:
-    """The random graph of a seed."""
+    """Return the random graph of a seed."""
     return Drawer(seed).model(operators)

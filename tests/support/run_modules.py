@@ -1,4 +1,4 @@
-"""Runs module files until its input ends: the other side of `drivers.Runner`."""
+"""Run module files until the input ends: the process of `drivers.Runner`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pickle
 import sys
 import traceback
 
-# What is printed goes to stderr: stdout belongs to the answers.
+# Printed text goes to stderr: stdout belongs to the answers.
 answers = os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)
 

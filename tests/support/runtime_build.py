@@ -31,7 +31,7 @@ def _run(command: list[str]) -> None:
 
 @cache
 def objects(*flags: str) -> list[str]:
-    """Object files of the runtime, compiled with more flags."""
+    """Return object files of the runtime, compiled with more flags."""
     command = [*COMPILER, *_FLAGS, *flags, "-c"]
 
     def build(folder: Path) -> None:
@@ -49,10 +49,10 @@ def data_object(
     section: str = '.rodata.tvmflow, "a"',
     functions: Sequence[str] = (),
 ) -> str:
-    """An object file with bytes between hidden symbols ``<name>_begin`` and ``<name>_end``.
+    """Return an object file with bytes between hidden symbols ``<name>_begin`` and ``<name>_end``.
 
-    ``functions`` are those of the table of kernels for the CPU, without ``__tvm_ffi_``; one may
-    stand for another, as ``NAME=FUNCTION:FEATURE``.
+    ``functions`` are those of the table of CPU kernels, without ``__tvm_ffi_``; one may
+    replace another, as ``NAME=FUNCTION:FEATURE``.
     """
     lines = [f".section {section}"]
     if "tvmflow_plan" in contents:
@@ -83,10 +83,10 @@ def link(
     cpu_plan: bytes = b"",
     functions: Sequence[str] = (),
 ) -> Path:
-    """A library of the runtime with this plan; ``weights`` empty: beside it, or none.
+    """Return a library of the runtime with this plan; empty ``weights``: in a sidecar, or none.
 
-    The runtime is compiled with ``flags``; ``more`` are other object files, also of the
-    ``functions`` that ``cpu_plan`` calls.
+    The runtime is compiled with ``flags``; ``more`` are other object files, such as those of
+    the ``functions`` that ``cpu_plan`` calls.
     """
     contents = {"tvmflow_plan": plan, "tvmflow_cpu_plan": cpu_plan, "tvmflow_weights": weights}
     data = data_object(output.with_suffix(".o"), contents, functions=functions)
@@ -97,7 +97,7 @@ def link(
 
 
 def program(output: Path, main: Path, plan: bytes, weights: bytes = b"") -> Path:
-    """A program with the runtime and sanitizers in it; plan and weights can be written to."""
+    """Return a program with the runtime and sanitizers; plan and weights can be written to."""
     contents = {"tvmflow_plan": plan, "tvmflow_weights": weights}
     data = data_object(output.with_suffix(".o"), contents, '.data.tvmflow, "aw"')
     flags = ("-std=gnu11", f"-I{NATIVE}", f"-I{BINDINGS}", *WARNINGS, *SANITIZERS)

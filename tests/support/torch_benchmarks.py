@@ -1,4 +1,4 @@
-"""Scripts of `benchmarks/` that measure beside PyTorch, where there is no GPU."""
+"""Scripts of `benchmarks/` that compare with PyTorch, run on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run(script, *arguments):
 
 
 def check_that_it_says_so(script, *arguments):
-    """Without PyTorch or a GPU it ends with status 0 and one sentence."""
+    """Check that it ends with status 0 and one sentence without PyTorch or a GPU."""
     if find_spec("torch"):
         import torch
 

@@ -1,4 +1,4 @@
-"""Cases that share devices among them, where each on every device would take too long."""
+"""Distribution of cases over devices, if each case on every device would take too long."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 
 
 def in_turn(cases: Iterable[Any], ways: Sequence[Any], *turns: Sequence[str]) -> list[Any]:
-    """Every case in every way; of the ways that are alike one, and the others are slow.
+    """Return every case in every way; one of several similar ways is quick, the others are slow.
 
     Parameters
     ----------
     cases
-        Values of a parameter, or tuples of values of several.
+        Values of a parameter, or tuples for several parameters.
     ways
-        What ``pytest.param`` makes, with names.
+        Results of ``pytest.param``, with names.
     turns
-        Names of ways that take turns from case to case: one list for each kind.
+        Names of ways that take turns from case to case: one list per kind.
     """
     listed = []
     for index, case in enumerate(cases):

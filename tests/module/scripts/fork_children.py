@@ -1,4 +1,4 @@
-"""Runs a module in a thread, forks children that use it, and prints what they did, as JSON.
+"""Run a module in a thread, fork children that use it, and print their results as JSON.
 
 fork_children.py MODULE.so    alone_cpu.so runs on the CPU, alone_opencl.so on OpenCL
 """
@@ -19,7 +19,7 @@ import numpy as np
 import tvmflow
 
 X = np.random.default_rng(0).standard_normal((257, 1023)).astype("f4")
-#: A child that hangs ends by the signal.
+#: A child that hangs is ended by the signal after this time.
 LIMIT_S = 60
 
 
@@ -61,7 +61,7 @@ def attempt(action: Callable[[str], None], path: str) -> str:
 
 
 def child(path: str, *actions: Callable[[str], None]) -> dict[str, str]:
-    """Return what a child said of each thing that it did with a module, or how it ended."""
+    """Return a child's result of each action with a module, or its exit status."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

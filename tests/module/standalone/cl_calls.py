@@ -1,4 +1,4 @@
-"""A little of OpenCL through ctypes: what the interpreter of plans needs."""
+"""A part of OpenCL through ctypes, for the interpreter of plans."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ class Device:
         self.queue = _create("clCreateCommandQueue", self.context, self.device, c_uint64(0))
 
     def buffer(self, size: int) -> c_void_p:
-        """A new buffer."""
+        """Create a buffer."""
         return _create("clCreateBuffer", self.context, c_uint64(_READ_WRITE), c_size_t(size), None)
 
     def image(self, size: Any, channels: int) -> c_void_p:
-        """A new image array of RGBA texels."""
+        """Create an image array of RGBA texels."""
         width, height, layers = (int(extent) for extent in size)
         about = ImageDescription(_IMAGE2D_ARRAY, width, height, 1, layers)
         kind = ImageFormat(_RGBA, channels)
@@ -91,14 +91,14 @@ class Device:
         return _create("clCreateImage", self.context, flags, byref(kind), byref(about), None)
 
     def write(self, memory: c_void_p, data: np.ndarray) -> None:
-        """Copy an array to the begin of a buffer."""
+        """Copy an array to the beginning of a buffer."""
         data = np.ascontiguousarray(data)
         place = c_void_p(data.ctypes.data)
         arguments = (1, c_size_t(0), c_size_t(data.nbytes), place, 0, None, None)
         _call("clEnqueueWriteBuffer", self.queue, memory, *arguments)
 
     def read(self, memory: c_void_p, data: np.ndarray) -> None:
-        """Copy the begin of a buffer to an array."""
+        """Copy the beginning of a buffer to an array."""
         place = c_void_p(data.ctypes.data)
         arguments = (1, c_size_t(0), c_size_t(data.nbytes), place, 0, None, None)
         _call("clEnqueueReadBuffer", self.queue, memory, *arguments)
@@ -106,14 +106,14 @@ class Device:
     def move_texels(
         self, name: str, memory: c_void_p, data: np.ndarray, origin: Any, size: Any
     ) -> None:
-        """``clEnqueueReadImage`` or ``clEnqueueWriteImage`` of a part of an image."""
+        """Call ``clEnqueueReadImage`` or ``clEnqueueWriteImage`` on a part of an image."""
         pitches = (c_size_t(0), c_size_t(0))
         place = c_void_p(data.ctypes.data)
         where = (_triple(origin), _triple(size))
         _call(name, self.queue, memory, 1, *where, *pitches, place, 0, None, None)
 
     def program(self, source: str, options: str) -> c_void_p:
-        """A program that is built."""
+        """Build a program."""
         text = c_char_p(source.encode())
         program = _create("clCreateProgramWithSource", self.context, 1, byref(text), None)
         built = _library().clBuildProgram(
@@ -128,15 +128,15 @@ class Device:
         return program
 
     def kernel(self, program: c_void_p, name: str) -> c_void_p:
-        """A kernel of a program."""
+        """Create a kernel of a program."""
         return _create("clCreateKernel", program, name.encode())
 
     def memory_argument(self, kernel: c_void_p, index: int, memory: c_void_p) -> None:
-        """Give a kernel a buffer or an image."""
+        """Set a buffer or an image as a kernel's argument."""
         _call("clSetKernelArg", kernel, index, c_size_t(8), byref(memory))
 
     def value_argument(self, kernel: c_void_p, index: int, value: bytes) -> None:
-        """Give a kernel a scalar."""
+        """Set a scalar as a kernel's argument."""
         _call("clSetKernelArg", kernel, index, c_size_t(len(value)), value)
 
     def launch(self, kernel: c_void_p, dimensions: int, size: Any, group: Any) -> None:
@@ -145,5 +145,5 @@ class Device:
         _call("clEnqueueNDRangeKernel", self.queue, kernel, dimensions, None, *where, 0, None, None)
 
     def finish(self) -> None:
-        """Wait for all that was enqueued."""
+        """Wait for all enqueued commands."""
         _call("clFinish", self.queue)

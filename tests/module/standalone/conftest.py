@@ -1,4 +1,4 @@
-"""Libraries of the mock model, made once, and of small plans."""
+"""Libraries of the mock model, built once, and of small plans."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from small_plans import Plan
 
 @pytest.fixture(scope="session")
 def mock_tenfold(mock: Path) -> Path:
-    """Beside it, one whose output is ten times the sum."""
+    """Return a library next to it whose output is ten times the sum."""
     return build_mock(mock.with_name("libtenfold.so"), scale=10)
 
 
 @pytest.fixture(scope="session")
 def tvm_module(mock: Path) -> Path:
-    """A library that needs TVM's runtime, as modules do that are not standalone."""
+    """Return a library that needs TVM's runtime, like modules that are not standalone."""
     path = mock.with_name("libmodule.so")
     source = path.with_suffix(".c")
     source.write_text(
@@ -37,7 +37,7 @@ def tvm_module(mock: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def link(tmp_path_factory):
-    """A function that links a plan with the runtime."""
+    """Return a function that links a plan with the runtime."""
     folder = tmp_path_factory.mktemp("libraries")
     names = (f"lib{number}.so" for number in count())
 
@@ -50,7 +50,7 @@ def link(tmp_path_factory):
 
 @pytest.fixture(params=["loader", "intel"])
 def application_library(request):
-    """An OpenCL library whose functions an application can call."""
+    """Return an OpenCL library whose functions an application can call."""
     path = drivers.system_loader() if request.param == "loader" else drivers.INTEL.path
     if path is None:
         pytest.skip(f"no OpenCL library: {request.param}")

@@ -1,6 +1,6 @@
-"""Runs a plan as its bytes say, with nothing but OpenCL: what the C runtime has to do.
+"""Interpreter of plans that uses only OpenCL: a reference for the C runtime.
 
-Memory that no one has written is full of NaN, so that reading it does not go unnoticed.
+Unwritten memory is filled with NaN, so that reads of it are noticed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tvmflow.module.standalone.read import EncodedPlan, read_plan
 from tvmflow.module.weights import dtype_from_name
 
 _NAMES = {code: name for name, code in DTYPES.items()}
-#: Bytes of a channel by the codes of OpenCL.
+#: Bytes per channel by OpenCL's codes.
 _CHANNEL_BYTES = {0x10DE: 4, 0x10DD: 2}
 
 
@@ -43,7 +43,7 @@ class Interpreter:
         self.kernels = [self._kernel(programs, launch) for launch in plan[Section.LAUNCHES]]
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Set the inputs, launch everything, and get the outputs."""
+        """Set the inputs, launch everything, and return the outputs."""
         for entry in self.plan[Section.INPUTS]:
             data = np.asarray(inputs[self.plan.text(entry["name"])], order="C")
             assert data.shape == tuple(entry["shape"][: entry["dimensions"]])

@@ -1,4 +1,4 @@
-"""Plans of networks, as the export stage makes them, without a library around."""
+"""Plans of networks as the export stage makes them, without a library."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tvmflow.verify.tolerance import assert_close, table_for
 
 
 def parsed(inputs: str, outputs: str, body: str, constants: str = "") -> onnx.ModelProto:
-    """A model of a line of text."""
+    """Return a model of a line of text."""
     head = f'<ir_version: 9, opset_import: ["" : 18]> g ({inputs}) => ({outputs})'
     return onnx.parser.parse_model(f"{head} {f'<{constants}>' if constants else ''} {{ {body} }}")
 
@@ -40,7 +40,7 @@ def plan_of(
     dtype: str = "fp32",
     keep_layout: dict[str, str] | None = None,
 ) -> Plan:
-    """The plan of a network."""
+    """Return the plan of a network."""
     options = CompileOptions(
         device=device,
         storage=storage,
@@ -55,15 +55,15 @@ def plan_of(
 
 
 def seeded_arrays(plan: Plan) -> dict[str, np.ndarray]:
-    """The inputs of a plan's self-test."""
+    """Return the inputs of a plan's self-test."""
     pairs = zip(plan.inputs, plan.test_inputs, strict=True)
     return {i.info.name: values_of(test, i.info) for i, test in pairs}
 
 
 def assert_right(plan: Plan, model: Any, folder: Path) -> dict[str, np.ndarray]:
-    """Compare what the plan's bytes give with ONNX Runtime; returns the outputs.
+    """Compare the results of the plan's bytes with ONNX Runtime; return the outputs.
 
-    The library with the same plan must give the same, and pass its self-test.
+    The library with the same plan must return the same, and pass its self-test.
     """
     weights = folder / "weights"
     content = encode(plan, write_weights(weights, plan.weights))

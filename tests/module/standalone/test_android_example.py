@@ -30,7 +30,7 @@ def text(path):
 
 
 def one(pattern, path):
-    """The only match of a pattern in a file."""
+    """Return the only match of a pattern in a file."""
     (found,) = re.findall(pattern, text(path), re.MULTILINE)
     return found
 
@@ -41,7 +41,7 @@ def manifest():
 
 
 def test_packages_ask_for_the_opencl_that_the_runtime_opens():
-    # All names that it tries without a path: Android gives an application no others.
+    # These are all names that it tries without a path: Android offers an application no others.
     runtime = text(ROOT / "native/standalone/opencl.c")
     assert re.findall(r'^    "(libOpenCL\S*\.so)"', runtime, re.MULTILINE) == list(OPENCL_LIBRARIES)
     guide = text(ROOT / "docs" / "deploying.md")
@@ -106,10 +106,10 @@ def test_gradle_has_the_plugins_that_the_application_applies():
 def test_models_are_not_kept_in_the_repository():
     libraries = "examples/android/app/libs/mobilenet.aar"
     process = subprocess.run(["git", "check-ignore", "-q", libraries], cwd=ROOT, check=False)
-    assert process.returncode in (0, 128)  # 128: not a working tree of git
+    assert process.returncode in (0, 128)  # 128: not in a git working tree
 
 
-#: The few classes of Android that the example uses, as Java.
+#: The few Android classes that the example uses, as Java.
 ANDROID_CLASSES = {
     "android/os/Bundle": "public final class Bundle {}",
     "android/content/res/AssetManager": "public final class AssetManager { "
@@ -141,7 +141,7 @@ ANDROID_CLASSES = {
     "org/json/JSONObject": "public class JSONObject { public JSONObject(String s) {} "
     'public String toString(int n) { return ""; } }',
 }
-#: Those of AndroidX and CameraX; an analysis gives frames of a test to the analyzer.
+#: Those of AndroidX and CameraX; an analysis passes a test's frames to the analyzer.
 ANDROIDX_CLASSES = {
     "com/google/common/util/concurrent/ListenableFuture": "public interface ListenableFuture<V> "
     "extends java.util.concurrent.Future<V> { "
@@ -193,7 +193,7 @@ ANDROIDX_CLASSES = {
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory):
-    """An ``android.jar`` of these classes."""
+    """Return an ``android.jar`` of these classes."""
     folder = tmp_path_factory.mktemp("platform")
     sources = []
     for name, body in (ANDROID_CLASSES | ANDROIDX_CLASSES).items():
@@ -209,14 +209,14 @@ def platform(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def aar(tmp_path_factory):
-    """A package of a small network for all ABIs."""
+    """Return a package of a small network for all ABIs."""
     folder = tmp_path_factory.mktemp("aar")
     write_aar(libraries("mobilenet", folder), folder / "mobilenet.aar")
     return folder / "mobilenet.aar"
 
 
 def libraries(name, folder, hosts=("android-arm64", "android-armv7", "android-x64")):
-    """A small network for these hosts."""
+    """Return libraries of a small network for these hosts."""
     plan, _ = add_plan()
     (folder / "weights").write_bytes(plan.weights())
     paths = [folder / host / f"lib{name}.so" for host in hosts]
@@ -244,7 +244,7 @@ def test_the_app_is_built_and_android_s_tools_read_it_back(aar, platform, tmp_pa
     project = shutil.copytree(PROJECT, tmp_path / "android", ignore=shutil.ignore_patterns("libs"))
     (project / "app" / "libs").mkdir()
     shutil.copyfile(aar, project / "app" / "libs" / aar.name)
-    # Another team's, whose classes are those of the first.
+    # A package of another team has the same classes.
     second = project / "app" / "libs" / "pose.aar"
     write_aar(libraries("pose", tmp_path, ["android-arm64"]), second, classes=False)
     apk = tmp_path / "app.apk"
@@ -274,7 +274,7 @@ def test_the_app_is_built_and_android_s_tools_read_it_back(aar, platform, tmp_pa
         for info in found:
             own = package.read(info.filename.replace("lib/", "jni/", 1))
             assert archive.read(info) == own
-            # From there a device with pages of 16 KiB maps it.
+            # A device with pages of 16 KiB maps it from there.
             assert info.compress_type == ZIP_STORED
             assert apk.read_bytes().index(own) % 16384 == 0
     classes = set(re.findall(r"Class descriptor\s+: '(\S+)'", run("dexdump", apk)))
@@ -284,7 +284,7 @@ def test_the_app_is_built_and_android_s_tools_read_it_back(aar, platform, tmp_pa
 
 
 def classes_of_java_8(jar):
-    """Write what a JDK knows of Java 8; this R8 does not read the classes of newer ones."""
+    """Write a JDK's classes of Java 8; this R8 cannot read newer ones."""
     home = Path(shutil.which("javac")).resolve().parents[1]
     with ZipFile(home / "lib" / "ct.sym") as known, ZipFile(jar, "w") as target:
         for name in known.namelist():
@@ -313,7 +313,7 @@ def test_the_rules_keep_what_the_library_calls_and_no_more(aar, platform, tmp_pa
     own = sorted((tmp_path / "program").glob("*.class"))
 
     def shrunk(*rules):
-        """Native methods by class, of what R8 leaves."""
+        """Return the native methods by class in R8's output."""
         options = [word for file in ("app.txt", *rules) for word in ("--pg-conf", tmp_path / file)]
         options += ["--lib", platform, "--lib", java_8, "--min-api", "24", "--release"]
         run(*r8("R8"), *options, "--output", tmp_path / "app.zip", classes, *own)
@@ -324,7 +324,7 @@ def test_the_rules_keep_what_the_library_calls_and_no_more(aar, platform, tmp_pa
     found = shrunk("proguard.txt")
     declared = re.findall(r"native [\w\[\]]+ (\w+)\(", text(JAVA / "ai/tvmflow/Native.java"))
     assert {"open", "run", "close"} <= set(found["Lai/tvmflow/Native;"]) < set(declared)
-    # Other classes lose their names, and this one would.
+    # Other classes lose their names, and this one would, too.
     assert "Lai/tvmflow/ModelOptions;" not in found
     assert "Lai/tvmflow/Native;" not in shrunk()
 

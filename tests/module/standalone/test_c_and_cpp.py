@@ -45,7 +45,7 @@ def test_the_c_example_is_built_by_its_makefile_and_runs(mock, tmp_path):
     ]
     env = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
     subprocess.run(["make", "-C", str(folder), *flags], check=True, env=env)
-    # Another model is linked, also one that is older than the program.
+    # Link another model, including one that is older than the program.
     again = subprocess.run(["make", "-q", "-C", str(folder), *flags], check=False, env=env)
     assert again.returncode == 1
     process = run(folder / "run", tmp_path)
@@ -62,7 +62,7 @@ def test_the_c_example_is_built_by_its_makefile_and_runs(mock, tmp_path):
 
 
 def test_a_library_that_was_cut_short_is_refused_and_ends_nothing(mock, tmp_path):
-    """Anywhere: glibc's loader would end the process where code is missing."""
+    """The cut may be anywhere: glibc's loader would kill the process if code is missing."""
     program = compiled(
         [*CPP_COMPILER, "-std=c++17"], ROOT / "examples" / "cpp" / "main.cpp", folder=tmp_path
     )
@@ -111,7 +111,7 @@ def test_the_cpp_example_runs_two_models_in_one_program(mock, mock_tenfold, tvm_
     process = run(program, mock, tmp_path / "none.so")
     assert process.returncode == 1
     assert process.stderr.startswith(f"Error: Opening the library {tmp_path}/none.so failed: ")
-    # Also where the program has TVM's runtime, and the loader finds what the module needs.
+    # This holds even if the program has TVM's runtime, and the loader finds all symbols.
     (tmp_path / "tvm.c").write_text("void TVMFFIErrorSetRaisedFromCStrParts(void) {}\n")
     runtime = tmp_path / "libtvm.so"
     command = [*C_COMPILER, "-shared", "-fPIC", str(tmp_path / "tvm.c"), "-o", str(runtime)]

@@ -1,4 +1,4 @@
-"""The checksum of weights: XXH64 in C is that of the package that writes it."""
+"""The checksum of weights: XXH64 in C equals that of the Python package."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def checksum(tmp_path_factory):
     found.tf_checksum_end.restype = ctypes.c_uint64
 
     def compute(data: bytes, stripes: int) -> int:
-        """In two calls, after so many stripes of 32 bytes."""
+        """Compute it in two calls, the first with this many stripes of 32 bytes."""
         state = found.tf_checksum_begin()
         data_at = (ctypes.c_char * len(data)).from_buffer_copy(data) if data else b""
         begin = ctypes.addressof(data_at) if data else None

@@ -22,9 +22,9 @@ from tvmflow.module import elf
 from tvmflow.module.standalone import link
 from tvmflow.module.standalone.code_digest import check_code
 
-#: Bytes of the ELF header about sections, of which nothing is loaded.
+#: Bytes of the ELF header that describe sections, which are not loaded.
 OF_SECTIONS = {*range(40, 48), *range(58, 64)}
-#: Beginning of the note.
+#: Beginning of the digest's note.
 NOTE = struct.pack("<III8s", 8, 24, 1, b"tvmflow\0")
 PROGRAM = """
 #include <stdio.h>
@@ -61,7 +61,7 @@ def library(tmp_path_factory):
 
 
 def loadable(path: Path) -> list[int]:
-    """Offsets of all bytes of the file that are loaded, without the weights and with their header.
+    """Return offsets of all loaded bytes of the file, without the weights but with their header.
 
     Weights have a checksum of their own.
     """
@@ -78,7 +78,7 @@ def test_a_bit_of_every_kind_of_byte_is_compared(library, tmp_path, rng):
     shutil.copy(library, path)
     check_code(path)
     places = loadable(path)
-    # All of the headers and the note, which are first, the weights' header, and some of all else.
+    # Test all bytes of headers and note, the weights' header, and a sample of the rest.
     weights = elf.read_library(path).sections[".tvmflow.weights"].offset
     chosen = [*places[:800], *range(weights, weights + 128)]
     chosen += rng.choice(places[800:], 500, replace=False).tolist()
@@ -123,7 +123,7 @@ for number, flip in enumerate(map(int, flips)):
 def test_flipped_bits_of_all_that_is_loaded_are_refused_and_kill_nothing(
     library, tmp_path, rng, run_python
 ):
-    """Also in the weights, and in the header's entries about sections, which may do no harm."""
+    """Flip bits also in the weights, and in the header's section fields, which may do no harm."""
     weights = elf.read_library(library).sections[".tvmflow.weights"]
     inside = list(range(weights.offset, weights.offset + weights.bytes))
     drawn = [*rng.choice(loadable(library), 100), *rng.choice(inside, 10), *sorted(OF_SECTIONS)]
@@ -185,7 +185,7 @@ def test_stripping_keeps_it_and_cutting_short_does_not(library, tmp_path):
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """Prints for each library what C says."""
+    """Return a program that prints C's message for each library."""
     source = tmp_path_factory.mktemp("program") / "check.c"
     source.write_text(PROGRAM)
     warnings = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror", "-pedantic")

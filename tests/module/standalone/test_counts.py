@@ -1,4 +1,4 @@
-"""Results whose size each run decides, as programs in C and C++ read them from a library."""
+"""Results whose size each run decides, as read by programs in C and C++."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ positives (float[7] x) => (y) {
     at = Squeeze (places, axis)
     y = Gather (x, at)
 }"""
-#: Fewer than the bound, as many, more, and none.
+#: Fewer rows than the bound, as many, more, and none.
 FEEDS = np.float32([
     [-1, 2, 0, 3, -4, 0, 0], [1, 2, 3, 4, -1, 0, 0], [1, 2, 3, 4, 5, 6, -7], [-1] * 7
 ])  # fmt: skip

@@ -1,4 +1,4 @@
-"""Devices that lack something, as the fake driver plays them: a status and a sentence."""
+"""Devices with missing features, simulated by the fake driver: a status and a sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __kernel void copy(__read_only image2d_array_t x, __write_only image2d_array_t y
 
 
 def image_plan() -> Plan:
-    """A copy of an image of 40 by 3 texels in 5 layers."""
+    """Return a plan that copies an image of 40 by 3 texels in 5 layers."""
     plan = Plan(IMAGES)
     x, y = (plan.image(40, 3, 5) for _ in range(2))
     plan.launch("copy", [x, y], (40, 3, 5), (20, 3, 1))
@@ -26,7 +26,7 @@ def image_plan() -> Plan:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Libraries with buffers and with images, and the driver."""
+    """Return libraries with buffers and with images, and the driver."""
     folder = tmp_path_factory.mktemp("devices")
     plans = {"buffers": add_plan()[0], "images": image_plan()}
     libraries = {
@@ -108,7 +108,7 @@ def test_a_device_that_measures_no_kernels(built, function, code, texts):
 
 @pytest.mark.parametrize("network", ["buffers", "images"])
 def test_memory_that_others_have_taken(built, network):
-    """The device has enough, but it is in use: the allocation fails."""
+    """The device has enough memory, but it is in use: the allocation fails."""
     libraries, driver = built
     fake = Fake(driver)
     fake.fake_reset()

@@ -1,4 +1,4 @@
-"""Plans of whole networks: run as their bytes say, they give what ONNX Runtime gives."""
+"""Plans of whole networks: executed from their bytes, they match ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from planned import assert_right, plan_of
 
 from tvmflow.models import build
 
-#: Networks of the package at sizes for tests.
+#: The package's networks at sizes for tests.
 MODELS = {
     "mobilenet_v1": {"size": 32, "width": 0.25},
     "mobilenet_v2": {"size": 32, "width": 0.35},
@@ -25,16 +25,16 @@ def model_of(name, folder):
     return path
 
 
-#: Traps of each kind, for what is not tested with all of them.
+#: One trap of each kind, for configurations that do not test all of them.
 KINDS = ("fire", "u_net", "squeeze_and_excite", "channels_Softmax")
 
 
 def is_usual(name: str, device: str, dtype: str) -> bool:
-    """Whether a case runs without being asked for: drivers compile their kernels for minutes."""
+    """Return whether a case runs by default: drivers compile the kernels for minutes."""
     if name in MODELS:
         return (name, device, dtype) == ("mobilenet_v2", "adreno", "fp32")
     if name.startswith("channels_") and name not in KINDS:
-        # They differ in a reduction, not in what a plan holds.
+        # They differ in a reduction, not in the content of a plan.
         return False
     turn = list(NETWORKS).index(name) % 2
     return (device, dtype) == (("adreno", "fp32"), ("cpu", "fp16"))[turn]

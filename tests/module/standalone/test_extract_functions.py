@@ -15,7 +15,7 @@ def winograd():
     return g.model(g.conv(g.relu(g.conv(x, 64, 3)), 5))
 
 
-#: Networks with such functions, the function, and how often it launches on the device.
+#: Networks with such functions, the function, and its number of launches on the device.
 NETWORKS = {
     "sum_in_parts": (
         parsed(
@@ -30,7 +30,7 @@ NETWORKS = {
         parsed("float[1,2000] x, float[2000,1500] w", "float[1,1500] y", "y = MatMul(x, w)"),
         ("cpu",),
     ),
-    # TVM's own sort: a loop of the host over merges of twice the length.
+    # TVM's own sort: a loop on the host over merges of twice the length.
     "largest_of_many": (
         parsed(
             "float[2,5000] x",
@@ -64,7 +64,7 @@ def test_functions_of_several_kernels(name, device, tmp_path):
 
 
 def test_kernels_of_one_function_share_a_workspace_that_others_use(tmp_path):
-    """Two sums in parts: what the first one's parts lay in holds the second one's."""
+    """Two sums in parts: the workspace of the first one's parts holds the second one's."""
     model = parsed(
         "float[2,90000] x",
         "float[2] y, float[2] z",

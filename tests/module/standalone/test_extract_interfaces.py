@@ -1,4 +1,4 @@
-"""Inputs and outputs of plans: layouts, dtypes, and results that nothing computes."""
+"""Inputs and outputs of plans: layouts, dtypes, and results without a computation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_network_that_computes_nothing(tmp_path):
     plan = plan_of(model)
     assert_right(plan, model, tmp_path)
     (launch,) = plan.launches
-    # Its 60 bytes lie in a buffer of 64.
+    # Its 60 bytes are in a buffer of 64.
     assert (launch.kernel, launch.global_size) == ("tvmflow_copy16_kernel", (4,))
 
 
@@ -102,7 +102,7 @@ def test_kept_layouts(channels, form, dtype, tmp_path):
 
 
 def test_an_image_of_several_panels(tmp_path, monkeypatch):
-    """As for images that would be higher than the device's."""
+    """Images that would be higher than the device's limit have several panels."""
     from tvmflow.devices.target import PRESETS
 
     small = {

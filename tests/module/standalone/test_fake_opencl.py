@@ -1,4 +1,4 @@
-"""The fake OpenCL driver notices what it is there to notice, and its memory is right."""
+"""The fake OpenCL driver detects the faults that it is for, and its memory is right."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sizes(*values):
 
 
 class Session:
-    """A context, a queue and what is made in them."""
+    """A context, a queue and the objects created in them."""
 
     def __init__(self, fake):
         self.cl, self.code = fake, c_int32()
@@ -138,7 +138,7 @@ def test_a_box_of_an_image_is_written_and_read_with_pitches(session):
     image = session.image(7, 5, 3)
     assert session.transfer_image(True, image, whole, (0, 0, 0), (7, 5, 3)) == 0
     part = np.full((2, 4, 6, 4), -1, np.float32)
-    # Rows of 3 texels, 6 apart; layers of 2 rows, 4 apart.
+    # Rows of 3 texels at a pitch of 6; layers of 2 rows at a pitch of 4.
     assert session.transfer_image(False, image, part, (2, 1, 1), (3, 2, 2), 96, 384) == 0
     np.testing.assert_array_equal(part[:, :2, :3], whole[1:3, 1:3, 2:5])
     assert (part[:, 2:] == -1).all()

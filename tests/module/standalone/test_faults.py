@@ -1,4 +1,4 @@
-"""Every call of OpenCL, every allocation and every file operation fails once, and from then on."""
+"""Faults: every OpenCL call, allocation and file operation fails once, and from then on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WRAPPED = (
     *("malloc", "calloc", "realloc", "posix_memalign", "pthread_create"),
     *("read", "write", "open", "rename", "mkdir", "stat", "fstat", "mmap"),
 )
-#: A failure takes a leak check of a few milliseconds.
+#: A leak check takes a few milliseconds for each failure.
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g")
 COUNT, SCALE = 48, 1.5
 
@@ -55,7 +55,7 @@ __kernel void copy(__global const float* x, __global float* y) {
 
 
 def buffers(w: np.ndarray) -> Plan:
-    """Two programs: ``y = k * x + w``, and a copy of that."""
+    """Return a plan of two programs: ``y = k * x + w``, and a copy of that."""
     plan = Plan(BUFFERS)
     x, weight, sum_, y = (plan.buffer(4 * COUNT) for _ in range(4))
     plan.weight(weight, w)
@@ -67,7 +67,7 @@ def buffers(w: np.ndarray) -> Plan:
 
 
 def halves(w: np.ndarray) -> Plan:
-    """The same in half precision, and the host's data in single precision."""
+    """Return the same plan in half precision, with the host's data in single precision."""
     plan = Plan(HALVES)
     x, weight, y = (plan.buffer(2 * COUNT) for _ in range(3))
     plan.weight(weight, w.astype(np.float16))
@@ -78,7 +78,7 @@ def halves(w: np.ndarray) -> Plan:
 
 
 def images(w: np.ndarray, dtype: str = "float32") -> Plan:
-    """The same in images of 3 columns, 2 rows and 2 layers, which the host has in two parts."""
+    """Return it in images of 3 columns, 2 rows and 2 layers, which the host has in two parts."""
     plan = Plan(IMAGES)
     x, weight, y = (plan.image(3, 2, 2, dtype) for _ in range(3))
     plan.weight(weight, w.astype(dtype))
@@ -91,12 +91,12 @@ def images(w: np.ndarray, dtype: str = "float32") -> Plan:
 
 
 def half_images(w: np.ndarray) -> Plan:
-    """Images of half precision."""
+    """Return a plan of images in half precision."""
     return images(w, "float16")
 
 
 def cpu(w: np.ndarray) -> Plan:
-    """``y = 2 * x + w`` by a function of cpu_kernels.c."""
+    """Return a plan of ``y = 2 * x + w``, by a function of cpu_kernels.c."""
     plan = Plan(" ")
     x, weight, y = (plan.buffer(4 * COUNT) for _ in range(3))
     plan.weight(weight, w)
@@ -107,7 +107,7 @@ def cpu(w: np.ndarray) -> Plan:
 
 
 def picture(w: np.ndarray) -> Plan:
-    """The same, of a picture."""
+    """Return a plan of the same whose input is a picture."""
     plan = Plan(BUFFERS + PICTURE)
     x, weight, y = (plan.buffer(4 * COUNT) for _ in range(3))
     plan.weight(weight, w)
@@ -119,7 +119,7 @@ def picture(w: np.ndarray) -> Plan:
 
 
 def cpu_picture(w: np.ndarray) -> Plan:
-    """A picture, and a function."""
+    """Return a plan of a picture and a CPU function."""
     plan = cpu(w)
     plan.rows[Section.INPUTS].clear()
     plan.input("x", (1, 3, 4, 4), 0)
@@ -134,7 +134,7 @@ PLANS = {
 
 
 def uniform(seed: int, low: float, high: float, count: int) -> np.ndarray:
-    """The self-test's input, see docs/standalone.md."""
+    """Return the self-test's input, see docs/standalone.md."""
     mask = 0xFFFFFFFFFFFFFFFF
     values = []
     for index in range(count):
@@ -147,12 +147,12 @@ def uniform(seed: int, low: float, high: float, count: int) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def fake(tmp_path_factory) -> Path:
-    """The driver, with the sanitizers."""
+    """Return the driver, with the sanitizers."""
     return build_fake(tmp_path_factory.mktemp("driver"), *SANITIZERS)
 
 
 def prepare(folder: Path, name: str, beside: bool = False) -> list[str]:
-    """Write a plan's input, output and weights; return what a program with it is linked with."""
+    """Write a plan's input, output and weights; return the options to link a program with it."""
     rng = np.random.default_rng(7)
     w = rng.normal(size=COUNT).astype(np.float16).astype(np.float32)
     plan = PLANS[name](w)
@@ -182,7 +182,7 @@ def prepare(folder: Path, name: str, beside: bool = False) -> list[str]:
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
-    """Return the program ``faults`` with a plan, and its input and output beside it."""
+    """Return the program ``faults`` with a plan, and its input and output next to it."""
     made: dict[tuple[str, bool], Path] = {}
 
     def make(name: str, beside: bool) -> Path:
@@ -232,11 +232,11 @@ def test_nothing_is_left_and_nothing_crashes(fake, programs, plan, what, often):
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     failures, errors = (int(word) for word in done.stdout.split() if word.isdigit())
-    # So many that the runtime was really reached, and that failures were noticed.
+    # The numbers show that the runtime was reached, and that failures were noticed.
     if "files" not in what:
         assert failures > (60 if "opencl" in what else 20)
         assert errors > failures // 4
-    elif "cache" in what:  # which is never missed
+    elif "cache" in what:  # the library works without a cache
         assert (failures > 10, errors) == (True, 0)
     else:
         assert failures >= errors > 0

@@ -1,4 +1,4 @@
-"""Plans as Python writes them and as C reads them."""
+"""Plans as written by Python and read by C."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STRUCTURES = {
 
 @pytest.fixture(scope="module")
 def in_c(tmp_path_factory):
-    """Sizes, offsets and constants, as a C compiler sees them."""
+    """Return sizes, offsets and constants from a C compiler."""
     lines = [
         f'printf("{name} %zu\\n", sizeof({name}));'
         + "".join(f'printf("{name}.{f} %zu\\n", offsetof({name}, {f}));' for f in dtype.names)

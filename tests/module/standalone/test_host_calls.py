@@ -1,4 +1,4 @@
-"""The host's side of primary functions, as TVM writes it, becomes launches or is refused."""
+"""Host code of primary functions, as TVM generates it, becomes launches or is refused."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def calls(host):
 
 def test_sizes_are_in_the_order_of_opencl():
     (call,) = calls(one)
-    # No block along y has one work-item group there; the scalar stands behind the memory.
+    # Without a block index along y there is one work-group; the scalar follows the memory.
     assert call.global_size == (5 * 2, 8, 4)
     assert call.local_size == (2, 8, 1)
     assert [a if isinstance(a, bytes) else a.source for a in call.arguments] == [

@@ -1,4 +1,4 @@
-"""Kernels' text as libraries store it: the C runtime inflates what zlib makes of it."""
+"""Kernels' text as libraries store it: the C runtime inflates what zlib deflates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import runtime_build
 from small_plans import ADD
 
-#: A stream, and the size of its text.
+#: A DEFLATE stream, and the size of its text.
 Stream = tuple[bytes, int]
 Inflate = Callable[[Sequence[Stream]], list[bytes | None]]
 
@@ -73,7 +73,7 @@ def test_streams_of_zlib_give_their_text(inflate, strategy):
     cases = list(product(texts(), LEVELS))
     streams = [(deflate(text, level, strategy), len(text)) for text, level in cases]
     if strategy == zlib.Z_DEFAULT_STRATEGY:
-        # Blocks of all kinds: stored, with the fixed codes, and with codes of their own.
+        # Blocks of all kinds: stored, with fixed codes, and with dynamic codes.
         assert {stream[0] >> 1 & 3 for stream, _ in streams} == {0, 1, 2}
     found = inflate(streams)
     wrong = [i for i, (text, _) in enumerate(cases) if found[i] != text]
@@ -107,7 +107,7 @@ def what_zlib_takes(stream: bytes, size: int) -> bytes | None:
 
 
 def test_damaged_streams_are_refused_or_give_what_zlib_makes_of_them(inflate):
-    """And nothing is read or written outside, which the sanitizers notice."""
+    """Sanitizers check that no access is out of bounds."""
     rng = np.random.default_rng(1)
     text = ADD.encode() * 3 + bytes(range(32, 127)) + b"0" * 700
     streams: list[Stream] = []

@@ -1,4 +1,4 @@
-"""The Java class and its native functions, on a virtual machine of Linux."""
+"""The Java class and its native functions, on a Linux virtual machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_use_of_a_model_right_and_wrong(classes, mock, mock_tenfold, tvm_m
         timeout=600,
     )
     assert process.returncode == 0, process.stdout + process.stderr
-    # The machine's own checks of JNI only print.
+    # The JVM's own checks of JNI only print.
     *translated, last = process.stdout.splitlines()
     assert last == "passed", process.stdout
     assert "JNI" not in process.stdout
@@ -60,7 +60,7 @@ def test_every_use_of_a_model_right_and_wrong(classes, mock, mock_tenfold, tvm_m
 
 
 def messages_of_the_runtime() -> list[str]:
-    """Texts that name something of C, but for what cannot be done from Java."""
+    """Return messages that name parts of the C interface, except those that Java cannot cause."""
     c_only = (
         r"sizeof|struct_size|cl_context|cl_device|cl_event|cl_memory of|flags 0x|one of tvmflow_|"
         r"tvmflow_start\b"
@@ -70,15 +70,15 @@ def messages_of_the_runtime() -> list[str]:
         for call in re.findall(r"(?:tf_fail\w*|tf_append|tf_log)\([^;]*;", _read(path)):
             text = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', call)).replace("\\n", " ")
             if re.search(r"tvmflow_|TVMFLOW_|options", text) and not re.search(c_only, text):
-                # The only place where a name is put into a message.
+                # Only these calls insert a name into a message.
                 found += [text.replace("tvmflow_%s", f"tvmflow_{side}") for side in
                           (("input", "output") if "tvmflow_%s" in text else ("",))]  # fmt: skip
     return found
 
 
 def test_methods_of_buffers_are_those_that_old_androids_have(tmp_path):
-    # Android's compiler sees newer classes than phones have: in those, a buffer's `clear` and the
-    # like return the subclass, and such a call does not exist on a phone.
+    # Android's compiler sees newer classes than phones have: in those, a buffer's `clear` and
+    # similar methods return the subclass, and such a call does not exist on a phone.
     sources = sorted(map(str, JAVA.rglob("*.java")))
     subprocess.run(["javac", "-nowarn", "-d", str(tmp_path), *sources], check=True)
     command = ["javap", "-c", "-p", *map(str, tmp_path.rglob("*.class"))]

@@ -1,4 +1,4 @@
-"""Runtime, plan and weights in one library: what is in it, where, and for which host."""
+"""Runtime, plan and weights in one library: its content, its layout, and its host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tvmflow.module.standalone import link
 from tvmflow.module.standalone.host_abi import check_host_abi
 
 NATIVE = Path(__file__).parents[3] / "native"
-#: Stands for the runtime: gives what the linker put between the symbols.
+#: Replacement of the runtime that returns the bytes between the linker's symbols.
 SOURCE = """
 #include <stddef.h>
 #define HIDDEN extern __attribute__((visibility("hidden"))) const unsigned char
@@ -35,7 +35,7 @@ __attribute__((visibility("default"))) const void* tvmflow_data(int weights, siz
 
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a small runtime, which is compiled instead of the real one."""
+    """Return a folder with a small runtime, which is compiled instead of the real one."""
     folder = tmp_path / "native" / "standalone"
     folder.mkdir(parents=True)
     (folder / "data.c").write_text(SOURCE)
@@ -85,7 +85,7 @@ def test_the_same_input_gives_the_same_bytes(
         link.link_library(b"plan", weights, Host.parse(host), output, embed=True)
         written.append(output.read_bytes())
     assert written[0] == written[1]
-    # What a file lacks that was cut short are weights, not code.
+    # A truncated file lacks weights, not code.
     assert written[0].index(weights.read_bytes()) + weights.stat().st_size > len(written[0]) - 4096
 
 
@@ -95,7 +95,7 @@ def test_large_weights_lie_beside_the_library(runtime: Path, weights: Path, tmp_
     link.link_library(b"plan", weights, Host.native(), output, embed=False)
     assert content(output, of_weights=True)[0] == b""
     assert beside.read_bytes() == weights.read_bytes()
-    # Those of an older library of that name would belong to nothing.
+    # The weights of an older library of that name would belong to nothing.
     link.link_library(b"plan", weights, Host.native(), output, embed=True)
     assert not beside.exists()
     beside.write_text("somebody else's")
@@ -144,7 +144,7 @@ def test_too_much_for_a_library(tmp_path: Path):
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the C files that are compiled."""
+    """Return the names of the C files that are compiled."""
     names: list[str] = []
     real = Tool.compile
 
@@ -166,14 +166,14 @@ def test_the_runtime_is_compiled_once(runtime: Path, compiled: list[str], tmp_pa
     first = write()
     assert write() == first
     assert compiled == ["data.c"]
-    # Whatever it is made of: its files, or a header beside them.
+    # The cache depends on all sources: its files, or a header next to them.
     (runtime / "part.h").write_text("")
     write()
     assert len(compiled) == 2
     (runtime / "more.c").write_text("int unused;\n")
     write()
     assert compiled[2:] == ["data.c", "more.c"]
-    # An entry that lost a file is as good as none.
+    # An entry that lost a file counts as missing.
     for path in (tmp_path / "cache").rglob("more.o"):
         path.unlink()
     write()
@@ -213,12 +213,12 @@ def test_a_compiler_s_complaint_is_told(runtime: Path, tmp_path: Path):
     with pytest.raises(TargetError, match="every linker found failed") as caught:
         link.link_library(b"plan", None, Host.native(), output, embed=True)
     assert "bad.c" in str(caught.value.details)
-    # The name that it will have: it is made in a folder that nobody knows.
+    # The message has the final name: the library is built in a hidden folder.
     assert caught.value.message.startswith("Linking libnet.so for the host ")
     assert not output.exists()
 
 
-#: A compiler like that of Android's NDK, but for the place of its libraries and headers.
+#: Imitation of the NDK's compiler, except for the place of its libraries and headers.
 CLANG = """#!{python}
 import subprocess, sys
 words = sys.argv[1:]
@@ -237,7 +237,7 @@ sys.exit(subprocess.call(command))
 
 @pytest.fixture
 def ndk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that looks like Android's NDK, as far as it is used; gives the compiler's log."""
+    """Return a folder that imitates the used part of Android's NDK; record the compiler's calls."""
     folder, stubs, log = tmp_path / "ndk", tmp_path / "stubs", tmp_path / "log"
     clang = folder / "toolchains" / "llvm" / "prebuilt" / "linux-x86_64" / "bin" / "clang"
     clang.parent.mkdir(parents=True)
@@ -276,7 +276,7 @@ def test_an_ndk_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.cross
 @pytest.mark.parametrize("host", HOSTS)
 def test_the_runtime_fits_each_host(host: str, tmp_path: Path):
-    """All of its C files, with nothing but what the host has; for Android without the NDK."""
+    """All of its C files need only the host's libraries; Android's need no NDK."""
     output = tmp_path / "libnet.so"
     link.link_library(b"plan", None, Host.parse(host), output, embed=True)
     report = check_host_abi(output)
@@ -285,20 +285,20 @@ def test_the_runtime_fits_each_host(host: str, tmp_path: Path):
     assert (report.android_refuses == ()) == ("android" in host)
     assert {"tvmflow_create", "tvmflow_self_test"} <= set(report.facts.exported)
     assert output.stat().st_size < 170_000
-    # It ends no process, and needs neither the C++ library nor its exceptions.
+    # It never ends the process, and needs neither the C++ library nor its exceptions.
     wanted = {symbol.name for symbol in report.facts.undefined}
     assert not wanted & {"abort", "exit", "_exit", "raise", "kill", "__assert_fail", "__assert2"}
     assert not any(name.startswith(("_Z", "__cxa_throw", "_Unwind")) for name in wanted)
 
 
 def test_the_runtime_is_small():
-    """Its own files; bindings for languages and what the plug-in also uses lie elsewhere."""
+    """Only its own files count, without bindings and the files that the plug-in uses, too."""
     sources = [path for path in (NATIVE / "standalone").iterdir() if path.suffix in (".c", ".h")]
     lines = sum(len(path.read_text().splitlines()) for path in sources)
     assert 1000 < lines < 7000
 
 
-#: One exported function calls the other, as those of the real runtime do.
+#: One exported function calls the other, like those of the real runtime.
 CALLS = """
 extern __attribute__((visibility("hidden"))) const unsigned char tvmflow_plan_begin[];
 #define EXPORTED __attribute__((visibility("default"), noinline))
@@ -314,6 +314,6 @@ def test_a_library_calls_its_own_functions_and_not_those_of_another(runtime: Pat
     for name in ("A", "B"):
         output = tmp_path / f"lib{name}.so"
         link.link_library(name.encode(), None, Host.native(), output, embed=True)
-        # As the library that a program is linked to: its functions are everybody's.
+        # A program linked to the library shares its functions with all others.
         loaded.append(ctypes.CDLL(str(output), ctypes.RTLD_GLOBAL))
     assert [chr(library.tvmflow_call()) for library in loaded] == ["A", "B"]

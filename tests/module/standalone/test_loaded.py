@@ -40,7 +40,7 @@ def _own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def failing(mock, monkeypatch):
-    """Return a function that gives a module of which something fails."""
+    """Return a function that returns a module in which one function fails."""
 
     def fail(how):
         monkeypatch.setenv("TVMFLOW_OPENCL_LIBRARY", how)
@@ -217,7 +217,7 @@ def test_closing_unloads_the_library(mock, tmp_path):
         return str(path) in Path("/proc/self/maps").read_text()
 
     module = tvmflow.load(path)
-    assert not mapped()  # nothing is run before it is opened
+    assert not mapped()  # loading does not open the library
     module(A, B)
     assert mapped()
     module.close()
@@ -267,7 +267,7 @@ def test_a_library_of_another_machine(mock, tmp_path):
     content[18:20] = (next(m for m in elf.MACHINES if m != native)).to_bytes(2, "little")
     foreign = tmp_path / "libforeign.so"
     foreign.write_bytes(content)
-    module = tvmflow.load(foreign)  # to look at it
+    module = tvmflow.load(foreign)  # only to inspect it
     assert module.inputs[0].name == "a"
     with pytest.raises(ArtifactError, match="its host code is for") as caught, module:
         pass

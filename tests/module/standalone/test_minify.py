@@ -1,4 +1,4 @@
-"""Kernels' text in fewer words: names by kind and place, definitions once."""
+"""Minified kernels' text: names by kind and position, and definitions once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ p0[c0] = TWICE(v0.x) + x.cse_v3 + y->cse_v3;
 def test_names_are_those_of_kind_and_place():
     defined: set[str] = set()
     assert minify(GUARD + KERNEL, defined) == GUARD + MINIFIED
-    # The second kernel of a program finds what the first one has defined.
+    # The second kernel of a program reuses the definitions of the first one.
     assert minify(GUARD + KERNEL, defined) == MINIFIED
     assert minify(GUARD.replace("2 *", "3 *") + KERNEL, defined).startswith("#ifndef TWICE")
 

@@ -1,4 +1,4 @@
-"""``tvmflow precompile``: binaries for a library's first start, from here and from a farm."""
+"""``tvmflow precompile``: binaries for a library's first start, from this machine or a farm."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.opencl, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """The tiny network as a library with its weights beside it."""
+    """Return the tiny network as a library with a sidecar of weights."""
     folder = tmp_path_factory.mktemp("made")
     onnx.save(tiny_model(), folder / "tiny.onnx")
     options = "--device cpu --shape x/in=1,3,8,8 --standalone --embed-limit 0 -o libtiny.so"
@@ -46,7 +46,7 @@ def made(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def library(made, tmp_path, monkeypatch) -> Path:
-    """A copy, and no other place with binaries."""
+    """Return a copy of the library, and hide all other places with binaries."""
     monkeypatch.setenv("TVMFLOW_CACHE", "0")
     for path in made.parent.glob("libtiny.so*"):
         shutil.copy(path, tmp_path)
@@ -67,7 +67,7 @@ def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
 
 
 def origins(library: Path) -> tuple[int, int]:
-    """How many programs a start compiles, and how many are shipped; the results are right."""
+    """Return how many programs a start compiles and how many are shipped; check the results."""
     rng = np.random.default_rng(3)
     with tvmflow.load(library) as module:
         values = {i.name: rng.normal(size=i.shape).astype(i.dtype) for i in module.inputs}
@@ -92,7 +92,7 @@ def test_the_next_start_takes_what_was_shipped(library):
     assert origins(library) == (0, 1)
     assert not list(library.parent.glob(".*.tmp"))
 
-    # Again: nothing is there twice.  The file is damaged: what is sound is kept.
+    # The second run adds nothing.  If the file is damaged, its intact part is kept.
     path = programs.sidecar_path(library)
     other = program._replace(key=b"k" * 32)
     programs.update(path, [other])
@@ -111,12 +111,12 @@ def test_saving_copies_the_file_and_others_take_no_notice_of_it(library, made, t
     assert precompile(library).returncode == 0
     saved = tvmflow.load(library).save(tmp_path / "libsaved.so")
     assert origins(saved) == (0, 1)
-    # The file of another network is found, and not what is asked for.
+    # The sidecar of another network is found, but not used.
     other = _other_library(tmp_path)
     shutil.copy(programs.sidecar_path(library), programs.sidecar_path(other))
     assert origins(other)[1] == 0
     assert programs.summary(other, Source.open(other).plan.source_digest)["of_other_sources"] == 1
-    # A module without such a file leaves that of the library that was there.
+    # A module without such a file keeps that of the library that it replaces.
     tvmflow.load(made).save(saved)
     assert programs.sidecar_path(saved).exists()
     assert origins(saved) == (0, 1)
@@ -172,7 +172,7 @@ def at(farm: Farm, key: str) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def three(farm) -> tuple[str, str, str]:
-    """Servers of the key ``three``, the last one of TVM alone."""
+    """Return servers of the key ``three``, the last one a plain TVM server."""
     servers = farm.serve("three"), farm.serve("three"), farm.serve("three", "-m", STOCK)
     first, second, stock = map(str, servers)
     return first, second, stock
@@ -191,7 +191,7 @@ def test_every_free_server_of_a_key_gives_its_binaries(farm, three, library):
 
 
 def test_the_farm_s_secret_is_taken(farm, library, tmp_path):
-    """Shown by one that is refused, before anybody is asked."""
+    """A wrong secret is refused before any server is asked."""
     secret = tmp_path / "farm.secret"
     secret.write_text("0123456789abcdef")
     secret.chmod(0o644)
@@ -202,7 +202,7 @@ def test_the_farm_s_secret_is_taken(farm, library, tmp_path):
 def test_a_server_that_others_use_is_told(farm, three, library):
     eventually(lambda: free(farm, "three") == len(three))
     address, session = farm.session("three")
-    # One that could answer.
+    # Remove the server that could answer.
     while str(address) == three[-1]:
         address, session = farm.session("three")
     done = precompile(library, *at(farm, "three"), "--json")
@@ -271,7 +271,7 @@ def test_a_folder_that_is_read_only(library, monkeypatch):
     def refuse(*_: object, **__: object) -> str:
         raise PermissionError(13, "Permission denied")
 
-    # Not by its mode, which does not bind everybody.
+    # Permissions would not do: they do not bind every user.
     monkeypatch.setattr("tvmflow.module.files.tempfile.mkdtemp", refuse)
     with pytest.raises(ArtifactError, match="Permission denied") as caught:
         Source.open(library)
@@ -299,7 +299,7 @@ def test_a_device_that_is_not_there(library):
 
 @pytest.fixture
 def faked(tmp_path, monkeypatch) -> Source:
-    """A library of one kernel, and a driver that does what the environment says."""
+    """Return a library of one kernel, and a driver that the environment controls."""
     monkeypatch.setenv("TVMFLOW_OPENCL_LIBRARY", str(build_fake(tmp_path)))
     plan, _ = add_plan()
     library = runtime_build.link(tmp_path / "libadd.so", plan.encode(), plan.weights())

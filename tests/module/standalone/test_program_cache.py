@@ -1,4 +1,4 @@
-"""Binaries of programs: in the application's folder, and in the file beside the library."""
+"""Binaries of programs: in the application's folder, and in the library's sidecar."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ X = np.random.default_rng(5).normal(size=SIZE).astype(np.float32)
 
 
 def many_programs(options: str = "") -> tuple[Plan, np.ndarray]:
-    """``y = 2 x + w`` three times, each in a program of its own."""
+    """Return a plan of ``y = 2 x + w`` three times, each in its own program."""
     w = np.random.default_rng(1).normal(size=SIZE).astype(np.float32)
     plan = Plan(ADD, options)
     tensors = [plan.buffer(4 * SIZE) for _ in range(PROGRAMS + 1)]
@@ -55,7 +55,7 @@ def many_programs(options: str = "") -> tuple[Plan, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The library, its driver, and what it computes."""
+    """Return the library, its driver, and the expected result."""
     folder = tmp_path_factory.mktemp("built")
     plan, expected = many_programs()
     library = runtime_build.link(folder / "libnet.so", plan.encode(), plan.weights())
@@ -63,14 +63,14 @@ def built(tmp_path_factory):
 
 
 class Case:
-    """One library with a driver and a folder."""
+    """A library with a driver and a cache folder."""
 
     def __init__(self, library: Path, driver: Path, expected: np.ndarray, folder: Path):
         self.library, self.driver, self.expected, self.folder = library, driver, expected, folder
         self.fake = Fake(driver)
 
     def run(self, library: Path | None = None, **options) -> tuple[int, int, dict]:
-        """Programs built from source and taken as binaries, and the description."""
+        """Return the programs built from source and read as binaries, and the description."""
         self.fake.fake_reset()
         options = {"opencl_library": self.driver, "cache_folder": self.folder, **options}
         with Model(library or self.library, **options) as model:
@@ -196,7 +196,7 @@ def test_what_is_no_regular_file_is_not_opened(case, kind):
 
 
 def test_a_file_beyond_the_limit_is_not_read(case):
-    """Its header may say anything: a file can be larger than memory, and take no room."""
+    """Its header may claim any size: a sparse file can be larger than memory."""
     case.run()
     size = 1 << 40
     with case.files[0].open("r+b") as file:
@@ -223,7 +223,7 @@ def test_a_fifo_as_a_sidecar_is_not_waited_for(case, tmp_path, suffix):
 
 
 def test_a_temporary_file_s_link_is_not_followed(case, tmp_path):
-    """The name of one has the process and an address, which others can guess."""
+    """Its name contains the process and an address, which others can guess."""
     victim = tmp_path / "victim"
     victim.write_text("kept")
     case.run()
@@ -255,7 +255,7 @@ def test_a_folder_that_cannot_be_is_only_noted(case, tmp_path):
     source, _, description = case.run(cache_folder=tmp_path / "file" / "sub")
     assert source == PROGRAMS
     assert "nothing is kept" in description["cache"]
-    # One of the files cannot be put in its place.
+    # One of the files cannot be moved into place.
     case.run()
     name = case.files[0].name
     case.files[0].unlink()
@@ -323,7 +323,7 @@ def test_instances_write_the_same_folder_at_once(case):
 
 @pytest.fixture
 def shipped(case) -> Path:
-    """The file with the binaries that this driver has built, and those of another one."""
+    """Return the sidecar with binaries of this driver, and of another one."""
     case.run()
     path = case.library.with_name("libnet.so.programs")
     taken = list(programs.from_folder(case.folder, {"device": "Fake GPU"}))
@@ -336,7 +336,7 @@ def test_binaries_beside_the_library_are_taken(case, shipped):
     source, binary, description = case.run(cache_folder=None)
     assert (source, binary) == (0, PROGRAMS)
     assert (description["programs_built"], description["programs_shipped"]) == (0, PROGRAMS)
-    # Not those of another driver, and not what the driver refuses.
+    # Neither another driver's binaries are used, nor those that the driver refuses.
     case.fake.set("DRIVER", "2.0")
     assert counts(case.run(cache_folder=None)) == (PROGRAMS, 0)
 
@@ -362,7 +362,7 @@ def test_what_is_there_is_replaced(case, shipped):
 def test_what_other_sources_gave_is_dropped(case, shipped):
     first, *others = programs.read(shipped)
     of_these = [p._replace(description={programs.SOURCE: "1"}) for p in others]
-    # Of those that are there nothing is known.
+    # The file's other binaries are unknown.
     assert programs.update(shipped, of_these) == programs.Updated(0, PROGRAMS, 0, 0)
     next_ones = [p._replace(key=b"k" * 32, description={programs.SOURCE: "2"}) for p in others[:1]]
     assert programs.update(shipped, next_ones) == programs.Updated(1, 0, PROGRAMS, 0)
@@ -402,7 +402,7 @@ def test_a_shipped_file_that_is_cut_or_damaged_costs_what_it_touches(case, shipp
             source, binary, _ = case.run(cache_folder=None)
             assert source + binary == PROGRAMS
         lost.append(source)
-    # A byte that is wrong costs one program at most, but one of the header costs all.
+    # A damaged byte costs at most one program, but one in the header costs all.
     assert set(lost) <= {0, 1, PROGRAMS}
     assert 1 in lost
     assert np.mean(lost) < 1.3
@@ -422,7 +422,7 @@ def test_add_plan_is_what_the_fake_driver_computes(case, tmp_path):
 
 @pytest.mark.opencl
 def test_the_driver_behind_a_loader_is_the_one_that_counts(tmp_path):
-    """An update of it need not change what it says about itself."""
+    """An update of the driver need not change its description."""
     driver = POCL.path
     if not driver or system_loader() is None:
         pytest.skip("PoCL or a loader is not installed")

@@ -1,4 +1,4 @@
-"""Launches that are recorded once and repeated, with both extensions."""
+"""Launches that are recorded once and replayed, with both extensions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ W, X = (RNG.normal(size=SIZE).astype(np.float32) for _ in range(2))
 
 
 def network() -> Plan:
-    """``y = 2 x + w``, five times over."""
+    """Return a plan of ``y = 2 x + w``, five times in a row."""
     plan = Plan(ADD)
     tensors = [plan.buffer(4 * SIZE) for _ in range(LAUNCHES + 1)]
     weight = plan.buffer(4 * SIZE)
@@ -35,7 +35,7 @@ def network() -> Plan:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The library and the driver."""
+    """Return the library and the driver."""
     plan = network()
     folder = tmp_path_factory.mktemp("recording")
     library = runtime_build.link(folder / "libnet.so", plan.encode(), plan.weights())
@@ -60,7 +60,7 @@ def expected(x: np.ndarray) -> np.ndarray:
 
 
 def check(model: Model, fake: Fake, runs: int = 3) -> None:
-    """Run with different inputs."""
+    """Run with different inputs and compare."""
     for index in range(runs):
         np.testing.assert_allclose(model(X + index)[0], expected(X + index), rtol=1e-5, atol=1e-4)
     assert not fake.violations
@@ -77,7 +77,7 @@ def test_launches_are_recorded_once(built, fake, kind, limit):
         assert model.describe()["recording"] == EXTENSIONS[kind]
     assert fake.fake_count(MAKES[kind].encode()) == parts
     assert fake.fake_count(b"replays") == 3 * parts
-    # Qualcomm's extension records what is enqueued on a queue of its own.
+    # Qualcomm's extension records commands that are enqueued on a separate queue.
     enqueued = LAUNCHES if kind == "qcom" else 0
     assert fake.fake_count(b"clEnqueueNDRangeKernel") == enqueued
     assert not fake.live
@@ -147,7 +147,7 @@ def test_kernels_are_enqueued_one_by_one_after_a_failure(built, fake, kind, call
         check(model, fake)
         assert model.describe()["recording"] == ""
         assert fake.fake_failed() == call.encode()
-    # It is tried once.
+    # Recording is tried once.
     assert fake.fake_count(MAKES[kind].encode()) == 1
     assert not fake.live
 
@@ -160,7 +160,7 @@ def test_what_was_begun_is_not_begun_again(built, fake):
         fake.fake_fail(b"clEnqueueRecordingQCOM", c_uint64(2), -5, False)
         with pytest.raises(CallError, match="CL_OUT_OF_RESOURCES"):
             model.call("run")
-        # What was begun had ended before its recording went.
+        # Running launches ended before their recording was released.
         assert not fake.violations
         check(model, fake)
 

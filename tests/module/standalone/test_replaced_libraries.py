@@ -1,4 +1,4 @@
-"""Libraries that are replaced under their names while they are open, in every language."""
+"""Libraries that are replaced under their names while open, in every language."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tvmflow.runtime.shared_library import OpenLibrary
 
 
 def replace(source: Path, path: Path) -> None:
-    """Put a copy of a library in another one's place, as ``mv`` does."""
+    """Replace a library with a copy of another one, as ``mv`` does."""
     shutil.copyfile(source, f"{path}.new")
     os.replace(f"{path}.new", path)
 
 
 @pytest.fixture
 def libraries(mock, mock_tenfold, tmp_path, monkeypatch):
-    """The mock library, and one that replaces it under its name."""
+    """Return the mock library, and one that replaces it under its name."""
     folder = tmp_path / "folder"
     folder.mkdir()
     path = folder / "libnet.so"
@@ -51,7 +51,7 @@ def test_names_are_plain_unless_another_file_is_open_under_them(libraries, tmp_p
     assert second.handle == twice.handle != first.handle
     assert names_of(second) == f"{path.parent}/…/{path.name}"
     assert Path(second.name).samefile(path)
-    # The one before is still itself, under the name that it has now.
+    # The earlier library is unchanged, under its new name.
     assert OpenLibrary(hard).handle == first.handle
     for library in (first, again, second, twice):
         library.close()

@@ -1,4 +1,4 @@
-"""Memory of the application is retained for as long as a model uses it."""
+"""Memory of the application is retained as long as a model uses it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ X = np.random.default_rng(8).normal(size=SIZE).astype(np.float32)
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The library, its weight, and the driver."""
+    """Return the library, its weight, and the driver."""
     plan, w = add_plan()
     folder = tmp_path_factory.mktemp("retained")
     library = runtime_build.link(folder / "libadd.so", plan.encode(), plan.weights())
@@ -25,7 +25,7 @@ def built(tmp_path_factory):
 
 
 class Application:
-    """A context and a queue of its own, and buffers in it."""
+    """An application's context and queue, and buffers in it."""
 
     def __init__(self, driver):
         self.driver = driver
@@ -38,7 +38,7 @@ class Application:
         self.queue = c_void_p(made)
 
     def buffer(self, array=None):
-        """A buffer, with a copy of an array."""
+        """Create a buffer, with a copy of an array if given."""
         flags = 1 if array is None else 1 | 1 << 5
         data = None if array is None else array.ctypes.data_as(c_void_p)
         made = self.driver.clCreateBuffer(
@@ -76,7 +76,7 @@ def model(built, application):
 
 
 def references(driver):
-    """Retained and released memory objects."""
+    """Return the numbers of retained and released memory objects."""
     return tuple(driver.fake_count(name) for name in (b"clRetainMemObject", b"clReleaseMemObject"))
 
 
@@ -96,7 +96,7 @@ def test_other_memory_takes_its_place(built, driver, application, model):
         driver.clReleaseMemObject(mine)
         model.call("run")
         np.testing.assert_allclose(model.get_output(0), 2 * (X + index) + built[1], rtol=1e-6)
-    # Each but the last one is gone: its references of the application and of the model.
+    # Each but the last one is released: the application's references, and the model's.
     assert references(driver) == (3, 5)
 
 
@@ -104,7 +104,7 @@ def test_the_networks_own_memory_is_given_back(driver, application, model):
     mine = application.buffer(X)
     model.call("use_output", 0, mine)
     assert references(driver) == (1, 0)
-    model.call("use_output", 0, mine)  # again: one reference stays
+    model.call("use_output", 0, mine)  # the same again: one reference stays
     assert references(driver) == (2, 1)
     model.call("use_output", 0, None)
     assert references(driver) == (2, 2)
@@ -124,7 +124,7 @@ def test_a_driver_that_does_not_retain(driver, application, model):
 
 
 def test_memory_that_a_kernel_does_not_take(built, driver, application, model):
-    """Nothing is held then, and the model has what it had."""
+    """Nothing is retained then, and the model keeps its earlier memory."""
     mine, other = application.buffer(X), application.buffer(X)
     model.call("use_input", 0, mine)
     driver.fake_fail(
@@ -153,7 +153,7 @@ def test_another_shape_gives_the_applications_memory_back(built, driver, applica
         model.call("use_output", 0, out)
         model.call("run")
         np.testing.assert_allclose(model.get_output(0), 2 * X[:half] + w[:half], rtol=1e-6)
-        model.call("choose_shape", 1)  # the same: nothing changes
+        model.call("choose_shape", 1)  # the current shape: nothing changes
         assert references(driver) == (2, 0)
         model.call("choose_shape", 0)
         assert references(driver) == (2, 2)

@@ -32,7 +32,7 @@ def test_the_applications_memory_is_used(link, application_library):
         cl.read(outside, y)
         np.testing.assert_allclose(y, 2 * x + w, rtol=1e-6)
         np.testing.assert_array_equal(model.get_output(0), y)
-        # The network's own memory has kept what was set.
+        # The network's own memory has kept its content.
         model.call("use_input", 0, None)
         model.call("use_output", 0, None)
         model.call("run")

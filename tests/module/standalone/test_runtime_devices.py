@@ -1,4 +1,4 @@
-"""Which device the runtime takes, and what it makes of one that cannot run the network."""
+"""The runtime's choice of a device, and its refusal of devices that cannot run the network."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def driver(folder):
 
 @pytest.fixture(scope="module")
 def library(folder):
-    """A library with buffers, and its weight."""
+    """Return a library with buffers, and its weight."""
     plan, w = add_plan()
     return runtime_build.link(folder / "libadd.so", plan.encode(), plan.weights()), w
 
 
 @pytest.fixture(scope="module")
 def image_library(folder):
-    """A library with images of 4 by 2 texels in 2 layers, and its weight."""
+    """Return a library with images of 4 by 2 texels in 2 layers, and its weight."""
     plan = Plan(IMAGES)
     x, weight, y = (plan.image(4, 2, 2) for _ in range(3))
     w = np.arange(64, dtype=np.float32)
@@ -60,7 +60,7 @@ def image_library(folder):
 
 @pytest.fixture
 def fake(driver):
-    """A function that changes settings of the driver until the test ends."""
+    """Return a function that changes settings of the driver until the test ends."""
     found = Fake(driver)
     found.fake_reset()
     changed = []
@@ -159,7 +159,7 @@ def test_a_driver_that_builds_nothing_gives_its_log(library, driver, fake):
 
 @pytest.mark.parametrize("first", range(3), ids=["null", "short table", "number"])
 def test_a_vendor_s_library_without_icd_that_lacks_functions(library, tmp_path, first):
-    """Nothing is read through its platform, which would end the process."""
+    """Nothing is read through its platform, which would crash the process."""
     vendor = build_no_icd(tmp_path, first)
     with pytest.raises(CallError, match="it lacks clGetDeviceInfo of OpenCL") as caught:
         Model(library[0], opencl_library=vendor)

@@ -1,4 +1,4 @@
-"""The self-test's data: the same numbers as the C runtime makes, and what is compared."""
+"""The self-test's data: the same numbers as in the C runtime, and the compared elements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tvmflow.verify.tolerance import NETWORK, compare, tolerance_for
 
 
 def splitmix(seed: int, index: int) -> float:
-    """As the docstring has it, with Python's integers."""
+    """Compute the docstring's formula with Python's integers."""
     mask = 2**64 - 1
     z = (seed + (index + 1) * 0x9E3779B97F4A7C15) & mask
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & mask
@@ -56,7 +56,7 @@ def test_values_have_a_sensible_range(dtype, least, most):
     wide = values.astype(np.float64)
     assert wide.min() >= least
     assert wide.max() <= most
-    # All of the range is met.
+    # The whole range is covered.
     spread = (most - least) * 0.01
     assert wide.min() <= least + spread
     assert wide.max() >= most - spread
@@ -84,7 +84,7 @@ def test_outputs_are_sampled_and_padding_is_left_out():
     host = blocked.reshape(1, 2, 4, 40, 40).transpose(0, 1, 3, 4, 2).ravel()
     np.testing.assert_array_equal(host[:: test.stride], test.values)
     assert 0.2 < np.isnan(test.values).mean() < 0.3
-    # All lanes of a texel are met.
+    # All lanes of a texel are covered.
     assert {i * test.stride % 4 for i in range(len(test.values))} == {0, 1, 2, 3}
 
 

@@ -1,4 +1,4 @@
-"""Standalone libraries of several shapes: Python, C, C++ and Java, and what each refuses."""
+"""Standalone libraries of several shapes: Python, C, C++ and Java, and their refusals."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def library(network, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def first_scores(network):
-    """The first score of each shape, for an image of ones."""
+    """Return the first score of each shape, for an image of ones."""
     return [
         float(open_networks.reference(network, {"x": np.ones(shape, np.float32)})[0][0, 0])
         for shape in SHAPES
@@ -212,7 +212,7 @@ int main(void) {
 
 
 def test_a_shape_that_is_set_keeps_those_of_other_inputs(tmp_path):
-    """Inputs of a shape before are not given any more: warming up runs with zeros."""
+    """Inputs of an earlier shape are no longer set: warming up runs with zeros."""
     sums = [helper.make_node("ReduceSum", [name], [f"s{name}"], keepdims=0) for name in "xz"]
     nodes = [*sums, helper.make_node("Add", ["sx", "sz"], ["y"])]
     network = with_open_extents(build(nodes, {"x": (2,), "z": (3,)}, ["y"]), "N")
@@ -257,7 +257,7 @@ def test_java(library, first_scores, tmp_path):
     ("field", "value"), [("first_launch", 1), ("launches", 0), ("launches", 1 << 31)]
 )
 def test_shapes_that_are_not_those_of_the_launches(library, field, value, tmp_path):
-    """With the right digest: in Python, and in the runtime of the library."""
+    """Python and the library's runtime refuse them despite a right digest."""
     import hashlib
 
     content = bytearray(library.read_bytes())

@@ -1,4 +1,4 @@
-"""Weights that a library stores in 16 or 8 bits: what the network then computes, and its size."""
+"""Weights stored in 16 or 8 bits: the network's results, and its size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tvmflow.verify.compare import verify
 from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 RNG = np.random.default_rng(3)
-#: Channels are no multiples of 4 or 16.
+#: Numbers of channels are no multiples of 4 or 16.
 NETWORK_TEXT = """
 <ir_version: 8, opset_import: ["": 17]>
 net (float[1, 5, 9, 9] x) => (float[1, 83] y) {
@@ -45,7 +45,7 @@ SHAPES = {
     "variance": (37,), "depthwise": (37, 1, 3, 3), "pointwise": (27, 37, 1, 1),
     "up": (27, 6, 2, 2), "dense": (600, 70), "last": (83, 70), "bias": (83,),
 }  # fmt: skip
-#: The axis of the output channels; the others are too small, or none of channels.
+#: Axis of the output channels; the other weights are too small, or have no such axis.
 AXES = {"w": 0, "depthwise": 0, "pointwise": 0, "up": 1, "dense": 1, "last": 0}
 
 
@@ -60,7 +60,7 @@ def network() -> onnx.ModelProto:
 
 
 def rounded(model: onnx.ModelProto, kind: str) -> onnx.ModelProto:
-    """The model with weights that were rounded here, and the norm in the first one."""
+    """Return the model with weights rounded by the test, and the norm folded into the first one."""
     arrays = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     scale = arrays["gamma"] / np.sqrt(arrays["variance"].astype(np.float64) + 1e-5)
     arrays["w"] = (arrays["w"] * scale[:, None, None, None]).astype(np.float32)
@@ -71,7 +71,7 @@ def rounded(model: onnx.ModelProto, kind: str) -> onnx.ModelProto:
             arrays[name] = array.astype(np.float16).astype(np.float32)
             continue
         others = tuple(i for i in range(array.ndim) if i != axis)
-        # A step of 17 bits, not less than a 127th of the largest.
+        # A step has 17 significant bits, and is at least a 127th of the largest.
         part, power = np.frexp(np.abs(array).max(axis=others, keepdims=True) / 127)
         step = np.ceil(part * 2**17) / 2**17 * 2.0**power
         arrays[name] = (np.rint(array / step) * step).astype(np.float32)
@@ -135,7 +135,7 @@ def test_a_model_that_the_reference_does_not_take(model, monkeypatch):
 
 
 def sizes(model: str | onnx.ModelProto, **options: object) -> dict[str | None, int]:
-    """Bytes of the weights in a library, by how they are stored."""
+    """Return the bytes of the weights in a library, by storage."""
     found = {}
     for kind in (None, "fp16", "int8"):
         with tvmflow.compile(model, format="standalone", weights=kind, **options) as module:
@@ -169,7 +169,7 @@ def test_both_plans_of_a_library_share_what_is_stored():
 def test_what_winograd_s_algorithm_makes_of_weights_is_stored_besides(
     winograd, kind, tmp_path, monkeypatch
 ):
-    """Whichever of the plans has it, and whatever is stored in few bits for the other one."""
+    """It applies to either plan, even if the other one's weights are stored in few bits."""
     asked, path = {"conv": "winograd4"}, tmp_path / "net.so"
     if winograd != "opencl":
         original = driver.for_processor
@@ -187,7 +187,7 @@ def test_what_winograd_s_algorithm_makes_of_weights_is_stored_besides(
         module.save(path)
     plans = find_plans(path)
     for plan, has_it in zip(plans, (winograd != "cpu", winograd != "opencl"), strict=True):
-        # Four rows and columns of outputs are made of six of inputs.
+        # Four rows and columns of outputs are computed from six of inputs.
         sizes = plan[Section.WEIGHTS]["bytes"].tolist()
         assert (36 * 5 * 40 * 4 in sizes or 36 * 5 * 48 * 4 in sizes) == has_it
         assert plan[Section.MADE]["form"].any()

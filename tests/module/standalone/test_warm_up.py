@@ -1,4 +1,4 @@
-"""The first run before its time, and binaries that are kept while the application goes on."""
+"""Warming up before the first run, and binaries that are stored while the application runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __kernel void look_up(__global const int* x, __global const float* w, __global f
 
 
 def look_up_plan() -> tuple[Plan, np.ndarray]:
-    """``y = w[x]``: what memory happens to hold is no index."""
+    """Return a plan of ``y = w[x]``: arbitrary content of memory is no valid index."""
     plan, w = Plan(LOOK_UP), values(8)
     x, weight, y = plan.buffer(64), plan.buffer(32), plan.buffer(64)
     plan.weight(weight, w)
@@ -38,7 +38,7 @@ def test_inputs_that_were_not_set_are_zeros(link):
         np.testing.assert_array_equal(model.get_output(0), np.full(16, w[0]))
         x = np.arange(16, dtype=np.int32) % 8
         np.testing.assert_array_equal(model(x)[0], w[x])
-        # A run has ended: its results stay.
+        # After a run, its results stay.
         model.set_input(0, np.full(16, 3, np.int32))
         model.call("warm_up")
         np.testing.assert_array_equal(model.get_output(0), w[x])
