@@ -1,4 +1,4 @@
-// The table of OpenCL entry points of one driver.
+// Table of the OpenCL entry points of one driver.
 #pragma once
 
 #include "cl_types.h"
@@ -69,7 +69,7 @@
   ROW(clCreateImage, 96, cl_mem,                                                                   \
       (cl_context, cl_bitfield, const cl_image_format*, const cl_image_desc*, void*, cl_int*))
 
-// Of OpenCL 2.0: a driver may lack them.
+// Entry points of OpenCL 2.0, which a driver may lack.
 #define TVMFLOW_OPENCL_2_ENTRY_POINTS(ROW)                                                         \
   ROW(clSVMAlloc, 126, void*, (cl_context, cl_bitfield, size_t, cl_uint))                          \
   ROW(clSVMFree, 127, void, (cl_context, void*))
@@ -77,7 +77,7 @@
 #ifdef __cplusplus
 namespace tvmflow::opencl {
 
-// Entry points of one driver, each under its name in OpenCL.
+// Entry points of one driver, as members with their OpenCL names.
 struct Api {
 #define TVMFLOW_OPENCL_MEMBER(name, index, result, parameters) result(*name) parameters = nullptr;
   TVMFLOW_OPENCL_ENTRY_POINTS(TVMFLOW_OPENCL_MEMBER)

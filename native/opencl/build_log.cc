@@ -9,13 +9,13 @@ namespace tvmflow::opencl {
 namespace {
 
 constexpr size_t kNeighbours = 2;      // lines shown before and after a named one
-constexpr size_t kOpeningLines = 40;   // shown when the log names no line
-constexpr size_t kMaxNamedLines = 20;  // more than that help nobody
+constexpr size_t kOpeningLines = 40;   // shown if the log names no line
+constexpr size_t kMaxNamedLines = 20;  // more do not help
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-// Whether a number that begins at `begin` and ends before `end` is a line's, in one of
-// the forms that drivers use: "<file>:12:5: error", ":12:5: error", "12:5: error",
+// Returns whether the number at [begin, end) is a line number, in one of the forms that
+// drivers use: "<file>:12:5: error", ":12:5: error", "12:5: error",
 // "<file>(12) : error" and "<file>, line 12: error".
 bool IsLineNumber(const std::string& log, size_t begin, size_t end) {
   const char before = begin == 0 ? '\n' : log[begin - 1];
@@ -37,7 +37,7 @@ std::set<size_t> LinesNamed(const std::string& log, size_t line_count) {
     const size_t line = std::strtoull(log.c_str() + i, nullptr, 10);
     const bool named = IsLineNumber(log, i, end);
     if (named && line >= 1 && line <= line_count) lines.insert(line);
-    // What follows a line's number is the column.
+    // The number after the line number is the column.
     if (named && end < log.size() && log[end] == ':') {
       ++end;
       while (end < log.size() && IsDigit(log[end])) ++end;

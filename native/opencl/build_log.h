@@ -5,9 +5,9 @@
 
 namespace tvmflow::opencl {
 
-// One sentence with the kernel, device and error code, then the build options, the
+// Returns one sentence with the kernel, device and error code, then the build options, the
 // build log, and the source lines that the log names, with their neighbours and line
-// numbers (the source's beginning when the log names none).
+// numbers (the beginning of the source if the log names none).
 std::string DescribeBuildFailure(const std::string& kernel, const std::string& device,
                                  const std::string& code, const std::string& options,
                                  const std::string& log, const std::string& source);

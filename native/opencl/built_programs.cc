@@ -15,7 +15,7 @@ struct Kept {
   std::list<std::shared_ptr<ProgramBuild>> used_last;  // the most recent first
 };
 
-// Never destroyed: at the end of the process the driver may be gone before it.
+// Never destroyed, because at the end of the process the driver may be unloaded before it.
 Kept& Global() {
   static Kept* kept = new Kept();
   return *kept;
@@ -39,9 +39,9 @@ std::shared_ptr<ProgramBuild> Built(Device& device, const std::vector<std::strin
       return *found;
     }
   }
-  // Built without the lock: other modules need not wait for this one's compiler.
+  // Build without the lock, so that other modules need not wait for the compiler.
   build = std::make_shared<ProgramBuild>(device, key, names, source, options);
-  // What no longer fits is released after the lock, as releasing calls the driver.
+  // Release evicted programs after unlocking, because that calls the driver.
   std::list<std::shared_ptr<ProgramBuild>> released;
   std::lock_guard<std::mutex> lock(kept.mutex);
   if (limit > 0) kept.used_last.push_front(build);

@@ -1,4 +1,4 @@
-// Programs that stay built for a while after the last module that used them.
+// Cache of built programs, which outlive the modules that used them.
 #pragma once
 
 #include <memory>
@@ -9,13 +9,13 @@
 
 namespace tvmflow::opencl {
 
-// The program of `source` on `device`: one that this process has built, else a new one.
-// `names` are the kernels in it.  Throws a KernelBuildError when the compiler rejects it.
+// Returns the program of `source` on `device`, from this process's cache or newly built.
+// `names` are its kernels.  Throws a KernelBuildError if the compiler rejects it.
 //
-// The programs used last (Settings::kept_programs) are kept.  An application that closes
-// and opens its network again does not wait for the driver a second time, and does not
-// grow: PoCL's compiler keeps some of its notes on a program (5 KB for 34 kernels) for as
-// long as its context lives, whoever releases the program.
+// The most recently used programs (Settings::kept_programs) are kept.  An application that
+// closes and reopens its network does not wait for the driver a second time, and its memory
+// does not grow: PoCL's compiler keeps some data on a program (5 KB for 34 kernels) as long as
+// its context lives, even after the program is released.
 std::shared_ptr<ProgramBuild> Built(Device& device, const std::vector<std::string>& names,
                                     const std::string& source, const std::string& options);
 

@@ -9,15 +9,15 @@
 namespace tvmflow::opencl {
 namespace {
 
-// Shared memory for steps and counters: those of some chains, as one may run while the next is
-// noted.
+// Size of the shared memory for steps and counters, enough for several chains, because one may run
+// while the next is recorded.
 constexpr size_t kArenaBytes = size_t{1} << 20;
-// Steps of a chain, at most.
+// Maximum number of steps in a chain.
 constexpr uint32_t kMostSteps = 512;
-// Parts in which a work-group takes its groups of a step.
+// Number of chunks into which a work-group's groups of a step are divided.
 constexpr size_t kChunks = 8;
 
-// Bytes as whole cache lines.
+// Rounds bytes up to whole cache lines.
 size_t WholeLines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
@@ -59,8 +59,8 @@ void Chain::FlushLocked() {
   const uint32_t count = count_.load(std::memory_order_relaxed);
   if (count == 0 || launching_) return;
   launching_ = true;
-  // Whatever the driver says, these launches are not tried again.  Others see an empty chain only
-  // when it is in the queue.
+  // These launches are not tried again, even if the driver fails.  Other threads see an empty chain
+  // only after it is in the queue.
   struct Ending {
     Chain& chain;
     ~Ending() {
@@ -93,7 +93,7 @@ void Chain::FlushLocked() {
 
 char* Chain::Reserve(size_t bytes) {
   if (used_bytes_ + bytes > arena_bytes_) {
-    // Chains that still run read what is there.
+    // Chains that are still running read the old memory.
     if (arena_) {
       Check(device_.api().clFinish(device_.queue()),
             [&] { return "Waiting for device " + device_.Describe(); });

@@ -1,4 +1,4 @@
-// Launches of a CPU's kernels, gathered and launched as one.
+// Chains: several launches of a CPU's kernels, run as one launch.
 #pragma once
 
 #include <atomic>
@@ -10,35 +10,34 @@
 
 namespace tvmflow::opencl {
 
-// Between two kernels, drivers for CPUs send their threads to sleep and wake them up again: of a
-// small network that is half of the time.  Here launches are only noted, as steps, and one kernel
-// runs them all, one after the other, when something else is queued or waited for.  Its
-// work-groups, as many as there are compute units, share the groups of each step
-// (chain_source.cc).
+// Between two kernels, drivers for CPUs send their threads to sleep and wake them up again, which
+// takes half of a small network's time.  A chain only records launches, as steps; one kernel runs
+// all steps in order as soon as something else is queued or waited for.  Its work-groups, one for
+// each compute unit, share the groups of each step (chain_source.cc).
 //
-// A step's arguments are addresses.  So buffers are in shared virtual memory of the fine-grained
-// kind (OpenCL 2.0, 3.3.3), which CPUs have, as they have no other memory than the host's.  They
-// are not told which of it a chain reads (clSetKernelExecInfo): all is there at any time.
+// A step's arguments are addresses, so buffers are in fine-grained shared virtual memory (OpenCL
+// 2.0, 3.3.3).  CPUs have it, as their only memory is the host's.  clSetKernelExecInfo is not
+// called, because this memory is always accessible.
 class Chain {
  public:
   explicit Chain(Device& device) : device_(device) {}
   Chain(const Chain&) = delete;
 
-  // Notes a launch of a member of `driver`, the kernel kChainKernel of a program.  Returns false
-  // where an argument has no address.  `driver` must stay until Flush().
+  // Records a launch of a member of `driver`, the kernel kChainKernel of a program.  Returns false
+  // if an argument has no address.  `driver` must live until Flush().
   bool Add(Kernel& driver, int member, size_t groups, const Argument* arguments, size_t count);
-  // Launches what is noted; throws a DriverError when the driver refuses.
+  // Launches the recorded steps; throws a DriverError if the driver refuses.
   void Flush();
-  // Whether nothing is noted that is not in the queue yet.
+  // Returns whether all recorded steps are in the queue.
   bool is_empty() const { return count_.load(std::memory_order_acquire) == 0; }
 
  private:
   void FlushLocked();
-  // Shared memory of so many bytes that no chain that may still run reads.
+  // Returns `bytes` of shared memory that no running chain reads.
   char* Reserve(size_t bytes);
 
   Device& device_;
-  // Launching asks for the queue, which launches what is noted.
+  // Recursive, because launching calls Device::queue(), which flushes the chain.
   std::recursive_mutex mutex_;
   bool launching_ = false;
   std::atomic<uint32_t> count_{0};

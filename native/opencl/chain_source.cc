@@ -12,17 +12,17 @@ namespace {
 constexpr std::string_view kOneItem = "__attribute__((reqd_work_group_size(1, 1, 1)))\n";
 constexpr std::string_view kKernel = "__kernel void ";
 constexpr std::string_view kGroup = "get_group_id(0)";
-// Written out in the kernel that calls them, functions take PoCL's compiler more than twice as
-// long. By itself one that takes no vectors would have those of 512 bits halved (LLVM's attribute
-// "min-legal-vector-width").
+// Attributes of members.  Inlined into the calling kernel, functions take PoCL's compiler more than
+// twice as long.  Without the second attribute, LLVM would split vectors of 512 bits in functions
+// without vector arguments ("min-legal-vector-width").
 constexpr std::string_view kFunction = "__attribute__((noinline, min_vector_width(512))) void ";
-// What a function of a group's number is not: items that work together, other axes, and memory
-// that is not behind a pointer to global memory.
+// Text that prevents a kernel from becoming a member: cooperating items, other axes, and memory
+// that is not accessed through a pointer to global memory.
 constexpr std::array<std::string_view, 7> kForeign = {
     "get_local_id", "get_global_id", "get_group_id(1)", "get_group_id(2)",
     "barrier(",     "__local",       "image2d"};
 
-// How the argument in `word` is read, by the type of a parameter.
+// Returns the expression that reads the argument in `word`, by the type of its parameter.
 std::optional<std::string> Read(std::string_view parameter, const std::string& word) {
   while (!parameter.empty() && parameter.front() == ' ') parameter.remove_prefix(1);
   const size_t space = parameter.rfind(' ');
@@ -42,7 +42,7 @@ std::optional<std::string> Read(std::string_view parameter, const std::string& w
   return std::nullopt;
 }
 
-// A kernel as a function, and the call of it for a step.
+// A kernel as a function, and the function's call for a step.
 struct Member {
   std::string function;
   std::string call;
@@ -82,12 +82,12 @@ std::optional<Member> AsFunction(const KernelSource& kernel) {
   return Member{std::move(text), call + ")"};
 }
 
-// Each work-group runs the groups of its own part of a step, then what is left of others'.  The
-// step is over when all groups are done, whoever did them: a work-group waits only for groups that
-// another one has begun, so that nothing depends on how many of them run at once.
+// Each work-group runs the groups of its own part of a step, then the remaining groups of other
+// parts.  A step is over when all of its groups are done: a work-group waits only for groups that
+// another work-group has begun, so that the number of concurrent work-groups does not matter.
 //
-// The hint says that vectors are written out: Intel's compiler else tries for ten times as long to
-// make vectors of items, of which there is one.
+// The hint tells the compiler that the code is vectorised already: otherwise Intel's compiler takes
+// ten times as long, trying to vectorise across the single item.
 constexpr const char* kDriver = R"(
 __attribute__((reqd_work_group_size(1, 1, 1), vec_type_hint(float16)))
 __kernel void tvmflow_chain(ulong steps, ulong counters, int count) {

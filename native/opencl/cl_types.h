@@ -2,7 +2,7 @@
 // declared from the specification (OpenCL 1.2, section numbers below).  The library is opened
 // at run time, so no OpenCL SDK is needed to compile this.
 //
-// Both C++ (native/opencl) and C (native/standalone) include it.
+// It is used by C++ (native/opencl) and C (native/standalone).
 #pragma once
 
 #include <stddef.h>
@@ -16,7 +16,7 @@ namespace tvmflow::opencl {
 #endif
 
 // Handles are pointers to structures whose first member is the driver's dispatch
-// table (the convention of cl_khr_icd); nothing else of them is known here.
+// table (the convention of cl_khr_icd); their other members are unknown here.
 typedef struct ClObject {
   void** dispatch;
 } ClObject;

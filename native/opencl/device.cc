@@ -13,7 +13,7 @@ namespace {
 
 template <typename T>
 T Query(const Api& api, cl_device_id id, cl_uint what) {
-  // Optional queries are unknown to some drivers: they count as zero.
+  // Optional queries that a driver does not know return zero.
   T value{};
   if (api.clGetDeviceInfo(id, what, sizeof(value), &value, nullptr) != CL_SUCCESS) return T{};
   return value;
@@ -29,7 +29,7 @@ std::string QueryText(const Api& api, cl_device_id id, cl_uint what) {
   return text;
 }
 
-// Number of work-items that run in lockstep; 1 where no extension tells it.
+// Returns the number of work-items that run in lockstep; 1 if no extension reports it.
 cl_uint QueryWarpSize(const Api& api, cl_device_id id, const DeviceInfo& info) {
   if (info.Has("cl_nv_device_attribute_query"))
     return std::max<cl_uint>(1, Query<cl_uint>(api, id, CL_DEVICE_WARP_SIZE_NV));
@@ -148,7 +148,7 @@ void Device::FreeShared(void* address) {
 }
 
 void Device::Abandon() {
-  // Made by `OpenLibrary`, for this device and others of its platform.
+  // `OpenLibrary` has created the table, for this device and others of its platform.
   Api& api = const_cast<Api&>(*platform_.api);
   const auto nothing = [](ClObject*) { return CL_SUCCESS; };
   api.clFinish = api.clFlush = nothing;

@@ -1,4 +1,4 @@
-// One OpenCL device: what it can do, its context and its queue.
+// One OpenCL device: its facts, its context and its queue.
 #pragma once
 
 #include <array>
@@ -45,7 +45,7 @@ struct DeviceInfo {
   const char* TypeName() const;  // "gpu", "accelerator", "cpu" or "other"
 };
 
-// Work to be done when a device has finished everything that was queued.
+// Task to run when a device has finished everything that was queued.
 class SynchronisationTask {
  public:
   virtual void OnSynchronised() = 0;
@@ -67,10 +67,10 @@ class Device {
   const Api& api() const { return *platform_.api; }
   const DeviceInfo& info() const { return info_; }
   cl_device_id id() const { return id_; }
-  // Position in TVM's numbering: opencl:<index>.
+  // Index in TVM's numbering: opencl:<index>.
   int index() const { return index_; }
   void set_index(int index) { index_ = index; }
-  // "'<name>' (opencl:<index>, <platform>)", for messages.
+  // Returns "'<name>' (opencl:<index>, <platform>)", for messages.
   std::string Describe() const;
 
   // Context and in-order queue, created at the first use.
@@ -83,28 +83,28 @@ class Device {
     if (chain_) FlushChain();
     return queue_;
   }
-  // The chain of launches, where kernels can be launched so; else null.
+  // Returns the chain of launches; null if the device does not support chains.
   Chain* chain() {
     Initialise();
     return chain_.get();
   }
-  // Launches what the chain has noted; false where the driver refuses, which is then lost.
+  // Launches the chain's steps; returns false, and drops the steps, if the driver refuses.
   bool LaunchChain() noexcept;
-  // Memory that both the host and kernels reach by its address, or null.
+  // Returns memory that the host and kernels can access by its address, or null.
   void* AllocateShared(size_t bytes);
-  // Frees it when all that is queued has been done.
+  // Frees shared memory after all queued commands have finished.
   void FreeShared(void* address);
-  // Has the driver do nothing any more where objects are released: for a forked child, which lacks
+  // Turns waits for the device and releases of objects into no-ops, for a forked child, which lacks
   // the driver's threads.
   void Abandon();
-  // Whether the queue's events tell when kernels ran.
+  // Returns whether the queue's events report the times of kernels.
   bool measures_kernels() {
     Initialise();
     return measures_kernels_;
   }
   // Waits until everything queued so far is done.
   void Synchronise();
-  // To be called after another blocking command on the queue.
+  // Must be called after any other blocking command on the queue.
   void NoteSynchronised() {
     if (has_tasks_.load(std::memory_order_relaxed)) [[unlikely]]
       RunTasks();
@@ -112,10 +112,10 @@ class Device {
 
   // Calls `task` once, at the next synchronisation.
   void CallWhenSynchronised(SynchronisationTask* task);
-  // Afterwards `task` is not, and is not being, called.
+  // Cancels `task`; it is not running any more when this returns.
   void Forget(SynchronisationTask* task);
 
-  // Whether the driver finishes compiling a kernel only when it is launched (PoCL).
+  // Returns whether the driver compiles a kernel only when it is launched (PoCL).
   bool CompilesAtFirstLaunch() const;
 
   Profiler& profiler() { return profiler_; }

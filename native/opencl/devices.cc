@@ -14,7 +14,7 @@
 namespace tvmflow::opencl {
 namespace {
 
-// Drivers keep threads, which a forked child does not have: its first wait would never end.
+// Set in a forked child, which lacks the driver's threads: its first wait would never end.
 std::atomic<bool> forked{false};
 
 struct Found {
@@ -58,7 +58,7 @@ bool Matches(const std::string& wanted, const Found& found) {
           Lower(device_part) == info.TypeName());
 }
 
-// Why the device cannot be used; empty when it can.
+// Returns why the device cannot be used; empty if it can.
 std::string Unusable(const Device& device) {
   cl_bool available = CL_FALSE;
   cl_bool compiler = CL_FALSE;
@@ -75,7 +75,7 @@ std::string Unusable(const Device& device) {
   return "";
 }
 
-// Adds the usable devices of a platform; `outcome` says what was found.
+// Adds the usable devices of a platform, and sets `outcome` to the result in words.
 void AddDevices(const Platform& platform, size_t platform_index, std::vector<Found>* found,
                 std::string* outcome) {
   cl_uint count = 0;
@@ -109,7 +109,7 @@ int Rank(const Found& found) {
 }  // namespace
 
 Devices& Devices::Global() {
-  // Never destroyed: at exit, drivers may be gone before our static objects.
+  // Never destroyed, because at exit drivers may be unloaded before static objects.
   static Devices* devices = new Devices();
   return *devices;
 }

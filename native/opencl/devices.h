@@ -11,9 +11,9 @@
 
 namespace tvmflow::opencl {
 
-// Libraries are tried in the order of CandidateLibraries() until one shows a usable
+// Libraries are tried in the order of CandidateLibraries() until one has a usable
 // device: available, with a compiler, OpenCL 1.2 or newer.  Devices are numbered
-// GPUs first, then accelerators, then CPUs, else in the drivers' order.
+// GPUs first, then accelerators, then CPUs, otherwise in the drivers' order.
 //
 // Settings::device, "platform:device", puts one device at the front.  Either part is
 // an index (platforms counted over all libraries opened, devices within the platform)
@@ -25,12 +25,12 @@ class Devices {
  public:
   static Devices& Global();
 
-  // Number of devices; 0 when there is none (no exception).
+  // Returns the number of devices; 0 (no exception) if there is none.
   size_t Count();
   bool Exists(int index);
-  // Why there is no device, with what was tried; empty when there is one.
+  // Returns why there is no device, with the attempts; empty if there is one.
   const std::string& Failure();
-  // Throws a DeviceError that says what was tried when there is no such device.
+  // Throws a DeviceError that lists the attempts if there is no such device.
   Device& Get(int index);
 
  private:

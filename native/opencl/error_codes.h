@@ -1,5 +1,5 @@
-// What OpenCL's codes are called, what usually causes them and what to do about it: one row
-// for each, for the messages of C++ (native/opencl) and C (native/standalone).
+// Table of OpenCL's error codes, with their names, usual causes and remedies, for messages of C++
+// (native/opencl) and C (native/standalone).
 #pragma once
 
 #define TVMFLOW_OPENCL_CODES(ROW)                                                                  \

@@ -21,7 +21,7 @@ class Error : public std::runtime_error {
   std::string kind_;
 };
 
-// The driver answered a call with an error code.
+// Thrown when a call of the driver returns an error code.
 class DriverError : public Error {
  public:
   DriverError(cl_int code, const std::string& message)
@@ -32,14 +32,14 @@ class DriverError : public Error {
   cl_int code_;
 };
 
-// The name that OpenCL's specification gives to `code`, e.g. "CL_OUT_OF_RESOURCES".
+// Returns the name of `code` in OpenCL's specification, e.g. "CL_OUT_OF_RESOURCES".
 std::string ErrorName(cl_int code);
 
 // Throws a DriverError: "<attempt> failed with <name> (<code>)<hint>".
 [[noreturn]] void ThrowDriverError(cl_int code, const std::string& attempt);
 
-// `attempt` is a callable that returns the description; it runs only on failure, so
-// that successful calls pay for nothing but the comparison.
+// Throws a DriverError unless `code` is CL_SUCCESS.  `attempt` is a callable that returns the
+// description; it runs only on failure, so that successful calls cost only the comparison.
 template <typename Attempt>
 inline void Check(cl_int code, Attempt&& attempt) {
   if (code != CL_SUCCESS) [[unlikely]]

@@ -8,7 +8,7 @@
 namespace tvmflow::opencl {
 #endif
 
-// The bits of `value` as IEEE half precision, rounded to nearest even.
+// Returns the bits of `value` in IEEE half precision, rounded to nearest even.
 static inline uint16_t ToHalf(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof(bits));
@@ -31,11 +31,11 @@ static inline uint16_t ToHalf(float value) {
   const uint32_t rest = mantissa & ((1u << shift) - 1);
   const uint32_t tie = 1u << (shift - 1);
   const uint32_t up = rest > tie || (rest == tie && (kept & 1)) ? 1 : 0;
-  // A carry out of the mantissa raises the exponent, up to infinity, as it should.
+  // A carry out of the mantissa correctly increments the exponent, up to infinity.
   return (uint16_t)(sign | (base + kept + up));
 }
 
-// The value of the bits of an IEEE half precision number; exact.
+// Returns the exact value of a number in IEEE half precision.
 static inline float FromHalf(uint16_t half) {
   const uint32_t sign = (uint32_t)(half & 0x8000) << 16;
   const uint32_t exponent = (half >> 10) & 0x1F;

@@ -1,5 +1,5 @@
-// What the processor that this process runs on can do, for C++ (native/opencl) and C
-// (native/standalone, which has no library of a compiler's to ask).
+// Features of the processor that this process runs on, for C++ (native/opencl) and C
+// (native/standalone, which cannot use a compiler's run-time library for that).
 #pragma once
 
 #include <stdint.h>
@@ -7,18 +7,18 @@
 #include <cpuid.h>
 #endif
 
-// Words that differ where processors of x86 have different instruction sets; zeros on others.
+// Sets words that differ between x86 processors with different instruction sets; zeros on others.
 static inline void HostFeatures(uint32_t words[6]) {
   for (unsigned i = 0; i < 6; ++i) words[i] = 0;
 #if defined(__x86_64__)
   // Leaf 1: family and features up to AVX.  Leaf 7: features since AVX2.
-  uint32_t not_features = 0;  // holds the number of the core that happens to execute this
+  uint32_t not_features = 0;  // contains the number of the executing core
   __get_cpuid(1, &words[0], &not_features, &words[1], &words[2]);
   __get_cpuid_count(7, 0, &not_features, &words[3], &words[4], &words[5]);
 #endif
 }
 
-// Whether the system saves vectors: a mask of XCR0's bits.
+// Returns whether the system saves vector registers, given as a mask of XCR0's bits.
 static inline int HostSaves(uint32_t vectors) {
 #if defined(__x86_64__)
   uint32_t words[6];
@@ -34,9 +34,10 @@ static inline int HostSaves(uint32_t vectors) {
 #endif
 }
 
-enum { HOST_VECTORS_256 = 0x06, HOST_VECTORS_512 = 0xE6 };  // with those of 128 bits, and masks
+// Masks of XCR0 for registers of up to 256 and 512 bits, the latter with mask registers.
+enum { HOST_VECTORS_256 = 0x06, HOST_VECTORS_512 = 0xE6 };
 
-// Whether it has vpdpbusd on vectors of 512 bits, and the system saves such vectors.
+// Returns whether the processor has vpdpbusd on vectors of 512 bits, and the system saves these.
 static inline int HostHasAvx512Vnni(void) {
   uint32_t words[6];
   HostFeatures(words);

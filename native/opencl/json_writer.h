@@ -1,4 +1,4 @@
-// Writes JSON text; enough for what this runtime reports.
+// Writer of JSON text, with the features that this runtime's reports need.
 #pragma once
 
 #include <cmath>
@@ -8,7 +8,7 @@
 
 namespace tvmflow::opencl {
 
-// Members and items are written in the order of the calls; commas are put between.
+// Writes members and items in the order of the calls, separated by commas.
 class JsonWriter {
  public:
   JsonWriter& BeginObject() { return Open('{'); }
@@ -66,7 +66,7 @@ class JsonWriter {
       text_ += '\\';
       text_ += c;
     } else if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7F) {
-      // Drivers give names in unknown encodings: a byte is taken as a Latin-1 letter.
+      // Names from drivers have an unknown encoding: interpret bytes as Latin-1.
       char buffer[8];
       std::snprintf(buffer, sizeof(buffer), "\\u%04x", static_cast<unsigned char>(c));
       text_ += buffer;

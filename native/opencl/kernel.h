@@ -18,7 +18,7 @@ struct Argument {
   bool is_memory;
 };
 
-// Told when a kernel has been launched for the first time.
+// Observer of the first launch of a kernel.
 class LaunchObserver {
  public:
   virtual void OnFirstLaunch() = 0;
@@ -27,7 +27,7 @@ class LaunchObserver {
   ~LaunchObserver() = default;
 };
 
-// Launches from several threads are safe.
+// Kernel on a device; launches from several threads are safe.
 class Kernel {
  public:
   // `observer`, which may be null, must outlive the kernel.
@@ -47,10 +47,10 @@ class Kernel {
   std::string name_;
   cl_kernel handle_ = nullptr;
   LaunchObserver* observer_;
-  // OpenCL keeps arguments in the kernel object: setting and launching go together.
+  // OpenCL stores arguments in the kernel object, so setting them and launching are one operation.
   std::mutex mutex_;
   bool launched_ = false;
-  // Serials of the memory arguments that are set; 0 where none is.
+  // Serials of the memory arguments that are set; 0 for other arguments.
   std::vector<uint64_t> set_;
 };
 

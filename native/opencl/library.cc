@@ -13,8 +13,8 @@
 namespace tvmflow::opencl {
 namespace {
 
-// Stands for an OpenCL library that is in the process already, visible to everybody:
-// one that was preloaded (as the oclgrind command does) or linked to the program.
+// Stands for an OpenCL library whose symbols are already global in the process: one that
+// was preloaded (as the oclgrind command does) or linked to the program.
 constexpr const char* kLoaded = "(loaded before)";
 
 using GetPlatformIds = cl_int (*)(cl_uint, cl_platform_id*, cl_uint*);
@@ -34,21 +34,21 @@ bool IsFile(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
 }
 
-// Intel's CPU runtime opens its code generator and vector math libraries by bare name,
-// which finds them only on the loader's path.  glibc answers such a request with a
-// library of that name that is already loaded, so opening them first is enough.
+// Opens libraries that Intel's CPU runtime needs from `folder`.  The runtime opens its code
+// generator and vector math libraries by bare name, which only works on the loader's path,
+// unless libraries of these names are already loaded.
 void PreloadIntelDependencies(const std::string& folder) {
   for (const char* pattern :
        {"/libtbb.so.12", "/libtbbmalloc.so.2", "/libtcm.so.1", "/libimf.so", "/libsvml.so",
         "/libirng.so", "/libintlc.so.5", "/libcommon_clang.so", "/libocl_svml_*.so"}) {
-    // The vector math libraries are variants for different processors that define the
-    // same symbols: they must not become global, the driver picks one by handle.
+    // The vector math libraries for different processors define the same symbols, so they
+    // must not become global; the driver chooses one by its handle.
     for (const std::string& path : Glob(folder + pattern)) dlopen(path.c_str(), RTLD_LAZY);
   }
 }
 
 std::string PathOf(void* handle, const std::string& fallback) {
-  // Any symbol tells the file; a loader exports the first name, a driver the second.
+  // Any symbol identifies the file; a loader exports the first name, a driver the second.
   for (const char* symbol :
        {"clGetPlatformIDs", "clGetExtensionFunctionAddress", "clIcdGetPlatformIDsKHR"}) {
     Dl_info info{};
@@ -66,8 +66,8 @@ std::string PlatformText(const Api& api, cl_platform_id id, cl_uint what) {
   return text.c_str();
 }
 
-// Whether the platform is a driver's for loaders, whose objects begin with a dispatch table.
-// Others are whatever their library makes of them.
+// Returns whether the platform's driver supports loaders, so that its objects begin with a
+// dispatch table.  Other objects are opaque.
 bool HasTables(void* handle, cl_platform_id platform) {
   Api api;
   api.clGetPlatformInfo =
@@ -77,8 +77,8 @@ bool HasTables(void* handle, cl_platform_id platform) {
   return (" " + extensions + " ").find(" cl_khr_icd ") != std::string::npos;
 }
 
-// Entry points exported by the library, with the platform's dispatch table for those
-// it does not export.  Null where one is missing, which `missing` then names.
+// Returns the entry points that the library exports, and the others from the platform's
+// dispatch table.  Returns null if one is missing, and sets `missing` to its name.
 std::shared_ptr<const Api> ResolveApi(void* handle, bool exported, bool has_tables,
                                       cl_platform_id platform, std::string* missing) {
   auto api = std::make_shared<Api>();
@@ -94,7 +94,7 @@ std::shared_ptr<const Api> ResolveApi(void* handle, bool exported, bool has_tabl
   TVMFLOW_OPENCL_ENTRY_POINTS(TVMFLOW_OPENCL_RESOLVE)
 #undef TVMFLOW_OPENCL_RESOLVE
   if (!missing->empty()) return nullptr;
-  // An older driver's table ends before these.
+  // The table of an older driver ends before these entry points.
   if (PlatformText(*api, platform, CL_PLATFORM_VERSION) < "OpenCL 2") return api;
 #define TVMFLOW_OPENCL_RESOLVE(name, index, result, parameters) resolve(api->name, #name, index);
   TVMFLOW_OPENCL_2_ENTRY_POINTS(TVMFLOW_OPENCL_RESOLVE)
@@ -123,7 +123,7 @@ std::vector<Platform> OpenLibrary(const std::string& library, std::string* outco
   if (size_t slash = library.rfind('/');
       slash != std::string::npos && library.find("libintelocl", slash) != std::string::npos)
     PreloadIntelDependencies(library.substr(0, slash));
-  // Lazily bound: a driver may reference symbols that only optional parts of it need.
+  // Bind lazily, because optional parts of a driver may reference missing symbols.
   void* handle = library == kLoaded ? dlopen(nullptr, RTLD_LAZY)
                                     : dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (handle && library == kLoaded && !dlsym(handle, "clGetPlatformIDs")) {

@@ -18,8 +18,8 @@ std::string Text(const ImageShape& shape) {
          std::to_string(shape.depth) + " layers";
 }
 
-// Drivers answer sizes beyond their limits with different codes, PoCL even with
-// CL_INVALID_OPERATION; comparing first gives one clear message.
+// Throws a clear message for extents beyond the device's limits.  Drivers return different
+// codes for these, PoCL even CL_INVALID_OPERATION.
 void CheckImageLimits(const Device& device, const ImageShape& shape) {
   const DeviceInfo& info = device.info();
   if (!info.images)
@@ -42,7 +42,7 @@ struct Region {
   size_t extent[3];
 };
 
-// An image is copied as a whole or not at all.
+// Throws unless an image is copied as a whole.
 void CheckWhole(const Memory& memory, size_t offset, size_t bytes) {
   if (!memory.is_image) {
     if (offset + bytes > memory.bytes)
@@ -92,7 +92,7 @@ Memory* AllocateBuffer(Device& device, size_t bytes) {
   cl_int code = CL_SUCCESS;
   auto memory = std::make_unique<Memory>();
   if (device.chain()) memory->address = device.AllocateShared(allocated);
-  // A buffer in shared memory is that memory (OpenCL 2.0, 5.2.1).
+  // A buffer created from shared memory uses it directly (OpenCL 2.0, 5.2.1).
   const cl_bitfield flags = CL_MEM_READ_WRITE | (memory->address ? CL_MEM_USE_HOST_PTR : 0);
   memory->handle =
       device.api().clCreateBuffer(device.context(), flags, allocated, memory->address, &code);
@@ -135,7 +135,7 @@ Memory* AllocateImage(Device& device, const ImageShape& shape) {
 
 void Release(Memory* memory) {
   if (!memory) return;
-  // The driver keeps the memory until queued commands that use it are done.
+  // The driver frees the memory only after queued commands that use it are done.
   memory->device->api().clReleaseMemObject(memory->handle);
   if (memory->address) memory->device->FreeShared(memory->address);
   delete memory;
@@ -198,7 +198,7 @@ void CopyOnDevice(const Memory& source, size_t source_offset, Memory& destinatio
   cl_int code;
   if (source.is_image && destination.is_image) {
     if (source.image != destination.image) {
-      // Images of different extents hold the same elements in other places.
+      // Images of different extents have the same elements at different positions.
       Memory* staging = GlobalPool().Buffer(device, bytes);
       CopyOnDevice(source, 0, *staging, 0, bytes);
       CopyOnDevice(*staging, 0, destination, 0, bytes);
@@ -243,7 +243,7 @@ Memory* MemoryPool::Take(const Key& key, Allocate&& allocate) {
   try {
     memory = allocate();
   } catch (const DriverError&) {
-    // What the pool keeps may be what is missing.
+    // The memory that the pool keeps may be the memory that is missing.
     Clear();
     memory = allocate();
   }
@@ -253,7 +253,7 @@ Memory* MemoryPool::Take(const Key& key, Allocate&& allocate) {
 }
 
 Memory* MemoryPool::Buffer(Device& device, size_t bytes) {
-  // Sizes are rounded up so that tensors of nearly the same size share their storage.
+  // Round sizes up, so that tensors of nearly the same size can reuse each other's memory.
   constexpr size_t kPage = 4096;
   const size_t rounded = std::max<size_t>((bytes + kPage - 1) / kPage * kPage, kPage);
   return Take(KeyOf(&device, false, rounded, {}), [&] { return AllocateBuffer(device, rounded); });

@@ -19,9 +19,9 @@ struct ImageShape {
   cl_uint channel_type = 0;  // CL_FLOAT or CL_HALF_FLOAT, or an integer type
 
   size_t TexelBytes() const;
-  // Size of the texels without padding, as the host sees them.
+  // Returns the size of the texels without padding, as in the host's copy.
   size_t Bytes() const { return width * height * depth * TexelBytes(); }
-  // Whether an image of this shape has room for one of the other's.
+  // Returns whether an image of this shape can hold one of the other shape.
   bool Holds(const ImageShape& other) const {
     return channel_type == other.channel_type && width >= other.width && height >= other.height &&
            depth >= other.depth;
@@ -32,7 +32,7 @@ struct ImageShape {
 // An allocation on a device.
 struct Memory {
   cl_mem handle = nullptr;
-  // Where kernels find it (Device::AllocateShared); null if only the driver knows.
+  // Address for kernels (Device::AllocateShared); null if only the driver knows it.
   void* address = nullptr;
   Device* device = nullptr;
   size_t bytes = 0;  // of the buffer, or of the image's texels without padding
@@ -42,36 +42,35 @@ struct Memory {
   uint64_t serial = 0;
   // Buffers only: elements of fp32 tensors, stored in 16 bits (the scope "global.half").
   bool is_half = false;
-  // Images only: made on demand as another tensor's storage (see tvm_plugin/allocator.h).
+  // Images only: created on demand in another tensor's storage (see tvm_plugin/allocator.h).
   bool is_view = false;
 };
 
-// Throws a DeviceError with the sizes and the device's limits when the driver refuses.
+// Both throw a DeviceError with the sizes and the device's limits if the driver refuses.
 Memory* AllocateBuffer(Device& device, size_t bytes);
 Memory* AllocateImage(Device& device, const ImageShape& shape);
 void Release(Memory* memory);
 
-// Copies are queued behind everything queued before; those with the host return when
-// the host's side is done, and need no command where memory is shared.  Offsets are in bytes and
-// must be 0 for an image, which is only copied as a whole, in row-major order of (depth, height,
-// width, channel).
+// Copies are queued in order.  Copies from and to the host return when the host's memory has been
+// read or written; shared memory needs no command.  Offsets are in bytes and must be 0 for an
+// image, which is only copied as a whole, in row-major order of (depth, height, width, channel).
 void CopyFromHost(const void* source, Memory& destination, size_t offset, size_t bytes);
 void CopyToHost(const Memory& source, size_t offset, void* destination, size_t bytes);
 void CopyOnDevice(const Memory& source, size_t source_offset, Memory& destination,
                   size_t destination_offset, size_t bytes);
 
-// Keeps released memory for the next allocation of the same size or image shape:
-// drivers take microseconds to milliseconds for a new allocation.  Reuse is safe while
-// earlier commands still use the memory, because the device's queue is in order.
+// Pool of released memory for later allocations of the same size or image shape, because
+// drivers take microseconds to milliseconds for a new allocation.  Memory may be reused while
+// earlier commands still access it, because the device's queue is in order.
 class MemoryPool {
  public:
   Memory* Buffer(Device& device, size_t bytes);
   Memory* Image(Device& device, const ImageShape& shape);
-  // Takes back what Buffer() or Image() gave.
+  // Returns memory from Buffer() or Image() to the pool.
   void Recycle(Memory* memory);
-  // Releases everything that is not in use.
+  // Releases all memory that is not in use.
   void Clear();
-  // Bytes allocated, in use and kept.
+  // Returns the bytes that are allocated, both in use and kept for reuse.
   size_t UsedBytes() const;
 
  private:
@@ -86,7 +85,7 @@ class MemoryPool {
   size_t used_bytes_ = 0;
 };
 
-// The process's pool.
+// Returns the process's pool.
 MemoryPool& GlobalPool();
 
 }  // namespace tvmflow::opencl

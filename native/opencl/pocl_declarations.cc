@@ -3,7 +3,7 @@
 namespace tvmflow::opencl {
 namespace {
 
-// Attributes are those of Clang's header: the code must be the same.
+// The attributes are those in Clang's header, so that the generated code is the same.
 constexpr const char* kCommon = R"(
 #define TVMFLOW_CONST __attribute__((overloadable, const))
 #define TVMFLOW_PURE __attribute__((overloadable, pure))

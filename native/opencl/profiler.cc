@@ -15,7 +15,7 @@ namespace {
 
 void Profiler::Record(cl_event event, const std::string& kernel, const WorkSize& size) {
   std::lock_guard<std::mutex> lock(mutex_);
-  // The last session may have ended since the launch was made, by another thread.
+  // Another thread may have ended the last session after the launch.
   if (sessions_.load(std::memory_order_relaxed) == 0) {
     device_.api().clReleaseEvent(event);
     return;
@@ -27,7 +27,7 @@ size_t Profiler::Begin() {
   if (!device_.measures_kernels())
     ThrowUnmeasured(device_,
                     "has no command queues that measure kernels (CL_QUEUE_PROFILING_ENABLE)");
-  // What was launched before is not part of it.
+  // Earlier launches are not part of the session.
   device_.LaunchChain();
   std::lock_guard<std::mutex> lock(mutex_);
   ++sessions_;
@@ -54,7 +54,7 @@ KernelTime Profiler::TimeOf(const Launch& launch, cl_ulong* origin) const {
   return {launch.kernel, launch.size, us(*origin, start), us(start, end)};
 }
 
-// Ends a session when it goes out of scope; the last one forgets the launches.
+// Ends a session when it goes out of scope; the last session clears the launches.
 class Profiler::Closing {
  public:
   explicit Closing(Profiler& profiler) : profiler_(profiler) {}
@@ -73,7 +73,7 @@ class Profiler::Closing {
 
 std::vector<KernelTime> Profiler::End(size_t begin) {
   const Closing closing(*this);
-  // Other threads may go on: what they launch from here on need not be done, and has no times.
+  // Other threads may continue to launch: these launches may be unfinished, without times.
   const size_t end = [this] {
     std::lock_guard<std::mutex> lock(mutex_);
     return launches_.size();

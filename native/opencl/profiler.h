@@ -13,7 +13,7 @@ namespace tvmflow::opencl {
 
 class Device;
 
-// One launch: what ran, how large, when (after the session's first launch began), and how long
+// One launch: kernel, extents, start time (relative to the session's first launch) and duration
 // on the device.
 struct KernelTime {
   std::string kernel;
@@ -30,15 +30,15 @@ class Profiler {
   Profiler(const Profiler&) = delete;
 
   bool active() const { return sessions_.load(std::memory_order_relaxed) != 0; }
-  // Takes over `event`, the launch's.  Launches of threads that run beside the end of a session
-  // are or are not part of it.
+  // Takes ownership of the launch's `event`.  Launches of other threads at the end of a session may
+  // or may not be part of it.
   void Record(cl_event event, const std::string& kernel, const WorkSize& size);
 
-  // Opens a session; the value identifies its beginning.  Throws a DriverError with
-  // CL_PROFILING_INFO_NOT_AVAILABLE where the device measures no kernels.
+  // Opens a session; returns its beginning, for End().  Throws a DriverError with
+  // CL_PROFILING_INFO_NOT_AVAILABLE if the device does not measure kernels.
   size_t Begin();
-  // Closes a session, also when it throws: waits for the device, returns the session's
-  // launches in order.
+  // Waits for the device, closes the session, even if this throws, and returns its launches
+  // in order.
   std::vector<KernelTime> End(size_t begin);
 
  private:
@@ -49,7 +49,7 @@ class Profiler {
     WorkSize size;
   };
 
-  // `*origin` becomes the time at which the launch began, unless it is set.
+  // Sets `*origin` to the time at which the launch began, unless it is set.
   KernelTime TimeOf(const Launch& launch, cl_ulong* origin) const;
 
   Device& device_;

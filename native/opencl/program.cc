@@ -8,13 +8,13 @@
 namespace tvmflow::opencl {
 namespace {
 
-// a * b + c may be fused, which every GPU does faster and no less exactly.  Nothing that
-// changes the meaning of NaN or infinity, or that lets functions be less exact.
+// Allow fusing a * b + c, which is faster on every GPU and not less exact.  Options that change
+// the meaning of NaN or infinity, or make functions less exact, are not used.
 constexpr const char* kBuildOptions = "-cl-mad-enable";
 
 std::string BuildOptions(const Device& device) {
   std::string options = kBuildOptions;
-  // Kernels' own functions ask for it (tvmflow/codegen/dot_products.py).
+  // Functions in the kernels' source test this macro (tvmflow/codegen/dot_products.py).
   if (device.info().type & CL_DEVICE_TYPE_CPU && HostHasVectorDotProducts())
     options += " -DTVMFLOW_AVX512_VNNI";
   const std::string extra = CurrentSettings().build_options;
@@ -69,14 +69,14 @@ Kernel* Program::BuildChain(Device& device) {
   if (members_.empty()) members_ = std::move(source.members);
   if (source.text.empty()) return nullptr;
   OnDevice& state = StateOf(device);
-  // Functions of OpenCL C 2.0, in the version that the device has.
+  // Chains need functions of OpenCL C 2.0 or, if the device has that, 3.0.
   const bool is_3 = device.info().opencl_version >= "3";
   const std::string options = BuildOptions(device) + " -cl-std=" + (is_3 ? "CL3.0" : "CL2.0");
   try {
     state.chain = Built(device, {kChainKernel}, source.text, options);
   } catch (const Error& error) {
     if (error.kind() != "KernelBuildError") throw;
-    // Each kernel by itself, then: it tells what is wrong with it.
+    // Build each kernel separately instead; its error then names the fault.
     return nullptr;
   }
   state.driver =

@@ -15,10 +15,10 @@
 
 namespace tvmflow::opencl {
 
-// All kernels are built together as one OpenCL program: a driver's compiler spends
-// most of its time on OpenCL's own declarations, once for each program (PoCL 90 ms).
-// Where that is rejected (one kernel is, or two define the same helper), each kernel
-// becomes a program of its own, so that the others still work and errors name it.
+// Builds all kernels as one OpenCL program, because a driver's compiler spends most of
+// its time on OpenCL's own declarations, once for each program (PoCL 90 ms).  If the
+// compiler rejects it (one kernel is wrong, or two define the same helper), each kernel
+// becomes a separate program, so that the others still work and errors name the kernel.
 class Program {
  public:
   explicit Program(std::vector<KernelSource> kernels);
@@ -31,7 +31,7 @@ class Program {
   // Builds all kernels for `device` and stores them in the cache, without launching any.
   void Prebuild(Device& device);
 
-  // The kernel for `device`; builds it at the first call.  Throws a KernelBuildError.
+  // Returns the kernel for `device`; the first call builds it.  Throws a KernelBuildError.
   Kernel& KernelFor(size_t index, Device& device) {
     const size_t slot = static_cast<size_t>(device.index());
     if (slot < kReadySlots) [[likely]] {
@@ -41,30 +41,30 @@ class Program {
     return Build(index, device);
   }
 
-  // Launches a kernel of one axis, in groups of one item, as part of the device's chain.  Returns
-  // false where it has to be launched by itself.
+  // Adds a launch of a kernel of one axis, in groups of one item, to the device's chain.  Returns
+  // false if it must be launched separately.
   bool Chained(size_t index, Device& device, size_t groups, const Argument* arguments,
                size_t count);
 
  private:
-  // What exists on one device.  Kernels go before the programs they were made from.
+  // State on one device.  Kernels are declared after programs, so that they are released first.
   struct OnDevice {
     std::shared_ptr<ProgramBuild> whole;
     bool whole_failed = false;
-    std::vector<std::shared_ptr<ProgramBuild>> single;  // by kernel, where needed
+    std::vector<std::shared_ptr<ProgramBuild>> single;  // by kernel, if needed
     std::vector<std::unique_ptr<Kernel>> kernels;
-    // All that can be in a chain as one kernel.
+    // The program and kernel that run chains.
     std::shared_ptr<ProgramBuild> chain;
     std::unique_ptr<Kernel> driver;
   };
-  // By device: the driver, or that there is none.
+  // Chain kernel of a device, once it was tried to build one; null if there is none.
   struct ChainOf {
     std::atomic<bool> tried{false};
     Kernel* driver = nullptr;
   };
   static constexpr size_t kReadySlots = 8;
 
-  // The kernel that runs chains on `device`, or null.
+  // Returns the kernel that runs chains on `device`, or null.
   Kernel* DriverFor(Device& device);
   Kernel* BuildChain(Device& device);
   OnDevice& StateOf(Device& device);
@@ -75,7 +75,7 @@ class Program {
   // Kernels of the first devices, readable without the lock.
   std::unique_ptr<std::array<std::atomic<Kernel*>, kReadySlots>[]> ready_;
   std::array<ChainOf, kReadySlots> chains_;
-  // By kernel, its number in chains, once a chain was built.
+  // Number of each kernel in chains; empty until a chain was built.
   std::vector<int> members_;
   std::mutex mutex_;
   std::map<Device*, OnDevice> devices_;

@@ -71,7 +71,7 @@ void ProgramBuild::BuildFromSource(const std::vector<std::string>& names, const 
     if (Compile(names.front(), DeclarationsFor(source) + source, options + " " + kNoDeclarations) ==
         CL_SUCCESS)
       return;
-    // It calls what is not declared, or is wrong: Clang's own header tells.
+    // The source calls an undeclared function, or is wrong: build with Clang's own header.
     api.clReleaseProgram(handle_);
   }
   const cl_int code = Compile(names.front(), source, options);

@@ -11,18 +11,18 @@
 
 namespace tvmflow::opencl {
 
-// Builds at construction and stores the result in the cache when it is complete.
+// Program that is built at construction and stored in the cache when it is complete.
 //
-// Most drivers compile everything when a program is built, and it is stored then.
-// PoCL compiles each kernel at its first launch, and all that are left when the binary
-// is asked for: there the program is stored at the first synchronisation after half of
-// its kernels were launched.  After a network's run that costs little more than writing
-// it (a few kernels may never be launched), and a single test of a kernel out of many
-// does not have all of them compiled.
+// Most drivers compile everything when a program is built, so it is stored then.
+// PoCL compiles each kernel at its first launch, and all others when the binary is
+// requested: such a program is stored at the first synchronisation after half of its
+// kernels were launched.  After a network's run this costs little more than writing the
+// file (a few kernels may never be launched), and a single test of one kernel out of many
+// does not compile the others.
 class ProgramBuild final : public LaunchObserver, public SynchronisationTask {
  public:
-  // `key` is that of the program cache, `names` are the kernels in `source`.  Throws a
-  // KernelBuildError when the compiler rejects it.
+  // `key` is the key in the program cache, `names` are the kernels in `source`.  Throws a
+  // KernelBuildError if the compiler rejects the source.
   ProgramBuild(Device& device, const Digest& key, const std::vector<std::string>& names,
                const std::string& source, const std::string& options);
   ~ProgramBuild();
@@ -32,7 +32,7 @@ class ProgramBuild final : public LaunchObserver, public SynchronisationTask {
   bool Is(const Device& device, const Digest& key) const {
     return &device == &device_ && key == key_;
   }
-  // Compiles what is not compiled yet, and stores the result.
+  // Compiles the remaining kernels, and stores the result.
   void Complete();
   void OnFirstLaunch() final;
   void OnSynchronised() final;
@@ -43,14 +43,14 @@ class ProgramBuild final : public LaunchObserver, public SynchronisationTask {
   bool LoadFromCache(const std::string& options);
   void BuildFromSource(const std::vector<std::string>& names, const std::string& source,
                        const std::string& options);
-  // Creates `handle_` and returns what the compiler did.
+  // Creates `handle_` and returns the compiler's error code.
   cl_int Compile(const std::string& kernel, const std::string& source, const std::string& options);
   void Store();
 
   Device& device_;
   Digest key_;
   cl_program handle_ = nullptr;
-  // Not complete until it is stored or was found not to need it.
+  // kComplete once the program is stored, or need not be.
   std::atomic<State> state_{State::kIncomplete};
   size_t kernel_count_;
   std::atomic<size_t> launched_count_{0};

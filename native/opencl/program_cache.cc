@@ -18,12 +18,12 @@
 namespace tvmflow::opencl {
 namespace {
 
-// Raise when the layout below or the meaning of an entry changes.
+// Must be incremented when the layout below or the meaning of an entry changes.
 constexpr uint32_t kFormat = 1;
 constexpr char kMagic[8] = {'T', 'V', 'M', 'F', 'L', 'O', 'W', 'P'};
 constexpr const char* kSuffix = ".program";
 constexpr const char* kTemporaryPrefix = "tmp-";
-// A writer that died leaves its temporary file; one this old has no writer any more.
+// Age at which a temporary file is stale: its writer has died.
 constexpr time_t kStaleSeconds = 3600;
 
 struct Header {
@@ -32,7 +32,7 @@ struct Header {
   uint32_t reserved;
   Digest key;
   uint64_t bytes;
-  Digest checksum;  // of the binary behind the header
+  Digest checksum;  // of the binary after the header
 };
 static_assert(sizeof(Header) == 88);
 
@@ -40,11 +40,11 @@ std::atomic<uint64_t> hits{0}, misses{0}, rebuilt{0}, stored{0};
 
 class File {
  public:
-  // A new file, in the place of none: no link is followed.
+  // Creates a new file; fails if there is any file or link of this name.
   static File New(const std::string& path) {
     return File(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   }
-  // A regular file.  Opening a FIFO waits for who writes to it, and a device may do something.
+  // Opens a regular file only: opening a FIFO would wait for a writer, and a device could act.
   static File Regular(const std::string& path) {
     struct stat status{};
     if (stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return File(-1);
@@ -90,7 +90,7 @@ std::string Folder() {
   return settings.cache_enabled ? settings.cache_folder : "";
 }
 
-// Creates the folder and its parents, for this user only.
+// Creates the folder and its parents, accessible to this user only.
 bool MakeFolder(const std::string& path) {
   for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     mkdir(path.substr(0, slash).c_str(), 0700);
@@ -100,15 +100,15 @@ bool MakeFolder(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-// An entry holds machine code that this process will run: it must be this user's own
-// file that nobody else could have written.
+// Returns whether this user owns the file and nobody else can write to it: an entry contains
+// machine code that this process will run.
 bool IsTrusted(const struct stat& status) {
   return S_ISREG(status.st_mode) && status.st_uid == geteuid() &&
          (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-// The driver's own library, also behind a loader: updates of a driver do not always
-// change its version.
+// Returns the identity of the driver's own library, even if a loader opened it, because updates
+// of a driver do not always change its version.
 std::string LibraryIdentity(const Device& device) {
   Dl_info info{};
   const Platform& platform = device.platform();
@@ -149,7 +149,7 @@ std::vector<Entry> ListEntries(const std::string& folder) {
   return entries;
 }
 
-// Keeps room: trims to nine tenths, so that not every store has to remove something.
+// Trims the folder to nine tenths of its limit, so that not every store has to remove entries.
 void Trim(const std::string& folder, uint64_t limit_bytes, const std::string& keep) {
   std::vector<Entry> entries = ListEntries(folder);
   uint64_t total = 0;
@@ -209,7 +209,7 @@ std::optional<std::vector<unsigned char>> LoadBinary(const Digest& key) {
     ++rebuilt;
     return std::nullopt;
   }
-  // The time of the last use decides which entries go when the folder is full.
+  // Record the time of the last use, by which entries are removed.
   futimens(file.descriptor(), nullptr);
   return binary;
 }

@@ -5,7 +5,7 @@
 
 namespace tvmflow::opencl {
 
-// The OpenCL C source of one kernel with the declarations it needs.
+// The OpenCL C source of one kernel, with the declarations that it needs.
 struct KernelSource {
   std::string name;
   std::string text;

@@ -13,7 +13,7 @@ std::string Environment(const char* name) {
 
 std::string DefaultCacheFolder() {
   if (std::string folder = Environment("TVMFLOW_CACHE_DIR"); !folder.empty()) return folder;
-  // The XDG specification says that a relative path is to be ignored.
+  // The XDG specification requires that a relative path is ignored.
   if (std::string base = Environment("XDG_CACHE_HOME"); !base.empty() && base[0] == '/')
     return base + "/tvmflow/programs";
   if (std::string home = Environment("HOME"); !home.empty())

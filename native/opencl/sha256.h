@@ -17,7 +17,7 @@ class Sha256 {
  public:
   Sha256() { Sha256Begin(&state_); }
   Sha256& Update(const void* data, size_t bytes);
-  // A text with its length in front, so that two texts cannot run into each other.
+  // Adds a text, preceded by its length to make the boundary between two texts unambiguous.
   Sha256& Field(std::string_view text);
   Digest Finish();
 

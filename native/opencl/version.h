@@ -9,8 +9,8 @@
 namespace tvmflow::opencl {
 #endif
 
-// Whether "<major>.<minor><anything>" is of this version or a newer one.  Both are numbers: 10.0 is
-// newer than 1.2, and so is 1.10.
+// Returns whether "<major>.<minor><anything>" is this version or a newer one.  Both parts are
+// compared as numbers: 10.0 is newer than 1.2, and so is 1.10.
 static inline bool IsNumberAtLeast(const char* text, unsigned long major, unsigned long minor) {
   char* end;
   const unsigned long found = strtoul(text, &end, 10);
@@ -19,7 +19,7 @@ static inline bool IsNumberAtLeast(const char* text, unsigned long major, unsign
   return strtoul(rest, &end, 10) >= minor;
 }
 
-// The same of text that the specification gives the form "OpenCL <major>.<minor> <anything>".
+// Returns the same for a text of the specified form "OpenCL <major>.<minor> <anything>".
 static inline bool IsAtLeast(const char* text, unsigned long major, unsigned long minor) {
   static const char prefix[] = "OpenCL ";
   return strncmp(text, prefix, sizeof(prefix) - 1) == 0 &&
