@@ -1,9 +1,8 @@
-// build_kernels OPTIONS FILE...: lets the first OpenCL device compile each file of OpenCL C by
-// itself.
+// build_kernels OPTIONS FILE...: compile each file of OpenCL C separately for the first device.
 //
-// The driver's compiler prints its machine code when its environment tells it to; lines of this
-// program, which begin with @@, tell whose it is.  It runs beside a driver of another system or
-// machine (`tvmflow isa`), so that it asks for no header and for no library but C's.
+// The driver's compiler prints its machine code if environment variables say so; lines of this
+// program, which begin with @@, identify the file.  It also runs with a driver of another system or
+// machine (`tvmflow isa`), so it needs no header and no library but C's.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,7 +76,7 @@ static void build(const Api* api, cl_context context, cl_device_id device, const
     }
     printf("@@ failed: OpenCL error %d\n%s\n", error, text);
   } else if ((error = api->CreateKernelsInProgram(program, kMaxKernels, kernels, &count))) {
-    // Drivers make machine code of a kernel only here.
+    // Some drivers generate a kernel's machine code only when it is created.
     printf("@@ failed: OpenCL error %d of clCreateKernelsInProgram\n", error);
   }
   for (cl_uint i = 0; i < count && !error; ++i) api->ReleaseKernel(kernels[i]);
@@ -87,7 +86,7 @@ static void build(const Api* api, cl_context context, cl_device_id device, const
 }
 
 int main(int count, char** arguments) {
-  // What the driver prints and what this prints stay in order, also if the driver crashes.
+  // Without buffers, the output of the driver and of this program stay in order, even in a crash.
   setvbuf(stdout, NULL, _IONBF, 0);
   Api api;
   if (!open_library(&api)) {

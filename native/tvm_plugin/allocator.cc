@@ -33,7 +33,7 @@ OpenClAllocator::Buffer OpenClAllocator::Alloc(DLDevice dev, tvm::ffi::Shape sha
     const opencl::ImageShape image =
         TextureShape(scope, static_cast<int>(shape.size()), shape.data(), dtype);
     Memory* memory = GlobalPool().Image(Devices::Global().Get(dev.device_id), image);
-    // TVM compares the size with that of tensors to be put there, which it takes as fp32.
+    // TVM compares this size with the size of tensors, which it computes as for fp32.
     const size_t bytes = image.width * image.height * image.depth * 4 * ((dtype.bits + 7) / 8);
     return Buffer{memory, bytes, dev, type()};
   });
@@ -60,7 +60,7 @@ void OpenClAllocator::FreeView(DLDevice, void* data) {
 
 void OpenClAllocator::Free(const Buffer& buffer) {
   GlobalPool().Recycle(static_cast<Memory*>(buffer.data));
-  // A naive allocator promises that freed memory is released at once.
+  // A naive allocator must release freed memory at once.
   if (type() == tvm::runtime::memory::kNaive) GlobalPool().Clear();
 }
 

@@ -1,14 +1,14 @@
-// The allocator that TVM's virtual machine uses on OpenCL devices.
+// Allocator of TVM's virtual machine for OpenCL devices.
 #pragma once
 
 #include <tvm/runtime/memory/memory_manager.h>
 
 namespace tvmflow::tvm_plugin {
 
-// Buffers and images come from the runtime's pool.  TVM may ask for a tensor with a
-// texture scope as a view of storage.  An image at least as large serves: its first
-// layers, rows and columns are used.  Of a buffer or a smaller image OpenCL 1.2 has no
-// such views, so the view is an image of its own from the pool.  That is right for
+// Allocates buffers and images from the runtime's pool.  TVM may request a tensor with a
+// texture scope as a view of storage.  If the storage is an image that is large enough, the
+// view uses its first layers, rows and columns.  OpenCL 1.2 has no such views of buffers or
+// smaller images, so the view is then a separate image from the pool.  This is correct for
 // planned storage, whose views never share contents with each other.
 class OpenClAllocator final : public tvm::runtime::memory::Allocator {
  public:

@@ -24,7 +24,7 @@ bool IsBufferScope(const tvm::ffi::Optional<tvm::ffi::String>& scope) {
 
 std::string_view View(const tvm::ffi::String& text) { return {text.data(), text.size()}; }
 
-// Whether a tensor of fp32 is kept in 16 bits, in an image or in a buffer.
+// Returns whether an fp32 tensor is stored in 16 bits, in an image or in a buffer.
 bool IsNarrowed(const DLTensor& tensor) {
   if (tensor.device.device_type != kDLOpenCL || !tensor.data || tensor.dtype.bits != 32)
     return false;
@@ -85,7 +85,7 @@ void OpenClDeviceApi::GetAttr(DLDevice dev, tvm::runtime::DeviceAttrKind kind, t
         *rv = tvm::ffi::String(info.name);
         break;
       case tvm::runtime::kMaxClockRate:
-        *rv = static_cast<int64_t>(info.clock_mhz) * 1000;  // TVM wants kHz.
+        *rv = static_cast<int64_t>(info.clock_mhz) * 1000;  // TVM expects kHz.
         break;
       case tvm::runtime::kMultiProcessorCount:
         *rv = static_cast<int64_t>(info.compute_units);
@@ -96,7 +96,7 @@ void OpenClDeviceApi::GetAttr(DLDevice dev, tvm::runtime::DeviceAttrKind kind, t
                                std::to_string(info.max_work_items[2]) + "]");
         break;
       case tvm::runtime::kApiVersion:
-        // As TVM's own runtimes do: the version of the interface in use, 1.2 here.
+        // Like TVM's own runtimes, return the version of the API in use, which is 1.2.
         *rv = static_cast<int64_t>(120);
         break;
       case tvm::runtime::kDriverVersion:

@@ -1,4 +1,4 @@
-// TVM's device interface on this runtime's devices.
+// Implementation of TVM's device interface with this runtime's devices.
 #pragma once
 
 #include <tvm/runtime/device_api.h>
@@ -11,7 +11,7 @@ class OpenClDeviceApi final : public tvm::runtime::DeviceAPI {
  public:
   static OpenClDeviceApi* Global();
 
-  // The device that the calling thread launches kernels on; set by SetDevice.
+  // Returns the device on which the calling thread launches kernels; set by SetDevice.
   static opencl::Device& CurrentDevice();
 
   void SetDevice(DLDevice dev) final;
@@ -20,7 +20,7 @@ class OpenClDeviceApi final : public tvm::runtime::DeviceAPI {
   size_t GetDataSize(const DLTensor& tensor,
                      tvm::ffi::Optional<tvm::ffi::String> scope = std::nullopt) final;
 
-  // The pointers are opencl::Memory*, also in DLTensor::data.
+  // All data pointers, also in DLTensor::data, are opencl::Memory*.
   void* AllocDataSpace(DLDevice dev, size_t bytes, size_t alignment, DLDataType hint) final;
   void* AllocDataSpace(DLDevice dev, int ndim, const int64_t* shape, DLDataType dtype,
                        tvm::ffi::Optional<tvm::ffi::String> scope = std::nullopt) final;

@@ -45,7 +45,7 @@ class Reader {
     const uint64_t size = Number<uint64_t>();
     return std::string(Advance(size), size);
   }
-  // Length of a list whose items take at least `item_bytes` each.
+  // Reads the length of a list whose items take at least `item_bytes` each.
   uint64_t Count(size_t item_bytes) {
     const uint64_t count = Number<uint64_t>();
     if (count > static_cast<uint64_t>(end_ - position_) / item_bytes) Fail();

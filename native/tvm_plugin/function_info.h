@@ -11,8 +11,8 @@
 namespace tvmflow::tvm_plugin {
 
 // The object that TVM's code generators create under the type key
-// "runtime.FunctionInfo".  Its class is not among the wheel's headers; the members
-// here have the types and the order that the pinned TVM has.
+// "runtime.FunctionInfo".  The wheel's headers do not contain its class; the members
+// here have the types and the order of the pinned TVM.
 class FunctionInfoObj : public tvm::ffi::Object {
  public:
   tvm::ffi::String name;
@@ -28,18 +28,18 @@ class FunctionInfo : public tvm::ffi::ObjectRef {
   TVM_FFI_DEFINE_OBJECT_REF_METHODS_NULLABLE(FunctionInfo, tvm::ffi::ObjectRef, FunctionInfoObj);
 };
 
-// What an OpenCL module consists of.
+// Contents of an OpenCL module.
 struct ModuleContents {
   tvm::ffi::String format;  // "cl" for OpenCL C source
   tvm::ffi::Map<tvm::ffi::String, FunctionInfo> functions;
   tvm::ffi::Bytes code;
 };
 
-// The stock form: format, functions, code; little-endian, every text and list preceded
-// by its length in 64 bits; dtypes as code (8 bits), bits (8), lanes (16).
+// Returns the contents in TVM's standard form: format, functions, code; little-endian, every text
+// and list preceded by its length in 64 bits; dtypes as code (8 bits), bits (8), lanes (16).
 tvm::ffi::Bytes Serialize(const ModuleContents& contents);
 
-// Throws a ValueError for bytes that are cut short or otherwise not of that form.
+// Throws a ValueError for bytes that are cut short or of another form.
 ModuleContents Deserialize(const tvm::ffi::Bytes& bytes);
 
 }  // namespace tvmflow::tvm_plugin

@@ -1,4 +1,4 @@
-// Turns the runtime's errors into TVM's at the border between the two.
+// Translation of the runtime's errors into TVM's.
 #pragma once
 
 #include <tvm/ffi/error.h>
@@ -9,8 +9,8 @@
 
 namespace tvmflow::tvm_plugin {
 
-// Runs `body`; an opencl::Error leaves as a tvm::ffi::Error of the same kind, which
-// becomes the Python exception registered under that name.
+// Returns the result of `body`; translates an opencl::Error into a tvm::ffi::Error of the same
+// kind, which becomes the Python exception registered under that name.
 template <typename Body>
 inline decltype(auto) Guard(Body&& body) {
   try {

@@ -13,7 +13,7 @@ extern "C" {
 namespace tvmflow::tvm_plugin {
 namespace {
 
-// Where TVM's generated code finds the function that runs a parallel loop.
+// Symbol of the pointer through which TVM's generated code runs parallel loops.
 constexpr const char* kLaunch = "__TVMBackendParallelLaunch";
 
 unsigned PoolSize(int count) {

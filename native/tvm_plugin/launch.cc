@@ -15,8 +15,8 @@ using opencl::Argument;
 using opencl::Error;
 using opencl::Memory;
 
-// More arguments than any kernel of a fused primary function has are still handled,
-// from the heap.
+// Number of arguments without an allocation on the heap; enough for kernels of fused primary
+// functions.
 constexpr size_t kInlineArguments = 24;
 
 union Scalar {
@@ -29,7 +29,7 @@ union Scalar {
   double f64;
 };
 
-// The device memory behind an argument.  Generated host code passes the tensor's data
+// Returns the device memory of an argument.  Generated host code passes the tensor's data
 // pointer; callers from Python may pass the tensor itself.
 const Memory* MemoryOf(const TVMFFIAny& value, const std::string& kernel) {
   using tvm::ffi::TypeIndex;
@@ -60,7 +60,7 @@ const Memory* MemoryOf(const TVMFFIAny& value, const std::string& kernel) {
 KernelLauncher::Kind KernelLauncher::KindOf(DLDataType dtype, const std::string& kernel) {
   if (dtype.lanes == 1) {
     if (dtype.code == kDLOpaqueHandle) return Kind::kMemory;
-    // Two's complement: signed and unsigned integers are passed alike.
+    // In two's complement, signed and unsigned integers are passed in the same way.
     const bool integer = dtype.code == kDLInt || dtype.code == kDLUInt || dtype.code == kDLBool;
     if (integer && dtype.bits <= 8) return Kind::kInt8;
     if (integer && dtype.bits == 16) return Kind::kInt16;
@@ -109,7 +109,7 @@ void KernelLauncher::operator()(const tvm::ffi::AnyView* args, int32_t count) co
   size_t extent[6] = {1, 1, 1, 1, 1, 1};
   for (size_t i = 0; i < extents_.size(); ++i) {
     const int64_t value = raw[arguments + i].v_int64;
-    if (value <= 0) return;  // A tensor without elements: there is nothing to do.
+    if (value <= 0) return;  // A tensor without elements needs no launch.
     extent[extents_[i]] = static_cast<size_t>(value);
   }
   opencl::WorkSize size;
@@ -134,7 +134,7 @@ void KernelLauncher::operator()(const tvm::ffi::AnyView* args, int32_t count) co
   for (size_t i = 0; i < arguments; ++i) {
     Scalar& scalar = scalars[i];
     const TVMFFIAny& value = raw[i];
-    // Host code may pass an integer where the kernel wants a float, and the reverse.
+    // Host code may pass an integer for a float argument, and the reverse.
     const bool is_float = value.type_index == tvm::ffi::TypeIndex::kTVMFFIFloat;
     const int64_t integer = is_float ? static_cast<int64_t>(value.v_float64) : value.v_int64;
     const double real = is_float ? value.v_float64 : static_cast<double>(value.v_int64);

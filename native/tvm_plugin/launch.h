@@ -1,4 +1,4 @@
-// Calls from TVM's host code to a kernel.
+// Launches of kernels by TVM's host code.
 #pragma once
 
 #include <tvm/ffi/function.h>
@@ -10,11 +10,11 @@
 
 namespace tvmflow::tvm_plugin {
 
-// Converts the packed arguments of one device function, which are the kernel's
-// arguments followed by the launch extents that launch_param_tags name, and launches.
+// Function that launches a kernel with packed arguments: the kernel's arguments, followed by
+// the launch extents that launch_param_tags name.
 class KernelLauncher {
  public:
-  // Throws a ValueError for argument types or tags that OpenCL kernels cannot have.
+  // Throws a ValueError for argument types or tags that OpenCL kernels do not support.
   // `program` must outlive the launcher.
   KernelLauncher(opencl::Program* program, size_t index, const FunctionInfoObj& info);
 

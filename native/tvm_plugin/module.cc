@@ -16,8 +16,8 @@ using tvm::ffi::String;
 // TVM's code generator writes this line before each kernel.
 constexpr std::string_view kDelimiter = "// Function: ";
 
-// Before each kernel TVM declares all kernels of the module, which none of them calls;
-// with a hundred kernels that is nearly all of the text.  A declaration is one line.
+// Removes the declarations of all kernels that TVM writes before each kernel, though none calls
+// another; with a hundred kernels they are nearly all of the text.  A declaration is one line.
 std::string WithoutDeclarations(std::string_view text) {
   std::string kept;
   while (!text.empty()) {
@@ -73,7 +73,7 @@ tvm::ffi::Optional<Function> OpenClModule::GetFunction(const String& name) {
   if (found == indices_.end()) return std::nullopt;
   return Guard([&] {
     KernelLauncher launcher(program_.get(), found->second, *contents_.functions.at(name).get());
-    // The function keeps the module, and with it the program, alive.
+    // The function holds a reference to the module, which owns the program.
     Module self = tvm::ffi::GetRef<Module>(this);
     return Function::FromPacked([self, launcher = std::move(launcher)](
                                     const tvm::ffi::AnyView* args, int32_t count, tvm::ffi::Any*) {

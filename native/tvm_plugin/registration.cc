@@ -1,4 +1,4 @@
-// Registers the runtime with TVM under the names that TVM looks up.
+// Registration of the runtime with TVM, under the names that TVM looks up.
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/map.h>
 #include <tvm/ffi/container/tensor.h>
@@ -48,14 +48,14 @@ Module LoadModule(const Bytes& bytes) {
   return Guard([&] { return MakeModule(Deserialize(bytes), {}); });
 }
 
-// A module of ours, or null.  Kind first: LLVM's modules have no type information, which a cast
-// would read.
+// Returns the module as an OpenClModule, or null.  Compares the kind first, because a cast would
+// read type information, which LLVM's modules lack.
 const OpenClModule* AsOpenCl(const tvm::ffi::ModuleObj* module) {
   return std::string_view(module->kind()) == "opencl" ? dynamic_cast<const OpenClModule*>(module)
                                                       : nullptr;
 }
 
-// One module with the kernels of several, in their order: the driver builds one program of them.
+// Returns one module with the kernels of several, in order, so that the driver builds one program.
 Module JoinModules(const Array<Module>& parts) {
   return Guard([&] {
     std::string code;
@@ -74,10 +74,10 @@ Module JoinModules(const Array<Module>& parts) {
   });
 }
 
-// Builds the OpenCL modules in a module and its imports; returns how many there are.
+// Builds the OpenCL modules in a module and its imports; returns their number.
 int64_t Prebuild(const Module& module, opencl::Device& device) {
   int64_t count = 0;
-  // No reference to it leaves this function, so the object itself will do.
+  // The object suffices, because no reference to it leaves this function.
   if (const OpenClModule* own = AsOpenCl(module.get())) {
     own->Prebuild(device);
     ++count;
@@ -87,8 +87,8 @@ int64_t Prebuild(const Module& module, opencl::Device& device) {
   return count;
 }
 
-// Arguments of generated code: device type, device id, two dtype hints, scope, number
-// of extents (3), their address (width, height, layers), bits of one texel.
+// Allocates a texture.  Arguments from generated code: device type, device id, two dtype hints,
+// scope, number of extents (3), their address (width, height, layers), bits of one texel.
 void AllocateTexture(PackedArgs args, tvm::ffi::Any* result) {
   Guard([&] {
     const int64_t* extents = static_cast<const int64_t*>(args[6].cast<void*>());
@@ -106,14 +106,14 @@ void AllocateTexture(PackedArgs args, tvm::ffi::Any* result) {
   });
 }
 
-// Arguments of generated code: device type, device id, scope, the texture.
+// Frees a texture.  Arguments from generated code: device type, device id, scope, the texture.
 void FreeTexture(PackedArgs args, tvm::ffi::Any* result) {
   GlobalPool().Recycle(static_cast<opencl::Memory*>(args[3].cast<void*>()));
   *result = static_cast<int64_t>(0);
 }
 
-// The extent of the image behind a tensor, as "32x48" or "32x48x2", with " half" for
-// channels of 16 bits; empty for a buffer of the tensor's dtype, "half" for one of 16 bits.
+// Returns the extent of a tensor's image, as "32x48" or "32x48x2", with " half" for channels of
+// 16 bits; for a buffer, an empty text, or "half" if it stores fp32 in 16 bits.
 std::string DescribeStorage(const tvm::ffi::Tensor& tensor) {
   const DLTensor* view = tensor.GetDLTensorPtr();
   if (view->device.device_type != kDLOpenCL || !view->data) return "";
@@ -125,12 +125,12 @@ std::string DescribeStorage(const tvm::ffi::Tensor& tensor) {
   return text + (image.channel_type == opencl::CL_HALF_FLOAT ? " half" : "");
 }
 
-// Open profiles: the device's sessions, innermost last.
+// Open profiler sessions of each device, the innermost last.
 class Profiles {
  public:
   void Begin(int device_id) {
     opencl::Device& device = Devices::Global().Get(device_id);
-    device.context();  // So that a profile can end before anything was launched.
+    device.context();  // Initialise now: a profile may end before any launch.
     std::lock_guard<std::mutex> lock(mutex_);
     open_[device_id].push_back(device.profiler().Begin());
   }

@@ -20,14 +20,14 @@ constexpr std::string_view kHalf = "global.texture-half";
 
 constexpr std::string_view kPrefix = "global.texture:";
 
-// Takes `front` off `text`; false when that does not begin with it.
+// Removes `front` from the beginning of `text`; returns false if `text` does not begin with it.
 bool Take(std::string_view* text, std::string_view front) {
   if (!text->starts_with(front)) return false;
   text->remove_prefix(front.size());
   return true;
 }
 
-// Takes a number off the front of `text`; false when there is none.
+// Removes a number from the beginning of `text`; returns false if there is none.
 template <typename Number>
 bool TakeNumber(std::string_view* text, Number* number) {
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), *number);
@@ -36,14 +36,14 @@ bool TakeNumber(std::string_view* text, Number* number) {
   return true;
 }
 
-// The 8 of "global.texture:p8"; 0 for other names.
+// Returns the 8 of "global.texture:p8"; 0 for other names.
 size_t Panels(std::string_view name) {
   size_t panels = 0;
   const bool found = Take(&name, kPrefix) && Take(&name, "p") && TakeNumber(&name, &panels);
   return found && name.empty() ? panels : 0;
 }
 
-// The numbers of "global.texture:1.2"; false for other names.
+// Reads the numbers of "global.texture:1.2"; returns false for other names.
 bool Cuts(std::string_view name, int* rows, int* columns) {
   return Take(&name, kPrefix) && TakeNumber(&name, rows) && Take(&name, ".") &&
          TakeNumber(&name, columns) && name.empty();
@@ -78,7 +78,7 @@ opencl::cl_uint ChannelType(DLDataType dtype) {
 
 opencl::ImageShape TextureShape(std::string_view scope, int ndim, const int64_t* shape,
                                 DLDataType dtype) {
-  // The other form of a name with "-half" keeps fp32 tensors in channels of 16 bits.
+  // With "-half" in its name, a scope stores fp32 tensors in channels of 16 bits.
   const bool half = scope.starts_with(kHalf);
   const opencl::cl_uint channels = half ? HalfChannels(dtype) : ChannelType(dtype);
   const bool packed = ndim > 0 && shape[ndim - 1] * dtype.lanes == 4;
@@ -93,7 +93,7 @@ opencl::ImageShape TextureShape(std::string_view scope, int ndim, const int64_t*
     const size_t below = (extent(1) + panels - 1) / panels;
     return {panels * extent(3), extent(0) * below * extent(2), 1, channels};
   }
-  // Axes at which the rows and the columns of the image begin.
+  // First axes of the image's rows and columns.
   int rows = 0;
   int columns = 0;
   if (name == "global.texture") {

@@ -1,4 +1,4 @@
-// How TVM's texture scopes map a tensor onto an image array.
+// Mapping of tensors with TVM's texture scopes to image arrays.
 #pragma once
 
 #include <tvm/runtime/device_api.h>
@@ -10,16 +10,16 @@
 
 namespace tvmflow::tvm_plugin {
 
-// The scope of buffers that keep fp32 tensors in 16 bits (see tvmflow/codegen/half.py).
+// Scope of buffers that store fp32 tensors in 16 bits (see tvmflow/codegen/half.py).
 constexpr std::string_view kHalfBufferScope = "global.half";
 
-// True for "global.texture" and the names that begin with it.
+// Returns whether the scope is "global.texture" or begins with that.
 bool IsTextureScope(std::string_view scope);
 
-// The image of a tensor: its innermost axis, of extent 4, becomes the RGBA channels; the
-// others go where the scope says (see tvmflow/ir/scope.py).  "global.texture:p8" puts
-// 8 channel blocks side by side; "global.texture:0.3" cuts the axes into layers, rows and
-// columns before the axes named; TVM's own names imply the cuts:
+// Returns the shape of a tensor's image.  The innermost axis, of extent 4, becomes the RGBA
+// channels; the scope maps the others (see tvmflow/ir/scope.py).  "global.texture:p8" puts 8
+// channel blocks side by side; "global.texture:0.3" splits the axes into layers, rows and
+// columns, before axes 0 and 3; TVM's own names imply the splits:
 //   global.texture         n-3, n-2  [N, C, H, W, 4] -> layers N*C, height H, width W
 //   global.texture-nhwc    1, 2      [N, H, W, C, 4] -> layers N, height H, width W*C
 //   global.texture-weight  0, 1      [O, I, H, W, 4] -> layers 1, height O, width I*H*W
@@ -27,7 +27,7 @@ bool IsTextureScope(std::string_view scope);
 opencl::ImageShape TextureShape(std::string_view scope, int ndim, const int64_t* shape,
                                 DLDataType dtype);
 
-// The dtype's image channel type; throws a ValueError where images have none.
+// Returns the dtype's image channel type; throws a ValueError if images do not have it.
 opencl::cl_uint ChannelType(DLDataType dtype);
 
 }  // namespace tvmflow::tvm_plugin

@@ -43,10 +43,10 @@ void OpenClTimer::Stop() {
 OpenClTimer::~OpenClTimer() {
   if (!session_) return;
   try {
-    // A session that an exception left open would collect events for ever.
+    // A session that an exception left open would collect events without end.
     Devices::Global().Get(device_.device_id).profiler().End(*session_);
   } catch (const opencl::Error&) {
-    session_.reset();  // The device failed; whoever uses it next is told.
+    session_.reset();  // The device failed; its next use throws the error.
   }
 }
 

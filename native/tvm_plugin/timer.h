@@ -1,4 +1,4 @@
-// TVM's timer on device times, for time_evaluator and everything built on it.
+// Implementation of TVM's timer with device times, for time_evaluator and its users.
 #pragma once
 
 #include <tvm/runtime/timer.h>
@@ -8,9 +8,9 @@
 
 namespace tvmflow::tvm_plugin {
 
-// Measures the sum of the times that kernels took on the device between Start and
-// Stop, without the host's share; host wall time where no kernel ran (copies only), or the
-// driver does not measure kernels.
+// Measures the total time of kernels on the device between Start and Stop, without the host's
+// share.  If no kernel ran (copies only), or the driver does not measure kernels, it is the
+// host's wall time.
 class OpenClTimer final : public tvm::runtime::TimerNode {
  public:
   explicit OpenClTimer(DLDevice device) : device_(device) {}

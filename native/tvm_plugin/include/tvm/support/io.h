@@ -1,6 +1,6 @@
 // Declarations that tvm/runtime/tensor.h needs from a header that TVM's wheel does not
-// ship: the stream that tensors are saved to.  The plug-in itself never saves one, so
-// only the names and signatures matter, not the wire format.
+// contain: the stream that tensors are saved to.  The plug-in never saves a tensor, so
+// only the names and signatures matter, not the format.
 #pragma once
 
 #include <cstddef>

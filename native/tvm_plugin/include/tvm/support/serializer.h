@@ -1,4 +1,4 @@
-// Stands in for a header that TVM's wheel does not ship; see io.h beside it.
+// Substitute for a header that TVM's wheel does not contain; see io.h.
 #pragma once
 
 #include <tvm/support/io.h>
