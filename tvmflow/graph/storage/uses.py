@@ -208,7 +208,7 @@ class Uses:
                 name = f"{binding.var.name}.{function.params[index].name}"
                 read = self._note(argument, name, constant=True)
             if opaque:
-                self._needs_buffer([argument], "read by a function that has no schedule of ours")
+                self._needs_buffer([argument], "read by a function without a tvmflow schedule")
             elif read is not None and read.has_texels:
                 read.traffic.read(function, index)
         if tensor is not None and tensor.can_be_half:
@@ -216,7 +216,7 @@ class Uses:
             partial = PARTIAL in (function.attrs or {})
             tensor.can_be_half = not (tensor.of_integers or partial)
         if tensor is not None and opaque:
-            tensor.written_as_buffer = "written by a function that has no schedule of ours"
+            tensor.written_as_buffer = "written by a function without a tvmflow schedule"
         elif tensor is not None:
             tensor.traffic.writes += prod(tensor.shape) // CHANNELS
 
