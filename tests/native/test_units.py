@@ -13,7 +13,7 @@ from shutil import which
 
 import numpy as np
 import pytest
-from kept_builds import kept
+from build_cache import cached_build
 
 NATIVE = Path(__file__).parents[2] / "native" / "opencl"
 
@@ -32,7 +32,7 @@ def ask() -> Callable[[list[str]], list[str]]:
     def build(folder: Path) -> None:
         subprocess.run([*command, "-o", str(folder / "units")], check=True)
 
-    program = kept("units", command, [*sources, *NATIVE.glob("*.h")], build) / "units"
+    program = cached_build("units", command, [*sources, *NATIVE.glob("*.h")], build) / "units"
 
     def answer(lines: list[str]) -> list[str]:
         text = "".join(f"{line}\n" for line in lines)

@@ -16,9 +16,9 @@ from shutil import which
 from typing import Any
 
 import pytest
+from build_cache import cached_build
 from drivers import DRIVERS, POCL, Driver
 from forks import run_forked
-from kept_builds import kept
 
 SCRIPTS = Path(__file__).with_name("scripts")
 NATIVE_TESTS = Path(__file__).parents[1] / "native"
@@ -115,7 +115,7 @@ def fake_library() -> Path:
         subprocess.run([*command, str(folder / name)], check=True)
 
     headers = (NATIVE_TESTS.parents[1] / "native" / "opencl").glob("*.h")
-    return kept("fake_driver", command, [source, *headers], build) / name
+    return cached_build("fake_driver", command, [source, *headers], build) / name
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import numpy as np
 import onnxruntime
 import pytest
 import tvm
-from moves import blocked, ints, plain
-from rows import schedules
+from injective_networks import blocked, ints, plain
+from row_reductions import schedules
 from turns import in_turn
 from tvm import te, tirx
 

@@ -10,7 +10,7 @@ import pytest
 from cuda_host import cuda_host
 from onnx import TensorProto, helper, numpy_helper
 from operators import random
-from rows import MODES
+from row_reductions import MODES
 
 import tvmflow
 from tvmflow.frontend import load_model

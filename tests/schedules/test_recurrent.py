@@ -12,7 +12,7 @@ from cuda_host import cuda_host
 from first_stages import chosen_schedules, compiled_until
 from onnx import helper
 from operators import build, feeds_for, random, references
-from rows import MODES, TURNS
+from row_reductions import MODES, TURNS
 from turns import in_turn
 
 import tvmflow

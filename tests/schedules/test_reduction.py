@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import helper
 from operators import build, feeds_for, random, single
-from rows import MODES, TURNS, schedule_of, scheduled_text
+from row_reductions import MODES, TURNS, schedule_of, scheduled_text
 from turns import in_turn
 
 import tvmflow

@@ -9,7 +9,7 @@ import pytest
 from checks import check_any_knobs, check_outputs, of_family
 from onnx import helper
 from operators import build, feeds_for, random
-from rows import MODES, TURNS
+from row_reductions import MODES, TURNS
 from turns import in_turn
 
 import tvmflow

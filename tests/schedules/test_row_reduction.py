@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 from operators import build, feeds_for, random, single
-from rows import MODES, TURNS, scheduled_text, schedules
+from row_reductions import MODES, TURNS, scheduled_text, schedules
 from turns import in_turn
 
 import tvmflow

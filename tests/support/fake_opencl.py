@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from kept_builds import kept
+from build_cache import cached_build
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "tests" / "module" / "standalone" / "fake_opencl"
@@ -33,7 +33,7 @@ def build_fake(folder: Path, *flags: str) -> Path:
     headers = ROOT / "native" / "opencl"
     arguments = [*flags, "-shared", "-fvisibility=hidden", f"-I{headers}"]
     arguments += [*sorted(map(str, SOURCES.glob("*.c"))), "-pthread"]
-    built = kept(
+    built = cached_build(
         "fake_opencl",
         [os.environ.get("CC", "cc"), *FLAGS, *arguments],
         [*SOURCES.glob("*"), *headers.glob("*.h")],

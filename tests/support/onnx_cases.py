@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from kept_builds import kept
+from build_cache import cached_build
 
 
 def _make(folder: Path) -> None:
@@ -22,5 +22,5 @@ def _make(folder: Path) -> None:
 
 def node_cases() -> list[Any]:
     """Return all cases of kind ``node``, from the cache if they are there."""
-    folder = kept("onnx_node_cases", [onnx.__version__], [], _make)
+    folder = cached_build("onnx_node_cases", [onnx.__version__], [], _make)
     return pickle.loads((folder / "cases").read_bytes())

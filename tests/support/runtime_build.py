@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from kept_builds import kept
+from build_cache import cached_build
 
 from tvmflow.module.standalone import code_digest
 from tvmflow.module.standalone.link import function_table
@@ -39,7 +39,7 @@ def objects(*flags: str) -> list[str]:
             _run([*command, str(source), "-o", str(folder / f"{source.stem}.o")])
 
     headers = [*NATIVE.with_name("opencl").glob("*.h"), *BINDINGS.glob("*.[ch]*")]
-    folder = kept("runtime", command, [*NATIVE.glob("*"), *headers], build)
+    folder = cached_build("runtime", command, [*NATIVE.glob("*"), *headers], build)
     return sorted(map(str, folder.glob("*.o")))
 
 

@@ -13,7 +13,9 @@ from pathlib import Path
 _FOLDER = Path(os.environ.get("TVMFLOW_CACHE_DIR") or tempfile.mkdtemp()).with_name("builds")
 
 
-def kept(name: str, command: Sequence[str], sources: Iterable[Path], build: Callable) -> Path:
+def cached_build(
+    name: str, command: Sequence[str], sources: Iterable[Path], build: Callable
+) -> Path:
     """Return a folder of results; ``build`` writes them if they are missing.
 
     Parameters
