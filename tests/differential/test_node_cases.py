@@ -38,7 +38,7 @@ REASONS = (
     "Input to 'Range' op should be scalars",
     "the operator is not supported",
     "align_corners with an extent",
-    "it is not agreed upon in which",
+    "implementations disagree in which",
     "cubic samples of volumes",
     "bits of float16 are not there",
     "values that are known only at run time",

@@ -583,7 +583,7 @@ REFUSED = {
         ("n = Cast<to=7>(flag) p = Constant<value = int64[2,6] {0,0,0,0,0,0,0,0,0,0,0,0}>() "
         "y = Loop(n, yes, p) <body = b (int64 i, bool c, int64 a) => (bool d, int64 t) "
         "{ d = Identity(c) f = Cast<to=1>(a) q = Transpose(x) g = MatMul(q, f) t = NonZero(x) }>"),
-        "what one iteration leaves to the next has a number of elements that is known only",
+        "its state after an iteration has a number of elements that is known only",
     ),
     "branches of other shapes": (
         ("y = If(flag) <then_branch = t () => (float r) { r = Relu(x) }, "
@@ -645,15 +645,15 @@ INVALID = {
     ),
     "nothing to erase": (
         "s = SequenceEmpty() t = SequenceErase(s) y = ConcatFromSequence<axis=0>(t)",
-        "removes a tensor from a sequence without any",
+        "removes a tensor from an empty sequence",
     ),
     "nothing to join": (
-        "s = SequenceEmpty() y = ConcatFromSequence<axis=0>(s)", "a sequence without any",
+        "s = SequenceEmpty() y = ConcatFromSequence<axis=0>(s)", "an empty sequence",
     ),
     "lengths": (
         ("l = Constant<value_ints=[2, 2]>() s = SplitToSequence<axis=1>(x, l) "
         "y = SequenceAt(s, zero)"),
-        "its parts of lengths [2, 2] are not those of 3",
+        "its parts have the lengths [2, 2], which do not add up to 3",
     ),
     "sequence for a tensor": ("s = SequenceConstruct(x) y = Relu(s)", "is a sequence"),
     "tensor for a sequence": ("y = SequenceAt(x, zero)", "is given for a sequence"),
@@ -673,7 +673,8 @@ INVALID = {
         "expected 4 and at least 3",
     ),
     "none": (
-        "o = Optional<type = float[2,3]>() g = OptionalGetElement(o) y = Relu(g)", "that is none",
+        "o = Optional<type = float[2,3]>() g = OptionalGetElement(o) y = Relu(g)",
+        "an empty optional",
     ),
 }  # fmt: skip
 

@@ -143,7 +143,7 @@ def replace_input(index, array):
     ("options", "reason"),
     [
         ({"activations": ["Sigmoid"]}, "it has 1 activations, not 2"),
-        ({"activations": ["Sigmoid", "Gauss"]}, "'gauss' is none of ONNX's"),
+        ({"activations": ["Sigmoid", "Gauss"]}, "'gauss' is not one of ONNX's"),
         ({"clip": -1.0}, "its clip is -1.0"),
         ({"hidden_size": 8}, "its hidden_size is 8, its R has 7"),
         ({"change": lengths(5, 1)}, r"its sequence_lens are \[5, 1\], of 4 steps"),

@@ -168,10 +168,10 @@ def _filled(
     named = _by_input(at, places, _leaders(places, declared))
     counts = {name: len(choices) for name, choices in named.items()}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{count} for {name!r}" for name, count in counts.items())
+        found = ", ".join(f"{count} for {name!r}" for name, count in counts.items())
         raise ShapeError(
-            f"The lists of extents have different lengths ({told}); the first of each go together, "
-            "then the second, and so on.",
+            f"The lists of extents have different lengths ({found}); the first of each belong "
+            "together, then the second, and so on.",
             remedy="List as many for each input.",
         )
     for number in range(next(iter(counts.values()))):

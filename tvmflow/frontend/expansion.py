@@ -87,7 +87,7 @@ class Expansion:
         """Return a nested graph."""
         body = self.attributes.get(attribute)
         if not isinstance(body, onnx.GraphProto):
-            raise InvalidNode(f"its attribute {attribute!r} is no graph")
+            raise InvalidNode(f"its attribute {attribute!r} is not a graph")
         return body
 
     # Values ------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class Expansion:
         """Return a tensor's type."""
         name = self.values.resolve(name)
         if name in self.values.sequences:
-            raise InvalidNode("a sequence, or an optional value without one, is given for a tensor")
+            raise InvalidNode("a sequence or an empty optional is given for a tensor")
         if not self.values.is_known(name):
             raise _UnknownError
         return self.graph.type_of(name)
@@ -122,7 +122,7 @@ class Expansion:
             raise _UnknownError
         found = self.values.sequences.get(name)
         if found is None:
-            raise InvalidNode("a tensor, or an optional value without one, is given for a sequence")
+            raise InvalidNode("a tensor or an empty optional is given for a sequence")
         return found
 
     def is_sequence(self, name: str) -> bool:
@@ -179,7 +179,9 @@ class Expansion:
     def make(self, op_type: str, inputs: Sequence[str], **attributes: object) -> Nodes[str]:
         """Add a node with one result and return its name."""
         if not onnx.defs.has(op_type, self.graph.opset, ""):
-            raise Refusal(f"it needs {op_type}, which operator set {self.graph.opset} has not")
+            raise Refusal(
+                f"it needs {op_type}, which operator set {self.graph.opset} does not have"
+            )
         name = self.fresh(op_type)
         yield helper.make_node(op_type, inputs, [name], name=name, **attributes)
         return self.values.resolve(name)

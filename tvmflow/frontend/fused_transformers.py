@@ -107,7 +107,7 @@ def attention(c: Expansion) -> Nodes[None]:
     batch, length, width = (c.extent(projected, axis) for axis in range(3))
     sizes = c.attributes.get("qkv_hidden_sizes") or [width // 3] * 3
     if sum(sizes) != width or sizes[0] != sizes[1] or any(size % heads for size in sizes):
-        raise InvalidNode(f"{sizes} numbers of {width} cannot be those of {heads} heads")
+        raise InvalidNode(f"{width} numbers of sizes {sizes} cannot be split into {heads} heads")
 
     parts, begin = [], 0
     for size in sizes:

@@ -129,7 +129,7 @@ class _Walk:
         elif _is_identity(node, graph, values.used) and not self._is_cut(node):
             values.aliases[node.output[0]] = node.input[0]
         elif any(name in values.sequences for name in inputs):
-            raise invalid(node, "an input of it is a sequence, expected a tensor")
+            raise invalid(node, "one of its inputs is a sequence, expected a tensor")
         elif not all(map(values.is_known, inputs)):
             # A node that it depends on is refused; it is kept, as it may have problems of its own.
             self.kept.append(node)

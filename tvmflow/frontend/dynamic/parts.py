@@ -67,13 +67,13 @@ def slice_(r: RunTimeSizes, node: onnx.NodeProto) -> None:
             or not isinstance(end, int)
             or not ((start == -1 or start >= sizes.most(extent)) and end <= -sizes.most(extent) - 1)
         ):
-            raise r.refusal("it goes backwards")
+            raise r.refusal("its step is negative")
         last = sizes.subtract(extent, 1)
         size = extent
         places = r.emit("Sub", [r.scalar(last), r.integers(np.arange(r.shape(name)[axis]))])
     else:
-        first, behind = (_clamped(number, extent) for number in (start, end))
-        size = sizes.maximum(sizes.subtract(behind, first), 0)
+        first, stop = (_clamped(number, extent) for number in (start, end))
+        size = sizes.maximum(sizes.subtract(stop, first), 0)
         if step > 1:
             size = sizes.divide(sizes.add(size, step - 1), step)
         bound = min(sizes.most(size), r.shape(name)[axis])

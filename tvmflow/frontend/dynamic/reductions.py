@@ -83,7 +83,7 @@ def position(r: RunTimeSizes, node: onnx.NodeProto) -> None:
         r.mark(node.output[0], here.axis - gone, here.size)
         return
     if attributes.get("select_last_index", 0):
-        raise r.refusal("which is the last of equal elements is not looked for")
+        raise r.refusal("select_last_index is not supported")
     fill = lowest if node.op_type == "ArgMax" else highest
     r.keep({0: r.masked(name, fill(kind.dtype))})
 

@@ -219,7 +219,7 @@ class RunTimeSizes:
             return None
         (axis,) = axes
         extent = max(shape[axis] for shape in shapes)
-        parts = [self._behind(name, axis, extent) for name in (then, otherwise)]
+        parts = [self._extended(name, axis, extent) for name in (then, otherwise)]
         value = self.emit("Where", [condition, *parts])
         extents = [self.extents(name)[axis] for name in (then, otherwise)]
         # Several results of one node with equal sizes get one size, so that they stay equal.
@@ -230,7 +230,7 @@ class RunTimeSizes:
         self.mark(value, axis, sizes.count(number, extent))
         return value
 
-    def _behind(self, name: str, axis: int, extent: int) -> str:
+    def _extended(self, name: str, axis: int, extent: int) -> str:
         """Append zeros to a value along an axis, up to an extent."""
         kind = self.graph.type_of(name)
         missing = [extent - n if a == axis else n for a, n in enumerate(kind.shape)]
@@ -447,8 +447,8 @@ class RunTimeSizes:
         if array is not None and array.size and array.min() >= 0:
             return name
         wide = self.cast(name, "int64")
-        behind = self.emit("Add", [wide, self.scalar(size)])
-        return self.emit("Where", [self.emit("Less", [wide, self.integers(0)]), behind, wide])
+        wrapped = self.emit("Add", [wide, self.scalar(size)])
+        return self.emit("Where", [self.emit("Less", [wide, self.integers(0)]), wrapped, wide])
 
 
 #: Function that rewrites a node.

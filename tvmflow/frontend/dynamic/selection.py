@@ -20,7 +20,7 @@ def non_zero(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     """Compute the indices of nonzero elements, including NaN, in row-major order."""
     name, shape = node.input[0], r.shape(node.input[0])
     if not shape:
-        raise Refusal("the place of a scalar has no axes")
+        raise Refusal("it is given a scalar, whose index has no axes")
     marks = _marked(r, name)
     positions, size = _compaction(r, r.reshaped(marks, [prod(shape)]))
     row = r.reshaped(positions, [1, *r.shape(positions)])
@@ -66,7 +66,7 @@ def compress(r: RunTimeSizes, node: onnx.NodeProto) -> None:
     shape, there = r.shape(data), r.bounded.get(data)
     if axis is None:
         if there is not None and prod(shape[: there.axis]) != 1:
-            raise r.refusal("elements that do not count would come between others")
+            raise r.refusal("invalid elements would be between valid ones")
         inner = 1 if there is None else prod(shape[there.axis + 1 :])
         flat = r.reshaped(data, [prod(shape)])
         limit = None if there is None else sizes.multiply(there.size, inner)

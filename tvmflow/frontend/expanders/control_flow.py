@@ -263,7 +263,7 @@ def _batched_scan(c: Expansion) -> Nodes[None]:
     state, scanned = _parted(c, c.inputs[1:], inputs)
     kinds = [c.type_of(name) for name in scanned]
     if not all(len(kind.shape) >= 2 for kind in kinds):
-        raise InvalidNode("a tensor that it scans has no axis of batch and time")
+        raise InvalidNode("a scanned tensor has no axes of batch and time")
     batch, length = (c.extent(scanned[0], axis) for axis in range(2))
     if c.has(0):
         lengths = c.known(c.inputs[0])

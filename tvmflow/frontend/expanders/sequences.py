@@ -54,7 +54,7 @@ def erase(c: Expansion) -> Nodes[None]:
     """Remove the tensor at a position, by default the last."""
     items = list(c.sequence(c.inputs[0]))
     if not items:
-        raise InvalidNode("it removes a tensor from a sequence without any")
+        raise InvalidNode("it removes a tensor from an empty sequence")
     place = _position(c, 1, len(items)) if c.has(1) else len(items) - 1
     c.sequence_result(0, [*items[:place], *items[place + 1 :]])
     yield from ()
@@ -114,7 +114,9 @@ def _lengths(given: np.ndarray, extent: int) -> list[int]:
         (most,) = lengths
         return [min(most, extent - start) for start in range(0, extent, most)]
     if given.ndim != 1 or min(lengths, default=0) < 0 or sum(lengths) != extent:
-        raise InvalidNode(f"its parts of lengths {given.tolist()} are not those of {extent}")
+        raise InvalidNode(
+            f"its parts have the lengths {given.tolist()}, which do not add up to {extent}"
+        )
     return lengths
 
 
@@ -123,7 +125,7 @@ def concatenate(c: Expansion) -> Nodes[None]:
     """Concatenate a sequence's tensors along an axis, or stack them along a new one."""
     items = c.sequence(c.inputs[0])
     if not items:
-        raise InvalidNode("it joins the tensors of a sequence without any")
+        raise InvalidNode("it concatenates an empty sequence")
     axis = c.attributes.get("axis")
     if axis is None:
         raise InvalidNode("its attribute 'axis' is missing")
@@ -181,5 +183,5 @@ def has_element(c: Expansion) -> Nodes[None]:
 def get_element(c: Expansion) -> Nodes[None]:
     """Return the value of an optional, which must not be empty."""
     if c.is_none(c.inputs[0]):
-        raise InvalidNode("it takes the value of an optional one that is none")
+        raise InvalidNode("it reads the value of an empty optional")
     yield from c.result(0, c.inputs[0])

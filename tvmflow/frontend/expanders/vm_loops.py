@@ -94,7 +94,7 @@ def run_loop(c: Expansion, loop: Repeated) -> Nodes[None]:
     if not values.has_machine:
         raise Refusal(
             "it would be a loop of TVM's virtual machine, which standalone libraries and CUDA "
-            "graphs have not"
+            "graphs do not have"
         )
     if c.graph.opset < 9:
         raise Refusal(f"operator set {c.graph.opset} lacks what counts its iterations")
@@ -293,7 +293,7 @@ class _Maker:
             raise InnerRefusal(trial.problems)
         if graph.counts:
             raise Refusal(
-                "what one iteration leaves to the next has a number of elements that is known only "
+                "its state after an iteration has a number of elements that is known only "
                 "at run time"
             )
         if checks := call_checks(graph):

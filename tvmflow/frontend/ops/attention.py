@@ -44,7 +44,7 @@ class _Bias:
 def attention(c: NodeContext) -> list[relax.Expr | None]:
     """Compute attention, and the cache extended by the new keys and values."""
     if c.has(4) != c.has(5) or (c.has(4) and c.has(6)):
-        raise InvalidNode("it has past keys without past values, or these with padded lengths")
+        raise InvalidNode("it needs past keys and past values together, and without padded lengths")
     query, key, value = (_heads(c, index) for index in range(3))
     if c.has(4):
         key, value = R.concat([c.input(4), key], 2), R.concat([c.input(5), value], 2)
@@ -87,7 +87,7 @@ def _heads(c: NodeContext, index: int) -> relax.Expr:
         raise InvalidNode(f"an input has {len(shape)} axes, expected three or four")
     heads = c.required("q_num_heads" if index == 0 else "kv_num_heads")
     if heads < 1 or shape[2] % heads:
-        raise InvalidNode(f"{shape[2]} numbers cannot be those of {heads} heads")
+        raise InvalidNode(f"{shape[2]} numbers cannot be split into {heads} heads")
     split = R.reshape(c.input(index), (*shape[:2], heads, shape[2] // heads))
     return R.permute_dims(split, [0, 2, 1, 3])
 
@@ -156,7 +156,7 @@ def _softmax(c: NodeContext, scores: relax.Expr, bias: _Bias | None) -> relax.Ex
     """Return the softmax over keys; zero for fully masked rows."""
     precision = c.attribute("softmax_precision", 0)
     if precision and precision not in _PRECISIONS:
-        raise InvalidNode(f"its softmax_precision is {precision}, which is no floating-point type")
+        raise InvalidNode(f"its softmax_precision {precision} is not a floating-point type")
     dtype = c.dtype()
     wide = "float64" if _PRECISIONS.get(precision) == "float64" else dtype
     result = c.cast(R.nn.softmax(c.cast(scores, wide), -1), dtype)
@@ -174,7 +174,7 @@ def rotary_embedding(c: NodeContext) -> relax.Expr:
     if len(shape) == 3:
         heads = c.required("num_heads")
         if heads < 1 or shape[2] % heads:
-            raise InvalidNode(f"{shape[2]} numbers cannot be those of {heads} heads")
+            raise InvalidNode(f"{shape[2]} numbers cannot be split into {heads} heads")
         split = (*shape[:2], heads, shape[2] // heads)
         x = R.permute_dims(R.reshape(x, split), [0, 2, 1, 3])
     x = c.emit(x)
@@ -191,7 +191,7 @@ def rotary_embedding(c: NodeContext) -> relax.Expr:
         found = c.input(index)
         if c.has(3):
             if len(c.shape(3)) != 2 or len(c.shape(index)) != 2:
-                raise Refusal("its places are not those of a batch of sequences")
+                raise Refusal("its positions do not have the shape of a batch of sequences")
             found = R.take(found, R.astype(c.input(3), "int64"), 0, "clip")
         return R.reshape(found, (batch, 1, length, half))
 

@@ -418,7 +418,7 @@ def col2im(c: NodeContext) -> relax.Expr:
     batch, depth, columns = c.shape()
     if columns != prod(counts) or depth % prod(kernel):
         raise InvalidNode(
-            f"its {depth} × {columns} columns are not those of {counts} windows of {list(kernel)}"
+            f"its {depth} × {columns} columns do not fit {counts} windows of {list(kernel)}"
         )
     channels = depth // prod(kernel)
 

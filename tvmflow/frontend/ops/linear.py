@@ -212,7 +212,7 @@ def determinant(c: NodeContext) -> relax.Expr:
         raise InvalidNode(f"its matrices are {c.shape()[-2]} × {size}, expected square ones")
     if size > _LARGEST_DETERMINANT:
         raise Refusal(
-            f"determinants of {size} × {size} matrices are not supported, only of small ones"
+            f"determinants of {size} × {size} matrices are not supported, only up to 4 × 4"
         )
     rank, batch = len(c.shape()), c.shape()[:-2]
 

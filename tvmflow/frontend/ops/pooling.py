@@ -107,8 +107,8 @@ def _places(c: NodeContext, windows: Windows) -> relax.Expr:
             if c.is_float():  # if a window has a NaN, that is its maximum
                 found = tirx.any(found, tirx.all(value != value, largest != largest))  # noqa: PLR0124
             number = _number(held, sizes).astype("int64")
-            behind = tirx.const(prod(sizes), "int64")
-            return te.min(tirx.Select(tirx.all(found, inside), number, behind), axis=over)
+            none = tirx.const(prod(sizes), "int64")
+            return te.min(tirx.Select(tirx.all(found, inside), number, none), axis=over)
 
         places = te.compute(best.shape, first, name="first")
 
@@ -172,7 +172,7 @@ def max_unpool(c: NodeContext) -> relax.Expr:
     if c.result.shape != shape:
         raise Refusal(
             f"its output_shape is {list(c.result.shape)}, where its attributes give {list(shape)}, "
-            "and it is not agreed upon in which of both its indices count"
+            "and implementations disagree in which of the two its indices count"
         )
     zeros = c.constant(np.zeros(prod(shape)))
     places, values = c.reshaped(1, (-1,)), c.reshaped(0, (-1,))

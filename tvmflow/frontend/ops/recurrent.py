@@ -81,7 +81,7 @@ def _cell(c: NodeContext) -> Cell:
     try:
         found = activations(names, *parameters)
     except KeyError as unknown:
-        raise InvalidNode(f"its activation {unknown} is none of ONNX's") from None
+        raise InvalidNode(f"its activation {unknown} is not one of ONNX's") from None
     functions: list[tuple[Activation, ...]] = [
         found[at : at + len(usual)] for at in range(0, len(found), len(usual))
     ]

@@ -55,7 +55,9 @@ def _resized_type(node: onnx.NodeProto, graph: Graph) -> TensorType | None:
     axes = normalized_axes(attributes.get("axes") or range(rank), rank)
     for axis, scale in zip(axes, given, strict=True):
         if not 0 < scale < np.inf:
-            raise InvalidNode(f"its factor along the axis {axis} is {scale}")
+            raise InvalidNode(
+                f"its factor along the axis {axis} is {scale}, expected a positive number"
+            )
         shape[axis] = int(np.float32(shape[axis]) * np.float32(scale))
     return TensorType(tuple(shape), data.dtype)
 

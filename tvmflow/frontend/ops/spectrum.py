@@ -45,7 +45,7 @@ def dft(c: NodeContext) -> relax.Expr:
     rank = len(c.shape())
     axis = normalized_axis(given, rank)
     if axis == rank - 1:
-        raise InvalidNode("its axis is that of real and imaginary parts")
+        raise InvalidNode("its axis is the axis of real and imaginary parts")
     length = c.shape()[axis]
     inverse, onesided = bool(c.attribute("inverse", 0)), bool(c.attribute("onesided", 0))
     if c.has(1):
@@ -53,10 +53,10 @@ def dft(c: NodeContext) -> relax.Expr:
     elif inverse and onesided:
         length = 2 * (length - 1)
     if length < 1:
-        raise InvalidNode(f"the length of its transform is {length}")
+        raise InvalidNode(f"the length of its transform is {length}, expected at least 1")
     signal = _parts(c, c.input(), axis)
     if onesided and not inverse and signal.imaginary is not None:
-        raise InvalidNode("half of a spectrum (onesided) is only that of real numbers")
+        raise InvalidNode("only real numbers have half a spectrum (onesided)")
     if inverse and onesided:
         signal = _whole_spectrum(c, signal, length)
     signal = _with_length(c, signal, length)
@@ -110,7 +110,7 @@ def stft(c: NodeContext) -> relax.Expr:
     result = _transform(c, _parts(c, c.emit(framed), 2), length, inverse=False)
     if c.attribute("onesided", 1):
         if parts == 2:
-            raise InvalidNode("half of a spectrum (onesided) is only that of real numbers")
+            raise InvalidNode("only real numbers have half a spectrum (onesided)")
         result = _first(c, result, length // 2 + 1)
     return _joined(c, result, 2)
 
