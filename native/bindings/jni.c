@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `ai.tvmflow.Native` calls (java/ has the class).
+// Native methods of the Java class `ai.tvmflow.Native` (in java/).
 //
-// The virtual machine takes these functions from the first library that it loads, and every
-// library has them: they use the library that they are given, never their own model.  Texts are
+// Every library has these functions, and the virtual machine uses those of the first library that
+// it loads: they work on the library that is passed to them, never on their own model.  Texts are
 // arrays of UTF-8, because JNI's own strings have another encoding, and failures are codes whose
-// message Java fetches: nothing here needs a string or an exception of the machine.  Lines of the
-// log go to a stream, as a shrinker renames methods of the application, and none of the platform.
+// message Java fetches, so that no strings or exceptions of the machine are needed.  The log is
+// written to a stream, because shrinkers rename methods of the application, not of the platform.
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "tvmflow_library.h"
 
-// No header of a JDK or the NDK is needed: entries of the function table by their numbers in the
-// Java Native Interface Specification, "JNI Functions".
+// Entries of the function table, by their numbers in the Java Native Interface Specification, "JNI
+// Functions", so that no header of a JDK or the NDK is needed.
 typedef void (*tf_jni_entry)(void);
 typedef const tf_jni_entry* const* tf_jni;  // JNIEnv*
 typedef void* tf_object;
@@ -35,7 +35,7 @@ enum {
   TF_GET_DIRECT_BUFFER_ADDRESS = 230,
   TF_GET_DIRECT_BUFFER_CAPACITY = 231,
 };
-// Of the table of a JavaVM, and the version of JNI.
+// An entry in the table of a JavaVM, and the version of JNI.
 enum { TF_GET_ENV = 6, TF_JNI_VERSION = 0x00010006 };
 
 typedef int32_t (*tf_get_array_length)(tf_jni, tf_object);
@@ -59,13 +59,13 @@ typedef int64_t (*tf_get_capacity)(tf_jni, tf_object);
 #define TF_NATIVE(result, name) TVMFLOW_API result Java_ai_tvmflow_Native_##name
 #define TF_CALL(env, type, number) ((type)(*(env))[number])
 
-// What Java's `handle` is the address of.
+// Open library and model; Java's `handle` is its address.
 typedef struct tf_opened {
   tvmflow_library library;
   tvmflow_model* model;
   tvmflow_status status;  // of the last call
-  const char* reason;     // why the library was not opened; NULL: ask the model
-  char text[512];         // behind `reason`
+  const char* reason;     // of a failure to open the library; NULL: the model has the message
+  char text[512];         // storage of `reason`
   tf_jni machine;         // a JavaVM*
   tf_object log;          // a java.io.OutputStream, or NULL
   void* write;            // its method
@@ -73,7 +73,7 @@ typedef struct tf_opened {
 
 static tf_opened* tf_from_handle(int64_t handle) { return (tf_opened*)(intptr_t)handle; }
 
-// A copy of an array of bytes with a zero behind it; NULL for null, and without memory.
+// Returns a copy of an array of bytes, followed by a zero; NULL for null, or without memory.
 static char* tf_copy_text(tf_jni env, tf_object array) {
   if (array == NULL) return NULL;
   const int32_t length = TF_CALL(env, tf_get_array_length, TF_GET_ARRAY_LENGTH)(env, array);
@@ -85,7 +85,7 @@ static char* tf_copy_text(tf_jni env, tf_object array) {
   return text;
 }
 
-// NULL, with an OutOfMemoryError pending, when the machine has no memory for it.
+// Returns a new array of bytes; NULL, with an OutOfMemoryError pending, without memory.
 static tf_object tf_new_bytes(tf_jni env, const char* bytes, size_t count) {
   if (count > INT32_MAX) count = INT32_MAX;
   tf_object array = TF_CALL(env, tf_new_byte_array, TF_NEW_BYTE_ARRAY)(env, (int32_t)count);
@@ -95,7 +95,7 @@ static tf_object tf_new_bytes(tf_jni env, const char* bytes, size_t count) {
   return array;
 }
 
-// A line of the log, in whichever thread is in a call: its level and its text.
+// Writes level and text of a line of the log, on any thread that is in a call.
 static void tf_write_log(void* user, tvmflow_log_level level, const char* text) {
   const tf_opened* const opened = user;
   void* found = NULL;
@@ -110,11 +110,11 @@ static void tf_write_log(void* user, tvmflow_log_level level, const char* text) 
   tf_object const array = tf_new_bytes(env, line, bytes + 1);
   free(line);
   if (array != NULL) {
-    // A `jvalue` has 64 bits.
+    // The call's `jvalue` has 64 bits.
     const int64_t argument = (int64_t)(intptr_t)array;
     TF_CALL(env, tf_call_void, TF_CALL_VOID_METHOD_A)(env, opened->log, opened->write, &argument);
   }
-  // What the receiver throws is not the library's.
+  // Ignore exceptions of the receiver.
   TF_CALL(env, tf_exception_clear, TF_EXCEPTION_CLEAR)(env);
   if (array != NULL) TF_CALL(env, tf_delete_reference, TF_DELETE_LOCAL_REF)(env, array);
 }
@@ -125,7 +125,7 @@ static void tf_set_log(tf_jni env, tf_opened* opened, tf_object log, tvmflow_opt
     opened->write = TF_CALL(env, tf_get_method, TF_GET_METHOD_ID)(env, stream, "write", "([B)V");
   if (opened->write != NULL && TF_CALL(env, tf_get_vm, TF_GET_JAVA_VM)(env, &opened->machine) == 0)
     opened->log = TF_CALL(env, tf_of_reference, TF_NEW_GLOBAL_REF)(env, log);
-  // Without memory there is no log.
+  // Continue without a log if there is no memory.
   TF_CALL(env, tf_exception_clear, TF_EXCEPTION_CLEAR)(env);
   if (stream != NULL) TF_CALL(env, tf_delete_reference, TF_DELETE_LOCAL_REF)(env, stream);
   if (opened->log == NULL) return;
@@ -154,8 +154,8 @@ static void tf_open(tf_opened* opened, const char* path, const tvmflow_options* 
   if (opened->model == NULL) tf_fail_to_open(opened, path, "there is no memory for the model");
 }
 
-// `numbers` has device, flags, backend, threads and priority; those that it lacks are zero.
-// Returns 0 without memory; else a handle that must be closed, also when opening failed.
+// `numbers` has device, flags, backend, threads and priority; missing ones are zero.
+// Returns 0 without memory; otherwise a handle that must be closed, even if opening failed.
 TF_NATIVE(int64_t, open)
 (tf_jni env, tf_object class, tf_object library, tf_object cache_folder, tf_object weights,
  tf_object opencl, tf_object numbers, tf_object log) {
@@ -195,14 +195,14 @@ TF_NATIVE(void, close)(tf_jni env, tf_object class, int64_t handle) {
   free(opened);
 }
 
-// Of the last call with this handle.
+// Returns the status of the last call with this handle.
 TF_NATIVE(int32_t, status)(tf_jni env, tf_object class, int64_t handle) {
   (void)env, (void)class;
   const tf_opened* opened = tf_from_handle(handle);
   return opened ? (int32_t)opened->status : TVMFLOW_ERROR_ARGUMENT;
 }
 
-// The last failure's message.
+// Returns the message of the last failure.
 TF_NATIVE(tf_object, message)(tf_jni env, tf_object class, int64_t handle) {
   (void)class;
   const tf_opened* opened = tf_from_handle(handle);
@@ -231,7 +231,8 @@ TF_NATIVE(int32_t, count)
                            : opened->library.input_count)(opened->model);
 }
 
-// Name, zero byte, layout; `numbers` gets dtype, bytes, image size and shape.  NULL on failure.
+// Returns name, zero byte, layout, or NULL on failure; sets `numbers` to dtype, bytes, image size
+// and shape.
 TF_NATIVE(tf_object, tensor)
 (tf_jni env, tf_object class, int64_t handle, uint8_t output, int32_t index, tf_object numbers) {
   (void)class;
@@ -289,14 +290,14 @@ TF_NATIVE(int32_t, setShape)
   if (opened == NULL || opened->model == NULL || extents == NULL) return TVMFLOW_ERROR_ARGUMENT;
   int64_t values[TVMFLOW_MAX_DIMENSIONS + 1];
   int32_t count = TF_CALL(env, tf_get_array_length, TF_GET_ARRAY_LENGTH)(env, extents);
-  // Of too many, the model says so.
+  // For too many extents, the model returns an error.
   if (count > TVMFLOW_MAX_DIMENSIONS) count = TVMFLOW_MAX_DIMENSIONS + 1;
   TF_CALL(env, tf_get_long_region, TF_GET_LONG_ARRAY_REGION)(env, extents, 0, count, values);
   return opened->status =
              opened->library.set_shape(opened->model, (uint32_t)input, values, (uint32_t)count);
 }
 
-// Java checks as well; this is the last gate before memory is read or written.
+// Checks the range once more, after Java's checks, before memory is read or written.
 static char* tf_buffer_memory(tf_jni env, tf_object buffer, int32_t offset, int32_t bytes) {
   if (buffer == NULL || offset < 0 || bytes < 0) return NULL;
   char* memory = TF_CALL(env, tf_get_address, TF_GET_DIRECT_BUFFER_ADDRESS)(env, buffer);
@@ -311,7 +312,7 @@ TF_NATIVE(int32_t, setInput)
   (void)class;
   tf_opened* opened = tf_from_handle(handle);
   if (opened == NULL || opened->model == NULL) return TVMFLOW_ERROR_ARGUMENT;
-  // Without memory the model says what is wrong: it has the words for null pointers.
+  // For NULL, the model returns the error.
   const char* memory = tf_buffer_memory(env, buffer, offset, bytes);
   return opened->status = opened->library.set_input(opened->model, (uint32_t)index,
                                                     (tvmflow_dtype)dtype, memory, (size_t)bytes);
@@ -328,7 +329,7 @@ TF_NATIVE(int32_t, getOutput)
                                                      (tvmflow_dtype)dtype, memory, (size_t)bytes);
 }
 
-// Android's buffer of a java object, where there is Android.
+// Returns the AHardwareBuffer of a Java object; NULL without Android.
 static void* tf_hardware_buffer(tf_jni env, tf_object object) {
   void* (*convert)(tf_jni, tf_object) = NULL;
   void* const android = object ? dlopen("libandroid.so", RTLD_NOW) : NULL;
@@ -338,7 +339,7 @@ static void* tf_hardware_buffer(tf_jni env, tf_object object) {
 }
 
 // `numbers`: width, height, rotation, format or -1, then for each plane stride, pixel stride,
-// offset in its buffer and bytes from there on.
+// offset in its buffer and number of bytes after that.
 TF_NATIVE(int32_t, setImage)
 (tf_jni env, tf_object class, int64_t handle, int32_t index, tf_object numbers, tf_object first,
  tf_object second, tf_object third, tf_object hardware_buffer) {
@@ -363,7 +364,7 @@ TF_NATIVE(int32_t, setImage)
     image.strides[i] = (uint32_t)plane[0];
     image.pixel_strides[i] = (uint32_t)plane[1];
     if (buffers[i] == NULL) continue;
-    // No bytes are none, not an unknown number.
+    // For the model, 0 bytes would mean an unknown size.
     if (plane[3] < 1) return opened->status = TVMFLOW_ERROR_ARGUMENT;
     image.bytes[i] = (size_t)plane[3];
     image.planes[i] = tf_buffer_memory(env, buffers[i], (int32_t)plane[2], (int32_t)plane[3]);
@@ -373,7 +374,7 @@ TF_NATIVE(int32_t, setImage)
   return opened->status = opened->library.set_image(opened->model, (uint32_t)index, &image);
 }
 
-// `numbers` gets format, width and height.
+// Sets `numbers` to format, width and height.
 TF_NATIVE(int32_t, imageInput)
 (tf_jni env, tf_object class, int64_t handle, int32_t index, tf_object numbers) {
   (void)class;
@@ -388,7 +389,7 @@ TF_NATIVE(int32_t, imageInput)
   return opened->status;
 }
 
-// `place` gets the scale of columns and rows, then their offsets.
+// Sets `place` to the scales of columns and rows, then their offsets.
 TF_NATIVE(int32_t, imagePlace)
 (tf_jni env, tf_object class, int64_t handle, int32_t index, tf_object place) {
   (void)class;
@@ -414,15 +415,15 @@ TF_STEP(run, run)
 TF_STEP(start, start)
 TF_STEP(await, wait)
 
-// From any thread.
+// May be called from any thread.
 TF_NATIVE(void, cancel)(tf_jni env, tf_object class, int64_t handle) {
   (void)env, (void)class;
   tf_opened* opened = tf_from_handle(handle);
   if (opened != NULL && opened->model != NULL) opened->library.cancel(opened->model);
 }
 
-// `numbers` gets bytes of weights, tensors, pictures and the process, and whether weights are
-// shared.
+// Sets `numbers` to the bytes of weights, tensors, pictures and the process, and whether weights
+// are shared.
 TF_NATIVE(int32_t, memory)
 (tf_jni env, tf_object class, int64_t handle, tf_object numbers) {
   (void)class;
@@ -440,8 +441,8 @@ TF_NATIVE(int32_t, memory)
   return opened->status;
 }
 
-// Lines of kernel, function, start and end, with tabs between them; NULL on failure.  Names are
-// identifiers of OpenCL C: they have no tabs.
+// Returns lines of kernel, function, start and end, separated by tabs; NULL on failure.  Names are
+// identifiers in OpenCL C, without tabs.
 TF_NATIVE(tf_object, profile)(tf_jni env, tf_object class, int64_t handle) {
   (void)class;
   tf_opened* opened = tf_from_handle(handle);
@@ -468,7 +469,7 @@ TF_NATIVE(tf_object, profile)(tf_jni env, tf_object class, int64_t handle) {
   return found;
 }
 
-// `numbers` gets largest error, tolerance used and elements compared.
+// Sets `numbers` to the largest error, tolerance used and elements compared.
 TF_NATIVE(int32_t, selfTest)
 (tf_jni env, tf_object class, int64_t handle, tf_object numbers) {
   (void)class;

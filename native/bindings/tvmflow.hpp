@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Run a compiled network from C++17: `tvmflow.h` with destructors, containers and exceptions.
+// C++17 interface of compiled networks: `tvmflow.h` with destructors, containers and exceptions.
 //
 //   tvmflow::Model model("./libmobilenet.so");     // any number of libraries in one program
 //   model.SetInput(0, image);                      // a std::vector<float>, std::array, ...
@@ -7,8 +7,8 @@
 //   std::vector<float> scores = model.Output<float>(0);
 //
 // A program that is linked to its library writes `tvmflow::Model model(tvmflow::Linked{})`.
-// Where exceptions are disabled, or TVMFLOW_NO_EXCEPTIONS is defined, nothing is thrown: calls
-// return a status other than TVMFLOW_OK, `status()` and `message()` tell what failed last.
+// If exceptions are disabled, or TVMFLOW_NO_EXCEPTIONS is defined, nothing is thrown: calls
+// return a status other than TVMFLOW_OK, and `status()` and `message()` return the last failure.
 #ifndef TVMFLOW_HPP
 #define TVMFLOW_HPP
 
@@ -31,7 +31,7 @@
 
 namespace tvmflow {
 
-// What a library's function reports.
+// Failure of a library's function.
 class Error : public std::runtime_error {
  public:
   Error(tvmflow_status status, const std::string& message)
@@ -45,7 +45,7 @@ class Error : public std::runtime_error {
 // Chooses the library that the program is linked to.
 struct Linked {};
 
-// The code of an element type; float16 and bfloat16 have none in C++17, see `SetInputBytes`.
+// Code of an element type; C++17 has no types for float16 and bfloat16, see `SetInputBytes`.
 template <typename T>
 constexpr tvmflow_dtype DType() {
   if constexpr (std::is_same_v<T, bool>) {
@@ -63,11 +63,11 @@ constexpr tvmflow_dtype DType() {
   }
 }
 
-// One instance; used from one thread at a time.
+// Instance of a network, which one thread may use at a time.
 class Model {
  public:
-  // Opens a library by its path, or by its bare name among the loader's folders.  The size in
-  // the options is filled in here.
+  // Opens a library by its path, or by its bare name in the loader's folders.  Sets the size in the
+  // options.
   explicit Model(const std::string& path, const tvmflow_options& options = {}) {
     auto opened = std::unique_ptr<tvmflow_library, Closer>(new tvmflow_library());
     if (const char* reason = tvmflow_library_open(opened.get(), path.c_str())) {
@@ -105,10 +105,10 @@ class Model {
     if (model_ != nullptr) library_->destroy(model_);
   }
 
-  // Whether it was opened; a constructor that throws leaves no model behind.
+  // Returns whether the model is open; needed only without exceptions.
   explicit operator bool() const noexcept { return model_ != nullptr; }
 
-  // What the last call returned, and the last failure's message.
+  // Return the status of the last call, and the message of the last failure.
   tvmflow_status status() const noexcept { return status_; }
   const std::string& message() const noexcept { return message_; }
 
@@ -117,24 +117,23 @@ class Model {
   uint32_t input_count() const { return model_ ? library_->input_count(model_) : 0; }
   uint32_t output_count() const { return model_ ? library_->output_count(model_) : 0; }
 
-  // All zero where there is no such input or output.
+  // Return zeros if there is no such input or output.
   tvmflow_tensor InputInfo(uint32_t index) { return Info(&tvmflow_library::input, index); }
   tvmflow_tensor OutputInfo(uint32_t index) { return Info(&tvmflow_library::output, index); }
 
-  // The number of an input or output by the ONNX model's name; 0 where there is none.
+  // Return the index of an input or output by its name in the ONNX model; 0 if there is none.
   uint32_t FindInput(const std::string& name) { return Find(&tvmflow_library::find_input, name); }
   uint32_t FindOutput(const std::string& name) { return Find(&tvmflow_library::find_output, name); }
 
   tvmflow_memory_info Memory() { return Sized<tvmflow_memory_info>(&tvmflow_library::memory); }
-  // OpenCL's objects, for another model's options; NULL on the CPU.
+  // Returns the OpenCL objects, for another model's options; NULL on the CPU.
   tvmflow_opencl_info OpenCL() { return Sized<tvmflow_opencl_info>(&tvmflow_library::opencl); }
 
-  // Of several shapes, all calls are about the one that is chosen; another one's inputs must be set
-  // again.
+  // All calls refer to the chosen shape; after another one is chosen, inputs must be set again.
   uint32_t shape_count() const { return model_ ? library_->shape_count(model_) : 0; }
   uint32_t shape() const { return model_ ? library_->shape(model_) : 0; }
   tvmflow_status ChooseShape(uint32_t index) { return Call(&tvmflow_library::choose_shape, index); }
-  // The shape in which an input has these extents.
+  // Chooses the shape in which an input has these extents.
   tvmflow_status SetShape(uint32_t input, const std::vector<int64_t>& extents) {
     return Call(&tvmflow_library::set_shape, input, extents.data(),
                 static_cast<uint32_t>(extents.size()));
@@ -148,14 +147,13 @@ class Model {
   tvmflow_status SetInput(uint32_t index, const T* data, size_t count) {
     return SetInputBytes(index, DType<T>(), data, count * sizeof(T));
   }
-  // Anything with std::data and std::size.
+  // Copies from any container with std::data and std::size.
   template <typename Container>
   tvmflow_status SetInput(uint32_t index, const Container& values) {
     return SetInput(index, std::data(values), std::size(values));
   }
 
-  // Pictures, for inputs that were compiled with `--image-input`; the size in the structure is
-  // filled in here.
+  // Sets a picture for an input compiled with `--image-input`.  Sets the size in the structure.
   tvmflow_status SetImage(uint32_t index, tvmflow_image image) {
     image.struct_size = sizeof(image);
     return Call(&tvmflow_library::set_image, index, &image);
@@ -166,8 +164,8 @@ class Model {
     Call(&tvmflow_library::image_input, index, &info);
     return info;
   }
-  // Point (x, y) of the input is (x * scale[0] + offset[0], y * scale[1] + offset[1]) of the last
-  // picture.
+  // Sets the mapping from the input to the last picture: point (x, y) of the input is
+  // (x * scale[0] + offset[0], y * scale[1] + offset[1]) in the picture.
   tvmflow_status ImagePlace(uint32_t index, double scale[2], double offset[2]) {
     return Call(&tvmflow_library::image_place, index, scale, offset);
   }
@@ -183,7 +181,7 @@ class Model {
   tvmflow_status GetOutput(uint32_t index, Container& values) {
     return GetOutput(index, std::data(values), std::size(values));
   }
-  // On the CPU the result itself, valid until the next run; nullptr where this fails.
+  // Returns the result on the CPU without a copy, valid until the next run; nullptr on failure.
   template <typename T>
   const T* OutputData(uint32_t index) {
     const void* data = nullptr;
@@ -193,7 +191,7 @@ class Model {
       return nullptr;
     return static_cast<const T*>(data);
   }
-  // In a new vector, empty where this fails.
+  // Returns an output in a new vector, which is empty on failure.
   template <typename T>
   std::vector<T> Output(uint32_t index) {
     static_assert(!std::is_same_v<T, bool>, "std::vector<bool> has no array of bytes behind it");
@@ -202,7 +200,7 @@ class Model {
     return values;
   }
 
-  // The application's cl_mem as input or output; nullptr gives the network's own memory back.
+  // Use the application's cl_mem as input or output; nullptr restores the network's own memory.
   tvmflow_status UseInput(uint32_t index, void* cl_memory) {
     return Call(&tvmflow_library::use_input, index, cl_memory);
   }
@@ -214,17 +212,17 @@ class Model {
   tvmflow_status Run() { return Call(&tvmflow_library::run); }
   tvmflow_status Start() { return Call(&tvmflow_library::start); }
   tvmflow_status Wait() { return Call(&tvmflow_library::wait); }
-  // The size in the structure is filled in here.
+  // Starts a run.  Sets the size in the structure.
   tvmflow_status RunAsync(tvmflow_run_options options) {
     options.struct_size = sizeof(options);
     return Call(&tvmflow_library::run_async, &options);
   }
-  // From any thread.
+  // Cancels the current run; may be called from any thread.
   void Cancel() noexcept {
     if (model_ != nullptr) library_->cancel(model_);
   }
 
-  // Names are the library's: valid until the next call.
+  // Runs once and returns the times of all kernels; their names are valid until the next call.
   std::vector<tvmflow_kernel> Profile() {
     const tvmflow_kernel* kernels = nullptr;
     uint32_t count = 0;
@@ -252,7 +250,7 @@ class Model {
       model_ = model;
       return;
     }
-    // An instance that could not be made only has a message.
+    // After a failure, the instance only has a message.
     const std::string message =
         model ? library_->message(model) : "Opening the model failed: there is no memory for it.";
     library_->destroy(model);

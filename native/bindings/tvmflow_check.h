@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a library is what `tvmflow compile --standalone` wrote, before it is opened:
+// Check, before a library is opened, that it is as `tvmflow compile --standalone` wrote it:
 //
 //   const char* reason = tvmflow_library_check("./libmobilenet.so");
 //   if (reason == NULL) reason = tvmflow_library_open(&net, "./libmobilenet.so");
 //
-// This finds damage, such as a bit that a disk or a transfer has changed.  It is no signature: who
-// can change the library can change its digest, and opening a library runs its code.  Weights are
-// compared by `tvmflow_create`.  `tvmflow/module/standalone/code_digest.py` says what is compared.
+// This detects damage, such as a bit that a disk or a transfer has changed.  It is no signature: an
+// attacker can change the digest with the library, and opening a library runs its code.
+// `tvmflow_create` checks the weights.  `tvmflow/module/standalone/code_digest.py` documents the
+// digest.
 #ifndef TVMFLOW_CHECK_H
 #define TVMFLOW_CHECK_H
 
@@ -28,7 +29,7 @@ typedef Elf32_Phdr tvmflow_elf_segment;
 enum {
   TVMFLOW_MAX_SEGMENTS = 64,
   TVMFLOW_CHECK_BLOCK = 16 << 10,
-  TVMFLOW_NOTE_BYTES = 20,  // its beginning, up to the digest
+  TVMFLOW_NOTE_BYTES = 20,  // of the note before the digest
   TVMFLOW_WEIGHTS_HEADER = 128,
 };
 
@@ -36,7 +37,7 @@ static inline uint64_t tvmflow_rotate(uint64_t value, unsigned bits) {
   return (value << bits) | (value >> (64 - bits));
 }
 
-// XXH64, as its specification has it (xxHash, "XXH64 algorithm description").
+// Returns XXH64, as specified in xxHash's "XXH64 algorithm description".
 static inline uint64_t tvmflow_xxh64(const unsigned char* at, size_t bytes, uint64_t seed) {
   const uint64_t p1 = 0x9E3779B185EBCA87u;
   const uint64_t p2 = 0xC2B2AE3D27D4EB4Fu;
@@ -81,13 +82,13 @@ static inline uint64_t tvmflow_xxh64(const unsigned char* at, size_t bytes, uint
   return hash ^ (hash >> 32);
 }
 
-// Whether all of these bytes are in the file.
+// Reads bytes at an offset; returns whether the file has all of them.
 static inline int tvmflow_read_at(FILE* file, uint64_t offset, void* data, size_t bytes) {
   return offset <= 0x7FFFFFFFu && fseek(file, (long)offset, SEEK_SET) == 0 &&
          fread(data, 1, bytes, file) == bytes;
 }
 
-// The digest goes on with bytes of the file; 0 if they are not there.
+// Continues the digest with bytes of the file; returns 0 if the file does not have them.
 static inline int tvmflow_digest_range(FILE* file, uint64_t begin, uint64_t end, uint64_t* digest) {
   unsigned char block[TVMFLOW_CHECK_BLOCK];
   uint64_t at;
@@ -99,7 +100,7 @@ static inline int tvmflow_digest_range(FILE* file, uint64_t begin, uint64_t end,
   return 1;
 }
 
-// Where the digest is in the file; 0 if there is none.
+// Returns the offset of the digest in the file; 0 if there is none.
 static inline uint64_t tvmflow_find_digest(FILE* file, const tvmflow_elf_segment* segments,
                                            unsigned count) {
   static const unsigned char note[TVMFLOW_NOTE_BYTES] = {
@@ -153,7 +154,7 @@ static inline const char* tvmflow_check_file(FILE* file) {
     holes[1][0] = load->p_offset + (content[1] - load->p_vaddr) + TVMFLOW_WEIGHTS_HEADER;
     holes[1][1] = holes[1][0] + (content[2] - TVMFLOW_WEIGHTS_HEADER);
   }
-  // Stripping a library may move these.
+  // Stripping a library may change these fields.
   header.e_shoff = 0;
   header.e_shentsize = 0;
   header.e_shnum = 0;
@@ -165,7 +166,7 @@ static inline const char* tvmflow_check_file(FILE* file) {
     uint64_t at = segments[i].p_offset < head ? head : segments[i].p_offset;
     const uint64_t end = (uint64_t)segments[i].p_offset + segments[i].p_filesz;
     if (segments[i].p_type != PT_LOAD) continue;
-    // The weights are after the digest.
+    // The weights come after the digest.
     for (hole = 0; hole < 2; ++hole) {
       if (holes[hole][0] < at || holes[hole][0] >= end) continue;
       if (!tvmflow_digest_range(file, at, holes[hole][0], &digest)) return cut;
@@ -176,7 +177,7 @@ static inline const char* tvmflow_check_file(FILE* file) {
   return digest == content[0] ? NULL : damaged;
 }
 
-// NULL, or why the library at a path should not be opened.
+// Returns NULL, or the reason not to open the library at a path.
 static inline const char* tvmflow_library_check(const char* path) {
   FILE* const file = fopen(path, "rb");
   const char* reason;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several models in one program: the functions of a library that is opened at run time.
+// Functions of a library that is opened at run time, for several models in one program.
 //
-// Every library of `tvmflow compile --standalone` has functions of the same names.  A program
-// that is linked to one calls them as `tvmflow.h` declares them; one that uses several, or gets
-// its model later, takes them from each library:
+// All libraries of `tvmflow compile --standalone` have functions of the same names.  A program
+// that is linked to one library calls them as `tvmflow.h` declares them.  A program that uses
+// several, or gets its model later, looks them up in each library:
 //
 //   tvmflow_library net;
 //   const char* reason = tvmflow_library_open(&net, "./libmobilenet.so");
@@ -58,7 +58,7 @@
   X(status_name)                                                                                   \
   X(output_data)
 
-// `create` is `tvmflow_create` of this library, and so on.
+// Functions of a library; `create` is its `tvmflow_create`, and so on.
 typedef struct tvmflow_library {
   void* handle;
 #define TVMFLOW_MEMBER(name) __typeof__(&tvmflow_##name) name;
@@ -66,21 +66,21 @@ typedef struct tvmflow_library {
 #undef TVMFLOW_MEMBER
 } tvmflow_library;
 
-// Unloads it; all its models must have been destroyed.
+// Unloads a library; all of its models must have been destroyed.
 static inline void tvmflow_library_close(tvmflow_library* library) {
   if (library->handle != NULL) dlclose(library->handle);
   memset(library, 0, sizeof(*library));
 }
 
-// Whether a file lacks a part that it says is to be loaded: glibc's loader then ends the process,
-// while Android's refuses it by itself.  0 where this cannot be told.
+// Returns whether a file is shorter than its loadable segments: glibc's loader would then end the
+// process, while Android's returns an error.  Returns 0 if that is unknown.
 static inline int tvmflow_library_is_cut_short(const char* path) {
   Elf64_Ehdr header;
   Elf64_Phdr segment;
   char last;
   unsigned i;
   int cut = 0;
-  // A bare name is looked for in other folders than this one.
+  // The loader does not search this folder for a bare name.
   FILE* const file = strchr(path, '/') != NULL ? fopen(path, "rb") : NULL;
   if (file == NULL) return 0;
   if (fread(&header, sizeof(header), 1, file) == 1 &&
@@ -98,8 +98,9 @@ static inline int tvmflow_library_is_cut_short(const char* path) {
 }
 
 #ifdef __GLIBC__
-// Another spelling of a path: one for each file.  Before the last name, `/./` and `//` are the bits
-// of device and inode, which no other file has while this one is loaded.  The caller frees it.
+// Returns a spelling of a path that is unique to its file; the caller frees it.  Before the last
+// name, `/./` and `//` are the bits of device and inode, which no other file can have while this
+// one is loaded.
 static inline char* tvmflow_library_own_name(const char* path, const struct stat* file) {
   const char* const last = strrchr(path, '/');
   unsigned long long device = file->st_dev;
@@ -121,13 +122,13 @@ static inline char* tvmflow_library_own_name(const char* path, const struct stat
 }
 #endif
 
-// `dlopen` of the file that is at a path now, also where one that was there before is still open:
-// glibc returns that, by its name, while other loaders compare files.
+// Opens the current file at a path, even if an earlier file of this path is still open: glibc's
+// `dlopen` would return that, as it compares names, while other loaders compare files.
 static inline void* tvmflow_library_load(const char* path) {
 #ifdef __GLIBC__
   struct stat before;
   struct stat after;
-  // A bare name is looked for in the loader's folders, and among what is loaded.
+  // For a bare name the loader searches its folders and the loaded libraries.
   while (strchr(path, '/') != NULL && stat(path, &before) == 0) {
     char* const name = tvmflow_library_own_name(path, &before);
     void* const named = name != NULL ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
@@ -143,14 +144,14 @@ static inline void* tvmflow_library_load(const char* path) {
     if (own == NULL) return NULL;
     if (stat(path, &after) != 0 || (before.st_dev == after.st_dev && before.st_ino == after.st_ino))
       return own;
-    // It was replaced meanwhile: it is not known which of the two was opened.
+    // The file was replaced meanwhile, and either of the two may be open.
     dlclose(own);
   }
 #endif
   return dlopen(path, RTLD_NOW | RTLD_LOCAL);
 }
 
-// Whether the loader's message is about what only TVM's runtime has, which modules need.
+// Returns whether the loader misses a symbol of TVM's runtime, which modules need.
 static inline int tvmflow_library_needs_tvm(const char* message) {
   return message != NULL && (strstr(message, "TVMFFI") || strstr(message, "TVMBackend"));
 }
@@ -158,14 +159,14 @@ static inline int tvmflow_library_needs_tvm(const char* message) {
 #define TVMFLOW_IS_A_MODULE                                                                        \
   "it is a module for TVM's runtime, not a standalone library: compile it with --standalone"
 
-// NULL, or why the library cannot be used: valid until the next call of `dlopen` and the like in
-// this thread; nothing needs to be closed then.
+// Opens a library.  Returns NULL, or the reason of the failure, after which nothing needs to be
+// closed; the text is valid until the thread's next call of `dlopen` or a related function.
 static inline const char* tvmflow_library_open(tvmflow_library* library, const char* path) {
   const char* missing = NULL;
   struct stat kind;
   void* symbol;
   memset(library, 0, sizeof(*library));
-  // A FIFO would be waited for.
+  // Opening a FIFO would block.
   if (strchr(path, '/') != NULL && stat(path, &kind) == 0 && !S_ISREG(kind.st_mode))
     return "it is no regular file";
   if (tvmflow_library_is_cut_short(path)) return "it was cut short: copy it again";
@@ -175,14 +176,14 @@ static inline const char* tvmflow_library_open(tvmflow_library* library, const c
     if (missing == NULL) return "there is no memory for its name";
     return tvmflow_library_needs_tvm(missing) ? TVMFLOW_IS_A_MODULE : missing;
   }
-  // A function's address cannot be converted from dlsym's result in ISO C, but copied.
+  // ISO C does not allow converting dlsym's result to a function pointer, but copying it.
 #define TVMFLOW_TAKE(name)                                                                         \
   symbol = dlsym(library->handle, "tvmflow_" #name);                                               \
   if (symbol == NULL && missing == NULL) missing = "the library has no function tvmflow_" #name;   \
   memcpy(&library->name, &symbol, sizeof(symbol));
   TVMFLOW_EACH_FUNCTION(TVMFLOW_TAKE)
 #undef TVMFLOW_TAKE
-  // In a program that has TVM's runtime, the loader takes it.
+  // The loader accepts a module for TVM's runtime in a program that has that runtime.
   if (missing != NULL && dlsym(library->handle, "__tvm_ffi__library_bin") != NULL)
     missing = TVMFLOW_IS_A_MODULE;
   if (missing == NULL && library->api_version() < TVMFLOW_API_VERSION)

@@ -6,9 +6,9 @@ import java.nio.Buffer;
 import java.nio.ByteBuffer;
 
 /**
- * A picture for an input that was compiled with {@code --image-input}. Pixels are read when {@link
- * Model#setImage} is called, from the buffers' positions on; direct buffers, as cameras give them,
- * are not copied in Java.
+ * A picture for an input compiled with {@code --image-input}. {@link Model#setImage} reads the
+ * pixels, starting at the buffers' positions; direct buffers, such as those of cameras, are not
+ * copied in Java.
  */
 public final class Image {
     private static final int PLANES = 3;
@@ -40,14 +40,14 @@ public final class Image {
         this.height = height;
     }
 
-    /** Pixels in one buffer: all formats, those with several planes where these follow each other. */
+    /** Returns a picture in one buffer, in any format; several planes follow each other. */
     public static Image of(ByteBuffer pixels, int width, int height) {
         Image image = new Image(width, height);
         image.planes[0] = direct(pixels);
         return image;
     }
 
-    /** Two planes, luma and pairs of chroma, of NV12 and NV21. */
+    /** Returns a picture of two planes, luma and pairs of chroma, in NV12 or NV21. */
     public static Image of(ByteBuffer luma, ByteBuffer chroma, int width, int height) {
         Image image = of(luma, width, height);
         image.planes[1] = direct(chroma);
@@ -55,10 +55,10 @@ public final class Image {
     }
 
     /**
-     * Android's {@code YUV_420_888}, as {@code android.media.Image} and CameraX's {@code ImageProxy}
-     * have it: buffers of three planes, the strides of their rows, and those of chroma's pixels. A
-     * network takes it that was compiled for any format with chroma at half the size (YUV420, NV12,
-     * NV21, I420, YV12).
+     * Returns a picture in Android's {@code YUV_420_888}, the format of {@code
+     * android.media.Image} and CameraX's {@code ImageProxy}: buffers of three planes, the strides
+     * of their rows, and those of chroma's pixels. Networks compiled for any format with chroma at
+     * half the size (YUV420, NV12, NV21, I420, YV12) accept it.
      */
     public static Image ofYuv420(
             ByteBuffer y,
@@ -77,8 +77,8 @@ public final class Image {
     }
 
     /**
-     * An {@code android.hardware.HardwareBuffer}, which the device's driver reads where it lies. It
-     * must not be closed or written until the run is done.
+     * Returns a picture in an {@code android.hardware.HardwareBuffer}, which the device's driver
+     * reads without a copy. It must not be closed or written until the run is done.
      */
     public static Image ofHardwareBuffer(Object hardwareBuffer, int width, int height) {
         Image image = new Image(width, height);
@@ -87,29 +87,29 @@ public final class Image {
     }
 
     /**
-     * The picture's format, where it is not the one that the network was compiled for: BGRA8 for
-     * RGBA8, a format with chroma at half the size for another one, or the other way round.
+     * Sets the picture's format if it is not the one that the network was compiled for: BGRA8 may
+     * replace RGBA8, a format with chroma at half the size may replace another, and the reverse.
      */
     public Image format(Format wanted) {
         format = wanted;
         return this;
     }
 
-    /** Bytes from one row to the next, of each plane; without it there are no gaps. */
+    /** Sets the bytes from one row to the next, by plane; by default there are no gaps. */
     public Image strides(int... bytes) {
         set(strides, bytes);
         return this;
     }
 
-    /** Bytes from one pixel of a row to the next, of each plane; without it there are no gaps. */
+    /** Sets the bytes from one pixel to the next, by plane; by default there are no gaps. */
     public Image pixelStrides(int... bytes) {
         set(pixelStrides, bytes);
         return this;
     }
 
     /**
-     * Degrees clockwise until the picture is upright: 0, 90, 180 or 270, as CameraX's {@code
-     * ImageInfo.getRotationDegrees} tells them.
+     * Sets the clockwise rotation that makes the picture upright: 0, 90, 180 or 270 degrees, as
+     * from CameraX's {@code ImageInfo.getRotationDegrees}.
      */
     public Image rotation(int degrees) {
         rotation = degrees;
@@ -155,7 +155,7 @@ public final class Image {
         }
         ByteBuffer copy = ByteBuffer.allocateDirect(pixels.remaining());
         copy.put(pixels.duplicate());
-        // Older Androids have the method in Buffer only.
+        // In older versions of Android only Buffer has the method.
         ((Buffer) copy).clear();
         return copy;
     }

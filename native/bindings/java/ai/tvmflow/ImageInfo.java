@@ -2,14 +2,14 @@
 
 package ai.tvmflow;
 
-/** What pictures an input takes that was compiled with {@code --image-input}. */
+/** Pictures that an input compiled with {@code --image-input} accepts. */
 public final class ImageInfo {
     static final int NUMBERS = 3;
 
     /** The format that the network was compiled for. */
     public final Image.Format format;
 
-    /** Of pictures in memory, before they are turned; 0: any. */
+    /** Size of pictures in memory, before rotation; 0: any. */
     public final int width;
 
     public final int height;

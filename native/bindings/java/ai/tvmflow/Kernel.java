@@ -6,10 +6,10 @@ package ai.tvmflow;
 public final class Kernel {
     public final String name;
 
-    /** The primary function that it is part of. */
+    /** The primary function that contains the kernel. */
     public final String function;
 
-    /** On the device's clock. */
+    /** Times on the device's clock. */
     public final long startNanos;
 
     public final long endNanos;

@@ -2,23 +2,23 @@
 
 package ai.tvmflow;
 
-/** Bytes that a model holds. */
+/** Memory of a model, in bytes. */
 public final class Memory {
     static final int NUMBERS = 5;
 
-    /** Of weights, on the device or where they are mapped. */
+    /** Weights, on the device or mapped from the library. */
     public final long weights;
 
-    /** Of inputs, outputs and what is between kernels, on the device. */
+    /** Inputs, outputs and intermediate tensors, on the device. */
     public final long tensors;
 
-    /** Of copies of pictures, on the device. */
+    /** Copies of pictures, on the device. */
     public final long pictures;
 
-    /** Of the process, besides the weights that are mapped. */
+    /** Memory in the process, without mapped weights. */
     public final long host;
 
-    /** Whether the device uses the weights where they are mapped. */
+    /** Whether the device reads the mapped weights without a copy. */
     public final boolean weightsShared;
 
     Memory(long[] numbers) {

@@ -22,17 +22,17 @@ import java.util.List;
  * }</pre>
  *
  * Methods may be called from any thread; calls of one model run one after the other, those of
- * different models at the same time. What the library or the driver reports is a {@link
- * ModelException}; what the caller did wrong is an {@link IllegalArgumentException}, a {@link
+ * different models at the same time. Failures of the library or the driver are a {@link
+ * ModelException}; mistakes of the caller are an {@link IllegalArgumentException}, a {@link
  * NullPointerException} or, after {@link #close}, an {@link IllegalStateException}.
  */
 public final class Model implements Closeable {
-    // Of the shape that is chosen.
+    // Tensors of the chosen shape.
     private List<Tensor> inputs;
     private List<Tensor> outputs;
-    // Memory that the library can reach, for data that arrives in arrays; made when needed.
+    // Memory that the library can access, for data in arrays; allocated when needed.
     private ByteBuffer[] staging;
-    /** Held while a model ends, so that no other thread cancels what is gone. */
+    /** Held while the model is closed, so that no other thread cancels a run of a freed model. */
     private final Object ending = new Object();
 
     private long handle;
@@ -54,8 +54,8 @@ public final class Model implements Closeable {
     }
 
     /**
-     * Opens a library, builds its kernels or takes them from the cache, and uploads the weights.
-     * This takes from milliseconds to seconds: call it on a thread of its own.
+     * Opens a library, builds its kernels or loads them from the cache, and uploads the weights.
+     * This takes from milliseconds to seconds: call it on a background thread.
      *
      * @param library {@code "mobilenet"} for {@code libmobilenet.so} of the application, or the
      *     absolute path of a file
@@ -96,7 +96,7 @@ public final class Model implements Closeable {
         }
     }
 
-    /** Why a library was not loaded; modules need functions that only TVM's runtime has. */
+    /** Returns why a library was not loaded; modules need functions of TVM's runtime. */
     private static String reason(UnsatisfiedLinkError error) {
         String message = String.valueOf(error.getMessage());
         if (message.contains("TVMFFI") || message.contains("TVMBackend")) {
@@ -106,37 +106,37 @@ public final class Model implements Closeable {
         return message;
     }
 
-    /** The network's inputs, in order, of the shape that is chosen. */
+    /** Returns the network's inputs, in order, for the chosen shape. */
     public synchronized List<Tensor> inputs() {
         return inputs;
     }
 
-    /** The number of an input by the ONNX model's name. */
+    /** Returns the index of an input by its name in the ONNX model. */
     public synchronized int inputIndex(String name) {
         return index(inputs, "input", name);
     }
 
-    /** The number of an output by the ONNX model's name. */
+    /** Returns the index of an output by its name in the ONNX model. */
     public synchronized int outputIndex(String name) {
         return index(outputs, "output", name);
     }
 
-    /** The network's outputs, in order. */
+    /** Returns the network's outputs, in order. */
     public synchronized List<Tensor> outputs() {
         return outputs;
     }
 
-    /** How many shapes of its inputs the network was compiled for. */
+    /** Returns the number of shapes that the network was compiled for. */
     public synchronized int shapes() {
         return Native.shapes(opened());
     }
 
-    /** The number of the shape that is chosen, at first 0. */
+    /** Returns the index of the chosen shape, which is 0 at first. */
     public synchronized int shape() {
         return Native.shape(opened());
     }
 
-    /** Chooses a shape by its number; all inputs must be set again. */
+    /** Chooses a shape by its index; all inputs must be set again. */
     public synchronized void chooseShape(int index) {
         Native.check(opened(), Native.chooseShape(handle, index));
         look();
@@ -148,14 +148,14 @@ public final class Model implements Closeable {
         look();
     }
 
-    /** Network, target, versions, memory, device and driver, as JSON. */
+    /** Returns network, target, versions, memory, device and driver, as JSON. */
     public synchronized String describe() {
         return Native.text(Native.describe(opened()));
     }
 
     /**
-     * Copies an input to the device, from the buffer's position on; the position stays. A direct
-     * buffer in the machine's byte order is the fastest.
+     * Copies an input to the device, starting at the buffer's position, which stays unchanged. A
+     * direct buffer in the machine's byte order is the fastest.
      */
     public synchronized void setInput(int index, ByteBuffer data) {
         Tensor tensor = tensor(inputs, "input", index);
@@ -164,7 +164,7 @@ public final class Model implements Closeable {
         if (!data.isDirect()) {
             direct = staged(index, tensor);
             direct.put(data.duplicate());
-            // Older Androids have the method in Buffer only.
+            // In older versions of Android only Buffer has the method.
             ((Buffer) direct).clear();
         }
         setInput(index, tensor, direct);
@@ -180,12 +180,12 @@ public final class Model implements Closeable {
         setInput(index, tensor, direct);
     }
 
-    /** Puts a picture into an input that was compiled with {@code --image-input}. */
+    /** Sets a picture as an input compiled with {@code --image-input}. */
     public synchronized void setImage(int index, Image image) {
         Native.check(opened(), image.setOn(handle, index));
     }
 
-    /** What pictures an input takes that was compiled with {@code --image-input}. */
+    /** Returns which pictures an input compiled with {@code --image-input} accepts. */
     public synchronized ImageInfo imageInput(int index) {
         long[] numbers = new long[ImageInfo.NUMBERS];
         Native.check(opened(), Native.imageInput(handle, index, numbers));
@@ -193,8 +193,9 @@ public final class Model implements Closeable {
     }
 
     /**
-     * Where the last picture is: point (x, y) of the network's input, in pixels, is {@code (x *
-     * place[0] + place[2], y * place[1] + place[3])} of the upright picture.
+     * Returns the mapping from the network's input to the last picture: point (x, y) of the input,
+     * in pixels, is {@code (x * place[0] + place[2], y * place[1] + place[3])} in the upright
+     * picture.
      */
     public synchronized double[] imagePlace(int index) {
         double[] place = new double[4];
@@ -203,14 +204,14 @@ public final class Model implements Closeable {
     }
 
     /**
-     * Runs once, unless a run of the shape has ended before: what the driver does at the first launch
-     * is then done. Inputs that were not set become zeros.
+     * Runs once, unless a run of the shape has ended before, so that the driver's work at the first
+     * launch does not delay a later run. Inputs that were not set become zeros.
      */
     public synchronized void warmUp() {
         Native.check(opened(), Native.warmUp(handle));
     }
 
-    /** Runs the network and waits for it. */
+    /** Runs the network and waits for the end. */
     public synchronized void run() {
         Native.check(opened(), Native.run(handle));
     }
@@ -220,14 +221,14 @@ public final class Model implements Closeable {
         Native.check(opened(), Native.start(handle));
     }
 
-    /** Waits for what was started. */
+    /** Waits for the started run. */
     public synchronized void await() {
         Native.check(opened(), Native.await(handle));
     }
 
     /**
-     * Ends the run that another thread is in or waits for, which then fails with {@link
-     * ModelException.Status#CANCELLED}; without one nothing happens.
+     * Cancels the run of another thread, whose call then fails with {@link
+     * ModelException.Status#CANCELLED}; without a run nothing happens.
      */
     public void cancel() {
         synchronized (ending) {
@@ -237,14 +238,14 @@ public final class Model implements Closeable {
         }
     }
 
-    /** What the model holds. */
+    /** Returns the model's use of memory. */
     public synchronized Memory memory() {
         long[] numbers = new long[Memory.NUMBERS];
         Native.check(opened(), Native.memory(handle, numbers));
         return new Memory(numbers);
     }
 
-    /** Copies an output into the buffer, from its position on; the position stays. */
+    /** Copies an output into the buffer, starting at its position, which stays unchanged. */
     public synchronized void getOutput(int index, ByteBuffer data) {
         Tensor tensor = tensor(outputs, "output", index);
         checkSize(tensor, data.remaining(), "bytes", tensor.bytes);
@@ -271,14 +272,14 @@ public final class Model implements Closeable {
         direct.asFloatBuffer().get(values);
     }
 
-    /** An output of 32-bit floats in a new array. */
+    /** Returns an output of 32-bit floats in a new array. */
     public float[] output(int index) {
         float[] values = new float[tensor(outputs, "output", index).bytes / Float.BYTES];
         getOutput(index, values);
         return values;
     }
 
-    /** An output of 32-bit integers, such as indices of classes, in a new array. */
+    /** Returns an output of 32-bit integers, such as indices of classes, in a new array. */
     public synchronized int[] intOutput(int index) {
         Tensor tensor = tensor(outputs, "output", index);
         checkDType(tensor, Tensor.DType.INT32, "integers");
@@ -289,7 +290,7 @@ public final class Model implements Closeable {
         return values;
     }
 
-    /** An output of 64-bit integers in a new array. */
+    /** Returns an output of 64-bit integers in a new array. */
     public synchronized long[] longOutput(int index) {
         Tensor tensor = tensor(outputs, "output", index);
         if (tensor.dtype != Tensor.DType.INT64) {
@@ -304,8 +305,8 @@ public final class Model implements Closeable {
     }
 
     /**
-     * How many elements of an output the last run has found, of one whose size each run decides, such
-     * as boxes that are kept; what follows them has no meaning.
+     * Returns the number of valid elements in an output whose size differs between runs, such as
+     * the remaining boxes; further elements have no meaning.
      */
     public synchronized int count(int index) {
         String name = tensor(outputs, "output", index).name + ".count";
@@ -331,8 +332,8 @@ public final class Model implements Closeable {
     }
 
     /**
-     * Runs the input that the library carries and compares with the results that it carries: tells
-     * whether this device's driver can be trusted. The inputs are then those of the test.
+     * Runs the test input in the library and compares the results with those in the library, to
+     * find out whether this device's driver can be trusted. Afterwards the inputs are the test's.
      */
     public synchronized SelfTest selfTest() {
         double[] numbers = new double[3];

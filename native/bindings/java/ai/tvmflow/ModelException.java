@@ -2,11 +2,11 @@
 
 package ai.tvmflow;
 
-/** What a model's library or the device's driver reports, and what helps. */
+/** Failure of a model's library or the device's driver, with its remedy. */
 public final class ModelException extends RuntimeException {
     private static final long serialVersionUID = 1L;
 
-    /** What went wrong, as {@code tvmflow_status} in {@code tvmflow.h}. */
+    /** Kind of failure, as {@code tvmflow_status} in {@code tvmflow.h}. */
     public enum Status {
         UNKNOWN(-1),
         ARGUMENT(1),
@@ -44,7 +44,7 @@ public final class ModelException extends RuntimeException {
         this.status = status;
     }
 
-    /** What went wrong. */
+    /** Returns the kind of failure. */
     public Status status() {
         return status;
     }

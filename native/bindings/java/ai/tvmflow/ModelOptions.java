@@ -6,7 +6,7 @@ import java.io.File;
 import java.io.OutputStream;
 import java.nio.charset.StandardCharsets;
 
-/** How a model is opened; what is not set is left to the library. */
+/** Options for opening a model; the library chooses those that are not set. */
 public final class ModelOptions {
     private static final int PROFILE = 1;
     private static final int NO_COMMAND_BUFFER = 2;
@@ -14,31 +14,31 @@ public final class ModelOptions {
     private static final int PIN_THREADS = 8;
     private static final int CHOOSE_FASTER = 16;
 
-    /** Of a model's runs among what else the device does. */
+    /** Priority of a model's runs among other work of the device. */
     public enum Priority {
         DEFAULT,
-        /** Frames that are drawn come first. */
+        /** Below the drawing of frames. */
         LOW,
         HIGH
     }
 
-    /** Of a line of the log. */
+    /** Level of a line of the log. */
     public enum Level {
-        /** What was chosen, built, taken from the cache. */
+        /** Choices, builds, hits in the cache. */
         INFO,
-        /** What could not be used, and what is used instead. */
+        /** Failures, and what is used instead. */
         WARNING
     }
 
-    /** Gets the lines of the log. */
+    /** Receiver of the lines of the log. */
     public interface Log {
-        /** A sentence, on the thread that is in a call of the model; it must not call the model. */
+        /** Receives a sentence, on a thread that calls the model; it must not call the model. */
         void line(Level level, String text);
     }
 
-    /** What kernels run on, of those that the library has. */
+    /** Backend that runs kernels, of those in the library. */
     public enum Backend {
-        /** OpenCL where it can be used and passes the self-test, else the CPU. */
+        /** OpenCL if it is usable and passes the self-test, otherwise the CPU. */
         AUTO,
         OPENCL,
         CPU
@@ -55,27 +55,27 @@ public final class ModelOptions {
     private Log log;
 
     /**
-     * Where built kernels are kept, so that the next start need not build them. On Android {@code
-     * context.getCodeCacheDir()}, which the system empties when the application is updated.
+     * Sets the folder for built kernels, so that the next start need not build them. On Android use
+     * {@code context.getCodeCacheDir()}, which the system clears when the application is updated.
      */
     public ModelOptions cacheFolder(File folder) {
         cacheFolder = folder;
         return this;
     }
 
-    /** The file with large weights; without it, the one beside the library. */
+    /** Sets the file with large weights; by default it is the one next to the library. */
     public ModelOptions weights(File file) {
         weights = file;
         return this;
     }
 
-    /** The only OpenCL library to try. */
+    /** Sets the only OpenCL library to try. */
     public ModelOptions openclLibrary(String path) {
         openclLibrary = path;
         return this;
     }
 
-    /** Which device runs the model, among all of them, GPUs first. */
+    /** Sets the index of the device among all devices, GPUs first. */
     public ModelOptions device(int index) {
         if (index < 0) {
             throw new IllegalArgumentException("There is no device " + index + ".");
@@ -84,28 +84,28 @@ public final class ModelOptions {
         return this;
     }
 
-    /** Lets {@link Model#profile} measure kernels, which makes every run a little slower. */
+    /** Enables {@link Model#profile}, which makes every run slightly slower. */
     public ModelOptions profile(boolean wanted) {
         return flag(PROFILE, wanted);
     }
 
-    /** Whether kernels may be recorded once and replayed, where the driver can; they may. */
+    /** Sets whether kernels are recorded once and replayed if the driver can; default true. */
     public ModelOptions commandBuffers(boolean wanted) {
         return flag(NO_COMMAND_BUFFER, !wanted);
     }
 
-    /** Whether weights are compared with their checksum; they are. Gigabytes take a second. */
+    /** Sets whether weights are checked, a second for gigabytes; default true. */
     public ModelOptions checkWeights(boolean wanted) {
         return flag(UNCHECKED_WEIGHTS, !wanted);
     }
 
-    /** What runs the model; {@link Backend#AUTO} where it is not set. */
+    /** Sets the backend that runs the model; default {@link Backend#AUTO}. */
     public ModelOptions backend(Backend wanted) {
         backend = wanted;
         return this;
     }
 
-    /** Threads on the CPU, with the one that calls; 0 is one for each fast core. */
+    /** Sets the threads on the CPU, including the calling one; 0 is one for each fast core. */
     public ModelOptions cpuThreads(int count) {
         if (count < 0) {
             throw new IllegalArgumentException("There cannot be " + count + " threads.");
@@ -114,26 +114,26 @@ public final class ModelOptions {
         return this;
     }
 
-    /** Whether each thread on the CPU stays on a core of its own; it need not. */
+    /** Sets whether each thread on the CPU is pinned to a different core; default false. */
     public ModelOptions pinThreads(boolean wanted) {
         return flag(PIN_THREADS, wanted);
     }
 
     /**
-     * Whether {@link Backend#AUTO} takes the CPU where it is faster: both run a few times at the
-     * first start, and the cache folder remembers it.
+     * Sets whether {@link Backend#AUTO} chooses the CPU if it is faster: both run a few times at
+     * the first start, and the result is stored in the cache folder.
      */
     public ModelOptions chooseFaster(boolean wanted) {
         return flag(CHOOSE_FASTER, wanted);
     }
 
-    /** How the device shares its time, where its driver takes such hints. */
+    /** Sets the priority among queues of the device, a hint for drivers that support it. */
     public ModelOptions priority(Priority wanted) {
         priority = wanted;
         return this;
     }
 
-    /** Who gets the lines of the log, also while the model is opened; what it throws is ignored. */
+    /** Sets the receiver of the log, also of opening the model; its exceptions are ignored. */
     public ModelOptions log(Log receiver) {
         log = receiver;
         return this;
@@ -144,7 +144,7 @@ public final class ModelOptions {
         return this;
     }
 
-    /** For the library: an array is a line, a byte of its level before it. */
+    /** Returns the library's log: each array is a byte for the level, then a line. */
     OutputStream logStream() {
         final Log receiver = log;
         if (receiver == null) {
@@ -174,7 +174,7 @@ public final class ModelOptions {
         return openclLibrary;
     }
 
-    /** In the order of {@code Native.open}. */
+    /** Returns the numbers in the order of {@code Native.open}. */
     long[] numbers() {
         return new long[] {device, flags, backend.ordinal(), cpuThreads, priority.ordinal()};
     }

@@ -7,8 +7,8 @@ import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 
 /**
- * The functions of {@code jni.c}, which every library has: those of the library that was loaded
- * first are bound, and serve all. Texts are UTF-8, because the strings of JNI are not.
+ * Functions of {@code jni.c}, which every library contains; those of the library that was loaded
+ * first are bound, and work with all libraries. Texts are UTF-8, because JNI's strings are not.
  */
 final class Native {
     private Native() {}

@@ -2,18 +2,18 @@
 
 package ai.tvmflow;
 
-/** How far the device's results are from those that the library carries. */
+/** Difference between the device's results and those in the library. */
 public final class SelfTest {
     /** Whether every element is within its tolerance. */
     public final boolean passed;
 
-    /** Absolute, over all outputs. */
+    /** Largest absolute error in all outputs. */
     public final double largestError;
 
-    /** The largest part of an element's tolerance that its error takes; above 1 is wrong. */
+    /** Largest ratio of an element's error to its tolerance; above 1 is wrong. */
     public final double toleranceUsed;
 
-    /** How many elements were compared. */
+    /** Number of compared elements. */
     public final long compared;
 
     SelfTest(boolean passed, double largestError, double toleranceUsed, long compared) {

@@ -6,7 +6,7 @@ import java.util.Arrays;
 
 /** An input or output of a network. */
 public final class Tensor {
-    /** Numbers that the library tells of a tensor. */
+    /** Number of values in the library's description of a tensor. */
     static final int NUMBERS = 14;
 
     /** Types of elements, in the order of {@code tvmflow_dtype} in {@code tvmflow.h}. */
@@ -30,7 +30,7 @@ public final class Tensor {
         }
     }
 
-    /** The name that it has in the ONNX model. */
+    /** Name in the ONNX model. */
     public final String name;
 
     /** Empty, or {@code "NCHW4c"} for a tensor in blocks of four channels. */
@@ -51,7 +51,7 @@ public final class Tensor {
         this.shape = shape;
     }
 
-    /** From the library's texts (name, zero, layout) and numbers. */
+    /** Returns a tensor from the library's texts (name, zero, layout) and numbers. */
     static Tensor of(String texts, long[] numbers) {
         int end = texts.indexOf('\0');
         return new Tensor(
@@ -62,7 +62,7 @@ public final class Tensor {
                 Arrays.copyOfRange(numbers, 6, 6 + (int) numbers[5]));
     }
 
-    /** Extents, outermost first; empty for a scalar. */
+    /** Returns the extents, outermost first; empty for a scalar. */
     public long[] shape() {
         return shape.clone();
     }

@@ -5,9 +5,9 @@ package ai.tvmflow;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
-/** Messages of the library, which names functions and options of C, with those of Java instead. */
+/** Translation of messages of the library, from functions and options of C to those of Java. */
 final class Words {
-    /** Texts and what they are in Java, in this order. */
+    /** Texts and their replacements in Java, applied in this order. */
     private static final String[][] TEXTS = {
         {"set TVMFLOW_PROFILE in the options' flags", "open the model with ModelOptions.profile(true)"},
         {"without TVMFLOW_PROFILE", "without ModelOptions.profile"},
@@ -23,8 +23,8 @@ final class Words {
     };
 
     /**
-     * A function whose method has the same name, such as {@code tvmflow_set_input}; not the one that a
-     * library lacks.
+     * Pattern of functions whose method has the same name, such as {@code tvmflow_set_input}; it
+     * does not match the function that a library lacks.
      */
     private static final Pattern FUNCTION =
             Pattern.compile("(?<!no function )\\btvmflow_([a-z]+(?:_[a-z]+)*)\\b");
@@ -34,7 +34,7 @@ final class Words {
     static String inJava(String message) {
         String text = message;
         for (String[] pair : TEXTS) {
-            // Of names, no part of a longer one.
+            // A name must not be part of a longer name.
             String end = Character.isLetter(pair[0].charAt(pair[0].length() - 1)) ? "\\b" : "";
             text = text.replaceAll(Pattern.quote(pair[0]) + end, Matcher.quoteReplacement(pair[1]));
         }
