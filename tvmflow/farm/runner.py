@@ -43,9 +43,9 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-#: So long may the tracker be away.
+#: How long the tracker may be absent.
 _TRACKER_PATIENCE_S = 60.0
-#: A session ends after about so long, so that others who wait for the device get it.
+#: Length of a session, after which clients that wait for the device get it.
 SESSION_S = 60.0
 #: A session without work ends after so long.
 IDLE_S = 5.0

@@ -11,7 +11,7 @@ class MachineCode:
     """Kernels that are functions of the host, in an object file."""
 
     content: bytes
-    #: Their names in the file, by the kernels' names.
+    #: Symbols in the file, by the kernels' names.
     symbols: Mapping[str, str]
-    #: What a processor must have for them beyond what the plan needs.
+    #: Processor feature that the code needs in addition to the plan's.
     feature: str = ""
