@@ -18,33 +18,34 @@ from zoo_speed import OTHERS, OURS, means, ratio
 PAGE = Path(__file__).with_name("zoo.md")
 FORMS = ("llvm", "opencl", "textures", "fp16")
 VERDICTS = ("right", "refused", "undecided", "wrong")
-#: Engines whose times are told, in the order of the columns.
+#: Engines whose times are reported, in the order of the columns.
 ENGINES = (*OURS, *OTHERS)
 #: Files of an architecture, as the results name them, and as the page does.
 FILES = {"dynamo, float": "dynamo", "script, float": "TorchScript", "dynamo, int8": "int8"}
-#: Networks of up to so many nodes, of which the time to compile is told.
+#: Largest numbers of nodes of the networks whose compile times are reported.
 NODES = (200, 1000)
 HEAD = """# The zoo
 
-Vision networks as torchvision, timm and Ultralytics define them, with random weights, exported by
-PyTorch's two exporters (`dynamo` and TorchScript), and quantized by ONNX Runtime (int8). Weights
-are such that results depend on the pictures: by at least a hundredth, else the file fails. Each
-file is compiled for `llvm`, for `opencl` from buffers, with textures, and stored in 16 bits, and
-its results are compared by `tvmflow verify`. *Undecided* is what ONNX Runtime's own results leave
-open: they differ as much when numbers move by a unit in their last place, in the main of 16 bits
-(detectors then choose other boxes of much the same score). *Failed* is a file whose results do not
-depend on its pictures, or that ONNX Runtime does not run.
-`python benchmarks/zoo.py` measures, and `python docs/write_zoo.py` writes this page.
+Which vision networks compile, whether their results are right, and how fast they run. The networks
+are those of torchvision, timm and Ultralytics with random weights, exported by PyTorch's two
+exporters (`dynamo` and TorchScript), and quantized by ONNX Runtime (int8).
 
-*Compile* is CPU time of `tvmflow.compile` for `llvm`. *Times* are those of a call (`python
-benchmarks/zoo_speed.py`), divided by ONNX Runtime's on the same two cores, each engine in turn with
-it in a process of its own, untuned: of the file by `dynamo`, and of int8 by ONNX Runtime's int8.
-{machines}
+`python benchmarks/zoo.py` compiles each file for `llvm`, and for `opencl` with buffers, with
+textures, and in 16 bits. `tvmflow verify` compares the results, which must depend on the pictures
+by at least a hundredth. `python docs/write_zoo.py` writes this page.
+
+- *Undecided*: ONNX Runtime's own results differ as much when numbers move by a unit in their last
+  place, mostly in 16 bits, where detectors choose other boxes of nearly the same score.
+- *Failed*: the file's results do not depend on its pictures, or ONNX Runtime does not run it.
+- *Compile*: CPU time of `tvmflow.compile` for `llvm`.
+- *Times* of a call, untuned, divided by ONNX Runtime's on the same two cores: for the `dynamo`
+  file, and for int8 by ONNX Runtime's int8. `python benchmarks/zoo_speed.py` runs each engine in a
+  process of its own, in turn with ONNX Runtime. {machines}
 """
 #: Before the tables of kernels.
-LOST = """*Lost* is what a kernel takes beyond the [roofline](profile.md#ceilings). Of {networks}
-networks in floats on `llvm`: the mean parts of their time by schedule family, and the kernels that
-lose most, one of a network (`python benchmarks/zoo_kernels.py`).
+LOST = """*Lost* is a kernel's time beyond the [roofline](profile.md#ceilings). The tables have
+{networks} networks in fp32 on `llvm`: the mean share of their time by schedule family, and the
+kernels that lose most, one for each network (`python benchmarks/zoo_kernels.py`).
 """
 
 
