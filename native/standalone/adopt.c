@@ -2,7 +2,10 @@
 #include <sched.h>
 #include <string.h>
 
+#include "cpu.h"
+#include "device.h"
 #include "model.h"
+#include "open.h"
 #include "process.h"
 
 static void adopt(tvmflow_model* m) {

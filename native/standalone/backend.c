@@ -2,9 +2,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "entry.h"
 #include "model.h"
+#include "open.h"
 #include "process.h"
 #include "threads.h"
+#include "weights.h"
 
 // Runs of each backend where the faster one is chosen, after one that is not counted.
 enum { RUNS = 5 };
@@ -90,7 +93,7 @@ tvmflow_status tf_backend_open(tvmflow_model* m, const tvmflow_options* options)
   tvmflow_status status = tf_open(m, options, on_cpu ? TVMFLOW_CPU : TVMFLOW_OPENCL);
   if (!m->may_fall_back || status == TVMFLOW_ERROR_ARGUMENT || status == TVMFLOW_ERROR_DAMAGED)
     return status;
-  if (!status && !m->recalled) {
+  if (!status && !m->choice_cached) {
     if (tf_count(&m->plan, TF_TEST_OUTPUTS)) status = tf_do_self_test(m, NULL);
     if (!status && m->flags & TVMFLOW_CHOOSE_FASTER && cpu_is_faster(m))
       status = TVMFLOW_ERROR_UNSUPPORTED;

@@ -1,7 +1,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "cache.h"
+#include "device.h"
 #include "model.h"
+#include "programs.h"
 
 // Drivers' compilers need much memory: more at a time are not worth it.
 enum { MAX_THREADS = 4 };

@@ -1,5 +1,7 @@
 #define _GNU_SOURCE  // dladdr
 
+#include "cache.h"
+
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -13,7 +15,7 @@
 #include <unistd.h>
 
 #include "../opencl/sha256_state.h"
-#include "model.h"
+#include "weights.h"
 
 static const char magic[8] = {'T', 'V', 'M', 'F', 'L', 'O', 'W', 'P'};
 static const char suffix[] = ".program";

@@ -3,7 +3,11 @@
 #include <string.h>
 
 #include "../opencl/sha256_state.h"
+#include "cache.h"
+#include "device.h"
 #include "model.h"
+#include "open.h"
+#include "weights.h"
 
 // What the cache holds.
 static const uint8_t chosen_opencl[] = "opencl";
@@ -36,7 +40,7 @@ tvmflow_status tf_choice_recall(tvmflow_model* m) {
   make_key(m, key);
   uint8_t* const found = tf_cache_load(&m->cache, key, &bytes, &shipped);
   const bool cpu = found && bytes == sizeof(chosen_cpu) && !memcmp(found, chosen_cpu, bytes);
-  m->recalled = found != NULL;
+  m->choice_cached = found != NULL;
   free(found);
   if (!cpu) return TVMFLOW_OK;
   return tf_fail(&m->message, TVMFLOW_ERROR_UNSUPPORTED,

@@ -2,7 +2,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
+#include "entry.h"
 #include "model.h"
+#include "open.h"
+#include "picture.h"
+#include "programs.h"
+#include "run.h"
 
 // Adds a text, which others follow; its lines stay such, other control characters are left out.
 static void append_text(char* json, size_t bytes, const char* key, const char* text) {

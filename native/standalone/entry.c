@@ -1,5 +1,8 @@
 // What applications call of an instance: one thread at a time.
+#include "entry.h"
+
 #include "model.h"
+#include "open.h"
 
 // False: another thread is in a call.
 static bool enter(tvmflow_model* m) {

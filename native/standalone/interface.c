@@ -3,7 +3,13 @@
 #include <string.h>
 
 #include "../opencl/half.h"
+#include "cpu.h"
+#include "device.h"
+#include "entry.h"
 #include "model.h"
+#include "picture.h"
+#include "programs.h"
+#include "tensors.h"
 
 static const char* const dtype_names[] = {"float32", "float16", "float64", "bfloat16", "int8",
                                           "int16",   "int32",   "int64",   "uint8",    "uint16",
@@ -323,14 +329,14 @@ static tvmflow_status bind(tvmflow_model* m, const tf_interface* t, cl_mem wante
   m->bound[t->allocation] = wanted;
   status = tf_programs_bind(m, t->allocation);
   if (!status) {
-    tf_memory_let_go(m, t->allocation, before);
+    tf_memory_release(m, t->allocation, before);
     return TVMFLOW_OK;
   }
   // What the message says is why it was not done: all kernels keep what they had.
   const tf_message message = m->message;
   m->bound[t->allocation] = before;
   (void)tf_programs_bind(m, t->allocation);
-  tf_memory_let_go(m, t->allocation, wanted);
+  tf_memory_release(m, t->allocation, wanted);
   m->message = message;
   return status;
 }
@@ -395,7 +401,7 @@ static tvmflow_status give_back(tvmflow_model* m, side (*side_of)(const tvmflow_
   return TVMFLOW_OK;
 }
 
-tvmflow_status tf_give_back(tvmflow_model* m) {
+tvmflow_status tf_reset_bindings(tvmflow_model* m) {
   const tvmflow_status status = give_back(m, inputs_of);
   return status ? status : give_back(m, outputs_of);
 }

@@ -2,7 +2,10 @@
 #include <string.h>
 
 #include "../opencl/half.h"
+#include "device.h"
 #include "model.h"
+#include "tensors.h"
+#include "weights.h"
 
 // Leaves NULL where the driver fails.
 static cl_int create(tvmflow_model* m, uint32_t index, cl_bitfield flags, void* host) {
@@ -208,14 +211,14 @@ tvmflow_status tf_memory_hold(tvmflow_model* m, uint32_t allocation, cl_mem memo
                         m->device.name);
 }
 
-void tf_memory_let_go(tvmflow_model* m, uint32_t allocation, cl_mem memory) {
+void tf_memory_release(tvmflow_model* m, uint32_t allocation, cl_mem memory) {
   if (memory && memory != m->own[allocation]) (void)m->device.api.clReleaseMemObject(memory);
 }
 
 void tf_memory_destroy(tvmflow_model* m) {
   const uint32_t count = m->own && m->bound ? tf_count(&m->plan, TF_ALLOCATIONS) : 0;
   for (uint32_t i = 0; i < count; ++i) {
-    tf_memory_let_go(m, i, m->bound[i]);
+    tf_memory_release(m, i, m->bound[i]);
     if (m->own[i]) (void)m->device.api.clReleaseMemObject(m->own[i]);
   }
   free(m->own);

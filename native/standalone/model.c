@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "open.h"
 #include "process.h"
+#include "weights.h"
 
 uint32_t tvmflow_api_version(void) { return TVMFLOW_API_VERSION; }
 

@@ -1,8 +1,18 @@
 // What an instance has for one of the library's plans: device, queue, memory, programs.
+#include "open.h"
+
 #include <stdlib.h>
 
+#include "cache.h"
+#include "cpu.h"
+#include "device.h"
 #include "model.h"
+#include "picture.h"
 #include "process.h"
+#include "programs.h"
+#include "run.h"
+#include "tensors.h"
+#include "weights.h"
 
 // From the texts of cl_khr_priority_hints and cl_qcom_priority_hint.
 enum {

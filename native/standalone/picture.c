@@ -1,10 +1,14 @@
 // Pictures as inputs: checked, brought to the device and put into the network's input by a kernel.
+
 #include "picture.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
+#include "entry.h"
 #include "model.h"
+#include "programs.h"
 
 struct tf_picture_state {
   cl_kernel kernel;        // reads a buffer; on the CPU the application's memory

@@ -1,4 +1,4 @@
-// Pictures as inputs: what their kernels are told, and the kernel of this machine's processors.
+// Pictures as inputs: the arguments of their kernels, and the kernel of this machine's processors.
 #ifndef TVMFLOW_STANDALONE_PICTURE_H
 #define TVMFLOW_STANDALONE_PICTURE_H
 
@@ -32,6 +32,18 @@ typedef struct tf_picture_job {
   uint32_t dtype;            // of the network's input
   const uint8_t* planes[3];  // the first samples of luma, U and V
 } tf_picture_job;
+
+// picture.c: makes and releases the kernels that convert pictures.
+tvmflow_status tf_pictures_create(tvmflow_model* model);
+void tf_pictures_destroy(tvmflow_model* model);
+// Returns the bytes of memory that pictures take.
+uint64_t tf_picture_bytes(const tvmflow_model* model);
+// Records that the input has other data than a picture now.
+void tf_picture_replaced(tvmflow_model* model, uint32_t input);
+// Brings an output's boxes, which may lie at any address, to where the picture has them.
+void tf_picture_boxes(const tvmflow_model* model, uint32_t output, float* data);
+// Returns whether an output has boxes that are brought there.
+bool tf_has_picture_boxes(const tvmflow_model* model, uint32_t output);
 
 // picture_cpu.c: writes the network's input.  Returns 0, or 1 where no memory is left.
 int tf_picture_convert(const tf_picture_job* job, void* input);

@@ -1,4 +1,7 @@
+#include "device.h"
+#include "entry.h"
 #include "model.h"
+#include "run.h"
 
 static tvmflow_status read_times(tvmflow_model* m) {
   const tf_opencl* const api = &m->device.api;

@@ -4,7 +4,10 @@
 
 #include "../opencl/host_features.h"
 #include "../opencl/sha256_state.h"
+#include "cache.h"
+#include "device.h"
 #include "model.h"
+#include "programs.h"
 
 // With its zero byte, so that two texts cannot run into each other.
 static void add_text(Sha256State* hash, const char* text) {

@@ -3,7 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
 #include "model.h"
+#include "programs.h"
+#include "run.h"
 
 // On CPUs nothing is gained, and Intel's runtime keeps 100 KB at each run (docs/notes.md);
 // tests record there all the same, because PoCL is a driver that has the extension.

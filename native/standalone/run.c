@@ -1,9 +1,16 @@
 // Runs: enqueued, started, waited for, and the application that is told of their end.
+#include "run.h"
+
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cpu.h"
+#include "device.h"
+#include "entry.h"
 #include "model.h"
+#include "programs.h"
+#include "threads.h"
 
 // Whom to tell that a run has ended.  The driver may be late, when the model is gone.
 struct tf_notice {

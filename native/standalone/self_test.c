@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "../opencl/half.h"
+#include "entry.h"
 #include "model.h"
+#include "tensors.h"
 
 // SplitMix64: the i-th number does not depend on those before it.
 static double uniform(uint64_t seed, uint64_t i) {

@@ -1,7 +1,9 @@
 // Which of several shapes the calls are about.
 #include <string.h>
 
+#include "entry.h"
 #include "model.h"
+#include "tensors.h"
 
 uint32_t tvmflow_shape_count(const tvmflow_model* m) {
   return tf_check(m) ? 0 : tf_count(&m->plan, TF_SHAPES);
@@ -17,7 +19,7 @@ tvmflow_status tf_do_choose_shape(tvmflow_model* m, uint32_t index) {
                    "There is no shape %u: the network has %u, counted from 0.", index,
                    tf_count(&m->plan, TF_SHAPES));
   if (index == m->shape) return TVMFLOW_OK;
-  status = tf_give_back(m);
+  status = tf_reset_bindings(m);
   if (status) return status;
   m->shape = index;
   m->ran = false;

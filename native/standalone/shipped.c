@@ -3,7 +3,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "model.h"
+#include "cache.h"
+#include "weights.h"
 
 static const uint8_t signature[8] = {0x89, 'T', 'V', 'J', '\r', '\n', 0x1A, '\n'};
 static const uint8_t mark[2] = {0xD7, 0x4A};

@@ -1,4 +1,6 @@
 #define _GNU_SOURCE  // dladdr
+#include "weights.h"
+
 #include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
@@ -10,8 +12,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include "model.h"
 
 // What the link step puts beside the runtime.
 #define TF_HIDDEN __attribute__((visibility("hidden")))
