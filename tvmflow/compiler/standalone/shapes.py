@@ -1,14 +1,8 @@
 """Merge the execution plans of several shapes into one, which shares weights, code and memory.
 
-<<<<<<< HEAD
-One shape at a time runs, so that allocations of two shapes may be the same memory: weights of equal
-content, inputs and outputs of the same number, and what lies between them by the least growth
-(`tvmflow.graph.memory.share_allocations`).  Before and after::
-=======
 Only one shape runs at a time, so that allocations of two shapes may share memory: weights of equal
 content, inputs and outputs of the same number, and intermediate tensors such that allocations grow
-least (`tvmflow.graph.memory.share_rooms`).  Before and after::
->>>>>>> f0825bc7 (standalone: export in seven steps, each in one file)
+least (`tvmflow.graph.memory.share_allocations`).  Before and after::
 
     shape 0    allocations: x 600, w 90, t 400, y 20
     shape 1    allocations: x 900, w 90, t 300, y 20
