@@ -1,4 +1,4 @@
-"""Static analysis beside a device: what is predicted to cost more is slower there.
+"""Static analysis against a device: kernels with a higher predicted cost are slower there.
 
 Kernels that are good and bad at one property each, and the same otherwise, are analysed
 (`tvmflow.explain.analysis`) for the device that runs them, and timed in turn by its own clock.

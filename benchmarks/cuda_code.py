@@ -1,4 +1,4 @@
-"""Machine code of CUDA modules in a folder beside them, for machines that have no compiler."""
+"""Machine code of CUDA modules in a folder next to them, for machines that have no compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loss of face boxes beside PyTorch: loop, concatenation, padding, one fused kernel, skipping.
+"""The loss of face boxes next to PyTorch: loop, concatenation, padding, one fused kernel, skipping.
 
     python benchmarks/giou.py [--case loss|faces] [--batch 1024] [--boxes 256] [--rounds 30]
 

@@ -38,7 +38,7 @@ _KERNELS = 10
 MACHINE_GPUS = ("adreno-660", "adreno-740", "adreno-830")
 #: A figure may be worse by this part of its budget.
 MARGIN = 0.05
-#: The row of means, and of sums of what is spilled, beside those of kernels.
+#: The row of means, and of sums of spills, next to those of kernels.
 NETWORK = "network"
 
 

@@ -1,4 +1,4 @@
-"""Whole networks on this machine's CPU: this project beside other engines, in one run.
+"""Whole networks on this machine's CPU: this project next to other engines, in one run.
 
 Engines take turns, each with as many threads as there are cores; one that is not installed,
 or that cannot read the network, is left out with the reason.  Every engine's result is

@@ -1,4 +1,4 @@
-"""CUDA beside PyTorch (cuDNN, cuBLAS, torch.compile): layers of each family, and networks.
+"""CUDA next to PyTorch (cuDNN, cuBLAS, torch.compile): layers of each family, and networks.
 
     python benchmarks/torch_cuda.py [--arch sm_90] [--only REGEX] [--rounds 20]
 

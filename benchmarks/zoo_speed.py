@@ -1,4 +1,4 @@
-"""Times of the zoo's networks on this machine's CPU, beside ONNX Runtime, OpenVINO and ncnn.
+"""Times of the zoo's networks on this machine's CPU, next to ONNX Runtime, OpenVINO and ncnn.
 
 Each network is exported (`zoo.py`, which verifies them) and compiled, untuned.  Then each engine
 has a process of its own, in which it and ONNX Runtime take turns of a third of a second, with a

@@ -1,4 +1,4 @@
-"""Mistakes: one sentence with a remedy, the right exit status, nothing left behind."""
+"""Mistakes: one sentence with a remedy, the right exit status, no files left."""
 
 from __future__ import annotations
 

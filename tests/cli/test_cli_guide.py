@@ -12,7 +12,7 @@ from tvmflow.ir import operators
 
 
 def test_the_guide(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Blocks that begin with a file's name are that file; behind a command may be its message."""
+    """Blocks that begin with a file's name are that file; a command's message may follow it."""
     monkeypatch.setattr(operators, "REGISTERED", {})
     names: dict[str, object] = {}
     ran = []

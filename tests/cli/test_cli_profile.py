@@ -82,7 +82,7 @@ def test_ceilings_say_when_they_were_measured(cli, tmp_path):
 
 @pytest.mark.parametrize("clock", ["device", "host"])
 def test_a_call_has_three_parts(clock):
-    """Gaps between kernels are one where the device tells them."""
+    """Gaps between kernels count as one if the device reports them."""
     profile = synthetic_profile(kernels=5)
     kernels = [dataclasses.replace(kernel, clock=clock) for kernel in profile.kernels]
     profile = dataclasses.replace(profile, kernels=tuple(kernels))

@@ -1,4 +1,4 @@
-"""Texels behind a border are read by a sampler that gives zeros, and not in branches."""
+"""Texels beyond a border are read by a sampler that returns zeros, and not in branches."""
 
 from __future__ import annotations
 

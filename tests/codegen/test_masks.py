@@ -119,7 +119,7 @@ def test_what_is_left_is_refused(function):
 
 
 def masked(nodes, outputs):
-    """``x > t`` and ``x < b``, what ``nodes`` make of them, and a convolution behind it."""
+    """Return a model of ``x > t`` and ``x < b``, ``nodes`` that read them, and a convolution."""
     rng = np.random.default_rng(2)
     constants = {
         "t": np.float32(0.1),

@@ -297,7 +297,7 @@ def _compare(
             for sample in noisy:
                 distance = np.abs(sample - b)
                 deviation = np.fmax(deviation, np.where(np.isfinite(distance), distance, 0))
-            # If errors lead out of a function's domain, no run tells about an element.
+            # If errors lead out of a function's domain, no run says anything about an element.
             finite = np.any([np.isfinite(sample) for sample in noisy], axis=0)
             counts = finite & np.isfinite(b) & (b != 0)
             relative = np.where(counts, deviation / np.abs(b), np.nan)

@@ -32,7 +32,7 @@ def outputs(model: onnx.ModelProto, *names: str) -> onnx.ModelProto:
 
 
 def residual(channels: int) -> onnx.ModelProto:
-    """Outputs ``t3``, behind two convolutions; ``t1``, which they read; ``t4``, a sum."""
+    """Return outputs ``t3``, after two convolutions; ``t1``, their input; ``t4``, a sum."""
     g = Graph(1, channels, 9, 7)
     first = g.relu(g.conv("x", channels, 3))
     last = g.relu(g.conv(first, 18, 3))

@@ -30,7 +30,7 @@ def between(channels, middle, height=9, width=11, batch=1):
 
 
 def node(operator, outputs, *constants, **attributes):
-    """A node with constant inputs behind the picture; ``None`` is an input left out."""
+    """Return a function that adds a node with constant inputs; ``None`` omits an input."""
 
     def middle(g, x):
         inputs = ["" if c is None else g.constant(np.asarray(c)) for c in constants]

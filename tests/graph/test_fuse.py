@@ -91,5 +91,5 @@ def test_a_gate_is_not_computed_for_each_pixel():
 def test_a_map_with_one_reader_is_still_fused_with_it():
     mod = through("fuse", _gated(1), target="llvm")
     kernels = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
-    # The convolution with the product behind it, and the gate's two.
+    # The convolution with the product that follows, and the gate's two.
     assert len(kernels) == 3

@@ -26,7 +26,7 @@ from tvmflow.verify.tolerance import assert_close
 
 
 def place(model, device="adreno", storage="texture", overrides=None, **limits):
-    """Placements by name, and the module behind the pass."""
+    """Return placements by name, and the module after the pass."""
     spec = with_storage(resolve("opencl", device), storage, overrides)
     spec = replace(spec, device=replace(spec.device, **limits))
     asked = {"storage": storage, "storage_overrides": overrides or {}}

@@ -1,4 +1,4 @@
-"""The loss of face boxes in PyTorch, beside the same in PyTorch's own operators."""
+"""The loss of face boxes in PyTorch, compared with PyTorch's own operators."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def plain_giou(pred, target, epsilon=1e-5):
 
 
 def batch(form, dtype=None, seed=1):
-    """Predictions, targets with garbage behind the valid ones, arguments, and the valid ones."""
+    """Return predictions, targets padded with garbage, arguments, and the valid targets."""
     counts = np.random.default_rng(seed).integers(0, BOXES + 1, SAMPLES)
     counts[0], counts[1] = 0, BOXES
     samples = [boxes(int(count), seed=10 + seed + i) for i, count in enumerate(counts)]

@@ -17,7 +17,7 @@ from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 SAMPLES, BOXES, ROWS = 3, 12, 20
 
-#: How boxes are told to be valid: position among the inputs, and values.
+#: Forms of validity: position among the inputs, and values.
 FORMS = {
     "coordinates": (None, None),
     "count": (0, np.array([2, 0, 12])),

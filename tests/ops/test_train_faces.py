@@ -1,4 +1,4 @@
-"""The example that trains FaceBoxNet: some steps of it, and the whole way behind these."""
+"""The example that trains FaceBoxNet: some steps of it, and the rest of the program."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_picture_with_boxes(example, tmp_path):
     found = pixels((tmp_path / "faces.png").read_bytes())
     side = 2 * example.SIZE + 2
     assert found.shape == (2 * side, 4 * side)
-    # The sixth picture is the second of the second row, and begins behind a frame of a pixel.
+    # The sixth picture is the second of the second row, and begins after a border of a pixel.
     assert (found[side + 8, side + 6 : side + 27] == 255).all()
     assert found[side + 9, side + 7] != 255
 

@@ -13,7 +13,7 @@ PROCESSORS = [driver for driver in DRIVERS if "pocl" in driver.name or driver.na
 
 @pytest.fixture
 def own_cache(tmp_path):
-    """Return the environment with empty caches, and what tells that a chain was built there."""
+    """Return the environment with empty caches, and a check that a chain was built there."""
     pocl = tmp_path / "pocl"
     pocl.mkdir()
     env = {"TVMFLOW_CACHE_DIR": str(tmp_path / "cache"), "POCL_CACHE_DIR": str(pocl)}

@@ -15,7 +15,7 @@ from tvmflow.tuning.search import key_of
 
 
 def course(kind, seed, batches=4, device="cpu"):
-    """All proposals of a search that is told their pretended costs."""
+    """Return all proposals of a search that receives their pretended costs."""
     task = tasks(device)["conv2d_1x1"]
     search = searches(kind, seed, 8 * batches)(task)
     search.note(task.heuristic)

@@ -25,7 +25,7 @@ from tvmflow.tuning.timing import PAIRS, StopRule, time_alone, time_in_turn
 
 
 def model() -> onnx.ModelProto:
-    """Two equal pointwise convolutions behind a 3x3 one, and a depthwise one."""
+    """Return two equal pointwise convolutions after a 3x3 one, and a depthwise one."""
     rng = np.random.default_rng(4)
 
     def weight(name: str, *shape: int) -> onnx.TensorProto:

@@ -54,7 +54,7 @@ def convolved(g: Graph, channels: int = 64, kernel: int = 3) -> Tensor:
     return g.one("Conv", [x, weights], pads=[kernel // 2] * 4)
 
 
-# ---- Channels that begin within a block, behind a convolution ---------------------------------
+# ---- Channels that begin within a block, after a convolution ----------------------------------
 # `(v_k + 2) // 16 + v_kk` became `(v0 + 2) % 32 // 16`: wrong on llvm, opencl and in buffers.
 
 

@@ -103,7 +103,7 @@ def test_ir3_counts_slots_of_the_last_variant_and_of_its_loop() -> None:
     # Four multiply-adds, a conversion with two idle slots, a fetch, a load, a jump.
     assert (code.hot.issue, code.hot.multiply_adds, code.hot.fetches) == (10, 4, 1)
     assert (code.hot.conversions, code.hot.idle, code.hot.waits, code.spills) == (1, 2, 2, 1)
-    # And a jump, an addition, three idle slots, a store and the end; nothing behind the end.
+    # And a jump, an addition, three idle slots, a store and the end; nothing after the end.
     assert (code.whole.issue, code.whole.idle, code.whole.stores) == (17, 5, 1)
     assert not code.is_straight
     assert code.lanes_filled == 12 / 128

@@ -135,7 +135,7 @@ def test_memory_is_measured_with_more_than_caches_hold(monkeypatch):
     for capacity, elements in [(1 << 20, module.COPIED), (1 << 28, 1 << 26), (1 << 34, 1 << 30)]:
         monkeypatch.setattr(module, "cpu_caches", lambda _, c=capacity: [Cache("L3", c, c)])
         assert on._copied() == elements
-    # Of a GPU what its driver tells.
+    # For a GPU only its driver's facts count, not the CPU's caches.
     on.info = dataclasses.replace(on.info, device_type="gpu")
     assert on._copied() == module.COPIED
     assert on._cache_ceilings() == ()

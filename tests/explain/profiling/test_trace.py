@@ -29,7 +29,7 @@ def begins(launches, steps):
     ("launches", "steps", "expected"),
     [
         ("abc", "abc", [0, 1, 2]),
-        # Two kernels in each of its calls, one behind the other.
+        # Two kernels in each of its calls, one after the other.
         ("aaaab", "aab", [0, 2, 4]),
         ("aabaac", "abac", [0, 2, 3, 5]),
         # What launches nothing is where the next launch begins, or the run ends.

@@ -170,7 +170,7 @@ def test_two_servers_share_a_batch(servers, compiled, tmp_path, rng):
     assert servers[0][0] != servers[1][0]
     with closing(DataParallel(remote(compiled / "2.so", servers), ["x/in"])) as parallel:
         check_against_onnxruntime(parallel, 4, rng)
-    # The same servers, with weights beside the module.
+    # The same servers, with weights in a sidecar.
     shapes = {"x/in": (3, 3, 8, 8)}
     with tvmflow.compile(tiny_model(), target="llvm", shapes=shapes, embed_limit_bytes=0) as module:
         path = module.save(tmp_path / "apart.so")

@@ -271,7 +271,7 @@ def test_eight_threads_in_one_pool(tmp_path, kernels):
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
-# -- beside OpenCL ---------------------------------------------------------------------------
+# -- next to OpenCL --------------------------------------------------------------------------
 
 
 def test_opencl_is_taken_where_it_works(both, driver):

@@ -318,7 +318,7 @@ def test_instances_write_the_same_folder_at_once(case):
     assert len(case.files) == PROGRAMS
 
 
-# ---- The file beside the library --------------------------------------------------------------
+# ---- The library's sidecar --------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ BODIES = {
 """,
     "undeclared": "  y[get_global_id(0)] = hypot(x[get_global_id(0)], 3.0f);\n",
 }
-#: A function of OpenCL C's with another result: beside its declaration, a contradiction.
+#: An OpenCL C function with another result type, which contradicts its declaration.
 OWN = "int hypot(float a, float b) { return (int)(a * b); }\n"
 
 
