@@ -48,14 +48,15 @@ def sample(durations: Mapping[str, float], tests: Iterable[str], turn: int) -> s
     """
     found: set[str] = set()
     for cases in _by_function(tests):
+        known = [durations[name] for name in cases if name in durations]
+        seconds = {name: durations.get(name, fmean(known) if known else QUICK) for name in cases}
         names = [
             name
             for name in cases
-            if (seconds := durations.get(name, 0.0)) <= LONG
-            or (seconds <= LONGEST and (crc32(name.encode()) + turn) % TURNS == 0)
+            if seconds[name] <= LONG
+            or (seconds[name] <= LONGEST and (crc32(name.encode()) + turn) % TURNS == 0)
         ]
-        known = [durations[name] for name in names if name in durations]
-        count = int(BUDGET / (fmean(known) if known else QUICK))
+        count = int(BUDGET / fmean(map(seconds.__getitem__, names))) if names else 0
         count = min(max(count, 1), len(names))
         found |= {names[(2 * i + 1) * len(names) // (2 * count)] for i in range(count)}
     return found

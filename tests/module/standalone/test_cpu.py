@@ -593,7 +593,7 @@ def test_a_network_for_older_processors(cpu, format):
 @pytest.mark.parametrize(("cpu", "twice"), [("x86-64", True), ("x86-64-v3", True), (None, None)])
 def test_dot_products_are_there_twice(cpu, twice, tmp_path):
     """One is for the requested level, the other for processors with the instruction."""
-    model = quantized("mobilenet_v2", "QOperator")
+    model = quantized("squeezenet", "QOperator")
     feeds = picture(model)
     with tvmflow.compile(model, target="llvm", format="standalone", cpu=cpu) as module:
         stored = module.save(tmp_path / "libnet.so").read_bytes()
