@@ -105,7 +105,7 @@ def export(job: Compilation) -> None:
     processor = None
     if job.options.fallback is not None:
         processor = for_processor(job)
-        run_stages(processor, until="build")
+        _run_variants(processor, until="build")
     write_library(job, processor, compile_model)
 
 
@@ -125,14 +125,20 @@ def for_processor(job: Compilation) -> Compilation:
 STAGES = (*CODE_STAGES, Stage("export", other=export))
 
 
-def _run_variants(job: Compilation, progress: Progress | None, dump: Dump | None) -> None:
-    """Run all stages; those up to "weights" separately for each shape and each loop's body."""
+def _run_variants(
+    job: Compilation,
+    progress: Progress | None = None,
+    dump: Dump | None = None,
+    *,
+    until: str = "export",
+) -> None:
+    """Run the stages up to ``until``; up to "weights" separately for each shape and loop's body."""
     job.variants = expand_variants(job)
     is_one = not job.variants
     if is_one:
         run_stages(job, until="import", progress=progress, dump=dump)
         if not job.model.loops:
-            run_stages(job, first="simplify", progress=progress, dump=dump)
+            run_stages(job, "simplify", until, progress=progress, dump=dump)
             return
         job.variants = [replace(job, variants=[], is_part=True)]
     weights, functions, number = WeightPool(), FunctionPool(), 0
@@ -158,7 +164,7 @@ def _run_variants(job: Compilation, progress: Progress | None, dump: Dump | None
     job.weights, job.weight_scopes = weights.weights, weights.scopes
     if job.batch is not None:
         job.batch = check_batch_outermost(job, job.batch)
-    run_stages(job, first="schedule", progress=progress, dump=dump)
+    run_stages(job, "schedule", until, progress=progress, dump=dump)
 
 
 def run_with_bodies(job: Compilation, first: str, until: str) -> list[IRModule]:

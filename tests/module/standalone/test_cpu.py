@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -470,19 +471,30 @@ def test_a_large_weight_whose_name_is_no_identifier():
     assert_close(y, references(model, {"x": x})[0], NETWORK)
 
 
+@pytest.mark.opencl
 @pytest.mark.onnxruntime
-def test_several_shapes():
+@pytest.mark.parametrize(
+    ("options", "backends"),
+    [
+        ({"target": "llvm"}, ["cpu"]),
+        ({"target": "opencl", "device": "adreno", "fallback": "cpu"}, ["opencl", "cpu"]),
+    ],
+    ids=["llvm", "fallback"],
+)
+def test_several_shapes(options, backends):
     model = parsed("float[n,3,8,8] x", "float[n,5,6,6] y", "y = Conv(x, w)", "")
     weight = helper.make_tensor("w", 1, (5, 3, 3, 3), random((5, 3, 3, 3)).ravel())
     model.graph.initializer.append(weight)
-    with tvmflow.compile(
-        model, target="llvm", format="standalone", shapes={"x": ("1..3", 3, 8, 8)}
-    ) as module:
-        for batch in (1, 2, 3, 5):
-            x = random((batch, 3, 8, 8), seed=batch)
-            (y,) = module(x=x).values()
-            assert_close(y, references(model, {"x": x})[0], NETWORK)
-        module.self_test()
+    shapes = {"x": ("1..3", 3, 8, 8)}
+    compiled = tvmflow.compile(model, format="standalone", shapes=shapes, **options)
+    with closing(compiled):
+        for backend in backends:
+            with tvmflow.load(compiled.path, backend=backend) as module:
+                for batch in (1, 2, 3, 5):
+                    x = random((batch, 3, 8, 8), seed=batch)
+                    (y,) = module(x=x).values()
+                    assert_close(y, references(model, {"x": x})[0], NETWORK)
+                module.self_test()
 
 
 @pytest.mark.opencl
