@@ -31,7 +31,7 @@ STEPS = "tvmflow.steps"
 
 #: Most taps of a window that is unrolled.
 MOST_TAPS = 25
-#: Vectors of a result below which a CPU gets no more work-groups than needed.
+#: Largest result, in vectors, that a CPU computes in tiles as high as the map: few work-groups.
 CPU_FEW = 512
 
 
@@ -136,12 +136,12 @@ CONSTRAINTS: Constraints = {
 
 
 def heuristic(shape: Shape, device: Device) -> Knobs:
-    """Return tall tiles, which read each input row once; on GPUs two rows if they keep it busy."""
+    """Return tall tiles, which read each input row once; on CUDA tiles of at most two rows."""
     return (_cpu_knobs if device.is_cpu else _gpu_knobs)(shape, device)
 
 
 def _cpu_knobs(shape: Shape, device: Device) -> Knobs:
-    """Return tiles of half the registers; the input is copied if all windows overlap.
+    """Return tiles that fill half the registers; copy the input if all windows overlap.
 
     With strides, inputs are read about twice: testing each read costs no more than a copy, and a
     copy of 29 x 29 vectors does not fit the first-level cache.  Windows that do not overlap read

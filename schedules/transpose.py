@@ -1,15 +1,16 @@
 """Transpositions, which read along one axis and write along another.
 
-They are transposed tensors, and conversions between the plain layout and blocks of channels.  With
-the axis ``a``, along which the input is contiguous, and the last axis ``b``::
+Examples are Transpose and the conversions between the plain layout and blocks of channels.  With
+the axis ``a``, along which the input is contiguous, and the result's last axis ``b``::
 
     y[..., a, ..., b] = x[..., b, ..., a]
 
 A work-item reads a tile of ``rows x columns`` in vectors along ``a``, transposes it in registers
 and writes it in vectors along ``b``: neighbouring work-items read and write every cache line whole.
-On GPUs their groups are squares for the same reason, and may transpose their tiles in local memory
-instead, which needs no vectors: neighbouring work-items read neighbours and write neighbours.  Its
-rows are one element longer than a tile, so that a column is spread over all banks.
+On GPUs, work-groups are squares for the same reason.  A group may also transpose its tiles in local
+memory, which needs no vectors: neighbouring work-items read neighbouring elements and write
+neighbouring elements.  Rows in local memory are one element longer than the tile's, so that a
+column is spread over all banks.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ ORDER = 610
 
 #: Side of a tile that is transposed in a CPU's registers: 8 vectors of 8 lanes become 8 others.
 CPU_TILE = 8
-#: Side of such a tile on a GPU: four vectors of four lanes.
+#: Side of a tile that is transposed in a GPU's registers: four vectors of four lanes.
 GPU_TILE = 4
 #: Most elements of a group's tile in local memory: half of what every device has.
 MOST_SHARED = 4096
-#: Work-items that move single elements through local memory: 16 x 16.
+#: Work-items of a group that moves single elements through local memory: 16 x 16.
 SHARING = 256
-#: Length below which an axis is no row of a group.
+#: Least extent of both axes for a transposition through local memory.
 SHORTEST = 16
 
 
@@ -57,7 +58,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Knobs:
-    """Knobs of the tile of a work-item, and of their number."""
+    """Knobs of a work-item's tile, and of the number of tiles and work-items."""
 
     rows: int = knob("Elements of a tile along the axis that is read.")
     columns: int = knob("Elements of a tile along the axis that is written.")
@@ -112,7 +113,8 @@ def heuristic(shape: Shape, device: Device) -> Knobs:
     elif (
         not (shape.reads_texels or shape.writes_texels)
         and min(rows, columns) < GPU_TILE
-        # A group's tile in local memory has whole rows on both sides (an assumption).
+        # Local memory pays off only if both axes are at least as long as the group's tile (an
+        # assumption).
         and min(shape.rows, shape.columns) >= SHORTEST
     ):
         return Knobs(rows, columns, 1, True, min(SHARING, device.max_group_size))
@@ -192,7 +194,7 @@ def apply(workload: Workload, knobs: Knobs) -> s_tir.Schedule:
     )
     sch.transform_layout(staged, ("write", 0), index_map)
     sch.compute_at(staged, above, preserve_unit_loops=True)
-    # There is a loop for each axis; those over the tile remain.
+    # The copy has a loop for each axis of the input; only two are longer than 1.
     loops = workload.loops_below(staged, above)[-count:]
     read_row, read_column = loops[axis], loops[-1]
     sch.reorder(read_column, read_row)

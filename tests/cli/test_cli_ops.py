@@ -19,7 +19,7 @@ from tvmflow.verify.compare import verify
 
 pytestmark = pytest.mark.slow
 
-#: An operator under a name of its own.
+#: Source of a file for ``--ops`` that registers BoxDecode under another name.
 FILE = """
 from dataclasses import replace
 from tvmflow.ops import OPERATORS, register
@@ -96,7 +96,7 @@ def mine(head: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_file_of_operators(cli, mine, monkeypatch):
-    """Every command that reads a model takes it; without it, the operator is unknown."""
+    """Every command that reads a model accepts ``--ops``; without it, the operator is unknown."""
     for command in (("compile", mine, "--target", "llvm", "-o", "mine.so"), ("tasks", mine)):
         cli(*command).refused("ai.tvmflow.Mine", "no such operator is registered (--ops FILE)")
         assert cli(*command, "--ops", "mine.py").status == 0

@@ -1,4 +1,4 @@
-"""Options of a compilation: tables and files, JSON in and out, one list for Python and commands."""
+"""Options of a compilation: tables and files, JSON in and out, the same in Python and commands."""
 
 from __future__ import annotations
 

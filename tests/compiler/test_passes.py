@@ -1,4 +1,4 @@
-"""The list of passes: TVM's instruments see all of it, and dumps are one."""
+"""The list of passes: TVM's instruments see every pass, and IR dumps are such an instrument."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_instruments_see_every_pass_that_is_listed():
     ):
         pass
     rest = iter(seen)
-    # In this order; others of TVM's own run between them.
+    # The listed passes run in this order; TVM runs others of its own between them.
     assert all(name in rest for name in listed(target="llvm") if not is_finisher(name))
 
 
@@ -75,7 +75,7 @@ def test_the_passes_on_relax_are_a_pipeline_of_tvms(given):
 
 
 def is_finisher(name):
-    """Passes on functions that have been split: TVM runs the host's after the device's."""
+    """Return whether a pass runs on split functions: TVM runs the kernels' before the host's."""
     return name in {str(each.info.name) for part in ("host", "kernels") for each in stages()[part]}
 
 

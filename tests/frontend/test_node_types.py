@@ -31,7 +31,7 @@ def model_of(op_type, inputs, opset=17, constant=(), nodes=None, result=1, **att
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-#: Operator, types and shapes of its inputs, and words of the message.
+#: Operator, types of its inputs, and an excerpt of the message, by case.
 FORBIDDEN = {
     "product": ("Mul", ["f8", "f4"], "'x0' is float64 and 'x1' is float32"),
     "third": ("Concat", ["f4", "f4", "i4"], "'x0' is float32 and 'x2' is int32"),

@@ -64,7 +64,7 @@ def test_what_notebooks_show(module: Module):
     text = module._repr_html_()
     for info in (*module.inputs, *module.outputs):
         assert f"<td>{info.name}</td><td>{info.dtype}</td>" in text
-    # The plan of this network is empty; those of `compile` have steps.
+    # This network's memory plan is empty, unlike one from `compile`.
     plan = {
         "peak_bytes": 64, "lower_bound_bytes": 64, "blocks": [{"image": None, "bytes": 64}],
         "tensors": [{
@@ -287,7 +287,7 @@ def test_strided_tensors_are_copied(module: Module):
 
 
 def test_strided_tensors_are_copied_as_their_library_does(module: Module):
-    """The library can do it on any device, and for dtypes that NumPy lacks."""
+    """The tensor's own library can copy on any device, and dtypes that NumPy lacks."""
 
     class WithContiguous(Foreign):
         def contiguous(self) -> Foreign:

@@ -27,7 +27,7 @@ REMEDY = "python -m pip install apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.
 
 
 def install(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> None:
-    """Let the installed metadata name these versions."""
+    """Pretend that these versions are installed."""
     found = {name.replace("_", "-"): version for name, version in versions.items()}
 
     monkeypatch.setattr(_versions, "_recorded_version", found.__getitem__)
@@ -54,7 +54,7 @@ def test_the_installed_pair_passes():
 @pytest.mark.parametrize(
     ("tvm", "ffi", "found"),
     [
-        # What pip takes for apache-tvm's own requirements: the pair that crashes.
+        # Pip chooses this pair from apache-tvm's own requirements, and it crashes.
         ("0.27.0.post1", "0.1.15", "apache-tvm 0.27.0.post1 with apache-tvm-ffi 0.1.15"),
         ("0.26.0", "0.1.14.post1", "apache-tvm 0.26.0 with apache-tvm-ffi 0.1.14.post1"),
         ("0.27.0.post1", None, "apache-tvm 0.27.0.post1 with apache-tvm-ffi (missing)"),
@@ -83,7 +83,7 @@ def test_import_refuses_another_pair_before_tvm_is_loaded(tmp_path: Path, run_py
         "    print(error)\n"
         "    sys.exit(3 if any(name in sys.modules for name in ('tvm', 'tvm_ffi')) else 4)\n"
     )
-    # Found before the installed one, as a user's own site-packages would be.
+    # PYTHONPATH precedes the installed packages, as a user's own site-packages may.
     process = run_python(code, env={"PYTHONPATH": str(tmp_path / "site")})
     assert process.returncode == 4, process.stderr
     assert "found apache-tvm 0.27.0.post1 with apache-tvm-ffi 0.1.15" in process.stdout
@@ -121,7 +121,7 @@ def test_import_accepts_the_same_pair_from_another_folder(tmp_path: Path, run_py
             {"archive_info": {}, "url": "file:///tmp/tvmflow-0.1.0-py3-none-any.whl"},
             "python -m pip install 'tvmflow[verify] @ file:///tmp/tvmflow-0.1.0-py3-none-any.whl'",
         ),
-        # From a package index, or by another installer.
+        # A package from an index or by another installer records no origin.
         (None, "python -m pip install 'tvmflow[verify]'"),
     ],
 )
@@ -132,7 +132,7 @@ def test_extras_are_installed_from_where_the_package_came(monkeypatch, recorded,
 
 
 def test_no_text_installs_from_an_index_what_is_not_published():
-    """Messages take `install_command`; pages install from a copy of the repository or a wheel."""
+    """Messages use `install_command`; pages install from a copy of the repository or a wheel."""
     texts = [*ROOT.glob("docs/*.md"), *ROOT.glob("*.md"), *ROOT.glob("examples/**/*.md")]
     for folder in ("tvmflow", "schedules", "models", "examples", "benchmarks", "native"):
         texts += [p for end in ("py", "cc", "c", "h") for p in ROOT.glob(f"{folder}/**/*.{end}")]

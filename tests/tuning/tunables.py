@@ -1,4 +1,4 @@
-"""A small network to tune, and builders and runners that only pretend."""
+"""A small network to tune, and fake builders and runners."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tvmflow.tuning.timing import PAIRS, StopRule, time_alone, time_in_turn
 
 
 def model() -> onnx.ModelProto:
-    """Return two equal pointwise convolutions after a 3x3 one, and a depthwise one."""
+    """Return a network of a 3x3, two equal pointwise and a depthwise convolution, in this order."""
     rng = np.random.default_rng(4)
 
     def weight(name: str, *shape: int) -> onnx.TensorProto:
@@ -59,20 +59,20 @@ def model() -> onnx.ModelProto:
 
 @cache
 def tasks(device: str = "cpu", storage: str = "auto") -> dict[str, Task]:
-    """Its tasks by family."""
+    """Return the network's tasks by family."""
     found = Network(model(), CompileOptions(device=device, storage=storage)).tasks()
     return {task.family.NAME: task for task in found}
 
 
 def cost_of(knobs: Mapping[str, Any]) -> float:
-    """A cost with one best choice that is not the heuristic's."""
+    """Return a cost whose only minimum is not at the heuristic's knobs."""
     sizes = {"tile_o": 2, "tile_h": 1, "tile_w": 4, "unroll_i": 2}
     off = sum(abs(log2(knobs[name] / best)) for name, best in sizes.items() if name in knobs)
     return 1e-4 * (1 + off)
 
 
 class PretendedBuilder:
-    """Builds nothing; ``same`` says which knobs lead to the same kernel."""
+    """Builder that builds nothing; knobs for which ``same`` returns equal values share a kernel."""
 
     def __init__(self, folder: Path, same: Callable[[Mapping[str, Any]], Any] = dict):
         self.built: list[dict[str, Any]] = []
@@ -89,13 +89,13 @@ class PretendedBuilder:
 
 
 class PretendedRunner:
-    """Measures by a function of the knobs; what that raises, its futures raise."""
+    """Runner whose costs, or errors, come from a function of the knobs."""
 
     name, driver = "pretended", "1.0"
 
     def __init__(self, measure: Callable[[Mapping[str, Any]], Measured | float] = cost_of):
         self.measured: list[dict[str, Any]] = []
-        #: The incumbent's knobs in each measurement, where it had one.
+        #: The incumbent's knobs in each measurement; ``None`` if it had no incumbent.
         self.incumbents: list[Mapping[str, Any] | None] = []
         self._measure = measure
         self._seen: dict[str, float] = {}
@@ -107,7 +107,7 @@ class PretendedRunner:
         try:
             found = self._found(built, incumbent)
             future.set_result(replace(found, device=self.name, driver=self.driver))
-        except Exception as error:  # noqa: BLE001 (as a farm without devices does)
+        except Exception as error:  # noqa: BLE001 (a farm without devices raises, too)
             future.set_exception(error)
         return future
 
@@ -116,7 +116,7 @@ class PretendedRunner:
         if isinstance(found, float):
             found = Measured((found,) * 3, None, "", "pretended")
         if not found.error:
-            # Without what the device's drift makes of it, which the incumbent meets, too.
+            # Drift is divided out: it changes the incumbent's cost by the same factor.
             self._seen[built.source_hash] = cost = found.cost / found.drift
             if incumbent is not None:
                 theirs = self._seen.get(incumbent.source_hash) or self._measure(incumbent.knobs)
@@ -134,7 +134,7 @@ class PretendedRunner:
 
 
 class NoisyRunner(PretendedRunner):
-    """Times true costs on a device that is disturbed: noise of each run, bursts and drift."""
+    """Runner that disturbs true costs by noise in each run, bursts and drift."""
 
     def __init__(self, seed: int, noise: float = 0.3):
         super().__init__()
@@ -143,7 +143,7 @@ class NoisyRunner(PretendedRunner):
         self._speed = 1.0
 
     def _run(self, cost: float) -> float:
-        # Drifts slowly, up to some times its speed, and is slower for a run now and then.
+        # The factor on times drifts slowly from 0.7 to 3; one run in twenty is 4 times as long.
         self._speed = min(3.0, max(0.7, self._speed * self._random.lognormvariate(0, 0.02)))
         burst = 4.0 if self._random.random() < 0.05 else 1.0
         return cost * self._speed * burst * self._random.lognormvariate(0, self._noise)
@@ -160,17 +160,17 @@ class NoisyRunner(PretendedRunner):
 
 
 def done(result: Any) -> Future[Any]:
-    """A future that has its result."""
+    """Return a future that has its result."""
     future: Future[Any] = Future()
     future.set_result(result)
     return future
 
 
 def failed(error: str) -> Measured:
-    """A measurement that failed."""
+    """Return a measurement that failed."""
     return Measured((), error, "pretended", "pretended")
 
 
 def drifted(measured: float, drift: float) -> Measured:
-    """A measurement on a device that runs at another speed than before."""
+    """Return a measurement on a device that runs at another speed than before."""
     return replace(Measured((measured,) * 3, None, "", "pretended"), drift=drift)

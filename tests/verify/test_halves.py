@@ -1,4 +1,4 @@
-"""Loss of tensors in 16 bits, measured: the first to lose, and those that must stay in 32."""
+"""Precision lost by 16-bit storage: the first tensor that loses it, and what to keep in 32 bits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHAPE = (2, 8)
 
 
 def halves(form, x=None, shape=SHAPE):
-    """The measurement of a chain from ``x`` to ``y``; numbers are up to 3 or so."""
+    """Return `Halves` for nodes from ``x`` to ``y``; by default ``x`` is between about -3 and 3."""
     chain = Chain(shape, (1,))
     chain.nodes.append(helper.make_node("Identity", [form(chain)], ["y"]))
     model = build(chain.nodes, {"x": shape}, ["y"], chain.constants)
@@ -36,7 +36,7 @@ def test_an_overflow_is_kept_itself():
     kept = measured.keep(every(measured))
     assert set(kept.tensors) == {"mul0"}
     assert not kept.given_up
-    # What is not stored overflows nowhere.
+    # A tensor that is not stored cannot overflow.
     assert not measured.losses({"mul1"})
 
 
@@ -50,7 +50,7 @@ def test_of_a_cancellation_the_operands_are_kept():
 
 
 def test_operands_further_up_are_kept_where_nearer_ones_are_not_stored():
-    """E[x²] - E[x]², of which only the mean is stored."""
+    """In E[x²] - E[x]², only the mean is stored."""
     shape = (4, 64)
     x = random(shape) + 60
 
@@ -69,7 +69,7 @@ def test_small_numbers_lose_their_digits():
 
 
 def test_a_choice_is_not_a_loss_of_digits():
-    """A place that rounding moves is none that more bits would find again."""
+    """More bits would not restore an index that rounding changed between nearly equal elements."""
     x = np.float32([[1, 1.0001, 0.5, 0], [3, 2, 2.9999, 3.0001]])
 
     def form(c):
@@ -102,7 +102,7 @@ def test_minus_infinity_is_a_loss_where_it_comes_back():
 
 
 def test_what_cannot_be_helped_costs_nothing():
-    """The input itself is stored in 16 bits by the application: nothing else is at fault."""
+    """The application passes the input in 16 bits: keeping tensors in 32 restores no digits."""
     measured = halves(lambda c: c.add("Sub", "x", 3000.0), random(SHAPE) + 3000)
     kept = measured.keep({"sub0"})
     assert not kept.tensors

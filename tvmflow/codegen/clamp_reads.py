@@ -1,10 +1,10 @@
-"""Reads of texels outside of a picture as zeros, without a branch.
+"""Read texels outside of a picture as zeros, without a branch.
 
 A padded convolution tests for each texel whether it is inside the picture.  As a branch, the test
 makes every read wait for the one before.  A sampler with ``CLK_ADDRESS_CLAMP`` reads zeros outside
 of an image of four channels (OpenCL C, section 6.15.15.1), so :func:`ReadBorders` moves texels that
-are outside of the *picture* to coordinates outside of the *image*.  Tests of rows move the row, all
-others the column; the row is then the same for all of its texels.  Before::
+are outside of the *picture* to coordinates outside of the *image*.  Tests of rows move the row
+coordinate, all others the column: texels of one row keep a common row coordinate.  Before::
 
     T.if_then_else(0 <= y and 0 <= x and x < 56, T.texture2d_load(image, b * 56 + x, y, ...), 0)
 
@@ -36,15 +36,16 @@ from .textures import LOAD
 _INSIDE = "tvmflow_inside"
 _MACRO = f"#define {_INSIDE}(c, i, o) ((c) ? (i) : (o))\n"
 _READ_IMAGE = re.compile(rf"\bREAD_IMAGE([FH])(?=\(\w+, image_sampler, \(\(int4\)\({_INSIDE}\()")
-#: TVM's macros for reads, and their form in OpenCL C 1.2, the default version of drivers; all
-#: coordinates except those of :func:`ReadBorders` are inside the image.
+#: TVM's definitions of its macros for reads.  :data:`_READS` replaces them by reads without a
+#: sampler, because all coordinates except those of :func:`ReadBorders` are inside the image.
 _READ_MACROS = re.compile(
     r"#ifdef __OPENCL_VERSION__\n#if [^\n]*\n(?:#[^\n]*\n)*?#endif\n#endif\n\n?"
 )
 _READS = "".join(f"#define READ_IMAGE{x}(i, s, c) read_image{x.lower()}(i, c)\n" for x in "HF")
 
 
-#: Most bytes of private arrays that leave a sixth of an Adreno's 48 vectors to pending texels.
+#: Largest private arrays, in bytes: 40 of an Adreno's 48 vector registers; texels in flight need
+#: the others.
 _PRIVATE_BYTES = 40 * 16
 
 
@@ -98,7 +99,7 @@ def _constant(value: tirx.Expr) -> float | None:
 
 def _inside(tests: list[tirx.Expr], place: tirx.Expr) -> tirx.Expr:
     """Return a coordinate that is outside of the image if one of the tests fails."""
-    # The function's name around the column marks such reads.
+    # `read_with_sampler` recognises these reads by this name around the column.
     test = tirx.all(tirx.const(True, "bool"), *tests)
     return tirx.call_pure_extern(place.ty, _INSIDE, test, place, tirx.const(-1, place.ty.dtype))
 

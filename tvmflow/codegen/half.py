@@ -51,11 +51,12 @@ _HALF, _SINGLE = tvm_ffi.dtype("float16"), tvm_ffi.dtype("float32")
 
 @prim_func_pass()
 def NarrowLocals(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Keep local buffers in 16 bits if every read converts them; runs on loops, no blocks.
+    """Keep local buffers in 16 bits if every read converts them; runs after blocks are lowered.
 
-    The numbers are the same, converted once when they are written: fewer registers, and reads of
-    16-bit memory become reads of halves.  On OpenCL this excludes buffers that are only stored to
-    tensors of halves: such a store converts on every device, also on one without halves.
+    Elements are converted once, when they are written, with the same result.  That takes fewer
+    registers, and reads of 16-bit memory no longer convert to fp32.  On OpenCL, buffers whose only
+    use is to be stored to float16 tensors stay in fp32: ``vstore_half`` converts them also on
+    devices without ``cl_khr_fp16``.
     """
     converting = target_kind(function) == "opencl"
     halves = {
@@ -83,7 +84,7 @@ def NarrowLocals(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _converted(value: tirx.Expr) -> tirx.Expr:
-    """Return a value as half, converted at its loads and not after a choice."""
+    """Return a value as half; the sides of an ``if_then_else`` are converted, not its result."""
     if op_name(value) == CHOICE:
         condition, *sides = value.args
         return tirx.if_then_else(condition, *map(_converted, sides))
@@ -93,7 +94,7 @@ def _converted(value: tirx.Expr) -> tirx.Expr:
 def _only_read_as_half(body: tirx.Stmt, converting: bool) -> list[tirx.Buffer]:
     """Return local fp32 buffers whose reads are all converted to half.
 
-    With ``converting``, reads for stores alone do not count.
+    ``converting`` leaves out buffers whose only reads are stores to float16 tensors.
     """
     loads = Counter(load.source for load in nodes_in(body, TensorLoad))
     stores = Counter(
@@ -133,7 +134,7 @@ def _read_texel(cast: tirx.Cast) -> tirx.Expr:
 
 
 def _store_texel(store: tirx.BufferStore) -> tirx.Stmt:
-    """Convert a texel for the application's tensor of halves through fp32, as in `_store`."""
+    """Store a texel to an application's float16 tensor through fp32, as `_store` does."""
     value = store.value
     if not (_is_typed(store.buffer) and op_name(value) == LOAD and _is_half(value)):
         return store
@@ -174,8 +175,8 @@ def _converting_load(load: TensorLoad, ty: tvm.ir.Type) -> tirx.Expr:
 def _read(cast: tirx.Cast) -> tirx.Expr:
     """Remove pairs of conversions around a load.
 
-    A load that is converted back to half reads halves; a load of halves that is converted to fp32
-    uses no arithmetic of halves.
+    A load from 16-bit memory that is converted back to half becomes a read of halves.  A load
+    from a float16 tensor that is converted to fp32 becomes a ``vload_half``.
     """
     value, dtype = cast.value, cast.ty.dtype
     is_load_of_halves = isinstance(value, TensorLoad) and _is_typed(value.source)
@@ -194,7 +195,7 @@ def _arguments(value: tirx.Expr, name: str) -> list[tirx.Expr]:
 
 
 def _is_typed(buffer: tirx.Var) -> bool:
-    """Return whether a tensor has the type float16, as the application's have."""
+    """Return whether a buffer is a float16 tensor of the application, not fp32 in 16 bits."""
     is_global = tirx.is_buffer_var(buffer) and buffer.scope() in ("", "global")
     return is_global and buffer.dtype == _HALF
 

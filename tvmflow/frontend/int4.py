@@ -62,10 +62,11 @@ def _product(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
 def _packed(
     graph: Graph, source: onnx.NodeProto, *, rows: bool
 ) -> tuple[list[np.ndarray], float] | None:
-    """Return the operands bytes, scales and, if they differ, offsets; and the uniform offset.
+    """Return the operands of a product after ``x``, and an offset that all weights share.
 
-    An offset is added to each number of the bytes.  Weights are ``[N, K]`` with ``rows``, else
-    ``[K, N]``.
+    Operands are bytes and scales, and offsets if they differ; the shared offset is then 0.  An
+    offset is added to each unpacked number before it is scaled.  Weights are ``[N, K]`` with
+    ``rows``, else ``[K, N]``.
     """
     known = [graph.constants.get(name) if name else None for name in source.input]
     numbers, scales, *zeros = known
@@ -101,7 +102,10 @@ def _in_panels(rows: np.ndarray) -> np.ndarray:
 def _of_columns(
     values: np.ndarray, source: onnx.NodeProto, numbers: np.ndarray, rows: bool
 ) -> np.ndarray | None:
-    """Return scales or zero points as ``[blocks, N]``; ``None`` if they differ within a byte."""
+    """Return scales or zero points as ``[blocks, N]``.
+
+    Returns ``None`` if the two weights of a byte have different ones.
+    """
     attributes, along = node_attributes(source), 1 if rows else 0
     block, axis = attributes.get("block_size", 0), attributes.get("axis", 1) % 2
     if block:

@@ -18,7 +18,7 @@ There must be several queries, and no other node may read the scores or the prob
 the product and the softmax, scores may be added to, multiplied, divided, capped (``tanh``) and
 replaced by a number under a mask (``where``), in any order and several times.  They may also be
 reshaped if their rows and columns stay (Swin adds the masks of its windows this way): the operands
-are then reshaped instead.  :mod:`tvmflow.schedules.attention` has the function.
+are then reshaped instead.  :mod:`tvmflow.schedules.attention` defines the function.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ class _Fusion(Rewriter):
             if shape_of(inner) != shape or (found := self._scores(inner)) is None:
                 continue
             if (number := _number(other)) is not None:
-                # TVM would replace a product with zero by zero, even for NaN, and reject the
-                # quotient.
+                # TVM would fold a product with zero to zero, even for NaN, and reject a division
+                # by zero.
                 return found.then(_with_number(step, number)) if number or step == "add" else None
             return found.then(Step(step, has_operand=True), _Operand(other, batch))
         return None
@@ -190,7 +190,8 @@ class _Fusion(Rewriter):
         result = shape_of(value)
         if 0 in result:
             return None
-        # All views have the same batch; the one with the most axes has those that each mask needs.
+        # All views have equally many matrices; the one with the most axes has every axis along
+        # which a mask may broadcast.
         batch = max((*scores.views, result[:-2]), key=len)
         values = _Operand(value.args[1], result[:-2])
         operands = [scores.q, scores.k, values, *scores.operands]
@@ -285,7 +286,7 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[range, ran
 
 
 def fuse_attention(mod: IRModule, device: Device, *, half: bool = False) -> IRModule:
-    """Replace products, masks and softmax of attention by a function for a class of devices.
+    """Replace products, masks and softmax of attention by one primary function.
 
     ``half`` says that tensors will be stored in 16 bits.
     """

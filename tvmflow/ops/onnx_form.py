@@ -19,11 +19,11 @@ from ..ir.operator import DOMAIN, VERSION, Operator
 from ..ir.operators import OPERATORS
 from ..ir.tensors import TensorType
 
-#: ONNX's names of the two dtypes that NumPy names otherwise.
+#: ONNX's names of the two dtypes for which NumPy has other names.
 _WORDS = {"float32": "float", "float64": "double"}
 
-#: Extents in place of open dimensions, in two trials: large primes, so that only an extent that is
-#: such a dimension equals it in both trials.
+#: Numbers that stand for open dimensions in two trials of shape inference.  They are large primes:
+#: an extent of a result that equals a dimension's number in both trials is that dimension.
 _TRIALS = (1_000_003, 2_000_003)
 
 _registered: dict[str, Operator] = {}
@@ -127,7 +127,7 @@ def _infer(operator: Operator, context: Any) -> None:
             trials.append(operator.result_types(types, attributes))
         except (OperatorError, ShapeError) as error:
             if symbols:
-                # Open dimensions may turn out to be equal.
+                # Open dimensions, which differ in a trial, may be equal at run time: no error yet.
                 _give_dtypes(operator, kinds, context)
                 return
             raise shape_inference.InferenceError(error.message) from error
@@ -162,7 +162,7 @@ def _type(kind: onnx.TypeProto, index: int, symbols: dict[str, int], base: int) 
 
 
 def _symbol(first: int, second: int, symbols: Mapping[str, int]) -> str | None:
-    """Return the open dimension that an extent was in both trials; ``None`` if it was none."""
+    """Return the open dimension that equals a result's extent in both trials, or ``None``."""
     tried = ((name, (first - offset, second - offset)) for name, offset in symbols.items())
     return next((n for n, base in tried if base == _TRIALS and not n.startswith("?")), None)
 

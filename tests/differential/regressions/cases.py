@@ -17,7 +17,7 @@ from graphs import Graph, Tensor
 Build = Callable[[Graph], "list[Tensor]"]
 
 CASES: dict[str, Build] = {}
-#: Operator sets of cases that need a newer one.
+#: Version of ONNX's operator set, by case.
 OPSETS: dict[str, int] = {}
 OPSET = 17
 
@@ -54,7 +54,7 @@ def convolved(g: Graph, channels: int = 64, kernel: int = 3) -> Tensor:
     return g.one("Conv", [x, weights], pads=[kernel // 2] * 4)
 
 
-# ---- Channels that begin within a block, after a convolution ----------------------------------
+# ---- Slices of a convolution's channels that begin within a block ------------------------------
 # `(v_k + 2) // 16 + v_kk` became `(v0 + 2) % 32 // 16`: wrong on llvm, opencl and in buffers.
 
 
@@ -94,7 +94,7 @@ case("cumsum_reverse", cumsum_reverse)
 case("lrn", lrn)
 
 
-# ---- Repeats on every axis: wrong on llvm, between `lower` and the machine code ----------------
+# ---- Tile on every axis: wrong on llvm, in the passes after `lower` ----------------------------
 
 
 def tile(g: Graph) -> list[Tensor]:
@@ -135,7 +135,7 @@ for kind in ("where", "cast", "not", "and"):
     case(f"{kind}_depthwise", partial(into_conv, kind, 16))
 
 
-# ---- No code: a tile that straddles a group ("Cannot unroll non-constant loop") ----------------
+# ---- Not compiled: a tile that straddles a group ("Cannot unroll non-constant loop") ------------
 
 
 def grouped(size: int, g: Graph) -> list[Tensor]:
@@ -146,7 +146,7 @@ for size in (7, 14):
     case(f"group_272_{size}", partial(grouped, size))
 
 
-# ---- No code: the head of a face detector in textures ("undefined.size() == 0") -----------------
+# ---- Not compiled: the head of a face detector in textures ("undefined.size() == 0") -------------
 
 
 def box_head(channels: int, numbers: int, size: int, g: Graph) -> list[Tensor]:
@@ -160,7 +160,7 @@ for channels, numbers, size in ((12, 4, 16), (12, 3, 8), (24, 4, 10), (6, 2, 20)
     case(f"box_head_{channels}_{numbers}_{size}", partial(box_head, channels, numbers, size))
 
 
-# ---- A division by zero inside TVM; a single channel of a texel that is stored ------------------
+# ---- A division by zero inside TVM; a store of a single channel of a texel ---------------------
 
 
 def grid_sample_extent_1(g: Graph) -> list[Tensor]:
@@ -176,7 +176,7 @@ def shrink_reduce_5d(g: Graph) -> list[Tensor]:
 
 
 def affine_grid(axes: int, g: Graph) -> list[Tensor]:
-    """An extent of 1 with aligned corners gave no code, and its middle was not zero."""
+    """A grid with an extent of 1 and aligned corners did not compile; centres were not zero."""
     theta = g.input([2, axes, axes + 1])
     return [g.one("AffineGrid", [theta, integers(g, 2, 1, *[1, 5, 6][:axes])], align_corners=1)]
 
@@ -220,13 +220,13 @@ for op_type in ("Max", "Min"):
 
 
 def one_or_the_other(first: str, second: str, g: Graph) -> list[Tensor]:
-    """Neither holds for NaN, but TVM's simplifier folded both to true, or to `x != 1`."""
+    """Two comparisons that are false for NaN: TVM folded their `or` to true, or to `x != 1`."""
     x, one = special(g), g.constant(np.float32(1))
     return [g.one("Or", [g.one(first, [x, one]), g.one(second, [x, one])])]
 
 
 def choice_less_itself(g: Graph) -> list[Tensor]:
-    """Subtracting a choice from itself gave 0 for infinity, too."""
+    """``where(x < 0, 0, x) - x`` was folded to 0 where x is positive, also for infinity."""
     x, zero = special(g), g.constant(np.float32(0))
     return [g.one("Sub", [g.one("Where", [g.one("Less", [x, zero]), zero, x]), x])]
 
@@ -241,14 +241,14 @@ case("nan_clip", nan_clip)
 case("nan_pow", nan_pow)
 case("nan_or_less", partial(one_or_the_other, "Less", "GreaterOrEqual"))
 case("nan_or_greater", partial(one_or_the_other, "Less", "Greater"))
-# Refused: these versions of ONNX's operators do not define shapes.
+# Such models were refused: ONNX has no shape inference for these operators before set 16.
 case("or_equal_before_16", partial(one_or_the_other, "LessOrEqual", "GreaterOrEqual"), opset=13)
 case("choice_less_itself", choice_less_itself)
 case("sum_less_summand", sum_less_summand)
 
 
 def last_of_nothing(op_type: str, limit: float, g: Graph) -> list[Tensor]:
-    """The last extreme of an infinity and NaN: NaN was taken for the same infinity."""
+    """With ``select_last_index``, a NaN was taken for the infinity of the other elements."""
     rows = np.full((1, 5, 4, 3), np.nan, np.float32)
     rows[:, 1, 0], rows[:, 2, 1], rows[:, 3, 0], rows[:, 3, 2] = limit, limit, limit, 1
     x = g.fed(g.constant(rows))
@@ -260,7 +260,7 @@ case("last_of_nothing_min", partial(last_of_nothing, "ArgMin", np.inf))
 
 
 def small(op_type: str, g: Graph) -> list[Tensor]:
-    """The hyperbolic tangent of 10^-9 was 0 on CPUs: exponentials of small numbers, minus one."""
+    """The hyperbolic tangent of 10^-9 was 0 on CPUs: ``exp(x) - 1`` lost all digits."""
     return [g.one(op_type, [g.one("Mul", [convolved(g), g.constant(np.float32(1e-9))])])]
 
 
@@ -268,7 +268,7 @@ case("small_tanh", partial(small, "Tanh"))
 case("small_atanh", partial(small, "Atanh"))
 
 
-# ---- Numbers within an operator that half precision has not ------------------------------------
+# ---- Intermediate results of an operator that do not fit half precision ------------------------
 
 
 def large(op_type: str, g: Graph, **attributes: Any) -> list[Tensor]:
@@ -299,7 +299,7 @@ case("gather_nd_in_half", gather_nd)
 
 
 def bytes_between(g: Graph) -> list[Tensor]:
-    """Vectors of bytes that begin at no multiple of four were repeated as one integer."""
+    """Unaligned vectors of four bytes were read as one integer, which OpenCL C broadcasts."""
     x = g.input([1, 60, 6, 5], "uint8")
     y = g.cast(g.one("Slice", [x, integers(g, 2), integers(g, 6), integers(g, 2)]), "float32")
     return [g.one("Conv", [y, g.weights((60, 1, 3, 3))], group=60, pads=[1] * 4)]
@@ -342,7 +342,7 @@ case("clip_of_float64", partial(of_dtype, "float64", "Clip"))
 
 
 def zeros_quantized(g: Graph) -> list[Tensor]:
-    """The scale of zeros alone is one in ONNX Runtime, and was zero."""
+    """The scale of a tensor of zeros was zero; in ONNX Runtime it is one."""
     zeros = g.one("Mul", [picture(g), g.constant(np.float32(0))])
     return list(g.node("DynamicQuantizeLinear", [g.one("Abs", [zeros])], 3))
 
@@ -361,7 +361,7 @@ def infinities_beside_taps(g: Graph) -> list[Tensor]:
 case("infinities_beside_taps", infinities_beside_taps)
 
 
-# ---- Numbers compared with themselves in another precision, and numbers that are zero -----------
+# ---- Rounding to 16 bits before a comparison, and operands that are zero ------------------------
 
 
 def unpooled(g: Graph) -> list[Tensor]:
@@ -396,7 +396,7 @@ def places(g: Graph) -> list[Tensor]:
 
 
 def counted(g: Graph) -> list[Tensor]:
-    """Numbers of true elements were rounded to 16 bits between two kernels, too."""
+    """Counts of true elements were rounded to 16 bits between two kernels."""
     mask = g.one("Greater", [g.input([1, 5000]), g.constant(np.float32(-2.5))])
     number = g.one("CumSum", [g.one("Cast", [mask], to=1), g.constant(np.int64(1))])
     left = g.one("Sub", [g.one("ReduceMax", [number], axes=[1]), number])
@@ -404,27 +404,27 @@ def counted(g: Graph) -> list[Tensor]:
 
 
 def one_where_it_holds(g: Graph) -> list[Tensor]:
-    """A condition within its own choice was one boolean for four lanes, taken for false."""
+    """A nested `Select` on the same condition got a scalar true, which OpenCL C took for false."""
     x = g.one("Conv", [g.input([3, 3, 4, 4]), g.weights((16, 3, 1, 1))])
     mask = g.one("GreaterOrEqual", [x, g.weights((3, 1, 4, 1))])
     return [g.one("LeakyRelu", [g.one("Cast", [mask], to=1)], alpha=0.25)]
 
 
 def palette(g: Graph) -> list[Tensor]:
-    """Limits of ArgMax were computed in 32 bits, and shifted by 62."""
+    """TVM computed ArgMax's indices in 32 bits, as their bounds allow, but shifted them by 62."""
     labels = g.one("ArgMax", [convolved(g)], axis=1, keepdims=0)
     return [g.one("Gather", [g.weights((64, 3)), labels])]
 
 
 def scattered_beside(g: Graph) -> list[Tensor]:
-    """Indices shorter than the data along another axis wrote other elements."""
+    """Indices shorter than the data along an axis that is not scattered wrote to wrong elements."""
     index = g.constant(np.broadcast_to(np.array([1, 3]), (1, 8, 4, 2)).copy())
     x = g.one("ScatterElements", [convolved(g, 16), index, g.weights((1, 8, 4, 2))], axis=3)
     return [g.one("Relu", [x])]
 
 
 def scattered_rows(g: Graph) -> list[Tensor]:
-    """Scattering writes element by element, and was given a texture for its five axes."""
+    """ScatterND, which writes single elements, got a texture for data of five axes."""
     x = g.input([1, 2, 2, 4, 4])
     x = g.one("ScatterND", [x, g.constant(np.zeros((1, 2), np.int64)), g.weights((1, 2, 4, 4))])
     x = g.one("Reshape", [x, integers(g, 1, 4, 4, 4)])

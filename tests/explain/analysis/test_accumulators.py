@@ -1,4 +1,4 @@
-"""Sums that wait for each other, enough sums, sums in memory, and loops on one core."""
+"""Findings on too few independent sums, on sums kept in memory, and on loops that use one core."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvmflow.explain.analysis import accumulators, loop_nests
 
 
 def tiled(rows, vectors, dtype="float32", depth=1024):
-    """Sums of ``rows`` x ``vectors`` vectors in private memory, of numbers that a cache holds."""
+    """Return a function with ``rows`` x ``vectors`` vectors of sums; its inputs fit a cache."""
     lanes = 16 * vectors
 
     @T.prim_func(s_tir=True)
@@ -41,7 +41,7 @@ def tiled(rows, vectors, dtype="float32", depth=1024):
 
 @T.prim_func(s_tir=True)
 def windows(a: T.Buffer((4096 + 8,), "float32"), c: T.Buffer((4096,), "float32")):
-    """Sums of nine numbers: the next one begins before they are added."""
+    """Sums of nine elements, so short that a core starts the next sum before one is complete."""
     for i in T.serial(4096):
         c[i] = T.float32(0)
         for k in T.serial(9):
@@ -59,7 +59,7 @@ def test_sums_in_flight(rows, vectors):
     count = rows * vectors
     assert (one.loop, one.in_flight, one.vectors) == ("k", count, count)
     assert (one.length, one.additions, one.in_memory) == (1024, 1024 * count, False)
-    # Four cycles a step, and two sums in each of them.
+    # A step of the loop takes at least four cycles, and a core starts two additions per cycle.
     assert (one.cycles, one.least_cycles) == (max(4096, 512 * count), 512 * count)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for loading and the first calls, in which drivers compile, on top of the measured ones.
+#: Time limit for loading and the first calls, in which drivers compile; measuring adds to it.
 _START_LIMIT_S = 600.0
 
 
@@ -36,16 +36,16 @@ class Point:
 
     #: Samples of a call on each device.
     batch: int
-    #: Threads of the CPU; ``None`` where they were not asked for.
+    #: Threads of the CPU; ``None`` if no number was requested.
     threads: int | None
-    #: Devices, each of which takes a batch.
+    #: Number of devices, each of which computes a batch.
     devices: int
-    #: Samples a second of all devices, in the median call.
+    #: Samples per second of all devices together, in the median call.
     items_per_s: float
-    #: Samples a second in the slowest and in the fastest tenth of the calls.
+    #: Samples per second at the 90th and at the 10th percentile of the calls' times.
     low_per_s: float
     high_per_s: float
-    #: Time of a call with copies.
+    #: Time of a call, including copies to and from the device.
     median_ms: float
     p10_ms: float
     p90_ms: float
@@ -66,16 +66,16 @@ class Scaling:
     device_name: str
     points: tuple[Point, ...]
     driver: str = ""  #: Platform, driver and version; empty on a farm.
-    #: Part of the processors' time that other programs took, 0 to 1, of the point with most.
+    #: Largest share of the processors' time, 0 to 1, that other programs took at one of the points.
     others_share: float | None = None
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of the programs that measured."""
+        """Return the versions of tvmflow and TVM that measured."""
         return {"tvmflow": __version__, "TVM": REQUIRED_TVM["apache-tvm"]}
 
     def described(self) -> JsonObject:
-        """Return the facts as JSON has them."""
+        """Return the points, the device and the versions as a JSON object."""
         return asdict(self) | {"versions": self.versions}
 
 
@@ -105,14 +105,14 @@ def scale(
     Raises
     ------
     InputError
-        If a number is not possible, or batches cannot be spread.
+        If a number is not possible, or a batch cannot be split over devices.
     DeviceError
         If threads cannot be set.
     FarmError
         If a server is busy or fails.
     """
     batches = check_numbers("batches", batches, network.modules)
-    # More devices are compared with one.
+    # One device is always measured, for comparison with several.
     numbers = check_numbers("devices", [1, *devices], range(1, pool.existing + 1))
     counts: Sequence[int | None] = check_numbers("threads", threads) if threads else [None]
     points: list[Point] = []

@@ -52,7 +52,7 @@ class RunTimeSizes:
     limits: Mapping[str, int] = field(default_factory=dict)
     bounded: dict[str, Bounded] = field(default_factory=dict)
     vectors: dict[str, Vector] = field(default_factory=dict)
-    #: Descriptions of the nodes that produced the counts in sizes, by the counts' names.
+    #: Descriptions of the nodes that computed the scalars of sizes, by the scalars' names.
     makers: dict[str, str] = field(default_factory=dict)
     _scalars: dict[Size, str] = field(default_factory=dict)
     _shared: dict[object, str] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class RunTimeSizes:
         return any(name in self.limits for name in (node_name(node), *node.output))
 
     def _limited(self, node: onnx.NodeProto, output: str) -> str | None:
-        """Return the name, the node's or the result's, that has a bound."""
+        """Return the name for which the user gave a bound: the node's, the result's or neither."""
         return next((n for n in (node_name(node), output) if n in self.limits), None)
 
     def within_bound(self, extent: int) -> int:
@@ -347,7 +347,7 @@ class RunTimeSizes:
             self.become("Reshape", [name, self.integers(self.shape(name))])
 
     def constant(self, array: np.ndarray) -> str:
-        """Add a constant, once for equal ones, and return its name."""
+        """Return the name of a constant; equal arrays share one."""
         key = "constant", array.dtype.str, array.shape, array.tobytes()
 
         def make() -> str:
@@ -368,7 +368,7 @@ class RunTimeSizes:
         return self._shared[key]
 
     def scalar(self, number: Number) -> str:
-        """Return the name of the int64 scalar that is a number, computed once."""
+        """Return the name of an int64 scalar with the value of a number; compute each only once."""
         if isinstance(number, int):
             return self.integers(number)
         if number not in self._scalars:
@@ -428,7 +428,7 @@ class RunTimeSizes:
         return self.emit("Where", [mask, name, self.constant(np.array(fill, kind.dtype))])
 
     def compaction(self, marks: str, most: int | None = None) -> tuple[str, Size]:
-        """Compute the int32 positions of at most ``most`` true elements, and the number of all."""
+        """Compute int32 positions of the first ``most`` true elements, and how many are true."""
         (extent,) = self.shape(marks)
         most = extent if most is None else most
         whole = self.cast(marks, "int32")

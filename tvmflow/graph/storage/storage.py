@@ -62,7 +62,7 @@ class StoragePass:
         self.model_names = set(self.aliases.values())
         tensors = uses.tensors
         names = [tensor.name for tensor in tensors.values()]
-        # A tensor's future copy can be overridden by its own name.
+        # The texture that a tensor may be copied to can be overridden by the copy's name, too.
         copies = {f"{t.name}_texture": t.name for t in tensors.values()
                   if t.written_as_buffer and t.can_be_copied}  # fmt: skip
         self.overrides = resolve_names(
@@ -86,7 +86,7 @@ class StoragePass:
         return mod, placements
 
     def _place(self, tensor: Tensor) -> Sides:
-        """Decide on one tensor; report nothing for a constant that no texture could hold."""
+        """Choose a tensor's storage; return none for a constant that no texture could hold."""
         asked = self.overrides.get(tensor.name)
         decision = self._decide(tensor, asked)
         wide = self._why_wide(tensor)
@@ -105,7 +105,7 @@ class StoragePass:
                 remedy="Leave it out of the overrides, or out of `keep_layout`.",
             )
         if decision.scope is not None and tensor.obstacle:
-            # The producer uses one storage, and the copy is the other.
+            # The producer writes one kind of storage, and the copy has the other kind.
             kind = "texture" if tensor.written_as_buffer else "buffer"
             name = unique(f"{tensor.name}_{kind}", self.taken)
             reason = f"a copy of {tensor.name}, {tensor.obstacle}"
