@@ -1,7 +1,7 @@
 """The C interface of a standalone library (native/bindings/tvmflow.h), through ctypes.
 
-OpenCL libraries and the folder of built programs are chosen as the plug-in does
-(native/opencl/library.cc, settings.cc), for processes that do not load it.
+OpenCL libraries and the folder of built programs are chosen as in the plug-in
+(native/opencl/library.cc, settings.cc), which need not be loaded.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ...runtime.caches import program_cache
 from ...runtime.plugin import no_device_remedy, search_folders, split_message
 from ...runtime.shared_library import OpenLibrary
 
-#: Version of the interface that is called here; libraries of later versions have all of it.
+#: Required version of the interface; libraries of later versions include it.
 API_VERSION = 1
 NO_OPENCL = 2
 PROFILE = 1
 UNCHECKED_WEIGHTS = 4
 
-#: Errors by their status in `tvmflow_status`; every other one is a `DeviceError`.
+#: Errors by status in `tvmflow_status`; every other status is a `DeviceError`.
 _ERRORS: dict[int, type[TvmflowError]] = {
     1: InputError,
     4: KernelBuildError,
@@ -40,12 +40,12 @@ _ERRORS: dict[int, type[TvmflowError]] = {
 }
 
 
-#: `tvmflow_log`.
+#: Type of the callback `tvmflow_log`.
 LOG = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
 
 
 class Options(ctypes.Structure):
-    """`tvmflow_options`."""
+    """Structure `tvmflow_options`."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -65,7 +65,7 @@ class Options(ctypes.Structure):
 
 
 class ImageData(ctypes.Structure):
-    """`tvmflow_image`."""
+    """Structure `tvmflow_image`."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -85,7 +85,7 @@ class ImageData(ctypes.Structure):
 
 
 class MemoryInfo(ctypes.Structure):
-    """`tvmflow_memory_info`."""
+    """Structure `tvmflow_memory_info`."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -98,7 +98,7 @@ class MemoryInfo(ctypes.Structure):
 
 
 class MeasuredKernel(ctypes.Structure):
-    """`tvmflow_kernel`."""
+    """Structure `tvmflow_kernel`."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -109,7 +109,7 @@ class MeasuredKernel(ctypes.Structure):
 
 
 class Test(ctypes.Structure):
-    """`tvmflow_test`."""
+    """Structure `tvmflow_test`."""
 
     _fields_ = (
         ("largest_error", ctypes.c_double),
@@ -118,8 +118,8 @@ class Test(ctypes.Structure):
     )
 
 
-#: Functions that are used here, with their parameters and results.
 _MODEL, _INDEX, _SIZE = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_size_t
+#: Functions of the library, with the types of their results and parameters.
 _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "api_version": (ctypes.c_uint32, ()),
     "create": (ctypes.c_int, (ctypes.POINTER(Options), ctypes.POINTER(_MODEL))),
@@ -142,10 +142,10 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
 
 
 class Library:
-    """A loaded library's functions, by their names without ``tvmflow_``.
+    """Functions of a loaded library, by their names without ``tvmflow_``.
 
-    It is unloaded with this object: models of it must be destroyed before.
-    An `ArtifactError` says that the system's loader refuses it, or a function is missing.
+    The library is unloaded with this object: its models must be destroyed before.  Raises
+    `ArtifactError` if the system's loader refuses the library, or a function is missing.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -171,9 +171,9 @@ class Library:
         return getattr(self._loaded, f"tvmflow_{name}")
 
     def error(self, status: int, model: ctypes.c_void_p, attempt: str) -> TvmflowError:
-        """Return our error for a status, with the message that the model has."""
+        """Return the error for a status, with the model's message."""
         text = self["message"](model) if model else b"there is no memory for the model."
-        # As the plug-in's errors, but with the remedy behind the sentence.
+        # Split it like an error of the plug-in, but the remedy follows in the same line.
         lines = text.decode(errors="replace").replace(" Remedy: ", "\nRemedy: ", 1)
         message, remedy, details = split_message(lines)
         if status == NO_OPENCL:
@@ -182,7 +182,7 @@ class Library:
         return kind(f"{attempt} failed: {message}", remedy=remedy, details=details)
 
 
-#: Intel's runtime opens these by bare name; the loader then answers with what is loaded.
+#: Libraries that Intel's runtime opens by bare name, which works once they are loaded.
 _INTEL_NEEDS = (
     "libtbb.so.12",
     "libtbbmalloc.so.2",
@@ -197,10 +197,9 @@ _INTEL_NEEDS = (
 
 
 def opencl_libraries() -> Iterator[str | None]:
-    """Yield libraries to try, in order; ``None`` stands for the places that the runtime knows."""
-    # As the plug-in does, and for the same reasons (native/opencl/pocl.h): PoCL compiles one
-    # variant of each kernel.  A library leaves the environment of its process alone; who loads it
-    # may decide.
+    """Yield OpenCL libraries to try, in order; ``None`` stands for the C runtime's own search."""
+    # As in the plug-in, PoCL shall compile one variant of each kernel (native/opencl/pocl.h).  The
+    # C runtime does not change the environment of its process; the program that loads it may.
     os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
     if chosen := os.environ.get("TVMFLOW_OPENCL_LIBRARY"):
         yield _ready(chosen)
@@ -213,7 +212,7 @@ def opencl_libraries() -> Iterator[str | None]:
 
 
 def cache_folder() -> str | None:
-    """Return the folder for built programs, made if it is not there; ``None`` keeps none."""
+    """Return the folder for built programs, created if needed; ``None`` if none are kept."""
     folder = program_cache("standalone")
     if folder is None:
         return None

@@ -1,7 +1,7 @@
-"""The digest of a standalone library's code, which is compared before the code is loaded.
+"""Digest of a standalone library's code, which is checked before the code is loaded.
 
-The linker leaves room for it in a note (``PT_NOTE``, named ``tvmflow``), which stays when a library
-is stripped:
+It is in a note (``PT_NOTE``, named ``tvmflow``), which remains when a library is stripped; the
+linker reserves the space:
 
 ====== ====== ==============================================
 offset bytes
@@ -12,9 +12,9 @@ offset bytes
 ====== ====== ==============================================
 
 The digest is XXH64.  The seed is zero for the first block, then the digest of the block before.
-The blocks are the ELF header with zeros for what it says of sections, each program header, then the
-contents of each ``PT_LOAD``, of 16 KiB and a rest.  Left out of the contents are these headers, the
-digest, and the weights after their own header, which has their checksum.
+The blocks are the ELF header with zeros for its fields about sections, each program header, then
+the contents of each ``PT_LOAD``, in blocks of 16 KiB and a rest.  The contents leave out these
+headers, the digest, and the weights after their own header, which has their checksum.
 ``native/bindings/tvmflow_check.h`` computes the same in C.
 """
 
@@ -41,7 +41,7 @@ _LOAD, _NOTES = 1, 4
 
 
 def note() -> str:
-    """Return the note as assembler text, with zeros for what `stamp` writes."""
+    """Return the note as assembler text, with zeros in place of the content that `stamp` writes."""
     words = ", ".join(str(word) for word in struct.unpack("<III", _NOTE[:12]))
     return (
         '.section .note.tvmflow,"a",%note\n.balign 4\n'
@@ -50,9 +50,9 @@ def note() -> str:
 
 
 def stamp(path: Path, weights_section: str) -> None:
-    """Write the digest of a library into its note; the section has the embedded weights.
+    """Write the digest of a library, whose weights are in a section, into its note.
 
-    An `ElfError` says that it is no library with such a note.
+    Raises `ElfError` if it is no library with such a note.
     """
     section = elf.read_library(path).sections.get(weights_section)
     with open(path, "r+b") as file:
@@ -71,7 +71,7 @@ def stamp(path: Path, weights_section: str) -> None:
 
 
 def check_code(path: Path) -> None:
-    """Refuse (`ArtifactError`) a library whose code has changed: it could do anything."""
+    """Raise `ArtifactError` if a library's code has changed: it must not be run then."""
     try:
         with open_file(path) as file:
             library = _Library.read(file)
@@ -86,7 +86,7 @@ def check_code(path: Path) -> None:
 
 
 class _Layout(NamedTuple):
-    """Headers of 32 or 64 bits: their bytes, and fields of sections, which are not compared."""
+    """Layout of headers of 32 or 64 bits, and the fields about sections, which are left out."""
 
     header: int
     of_sections: tuple[slice, slice]
@@ -108,14 +108,14 @@ class _Segment(NamedTuple):
 
 
 class _Range(NamedTuple):
-    """Bytes of the file."""
+    """A range of bytes in the file."""
 
     begin: int
     end: int
 
 
 class _Library(NamedTuple):
-    """A library's headers."""
+    """Headers of a library."""
 
     file: BinaryIO
     header: bytes
@@ -125,7 +125,7 @@ class _Library(NamedTuple):
 
     @classmethod
     def read(cls, file: BinaryIO) -> _Library:
-        """Read the headers; `ElfError` if they are not those of a library that we linked."""
+        """Read the headers; `ElfError` if they are not laid out as in libraries linked here."""
         header = file.read(64)
         layout = _LAYOUTS.get(header[4]) if header[:4] == b"\x7fELF" and len(header) == 64 else None
         if layout is None:
@@ -144,7 +144,7 @@ class _Library(NamedTuple):
         return cls(file, header[: layout.header], table, segments, layout)
 
     def part(self, offset: int, size: int) -> bytes:
-        """Return bytes of the file; `ElfError` if they are not there."""
+        """Return bytes of the file; `ElfError` if the file is too short."""
         try:
             self.file.seek(offset)
             found = self.file.read(size)
@@ -159,7 +159,7 @@ class _Library(NamedTuple):
         return [segment for segment in self.segments if segment.kind == kind]
 
     def address_of(self, offset: int) -> int:
-        """Return where a byte of the file is loaded; `ElfError` if it is not."""
+        """Return the address of a byte of the file; `ElfError` if it is not loaded."""
         for load in self.of_kind(_LOAD):
             if load.offset <= offset < load.offset + load.size:
                 return load.address + offset - load.offset
@@ -177,7 +177,7 @@ def _find_slot(library: _Library) -> int | None:
 
 
 def _digest(library: _Library, slot: int) -> int:
-    """Compute the digest of a library whose note says where the weights are."""
+    """Return the digest of a library whose note has the address of the weights."""
     layout = library.layout
     header = bytearray(library.header)
     for field in layout.of_sections:
@@ -202,7 +202,7 @@ def _digest(library: _Library, slot: int) -> int:
 
 
 def _without(contents: _Range, holes: Sequence[_Range]) -> Iterator[_Range]:
-    """Yield what is left of contents between holes."""
+    """Yield the parts of contents outside of holes."""
     at = contents.begin
     for hole in sorted(holes):
         if at <= hole.begin < contents.end:

@@ -1,7 +1,7 @@
-"""Checks of whether a shared library fits the machine that is to load it, by its ELF file.
+"""Checks of a shared library's ELF file against the machine that shall load it.
 
-Rules are for files as this project writes them: standalone libraries, and modules for TVM's
-runtime.  They say nothing of what the code does.
+The rules are for the files that this project writes: standalone libraries, and modules for TVM's
+runtime.  They do not examine the code.
 """
 
 from __future__ import annotations
@@ -15,46 +15,47 @@ from ...devices.host import Host
 from ..elf import ElfFacts, Undefined, read_facts
 from ..link import PAGE_BYTES, SYMBOLS, ZIG_GLIBC
 
-#: Libraries of systems with glibc that may be needed; the loader is one of them.
+#: Prefixes of libraries that a library may need on systems with glibc, the loader included.
 _GLIBC = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux")
-#: What the runtime of TVM has, for its modules.
+#: Prefixes of symbols in TVM's runtime, for its modules.
 _OF_TVM = ("TVM", "__TVM")
 _ANDROID_NOTE = ".note.android.ident"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A rule, with its expectation and finding."""
+    """A rule, with its expectation and the finding."""
 
     rule: str
     expected: str
     found: str
     kept: bool
-    #: Whether the loader refuses a library that breaks it (else it is unsafe or too open).
+    #: Whether the loader refuses a library that breaks the rule; otherwise the library is unsafe
+    #: or exports too much.
     fatal: bool
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that is known of a library and the machine that it is for."""
+    """Results of all checks of a library for a host."""
 
     path: Path
     facts: ElfFacts
     host: Host
     verdicts: tuple[Verdict, ...]
-    #: Why Android would not load it; empty if it would, as far as the file tells.
+    #: Reasons why Android would not load it; empty if none are apparent from the file.
     android_refuses: tuple[str, ...]
 
     @property
     def fits(self) -> bool:
-        """True if no rule is broken."""
+        """Return whether no rule is broken."""
         return all(verdict.kept for verdict in self.verdicts)
 
 
 def check_host_abi(path: str | os.PathLike[str], host: Host | None = None) -> Report:
-    """Check a library against the rules of its host, by default what it looks to be made for.
+    """Check a library against the rules of a host, by default the one that its file suggests.
 
-    An `ArtifactError` says that the file cannot be read, or is no ELF shared library.
+    Raises `ArtifactError` if the file cannot be read, or is no ELF shared library.
     """
     facts = read_facts(path)
     arm = facts.architecture == "arm"
@@ -72,9 +73,9 @@ def check_host_abi(path: str | os.PathLike[str], host: Host | None = None) -> Re
 
 
 def _verdicts(facts: ElfFacts, host: Host, file_name: str) -> Iterator[Verdict]:
-    """Apply each rule: those that the loader insists on first."""
+    """Yield the verdict of each rule, first of those that the loader enforces."""
     android = host.is_android
-    # TVM's modules are opened by their path, and may be renamed.
+    # Modules for TVM's runtime are opened by their path, and may be renamed.
     may_lack = facts.is_tvm_module
     yield Verdict(
         "own name (SONAME)",
@@ -84,7 +85,7 @@ def _verdicts(facts: ElfFacts, host: Host, file_name: str) -> Iterator[Verdict]:
         fatal=android,
     )
     found = f"{facts.architecture}, {facts.bits} bits"
-    # ELF does not tell versions of it.
+    # ELF does not distinguish versions of Arm's architecture.
     expected = "arm" if host.architecture.startswith("armv") else host.architecture
     yield Verdict("architecture", expected, found, facts.architecture == expected, fatal=True)
     yield _needed(facts, host)
@@ -141,7 +142,7 @@ def _versions(facts: ElfFacts, host: Host) -> Verdict:
 
 
 def _version(name: str) -> tuple[int, ...]:
-    """Return a version's numbers; what is not numbered (``GLIBC_PRIVATE``) is newest."""
+    """Return a version's numbers; versions without numbers (``GLIBC_PRIVATE``) are newest."""
     parts = name.partition("_")[2].split(".")
     return tuple(int(part) for part in parts) if all(p.isdigit() for p in parts) else (1 << 30,)
 
@@ -165,7 +166,7 @@ def _undefined(facts: ElfFacts, host: Host) -> Verdict:
 def _exported(facts: ElfFacts) -> Verdict:
     allowed: tuple[str, ...] = ("tvmflow_", "Java_", "JNI_On")
     if facts.is_tvm_module:
-        # The last two convert half precision; TVM puts them into each module.
+        # The last two, which convert half precision, are in every module of TVM.
         allowed = ("__tvm_ffi_", "__TVM", "TVM", "__extendhfsf2", "__truncsfhf2")
     foreign = [name for name in facts.exported if not name.startswith(allowed)]
     found = _list(foreign) if foreign else f"{len(facts.exported)}"
@@ -179,13 +180,13 @@ def _read_only(facts: ElfFacts, host: Host) -> Verdict:
     found = f"{table}, {'relocated data' if facts.relro else 'no relocated data'}"
     kept = facts.bind_now and facts.relro is not None
     if host.is_android and facts.relro is not None and _shares_page(facts):
-        # Android makes whole pages read-only, with what else is on the last one.
+        # Android makes whole pages read-only, including other data on the last page.
         expected, found, kept = "ends on a page", "ends within a page of writable data", False
     return Verdict("read-only after loading", expected, found, kept, fatal=False)
 
 
 def _shares_page(facts: ElfFacts) -> bool:
-    """Tell whether writable data follows on the last page of what becomes read-only."""
+    """Return whether the last page that becomes read-only also has writable data."""
     _, end = facts.relro or (0, 0)
     rounded = end + -end % PAGE_BYTES
     return any(

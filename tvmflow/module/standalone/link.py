@@ -1,7 +1,7 @@
-"""Linking runtime, plan and weights to one shared library with a C interface.
+"""Linking of runtime, plan and weights to a shared library with a C interface.
 
-The C runtime is compiled for a host once for each version of it: objects are kept in the user's
-cache folder under a hash of everything that they depend on.
+Each version of the C runtime is compiled once for a host: its objects are kept in the user's cache
+folder under a hash of everything that they depend on.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from .plan import COPY, Plan
 
 logger = logging.getLogger(__name__)
 
-#: What the runtime is compiled with on every host.
+#: Compiler flags of the runtime, for every host.
 FLAGS = (
     "-std=gnu11",
     "-O2",
     "-fPIC",
-    # Only what the header declares is visible.
+    # Export only the functions that the header declares.
     "-fvisibility=hidden",
-    # 7 KB less.
+    # This saves 7 KB.
     "-fno-unroll-loops",
-    # What nobody calls is left out.
+    # The linker drops unused functions and data.
     *("-ffunction-sections", "-fdata-sections"),
-    # The same bytes, wherever it is compiled.
+    # The bytes must not depend on the compiler's name and version.
     "-fno-ident",
 )
 
 
 def runtime_objects(tool: Tool, work: Path) -> list[Path]:
-    """Compile the runtime, or find it compiled; return its object files.
+    """Return the runtime's object files, compiled now or taken from the cache.
 
-    ``work`` is a folder for intermediate files, and for the objects where none can be kept.
+    ``work`` is a folder for intermediate files, and for the objects if they cannot be cached.
     """
     files = [path for path in _sources("standalone", "bindings") if path.suffix == ".c"]
-    # Beside the drivers' programs.
+    # Next to the programs that drivers have built.
     cache = Path(os.environ.get("TVMFLOW_CACHE_DIR") or user_cache()) / "standalone"
     final = cache / _key(tool, work)
     kept = [final / f"{path.stem}.o" for path in files]
@@ -64,23 +64,23 @@ def runtime_objects(tool: Tool, work: Path) -> list[Path]:
         compiled = pool.map(
             lambda path: tool.compile(path, fresh / f"{path.stem}.o", work, FLAGS), files
         )
-        # Raises what one of them has raised.
+        # Raise the error of a compilation that failed.
         list(compiled)
     if fresh.parent == work:
         return [fresh / path.name for path in kept]
     if final.is_dir() and not all(path.is_file() for path in kept):
-        # Somebody has cleared a part of it.
+        # Some of its files were removed.
         shutil.rmtree(final, ignore_errors=True)
     try:
         os.rename(fresh, final)
     except OSError:
-        # Another process was faster, with the same result.
+        # Another process has stored the same objects meanwhile.
         shutil.rmtree(fresh, ignore_errors=True)
     return kept
 
 
 def _new_folder(final: Path, work: Path) -> Path:
-    """Make a folder that can be renamed to `final`, or one in `work` if there can be none."""
+    """Create a folder that can be renamed to `final`, or one in `work` if that is impossible."""
     with suppress(OSError):
         final.parent.mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
@@ -88,7 +88,7 @@ def _new_folder(final: Path, work: Path) -> Path:
 
 
 def _key(tool: Tool, work: Path) -> str:
-    """Hash everything that the objects depend on."""
+    """Return a hash of everything that the objects depend on."""
     digest = hashlib.sha256()
     version = tool.run([*tool.compiler, "--version"], work)
     for part in (*tool.compiler, version, *FLAGS):
@@ -103,42 +103,42 @@ def _sources(*folders: str) -> Iterator[Path]:
         yield from sorted(native_folder(name).rglob("*.[ch]"))
 
 
-#: Code reaches its data with signed 32-bit distances.
+#: Size limit of a library, because code addresses its data with signed 32-bit offsets.
 LARGEST_BYTES = (1 << 31) - (16 << 20)
 
-#: Section of the weights, and where it goes: behind everything else that is loaded, so that a
-#: file that was cut short still has all that is needed to say so.
+#: Section of the weights.  The linker script places it after everything else that is loaded, so
+#: that in a truncated file the code that reports this is complete.
 _WEIGHTS = ".tvmflow.weights"
 _SCRIPT = f"SECTIONS {{ {_WEIGHTS} : {{ KEEP(*({_WEIGHTS})) }} }} INSERT AFTER .bss;\n"
 
 _OPTIONS = (
     *("--gc-sections", "--no-undefined", "--as-needed", "-s"),
     *("--hash-style=both", "--build-id=sha1", "--eh-frame-hdr"),
-    # All libraries have functions of the same names: each calls its own, also in a program that
-    # is linked to another one.
+    # All libraries have functions of the same names.  Each must call its own, even in a program
+    # that is linked to another library.
     "-Bsymbolic",
 )
-#: In older versions of glibc, threads are a library of their own.
+#: Libraries of Linux; in older versions of glibc, threads are a separate library.
 _LIBRARIES = ("m", "dl", "pthread")
 _ANDROID_LIBRARIES = ("m", "dl")
 
 
-#: Nothing of the code of kernels is visible beside the interface.
+#: Version script that exports only the interface, no functions of kernels.
 _EXPORTED = "{ global: tvmflow_*; Java_*; JNI_*; local: *; };\n"
 
 
 @dataclass(frozen=True)
 class Functions:
-    """Kernels that are functions of the host: their execution plan, as bytes, and what it is of."""
+    """Kernels that are functions of the host: their execution plan, also as bytes."""
 
     encoded: bytes
     plan: Plan
 
     @property
     def rows(self) -> list[tuple[str, str, str]]:
-        """Kernels that are called, each with a function of the code and what this needs.
+        """Return kernels, each with a function of the code and the CPU feature that it needs.
 
-        Those that need something come first.
+        Functions that need a feature come first.
         """
         called = sorted({launch.kernel for launch in self.plan.launches} - {COPY})
         return [
@@ -158,25 +158,25 @@ def link_library(
     embed: bool,
     functions: Functions | None = None,
 ) -> None:
-    """Write a library that runs a network: runtime, execution plan and weights.
+    """Write a library that runs a network, from runtime, execution plan and weights.
 
-    The same plan, weights and compiler give the same bytes.  The file (or the two files)
+    The bytes depend only on the plan, the weights and the compiler.  The file (or the two files)
     appear complete or not at all.
 
-    A `TargetError` says that no compiler for `host` is installed or each one fails, or that the
-    weights are too large to be embedded; an `ArtifactError` that a file cannot be written.
+    Raises `TargetError` if no compiler for `host` is installed, all of them fail, or the weights
+    are too large to be embedded, and `ArtifactError` if a file cannot be written.
 
     Parameters
     ----------
     plan, weights
-        The execution plan, as :mod:`.format` has it; the file of the weights with their header,
-        ``None`` for a network without any.
+        The execution plan in the layout of :mod:`.format`, and the file of the weights with their
+        header, ``None`` for a network without weights.
     host, output
-        The machine that loads the library; the file, whose name becomes the library's own name.
+        The machine that loads the library, and the file, whose name becomes the library's SONAME.
     embed
-        Whether the weights are put into the library, or written to ``OUTPUT.weights``.
+        Whether the weights are embedded in the library, or written to ``OUTPUT.weights``.
     functions
-        Kernels for the host's processors; ``plan`` is then empty, or that of OpenCL.
+        Kernels for the host's processors; ``plan`` is then empty, or the plan for OpenCL.
     """
     embedded = weights if embed else None
     if embedded is not None and embedded.stat().st_size + len(plan) > LARGEST_BYTES:
@@ -213,7 +213,7 @@ def link_library(
             tool.link([*objects, *code, stage / "data.o"], library, stage, options, libraries)
 
         attempt = f"Linking {output.name} for the host {host.triple}"
-        # First those whose result runs on older systems too.
+        # Prefer tools whose libraries also run on older systems.
         candidates = sorted(tools(host), key=lambda tool: not tool.is_portable)
         first_success(link, candidates, attempt, host)
         code_digest.stamp(library, _WEIGHTS)
@@ -227,9 +227,10 @@ def link_library(
 
 
 def _data() -> str:
-    """Assembler text: plan and weights between the symbols by which the runtime finds them.
+    """Return assembler text of the library's data.
 
-    There is also the note for the digest of the code.
+    It has the plans and weights, between symbols by which the runtime finds them, and the note for
+    the digest of the code.
     """
     text = ""
     for name, section, alignment in (
@@ -241,16 +242,16 @@ def _data() -> str:
         for end, before in (("begin", f".balign {alignment}"), ("end", f'.incbin "{name}"')):
             symbol = f"tvmflow_{name}_{end}"
             text += f"{before}\n.globl {symbol}\n.hidden {symbol}\n{symbol}:\n"
-    # The section that the weights stand behind exists only if something is in it.
+    # The linker script needs the section .bss, which exists only if it has content.
     text += '.section .bss.tvmflow_anchor,"awR",%nobits\n.zero 1\n'
     text += code_digest.note()
     return text + '.section .note.GNU-stack,"",%progbits\n'
 
 
 def function_table(functions: Sequence[tuple[str, str, str]]) -> str:
-    """Assembler text: the table of functions (native/standalone/cpu.h).
+    """Return assembler text of the table of functions (native/standalone/cpu.h).
 
-    Each has the kernel's name, its own, and what a processor must have.
+    Each function is given by its kernel's name, its own name, and a required CPU feature.
     """
     rows = texts = ""
     for i, (name, symbol, feature) in enumerate(functions):

@@ -1,4 +1,4 @@
-"""A standalone library as a module of Python, which needs neither TVM nor the plug-in.
+"""Standalone libraries as modules in Python, without TVM and the plug-in.
 
 >>> module = tvmflow.load("libmobilenet.so")
 >>> (scores,) = module(image)
@@ -55,18 +55,18 @@ from .read import INTERFACES, EncodedPlan, find_plans, interfaces, pictures_of, 
 
 @dataclass(frozen=True)
 class SelfTest:
-    """Errors of a device's results beside those that a library carries."""
+    """Difference between a device's results and those in the library."""
 
-    largest_error: float  #: Absolute, over all outputs.
-    tolerance_used: float  #: The largest part of an element's tolerance that its error takes.
+    largest_error: float  #: Largest absolute error in all outputs.
+    tolerance_used: float  #: Largest ratio of an element's error to its tolerance.
     compared: int  #: Number of elements that were compared.
 
 
 class StandaloneModule(Module):
     """A network in a library of ``tvmflow compile --standalone``.
 
-    ``device_index`` counts OpenCL devices, GPUs first.  An `ArtifactError` says that its plan is
-    damaged or of another format, a `TargetError` that it has none for ``backend``.
+    ``device_index`` counts OpenCL devices, GPUs first.  Raises `ArtifactError` if the plan is
+    damaged or of another format, and `TargetError` if there is none for ``backend``.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class StandaloneModule(Module):
 
     @property
     def variants(self) -> tuple[Module, ...]:
-        """The module as if it had one of its shapes, for each of them; itself if it has one."""
+        """Return a view of the module for each of its shapes; itself if there is only one."""
         if self._whole is not None or self._plan.shapes == 1:
             return (self,)
         index = self.device_index
@@ -123,17 +123,17 @@ class StandaloneModule(Module):
 
     @property
     def programs_path(self) -> Path | None:
-        """The file with devices' binaries beside the library, if there is one."""
+        """Return the file of devices' binaries next to the library, if there is one."""
         path = programs.sidecar_path(self.path)
         return path if path.is_file() else None
 
     @property
     def picture_inputs(self) -> dict[str, tuple[str, str]]:
-        """Format and range of luma (``full`` or ``video``) of inputs that take pictures."""
+        """Return format and range of luma (``full`` or ``video``) of each picture input."""
         return {row["input"]: (row["format"], row["luma"]) for row in pictures_of(self._plan)}
 
     def self_test(self) -> SelfTest:
-        """Run the inputs that the library carries, of all shapes, and compare with its results.
+        """Run the library's test inputs for all shapes, and compare with the results in it.
 
         Raises
         ------
@@ -148,14 +148,14 @@ class StandaloneModule(Module):
             return SelfTest(result.largest_error, result.tolerance_used, result.compared)
 
     def describe(self) -> JsonObject:
-        """Ask the library for its device, memory, recording, and where its programs came from."""
+        """Return the library's report: device, memory, recording, and origin of its programs."""
         with self._lock:
             return self._instance()._describe()
 
     def memory(self) -> dict[str, int]:
-        """Bytes that the model holds: ``weights``, ``tensors``, ``pictures`` and ``host``.
+        """Return the model's memory in bytes: ``weights``, ``tensors``, ``pictures``, ``host``.
 
-        ``weights_shared`` is 1 where weights are used where they are mapped.
+        ``weights_shared`` is 1 if kernels read mapped weights without a copy.
 
         Raises
         ------
@@ -168,8 +168,8 @@ class StandaloneModule(Module):
         return {name: getattr(info, name) for name, _ in MemoryInfo._fields_[1:]}
 
     def cancel(self) -> None:
-        """End the run that another thread is in, which raises a `DeviceError`; or do nothing."""
-        # Without the lock, which that thread holds.
+        """Cancel another thread's run, which raises `DeviceError`; do nothing without one."""
+        # Do not take the lock, which that thread holds.
         if isinstance(self._running, Instance):
             self._running.cancel()
 
@@ -182,14 +182,14 @@ class StandaloneModule(Module):
         self._require_host(elf.read_library(self.path).architecture)
         check_code(self.path)
         index = self.device_index
-        # As 32 bits in the C interface, where others would become another device.
+        # The C interface takes 32 bits: another number would become a different device.
         if not isinstance(index, int) or not 0 <= index < 1 << 32:
             raise DeviceError(
                 f"Running {self.path} failed: there is no opencl device {index} on this machine.",
                 remedy="`tvmflow devices` lists the devices and their numbers.",
             )
         backend = self._backend
-        # What the C interface does for libraries that were loaded before the process was forked.
+        # The C runtime does this for libraries that were loaded before the process was forked.
         if backend == "auto" and len(self._plans) > 1 and forks.is_lost("opencl"):
             backend = "cpu"
         options = Options(device_index=index, backend=BACKENDS.index(backend))
@@ -207,9 +207,9 @@ class StandaloneModule(Module):
 
 
 class Instance:
-    """A model of the library on its device."""
+    """A model, created by the library on its device."""
 
-    upload_ms: float | None = None  #: It is part of creating a model.
+    upload_ms: float | None = None  #: Unknown, because it is part of creating the model.
 
     def __init__(
         self,
@@ -224,20 +224,20 @@ class Instance:
         self._shape = 0
         self._whole: Instance | None = None
         self._inputs, self._outputs = _interfaces(plan, 0)
-        #: Formats of pictures, by the number of the input.
+        #: Formats of pictures, by the index of the input.
         self._pictures = {
             int(row["input"]): IMAGE_FORMATS[row["format"]] for row in plan[Section.PICTURES]
         }
         self._library = library
         self._model = ctypes.c_void_p()
-        # The model goes before its code.
+        # The model must be destroyed before its code is unloaded.
         self._finalizer = weakref.finalize(self, _end, self._library, self._model)
         self._create(flags)
 
     def of_shape(self, number: int) -> Instance:
-        """The same model for calls of another of its shapes."""
+        """Return the same model, for calls of another shape."""
         other = copy.copy(self)
-        # The model ends with the object that made it.
+        # Keep the object that created the model, which is destroyed with it.
         other._whole = self
         other._shape = number
         other._inputs, other._outputs = _interfaces(self._plan, number)
@@ -260,9 +260,9 @@ class Instance:
         return Outputs([info.name for info in self._outputs], arrays)
 
     def profile(self, values: Sequence[object], runs: int) -> list[KernelTime]:
-        """Measure every kernel launch, with a second instance: measuring slows runs down."""
+        """Measure every kernel launch, in a second instance, because measuring slows runs down."""
         runs = max(1, runs)
-        # The first one has checked the weights, if they are to be checked.
+        # The first instance has checked the weights, unless the user does not want that.
         flags = PROFILE | UNCHECKED_WEIGHTS
         instance = Instance(self._path, self._library, self._plans, self._options, flags)
         instance = instance.of_shape(self._shape)
@@ -282,7 +282,7 @@ class Instance:
         return kernel_times(measured, "device")
 
     def cancel(self) -> None:
-        """End the run that another thread is in."""
+        """Cancel the run of another thread."""
         self._library["cancel"](self._model)
 
     def _create(self, flags: int) -> None:
@@ -298,13 +298,13 @@ class Instance:
             options.opencl_library = None if library is None else os.fsencode(library)
             status = self._library["create"](ctypes.byref(options), ctypes.byref(self._model))
             if status == 0:
-                # Where the CPU has taken OpenCL's place, another library may have a device.
+                # If the CPU was used instead of OpenCL, another OpenCL library may have a device.
                 on_cpu = self._describe().get("opencl_status") == NO_OPENCL
                 if not on_cpu:
                     return
             else:
                 failure = self._library.error(status, self._model, f"Opening {self._path}")
-                # What the usual places lack is the better message: pip's drivers are an extra.
+                # Keep the first error: drivers from pip, which are tried later, are optional.
                 error = error or failure
             self._library["destroy"](self._model)
             self._model.value = None
@@ -370,10 +370,10 @@ def _interfaces(plan: EncodedPlan, shape: int) -> Iterator[tuple[TensorInfo, ...
 
 
 def image_data(name: str, given: Image, compiled: str) -> tuple[ImageData, list[np.ndarray]]:
-    """Return the structure for a picture, and the arrays that it points to.
+    """Return the C structure of a picture, and the arrays that it points to.
 
-    ``compiled`` is the format that the library was compiled for.  An `InputError` says which arrays
-    were expected for the format.
+    ``compiled`` is the format that the library was compiled for.  Raises `InputError` if the arrays
+    do not fit the format.
     """
     format = compiled if given.format is None else given.format
     if format not in IMAGE_FORMATS:
@@ -395,7 +395,7 @@ def image_data(name: str, given: Image, compiled: str) -> tuple[ImageData, list[
     image = ImageData(struct_size=ctypes.sizeof(ImageData), width=size[0], height=size[1])
     image.rotation = given.rotation if 0 <= given.rotation < 1 << 32 else 1
     image.has_format, image.format = given.format is not None, IMAGE_FORMATS.index(format)
-    # A kernel reads samples of a row from left to right, and rows downwards.
+    # Strides must be positive: kernels read rows from left to right, and downwards.
     whole = len(arrays) == 1 or format not in _PLANAR
     kept = [_as_rows(array, whole=i == 0 and len(arrays) == 1, planar=not whole)
             for i, array in enumerate(arrays)]  # fmt: skip
@@ -407,7 +407,7 @@ def image_data(name: str, given: Image, compiled: str) -> tuple[ImageData, list[
     return image, kept
 
 
-#: Formats with a plane for each of luma, U and V.
+#: Formats with separate planes for luma, U and V.
 _PLANAR = ("yuv420", "i420", "yv12")
 _LANES = {"rgba8": 4, "bgra8": 4, "rgb8": 3, "grey8": 1}
 
@@ -424,7 +424,7 @@ def _expected_arrays(format: str) -> str:
 
 
 def _picture_size(format: str, arrays: Sequence[np.ndarray]) -> tuple[int, int] | None:
-    """Return width and height of a picture; ``None`` where arrays of the format differ."""
+    """Return width and height of a picture; ``None`` if its arrays do not fit the format."""
     first = arrays[0]
     if any(array.dtype != np.uint8 for array in arrays) or first.ndim not in (2, 3):
         return None
@@ -443,7 +443,7 @@ def _picture_size(format: str, arrays: Sequence[np.ndarray]) -> tuple[int, int] 
 
 
 def _as_rows(array: np.ndarray, *, whole: bool, planar: bool) -> np.ndarray:
-    """Return the array, or a copy where its strides are none that pictures can have."""
+    """Return the array, or a copy if pictures cannot have its strides."""
     inner = array.itemsize * (array.shape[2] if array.ndim == 3 else 1)
     dense = array.strides[1] == inner and (array.ndim == 2 or array.strides[2] == 1)
     forward = array.strides[0] >= inner * array.shape[1]
@@ -464,7 +464,7 @@ def _end(library: Library, model: ctypes.c_void_p) -> None:
 
 
 def _on_host(info: TensorInfo, value: object) -> np.ndarray:
-    """Return an array, also of a DLPack tensor on the host that is none of NumPy's."""
+    """Return a value as an array, including DLPack tensors on the host."""
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         try:
             return np.from_dlpack(value)

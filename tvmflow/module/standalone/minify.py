@@ -1,7 +1,7 @@
-"""Minify kernels' text for a library: the same program in fewer and more predictable words.
+"""Minify kernels' source for a library, with names that compress well.
 
-Parameters and variables are named by their kind and place, so that kernels that do the same have
-the same text, which DEFLATE stores once; before and after::
+Parameters and variables are named by their kind and position, so that kernels with the same code
+have the same text, which DEFLATE stores once; before and after::
 
     __kernel void relu_kernel(__global float* restrict T_relu_ptr, __read_only image2d_t x_ptr) {
       float4 conv2d_local_ptr[6];
@@ -11,7 +11,7 @@ the same text, which DEFLATE stores once; before and after::
     float4 a0[6];
     int c0 = (group_x * 12);
 
-What a kernel computes, and what a driver's compiler makes of it, stays.
+Neither the kernel's results nor the code that a driver's compiler generates change.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-#: Names, but not those of members, nor what a number ends with.
+#: Pattern of names, except for members of structures and suffixes of numbers.
 _NAME = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")
 _KERNEL = re.compile(
     r"^__kernel void [^;{]*?(\w+)\(([^)]*)\) ?\{.*?^\}\n", re.MULTILINE | re.DOTALL
 )
 _TYPE = r"(?:image2d_array_t|bool|(?:u?char|u?short|u?int|u?long|half|float|double)\d*)"
 _DECLARED = re.compile(rf"(?<!\w){_TYPE}(?:\s*\*\s*(?:restrict\s+)?|\s+)([A-Za-z_]\w*)")
-#: What a name becomes by how it ends or begins: arrays, terms of indices, what was read.
+#: Prefixes of new names, by a pattern of the old ones: arrays, terms of indices, loaded values.
 _KINDS = (
     (re.compile(r"\w*_ptr(_\d+)?"), "a"),
     (re.compile(r"cse_v\d+"), "c"),
@@ -37,10 +37,10 @@ _INDENTED = re.compile(r"^ +", re.MULTILINE)
 
 
 def minify(source: str, defined: set[str]) -> str:
-    """Return the same kernels in fewer words.
+    """Return the source with shorter names, and without indentation and repeated definitions.
 
     ``defined`` holds the definitions, each under ``#ifndef``, that precede ``source`` in its
-    program; those that ``source`` adds are added to it.
+    program; the function adds those of ``source``.
     """
 
     def once(match: re.Match[str]) -> str:
@@ -63,5 +63,5 @@ def _renamed(kernel: re.Match[str]) -> str:
             names[name] = f"{kind}{numbers[kind]}"
             numbers[kind] += 1
     if set(names.values()) & (words - set(names)):
-        return text  # a word of another meaning has a name of ours
+        return text  # a new name already has another meaning
     return _NAME.sub(lambda match: names.get(match[0], match[0]), text)

@@ -1,9 +1,9 @@
-"""Pictures as inputs: how they are asked for, and the kernel that puts one into the network.
+"""Pictures as inputs: checks of the option, and the kernels that write pictures to inputs.
 
-A picture is converted, turned upright, resized and normalised by one kernel, which writes what the
-network's first kernel reads: a buffer, or a texture.  `native/standalone/picture.c` tells the
-kernel where the picture goes (`_GEOMETRY`), `native/standalone/picture_cpu.c` is the same for
-a CPU.  The filter is Pillow's ``BILINEAR``: a triangle, which widens where a picture shrinks.
+One kernel converts, rotates, resizes and normalises a picture, and writes the buffer or texture
+that the network's first kernel reads.  `native/standalone/picture.c` computes the kernel's
+`_GEOMETRY`, `native/standalone/picture_cpu.c` does the same as the kernel on a CPU.  The filter is
+Pillow's ``BILINEAR``: a triangle, which is wider if the picture shrinks.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ...ir.pictures import (
 )
 from ...ir.tensors import TensorInfo
 
-#: In the order of `tf_arrangement`.
+#: Arrangements of channels, in the order of `tf_arrangement`.
 _ARRANGEMENTS = ("NCHW", "NHWC", "NCHW4c")
 
 
 def arrangement(info: TensorInfo) -> tuple[str, int] | None:
-    """Where an input's channels are, and how many; ``None``: it is no picture."""
+    """Return the arrangement and number of an input's channels; ``None`` if it is no picture."""
     shape = info.logical_shape or info.shape
     if len(shape) != 4 or shape[0] != 1 or info.dtype not in ("float32", "float16", "uint8"):
         return None
@@ -39,7 +39,7 @@ def arrangement(info: TensorInfo) -> tuple[str, int] | None:
 
 
 def check_image_inputs(asked: Mapping[str, str], inputs: tuple[TensorInfo, ...]) -> None:
-    """Raise a `CompileError` for an input that does not exist, or cannot be a picture."""
+    """Raise `CompileError` for an input that does not exist, or cannot be a picture."""
     known = {info.name: info for info in inputs}
     for name, text in asked.items():
         if name not in known:
@@ -62,7 +62,7 @@ def check_image_inputs(asked: Mapping[str, str], inputs: tuple[TensorInfo, ...])
 
 # -- the kernels of OpenCL -------------------------------------------------------------------
 
-#: `tf_geometry` of native/standalone/picture.h.
+#: Definition of the structure `tf_geometry` in native/standalone/picture.h.
 _GEOMETRY = """\
 #ifndef TVMFLOW_GEOMETRY
 #define TVMFLOW_GEOMETRY
@@ -103,7 +103,7 @@ __kernel void {name}({output}, __constant const tvmflow_geometry* restrict g, {p
 {store}
 }}
 """
-#: Before the loops, as drivers do not move them there: where the samples of a plane are.
+#: Position of a plane's samples, loaded before the loops because drivers do not hoist that.
 _PLANE = """\
   __global const uchar* const plane{c} = picture + g->offset[{c}];
   const int stride{c} = g->stride[{c}], pixel{c} = g->pixel[{c}];
@@ -130,14 +130,14 @@ _IMAGE_PIXEL = """\
 
 
 def _planes(spec: ImageInput) -> str:
-    """Statements that define the planes which `_pixel` reads."""
+    """Return statements that define the planes which `_pixel` reads."""
     chroma = (1, 2) if spec.format in CHROMA_FORMATS else ()
     text = "".join(_PLANE.format(c=c) for c in (0, *chroma))
     return text + "".join(_LAST.format(c=c) for c in chroma)
 
 
 def _pixel(spec: ImageInput) -> str:
-    """Statements that define ``pixel``: red, green, blue."""
+    """Return statements that define ``pixel``: red, green, blue."""
     if spec.format in CHROMA_FORMATS:
         u, v = (_CHROMA.format(c=c) for c in (1, 2))
         return _LUMA[spec.luma].format(y=_PIXEL, u=u, v=v) + _FROM_LUMA
@@ -153,8 +153,8 @@ def _pixel(spec: ImageInput) -> str:
 
 
 def _store(spec: ImageInput, info: TensorInfo, scope: str | None) -> tuple[str, str]:
-    """The parameter of the output, and the statements that write ``level`` to it."""
-    # It knows TVM, which those who only run a library do without.
+    """Return the output's parameter, and statements that write ``level`` to it."""
+    # Imported here because it needs TVM, while running a library does not.
     from ...ir.scope import is_half, is_texture
 
     found = arrangement(info)
@@ -201,17 +201,17 @@ def _f(value: float) -> str:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of a plan: the input it becomes, and the kernels that do it."""
+    """A picture input of a plan, and the kernels that write it."""
 
     input: int
     spec: ImageInput
     arrangement: str
     channels: int
     kernel: str
-    image_kernel: str = ""  #: Reads an image of OpenCL; "" where there is none.
+    image_kernel: str = ""  #: Kernel that reads an OpenCL image; "" if there is none.
 
     def record(self) -> dict[str, object]:
-        """The fields of `tf_picture` that need no strings and no program."""
+        """Return the fields of `tf_picture` other than strings and the program."""
         scale, shift = (v + [0.0] * (3 - len(v)) for v in self.spec.levels(self.channels))
         width, height = self.spec.size or (0, 0)
         return {
@@ -231,16 +231,16 @@ class Picture:
         }
 
 
-#: The function of the C runtime (native/standalone/cpu.c) that does the same.
+#: Function of the C runtime (native/standalone/cpu.c) that replaces the kernel on a CPU.
 CPU_PICTURE = "tvmflow_picture"
 
 
 def make_picture(
     number: int, info: TensorInfo, scope: str | None, text: str, *, images: bool
 ) -> tuple[Picture, dict[str, str]]:
-    """The picture of an input, and OpenCL C of its kernels by their names.
+    """Return the picture of an input, and OpenCL C of its kernels by name.
 
-    ``images``: the device has them, so that a picture may be one.
+    ``images`` says that the device supports images, so that pictures may be OpenCL images.
     """
     spec = ImageInput.parse(info.name, text)
     found = arrangement(info)

@@ -48,7 +48,7 @@ class Allocation:
 class PlanTensor:
     """A tensor in an allocation, written before it is read.
 
-    Views, other shapes of the same elements, are the same object.
+    Views with other shapes of the same elements are the same object.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Launch:
     """A kernel with all its arguments and work sizes."""
 
     kernel: str
-    function: str  #: The primary function that it is part of.
+    function: str  #: The primary function that contains it.
     arguments: tuple[Operand | bytes, ...]  #: Tensors, and scalars as bytes.
     global_size: tuple[int, ...]  #: Work-items, in the order of OpenCL's dimensions.
     local_size: tuple[int, ...]
@@ -123,15 +123,15 @@ class Boxes:
 class DerivedWeight:
     """A weight that is derived from a stored array when an instance is created.
 
-    The stored array has the same numbers in other blocks or in fewer bits, or it has the windows of
-    which the weight is Winograd's transform.
+    The stored array has the same values in other blocks or in fewer bits, or the windows whose
+    Winograd transform is the weight.
     """
 
-    stored: np.ndarray  #: ``[N', ..., c]``, as in the file; of windows ``[N', I, 3, 3, c]``.
+    stored: np.ndarray  #: ``[N', ..., c]``, as in the file; for windows ``[N', I, 3, 3, c]``.
     lanes: int  #: Lanes of a block of the derived weight.
     transform: np.ndarray | None = None  #: ``[a, 3]``, applied to both axes of windows.
     form: Form = Form.RAW
-    axes: int = 0  #: `Axes` that steps belong to.
+    axes: int = 0  #: `Axes` along which steps differ.
     steps: str = ""  #: Name of the array of steps in the file.
 
 
@@ -154,8 +154,8 @@ class Plan:
     sources: dict[str, str] = field(default_factory=dict)
     #: Extensions of OpenCL that kernels need; for functions, features of the processor.
     extensions: list[str] = field(default_factory=list)
-    #: Machine code of kernels that are functions of the host: first of all of them, then of some
-    #: for better processors.
+    #: Machine code of kernels that are functions of the host: first for all of them, then of some
+    #: for newer processors.
     code: Sequence[MachineCode] = ()
     test_inputs: list[SeededInput] = field(default_factory=list)
     test_outputs: list[ExpectedOutput] = field(default_factory=list)
@@ -173,5 +173,5 @@ class Plan:
         return len(self.allocations) - 1
 
 
-#: The function of the C runtime (native/standalone/cpu.c) that copies a buffer.
+#: Function of the C runtime (native/standalone/cpu.c) that copies a buffer.
 COPY = "tvmflow_copy"

@@ -1,8 +1,8 @@
-"""Binaries of a library's programs, as the driver of a device of this machine builds them.
+"""Precompilation: have a device's driver build the binaries of a library's programs.
 
-They are what the library itself keeps in a cache folder, so that they are complete also where
-drivers compile at the first launch.  Each start has a process of its own: what a driver keeps in
-memory does not shorten the second one, and a driver that crashes or hangs ends nothing else.
+The binaries are taken from the library's cache folder, so that they are complete even if the driver
+compiles at the first launch.  Each start runs in a separate process: the driver's state in memory
+cannot shorten the second one, and a driver that crashes or hangs does not affect this process.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .loaded import StandaloneModule
 from .programs import OWNER, SOURCE, Program, from_folder, read, sidecar_path, update
 from .read import EncodedPlan, find_plan, find_weights, is_standalone
 
-#: Compiling a network may take minutes on a phone; a driver that takes longer hangs.
+#: Time after which a driver counts as hanging; on a phone, compiling a network may take minutes.
 START_LIMIT_S = 900.0
-#: Room that there must be for what a driver builds and keeps; a network's binaries take megabytes.
+#: Free space required for a driver's binaries and caches; a network's binaries take megabytes.
 ROOM_BYTES = 16 << 20
-#: Where drivers keep what they have built: without these a first start is none.
+#: Variables with the folders of drivers' own caches, which must be empty for a first start.
 _DRIVER_CACHES = (
     "POCL_CACHE_DIR",
     "NEO_CACHE_DIR",
@@ -46,33 +46,33 @@ class Precompiled:
     device: str
     platform: str
     driver: str
-    #: From opening the library to the first outputs, without any binaries and with these.
+    #: Times from opening the library to the first outputs, without binaries and with these.
     without_ms: float
     with_ms: float
     programs: tuple[Program, ...]
 
     @property
     def binary_bytes(self) -> int:
-        """Size of all binaries."""
+        """Return the total size of the binaries."""
         return sum(len(program.binary) for program in self.programs)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A library that binaries can be added to."""
+    """A library to which binaries can be added."""
 
     library: Path
     plan: EncodedPlan
-    weights_file: Path | None  #: The weights beside the library, if they are not inside.
+    weights_file: Path | None  #: The sidecar with the weights, if they are not embedded.
 
     @classmethod
     def open(cls, library: Path) -> Source:
-        """Read a library, and see that a file can be written beside it.
+        """Read a library, and check that its file of binaries can be written.
 
-        An `ArtifactError` says that it is no whole standalone library, or that the file beside it
-        is of another kind or cannot be written.
+        Raises `ArtifactError` if it is no intact standalone library, or the file of binaries is of
+        another kind or cannot be written.
         """
-        # First: it says why a file cannot be read.
+        # This comes first, because its errors say why a file cannot be read.
         plan = find_plan(library)
         if plan is None or not is_standalone(library):
             raise ArtifactError(
@@ -89,7 +89,7 @@ class Source:
             )
         weights = find_weights(library, plan).path
         with staging(sidecar_path(library)) as stage:
-            # A driver that cannot keep what it builds says that the kernels are wrong.
+            # On a full disk, drivers report wrong kernels.
             require_space(stage, ROOM_BYTES)
             if sidecar_path(library).exists():
                 read(sidecar_path(library))
@@ -97,13 +97,14 @@ class Source:
 
 
 def precompile(source: Source, device_index: int) -> Precompiled:
-    """Start a library twice on a device: without binaries, and with those that this gave.
+    """Start a library twice on a device, without binaries and with those of the first start.
 
-    A `DeviceError` says that there is none, or its driver fails, gives no binaries or refuses them.
+    Raises `DeviceError` if there is no device, or its driver fails, returns no binaries or refuses
+    them.
     """
     library = source.library
     with staging(sidecar_path(library)) as stage:
-        # Elsewhere than the library: what lies beside that would be taken.
+        # Copy the library, because it would use an existing file of binaries next to it.
         copy = stage / library.name
         place_copy(library.resolve(), copy)
         if source.weights_file is not None:
@@ -151,7 +152,7 @@ def _start(
                 remedy="Update the device's driver, or choose another device.",
             ) from error
     if isinstance(result, TvmflowError):
-        # Its folder is gone when the message is read.
+        # The copy is removed before the user reads the message.
         result.message = result.message.replace(str(library), library.name)
         raise result
     ms, about = result
@@ -159,14 +160,14 @@ def _start(
 
 
 def start(library: Path, device_index: int) -> tuple[float, JsonObject] | TvmflowError:
-    """Open a library and run it once, in a process of its own; return the time in ms.
+    """Open a library and run it once, in a worker; return the time in ms and its description.
 
     Errors are returned, as a worker raises only their text.
     """
     began = time.perf_counter()
     try:
-        # Where it may take the CPU instead, it keeps its choice next to the binaries, and would
-        # take the CPU without saying what is wrong with the device.
+        # With another backend, the library could choose the CPU, store that choice next to the
+        # binaries, and not report the device's fault.
         with StandaloneModule(library, device_index=device_index, backend="opencl") as module:
             inputs = module.inputs
             module.run(

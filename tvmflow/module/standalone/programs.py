@@ -1,7 +1,7 @@
-"""``<library>.programs``: binaries of a library's programs, which a device so need not build.
+"""Sidecar ``<library>.programs``: binaries of a library's programs, which save building them.
 
-It is a journal (``docs/journal.md``) with frames of one more type, so that what applies to those
-applies to it: damage costs the frames that it touches.  ``docs/standalone.md`` has the byte layout.
+The file is a journal (``docs/journal.md``) with an additional type of frames, so that damage only
+affects the frames that it touches.  ``docs/standalone.md`` has the byte layout.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from ...runtime.json_types import JsonObject
 from ...runtime.regular_files import read_bytes
 from ..files import check_writable, write_file
 
-#: What follows the library's name.
+#: Suffix after the library's name.
 SUFFIX = ".programs"
-#: A text of a description: the SHA-256 of the sources that a binary was built from.
+#: Key in a description for the SHA-256 of the sources that a binary was built from.
 SOURCE = "source"
-#: Those that say whose it is.
+#: Keys in a description that identify the device.
 OWNER = ("device", "platform", "driver")
 _KEY_BYTES = 32
-#: Before a binary in the folder that an application gives, see ``native/standalone/cache.c``.
+#: Header of a binary in an application's cache folder, see ``native/standalone/cache.c``.
 _ENTRY = struct.Struct("<8sII32sQ32s")
 _ENTRY_MAGIC = b"TVMFLOWP"
 
 
 class Program(NamedTuple):
-    """A program's binary."""
+    """Binary of a program."""
 
     key: bytes  #: SHA-256 of its source, its options, the device and the driver.
-    description: dict[str, str]  #: Whose it is, for people: device, driver, and so on.
+    description: dict[str, str]  #: Texts for people: device, driver, and so on.
     binary: bytes
 
 
 @dataclass(frozen=True)
 class Updated:
-    """Changes that writing a file made."""
+    """Changes made by an update of a file."""
 
     added: int
-    replaced: int  #: Programs that were there under the same key.
-    dropped: int  #: Programs of other sources, which this library never asks for.
-    damaged_bytes: int  #: Bytes that were no whole frame; what was sound beside them is kept.
+    replaced: int  #: Programs that had the same key as a new one.
+    dropped: int  #: Programs of other sources, which this library never requests.
+    damaged_bytes: int  #: Bytes outside of intact frames, which were removed.
 
 
 def sidecar_path(library: Path) -> Path:
@@ -68,14 +68,14 @@ def sidecar_path(library: Path) -> Path:
 
 
 def read(path: Path) -> list[Program]:
-    """Programs of a file, in its order; `ArtifactError` if it is none, but damage is skipped."""
+    """Return the programs in a file, skipping damage; `ArtifactError` if it is another kind."""
     return _read(path)[0]
 
 
 def summary(library: Path, source: str) -> JsonObject | None:
-    """Count a library's binaries by device, as JSON; ``None`` where there is no file of them.
+    """Count a library's binaries by device, as JSON; ``None`` if there is no file of them.
 
-    ``source`` is the SHA-256 of its sources: what was built from others is of no use to it.
+    ``source`` is the SHA-256 of the library's sources; binaries of other sources are of no use.
     """
     path = sidecar_path(library)
     if not path.is_file():
@@ -99,15 +99,15 @@ def summary(library: Path, source: str) -> JsonObject | None:
 
 
 def update(path: Path, programs: Iterable[Program]) -> Updated:
-    """Write programs into a file, in place of those with the same keys; make it where it is not.
+    """Add programs to a file, replacing those with the same keys; create it if needed.
 
-    Others see the old file or the new one.  What was built from other sources is dropped.
-    An `ArtifactError` says that it is another kind of file, cannot be written, or a binary has
-    16 MiB or more.
+    Readers see the old file or the new one.  Programs of other sources are dropped.  Raises
+    `ArtifactError` if it is another kind of file, cannot be written, or a binary has 16 MiB or
+    more.
     """
     new = {program.key: program for program in programs}
     sources = {program.description.get(SOURCE) for program in new.values()}
-    # Nothing is known of binaries without that text.
+    # The sources of binaries without that key are unknown.
     known = bool(new) and None not in sources
     check_writable(path)
     with _alone(path.parent):
@@ -119,7 +119,7 @@ def update(path: Path, programs: Iterable[Program]) -> Updated:
 
 
 def from_folder(folder: Path, description: dict[str, str]) -> Iterator[Program]:
-    """Programs that a library has stored in an application's cache folder; damaged ones are not."""
+    """Yield the intact programs that a library has stored in an application's cache folder."""
     for path in sorted(folder.glob("*.program")):
         content = read_bytes(path)
         if binary := content[_ENTRY.size :]:
@@ -130,7 +130,7 @@ def from_folder(folder: Path, description: dict[str, str]) -> Iterator[Program]:
 
 
 def _read(path: Path) -> tuple[list[Program], int]:
-    """Programs, and how many bytes are damaged."""
+    """Return the programs in a file, and the number of damaged bytes."""
     try:
         data = memoryview(read_bytes(path))
         damage = check_header(data, path)
@@ -151,7 +151,7 @@ def _read(path: Path) -> tuple[list[Program], int]:
 
 def _program(frame: Frame) -> Program | None:
     key, rest = bytes(frame.payload[:_KEY_BYTES]), bytes(frame.payload[_KEY_BYTES:])
-    # What another machine has sent may have a good checksum and no sense.
+    # A file from another machine may be invalid in spite of correct checksums.
     with suppress(struct.error, ValueError):
         (length,) = struct.unpack_from("<I", rest)
         description = json.loads(rest[4 : 4 + length])
@@ -179,10 +179,10 @@ def _content(programs: Iterable[Program]) -> bytes:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Let others wait who write files of this folder: each would drop what the other adds."""
+    """Lock a folder against other writers, which could drop each other's programs."""
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        # A file system without locks has one writer as a rule.
+        # A file system without locks rarely has several writers.
         with suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_EX)
         yield

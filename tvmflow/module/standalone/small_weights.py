@@ -1,7 +1,7 @@
-"""Weights that a library stores in fewer bits, which must hold their numbers exactly.
+"""Weights that a library stores in fewer bits, if these represent their values exactly.
 
-The arrays that kernels read are examined, in any layout: a weight that Winograd's algorithm has
-transformed does not fit, however it was rounded before.
+The arrays that kernels read are examined, in any layout: a weight that was transformed for
+Winograd's algorithm does not fit, however it was rounded before.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 #: Least size of a weight that is stored in fewer bits.
 LEAST_BYTES = 1024
 _LARGEST = 127
-#: Relative distance of a number from its step's multiple that rounding in its precision leaves.
+#: Largest relative distance of a value from a multiple of its step, due to rounding, by dtype.
 _ROUNDING = {"float32": 2.0**-21, "float16": 2.0**-9}
-#: Most lanes of a block of channels.
+#: Maximum number of lanes of a block of channels.
 _LANES = 64
 
 
 class Form(IntEnum):
-    """The form of stored numbers: as kernels read them, in 16 bits, or as multiples of steps."""
+    """Form of stored values: as kernels read them, in 16 bits, or as multiples of steps."""
 
     RAW = 0
     HALF = 1
@@ -65,7 +65,7 @@ def _half(array: np.ndarray) -> SmallWeight | None:
 
 
 def _in_steps(array: np.ndarray, axes: Axes) -> SmallWeight | None:
-    """Return a weight as multiples of steps; ``None`` if it is not, or saves nothing."""
+    """Return a weight as multiples of steps; ``None`` if it is not, or that saves nothing."""
     last = array.ndim - 1
     own = {Axes.FIRST: (0,), Axes.LAST: (last,), Axes.BOTH: (0, last)}[axes]
     others = tuple(axis for axis in range(array.ndim) if axis not in own)
@@ -73,7 +73,7 @@ def _in_steps(array: np.ndarray, axes: Axes) -> SmallWeight | None:
         return None
     numbers = array.astype(np.float32)
     largest = np.abs(numbers).max(axis=others, keepdims=True)
-    # A step in four bytes for only a few numbers in one byte would save nothing.
+    # Steps take four bytes each, so few values per step would save nothing.
     if not np.isfinite(largest).all() or 8 * largest.size > array.size:
         return None
     steps = largest / np.float32(_LARGEST)

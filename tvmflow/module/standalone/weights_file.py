@@ -1,8 +1,8 @@
 """The file of a library's weights: a header, then each weight at an aligned offset.
 
-It is not in the safetensors format of modules for TVM's runtime: the C runtime, which has no JSON
-parser, finds each weight by an offset in the plan, and drivers use memory at multiples of
-`WEIGHT_ALIGNMENT` without a copy, where that format allows no gaps.
+It does not use the safetensors format of modules for TVM's runtime: the C runtime, which has no
+JSON parser, finds each weight by an offset in the plan, and drivers use memory at multiples of
+`WEIGHT_ALIGNMENT` without a copy, while that format allows no gaps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def weights_header(content_id: bytes, content_bytes: int, checksum: int) -> byte
 
 @dataclass(frozen=True)
 class WrittenWeights:
-    """A file of weights that was written."""
+    """Offsets, digest and size of a written file of weights."""
 
     offsets: dict[str, int]  #: Offset of each weight from the beginning of the file.
     digest: bytes  #: SHA-256 of the bytes after the header.

@@ -1,1 +1,1 @@
-"""Standalone libraries as packages that other build systems take: an AAR, a tar archive."""
+"""Packages of standalone libraries for other build systems: AARs and tar archives."""

@@ -1,18 +1,18 @@
-"""An AAR, what Android's build takes of a library: classes, libraries by ABI, a manifest.
+"""Android archives (AAR): classes, libraries by ABI, and a manifest, for Android's build.
 
 ::
 
     AndroidManifest.xml, R.txt      merged into the app's
-    classes.jar, proguard.txt       the Java classes, and what R8 must leave of them
+    classes.jar, proguard.txt       the Java classes, and names that R8 must keep
     jni/ABI/libNAME.so
-    assets/tvmflow/libNAME.so.weights   where weights are not in the library
+    assets/tvmflow/libNAME.so.weights   if weights are not in the library
     prefab/                         for C and C++: headers, and the libraries again
     LICENSE, NOTICE                 of the runtime and the classes
-    META-INF/…                      what Android's Gradle plug-in is asked for
+    META-INF/…                      requirements on Android's Gradle plug-in
     SHA256SUMS
 
-An app must not get the classes twice: packages of several teams leave them out, and need the
-package that has nothing else (`write_runtime_aar`).
+An app must not contain the classes twice: packages of several teams leave them out, and depend on
+the package of only the classes (`write_runtime_aar`).
 
 Files: https://developer.android.com/studio/projects/android-library, "Anatomy of an AAR file";
 ``prefab``: https://google.github.io/prefab, "Package Structure".
@@ -32,15 +32,15 @@ from .java import classes_jar
 from .libraries import Library, for_android, headers, licenses, read_libraries, weights_of
 from .maven import RUNTIME, Coordinates
 
-#: What the runtime opens by its bare name (native/standalone/opencl.c): from Android 12 on, an app
-#: gets only what its manifest names.
+#: Libraries that the runtime opens by bare name (native/standalone/opencl.c): since Android 12, an
+#: app can only open libraries that its manifest names.
 OPENCL_LIBRARIES = ("libOpenCL.so", "libOpenCL-pixel.so", "libOpenCL-car.so")
-#: A library finds the functions of this class by its name (native/bindings/jni.c).
+#: R8's rules: a library's functions refer to this class by its name (native/bindings/jni.c).
 RULES = "-keepclasseswithmembernames class ai.tvmflow.Native { native <methods>; }\n"
 #: The oldest platform whose tools know `uses-native-library`.
 _LEAST_PLATFORM = 31
 _METADATA = "META-INF/com/android/build/gradle/aar-metadata.properties"
-#: The NDK's version must be said, and nothing is decided by it.
+#: NDK version in the metadata, which is required but has no effect.
 _NDK = 27
 
 
@@ -53,21 +53,21 @@ def write_aar(
     classes: bool = True,
     coordinates: Coordinates | None = None,
 ) -> list[Library]:
-    """Write an AAR of libraries for Android, and return them.
+    """Write an AAR of libraries for Android, and return the libraries.
 
-    Each is one network for one ABI.  An `ArtifactError` says why they make no package, or that it
-    cannot be written, a `TargetError` that the Java classes are not compiled.
+    Each is one network for one ABI.  Raises `ArtifactError` if they cannot form a package or it
+    cannot be written, and `TargetError` if the Java classes cannot be compiled.
 
     Parameters
     ----------
     paths, output
-        The libraries; the AAR, whose name becomes part of the manifest's package.
+        The libraries, and the AAR, whose name becomes part of the manifest's package.
     prefab, version
-        Whether C and C++ of the app can be linked to the libraries, which have this version then.
+        Whether the app's C and C++ code can be linked to the libraries, and their version for that.
     classes
-        Whether the Java classes are in it; without them the app needs `RUNTIME`'s.
+        Whether to include the Java classes; otherwise the app needs those of `RUNTIME`.
     coordinates
-        Name it has for Maven; a file ``.pom`` is written next to it.
+        Its name for Maven; if given, a file ``.pom`` is written next to it.
     """
     attempt = f"Packaging {output.name}"
     by_abi = for_android(read_libraries(paths, attempt), attempt)
@@ -88,9 +88,9 @@ def write_aar(
 
 
 def write_runtime_aar(output: Path, *, coordinates: Coordinates | None = None) -> None:
-    """Write an AAR of the Java classes alone, for packages of libraries without them.
+    """Write an AAR of only the Java classes, for packages of libraries without them.
 
-    An `ArtifactError` says that it cannot be written, a `TargetError` that the classes are not
+    Raises `ArtifactError` if it cannot be written, and `TargetError` if the classes cannot be
     compiled.
     """
     with staging(output, ZIP) as stage:
@@ -129,11 +129,11 @@ def _classes(stage: Path, attempt: str) -> dict[str, bytes | Path]:
 
 
 def _package(output: Path, coordinates: Coordinates | None) -> str:
-    """Return a package of the manifest, of which each library of an app has its own."""
+    """Return the manifest's package name, which must differ between an app's AARs."""
     parts = ["ai", "tvmflow", output.stem]
     if coordinates is not None:
         parts = [*coordinates.group.split("."), *coordinates.artifact.split(".")]
-    # A part begins with a letter.
+    # Each part must begin with a letter.
     plain = [re.sub(r"\W", "_", part.lower(), flags=re.ASCII) for part in parts]
     return ".".join(part if part[:1].isalpha() else f"net{part}" for part in plain)
 
@@ -169,7 +169,7 @@ def _prefab(name: str, libraries: Sequence[Library], version: str) -> Contents:
     contents: dict[str, bytes | Path] = {"prefab/prefab.json": _json(about)}
     for library in libraries:
         module = f"prefab/modules/{library.name}"
-        # Links what `tvmflow_library.h` calls, where the C library does not have it.
+        # `tvmflow_library.h` calls functions of libdl, which older C libraries do not contain.
         contents[f"{module}/module.json"] = _json({"export_libraries": ["-ldl"]})
         contents |= headers(f"{module}/include")
         folder = f"{module}/libs/android.{library.abi}"

@@ -1,4 +1,4 @@
-"""Archives whose bytes depend on nothing but the names and contents of their files."""
+"""Reproducible archives, whose bytes depend only on the names and contents of their files."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 from ....runtime.regular_files import open_file
 from ...artifact import sha256_of
 
-#: Contents by name in the archive: bytes, or the file that has them.
+#: Contents of an archive by file name: bytes, or the path of a file.
 Contents = Mapping[str, "bytes | Path"]
 
-#: What tells of the others in an archive; `sha256sum -c` reads it.
+#: Name of the file with the checksums of all others, in the format of `sha256sum -c`.
 SUMS = "SHA256SUMS"
-#: The first moment that a ZIP archive can hold, and the same in seconds since 1970.
+#: Date of all files: the earliest that a ZIP archive can store, also in seconds since 1970.
 _DATE, _TIME = (1980, 1, 1, 0, 0, 0), 315532800
 
 
 def with_sums(contents: Contents) -> dict[str, bytes | Path]:
-    """Add the SHA-256 of each file."""
+    """Return the contents with a file of the SHA-256 of each."""
     lines = [f"{_sha256(content)}  {name}\n" for name, content in sorted(contents.items())]
     return {**contents, SUMS: "".join(lines).encode()}
 

@@ -1,4 +1,4 @@
-"""The Java classes of ``native/bindings``, compiled."""
+"""Compilation of the Java classes in ``native/bindings``."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from ....errors import TargetError
 from ...link import native_folder
 from .archive import write_zip
 
-#: For the oldest virtual machines that they run on: Android's tools take all of Java 8.
+#: Options of the compiler: Java 8, which all of Android's tools support, for old machines.
 _OPTIONS = ("--release", "8", "-Xlint:-options", "-encoding", "UTF-8", "-g:source,lines")
 
 
 def classes_jar(work: Path, attempt: str) -> bytes:
-    """Return an archive of the classes, compiled in a folder.
+    """Compile the classes in a folder, and return them as a JAR.
 
-    A `TargetError` says that there is no compiler for Java, or that it fails; `attempt` begins its
-    sentence.
+    Raises `TargetError`, begun by `attempt`, if there is no Java compiler, or it fails.
     """
     home = os.environ.get("JAVA_HOME")
     compiler = shutil.which("javac", path=f"{home}/bin" if home else None) or shutil.which("javac")
@@ -31,7 +30,7 @@ def classes_jar(work: Path, attempt: str) -> bytes:
             "JAVA_HOME.",
         )
     folder = native_folder("bindings") / "java"
-    # Relative: the classes do not tell where the sources lay.
+    # Use relative paths, so that the classes do not contain the location of the sources.
     sources = sorted(path.relative_to(folder) for path in folder.rglob("*.java"))
     classes = work.absolute() / "classes"
     done = subprocess.run(

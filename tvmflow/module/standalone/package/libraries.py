@@ -1,4 +1,4 @@
-"""The libraries of a package: what each is for, and whether they fit together."""
+"""Libraries of a package: reading them, and checking that they fit together."""
 
 from __future__ import annotations
 
@@ -19,61 +19,61 @@ from ..host_abi import Report, check_host_abi
 from ..programs import sidecar_path
 from ..read import EncodedPlan, find_plans, find_weights, is_standalone
 
-#: What each package carries of the runtime that is in the libraries, and of the Java classes.
+#: Files about the license of the runtime and the Java classes, which every package contains.
 _LICENSES = ("LICENSE", "NOTICE")
-#: Of the C and C++ interfaces.
+#: Headers of the C and C++ interfaces.
 _HEADERS = ("tvmflow.h", "tvmflow_library.h", "tvmflow_check.h", "tvmflow.hpp")
-#: Names that a loader, CMake, pkg-config and Java take alike.
+#: Pattern of file names that a loader, CMake, pkg-config and Java all accept.
 _FILE_NAME = re.compile(r"lib([A-Za-z0-9_][A-Za-z0-9_.+-]*)\.so")
 
 
 @dataclass(frozen=True)
 class Library:
-    """A standalone library that was read but not loaded."""
+    """A standalone library, read without loading it."""
 
     path: Path
     host: Host
     plans: tuple[EncodedPlan, ...]
-    weights: Path | None  #: The file beside it with its weights, if they are not inside.
-    programs: Path | None  #: The file beside it with binaries of its kernels, if there is one.
+    weights: Path | None  #: The sidecar with its weights, if they are not embedded.
+    programs: Path | None  #: The sidecar with binaries of its kernels, if there is one.
 
     @property
     def name(self) -> str:
-        """``face`` of ``libface.so``."""
+        """Return the short name, such as ``face`` for ``libface.so``."""
         return self.path.name.removeprefix("lib").removesuffix(".so")
 
     @property
     def abi(self) -> str:
-        """Android's name of what it is for, or the triple of another host."""
+        """Return Android's name of its ABI, or the triple of another host."""
         return self.host.android_abi or self.host.triple
 
     @property
     def uses_opencl(self) -> bool:
-        """Whether a plan of it is for OpenCL."""
+        """Return whether one of its plans is for OpenCL."""
         return any(plan.metadata["target"] == "opencl" for plan in self.plans)
 
     @property
     def weights_id(self) -> bytes:
-        """Digest of its weights."""
+        """Return the digest of its weights."""
         return bytes(self.plans[0].header["weights_id"])
 
     @cached_property
     def report(self) -> Report:
-        """How its file fits the host that its plan names."""
+        """Return the checks of its file for the host in its plan."""
         return check_host_abi(self.path, self.host)
 
 
 def read_libraries(paths: Sequence[Path], attempt: str) -> list[Library]:
     """Read the libraries of a package.
 
-    An `ArtifactError` says that one is no whole standalone library, or has a name of which no
-    package can be made.  `attempt` begins the sentences of such errors.
+    Raises `ArtifactError`, begun by `attempt`, if a file is no intact standalone library, or its
+    name does not suit a package.
     """
     return [_read(path, attempt) for path in paths]
 
 
 def _read(path: Path, attempt: str) -> Library:
-    # First: it says why a file cannot be read.
+    # This comes first, because its errors say why a file cannot be read.
     plans = find_plans(path)
     if not plans or not is_standalone(path):
         raise ArtifactError(
@@ -106,9 +106,9 @@ def _read(path: Path, attempt: str) -> Library:
 
 
 def for_android(libraries: Sequence[Library], attempt: str) -> dict[str, list[Library]]:
-    """Return libraries for Android by ABI, each with one of every network, in order of names.
+    """Return libraries for Android by ABI, each with one library for every network, by name.
 
-    An `ArtifactError` says that Android would not load one, or that an ABI has a network twice or
+    Raises `ArtifactError` if Android would not load a library, or an ABI has a network twice or
     lacks one.
     """
     by_abi: defaultdict[str, dict[str, Library]] = defaultdict(dict)
@@ -162,7 +162,7 @@ def _check_android(library: Library, attempt: str) -> None:
 
 
 def for_linux(libraries: Sequence[Library], attempt: str) -> Library:
-    """Return the only library, which is for Linux; an `ArtifactError` says that it is not so."""
+    """Return the only library; `ArtifactError` if there are several, or it is for Android."""
     if len(libraries) != 1:
         raise ArtifactError(
             f"{attempt} failed: one library was expected, but there are {len(libraries)}.",
@@ -182,9 +182,9 @@ def for_linux(libraries: Sequence[Library], attempt: str) -> Library:
 def licenses() -> dict[str, bytes | Path]:
     """Return license and notice of the runtime, as files of a package.
 
-    An `ArtifactError` says that the installation lacks one.
+    Raises `ArtifactError` if the installation lacks one.
     """
-    # In the tree; an installed package has them among its metadata.
+    # They are in the source tree, or in the metadata of an installed package.
     tree = native_folder("bindings").resolve().parents[1]
     found = {name: tree / name for name in _LICENSES if (tree / name).is_file()}
     with suppress(metadata.PackageNotFoundError):
@@ -202,11 +202,11 @@ def licenses() -> dict[str, bytes | Path]:
 
 
 def weights_of(library: Library) -> str:
-    """The name of the file beside a library that has its weights."""
+    """Return the name of the sidecar with a library's weights."""
     return library.path.name + SIDECAR_SUFFIX
 
 
 def headers(folder: str) -> dict[str, bytes | Path]:
-    """Return the headers of the C and C++ interfaces, as files of a folder of a package."""
+    """Return the headers of the C and C++ interfaces, as files in a package's folder."""
     bindings = native_folder("bindings")
     return {f"{folder}/{name}": bindings / name for name in _HEADERS}

@@ -1,9 +1,9 @@
-"""Coordinates of packages in a Maven repository, which Gradle takes from a folder, too.
+"""Coordinates of packages in a Maven repository, which Gradle can also read from a folder.
 
 ::
 
     REPOSITORY/com/example/face/1.0.0/face-1.0.0.aar
-    REPOSITORY/com/example/face/1.0.0/face-1.0.0.pom    what it depends on
+    REPOSITORY/com/example/face/1.0.0/face-1.0.0.pom    its dependencies
 
 Files: https://maven.apache.org/repository/layout.html
 """
@@ -35,12 +35,12 @@ class Coordinates:
         return cls(match[1], match[2], version) if match else None
 
     def path(self, repository: Path) -> Path:
-        """The AAR in a repository; the POM lies next to it."""
+        """Return the path of the AAR in a repository; the POM is next to it."""
         folder = repository.joinpath(*self.group.split("."), self.artifact, self.version)
         return folder / f"{self.artifact}-{self.version}.aar"
 
     def pom(self, *needed: Coordinates) -> str:
-        """Return the project file of an AAR that needs others."""
+        """Return the project file of an AAR, with the packages that it needs."""
         dependencies = "".join(
             "    <dependency>\n"
             f"      <groupId>{each.group}</groupId>\n"
@@ -64,5 +64,5 @@ class Coordinates:
         )
 
 
-#: The Java classes alone, of this version: what packages without classes need.
+#: Package of only the Java classes, on which packages without classes depend.
 RUNTIME = Coordinates("ai.tvmflow", "tvmflow-runtime", __version__)

@@ -1,6 +1,6 @@
-"""A tar archive for C and C++ on Linux: library, headers, files for CMake and pkg-config.
+"""Tar archives for C and C++ on Linux: library, headers, files for CMake and pkg-config.
 
-All of them find each other from where they lie: the archive is unpacked anywhere.
+The files refer to each other by relative paths, so the archive can be unpacked anywhere.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def write_linux_tar(
 ) -> list[Library]:
     """Write an archive of a library for Linux, and return the library.
 
-    Its files are in the folder ``NAME-VERSION``.  An `ArtifactError` says that there is another
-    number of libraries, that it is for Android, or that the archive cannot be written.
+    Its files are in the folder ``NAME-VERSION``.  Raises `ArtifactError` if there is not exactly
+    one library, it is for Android, or the archive cannot be written.
     """
     attempt = f"Packaging {output.name}"
     library = for_linux(read_libraries(paths, attempt), attempt)
@@ -69,7 +69,7 @@ def write_linux_tar(
         f"lib/cmake/{name}/{name}-config-version.cmake": _CONFIG_VERSION.format(**values).encode(),
         f"lib/pkgconfig/{name}.pc": _PKG_CONFIG.format(**values).encode(),
     }
-    # The library looks for them beside itself.
+    # The library looks for its sidecars in its own folder.
     if library.weights is not None:
         contents[f"lib/{weights_of(library)}"] = library.weights
     if library.programs is not None:
