@@ -41,7 +41,7 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
     strings = Strings()
     rows: defaultdict[Section, list[JsonObject]] = defaultdict(list)
     if plan.code:
-        # Nothing is built: the library finds the functions by their names.
+        # The program is empty: the library finds machine code by the functions' names.
         program: JsonObject = {"offset": 0, "bytes": 1, "options": strings("")}
         rows[Section.PROGRAMS], source = [program], b"\n"
         called = [launch.kernel for launch in plan.launches]
@@ -128,7 +128,8 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
     return encode_plan(sections, source, weights.digest, weights.bytes)
 
 
-#: Most programs, which a driver may build at the same time, and the least source worth one.
+#: Maximum number of programs, which a driver may build concurrently, and the size of source that
+#: justifies another one.
 _PROGRAMS = 4
 _PROGRAM_BYTES = 128 << 10
 
@@ -137,16 +138,16 @@ def _programs(plan: Plan, strings: Strings) -> tuple[list[JsonObject], dict[str,
     """Divide kernels into programs; return these' records, each kernel's program, and their source.
 
     A driver spends a fixed time on each program (PoCL 90 ms for OpenCL's own declarations), and
-    some drivers build several at the same time: a small network is one program, a large one a
-    few of about the same size.  Their number does not grow with the network, as caches have
-    an entry for each.
+    some drivers build several at the same time: a small network is one program, a large one is
+    several of about the same size.  Their number is limited, because caches have an entry for
+    each.
     """
     total = sum(map(len, plan.sources.values()))
     defined: defaultdict[int, set[str]] = defaultdict(set)
     texts = [""] * min(max(1, min(_PROGRAMS, total // _PROGRAM_BYTES)), len(plan.sources))
     program_of: dict[str, int] = {}
     leaders = {p.image_kernel: p.kernel for p in plan.pictures if p.image_kernel}
-    # The largest kernels first, each into the program that is the smallest so far.
+    # Add the largest kernels first, each to the program that is the smallest so far.
     for name, text in sorted(plan.sources.items(), key=lambda item: -len(item[1])):
         leader = leaders.get(name, name)
         number = program_of.get(leader, texts.index(min(texts, key=len)))

@@ -1,4 +1,4 @@
-"""The layout of an execution plan and of its weights, declared in C by `native/standalone/plan.h`.
+"""Binary layout of an execution plan and its weights, declared in C by `native/standalone/plan.h`.
 
 Records are NumPy structures with the same fields as the C structures;
 `tests/module/standalone/test_format.py` compares offsets and sizes with a C compiler's.
@@ -15,15 +15,15 @@ import numpy as np
 
 PLAN_MAGIC = b"TVMFPLAN"
 WEIGHTS_MAGIC = b"TVMFWGTS"
-#: Versions of the layouts of plans and weights.  Each library brings the runtime for its own plan,
-#: so only the present layout is read here, and a change raises the number.
+#: Versions of the layouts of plans and weights.  Each library contains the runtime for its own
+#: plan, so only the current layout is read here, and every change increments the number.
 VERSION = 1
 WEIGHTS_VERSION = 1
 #: Largest factor by which a DEFLATE stream can grow (native/standalone/plan.h).
 INFLATE_RATIO = 1032
-#: Alignment of each weight in bytes: drivers use memory aligned so without a copy.
+#: Alignment of each weight in bytes: drivers use memory of this alignment without a copy.
 WEIGHT_ALIGNMENT = 128
-#: Most dimensions of an input or output, as in `native/bindings/tvmflow.h`.
+#: Maximum number of dimensions of an input or output, as in `native/bindings/tvmflow.h`.
 MAX_DIMENSIONS = 8
 
 
@@ -87,7 +87,7 @@ _INTERFACE = _record(
     allocation=_U4, half=_U4, first_region=_U4, regions=_U4,
 )  # fmt: skip
 
-#: Layout of the records of each section; the other sections are bytes.
+#: Layout of the records in each section; other sections are bytes.
 RECORDS: dict[Section, np.dtype] = {
     Section.EXTENSIONS: np.dtype(_U4),
     Section.ALLOCATIONS: _record(
@@ -135,14 +135,14 @@ WEIGHTS_HEADER = _record(
 
 
 class Strings:
-    """The texts of a plan, each stored once; the empty text is at offset 0."""
+    """Pool of a plan's texts, each stored once; the empty text is at offset 0."""
 
     def __init__(self) -> None:
         self._bytes = bytearray(b"\0")
         self._offsets = {"": 0}
 
     def __call__(self, text: str) -> int:
-        """Return the offset of a text, which is added if it is new."""
+        """Return the offset of a text, adding it if it is new."""
         if text not in self._offsets:
             self._offsets[text] = len(self._bytes)
             self._bytes += text.encode() + b"\0"
@@ -170,7 +170,7 @@ def encode_plan(
     weights_id: bytes = bytes(32),
     weight_bytes: int = 0,
 ) -> bytes:
-    """Pack a plan from its sections, of which those left out are empty, and its source.
+    """Return the bytes of a plan from its sections, which are empty if left out, and its source.
 
     ``source`` is OpenCL C of all programs, one after the other, which becomes the sections of
     sources and digests; ``weights_id`` and ``weight_bytes`` are SHA-256 and size of the weights.

@@ -1,7 +1,7 @@
-"""A standalone library read without loading it, also for other machines: its plan and weights.
+"""Reading of a standalone library's plan and weights without loading it, for any machine.
 
-A right digest says only that nothing changed: plans are checked for pointing to what is there,
-too.  The runtime in the library checks that and more before it follows anything
+A correct digest only proves that nothing changed, so the references within plans are checked, too.
+The runtime in the library checks these and more before it uses a plan
 (``native/standalone/plan.c``).
 """
 
@@ -43,16 +43,16 @@ from .format import (
     digests_of,
 )
 
-#: A function that every standalone library exports, and no other library.
+#: Name of a function that only standalone libraries export.
 _EXPORTED = b"\0tvmflow_create\0"
 INTERFACES = (Section.INPUTS, Section.OUTPUTS)
 _DTYPE_NAMES = {code: name for name, code in DTYPES.items()}
 
 
 def is_standalone(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a file is a standalone library; nothing of it is run."""
+    """Return whether a file is a standalone library, without running its code."""
     try:
-        # Stripping a library, as Android's build does, leaves the names that it exports.
+        # Stripping a library, as Android's build does, keeps its exported names.
         names = elf.read_library(path).sections.get(".dynstr")
         return names is not None and _EXPORTED in elf.read_section(path, names)
     except (OSError, elf.ElfError):
@@ -64,23 +64,23 @@ def is_standalone(path: str | os.PathLike[str]) -> bool:
 
 @dataclass(frozen=True)
 class EncodedPlan:
-    """The bytes of a plan, section by section."""
+    """An execution plan as bytes, with access to its sections."""
 
     content: bytes
     header: np.void
 
     def __getitem__(self, section: Section) -> np.ndarray:
-        """Records of a section; bytes where it has none."""
+        """Return the records of a section, or its bytes."""
         offset, count = self.header["section"][section].tolist()
         return np.frombuffer(self.content, RECORDS.get(section, np.uint8), count, offset)
 
     @property
     def shapes(self) -> int:
-        """How many shapes of the inputs it is for."""
+        """Return the number of its shapes."""
         return len(self[Section.SHAPES])
 
     def of_shape(self, section: Section, number: int) -> np.ndarray:
-        """Inputs, outputs or launches of one shape."""
+        """Return inputs, outputs or launches of one shape."""
         if section == Section.LAUNCHES:
             first, count = self[Section.SHAPES][number].tolist()
             return self[section][first : first + count]
@@ -89,18 +89,18 @@ class EncodedPlan:
         return found[number * each : (number + 1) * each]
 
     def text(self, offset: int) -> str:
-        """The text at an offset of the strings."""
+        """Return the text at an offset of the strings."""
         strings = self[Section.STRINGS].tobytes()
         return strings[offset : strings.index(b"\0", offset)].decode()
 
     @cached_property
     def source(self) -> str:
-        """OpenCL C of all programs; `ArtifactError` if it is not what the header says."""
+        """Return OpenCL C of all programs; `ArtifactError` if its size or digest is wrong."""
         size = int(self.header["source_bytes"])
         packed = self[Section.SOURCES].tobytes()
         try:
             stream = zlib.decompressobj(-zlib.MAX_WBITS)
-            # No more than the header says: a few bytes can become gigabytes.
+            # Limit the size to the header's: a few bytes could expand to gigabytes.
             content = stream.decompress(packed, size + 1)
             if len(content) != size or not stream.eof or stream.unused_data:
                 raise ValueError("another size")
@@ -116,18 +116,18 @@ class EncodedPlan:
 
     @property
     def source_digest(self) -> str:
-        """SHA-256 that tells that source from others."""
+        """Return a SHA-256 that identifies the source."""
         return hashlib.sha256(self[Section.DIGESTS].tobytes()).hexdigest()
 
     @cached_property
     def metadata(self) -> JsonObject:
-        """Target, device, versions, options: what the library says of itself."""
+        """Return the metadata: target, device, versions, options and more."""
         found: JsonObject = parse(self[Section.METADATA].tobytes().rstrip(b"\0"))
         return found
 
 
 def read_plan(content: bytes) -> EncodedPlan | None:
-    """Return the plan that ``content`` begins with; ``None`` if it is none, or damaged."""
+    """Return the plan at the beginning of ``content``; ``None`` if there is no intact one."""
     if not content.startswith(PLAN_MAGIC):
         return None
     header = _padded(content, HEADER)
@@ -141,12 +141,12 @@ def read_plan(content: bytes) -> EncodedPlan | None:
 
 
 def _is_known(header: np.void) -> bool:
-    """Tell whether a plan is of the version that is read here."""
+    """Return whether a plan has the version that is read here."""
     return bool(header["version"] == VERSION and header["sections"] == len(Section))
 
 
 def _padded(content: bytes, header: np.dtype) -> np.void:
-    """Return a header, with zeros for what lies behind the end."""
+    """Return a header, padded with zeros after the end of ``content``."""
     found: np.void = np.frombuffer(
         content[: header.itemsize].ljust(header.itemsize, b"\0"), header, 1
     )[0]
@@ -154,17 +154,17 @@ def _padded(content: bytes, header: np.dtype) -> np.void:
 
 
 def find_plan(path: str | os.PathLike[str]) -> EncodedPlan | None:
-    """Return the plan inside a standalone library, the first of two; ``None`` without any.
+    """Return the first plan in a standalone library; ``None`` without any.
 
-    Errors are those of `find_plans`.
+    Raises as `find_plans` does.
     """
     return next(iter(find_plans(path)), None)
 
 
 def find_plans(path: str | os.PathLike[str]) -> list[EncodedPlan]:
-    """Return the plans inside a standalone library: OpenCL's, the CPU's, or both in this order.
+    """Return the plans in a standalone library: for OpenCL, the CPU, or both in this order.
 
-    An `ArtifactError` says that the file is unreadable, or has the begin of a plan and not all.
+    Raises `ArtifactError` if the file is unreadable, or has only incomplete plans.
     """
     file_path = Path(path)
     with readable(file_path), _mapped(file_path) as content:
@@ -173,7 +173,7 @@ def find_plans(path: str | os.PathLike[str]) -> list[EncodedPlan]:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Translate an error of the system about a library into an `ArtifactError`."""
+    """Translate an `OSError` about a library into `ArtifactError`."""
     try:
         yield
     except OSError as error:
@@ -194,7 +194,7 @@ def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
 def _search(path: Path, content: mmap.mmap | bytes) -> list[EncodedPlan]:
     begins, plans = False, []
     for position, header in _headers(content, PLAN_MAGIC, HEADER):
-        # The runtime has the magic word, too, as text.
+        # The runtime's code contains the magic word, too.
         if _is_known(header):
             begins = True
             found = read_plan(content[position : position + int(header["bytes"])])
@@ -212,7 +212,7 @@ def _search(path: Path, content: mmap.mmap | bytes) -> list[EncodedPlan]:
 def _headers(
     content: mmap.mmap | bytes, magic: bytes, header: np.dtype
 ) -> Iterator[tuple[int, np.void]]:
-    """Find the headers that begin so, with zeros for what lies behind the end of the file."""
+    """Yield positions and headers that begin with ``magic``, padded after the file's end."""
     position = content.find(magic)
     while position >= 0:
         yield position, _padded(content[position : position + header.itemsize], header)
@@ -221,7 +221,7 @@ def _headers(
 
 # -- its records ------------------------------------------------------------------------------
 
-#: Fields that are offsets of texts.
+#: Fields that are offsets of texts, by section.
 _TEXTS = (
     (Section.WEIGHTS, "name"),
     (Section.PROGRAMS, "options"),
@@ -245,7 +245,7 @@ _RANGES = (
 
 
 def check_plan(plan: EncodedPlan) -> None:
-    """Check everything that is read of a plan in Python; raise `SchemaError` for what is wrong."""
+    """Check all parts of a plan that Python reads; raise `SchemaError` for a fault."""
     for section, (offset, count) in zip(Section, plan.header["section"].tolist(), strict=True):
         size = RECORDS[section].itemsize if section in RECORDS else 1
         if offset < HEADER.itemsize or offset + count * size > len(plan.content):
@@ -263,14 +263,14 @@ def check_plan(plan: EncodedPlan) -> None:
 
 
 def _check_shapes(plan: EncodedPlan) -> None:
-    """Compare the shapes with the launches, inputs and outputs that are theirs."""
-    shapes, told = plan[Section.SHAPES], plan.metadata.get("variants", [plan.metadata])
+    """Check that the shapes cover the launches, inputs and outputs."""
+    shapes, entries = plan[Section.SHAPES], plan.metadata.get("variants", [plan.metadata])
     if not len(shapes):
         raise SchemaError("it has no shapes")
     ends = np.cumsum(shapes["launches"].astype(np.uint64))
     begins = np.concatenate([[0], ends[:-1]])
     whole = ends[-1] == len(plan[Section.LAUNCHES]) and (shapes["first_launch"] == begins).all()
-    if not whole or len(told) != len(shapes):
+    if not whole or len(entries) != len(shapes):
         raise SchemaError("its shapes do not have its launches")
     for section in INTERFACES:
         if len(plan[section]) % len(shapes):
@@ -317,15 +317,15 @@ def _wrong_references(plan: EncodedPlan) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class FoundWeights:
-    """The place of a library's weights: in it, or in a file beside it."""
+    """Location of a library's weights, in the library or in its sidecar."""
 
     path: Path
     offset: int
-    size: int  #: With their header.
+    size: int  #: Size including the header.
     digest: bytes
 
     def check(self) -> None:
-        """Refuse (`ArtifactError`) weights of which a byte has changed."""
+        """Raise `ArtifactError` if a byte of the weights has changed."""
         header = WEIGHTS_HEADER.itemsize
         with open_file(self.path) as file:
             found = sha256_of(file, self.size - header, self.offset + header)
@@ -337,9 +337,9 @@ class FoundWeights:
 
 
 def find_weights(path: Path, plan: EncodedPlan) -> FoundWeights:
-    """Return the place of the weights that belong to a library's plan.
+    """Return the location of the weights that belong to a library's plan.
 
-    An `ArtifactError` says that they are neither inside nor beside it, or were cut short.
+    Raises `ArtifactError` if they are neither in the library nor in its sidecar, or cut short.
     """
     size, digest = int(plan.header["weight_bytes"]), bytes(plan.header["weights_id"])
     if not len(plan[Section.WEIGHTS]):
@@ -366,7 +366,7 @@ def find_weights(path: Path, plan: EncodedPlan) -> FoundWeights:
 
 
 def _fallback(plan: EncodedPlan) -> JsonObject:
-    """Return what a plan for the CPU, beside OpenCL's, says of itself."""
+    """Return the description of a plan for the CPU, in addition to OpenCL's."""
     return {
         "target": plan.metadata["target"],
         "launches": len(plan[Section.LAUNCHES]),
@@ -376,7 +376,7 @@ def _fallback(plan: EncodedPlan) -> JsonObject:
 
 
 def pictures_of(plan: EncodedPlan) -> list[JsonObject]:
-    """Return what inputs take pictures, and how these are put into the network."""
+    """Return the inputs that take pictures, with the conversion of these."""
     inputs = plan[Section.INPUTS]
     return [
         {
@@ -395,7 +395,7 @@ def pictures_of(plan: EncodedPlan) -> list[JsonObject]:
 
 
 def describe(path: Path, plans: Sequence[EncodedPlan], weights: FoundWeights) -> JsonObject:
-    """Return all that a library says of itself; of a second plan, what is different."""
+    """Return the description of a library; of a second plan, only the differences."""
     plan, *others = plans
     compared = int(np.isfinite(plan[Section.TEST_VALUES]).sum())
     self_test = f"{compared} values by {plan.metadata.get('reference', '')}"
@@ -454,19 +454,19 @@ def _interfaces_of(plan: EncodedPlan, shape: int) -> JsonObject:
 
 
 def _variants_of(plan: EncodedPlan) -> JsonObject:
-    """Return inputs and outputs of each shape, where there are several."""
+    """Return inputs and outputs of each shape if there are several."""
     if plan.shapes == 1:
         return {}
     return {"variants": [_interfaces_of(plan, shape) for shape in range(plan.shapes)]}
 
 
 def interfaces(plan: EncodedPlan, section: Section, shape: int = 0) -> list[JsonObject]:
-    """Return inputs or outputs, of one of the shapes, as a module's metadata has them."""
+    """Return inputs or outputs of one shape, as entries of a module's metadata."""
     own = plan.metadata.get("variants", [plan.metadata])[shape]
     logical = own.get("logical_shapes", {})
     open_dims = plan.metadata.get("open_dims", {})
     bounded = plan.metadata.get("bounded_axes", {})
-    # Those that take pictures are packed by the library, where its kernels want them so.
+    # The library itself packs inputs that take pictures, if its kernels need the blocked layout.
     plain = {int(p["input"]) for p in plan[Section.PICTURES]} if section == Section.INPUTS else ()
     found = []
     for index, record in enumerate(plan.of_shape(section, shape)):
