@@ -1,4 +1,4 @@
-"""The execution plan of a compiled network, of one shape or several, checked."""
+"""Construction of the checked execution plan of a network with one or several shapes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _check_not_empty(model: ImportedModel) -> None:
 
 
 def _add_pictures(job: Compilation, plan: Plan) -> None:
-    """Add the kernels that put pictures into inputs."""
+    """Add the kernels that write pictures to inputs."""
     count = len(job.model.inputs)
     images = job.target.kind == "opencl" and job.target.device.image_extent > 0
     for number, interface in enumerate(plan.inputs[:count]):

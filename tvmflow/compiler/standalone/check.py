@@ -1,7 +1,6 @@
-"""A check of each new plan: no launch reads memory that another tensor has overwritten.
+"""Check that no launch of a new plan reads memory that another tensor has overwritten.
 
-Tensors share allocations, and a wrong choice of which share one gives wrong numbers only for some
-inputs, or only on some drivers.
+Tensors share allocations; a mistake in that may give wrong results only for some inputs or drivers.
 """
 
 from __future__ import annotations
@@ -17,12 +16,10 @@ _PARAMETERS = re.compile(r"__kernel void\s+(?:__attribute__\(\(.*?\)\)\s+)?(\w+)
 
 
 def check_plan(plan: Plan) -> None:
-    """Follow the contents of all allocations through a run of each shape.
+    """Check a plan by tracking the contents of all allocations through a run of each shape.
 
-    The arguments of launches are compared with the parameters of their kernels.
-
-    Raises `CompileError` if a launch reads what nothing wrote, or what another tensor has
-    overwritten; if it writes an input or a weight; or if its arguments are not those of its kernel.
+    Raises `CompileError` if a launch reads memory that nothing has written or another tensor has
+    overwritten; if it writes an input or a weight; or if its arguments do not fit its kernel.
     """
     signatures = {name: parameters_of(source, name) for name, source in plan.sources.items()}
     counts = plan.shapes or [len(plan.launches)]
@@ -56,7 +53,7 @@ def _check_shape(
             _check_arguments(plan, launch, signatures[launch.kernel], where)
         for operand in operands:
             allocation = operand.tensor.allocation
-            # A kernel may read a tensor that it has written itself.
+            # A kernel may read a tensor that it writes itself.
             known = operand.written or content.get(allocation) is operand.tensor
             if operand.read and not known:
                 there = content[allocation].name if allocation in content else "nothing"
@@ -76,7 +73,7 @@ def _check_shape(
 
 
 def _check_no_overlap(operands: Iterable[Operand], where: str) -> None:
-    """Check that no two tensors of a launch share an allocation of which one is written."""
+    """Check that tensors of a launch do not share an allocation if one of them is written."""
     found: dict[int, Operand] = {}
     for operand in operands:
         other = found.setdefault(operand.tensor.allocation, operand)

@@ -1,7 +1,7 @@
-"""Arrays that a library stores, and how the weights that kernels read are derived from them.
+"""Choice of the arrays that a library stores, from which kernels' weights are derived.
 
-A weight is stored once, whatever the blocks of channels are that kernels read it in, and in fewer
-bits where it has these numbers.  The instance derives the others when it is created.
+A weight is stored once, even if kernels read it in several blocks of channels, and in fewer bits if
+these represent it exactly.  An instance derives the other forms when it is created.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def _share(
 ) -> dict[str, np.ndarray]:
     """Derive weights of the fallback from the other plan's ``arrays``; return the rest of them.
 
-    A weight of equal content is shared, and so is one that differs in its blocks only, or that the
-    fallback reads in the form of Winograd's algorithm.  From a ``small`` one, others are derived in
-    other blocks only: a transformed weight is then stored as well.
+    A weight of equal content is shared, as is one that differs only in its blocks, or is the
+    Winograd transform of another.  From a ``small`` weight only other blocks are derived: a
+    transformed weight is then stored as well.
     """
     stored = {(array.dtype, content_digest(array)): name for name, array in arrays.items()}
     alike, windows = defaultdict(list), defaultdict(list)
@@ -86,7 +86,7 @@ def _share(
             windows[array.dtype, array.shape[1]].append(name)
     added: dict[str, np.ndarray] = {}
     for name, array in fallback.weights.items():
-        # Equal bytes of another dtype may become other numbers in fewer bits.
+        # Equal bytes of another dtype may become other values in fewer bits.
         digest = array.dtype, content_digest(array)
         found = stored.get(digest)
         if found is None:
@@ -109,7 +109,7 @@ def _share(
     return added
 
 
-#: Outputs of a tile of Winograd's algorithm, by the planes of its weights.
+#: Outputs of a Winograd tile, by the number of planes of its weights.
 _TILES = {(outputs + TAPS - 1) ** 2: outputs for outputs in WINOGRAD.values()}
 
 

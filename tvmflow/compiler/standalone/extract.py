@@ -1,15 +1,15 @@
-"""The execution plan of a compiled network.
+"""Extraction of the execution plan from a compiled network.
 
-`main`, with its memory planned, is a list of bindings; each is followed once::
+`main`, with its memory planned, is a list of bindings; each is processed once::
 
     image0 = R.vm.alloc_storage(R.shape([1, 64, 16, 4]), ...)    an allocation
     alloc  = R.call_packed("vm.builtin.alloc_tensor", image0, 0, ...)   a tensor in it
     _      = conv2d(x, w, alloc)                                 its launches
     lv     = R.reshape(alloc, ...)                               the same tensor
 
-Inputs, weights and results have allocations of their own.  A result that is an input, a
-constant, or another result under a second name is copied by a kernel: an application may then
-give any input and output memory of its own.
+Inputs, weights and results have separate allocations.  A kernel copies a result that is an input,
+a constant, or another result under a second name, so that an application may provide memory for
+any input and output.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ALLOC_TENSOR = "vm.builtin.alloc_tensor"
 
 @dataclass
 class PlanExtractor:
-    """Makes the plan of a module whose memory is planned, and whose code is generated."""
+    """Extractor of the plan of a module with planned memory and generated code."""
 
     mod: IRModule
     kernels: Kernels
@@ -45,17 +45,17 @@ class PlanExtractor:
     outputs: Sequence[TensorInfo]
     given: Mapping[str, np.ndarray]
     plan: Plan = field(default_factory=Plan)
-    #: For each variable a tensor, several, or the number of an allocation.
+    #: Value of each variable: a tensor, a tuple of tensors, or the number of an allocation.
     env: dict[relax.Var, Any] = field(default_factory=dict)
     constants: dict[int, PlanTensor] = field(default_factory=dict)
     calls: dict[str, list[KernelCall]] = field(default_factory=dict)
-    #: Names in `given` of the parameters of ``main``, whose own are identifiers.
+    #: Names in `given` of the parameters of ``main``, whose own names are identifiers.
     names: dict[relax.Var, str] = field(default_factory=dict)
 
     def run(self) -> Plan:
-        """Follow ``main``.
+        """Return the plan of ``main``.
 
-        Raises `CompileError` if something is not expressible as launches of static sizes.
+        Raises `CompileError` if launches of static sizes cannot express the program.
         """
         for info in (*self.inputs, *self.outputs):
             if len(info.shape) > MAX_DIMENSIONS:
@@ -66,7 +66,7 @@ class PlanExtractor:
                 )
         main = self.mod["main"]
         params = set(main.params)
-        # As the readers of the parameters of ``main`` have them.
+        # Take the scopes of the parameters of ``main`` from the functions that read them.
         self.scopes = {
             argument: _scope(param)
             for call in (b.value for b in bindings_of(main) if isinstance(b.value, relax.Call))
@@ -92,14 +92,14 @@ class PlanExtractor:
     # -- parameters ------------------------------------------------------------------------------
 
     def _weight(self, name: str, array: np.ndarray, scope: str | None) -> PlanTensor:
-        # 16-bit weights are already stored so.
+        # The arrays of 16-bit weights already have 16 bits.
         tensor = self._tensor(name, tuple(array.shape), array.dtype.name, scope)
         if prod(array.shape):
             self.plan.weights[name], self.plan.weight_tensors[name] = array, tensor
         return tensor
 
     def _operand(self, expr: relax.Expr) -> Any:
-        """Find what an argument or a result stands for."""
+        """Return the value of an argument or a result, see `env`."""
         if isinstance(expr, relax.Var):
             if expr not in self.env:
                 name = self.names[expr]
@@ -136,7 +136,7 @@ class PlanExtractor:
             scope = value.args[3].value if isinstance(value.args[3], StringImm) else None
             return self.plan.allocate(Allocation.of(shape, str(value.args[2].value), scope))
         if name == "relax.builtin.alloc_tensor":
-            # A result in a buffer of its own.
+            # This is a result, in a separate buffer.
             return self._tensor(var.name, shape_of(var), str(var.ty.dtype), None)
         if name in (_ALLOC_TENSOR, "relax.memory.alloc_tensor"):
             scope = value.args[4].value if name == _ALLOC_TENSOR else None
@@ -192,13 +192,13 @@ class PlanExtractor:
 
 
 def _scope(param: tirx.Var) -> str | None:
-    """Memory scope of a primary function's parameter, ``None`` for a plain buffer."""
+    """Return the memory scope of a primary function's parameter, ``None`` for a plain buffer."""
     if not tirx.is_buffer_var(param) or param.scope() in ("", "global"):
         return None
     return str(param.scope())
 
 
-#: OpenCL's types by their size: the widest that divides a buffer is copied by each work-item.
+#: OpenCL's types by size; each work-item copies one of the widest type that divides a buffer.
 _UNITS = {16: "uint4", 8: "uint2", 4: "uint", 2: "ushort", 1: "uchar"}
 _GROUP = 64
 
@@ -208,7 +208,7 @@ __kernel void {name}(__global const {unit}* restrict from, __global {unit}* rest
   to[i] = from[i];
 }}
 """
-#: Without a sampler: such coordinates are whole texels.
+#: Kernel without a sampler, so that coordinates are whole texels.
 _IMAGE = """\
 __kernel void {name}(__read_only image2d_array_t from, __write_only image2d_array_t to) {{
   const int4 at = (int4)(get_global_id(0), get_global_id(1), get_global_id(2), 0);
@@ -220,7 +220,7 @@ __kernel void {name}(__read_only image2d_array_t from, __write_only image2d_arra
 def copy_launch(
     source: PlanTensor, target: PlanTensor, allocation: Allocation
 ) -> tuple[Launch, str]:
-    """Make the launch that copies a tensor to another allocation of its kind, and its source."""
+    """Return a launch that copies a tensor to an allocation of the same kind, and its source."""
     if (extent := allocation.extent) is not None:
         suffix = {"f": "f", "i": "i", "u": "ui"}[allocation.channels[0]]
         name = f"tvmflow_copy_image{suffix}_kernel"

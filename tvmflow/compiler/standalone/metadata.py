@@ -1,4 +1,4 @@
-"""The metadata of a standalone library: what tools report besides the plan's sections."""
+"""Metadata of a standalone library: facts for tools that the plan's sections do not have."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..metadata import common_metadata
 
 
 def plan_metadata(job: Compilation, plan: Plan, reference: str) -> JsonObject:
-    """Return the metadata of a plan, for several shapes that of the first one.
+    """Return the metadata of a plan; with several shapes, facts refer to the first one.
 
-    ``reference`` names what computed the results of the self-test; "" where there is none.
+    ``reference`` names the program that computed the self-test's results; "" without a self-test.
     """
     first = job.variants[0] if job.variants else job
     inputs, outputs = first.model.inputs, first.model.outputs

@@ -1,4 +1,4 @@
-"""The self-test of a standalone library: inputs generated from seeds, and their expected results.
+"""Self-test of a standalone library: inputs generated from seeds, and their expected results.
 
 Element ``i`` of an input, in the order of the host's data, is ``low + (high - low) * u``::
 
@@ -45,32 +45,32 @@ from ..options import CompileOptions
 
 logger = logging.getLogger(__name__)
 
-#: Compiles a model to a module.
+#: Function that compiles a model to a module.
 Compiler = Callable[["str | os.PathLike[str] | onnx.ModelProto", CompileOptions], Module]
 
-#: Most elements of an output that are compared.
+#: Maximum number of elements of an output that are compared.
 VALUES = 1024
-#: Most bytes of weights to run the model with: a library streams its weights, but a reference has
-#: them in memory.
+#: Limit of weights for running the model: a library streams its weights, but a reference has them
+#: in memory.
 REFERENCE_LIMIT_BYTES = 2 << 30
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX = ((30, np.uint64(0xBF58476D1CE4E5B9)), (27, np.uint64(0x94D049BB133111EB)))
-#: Ranges of some dtypes; other integers are small, so that they are valid as indices and counts.
+#: Ranges by dtype; other integers are small, so that they are valid as indices and counts.
 _RANGES = {"uint8": (0.0, 256.0), "int8": (-128.0, 128.0), "bool": (0.0, 2.0)}
 _FLOATS, _INTEGERS = (-1.0, 1.0), (0.0, 4.0)
 
 
 @dataclass(frozen=True)
 class SelfTest:
-    """Seeded inputs and expected outputs of all shapes; none where they cannot be computed."""
+    """Seeded inputs and expected outputs of all shapes; empty if they cannot be computed."""
 
     inputs: list[SeededInput]
     outputs: list[ExpectedOutput]
-    reference: str  #: Name and version of what computed the outputs.
+    reference: str  #: Name and version of the program that computed the outputs.
 
 
 def make_self_test(job: Compilation, weight_bytes: int, compiler: Compiler) -> SelfTest:
-    """Compute the network's results for seeded inputs; log why where this is not possible."""
+    """Compute the network's results for seeded inputs; log the reason if that is impossible."""
     inputs: list[SeededInput] = []
     outputs: list[ExpectedOutput] = []
     source = ""
@@ -95,12 +95,12 @@ def make_self_test(job: Compilation, weight_bytes: int, compiler: Compiler) -> S
 def _references(
     job: Compilation, tests: Sequence[SeededInput], compiler: Compiler
 ) -> tuple[dict[str, np.ndarray], str]:
-    """Return the expected results of one shape, and the name of what computed them.
+    """Return the expected results of one shape, and the name of the program that computed them.
 
     Elements that a library in 16 bits may select differently are NaN.
     """
     model = job.model
-    # The largest elements in 16 bits may be others than in the reference.
+    # In 16 bits, other elements may be the largest than in the reference.
     open_ = outputs_of_indices(job.options.results) if job.half else set()
     if job.half:
         if any(op_name(b.value) == "relax.round" for b in bindings_of(model.mod["main"])):
@@ -180,10 +180,10 @@ def expected_outputs(
 def reference_outputs(
     job: Compilation, arrays: Mapping[str, np.ndarray], compiler: Compiler
 ) -> tuple[dict[str, np.ndarray], str]:
-    """Return the model's results for these inputs, and the name of what computed them.
+    """Return the model's results for these inputs, and the name of the program that computed them.
 
-    ONNX Runtime computes them where it is installed and reads the model, else ``compiler``'s module
-    for the target ``llvm`` in fp32.
+    ONNX Runtime computes them if it is installed and reads the model, otherwise ``compiler``'s
+    module for the target ``llvm`` in fp32.
     """
     logical = all_to_logical(job.model.inputs, arrays)
     sizes = RunTimeSizes.split(job.model.outputs, job.model.limits)
