@@ -39,7 +39,7 @@ class Statements:
 
     @property
     def written(self) -> list[Stmt]:
-        """All statements so far, none of which may be open."""
+        """Return all statements so far; none may be open."""
         (statements,) = self._open
         return statements
 

@@ -350,12 +350,12 @@ class Terms:
 
     @property
     def dtype(self) -> str:
-        """The dtype of terms and sums."""
+        """Return the dtype of terms and sums."""
         return str(self.total.dtype)
 
     @property
     def zero(self) -> Expr:
-        """A term that changes nothing."""
+        """Return the term that leaves a sum unchanged."""
         return tirx.const(0, self.dtype)
 
     def places(self, sample: Expr, box: Expr) -> dict[Var, Expr]:

@@ -151,7 +151,7 @@ def test_run_prints_a_summary(cli, compiled):
     assert "1×4×8×8" in result.stdout
     outputs = cli("run", compiled, "--random-seed", "3", "--json").json["outputs"]
     assert [o["name"] for o in outputs] == ["y", "positive"]
-    assert outputs[0]["min"] == 0.0  # behind a ReLU
+    assert outputs[0]["min"] == 0.0  # after a ReLU
     assert outputs[0]["max"] > 0
     assert outputs[1]["dtype"] == "bool"
 

@@ -22,7 +22,7 @@ from tvmflow.farm.tracker import Queue, Server, Summary
 
 @contextmanager
 def closed_port() -> Iterator[int]:
-    """A port of this machine that nobody listens at, and nobody else gets."""
+    """Hold a port of this machine on which nothing listens."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]

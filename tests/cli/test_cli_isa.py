@@ -22,7 +22,7 @@ SHAPES = {"x/in": (1, 3, 8, 8)}
 
 @pytest.fixture(scope="module")
 def modules(tmp_path_factory) -> dict[str, Path]:
-    """The tiny network for an Adreno: as a module and as a standalone library."""
+    """Return files of the tiny network for an Adreno: a module and a standalone library."""
     folder = tmp_path_factory.mktemp("isa")
     (folder / "tiny.onnx").write_bytes(tiny_model().SerializeToString())
     paths = {}
@@ -35,7 +35,7 @@ def modules(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture
 def compiler(monkeypatch):
-    """A compiler that refuses kernels with a name in the list that it returns."""
+    """Install a fake compiler that refuses kernels; return the list of their names."""
     refused: list[str] = []
     kinds = classes(multiply_adds="mad")
 
@@ -88,7 +88,7 @@ def test_a_table_for_people(cli, modules, compiler, form):
         assert word in result.stdout
     assert "code of" not in result.stdout
     if form == "tvm":
-        # Those of kernels that only move data are left out.
+        # Findings on kernels that only move data are left out.
         assert "fused_conv2d_add_kernel (98%): A launch is 1 waves" in result.stdout
         assert "  pack_kernel (" not in result.stdout
         assert "findings that cost less" in result.stderr

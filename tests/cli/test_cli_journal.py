@@ -36,7 +36,7 @@ LINE = {
 
 @pytest.fixture
 def journal(cli) -> Path:
-    """A journal of one line of a log, of which another one is bad."""
+    """Return a journal imported from a log with one good and one bad line."""
     Path("a.log").write_text(json.dumps(LINE) + "\nnonsense\n")
     result = cli("journal", "import", "a.log", "--journal", "a.journal", "--device-name", "A 660")
     assert result.status == 0
@@ -138,7 +138,7 @@ def test_compile_refuses_what_is_no_journal(cli):
 
 
 def test_a_journal_that_does_not_exist(cli, model):
-    """Those that ship are named, and the one that may have been meant."""
+    """The message names the shipped journals and the one with the nearest name."""
     shape = ("--shape", "x/in=1,3,8,8")
     for command in (("compile", model, "--target", "llvm", *shape, "--journal"), ("journal", "ls")):
         refused = cli(*command, "adreno74")

@@ -18,7 +18,7 @@ WIDTH, HEIGHT = 11, 7
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """A function that compiles a network which gives its picture back."""
+    """Return a function that compiles a network whose result is its picture."""
     folder, made = tmp_path_factory.mktemp("libraries"), {}
     value = helper.make_tensor_value_info
     graph = helper.make_graph(

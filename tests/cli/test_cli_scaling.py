@@ -28,7 +28,7 @@ SCALING = ("--scaling", "--seconds", "0.05")
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory):
-    """The network with four samples a call."""
+    """Return the module of the network with a batch of four."""
     folder = tmp_path_factory.mktemp("four")
     with tvmflow.compile(tiny_model(), target="llvm", shapes={"x/in": (4, 3, 8, 8)}) as module:
         return module.save(folder / "four.so")
@@ -36,7 +36,7 @@ def four(tmp_path_factory):
 
 @pytest.fixture
 def simulated(monkeypatch):
-    """Calls of 2 ms and 1 ms a sample, a fifth of it in one thread."""
+    """Simulate calls that take 2 ms plus 1 ms per sample, a fifth of it in one thread."""
 
     def ask(worker, place, path, batched, devices, threads, *others, limit_s):
         ms = (2 + (4 if path.stem == "four" else 1)) * (0.2 + 0.8 / (threads or 1))
@@ -169,13 +169,13 @@ def test_a_tracker_that_is_not_there_is_told_before_anything_is_compiled(cli, mo
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """A tracker that other work keeps from answering is not one that is away."""
+    """Wait longer for a tracker, which may answer late while other tests run."""
     monkeypatch.setattr(tracker, "_ANSWER_S", PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory):
-    """Two servers of a key."""
+    """Start a farm of two servers with one key."""
     farm = Farm(tmp_path_factory.mktemp("farm"))
     for _ in range(2):
         farm.serve("pair")

@@ -177,7 +177,7 @@ def test_compile_prints_a_refusal_without_a_traceback(cli, network, tmp_path, mo
     from tvmflow.schedules import Scheduled
 
     def broken(function, *_):
-        """A schedule with a mistake: a work-item a channel."""
+        """Return a wrong schedule, in which each work-item stores one channel of a texel."""
         sch = s_tir.Schedule(function)
         *_, last = sch.get_child_blocks(sch.get_sblock("root"))
         sch.bind(sch.fuse(*sch.get_loops(last)), "blockIdx.x")
@@ -186,7 +186,7 @@ def test_compile_prints_a_refusal_without_a_traceback(cli, network, tmp_path, mo
     monkeypatch.setattr("tvmflow.compiler.scheduling.schedule_function", broken)
     result = cli("compile", network, *OPENCL, "--storage", "texture")
     result.refused("The primary function", "stores single channels", "Remedy: Compile with")
-    # Behind warnings that the fallback was tried, one sentence and its remedy.
+    # After warnings that the fallback was tried come one sentence and its remedy.
     *warnings, message, remedy = result.stderr.strip().splitlines()
     assert warnings[0].startswith("Warning: The primary function")
     assert "could not be compiled for opencl" in message

@@ -28,7 +28,7 @@ BUFFER = ("--storage", "buffer")
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    """Measurements that other work disturbed are repeated at once."""
+    """Repeat disturbed measurements at once instead of after a pause."""
     monkeypatch.setattr(tuner, "PAUSE_S", 0.0)
 
 
@@ -217,7 +217,7 @@ def test_what_cannot_be_tuned_is_said(cli, network, tmp_path, arguments, words):
 
 @pytest.fixture
 def no_compiler(monkeypatch):
-    """A machine without Mesa."""
+    """Pretend that Mesa is not installed."""
 
     def find_tree(gpu, suite):
         raise DeviceError("There is no Mesa.", remedy="tvmflow isa --setup")

@@ -43,7 +43,7 @@ def test_borders_are_read_without_branches(kind, dtype, tmp_path):
     (kernel,) = (text for text in source.read_text().split("\n}") if "tvmflow_inside(" in text)
     body = kernel[kernel.index("__kernel void", kernel.index("reqd_work_group_size")) :]
     assert re.search(r"read_imagef\(\w+, image_sampler", body)
-    # What a branch would assign to.
+    # A branch would assign to this variable.
     assert "condval" not in body
 
 

@@ -108,7 +108,7 @@ def test_quotients_of_what_is_not_finite_or_too_large(target):
 def test_products_are_rounded_before_they_are_added(target, lanes):
     rng = np.random.default_rng(4)
     x, y = rng.standard_normal((2, 1 << 14)).astype(np.float32)
-    # What is left of the product when its rounded self is taken away: nothing, unless it is fused.
+    # The product minus the rounded product is zero, unless multiplication and addition are fused.
     z = -(x * y)
     found = run(target, lanes, lambda a, b, c: product(a, b) + c, x, y, z)
     np.testing.assert_array_equal(found, np.zeros_like(z))
@@ -128,7 +128,7 @@ def test_sums_of_products_are_rounded_once(target, lanes):
         Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
         for a, b, c in zip(x, y, z, strict=True)
     ]
-    # Of 48 and 24 bits, near each other: a double holds the difference.
+    # The terms have 48 and 24 bits and similar exponents: a double holds the sum.
     wanted = np.array([float(value) for value in exact]).astype(np.float32)
     np.testing.assert_array_equal(run(target, lanes, fused, x, y, z), wanted)
 

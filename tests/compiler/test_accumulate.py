@@ -49,7 +49,7 @@ def compiled(model, device="adreno", storage="texture", **options):
 
 
 def sources(model, folder, **options):
-    """The source of each kernel, by name, without the macros."""
+    """Return the source of each kernel by its name, without macros."""
     compiled(model, dump_ir=folder, **options).close()
     text = next(folder.glob("8_build.*.opencl")).read_text()
     text = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
@@ -61,7 +61,7 @@ def sources(model, folder, **options):
 
 
 def mixed():
-    """A convolution, two averages, a mean of the picture, a softmax and a dense layer."""
+    """Return a network with convolutions, average pooling, a softmax and a dense layer."""
     g = Graph(1, 3, 20, 20)
     x = g.relu(g.conv("x", 7, 3))
     x = g.node("AveragePool", [x], 7, kernel_shape=[3, 3], strides=[2, 2])
@@ -264,7 +264,7 @@ def test_auto_asks_the_running_device(monkeypatch):
     monkeypatch.setattr("tvmflow.runtime.devices.opencl_devices", lambda: [running])
     with pytest.raises(TargetError, match="the device A small CPU, whose OpenCL lacks"):
         compiled(NETWORKS["fire"](), device="auto", storage="buffer")
-    # Of a class whose devices differ, it is the one that loads the module that counts.
+    # The devices of the preset differ: the device that loads the module decides.
     assert PRESETS["cpu"].fp16 is None
 
 

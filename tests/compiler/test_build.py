@@ -78,7 +78,7 @@ def test_equal_names_do_not_matter_and_families_are_reported():
 
 
 def five_lanes(workload, knobs):
-    """Vectors of five numbers, which OpenCL C has not: there is a schedule, and no code for it."""
+    """Schedule vectors of five lanes, for which OpenCL C has no type: no code can be generated."""
     (block,) = workload.blocks
     sch = workload.sch
     outer, lane = sch.split(sch.fuse(*sch.get_loops(block)), [None, 5])

@@ -26,7 +26,7 @@ X = random(SHAPE, seed=3)
 
 @pytest.fixture
 def model():
-    """Layers between which numbers are 3e4 times as large: no estimate knows that."""
+    """Return two layers between which values are 3e4 times as large; no estimate predicts it."""
     c = Chain(SHAPE, (1,))
     large = c.add("Conv", "x", c.constant(random((6, 6, 1, 1)) * 3e4))
     small = c.add("Conv", large, c.constant(random((6, 6, 1, 1), seed=4) * 1e-4))

@@ -29,7 +29,7 @@ ADRENO = resolve("opencl", "adreno")
 
 
 def scheduled(tmp_path: Path, model: object, journals: list[Path], **options: object):
-    """A network after the schedule stage."""
+    """Compile a network up to the schedule stage."""
     return compiled_until("schedule", model, device="adreno", journals=journals, **options)
 
 
@@ -39,7 +39,7 @@ def sources(job: Compilation) -> list[str]:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two layers of MobileNetV1, as the shipped journals have them."""
+    """Return a file with layers of MobileNetV1 that the shipped journals contain."""
     graph = Graph(1, 64, 14, 14)
     layer = graph.conv("x", 512, 1)
     layer = graph.node("Relu", [graph.conv(layer, 512, 3, groups=512)], 512)
@@ -109,7 +109,7 @@ def trial(workload: Workload, cost: float, **knobs: object) -> Trial:
 
 @pytest.fixture
 def tuned(small: Path, tmp_path: Path) -> tuple[Compilation, str, Workload]:
-    """The network by heuristics, one of its functions, and that one's workload."""
+    """Return the network with heuristic knobs, its depthwise function's name and workload."""
     job = scheduled(tmp_path, small, [])
     name, choice = next((n, c) for n, c in job.schedules.items() if c.family == "depthwise")
     return job, name, workload_of(job.unscheduled[name], choice.family, choice.shape)
@@ -153,7 +153,7 @@ def test_what_a_model_predicted_counts_where_nothing_was_measured(
     fast = trial(workload, 1e-6, **{**base, "tile_h": 4})
     guess = dataclasses.replace(fast, target=fast.target.predicted, source="predicted")
     predicted = write(tmp_path / "predicted.journal", [guess])
-    # Of other precision, slower, and named last.
+    # This trial has another precision, is slower, and is in the last journal.
     half = dataclasses.replace(workload, dtype="fp16", accumulate="fp16")
     measured = write(tmp_path / "b.journal", [trial(half, 1.0, **{**base, "tile_h": 2})])
     both = write(tmp_path / "both.journal", [trial(half, 1.0, **{**base, "tile_h": 2}), guess])

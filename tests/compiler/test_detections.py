@@ -22,7 +22,7 @@ def network(
     opset: int = 17,
     dtype: int = TensorProto.FLOAT,
 ) -> onnx.ModelProto:
-    """A network that gives its two inputs back."""
+    """Return a network whose results are its two inputs."""
     value = helper.make_tensor_value_info
     nodes = [helper.make_node("Identity", ["b"], ["boxes"]),
              helper.make_node("Identity", ["s"], ["scores"])]  # fmt: skip
@@ -160,7 +160,7 @@ def test_operator_sets(opset, what):
 
 
 def test_more_rows_than_are_ranked_at_once():
-    """As a YOLO has them; the reference is ONNX Runtime's in `tvmflow.verify`."""
+    """A YOLO has as many rows; `tvmflow.verify` compares with ONNX Runtime."""
     number, count = 2100, 20
     random = np.random.default_rng(0)
     corner, size = random.uniform(0, 640, (number, 2)), random.uniform(8, 90, (number, 2))

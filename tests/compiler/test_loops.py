@@ -167,7 +167,7 @@ def test_as_onnx_runtime(case, target, device, storage, rng):
 
 
 def test_a_loop_in_a_branch_that_is_not_run(rng):
-    """Its iterations would be discarded, but would take their time first."""
+    """Iterations of that loop would take time, and their results would be discarded."""
     with tvmflow.compile(model_of(CASES["within a branch"]), target="llvm") as module:
         few, many = (module.profile(feeds_of(rng, False, n), 1) for n in (0, 9))
         assert len(few) == len(many)
@@ -196,7 +196,7 @@ def test_what_needs_the_number_as_a_constant_is_unrolled(nodes, rng):
 
 @pytest.mark.parametrize(("target", "device", "storage"), WAYS)
 def test_ten_thousand_iterations(target, device, storage, rng):
-    """As recursion they would overflow the stack."""
+    """Loops do not recurse in TVM's VM: so many calls would overflow the stack."""
     model = model_of(CASES["trip count"].replace("Cast<to=1>(i)", "Constant<value_float=1.0>()"))
     with tvmflow.compile(model, target=target, device=device, storage=storage) as module:
         feeds = {**feeds_of(rng, n=10_000), "x": np.zeros((2, 3), np.float32)}
@@ -321,7 +321,7 @@ def test_several_shapes(rng):
             assert_close(module(feeds)["y"], expected, OPERATOR, "y")
 
 
-# What commands make of them ------------------------------------------------------------------
+# Loops in reports of commands ------------------------------------------------------------------
 
 
 def test_profiles_have_the_kernels_of_all_iterations(rng):

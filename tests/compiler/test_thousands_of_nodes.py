@@ -17,7 +17,7 @@ pytestmark = pytest.mark.onnxruntime
 
 
 def chain(count, *operators, shape=(2, 4, 3)):
-    """Nodes that read each other's result; those with two inputs read a constant, too."""
+    """Return a network of nodes that each read the result of the node before."""
     rng = np.random.default_rng(7)
     nodes, constants = [], {}
     for index in range(count):

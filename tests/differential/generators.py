@@ -130,7 +130,7 @@ UNKNOWN = {
     "Erf": ("float64",),
     # ONNX's definition has a constant in fp32; in halves, 1 + tanh cancels by an unknown amount.
     "Gelu": ("float16", "float64"),
-    # So does ONNX Runtime's Sigmoid.
+    # In halves, ONNX Runtime's Sigmoid cancels by an unknown amount, too.
     "Swish": ("float16",), "SwiGLU": ("float16",),
 }  # fmt: skip
 NUMBERS = ("float32", "float32", "float32", "float32", "int32", "int64", "float16", "float64")
@@ -608,7 +608,7 @@ def mvn(g: Graph, x: Tensor) -> list[Tensor]:
     # Without axes, ONNX's shape inference fails.
     axes = g.pick([0, 2, 3], [2, 3], [1], [0, 1, 2, 3])
     if all(x.shape[axis] == 1 for axis in axes):
-        # By ONNX's definition, the root of the rounding error of x^2 - x^2: any number, or NaN.
+        # ONNX's definition takes the root of the rounding error of x^2 - x^2: any number, or NaN.
         raise InvalidError("one element has no deviation")
     return g.node("MeanVarianceNormalization", [x], axes=axes)
 

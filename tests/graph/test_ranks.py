@@ -37,7 +37,7 @@ def test_long_rows_of_all_types_in_standalone_libraries(dtype, largest):
     options = {"target": "llvm", "format": "standalone", "dtype": kind}
     with compiled(x.shape, 70, 1, largest, **options) as module:
         found = module(x=x)
-    # Of equal elements the first is first.
+    # Equal elements keep their order.
     order = np.argsort(-x.astype(object) if largest else x.astype(object), 1, kind="stable")
     np.testing.assert_array_equal(found["i"], order[:, :70])
     np.testing.assert_array_equal(found["y"], np.take_along_axis(x, order[:, :70], 1))

@@ -88,7 +88,7 @@ def imports(root: Path) -> dict[str, set[str]]:
     known = modules(root)
     graph = {}
     for name, path in known.items():
-        # What is no module is an object in one.
+        # A name that is not a module is an object in a module.
         pairs = ((each, each.rpartition(".")[0]) for each in imported(path, name))
         files = {next((module for module in pair if module in known), name) for pair in pairs}
         graph[name] = files - {name}

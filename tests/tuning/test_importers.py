@@ -82,7 +82,7 @@ def test_predicted_times_are_no_lines_of_autotvm(tmp_path: Path):
 
 
 def changed(path: str, value: object) -> dict:
-    """The line with one value of it changed."""
+    """Return the log line with the value at a path replaced."""
     line = json.loads(json.dumps(LINE))
     *way, last = path.split("/")
     place = line
@@ -93,7 +93,7 @@ def changed(path: str, value: object) -> dict:
 
 
 def nested(depth: int) -> str:
-    """Arrays in each other, as JSON."""
+    """Return JSON text of nested arrays."""
     return "[" * depth + "]" * depth
 
 
@@ -314,7 +314,7 @@ def test_trials_of_ours_survive_json(tmp_path: Path):
     assert str(result) == "imported 100 of 100 lines"
     back = read(tmp_path / "b.journal")
     for trial, other in zip(trials, back, strict=True):
-        # What has no provenance is from this file now.
+        # Trials without a provenance get this file as theirs.
         assert {**vars(trial), "provenance": 0} == {**vars(other), "provenance": 0}
         assert other.provenance == (trial.provenance or other.provenance)
 

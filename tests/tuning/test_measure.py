@@ -124,7 +124,7 @@ def test_a_changed_device_is_looked_at_again_unless_a_rival_meets_the_change(bui
 
 @pytest.mark.opencl
 def test_builds_compile_kernels_for_whoever_measures(tmp_path, monkeypatch):
-    # What earlier tests left there would be taken.
+    # Programs that earlier tests left in PoCL's cache would be used.
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
     task = tasks()["depthwise"]
     made = Builder(workers=1, device_index=0)
@@ -200,7 +200,7 @@ def test_a_library_that_cannot_be_loaded_is_reported(builder, runner, tmp_path):
 
 @pytest.fixture
 def calling(builder, tmp_path):
-    """A candidate for this CPU that calls a function of the C library."""
+    """Return a function that builds a candidate for this CPU, which calls the C library."""
 
     def make(name, *arguments):
         call = tirx.call_extern("int32", name, *arguments)

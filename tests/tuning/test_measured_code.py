@@ -42,7 +42,7 @@ def trials_of(journal: str, log: str) -> list[Trial]:
 
 
 def network_of(trials: list[Trial]) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """The convolutions of a log side by side, and each one's algorithm."""
+    """Return a network of a log's convolutions in parallel, and the algorithm of each."""
     nodes, inputs, outputs, weights, algorithms = [], [], [], [], {}
     rng = np.random.default_rng(0)
     for number, trial in enumerate(trials):
@@ -74,7 +74,7 @@ def network_of(trials: list[Trial]) -> tuple[onnx.ModelProto, dict[str, str]]:
 
 
 def measured(trial: Trial) -> tuple[int, tuple[int, ...]]:
-    """Vectors of the register tile, and the group as `get_local_size` has it, of what was run."""
+    """Return the vectors of the register tile and the local size that a trial ran with."""
     entity = {name: value for name, _, value in trial.original.document["config"]["entity"]}
     shape = trial.workload.shape
     if "points" in shape:
@@ -91,7 +91,7 @@ def measured(trial: Trial) -> tuple[int, tuple[int, ...]]:
 
 
 def generated(source: str) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """The same of the kernels in a text, which store each vector of a tile by one statement."""
+    """Return vectors and local size of each kernel in a source: one store for each vector."""
     found = {}
     for head in _HEAD.finditer(source):
         body = source[head.end() : source.index("\n}", head.end())]

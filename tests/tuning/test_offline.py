@@ -23,7 +23,7 @@ A740 = GPUS["adreno-740"]
 
 
 def known():
-    """The network's convolutions."""
+    """Return the network's tasks whose cost can be predicted."""
     return [task for task in tasks("adreno").values() if why_unknown(task) is None]
 
 
@@ -79,7 +79,7 @@ def test_machine_code_decides_between_finalists():
     asked = []
 
     def compiled(cases):
-        """Code that spills, but for the last finalist of each task; the second has none."""
+        """Return code that spills but for each task's last finalist, and none for its second."""
         asked.append(len(cases))
         codes = []
         for _, group in itertools.groupby(cases, key=lambda case: case[0].digest):

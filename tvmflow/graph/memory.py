@@ -301,8 +301,7 @@ def _greedy(tensors: Iterable[Tensor]) -> list[Block]:
         kind, steps = tensor.kind, tensor.steps
         fresh = Block(kind)
         options = [b for b in blocks if not b.steps & steps and b.kind == kind] + [fresh]
-        # Of several blocks that need not grow take the smallest, and leave larger ones to larger
-        # tensors.
+        # Take the smallest block that need not grow, and leave larger ones to larger tensors.
         best = min(options, key=lambda b: (b.size_with(tensor)[0] - b.bytes, b.bytes))
         best.add(tensor)
         if best is fresh:

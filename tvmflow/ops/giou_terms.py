@@ -98,7 +98,7 @@ def gradients_of(
     """
     pair = Pair(pred, target, epsilon)
     name, per_union, per_enclosing = pair.names.name, pair.per_union, pair.per_enclosing
-    # By the union, by the intersection (which is part of the union, too) and by the enclosing box.
+    # Derivatives by the union, the intersection (which the union contains) and the enclosing box.
     by_union = name("by_union", per_enclosing - pair.inter * per_union * per_union)
     by_inter = name("by_inter", per_union - by_union)
     by_enclosing = name("by_enclosing", -pair.union_epsilon * per_enclosing * per_enclosing)

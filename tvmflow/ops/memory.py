@@ -134,7 +134,7 @@ class Memory:
 
     @cached_property
     def _limits(self) -> Device:
-        """The device with its own limits for images."""
+        """Return the preset of the device, with its image limits."""
         return preset_of(opencl_devices()[self.device.index])
 
     def workspace(self, kind: TensorType) -> Any:

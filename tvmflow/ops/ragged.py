@@ -39,22 +39,22 @@ class Ragged:
 
     @property
     def box_bytes(self) -> int:
-        """Bytes of the boxes, after which the offsets begin."""
+        """Return the size of the boxes in bytes, which is where the offsets begin."""
         return self.rows * LANES * dtype_of(self.dtype).itemsize
 
     @property
     def packed(self) -> np.ndarray:
-        """The boxes ``[P, 4]``, a view of the buffer."""
+        """Return the boxes ``[P, 4]``, a view of the buffer."""
         return self.buffer[: self.box_bytes].view(dtype_of(self.dtype)).reshape(self.rows, LANES)
 
     @property
     def offsets(self) -> np.ndarray:
-        """First and end rows of samples, int32 ``[B + 1]``, a view of the buffer."""
+        """Return the first rows of samples and the end, int32 ``[B + 1]``, a view of the buffer."""
         return self.buffer[self.box_bytes :].view(np.int32)
 
     @property
     def count(self) -> np.ndarray:
-        """The number of boxes of each sample, int32 ``[B]``."""
+        """Return the number of boxes of each sample, int32 ``[B]``."""
         return np.diff(self.offsets)
 
     def padded(self, boxes: int | None = None) -> tuple[np.ndarray, np.ndarray]:

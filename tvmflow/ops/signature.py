@@ -39,7 +39,7 @@ class OpenType:
 
     @property
     def row(self) -> int:
-        """The last extent; 1 if it is open, or there is none."""
+        """Return the last extent; 1 if it is open or the shape is empty."""
         return self.shape[-1].number if self.shape and self.shape[-1].name is None else 1
 
     def accepts(self, kind: TensorType) -> bool:

@@ -123,7 +123,7 @@ class Batch:
 
     @property
     def boxes(self) -> list[Any]:
-        """The extents of boxes: ``[B, M]`` or ``[M]``."""
+        """Return the extents of boxes: ``[B, M]`` or ``[M]``."""
         return list(self.pred.shape[:-1])
 
     def predicted(self, box: Index) -> list[tirx.Expr]:

@@ -1,4 +1,4 @@
-"""Products of matrices as loops for a CPU, and what an analysis finds in them."""
+"""Matrix products as loops for a CPU, and the findings of an analysis on them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LAB = ("naive", "vectorised", "blocked", "parallel", "packed")
 
 
 def lab(step, size=1024):
-    """A step of the lab's product of matrices."""
+    """Return the matrix product of the lab, scheduled up to a step."""
     return scheduled("matmul", step, size=size)
 
 
 def product(order, size=512):
-    """Three loops over single numbers, in an order such as ``ikj``."""
+    """Return a matrix product of three loops, in the order ``ijk`` or ``ikj``."""
 
     @T.prim_func(s_tir=True)
     def ijk(
@@ -49,12 +49,12 @@ def product(order, size=512):
 
 
 def kinds(function, target=LLVM):
-    """Kinds of findings."""
+    """Return the kinds of a function's findings."""
     return {finding.kind for finding in findings(function, target)}
 
 
 def found(function, kind, target=LLVM):
-    """The only finding of a kind, or ``None``."""
+    """Return the only finding of a kind, or ``None``."""
     of_kind = [finding for finding in findings(function, target) if finding.kind == kind]
     assert len(of_kind) < 2
     return of_kind[0] if of_kind else None

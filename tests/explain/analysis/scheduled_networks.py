@@ -11,7 +11,7 @@ from tvmflow.devices.target import TargetSpec
 
 
 def fused(model: onnx.ModelProto, target: TargetSpec, storage: str) -> IRModule:
-    """Calls of primary functions, before these are scheduled."""
+    """Return a module whose primary functions are fused but not scheduled."""
     mod = compiled_until("weights", model, target, storage=storage).mod
     assert mod is not None
     return mod

@@ -33,7 +33,7 @@ def vectors(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")):
 
 @T.prim_func(s_tir=True)
 def apart(a: T.Buffer((16384,), "float32"), b: T.Buffer((4096,), "float32")):
-    """Lanes of vectors that are read one by one."""
+    """Vectors whose lanes are read 1024 elements apart."""
     for group in T.thread_binding(16, thread="blockIdx.x"):
         for item in T.thread_binding(64, thread="threadIdx.x"):
             for lane in T.vectorized(4):
@@ -42,7 +42,7 @@ def apart(a: T.Buffer((16384,), "float32"), b: T.Buffer((4096,), "float32")):
 
 @T.prim_func(s_tir=True)
 def window(a: T.Buffer((30, 50), "float32"), b: T.Buffer((30, 50), "float32")):
-    """Sums of up to nine neighbours, in groups that stand over the picture's edges."""
+    """Sums of up to nine neighbours, in groups that reach beyond the picture."""
     for group_y in T.thread_binding(8, thread="blockIdx.y"):
         for group_x in T.thread_binding(4, thread="blockIdx.x"):
             for y in T.thread_binding(4, thread="threadIdx.y"):
@@ -63,7 +63,7 @@ def window(a: T.Buffer((30, 50), "float32"), b: T.Buffer((30, 50), "float32")):
 
 
 def window_by_hand(wave: int, line: int) -> tuple[int, int]:
-    """Reads of the picture, and lines for them, item by item."""
+    """Count the picture's reads and the cache lines that they touch, item by item."""
     reads = lines = 0
     for group_y, group_x, i, j in np.ndindex(8, 4, 3, 3):
         for first in range(0, 52, wave):
@@ -79,7 +79,7 @@ def window_by_hand(wave: int, line: int) -> tuple[int, int]:
 
 
 def read_of(function, device="adreno", buffer="a"):
-    """The only read of a buffer."""
+    """Return the only read of a buffer."""
     found = coalescing(function, resolve("opencl", device))
     (access,) = (a for a in found if a.buffer == buffer and not a.is_store)
     return access
@@ -106,7 +106,7 @@ def test_every_fourth_element(device, lines):
 
 @T.prim_func(s_tir=True)
 def square(a: T.Buffer((64, 256), "float32"), b: T.Buffer((64, 64), "float32")):
-    """Groups of 8 x 8 items, which read every fourth number of eight rows."""
+    """Groups of 8 x 8 items that read every fourth element of eight rows."""
     for by in T.thread_binding(8, thread="blockIdx.y"):
         for bx in T.thread_binding(8, thread="blockIdx.x"):
             for y in T.thread_binding(8, thread="threadIdx.y"):
@@ -162,7 +162,7 @@ def test_findings_name_what_to_change():
     assert (finding.kind, finding.kernel) == ("coalescing", "down_kernel")
     assert finding.access == "a[threadIdx_x * 64 + blockIdx_x]"
     assert finding.cost == {"bytes": 4096 * 64 - 16384}
-    # Of what both accesses fetch.
+    # The share is relative to the bytes that both accesses fetch.
     assert finding.share == pytest.approx((4096 * 64 - 16384) / (4096 * 64 + 16384))
     assert "64 elements apart" in finding.sentence
     assert "threadIdx.x" in finding.remedy
@@ -191,7 +191,7 @@ def test_counts_are_those_of_a_simulator(function, tmp_path):
 
 
 def lines_of(events, lanes, wave=64, line=64):
-    """Lines that waves access of ``a``, from the elements that each item accesses in its order.
+    """Count the lines of ``a`` that waves access, from the order of each item's accesses.
 
     Items are at the same instruction after as many accesses to ``b``, and to ``a`` since then.
     """

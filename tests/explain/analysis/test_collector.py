@@ -16,7 +16,7 @@ ADRENO = resolve("opencl", "adreno")
 
 @T.prim_func(s_tir=True)
 def thirds(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")):
-    """Lanes of a vector read from three places in turn."""
+    """Vectors whose lanes are read from three places in turn."""
     for group in T.thread_binding(16, thread="blockIdx.x"):
         for item in T.thread_binding(64, thread="threadIdx.x"):
             for lane in T.vectorized(4):

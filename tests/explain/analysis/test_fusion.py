@@ -36,7 +36,7 @@ def row_sums(x):
 
 
 def chain(*steps, also=None):
-    """Functions one after another; the result of step ``also`` is a result of the graph, too."""
+    """Return a chain of functions; ``also`` is the index of a further value that it returns."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(SHAPE, "float32"))
     with builder.function("main", [x]):

@@ -27,7 +27,7 @@ ADRENO_740, MALI = GPUS["adreno-740"], GPUS["mali-g610"]
 def products(
     a: T.Buffer((100, 64), "float32"), b: T.Buffer((64, 40), "float32"), c: T.Buffer((100, 40))
 ):
-    """A row of a product is summed by the 40 items of a group, two of 102 rows do not exist."""
+    """Matrix product with a row for each 40 items; two of the 102 bound rows do not exist."""
     for group in T.thread_binding(34, thread="blockIdx.x"):
         for row in T.thread_binding(3, thread="threadIdx.y"):
             for item in T.thread_binding(40, thread="threadIdx.x"):

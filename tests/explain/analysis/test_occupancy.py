@@ -147,7 +147,7 @@ def test_findings():
 
 @T.prim_func(s_tir=True)
 def twice(a: T.Buffer((4096,), "float32"), c: T.Buffer((4096,), "float32")):
-    """Two kernels with the same buffers."""
+    """Two kernels that use the same buffers."""
     b = T.alloc_buffer((4096,))
     for group in T.thread_binding(512, thread="blockIdx.x"):
         for item in T.thread_binding(8, thread="threadIdx.x"):

@@ -24,7 +24,7 @@ A100 = replace(
 
 
 def scheduled(*tensors):
-    """Rows bound to work-groups, columns to work-items."""
+    """Return a function whose rows are bound to work-groups and columns to work-items."""
     sch = s_tir.Schedule(te.create_prim_func(list(tensors)))
     block = sch.get_sblock(tensors[-1].op.name)
     row, column, *_ = sch.get_loops(block)
@@ -34,7 +34,7 @@ def scheduled(*tensors):
 
 
 def matmul(dtype, *, rows=32, columns=32, depth=32, turned=True):
-    """The product of a matrix with another, which is turned so that both are read along rows."""
+    """Return a matrix product; ``turned`` says that the second matrix is transposed."""
     total = "int32" if "int" in dtype else "float32"
     shape = (columns, depth) if turned else (depth, columns)
     a = te.placeholder((rows, depth), dtype, name="a")

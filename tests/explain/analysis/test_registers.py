@@ -35,7 +35,7 @@ def sums(count):
 
 
 def copied(count):
-    """Neighbours that are read before they are written."""
+    """Return a kernel that reads ``count`` elements to registers before it writes them."""
 
     @T.prim_func(s_tir=True)
     def copy(a: T.Buffer((64, count), "float32"), c: T.Buffer((64, count), "float32")):
@@ -50,7 +50,7 @@ def copied(count):
 
 
 def histogram(length):
-    """An array whose places depend on a loop of some length."""
+    """Return a kernel with a private array that a loop indexes: it cannot be in registers."""
 
     @T.prim_func(s_tir=True)
     def count(a: T.Buffer((64, length), "float32"), c: T.Buffer((64, length), "float32")):

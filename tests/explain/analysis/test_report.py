@@ -34,7 +34,7 @@ def test_accesses_of_a_line_are_one_finding():
     assert len(reads) == 4
     found = [f for f in findings(unrolled, ADRENO) if f.kind == "coalescing"]
     assert [f.access.split("[")[0] for f in found] == ["a"]
-    # Of 64 lines that a wave fetches, four would do.
+    # A wave fetches 64 lines, of which four would suffice.
     assert found[0].cost == {"bytes": 4 * 16 * 60 * 64.0}
     assert found[0].sentence.endswith("3 more of this line are like it.")
 

@@ -57,7 +57,7 @@ def test_copies_are_reads_and_writes(stride, lines):
 
 @pytest.fixture(scope="module")
 def product():
-    """The kernel of a pointwise convolution in fp16."""
+    """Return the kernel of a pointwise convolution in fp16."""
     node = helper.make_node("Conv", ["x", "w"], ["y"])
     model = build([node], {"x": (1, 64, 28, 28)}, ["y"], {"w": random((64, 64, 1, 1))})
     functions = functions_of(tvmflow.compile(model, target="cuda", dtype="fp16"))

@@ -22,7 +22,7 @@ def added(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")):
 
 @T.prim_func(s_tir=True)
 def turned(a: T.Buffer((64, 64), "float32"), b: T.Buffer((64, 64), "float32")):
-    """Neighbours of the inner loop are written next to each other and read rows apart."""
+    """Transposition: the inner loop writes neighbours and reads one row apart."""
     T.func_attr({"tirx.noalias": True})
     for i, j in T.grid(64, 64):
         b[i, j] = a[j, i]
@@ -30,7 +30,7 @@ def turned(a: T.Buffer((64, 64), "float32"), b: T.Buffer((64, 64), "float32")):
 
 @T.prim_func(s_tir=True)
 def counted(a: T.Buffer((64, 4096), "int32"), c: T.Buffer((64,), "int32")):
-    """Sums of whole numbers may be added in any order."""
+    """Sums of integers, which may be added in any order."""
     T.func_attr({"tirx.noalias": True})
     for i, k in T.grid(64, 4096):
         c[i] = c[i] + a[i, k]
@@ -43,7 +43,7 @@ def few(a: T.Buffer((4096, 3), "float32"), b: T.Buffer((3, 4096), "float32")):
 
 
 def short_vectors(apart):
-    """Vectors of 8 numbers, which are read every ``apart`` numbers."""
+    """Return a copy by vectors of 8 lanes, ``apart`` elements from each other."""
 
     @T.prim_func(s_tir=True)
     def short(a: T.Buffer((512 * apart,), "float32"), b: T.Buffer((4096,), "float32")):
@@ -56,7 +56,7 @@ def short_vectors(apart):
 
 @T.prim_func(s_tir=True)
 def largest_and_sum(a: T.Buffer((64, 512), "float32"), c: T.Buffer((64,), "float32")):
-    """Two loops over the same numbers."""
+    """Two loops over the same elements."""
     most = T.alloc_buffer((1,), scope="local")
     total = T.alloc_buffer((1,), scope="local")
     for i in T.serial(64):

@@ -30,7 +30,7 @@ def one_each(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")):
 
 @T.prim_func(s_tir=True)
 def columns(a: T.Buffer((4096,), "float32"), b: T.Buffer((64,), "float32")):
-    """Neighbours of a loop are far from each other, neighbours of items at an odd distance."""
+    """Sums whose iterations read 200 elements apart, and whose work-items read 3 apart."""
     for item in T.thread_binding(64, thread="threadIdx.x"):
         b[item] = 0.0
         for k in T.serial(20):

@@ -55,7 +55,7 @@ class LocalDevices:
 
     @property
     def existing(self) -> int:
-        """Number of devices."""
+        """Return the number of devices."""
         return len(self.infos)
 
     def name(self, devices: int) -> str:
@@ -64,14 +64,14 @@ class LocalDevices:
 
     @property
     def driver(self) -> str:
-        """Platform, driver and version of the first device."""
+        """Return platform, driver and version of the first device."""
         first = self.infos[0]
         # The host's driver is TVM itself.
         driver = "" if first.kind == "llvm" else first.driver
         return ", ".join(filter(None, (first.platform, driver, first.version)))
 
     def environment(self, threads: int) -> dict[str, str]:
-        """Return environment variables for a process with so many threads.
+        """Return environment variables that give a process this number of threads.
 
         `InputError` for more than the CPU has cores, `DeviceError` if the driver has no variable.
         """

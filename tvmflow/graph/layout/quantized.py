@@ -1,4 +1,4 @@
-"""Recognition of 8-bit tensors behind differences in int32, the operands of quantized sums."""
+"""Recognize 8-bit operands of quantized sums, whose zero points are subtracted in int32."""
 
 from __future__ import annotations
 
