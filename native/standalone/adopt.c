@@ -1,4 +1,4 @@
-// An instance in a forked process: most of its threads are missing there.
+// Adopt an instance in a forked process, where most of its threads are missing.
 #include <sched.h>
 #include <string.h>
 
@@ -21,14 +21,14 @@ static void adopt(tvmflow_model* m) {
                         "Remedy: create another one.");
     return;
   }
-  // The threads that report the end of a run, or store programs, are in the other process.
+  // The threads that report the end of a run or store programs are in the other process only.
   m->storing = false;
   m->notice = NULL;
   const bool unfinished = in_run || m->started;
   m->started = false;
   m->half_done = m->half_done || unfinished;
   if (m->backend == TVMFLOW_CPU) {
-    // A picture may have been on its way to an input.
+    // A picture may have been half written to an input.
     if (unfinished) memset(m->missing, 1, tf_count_each(&m->plan, TF_INPUTS));
     tf_cpu_adopt(m->queue, !unfinished);
     return;

@@ -1,4 +1,4 @@
-// Which of a library's backends an instance runs on: OpenCL, or this machine's processors.
+// The choice of an instance's backend: OpenCL, or this machine's processors.
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "threads.h"
 #include "weights.h"
 
-// Runs of each backend where the faster one is chosen, after one that is not counted.
+// Measured runs of each backend when the faster one is chosen, after one that is not measured.
 enum { RUNS = 5 };
 static bool has(tvmflow_backend backend) {
   size_t bytes = 0;
@@ -17,7 +17,7 @@ static bool has(tvmflow_backend backend) {
   return bytes != 0;
 }
 
-// The CPU in place of an OpenCL that cannot be used; the message says why.
+// Opens the CPU's plan instead of OpenCL, which cannot be used; the message says why.
 static tvmflow_status fall_back(tvmflow_model* m, const tvmflow_options* options,
                                 tvmflow_status status) {
   char* const reason = strdup(m->message.text);
@@ -33,13 +33,13 @@ static tvmflow_status fall_back(tvmflow_model* m, const tvmflow_options* options
                               .rejected_status = status,
                               .cpu_threads = m->cpu_threads,
                               .missing = m->missing};
-  // Other threads may look at what lies before.
+  // Other threads may read the fields before `message`.
   const size_t begin = offsetof(tvmflow_model, message);
   memcpy((char*)m + begin, (const char*)&kept + begin, sizeof(*m) - begin);
   return tf_open(m, options, TVMFLOW_CPU);
 }
 
-// The least time of a run; the inputs are what they are.
+// Measures the least time of a run, with the inputs as they are.
 static tvmflow_status measure(tvmflow_model* m, uint64_t* least) {
   tvmflow_status status = tf_do_run(m);
   for (unsigned i = 0; !status && i < RUNS; ++i) {
@@ -51,7 +51,7 @@ static tvmflow_status measure(tvmflow_model* m, uint64_t* least) {
   return status;
 }
 
-// Whether the CPU takes less time than the instance, which uses OpenCL.
+// Returns whether the CPU takes less time than the instance, which uses OpenCL.
 static bool cpu_is_faster(tvmflow_model* m) {
   const tvmflow_options options = {.struct_size = sizeof(options),
                                    .backend = TVMFLOW_CPU,
@@ -98,7 +98,7 @@ tvmflow_status tf_backend_open(tvmflow_model* m, const tvmflow_options* options)
     if (!status && m->flags & TVMFLOW_CHOOSE_FASTER && cpu_is_faster(m))
       status = TVMFLOW_ERROR_UNSUPPORTED;
     if (m->broken) status = TVMFLOW_ERROR_DEVICE;
-    // Another failure may have a cause that passes.
+    // The choice is not stored after other failures, whose cause may be temporary.
     if (!status || status == TVMFLOW_ERROR_WRONG || status == TVMFLOW_ERROR_UNSUPPORTED)
       tf_choice_store(m, status != TVMFLOW_OK);
   }
@@ -108,7 +108,7 @@ tvmflow_status tf_backend_open(tvmflow_model* m, const tvmflow_options* options)
 tvmflow_status tf_backend_replace(tvmflow_model* m) {
   const uint32_t shape = m->shape, inputs = tf_count_each(&m->plan, TF_INPUTS);
   const tvmflow_options options = {.flags = m->flags, .cpu_threads = m->cpu_threads};
-  // What the inputs were is lost with the device.
+  // The inputs' data is lost with the device.
   memset(m->missing, 1, inputs);
   const tvmflow_status status = fall_back(m, &options, TVMFLOW_ERROR_DEVICE);
   if (status) return m->failed = status;

@@ -6,7 +6,7 @@
 #include "model.h"
 #include "programs.h"
 
-// Drivers' compilers need much memory: more at a time are not worth it.
+// Drivers' compilers need so much memory that more threads at a time do not pay off.
 enum { MAX_THREADS = 4 };
 
 typedef struct share_of_work {
@@ -17,7 +17,7 @@ typedef struct share_of_work {
   uint32_t step;
 } share_of_work;
 
-// Also after an error a driver may have written something.
+// Builds a program.  A driver may have set `program` even if the call failed.
 static bool build(tf_build* b, cl_program program) {
   const tf_opencl* const api = &b->model->device.api;
   b->program = b->code == CL_SUCCESS ? program : NULL;
@@ -48,8 +48,8 @@ void tf_build_again(tf_build* b) {
   build(b, api->clCreateProgramWithSource(b->model->context, 1, texts, &b->source_bytes, &b->code));
 }
 
-// The kernels of all launches: drivers link a program when its first one is made.  False: one is
-// not there, and none is made.
+// Makes the kernels of all launches, because drivers link a program when its first kernel is made.
+// Returns false, with no kernel, if the program lacks one.
 static bool make_kernels(tf_build* b) {
   const tvmflow_model* const m = b->model;
   const tf_opencl* const api = &m->device.api;
@@ -70,13 +70,13 @@ static bool make_kernels(tf_build* b) {
   return false;
 }
 
-// What the driver takes for a program need not have its kernels.
+// A binary that the driver accepts may still lack kernels.
 static void take(tf_build* b) { b->cached = load(b) && make_kernels(b); }
 
 static void build_missing(tf_build* b) {
   if (b->cached) return;
   tf_build_again(b);
-  // One that is not there is told of later.
+  // A missing kernel is reported when its step is made.
   if (b->code == CL_SUCCESS) (void)make_kernels(b);
 }
 
@@ -95,7 +95,7 @@ static void work_together(tvmflow_model* m, void (*what)(tf_build*)) {
     shares[i] = (share_of_work){what, m->builds, count, i, threads};
   uint32_t made = 0;
   while (made + 1 < threads && !pthread_create(&ids[made], NULL, work, &shares[made])) ++made;
-  // This thread has a share too, and those of threads that could not be made.
+  // This thread does its own share and those of threads that could not be created.
   for (uint32_t i = made; i < threads; ++i) work(&shares[i]);
   for (uint32_t i = 0; i < made; ++i) pthread_join(ids[i], NULL);
 }

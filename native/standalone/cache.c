@@ -20,11 +20,11 @@
 static const char magic[8] = {'T', 'V', 'M', 'F', 'L', 'O', 'W', 'P'};
 static const char suffix[] = ".program";
 static const char temporary_prefix[] = "tmp-";
-// A writer that died leaves its temporary file; one this old has no writer any more.
+// Age at which a temporary file was left by a writer that died.
 enum { FORMAT = 1, DIGEST_BYTES = 32, MAX_PATH = 4096, STALE_SECONDS = 3600 };
 
-// Before a binary in its file; as native/opencl/program_cache.cc has it, with other keys, so
-// that both can have the same folder.
+// The header of a binary's file, as in native/opencl/program_cache.cc but with other keys, so that
+// both can share a folder.
 typedef struct entry_header {
   char magic[8];
   uint32_t format;
@@ -58,7 +58,7 @@ bool tf_cache_open(tf_cache* cache, const char* folder, const void* driver_funct
   cache->folder = malloc(strlen(folder) + 1);
   if (!cache->folder) return false;
   strcpy(cache->folder, folder);
-  // With its parents, for this user only.
+  // Create the folder and its parents for this user only.
   for (char* slash = cache->folder;; *slash = '/') {
     slash = strchr(slash + 1, '/');
     if (slash) *slash = 0;
@@ -75,7 +75,7 @@ void tf_cache_close(tf_cache* cache) {
   *cache = (tf_cache){0};
 }
 
-// Files are never short but at their end.
+// Reads that come up short have reached the end of the file.
 static bool read_all(int file, void* data, size_t bytes) {
   return read(file, data, bytes) == (ssize_t)bytes;
 }
@@ -93,7 +93,7 @@ static bool write_all(int file, const void* data, size_t bytes) {
 static uint8_t* read_entry(const tf_cache* cache, int file, const uint8_t* key, size_t* bytes) {
   struct stat status;
   entry_header header;
-  // It holds code that will run: nobody else may have been able to write it.
+  // Its content will be executed, so no other user may have been able to write it.
   if (fstat(file, &status) || status.st_uid != geteuid() || status.st_mode & (S_IWGRP | S_IWOTH) ||
       !read_all(file, &header, sizeof(header)) || memcmp(header.magic, magic, sizeof(magic)) ||
       header.format != FORMAT || header.driver != cache->driver ||
@@ -106,7 +106,7 @@ static uint8_t* read_entry(const tf_cache* cache, int file, const uint8_t* key, 
   if (binary && read_all(file, binary, header.bytes)) {
     Sha256Digest(binary, header.bytes, digest);
     if (!memcmp(digest, header.checksum, sizeof(digest))) {
-      // The time of the last use decides which files go when the folder is full.
+      // The time of the last use decides which files are removed when the folder is full.
       (void)futimens(file, NULL);
       *bytes = header.bytes;
       return binary;
@@ -134,8 +134,8 @@ uint8_t* tf_cache_load(const tf_cache* cache, const uint8_t key[32], size_t* byt
   return binary;
 }
 
-// Removes temporary files that nobody writes any more, and the files used least recently while
-// all are larger than the limit.
+// Removes stale temporary files, and the least recently used files until the rest is within the
+// limit.
 static void trim(const tf_cache* cache) {
   for (uint64_t before = 0, total;; before = total) {
     DIR* const folder = opendir(cache->folder);
@@ -159,7 +159,7 @@ static void trim(const tf_cache* cache) {
       }
     }
     closedir(folder);
-    // It ends also where files cannot be removed.
+    // The loop also ends if files cannot be removed.
     if (total <= TF_CACHE_LIMIT_BYTES || total == before || unlink(oldest) != 0) return;
   }
 }
@@ -170,7 +170,7 @@ void tf_cache_store(tf_cache* cache, const uint8_t key[32], const uint8_t* binar
   if (!cache->folder || *cache->note || bytes > TF_CACHE_LIMIT_BYTES ||
       !entry_path(cache, key, path))
     return;
-  // The address tells instances of a process apart.
+  // The address distinguishes instances of a process.
   const int length = snprintf(temporary, sizeof(temporary), "%s/%s%d-%p", cache->folder,
                               temporary_prefix, (int)getpid(), (void*)cache);
   if (length >= MAX_PATH) return;
@@ -178,7 +178,7 @@ void tf_cache_store(tf_cache* cache, const uint8_t key[32], const uint8_t* binar
   memcpy(header.magic, magic, sizeof(magic));
   memcpy(header.key, key, sizeof(header.key));
   Sha256Digest(binary, bytes, header.checksum);
-  // A process of the same number may have left one; a link is removed, and never followed.
+  // An earlier process with the same id may have left a file; a link is removed, never followed.
   unlink(temporary);
   const int file = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   bool written =

@@ -1,4 +1,4 @@
-// Which backend was chosen at an earlier start, in the cache.
+// The backend that was chosen at an earlier start, stored in the cache.
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,11 +9,11 @@
 #include "open.h"
 #include "weights.h"
 
-// What the cache holds.
+// The content of the cache's entry.
 static const uint8_t chosen_opencl[] = "opencl";
 static const uint8_t chosen_cpu[] = "cpu";
 
-// The library, the device with its driver, and what was asked.
+// Makes the key: a hash of the library, the device with its driver, and the options.
 static void make_key(const tvmflow_model* m, uint8_t key[32]) {
   Sha256State hash;
   Sha256Begin(&hash);

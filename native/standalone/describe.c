@@ -10,7 +10,7 @@
 #include "programs.h"
 #include "run.h"
 
-// Adds a text, which others follow; its lines stay such, other control characters are left out.
+// Appends a text to the JSON: line breaks are escaped, other control characters left out.
 static void append_text(char* json, size_t bytes, const char* key, const char* text) {
   tf_append(json, bytes, "\"%s\":\"", key);
   for (; *text; ++text) {
@@ -21,7 +21,7 @@ static void append_text(char* json, size_t bytes, const char* key, const char* t
   tf_append(json, bytes, "\",");
 }
 
-// Names may double when their quotes are escaped.
+// Names may double in length when their quotes are escaped.
 static size_t room(const tvmflow_model* m) {
   return tf_count(&m->plan, TF_METADATA) + 4096 + 2 * (m->rejected ? strlen(m->rejected) : 0);
 }
@@ -36,7 +36,7 @@ const char* tvmflow_describe(const tvmflow_model* m) {
   if (!m) return "{}";
   tf_adopt((tvmflow_model*)(uintptr_t)m);
   if (m->torn || !m->description) return "{}";
-  // Whether binaries could be kept is told, too.
+  // Wait, so that the description also says whether binaries could be stored.
   tf_programs_stored((tvmflow_model*)(uintptr_t)m);
   const tf_device* const d = &m->device;
   cl_ulong buffers = 0;
@@ -82,7 +82,7 @@ tvmflow_status tf_do_opencl(tvmflow_model* m, tvmflow_opencl_info* info) {
   info->context = opencl ? m->context : NULL;
   info->device = opencl ? m->device.id : NULL;
   info->queue = opencl ? m->queue : NULL;
-  // One that was in the process before has no name to be opened by.
+  // A library that was already in the process has no name to open it by.
   info->library = opencl && m->device.library[0] != '(' ? m->device.library : NULL;
   return TVMFLOW_OK;
 }

@@ -1,19 +1,19 @@
-// The device's OpenCL, opened at run time: a loader (libOpenCL) or a driver's own library.  The
-// device that a network runs on, and what it can do.
+// OpenCL, opened at run time from a loader (libOpenCL) or a driver's own library, and the device
+// that a network runs on.
 #ifndef TVMFLOW_STANDALONE_DEVICE_H
 #define TVMFLOW_STANDALONE_DEVICE_H
 
 #include "../opencl/api_table.h"
 #include "plan.h"
 
-// What the applications' own memory and contexts need, besides what networks need.
+// Entry points that only memory and contexts of applications need.
 #define TF_MORE_ENTRY_POINTS(ROW)                                                                  \
   ROW(clRetainContext, 6, cl_int, (cl_context))                                                    \
   ROW(clRetainMemObject, 17, cl_int, (cl_mem))                                                     \
   ROW(clGetMemObjectInfo, 20, cl_int, (cl_mem, cl_uint, size_t, void*, size_t*))                   \
   ROW(clGetImageInfo, 21, cl_int, (cl_mem, cl_uint, size_t, void*, size_t*))
 
-// For extensions and events; NULL where the library has none.
+// Entry points for extensions and events; NULL if the library lacks them.
 #define TF_OPTIONAL_ENTRY_POINTS(ROW)                                                              \
   ROW(clSetEventCallback, 81, cl_int,                                                              \
       (cl_event, cl_int, void (*)(cl_event, cl_int, void*), void*))                                \
@@ -43,27 +43,28 @@ typedef struct tf_library {
   bool exported;  // its functions are symbols, and not only in its objects' dispatch tables
 } tf_library;
 
-// Name of the `index`-th library to try, NULL after the last.  `only`: the option's path.
+// Returns the name of the `index`-th library to try, NULL after the last.  `only`: the path from
+// the options.
 const char* tf_library_name(const char* only, unsigned index);
 
-// False where there is no such library or it is not OpenCL; the reason is added to the text.
+// Opens a library.  Returns false if it does not exist or is not OpenCL, and adds why to the text.
 bool tf_library_open(tf_library* library, const char* name, char* text, size_t bytes);
 
-// opencl.c: whether a list that spaces separate has a word.
+// opencl.c: returns whether a word is in a list separated by spaces.
 bool tf_has_word(const char* list, const char* word);
 
-// An extension's function, NULL where there is none.
+// Returns an extension's function; NULL: there is none.
 void* tf_opencl_extension(const tf_opencl* api, cl_platform_id platform, const char* name);
 
-// Returns the name of a function of OpenCL 1.2 that is missing; NULL: none is.
+// Finds the entry points.  Returns the name of one of OpenCL 1.2 that is missing; NULL: none is.
 const char* tf_opencl_resolve(tf_opencl* api, const tf_library* library, cl_platform_id platform);
 
 typedef struct tf_device {
   tf_opencl api;
   cl_platform_id platform;
   cl_device_id id;
-  unsigned platform_index;  // in its library, and of the device in its platform
-  unsigned device_index;
+  unsigned platform_index;  // in its library
+  unsigned device_index;    // in its platform
   cl_bitfield type;
   char name[128];
   char platform_name[128];
@@ -86,27 +87,26 @@ typedef struct tf_device {
   "OpenCL is used, or have the child start a program (exec; in Python, multiprocessing's "         \
   "'spawn')."
 
-// Has the driver do nothing any more where objects are released: a forked process lacks its
-// threads.
+// Disables the driver's functions that release objects: a forked process lacks its threads.
 void tf_device_abandon(tf_device* device);
 
-// Asks the driver of a device, whose functions and handles are known, for the rest.
+// Fills in the facts of a device whose functions and handles are set.
 void tf_device_describe(tf_device* device);
 
-// The device that the options ask for.
+// Finds the device that the options ask for.
 tvmflow_status tf_device_find(tf_device* device, const tvmflow_options* options,
                               tf_message* message);
 
-// Whether it has all that the plan needs: images, extensions, sizes.
+// Checks that the device has the images, extensions and sizes that the plan needs.
 tvmflow_status tf_device_check(const tf_device* device, const tf_plan* plan, tf_message* message);
 
-// "gpu", "accelerator" or "cpu".
+// Returns "gpu", "accelerator" or "cpu".
 const char* tf_device_type(const tf_device* device);
 
-// An address in the driver's library, which need not be the one that was opened.
+// Returns an address in the driver's library, which may differ from the one that was opened.
 const void* tf_device_code(const tf_device* device);
 
-// True where the device lists the extension; the driver's answer is asked for each time.
+// Asks the driver whether the device has an extension.
 bool tf_device_has(const tf_device* device, const char* extension);
 
 static inline bool tf_is_cpu(const tf_device* device) {

@@ -1,10 +1,10 @@
-// What applications call of an instance: one thread at a time.
+// The functions of an instance that applications call, from one thread at a time.
 #include "entry.h"
 
 #include "model.h"
 #include "open.h"
 
-// False: another thread is in a call.
+// Enters a call.  Returns false if another thread is in one.
 static bool enter(tvmflow_model* m) {
   tf_adopt(m);
   const bool alone = !atomic_exchange(&m->entered, true);
@@ -12,7 +12,7 @@ static bool enter(tvmflow_model* m) {
   return alone;
 }
 
-// A device that has failed is replaced by the CPU before calls that use it.
+// Replaces a device that has failed by the CPU before a call that uses it.
 static tvmflow_status prepare(tvmflow_model* m, bool uses_device) {
   return uses_device && m->broken && !m->failed ? tf_backend_replace(m) : TVMFLOW_OK;
 }
@@ -31,7 +31,7 @@ TF_ENTRIES(TF_DEFINE)
 
 const char* tvmflow_message(const tvmflow_model* m) {
   if (!m) return "There is no instance: no memory was left for it.";
-  // The other thread may be writing to the message.
+  // The other thread may be writing the message.
   if (atomic_load(&m->refused))
     return "Another thread is in a call of this model. Remedy: use a model from one thread at a "
            "time, or create one for each thread.";

@@ -1,4 +1,4 @@
-// Inputs and outputs: copies of the application's data, and its own memory in their place.
+// Inputs and outputs: copies of the application's data, or the application's own memory.
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,21 +43,21 @@ static tvmflow_status check_index(tvmflow_model* m, side s, uint32_t index) {
                  "There is no %s %u: the network has %u, counted from 0.", s.name, index, s.count);
 }
 
-// Of an input that takes pictures, which kernels read in blocks of four channels: the application's
-// data are ONNX's, whatever the backend, and packed on the way.
+// Returns the picture of an input that kernels read in blocks of four channels.  The application's
+// data has ONNX's layout on every backend, and is packed when it is copied.
 static const tf_picture* packed_here(const tvmflow_model* m, side s, uint32_t index) {
   if (s.tensors != tf_inputs(m)) return NULL;
   const tf_picture* const p = tf_picture_of(&m->plan, index);
   return p && p->arrangement == TF_NCHW4C ? p : NULL;
 }
 
-// Of the application's data.
+// Returns the size of the application's data.
 static size_t bytes_of(const tf_interface* t, const tf_picture* packed) {
   return packed ? t->bytes / 4 * packed->channels : t->bytes;
 }
 
-static tvmflow_status tell(tvmflow_model* m, side (*side_of)(const tvmflow_model*), uint32_t index,
-                           tvmflow_tensor* info) {
+static tvmflow_status describe(tvmflow_model* m, side (*side_of)(const tvmflow_model*),
+                               uint32_t index, tvmflow_tensor* info) {
   tvmflow_status status = tf_check(m);
   if (status) return status;
   const side s = side_of(m);
@@ -88,11 +88,11 @@ static tvmflow_status tell(tvmflow_model* m, side (*side_of)(const tvmflow_model
 }
 
 tvmflow_status tf_do_input(tvmflow_model* m, uint32_t index, tvmflow_tensor* info) {
-  return tell(m, inputs_of, index, info);
+  return describe(m, inputs_of, index, info);
 }
 
 tvmflow_status tf_do_output(tvmflow_model* m, uint32_t index, tvmflow_tensor* info) {
-  return tell(m, outputs_of, index, info);
+  return describe(m, outputs_of, index, info);
 }
 
 static tvmflow_status find(tvmflow_model* m, side s, const char* name, uint32_t* index) {
@@ -119,7 +119,7 @@ tvmflow_status tf_do_find_output(tvmflow_model* m, const char* name, uint32_t* i
   return find(m, tf_check(m) ? (side){0} : outputs_of(m), name, index);
 }
 
-// Copies between the host, in the device's type, and the buffer or the regions of the image.
+// Copies between the host, in the device's type, and a buffer or the regions of an image.
 static cl_int transfer(const tvmflow_model* m, const tf_interface* t, uint8_t* host,
                        bool to_device) {
   const cl_mem memory = m->bound[t->allocation];
@@ -162,10 +162,10 @@ static tvmflow_status check_data(tvmflow_model* m, side s, uint32_t index, tvmfl
 
 tvmflow_status tf_set_packed(tvmflow_model* m, uint32_t index, const void* data) {
   const tf_interface* const t = &tf_inputs(m)[index];
-  // Only read: the direction says so.
+  // The data is only read in this direction.
   uint8_t* host = (uint8_t*)(uintptr_t)data;
   if (t->half) {
-    // Byte by byte: an application's data may lie at any address.
+    // Byte by byte, because an application's data may lie at any address.
     for (uint64_t i = 0; i < tf_elements(t); ++i) {
       float value;
       memcpy(&value, host + i * sizeof(value), sizeof(value));
@@ -210,7 +210,7 @@ tvmflow_status tf_do_warm_up(tvmflow_model* m) {
   tvmflow_status status = tf_check_idle(m, "Warming up");
   if (status || m->ran) return status;
   for (uint32_t i = 0; i < inputs_of(m).count; ++i) {
-    // What memory happens to hold need not be an index.
+    // Uninitialised memory may hold invalid indices.
     const tf_interface* const t = &tf_inputs(m)[i];
     if (m->given[i]) continue;
     uint8_t* const zeros = calloc(1, t->bytes);
@@ -226,7 +226,7 @@ tvmflow_status tf_do_warm_up(tvmflow_model* m) {
   return tf_do_run(m);
 }
 
-// An output that is there to be read, once the run is done.
+// Checks that an output can be read, after waiting for the run.
 static tvmflow_status wait_for_output(tvmflow_model* m, uint32_t index, tvmflow_dtype dtype,
                                       const void* data, size_t bytes) {
   tvmflow_status status = tf_check(m);
@@ -321,7 +321,7 @@ static tvmflow_status check_memory(tvmflow_model* m, const tf_interface* t, cl_m
   return TVMFLOW_OK;
 }
 
-// Kernels read and write other memory for a tensor, which is retained.
+// Binds other memory to a tensor, which is retained.
 static tvmflow_status bind(tvmflow_model* m, const tf_interface* t, cl_mem wanted) {
   const cl_mem before = m->bound[t->allocation];
   tvmflow_status status = tf_memory_hold(m, t->allocation, wanted);
@@ -332,7 +332,7 @@ static tvmflow_status bind(tvmflow_model* m, const tf_interface* t, cl_mem wante
     tf_memory_release(m, t->allocation, before);
     return TVMFLOW_OK;
   }
-  // What the message says is why it was not done: all kernels keep what they had.
+  // Bind the previous memory to all kernels again; the message keeps saying why.
   const tf_message message = m->message;
   m->bound[t->allocation] = before;
   (void)tf_programs_bind(m, t->allocation);
@@ -341,7 +341,7 @@ static tvmflow_status bind(tvmflow_model* m, const tf_interface* t, cl_mem wante
   return status;
 }
 
-// On the CPU the application's memory is what a pointer points to.
+// Uses memory of the application on the CPU, where it is a pointer.
 static tvmflow_status use_pointer(tvmflow_model* m, side s, const tf_interface* t, void* data) {
   const cl_mem memory = tf_cpu_wrap(data, tf_device_bytes(t));
   if (!memory)
@@ -349,7 +349,7 @@ static tvmflow_status use_pointer(tvmflow_model* m, side s, const tf_interface* 
                    "The memory for %s '%s': expected a pointer to a multiple of 64 bytes, got %p.",
                    s.name, m->plan.strings + t->name, data);
   const tvmflow_status status = bind(m, t, memory);
-  // It is retained where it is bound.
+  // Binding has retained it.
   (void)m->device.api.clReleaseMemObject(memory);
   return status;
 }
@@ -390,7 +390,7 @@ tvmflow_status tf_do_use_output(tvmflow_model* m, uint32_t index, void* cl_memor
   return use(m, outputs_of, index, cl_memory);
 }
 
-static tvmflow_status give_back(tvmflow_model* m, side (*side_of)(const tvmflow_model*)) {
+static tvmflow_status reset_side(tvmflow_model* m, side (*side_of)(const tvmflow_model*)) {
   const side s = side_of(m);
   for (uint32_t i = 0; i < s.count; ++i) {
     const uint32_t allocation = s.tensors[i].allocation;
@@ -402,6 +402,6 @@ static tvmflow_status give_back(tvmflow_model* m, side (*side_of)(const tvmflow_
 }
 
 tvmflow_status tf_reset_bindings(tvmflow_model* m) {
-  const tvmflow_status status = give_back(m, inputs_of);
-  return status ? status : give_back(m, outputs_of);
+  const tvmflow_status status = reset_side(m, inputs_of);
+  return status ? status : reset_side(m, outputs_of);
 }

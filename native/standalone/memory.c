@@ -7,7 +7,7 @@
 #include "tensors.h"
 #include "weights.h"
 
-// Leaves NULL where the driver fails.
+// Allocates memory; it stays NULL if the driver fails.
 static cl_int create(tvmflow_model* m, uint32_t index, cl_bitfield flags, void* host) {
   const tf_opencl* const api = &m->device.api;
   const tf_allocation* const a = &m->plan.allocations[index];
@@ -50,11 +50,11 @@ cl_int tf_transfer(const tvmflow_model* m, cl_mem memory, const tf_region* part,
                                              NULL, NULL);
 }
 
-// A CPU's device can use the weights where they are mapped.
+// Uses a weight where it is mapped, on a CPU's device.
 static bool share(tvmflow_model* m, const tf_weight* w) {
   const tf_allocation* const a = &m->plan.allocations[w->allocation];
   if (!tf_is_cpu(&m->device) || a->bytes > m->weights.bytes - w->offset) return false;
-  // OpenCL has no pointers to constant memory; the flag says that nothing is written.
+  // OpenCL takes no pointer to const; the flag ensures that nothing is written.
   void* const data = (void*)(uintptr_t)(m->weights.data + w->offset);
   if (create(m, w->allocation, CL_MEM_READ_ONLY | CL_MEM_USE_HOST_PTR, data) != CL_SUCCESS)
     return false;
@@ -75,26 +75,26 @@ static tvmflow_status upload(tvmflow_model* m, const tf_weight* w, void* data) {
   return TVMFLOW_OK;
 }
 
-static tvmflow_status upload_as_it_is(tvmflow_model* m, const tf_weight* w) {
+static tvmflow_status upload_raw(tvmflow_model* m, const tf_weight* w) {
   void* const data = (void*)(uintptr_t)(m->weights.data + w->offset);
   const tvmflow_status status = upload(m, w, data);
   if (!status) tf_forget(data, w->bytes);
   return status;
 }
 
-// Numbers that lie side by side in the file, from number k of the axis on.
-static void expand(const tvmflow_model* m, const tf_made* r, uint64_t k, const uint8_t* from,
+// Expands `count` adjacent numbers of the file, starting at number k of the axis.
+static void expand(const tvmflow_model* m, const tf_derived* r, uint64_t k, const uint8_t* from,
                    uint64_t count, uint8_t* to) {
   const size_t element = r->element_bytes;
-  if (r->form == TF_AS_IT_IS) {
+  if (r->form == TF_RAW) {
     memcpy(to, from, count * element);
     return;
   }
-  // They begin at a multiple of 128 bytes.
+  // Steps are aligned to 128 bytes.
   const float* const steps = (const float*)(const void*)(m->weights.data + r->steps);
   for (uint64_t i = 0; i < count; ++i, ++k, to += element) {
     float value;
-    if (r->form == TF_HALVES) {
+    if (r->form == TF_HALF) {
       uint16_t half;
       memcpy(&half, from + i * sizeof(half), sizeof(half));
       value = FromHalf(half);
@@ -112,12 +112,13 @@ static void expand(const tvmflow_model* m, const tf_made* r, uint64_t k, const u
   }
 }
 
-// The bytes of a weight that the file has in other blocks, or in fewer bits; to be freed.
-static uint8_t* make(const tvmflow_model* m, const tf_weight* w, const tf_made* r) {
+// Returns the bytes of a weight that is stored in other blocks or in fewer bits; the caller frees
+// them.
+static uint8_t* make(const tvmflow_model* m, const tf_weight* w, const tf_derived* r) {
   uint8_t* const data = calloc(1, w->bytes);
   if (!data) return NULL;
   const uint64_t from_lanes = r->from_lanes, to_lanes = r->to_lanes;
-  uint64_t together = to_lanes;  // numbers that lie side by side in both: the greatest divisor
+  uint64_t together = to_lanes;  // numbers that are adjacent in both: the greatest common divisor
   for (uint64_t rest = from_lanes; rest;) {
     const uint64_t next = together % rest;
     together = rest;
@@ -127,7 +128,7 @@ static uint8_t* make(const tvmflow_model* m, const tf_weight* w, const tf_made* 
   const uint64_t there = r->from_bytes / (r->inner * stored);
   const uint8_t* const source = m->weights.data + w->offset;
   uint8_t* to = data;
-  // Lanes beyond the last number are zeros in both.
+  // Lanes after the last number are zeros in both.
   for (uint64_t first = 0; to != data + w->bytes; first += to_lanes)
     for (uint64_t i = 0; i < r->inner; ++i)
       for (uint64_t k = first; k < first + to_lanes; k += together, to += run)
@@ -138,8 +139,8 @@ static uint8_t* make(const tvmflow_model* m, const tf_weight* w, const tf_made* 
   return data;
 }
 
-// The transforms of windows of a weight that the file has as it is; to be freed.
-static uint8_t* transform(const tvmflow_model* m, const tf_weight* w, const tf_made* r,
+// Returns Winograd's transform of a stored weight's windows; the caller frees it.
+static uint8_t* transform(const tvmflow_model* m, const tf_weight* w, const tf_derived* r,
                           const tf_transformed* t) {
   float* const data = calloc(1, w->bytes);
   if (!data) return NULL;
@@ -168,8 +169,8 @@ static uint8_t* transform(const tvmflow_model* m, const tf_weight* w, const tf_m
   return (uint8_t*)data;
 }
 
-static tvmflow_status upload_made(tvmflow_model* m, const tf_weight* w, const tf_made* r) {
-  const tf_transformed* const t = tf_transforming(&m->plan, r);
+static tvmflow_status upload_derived(tvmflow_model* m, const tf_weight* w, const tf_derived* r) {
+  const tf_transformed* const t = tf_transformation(&m->plan, r);
   uint8_t* const data = t ? transform(m, w, r, t) : make(m, w, r);
   const tvmflow_status status =
       data ? upload(m, w, data)
@@ -187,10 +188,10 @@ tvmflow_status tf_memory_create(tvmflow_model* m) {
     return tf_fail(&m->message, TVMFLOW_ERROR_MEMORY, "No memory for %u allocations.", count);
   for (uint32_t i = 0; i < tf_count(&m->plan, TF_WEIGHTS); ++i) {
     const tf_weight* const w = &m->plan.weights[i];
-    const tf_made* const r = tf_making(&m->plan, i);
-    const tvmflow_status status = r             ? upload_made(m, w, r)
+    const tf_derived* const r = tf_derivation(&m->plan, i);
+    const tvmflow_status status = r             ? upload_derived(m, w, r)
                                   : share(m, w) ? TVMFLOW_OK
-                                                : upload_as_it_is(m, w);
+                                                : upload_raw(m, w);
     if (status) return status;
   }
   for (uint32_t i = 0; i < count; ++i) {

@@ -86,7 +86,7 @@ tvmflow_status tvmflow_create(const tvmflow_options* options, tvmflow_model** mo
 void tvmflow_destroy(tvmflow_model* m) {
   if (!m) return;
   tf_adopt(m);
-  // Nothing is known of what a missing thread was changing.
+  // A missing thread may have left any field half changed, so nothing is released.
   if (!m->torn) tf_release(m);
   free(m);
 }

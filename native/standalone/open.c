@@ -1,4 +1,5 @@
-// What an instance has for one of the library's plans: device, queue, memory, programs.
+// Open and close what an instance needs for one of the library's plans: device, queue, memory,
+// programs.
 #include "open.h"
 
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 #include "tensors.h"
 #include "weights.h"
 
-// From the texts of cl_khr_priority_hints and cl_qcom_priority_hint.
+// Values from the specifications of cl_khr_priority_hints and cl_qcom_priority_hint.
 enum {
   QUEUE_PROPERTIES = 0x1093,
   QUEUE_PRIORITY_KHR = 0x1096,
@@ -26,7 +27,7 @@ static const intptr_t priorities_qcom[] = {0, 0x40CC, 0x40CA};
 typedef cl_command_queue (*create_queue_with_properties)(cl_context, cl_device_id, const cl_ulong*,
                                                          cl_int*);
 
-// A queue with the priority; NULL: the driver has none for queues, or refuses.
+// Creates a queue with the priority.  NULL: the driver has no priorities of queues, or refuses.
 static cl_command_queue make_urgent_queue(tvmflow_model* m, cl_bitfield flags) {
   const cl_ulong properties[] = {QUEUE_PROPERTIES, flags, QUEUE_PRIORITY_KHR,
                                  priorities_khr[m->priority], 0};
@@ -75,8 +76,8 @@ static tvmflow_status make_queue(tvmflow_model* m, const tvmflow_options* option
   return status;
 }
 
-// What runs need, so that none of them allocates.
-static tvmflow_status make_room(tvmflow_model* m) {
+// Allocates the buffers of runs, so that no run allocates.
+static tvmflow_status allocate_buffers(tvmflow_model* m) {
   size_t halves = 0;
   for (uint32_t i = 0; i < tf_count(&m->plan, TF_INPUTS) + tf_count(&m->plan, TF_OUTPUTS); ++i) {
     const uint32_t inputs = tf_count(&m->plan, TF_INPUTS);
@@ -84,7 +85,7 @@ static tvmflow_status make_room(tvmflow_model* m) {
     if (t->half && tf_elements(t) > halves) halves = tf_elements(t);
   }
   const uint32_t launches = tf_count(&m->plan, TF_LAUNCHES);
-  // As many in both plans: where the CPU replaces a device, it is there.
+  // Both plans have the same inputs, so it stays when the CPU replaces a device.
   if (!m->missing) m->missing = calloc(tf_count(&m->plan, TF_INPUTS) + 1u, sizeof(bool));
   m->given = calloc(tf_count(&m->plan, TF_INPUTS) + 1u, sizeof(bool));
   const bool profile = m->flags & TVMFLOW_PROFILE;
@@ -139,8 +140,8 @@ tvmflow_status tf_open(tvmflow_model* m, const tvmflow_options* options, tvmflow
     tf_log(m, TVMFLOW_LOG_WARNING, "Programs are not kept: %s.", m->cache.note);
   if (!status) status = tf_pictures_create(m);
   tf_sources_forget(m);
-  if (!status) status = make_room(m);
-  // Others have compiled all of it by the first run only.
+  if (!status) status = allocate_buffers(m);
+  // Other drivers finish compiling in the first run only.
   if (!status && !m->device.compiles_at_launch) tf_programs_store(m);
   m->recording_is_old = true;
   return status ? status : tf_describe_create(m);

@@ -4,7 +4,7 @@
 
 #include "../opencl/sha256_state.h"
 
-// No network has as many, nor has an address space of 32 bits; sums of such numbers do not
+// More than any network has, and any address space of 32 bits; sums of such numbers do not
 // overflow.
 #define MAX_BYTES (1ull << (sizeof(size_t) > 4 ? 46 : 31))
 
@@ -37,7 +37,7 @@ uint64_t tf_device_bytes(const tf_interface* tensor) {
   return tensor->half ? tensor->bytes / 2 : tensor->bytes;
 }
 
-// MAX_BYTES where the product is at least that.
+// Returns the product, or MAX_BYTES if it is larger.
 static uint64_t product(uint64_t a, uint64_t b, uint64_t c) {
   if (a == 0 || b == 0 || c == 0) return 0;
   if (a >= MAX_BYTES || b >= MAX_BYTES / a) return MAX_BYTES;
@@ -83,33 +83,32 @@ static bool weight_is_right(const tf_plan* p, uint32_t index) {
   const tf_weight* w = &p->weights[index];
   if (!is_string(p, w->name) || w->allocation >= tf_count(p, TF_ALLOCATIONS)) return false;
   const tf_allocation* a = &p->allocations[w->allocation];
-  // All of an image is written at once.
+  // An image is written as a whole.
   if (w->bytes == 0 || w->bytes > a->bytes || (a->kind == TF_IMAGE && w->bytes != a->bytes))
     return false;
   for (uint32_t i = 0; i < index; ++i)
     if (p->weights[i].allocation == w->allocation) return false;
-  const tf_made* const r = tf_making(p, index);
+  const tf_derived* const r = tf_derivation(p, index);
   return w->offset >= sizeof(tf_weights_header) && w->offset % 128 == 0 &&
          is_range(w->offset, r ? r->from_bytes : w->bytes, p->header->weight_bytes);
 }
 
-const tf_made* tf_making(const tf_plan* plan, uint32_t weight) {
-  for (uint32_t i = 0; i < tf_count(plan, TF_MADE); ++i)
-    if (plan->made[i].weight == weight) return &plan->made[i];
+const tf_derived* tf_derivation(const tf_plan* plan, uint32_t weight) {
+  for (uint32_t i = 0; i < tf_count(plan, TF_DERIVED); ++i)
+    if (plan->derived[i].weight == weight) return &plan->derived[i];
   return NULL;
 }
 
-static bool made_is_right(const tf_plan* p, const tf_made* r) {
+static bool derived_is_right(const tf_plan* p, const tf_derived* r) {
   if (r->weight >= tf_count(p, TF_WEIGHTS) || r->element_bytes == 0 || r->element_bytes > 8 ||
-      r->form > TF_STEPS ||
-      (r->form != TF_AS_IT_IS && r->element_bytes != 4 && r->element_bytes != 2))
+      r->form > TF_SCALED || (r->form != TF_RAW && r->element_bytes != 4 && r->element_bytes != 2))
     return false;
   const uint64_t from = product(r->inner, r->from_lanes, tf_stored_bytes(r));
   const uint64_t to = product(r->inner, r->to_lanes, r->element_bytes);
   if (from == 0 || to == 0 || from == MAX_BYTES || to == MAX_BYTES) return false;
   if (r->from_bytes >= MAX_BYTES || r->from_bytes % from || p->weights[r->weight].bytes % to)
     return false;
-  if (r->form != TF_STEPS) return true;
+  if (r->form != TF_SCALED) return true;
   const uint64_t steps = product(r->axes & 1 ? r->from_bytes / from : 1,
                                  r->axes & 2 ? r->from_lanes : 1, sizeof(float));
   return r->axes >= 1 && r->axes <= 3 && r->steps % 128 == 0 &&
@@ -117,9 +116,9 @@ static bool made_is_right(const tf_plan* p, const tf_made* r) {
          is_range(r->steps, steps, p->header->weight_bytes);
 }
 
-const tf_transformed* tf_transforming(const tf_plan* plan, const tf_made* made) {
+const tf_transformed* tf_transformation(const tf_plan* plan, const tf_derived* derived) {
   for (uint32_t i = 0; i < tf_count(plan, TF_TRANSFORMED); ++i)
-    if (plan->transformed[i].made == made - plan->made) return &plan->transformed[i];
+    if (plan->transformed[i].derived == derived - plan->derived) return &plan->transformed[i];
   return NULL;
 }
 
@@ -130,15 +129,15 @@ const tf_picture* tf_picture_of(const tf_plan* plan, uint32_t input) {
 }
 
 static bool transformed_is_right(const tf_plan* p, const tf_transformed* t) {
-  if (t->made >= tf_count(p, TF_MADE) || t->side == 0 || t->side > TF_MOST_ROWS) return false;
-  const tf_made* const r = &p->made[t->made];
+  if (t->derived >= tf_count(p, TF_DERIVED) || t->side == 0 || t->side > TF_MOST_ROWS) return false;
+  const tf_derived* const r = &p->derived[t->derived];
   const uint64_t from = product(r->inner, r->from_lanes, 9 * sizeof(float));
   const uint64_t to = product(r->inner, r->to_lanes, t->side * t->side * sizeof(float));
-  return r->form == TF_AS_IT_IS && r->element_bytes == sizeof(float) && r->from_bytes % from == 0 &&
+  return r->form == TF_RAW && r->element_bytes == sizeof(float) && r->from_bytes % from == 0 &&
          p->weights[r->weight].bytes % to == 0;
 }
 
-// Each begins where the one before ends, and the last one ends with the sources.
+// Returns whether the programs follow each other without gaps up to the end of the sources.
 static bool programs_are_right(const tf_plan* p) {
   uint64_t end = 0;
   for (uint32_t i = 0; i < tf_count(p, TF_PROGRAMS); ++i) {
@@ -195,7 +194,7 @@ static bool interface_is_right(const tf_plan* p, const tf_interface* t) {
   return true;
 }
 
-// What tells an input or output from others, but not its extents.
+// Returns whether an input or output is the same in two shapes, except for its extents.
 static bool is_alike(const tf_plan* p, const tf_interface* a, const tf_interface* b) {
   return !strcmp(p->strings + a->name, p->strings + b->name) &&
          !strcmp(p->strings + a->layout, p->strings + b->layout) && a->dtype == b->dtype &&
@@ -227,11 +226,11 @@ static bool test_is_right(const tf_plan* p) {
   const uint32_t inputs = tf_count(p, TF_TEST_INPUTS);
   const uint32_t outputs = tf_count(p, TF_TEST_OUTPUTS);
   if (outputs == 0) return inputs == 0;
-  // A network may have no inputs, and is tested all the same.
+  // A network without inputs is tested, too.
   if (inputs != tf_count(p, TF_INPUTS)) return false;
   for (uint32_t i = 0; i < inputs; ++i) {
     const tf_test_input* t = &p->test_inputs[i];
-    // Integers are made from them, and stay exact.
+    // Numbers up to this stay exact when they become integers.
     if (!(t->low >= -1e15 && t->high <= 1e15 && t->high >= t->low)) return false;
   }
   for (uint32_t i = 0; i < outputs; ++i) {
@@ -252,7 +251,7 @@ static bool picture_is_right(const tf_plan* p, const tf_picture* t) {
       !is_string(p, t->image_kernel) || (t->channels != 1 && t->channels != 3) || t->swapped > 1 ||
       t->video > 1 || !t->width != !t->height)
     return false;
-  // Where the picture's columns are among the input's axes.
+  // The axis of the input that has the picture's columns.
   static const uint32_t dimensions[] = {4, 4, 5}, channels[] = {1, 3, 4};
   if (t->arrangement > TF_NCHW4C) return false;
   for (uint32_t i = t->input; i < tf_count(p, TF_INPUTS); i += tf_count_each(p, TF_INPUTS)) {
@@ -284,7 +283,7 @@ static bool boxes_are_right(const tf_plan* p, const tf_boxes* b) {
       if (!(condition)) return "a record of section " #section " is wrong";                        \
   } while (0)
 
-// What is wrong; NULL when nothing is.
+// Returns what is wrong with a plan whose sections are in place; NULL: nothing is.
 static const char* fault(tf_plan* plan) {
   const tf_header* header = plan->header;
   if (!texts_are_right(plan)) return "texts do not end";
@@ -296,7 +295,7 @@ static const char* fault(tf_plan* plan) {
     return "the weights' size is wrong";
   if (!tf_count(plan, TF_LAUNCHES) || !tf_count(plan, TF_OUTPUTS)) return "it does nothing";
   ALL(TF_ALLOCATIONS, allocation_is_right(&plan->allocations[i]));
-  ALL(TF_MADE, made_is_right(plan, &plan->made[i]));
+  ALL(TF_DERIVED, derived_is_right(plan, &plan->derived[i]));
   ALL(TF_TRANSFORMED, transformed_is_right(plan, &plan->transformed[i]));
   ALL(TF_WEIGHTS, weight_is_right(plan, i));
   if (!programs_are_right(plan)) return "a record of section TF_PROGRAMS is wrong";
@@ -310,7 +309,7 @@ static const char* fault(tf_plan* plan) {
   return test_is_right(plan) ? NULL : "its self-test is wrong";
 }
 
-// What is wrong before anything can be found; NULL when nothing is.
+// Returns what is wrong with the header; NULL: nothing is, and the sections can be found.
 static const char* header_fault(const tf_header* header, const uint8_t* data, size_t bytes) {
   if (bytes < sizeof(tf_header) || (uintptr_t)data % sizeof(uint64_t) ||
       memcmp(header->magic, TF_PLAN_MAGIC, sizeof(header->magic)))

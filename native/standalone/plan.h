@@ -1,4 +1,4 @@
-// The execution plan inside a library, and the weights beside it: byte layout and validation.
+// The execution plan and the weights of a library: byte layout and validation.
 //
 // `tvmflow/module/standalone/format.py` writes what is declared here; docs/standalone.md describes
 // it. All numbers are little-endian.  References between records are indices, references to text
@@ -19,11 +19,11 @@
 #define TF_WEIGHTS_VERSION 1u
 #define TF_NONE 0xFFFFFFFFu
 
-// Name, type of a record, and what `tf_plan` calls them.
+// Name, type of a record, and the member of `tf_plan`.
 #define TF_SECTIONS(ROW)                                                                           \
   ROW(TF_STRINGS, char, strings)                                                                   \
   ROW(TF_METADATA, char, metadata)         /* JSON, ends with a zero byte */                       \
-  ROW(TF_EXTENSIONS, uint32_t, extensions) /* strings: OpenCL's, which the kernels need */         \
+  ROW(TF_EXTENSIONS, uint32_t, extensions) /* strings: those that the kernels need */              \
   ROW(TF_ALLOCATIONS, tf_allocation, allocations)                                                  \
   ROW(TF_WEIGHTS, tf_weight, weights)                                                              \
   ROW(TF_SOURCES, uint8_t, sources) /* all programs', one DEFLATE stream (RFC 1951) */             \
@@ -37,7 +37,7 @@
   ROW(TF_TEST_OUTPUTS, tf_test_output, test_outputs)                                               \
   ROW(TF_TEST_VALUES, double, test_values)                                                         \
   ROW(TF_SHAPES, tf_shape, shapes)                                                                 \
-  ROW(TF_MADE, tf_made, made)                                                                      \
+  ROW(TF_DERIVED, tf_derived, derived)                                                             \
   ROW(TF_PICTURES, tf_picture, pictures)                                                           \
   ROW(TF_BOXES, tf_boxes, boxes)                                                                   \
   ROW(TF_TRANSFORMED, tf_transformed, transformed)                                                 \
@@ -51,7 +51,7 @@ typedef enum tf_section_name {
 } tf_section_name;
 
 typedef struct tf_section {
-  uint32_t offset;  // from the plan's begin, a multiple of 8
+  uint32_t offset;  // from the beginning of the plan, a multiple of 8
   uint32_t count;   // of records, or of bytes
 } tf_section;
 
@@ -62,25 +62,25 @@ typedef struct tf_header {
   uint64_t bytes;          // of the whole plan
   uint64_t source_bytes;   // of TF_SOURCES when unpacked
   uint64_t weight_bytes;   // of the weights, with their header
-  uint8_t weights_id[32];  // repeated in the weights' header: which weights belong to it
-  uint8_t checksum[32];    // SHA-256 of what follows the header
+  uint8_t weights_id[32];  // repeated in the header of the weights that belong to it
+  uint8_t checksum[32];    // SHA-256 of the bytes after the header
   tf_section section[TF_SECTION_COUNT];
 } tf_header;
 
-// Before the weights, in the library or in a file.  Each weight begins at a multiple of 128.
+// The header of the weights, in the library or in a file.  Each weight begins at a multiple of 128.
 typedef struct tf_weights_header {
   char magic[8];
   uint32_t version;
   uint32_t reserved;
   uint64_t bytes;     // with this header
-  uint8_t id[32];     // SHA-256 of what follows the header
-  uint64_t checksum;  // XXH64 of the same: quick enough for each time that it is opened
+  uint8_t id[32];     // SHA-256 of the bytes after the header
+  uint64_t checksum;  // XXH64 of the same bytes: quick enough to compare at each start
   uint8_t padding[64];
 } tf_weights_header;
 
 typedef enum tf_kind { TF_BUFFER = 0, TF_IMAGE = 1 } tf_kind;
 
-// A memory object; tensors whose lives do not overlap share one.
+// A memory object; tensors whose lifetimes do not overlap share one.
 typedef struct tf_allocation {
   uint32_t kind;           // tf_kind
   uint32_t channel_type;   // of an image: CL_FLOAT, CL_HALF_FLOAT, ...; always CL_RGBA
@@ -93,37 +93,38 @@ typedef struct tf_allocation {
 // an image's texels (layer, row, column).
 typedef struct tf_weight {
   uint32_t name;        // string
-  uint32_t allocation;  // nobody else's
-  uint64_t offset;      // from the weights' begin
+  uint32_t allocation;  // of this weight only
+  uint64_t offset;      // from the beginning of the weights
   uint64_t bytes;       // as in the allocation
 } tf_weight;
 
-// How a weight's numbers are in the file: of halves and of signed bytes floats are made, or halves.
-typedef enum tf_form { TF_AS_IT_IS = 0, TF_HALVES = 1, TF_STEPS = 2 } tf_form;
+// How a weight's numbers are stored: as they are, in 16 bits, or as multiples of steps in 8 bits.
+// Kernels read floats or halves.
+typedef enum tf_form { TF_RAW = 0, TF_HALF = 1, TF_SCALED = 2 } tf_form;
 
-// A weight that is made when the instance is: the file has the same numbers in other blocks, as
-// another plan's weight, or in fewer bits.  `offset` of the weight is where they begin, `bytes` are
-// those that are made.
-// Number k of an axis stands at block k / lanes, lane k % lanes: [blocks][inner][lanes].  Of
-// TF_STEPS it is a multiple of a float: of its block's, its lane's, or its own one.
-typedef struct tf_made {
+// A weight that is derived from a stored array when the instance is created: the file has the same
+// numbers in other blocks, as another plan's weight, or in fewer bits.  `offset` of the weight is
+// the stored array's, `bytes` is the size of the derived weight. Number k of an axis is in block k
+// / lanes, lane k % lanes: [blocks][inner][lanes].  If it is TF_SCALED, it is a multiple of a step,
+// a float: its block's, its lane's, or its own.
+typedef struct tf_derived {
   uint32_t weight;
-  uint32_t element_bytes;  // that are made
+  uint32_t element_bytes;  // of the derived weight
   uint32_t from_lanes;     // in the file
   uint32_t to_lanes;
   uint64_t inner;
   uint64_t from_bytes;  // in the file
   uint32_t form;        // tf_form
-  uint32_t axes;        // 1: steps of the blocks, 2: of the lanes, 3: of each number k
-  uint64_t steps;       // where they are, from the weights' begin
-} tf_made;
+  uint32_t axes;        // 1: steps of blocks, 2: of lanes, 3: of each number k
+  uint64_t steps;       // their offset from the beginning of the weights
+} tf_derived;
 
-// A weight of Winograd's algorithm that is made of another one's windows of 3 x 3, which the file
-// has as they are: [blocks][inner][3][3][lanes] becomes [side][side][blocks][inner][lanes], of
-// float.  Plane p, q has the sum of rows[p][y] * rows[q][x] * window[y][x] over y and x.
+// A weight of Winograd's algorithm that is derived from a stored weight's windows of 3 x 3:
+// [blocks][inner][3][3][lanes] becomes [side][side][blocks][inner][lanes], of float.  Plane p, q
+// has the sum of rows[p][y] * rows[q][x] * window[y][x] over y and x.
 enum { TF_MOST_ROWS = 6 };
 typedef struct tf_transformed {
-  uint32_t made;
+  uint32_t derived;
   uint32_t side;  // rows
   double rows[TF_MOST_ROWS][3];
 } tf_transformed;
@@ -131,11 +132,11 @@ typedef struct tf_transformed {
 typedef struct tf_program {
   uint32_t offset;  // into the unpacked sources
   uint32_t bytes;
-  uint32_t options;  // string: for the driver's compiler
+  uint32_t options;  // string, for the driver's compiler
   uint32_t reserved;
 } tf_program;
 
-// SHA-256: caches find a program by it, without unpacking its text.
+// SHA-256 of a program's text, by which caches find its binary without unpacking the text.
 typedef struct tf_digest {
   uint8_t bytes[32];
 } tf_digest;
@@ -170,15 +171,15 @@ typedef struct tf_interface {
   int64_t shape[8];
   uint64_t bytes;  // of the host's data
   uint32_t allocation;
-  // Data of float32 that the device keeps in 16 bits: converted on the way.
+  // 1: float32 data, which is converted because the device stores it in 16 bits.
   uint32_t half;
-  // How an image's parts follow each other in the host's data; none for a buffer.
+  // The parts of an image in the order of the host's data; none for a buffer.
   uint32_t first_region;
   uint32_t regions;
 } tf_interface;
 
 typedef struct tf_region {
-  uint64_t element;    // of the host's data where it begins
+  uint64_t element;    // the first one in the host's data
   uint32_t origin[3];  // column, row, layer
   uint32_t size[3];    // rows are contiguous in the host's data
 } tf_region;
@@ -192,7 +193,7 @@ typedef struct tf_test_input {
 } tf_test_input;
 
 // Every `stride`-th element of an output is compared: |got - value| <= atol + rtol * |value|.
-// A value that is NaN stands for an element that may be anything: lanes beyond the last channel.
+// A value that is NaN stands for an undefined element: lanes after the last channel.
 typedef struct tf_test_output {
   uint32_t output;
   uint32_t first_value;  // in TF_TEST_VALUES
@@ -207,14 +208,14 @@ typedef struct tf_test_output {
 // first shape, then those of the second, and so on; so are outputs and test inputs.  All share the
 // allocations.
 typedef struct tf_shape {
-  uint32_t first_launch;  // behind the last one of the shape before
+  uint32_t first_launch;  // after the last one of the previous shape
   uint32_t launches;
 } tf_shape;
 
-// How a picture fills the network's input: by another scale in each direction, by one that leaves
-// parts of it out, or by one that leaves parts of the input empty.
+// How a picture fills the network's input: with a scale for each direction, cropped, or with a
+// padded border.
 typedef enum tf_fit { TF_STRETCH = 0, TF_CROP = 1, TF_LETTERBOX = 2 } tf_fit;
-// Where the channels of an input with one picture are.
+// The order of the axes of an input with one picture.
 typedef enum tf_arrangement { TF_NCHW = 0, TF_NHWC = 1, TF_NCHW4C = 2 } tf_arrangement;
 
 // An input that takes pictures, in all shapes: kernels convert, resize and normalise them.
@@ -223,11 +224,11 @@ typedef struct tf_picture {
   uint32_t format;    // tvmflow_image_format
   uint32_t fit;       // tf_fit
   uint32_t rotation;  // degrees clockwise, on top of the picture's own
-  uint32_t width;     // of all pictures, as they lie in memory; 0: any
+  uint32_t width;     // of all pictures, before they are rotated; 0: any
   uint32_t height;
   uint32_t program;       // of both kernels
-  uint32_t kernel;        // string: of the one that reads a buffer
-  uint32_t image_kernel;  // string: of the one that reads an image; "": there is none
+  uint32_t kernel;        // string: the kernel that reads a buffer
+  uint32_t image_kernel;  // string: the kernel that reads an image; "": there is none
   uint32_t arrangement;   // tf_arrangement
   uint32_t channels;      // of the network: 1 or 3
   uint32_t swapped;       // 1: blue before red
@@ -240,7 +241,7 @@ typedef struct tf_picture {
 // An output of boxes in pixels of the input of a picture, given back in pixels of the picture.
 typedef struct tf_boxes {
   uint32_t output;
-  uint32_t picture;  // whose
+  uint32_t picture;  // number of the picture
   uint32_t form;     // tf_box_form
   uint32_t unit;     // 1: 1 is the input's width or height
 } tf_boxes;
@@ -263,41 +264,42 @@ static inline uint32_t tf_count(const tf_plan* plan, tf_section_name name) {
   return plan->header->section[name].count;
 }
 
-// Records of one shape in a section that has as many of each: inputs, outputs, test inputs.
+// Returns the number of one shape's records in a section that has as many for each shape: inputs,
+// outputs, test inputs.
 static inline uint32_t tf_count_each(const tf_plan* plan, tf_section_name name) {
   return tf_count(plan, name) / tf_count(plan, TF_SHAPES);
 }
 
-// Checks everything that a damaged file could have wrong; `data` must stay.
+// Opens a plan after checking everything that could be wrong in a damaged file; `data` must stay.
 tvmflow_status tf_plan_open(tf_plan* plan, const void* data, size_t bytes, tf_message* message);
 
-// Bytes of an element of a tvmflow_dtype, and of an image's texel; 0 for what there is not.
+// Return the bytes of an element of a tvmflow_dtype, and of an image's texel; 0 for other codes.
 uint32_t tf_dtype_bytes(uint32_t dtype);
 uint32_t tf_texel_bytes(uint32_t channel_type);
 
-// How a weight is made; NULL where it is in the file as it is.
-const tf_made* tf_making(const tf_plan* plan, uint32_t weight);
-const tf_transformed* tf_transforming(const tf_plan* plan, const tf_made* made);
-// How pictures become an input; NULL where it takes none.
+// Return how a weight is derived; NULL: kernels read the stored array.
+const tf_derived* tf_derivation(const tf_plan* plan, uint32_t weight);
+const tf_transformed* tf_transformation(const tf_plan* plan, const tf_derived* derived);
+// Returns how pictures become an input; NULL: it takes none.
 const tf_picture* tf_picture_of(const tf_plan* plan, uint32_t input);
-// Bytes of a number in the file.
-static inline uint32_t tf_stored_bytes(const tf_made* made) {
-  return made->form == TF_HALVES ? 2 : made->form == TF_STEPS ? 1 : made->element_bytes;
+// Returns the bytes of a number in the file.
+static inline uint32_t tf_stored_bytes(const tf_derived* derived) {
+  return derived->form == TF_HALF ? 2 : derived->form == TF_SCALED ? 1 : derived->element_bytes;
 }
 
-// Pixels of a side of pictures and inputs, at most: offsets in them have 32 bits.
+// Most pixels of a side of pictures and inputs: offsets in them have 32 bits.
 #define TF_LARGEST_PICTURE 32767
-// Width (0) or height (1) of an input that takes pictures.
+// Returns the width (axis 0) or height (axis 1) of an input that takes pictures.
 static inline int64_t tf_picture_extent(const tf_picture* picture, const tf_interface* input,
                                         unsigned axis) {
   return input->shape[(picture->arrangement == TF_NHWC ? 2 : 3) - axis];
 }
 
-// Elements of an input's or output's host data, and bytes that the device keeps for it.
+// Return the elements of an input's or output's host data, and its bytes on the device.
 uint64_t tf_elements(const tf_interface* tensor);
 uint64_t tf_device_bytes(const tf_interface* tensor);
 
-// XXH64: of any number of whole stripes, and then of the rest.
+// XXH64, of any number of whole stripes and then of the rest.
 #define TF_STRIPE_BYTES 32u
 typedef struct tf_checksum {
   uint64_t lanes[4];

@@ -6,8 +6,8 @@
 
 #include "threads.h"
 
-// No handler of pthread_atfork, which some of Android's C libraries have only as a part of what
-// the NDK links to each library: the process's id is compared instead, at each call of a model.
+// The process's id is compared at each call of a model.  A handler of pthread_atfork would need a
+// part that some of Android's C libraries lack, and that the NDK links to each library instead.
 enum { CHANGING = -1 };
 static atomic_long known;      // id of the process that last called; 0: none has
 static atomic_uint number;     // of processes, each forked from the one before

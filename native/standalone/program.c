@@ -9,13 +9,13 @@
 #include "model.h"
 #include "programs.h"
 
-// With its zero byte, so that two texts cannot run into each other.
+// Hashes a text with its zero byte, so that two texts cannot be confused with one.
 static void add_text(Sha256State* hash, const char* text) {
   Sha256Add(hash, text, strlen(text) + 1);
 }
 
 tvmflow_status tf_sources_unpack(tvmflow_model* m) {
-  // Of functions there is no text.
+  // Functions have no text.
   if (m->sources || m->backend == TVMFLOW_CPU) return TVMFLOW_OK;
   const size_t bytes = m->plan.header->source_bytes;
   m->sources = malloc(bytes + 1);
@@ -68,8 +68,8 @@ static tvmflow_status make_keys(tvmflow_model* m) {
     add_text(&hash, m->device.platform_name);
     add_text(&hash, m->device.platform_version);
     Sha256Add(&hash, features, sizeof(features));
-    // It decides what PoCL's binaries hold: with another value they are compiled at each start, or
-    // run slowly.
+    // It decides on the content of PoCL's binaries: with another value, kernels are compiled at
+    // each start or run slowly.
     const char* const variants = getenv("POCL_WORK_GROUP_SPECIALIZATION");
     if (m->device.compiles_at_launch) add_text(&hash, variants ? variants : "");
     add_text(&hash, b->options);
@@ -83,7 +83,7 @@ static tvmflow_status describe_failure(tvmflow_model* m, const tf_build* b, uint
   const tf_opencl* const api = &m->device.api;
   const tvmflow_status status = tf_fail_opencl(
       &m->message, b->code, "Building program %u on device '%s'", index, m->device.name);
-  // Compilers say that resources are missing where a kernel is at fault.
+  // Compilers report missing resources for errors in a kernel.
   if (status == TVMFLOW_ERROR_MEMORY && b->code != CL_OUT_OF_RESOURCES) return status;
   tf_append(m->message.text, sizeof(m->message.text),
             " Remedy: update the device's driver, or compile the network for another device or "
@@ -120,7 +120,7 @@ tvmflow_status tf_kernel_create(tvmflow_model* m, uint32_t program, const char* 
   cl_int code = CL_SUCCESS;
   *kernel = api->clCreateKernel(b->program, name, &code);
   if (code != CL_SUCCESS && b->cached) {
-    // What the driver took for a program need not have this kernel.
+    // A binary that the driver accepted may lack this kernel.
     const tvmflow_status damaged = tf_sources_unpack(m);
     if (damaged) return damaged;
     tf_build_again(b);
@@ -212,11 +212,11 @@ static void* store_all(void* model) {
 }
 
 void tf_programs_store(tvmflow_model* m) {
-  // Where there is no folder nothing is tried.
+  // A note says why nothing can be stored.
   if (m->stored || *m->cache.note) return;
   m->stored = true;
   m->stored_to = m->cache;
-  // Nobody waits for the disk, but for the end of the instance.
+  // Only the end of the instance waits for the disk.
   m->storing = !pthread_create(&m->storer, NULL, store_all, m);
   if (m->storing) return;
   store_all(m);

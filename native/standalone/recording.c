@@ -1,5 +1,5 @@
-// The launches, recorded once by the driver and replayed at each run: less work on the host for
-// each kernel.  cl_khr_command_buffer and Qualcomm's recordable queues.
+// Record the launches once and replay them at each run, which costs the host less for each kernel:
+// with cl_khr_command_buffer or Qualcomm's recordable queues.
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,14 +8,14 @@
 #include "programs.h"
 #include "run.h"
 
-// On CPUs nothing is gained, and Intel's runtime keeps 100 KB at each run (docs/notes.md);
-// tests record there all the same, because PoCL is a driver that has the extension.
+// CPUs gain nothing, and Intel's runtime leaks 100 KB at each run (docs/notes.md).  Tests record
+// there nevertheless, because PoCL has the extension.
 #ifndef TF_RECORD_ON_CPUS
 #define TF_RECORD_ON_CPUS 0
 #endif
 
-// From the extensions' texts: cl_khr_command_buffer, whose functions that are used here have not
-// changed since its version 0.9.0, and cl_qcom_recordable_queues 1.0.
+// Values from the specifications of cl_qcom_recordable_queues 1.0 and of cl_khr_command_buffer,
+// whose functions used here have not changed since version 0.9.0.
 enum { DEVICE_RECORDABLE_QUEUE_MAX_SIZE_QCOM = 0x41DE };
 static const cl_bitfield queue_recordable_qcom = 1u << 30;
 
@@ -39,11 +39,12 @@ struct tf_recording {
   of_handle release;
   enqueue_command_buffer enqueue_buffer;  // one of these is NULL
   enqueue_recording enqueue_qcom;
-  cl_command_queue recordable;  // Qualcomm's: what is enqueued there is recorded
+  cl_command_queue recordable;  // Qualcomm's: it records what is enqueued
   const tf_opencl* api;
 };
 
-// Function pointers are not void* to C; POSIX says that they fit.
+// Finds an extension's function.  C has no conversion from void* to function pointers, but POSIX
+// guarantees that they fit.
 static bool find(const tvmflow_model* m, const char* name, void* function) {
   void* const address = tf_opencl_extension(&m->device.api, m->device.platform, name);
   memcpy(function, &address, sizeof(address));
@@ -116,7 +117,7 @@ static bool record_qualcomm(const tvmflow_model* m, tf_recording* r) {
 }
 
 tf_recording* tf_recording_begin(const tvmflow_model* m) {
-  // Kernels of a recording cannot be measured one by one.
+  // Kernels of a recording cannot be measured separately.
   if (m->flags & (TVMFLOW_NO_COMMAND_BUFFER | TVMFLOW_PROFILE)) return NULL;
   if (tf_is_cpu(&m->device) && !TF_RECORD_ON_CPUS) return NULL;
   record* const records[] = {record_command_buffer, record_qualcomm};
@@ -124,7 +125,7 @@ tf_recording* tf_recording_begin(const tvmflow_model* m) {
     tf_recording* const r = calloc(1, sizeof(*r));
     if (!r) return NULL;
     r->api = &m->device.api;
-    // No recording takes less than one launch.
+    // Each recording has at least one launch.
     r->parts = calloc(tf_count(&m->plan, TF_LAUNCHES) + 1u, sizeof(void*));
     if (r->parts && records[i](m, r)) return r;
     tf_recording_end(r);

@@ -1,4 +1,4 @@
-// Runs: enqueued, started, waited for, and the application that is told of their end.
+// Enqueue, start and wait for runs, and report their end to the application.
 #include "run.h"
 
 #include <sched.h>
@@ -12,12 +12,13 @@
 #include "programs.h"
 #include "threads.h"
 
-// Whom to tell that a run has ended.  The driver may be late, when the model is gone.
+// The application's function to call at the end of a run.  The driver may call it after the model
+// was destroyed.
 struct tf_notice {
   void (*done)(void*, tvmflow_status);
   void* user;
-  _Atomic(tvmflow_model*) model;  // NULL: gone
-  atomic_bool begun;              // being told, or told; nothing of the model is needed any more
+  _Atomic(tvmflow_model*) model;  // NULL: it was destroyed
+  atomic_bool begun;              // the call has begun, which does not use the model any more
   atomic_uint references;         // the model's and the driver's
 };
 
@@ -25,7 +26,7 @@ static void release(tf_notice* n) {
   if (atomic_fetch_sub(&n->references, 1) == 1) free(n);
 }
 
-static void tell(cl_event event, cl_int code, void* data) {
+static void report_end(cl_event event, cl_int code, void* data) {
   (void)event;
   tf_notice* const n = data;
   const tvmflow_model* const m = atomic_load(&n->model);
@@ -40,7 +41,7 @@ static void tell(cl_event event, cl_int code, void* data) {
 void tf_notice_end(tvmflow_model* m) {
   tf_notice* const n = m->notice;
   if (!n) return;
-  // Drivers call a little after the end; one that does not is not waited for.
+  // Drivers call shortly after the end; the wait for one that does not is limited.
   const uint64_t begin = tf_nanoseconds();
   while (!atomic_load(&n->begun) && tf_nanoseconds() - begin < 1000000000u) sched_yield();
   atomic_store(&n->model, NULL);
@@ -48,7 +49,8 @@ void tf_notice_end(tvmflow_model* m) {
   release(n);
 }
 
-// False: nothing was enqueued, because there is no recording or the driver does not take it.
+// Enqueues the recording.  Returns false if nothing was enqueued, because there is no recording or
+// the driver refuses it.
 static bool enqueue_recording(tvmflow_model* m, cl_int* code) {
   if (m->recording_is_old) {
     tf_recording_end(m->recording);
@@ -59,12 +61,12 @@ static bool enqueue_recording(tvmflow_model* m, cl_int* code) {
   bool begun = false;
   *code = tf_recording_enqueue(m, m->recording, &begun);
   if (*code == CL_SUCCESS) return true;
-  // Its first parts may be running.
+  // The first parts of the recording may be running.
   (void)m->device.api.clFinish(m->queue);
   tf_recording_end(m->recording);
   m->recording = NULL;
   m->flags |= TVMFLOW_NO_COMMAND_BUFFER;
-  // What was begun cannot be begun again: inputs may have been overwritten.
+  // A run that has begun cannot begin again: inputs may have been overwritten.
   return begun;
 }
 
@@ -79,7 +81,7 @@ tvmflow_status tf_enqueue(tvmflow_model* m, cl_event* events) {
   const tf_opencl* const api = &m->device.api;
   const tf_shape launches = tf_launches(m);
   tvmflow_status ready = tf_check_inputs(m);
-  // What an earlier run has left may still be running.
+  // Kernels of an earlier run may still be running.
   if (!ready && m->half_done) ready = drain(m);
   if (ready) return ready;
   atomic_store(&m->stop.cancelled, false);
@@ -156,7 +158,7 @@ static tvmflow_status read_options(tvmflow_model* m, const tvmflow_run_options* 
   return TVMFLOW_OK;
 }
 
-// The event of the end of what was enqueued, and whom it tells.
+// Creates the event at the end of the run, and has the driver report it.
 static cl_int mark_end(tvmflow_model* m, const tvmflow_run_options* options, tf_notice* n) {
   const tf_opencl* const api = &m->device.api;
   cl_event end = NULL;
@@ -164,7 +166,7 @@ static cl_int mark_end(tvmflow_model* m, const tvmflow_run_options* options, tf_
   if (code != CL_SUCCESS) return code;
   if (n) {
     atomic_store(&n->references, 2);
-    code = api->clSetEventCallback(end, CL_COMPLETE, tell, n);
+    code = api->clSetEventCallback(end, CL_COMPLETE, report_end, n);
     if (code == CL_SUCCESS)
       m->notice = n;
     else
@@ -199,7 +201,7 @@ tvmflow_status tf_do_run_async(tvmflow_model* m, const tvmflow_run_options* give
       atomic_store(&n->model, m);
     }
     if (n || options.event) code = mark_end(m, &options, n);
-    // The driver has it, and the model.
+    // The driver and the model own it now.
     if (m->notice) n = NULL;
     if (code == CL_SUCCESS) code = api->clFlush(m->queue);
   }

@@ -1,4 +1,4 @@
-// The input that the library carries as a seed, and the results that belong to it.
+// The self-test: inputs generated from seeds, and the expected results.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "model.h"
 #include "tensors.h"
 
-// SplitMix64: the i-th number does not depend on those before it.
+// Returns the i-th number of SplitMix64, which does not depend on those before it.
 static double uniform(uint64_t seed, uint64_t i) {
   uint64_t z = seed + (i + 1) * 0x9E3779B97F4A7C15u;
   z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
@@ -19,7 +19,7 @@ static double uniform(uint64_t seed, uint64_t i) {
 
 static void store(uint32_t dtype, uint8_t* at, double value) {
   const float single = (float)value;
-  // The first bytes are a number of fewer bits: all are little-endian.
+  // All hosts are little-endian, so the first bytes are the number in fewer bits.
   uint64_t bits = 0;
   if (dtype == TVMFLOW_FLOAT64) {
     memcpy(&bits, &value, sizeof(value));
@@ -79,10 +79,10 @@ static tvmflow_status compare(tvmflow_model* m, const tf_test_output* test, tvmf
   const tvmflow_status status = tf_do_get_output(m, index, (tvmflow_dtype)t->dtype, data, t->bytes);
   for (uint32_t i = 0; !status && i < test->count; ++i) {
     const double expected = m->plan.test_values[test->first_value + i];
-    // An element that may be anything.
+    // The element is undefined.
     if (isnan(expected)) continue;
     const double got = load(t->dtype, data + i * test->stride * tf_dtype_bytes(t->dtype));
-    // Infinities are right when they are the same.
+    // Infinities must be equal.
     double error = got == expected ? 0 : fabs(got - expected);
     if (isnan(error)) error = INFINITY;
     const double tolerance = test->atol + test->rtol * fabs(expected);
@@ -96,7 +96,7 @@ static tvmflow_status compare(tvmflow_model* m, const tf_test_output* test, tvmf
   return status;
 }
 
-// Of the shape that is chosen.
+// Tests the chosen shape.
 static tvmflow_status test_shape(tvmflow_model* m, tvmflow_test* result) {
   tvmflow_status status = TVMFLOW_OK;
   const uint32_t inputs = tf_count_each(&m->plan, TF_TEST_INPUTS);
@@ -119,7 +119,7 @@ tvmflow_status tf_do_self_test(tvmflow_model* m, tvmflow_test* result) {
   tvmflow_test found = {0};
   const uint32_t chosen = m->shape;
   for (uint32_t i = 1; !status && i <= tf_count(&m->plan, TF_SHAPES); ++i) {
-    // The shape that is chosen comes last: its inputs stay.
+    // The chosen shape comes last, so that it stays chosen.
     status = tf_do_choose_shape(m, (chosen + i) % tf_count(&m->plan, TF_SHAPES));
     if (!status) status = test_shape(m, &found);
   }

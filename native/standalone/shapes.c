@@ -1,4 +1,4 @@
-// Which of several shapes the calls are about.
+// The choice among several shapes, which applies to the calls that follow.
 #include <string.h>
 
 #include "entry.h"
@@ -36,7 +36,7 @@ static bool is_equal(const tf_interface* t, const int64_t* dims, uint32_t count)
   return t->dimensions == count && (!count || !memcmp(t->shape, dims, count * sizeof(*dims)));
 }
 
-// How many inputs of a shape are as they are now.
+// Returns how many inputs of a shape have the same extents as now.
 static uint32_t kept(const tvmflow_model* m, uint32_t shape) {
   uint32_t found = 0;
   for (uint32_t i = 0; i < tf_count_each(&m->plan, TF_INPUTS); ++i) {
@@ -46,7 +46,7 @@ static uint32_t kept(const tvmflow_model* m, uint32_t shape) {
   return found;
 }
 
-// Sum of the ratios of extents, each from 1 on.
+// Returns the sum of the ratios of extents, each at least 1.
 static double distance(const tf_interface* t, const int64_t* dims, uint32_t count) {
   if (t->dimensions != count) return 1e300;
   double sum = 0;

@@ -1,4 +1,4 @@
-// The file beside the library with binaries of several devices: a journal, as tuning has them
+// The file next to the library with binaries for several devices, in the format of tuning journals
 // (docs/journal.md and docs/standalone.md).
 #include <string.h>
 #include <sys/mman.h>
@@ -15,7 +15,7 @@ static uint32_t number(const uint8_t* at) {
 }
 
 static uint32_t crc32(uint32_t crc, const uint8_t* data, size_t bytes) {
-  // By four bits: remainders of the polynomial 0xEDB88320.
+  // Remainders of the polynomial 0xEDB88320, for four bits at a time.
   static const uint32_t table[16] = {0x00000000, 0x1DB71064, 0x3B6E20C8, 0x26D930AC,
                                      0x76DC4190, 0x6B6B51F4, 0x4DB26158, 0x5005713C,
                                      0xEDB88320, 0xF00F9344, 0xD6D6A3E8, 0xCB61B38C,
@@ -37,7 +37,7 @@ void tf_shipped_open(tf_cache* cache) {
   if (!tf_library_path(path, sizeof(path), ".programs") ||
       tf_map_file(path, HEADER_BYTES, &data, &bytes, &wrong))
     return;
-  // Another major version is not understood.
+  // Only this major version is understood.
   if (memcmp(data, signature, sizeof(signature)) || data[8] != 1 || data[9] != 0 ||
       number(data + 12) != crc32(0, data, 12)) {
     munmap((void*)(uintptr_t)data, bytes);
@@ -59,7 +59,7 @@ const uint8_t* tf_shipped_find(const tf_cache* cache, const uint8_t key[32], siz
       ++at;  // damaged, or a torn tail: a whole frame may follow
       continue;
     }
-    // The key, the length of a description, which tells people whose it is, and the binary.
+    // The key, the length of a description for people, the description, and the binary.
     const uint64_t begin =
         length > KEY_BYTES + 4 ? KEY_BYTES + 4 + (uint64_t)number(payload + KEY_BYTES) : length;
     if (kind >> 24 == PROGRAM && begin < length && !memcmp(payload, key, KEY_BYTES)) {
@@ -71,8 +71,8 @@ const uint8_t* tf_shipped_find(const tf_cache* cache, const uint8_t key[32], siz
         return payload + begin;
       }
     }
-    // Only what is asked for is checked.  A length that is damaged leads into the middle of
-    // another frame, whose mark does not follow: then the mark is searched for.
+    // Only the frame with the key is checked.  A damaged length leads into the middle of another
+    // frame, where no mark follows: then the next mark is searched for.
     const size_t next = at + FRAME_BYTES + length;
     const bool whole = next == end || (next + 2 <= end && !memcmp(data + next, mark, 2));
     at = whole ? next : at + 1;

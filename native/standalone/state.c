@@ -1,4 +1,4 @@
-// What calls may do with an instance now, and what is noted and logged of failures.
+// The state of an instance: whether calls can be made now, failures, and the log.
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ void tf_log(const tvmflow_model* m, tvmflow_log_level level, const char* format,
     vsnprintf(whole, bytes, format, arguments);
     va_end(arguments);
   }
-  // Without memory it is cut.
+  // The text is cut if no memory is left.
   m->log(m->log_user, level, whole ? whole : text);
   free(whole);
 }

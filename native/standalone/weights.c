@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// What the link step puts beside the runtime.
+// Symbols that the link step defines.
 #define TF_HIDDEN __attribute__((visibility("hidden")))
 extern const uint8_t tvmflow_plan_begin[] TF_HIDDEN;
 extern const uint8_t tvmflow_plan_end[] TF_HIDDEN;
@@ -22,7 +22,7 @@ extern const uint8_t tvmflow_cpu_plan_end[] TF_HIDDEN;
 extern const uint8_t tvmflow_weights_begin[] TF_HIDDEN;
 extern const uint8_t tvmflow_weights_end[] TF_HIDDEN;
 
-// Pieces in which weights are compared with their checksum.
+// Size of the pieces in which the checksum of weights is computed.
 enum { MAX_PATH = 4096, PIECE_BYTES = 16 << 20 };
 
 const void* tf_library_plan(tvmflow_backend backend, size_t* bytes) {
@@ -39,11 +39,11 @@ bool tf_library_path(char* path, size_t bytes, const char* suffix) {
   return length >= 0 && (size_t)length < bytes;
 }
 
-// The file that this library was loaded from.  Another one may have taken its name since.
+// The file that this library was loaded from; another file may have replaced it since.
 static dev_t loaded_device;
 static ino_t loaded_inode;
 
-// Android opens libraries inside an APK: then there is no file of that name.
+// Finds the library's file.  There is none if Android has opened the library inside an APK.
 static bool find_file(Dl_info* info, struct stat* file) {
   return dladdr(tvmflow_plan_begin, info) && info->dli_fbase && info->dli_fname &&
          !stat(info->dli_fname, file) && S_ISREG(file->st_mode);
@@ -57,7 +57,7 @@ __attribute__((constructor)) static void remember_file(void) {
   loaded_inode = file.st_ino;
 }
 
-// Where bytes of the file end that segments are made of, from the program headers in memory.
+// Returns the end of the last segment in the file, from the program headers in memory.
 static uint64_t end_of_segments(const void* base) {
   const Elf64_Ehdr* const file = base;
   const Elf64_Phdr* const segments = (const void*)((const char*)base + file->e_phoff);
@@ -108,10 +108,10 @@ void tf_forget(const uint8_t* data, size_t bytes) {
   if (begin < end) madvise((void*)begin, end - begin, MADV_DONTNEED);
 }
 
-// Of the content against its checksum.
+// A comparison of the content with its checksum.
 struct tf_weights_check {
   pthread_t thread;
-  bool running;  // and was not waited for
+  bool running;  // the thread was not joined yet
   bool damaged;
   const uint8_t* data;
   size_t bytes;
@@ -165,7 +165,7 @@ int tf_open_file(const char* path, size_t* bytes, const char** wrong) {
   static const char* const no_file = "it is no regular file";
   struct stat status;
   *wrong = NULL;
-  // Opening a FIFO waits for who writes to it, and a device may do something when it is opened.
+  // Opening a FIFO waits for a writer, and opening a device may have effects.
   if (stat(path, &status))
     *wrong = strerror(errno);
   else if (!S_ISREG(status.st_mode))

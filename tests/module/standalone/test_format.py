@@ -38,7 +38,7 @@ STRUCTURES = {
     "tf_test_input": RECORDS[Section.TEST_INPUTS],
     "tf_test_output": RECORDS[Section.TEST_OUTPUTS],
     "tf_shape": RECORDS[Section.SHAPES],
-    "tf_made": RECORDS[Section.MADE],
+    "tf_derived": RECORDS[Section.DERIVED],
     "tf_transformed": RECORDS[Section.TRANSFORMED],
 }
 

@@ -42,11 +42,11 @@ def rich_plan() -> Plan:
     plan.test([(1, 0, 1), (2, 0, 1), (3, 0, 1), (4, 0, 1)], {0: np.arange(SIZE)}, stride=2)
     plan.rows[Section.SHAPES].append({"first_launch": 0, "launches": 2})
     row = {"weight": 0, "element_bytes": 4, "from_lanes": 4, "to_lanes": 8, "inner": 1}
-    plan.rows[Section.MADE].append({**row, "from_bytes": 4 * SIZE})
+    plan.rows[Section.DERIVED].append({**row, "from_bytes": 4 * SIZE})
     shared = {"allocation": plan.buffer(4 * 4 * 8), "bytes": 4 * 4 * 8}
     plan.rows[Section.WEIGHTS].append(plan.rows[Section.WEIGHTS][0] | shared)
-    plan.rows[Section.MADE].append({**row, "weight": 1, "from_bytes": 4 * 4 * 9})
-    plan.rows[Section.TRANSFORMED].append({"made": 1, "side": 2, "rows": np.ones(18)})
+    plan.rows[Section.DERIVED].append({**row, "weight": 1, "from_bytes": 4 * 4 * 9})
+    plan.rows[Section.TRANSFORMED].append({"derived": 1, "side": 2, "rows": np.ones(18)})
     return plan
 
 
@@ -183,26 +183,26 @@ WRONG = [
     (Section.SHAPES, 0, {"launches": 0}),
     (Section.SHAPES, 0, {"launches": 1}),
     (Section.SHAPES, 0, {"launches": 2**32 - 1}),
-    (Section.MADE, 0, {"weight": 2}),
-    (Section.MADE, 0, {"element_bytes": 0}),
-    (Section.MADE, 0, {"element_bytes": 9}),
-    (Section.MADE, 0, {"from_lanes": 0}),
-    (Section.MADE, 0, {"to_lanes": 0}),
-    (Section.MADE, 0, {"to_lanes": 7}),
-    (Section.MADE, 0, {"inner": 2**63}),
-    (Section.MADE, 0, {"from_bytes": 2**40}),
-    (Section.MADE, 0, {"from_bytes": 100}),
-    (Section.MADE, 0, {"form": 3}),
-    (Section.MADE, 0, {"form": 1, "element_bytes": 8}),
-    (Section.MADE, 0, {"form": 1, "from_bytes": 4 * SIZE + 4}),
-    (Section.MADE, 0, {"form": 2, "axes": 0, "steps": 128}),
-    (Section.MADE, 0, {"form": 2, "axes": 4, "steps": 128}),
-    (Section.MADE, 0, {"form": 2, "axes": 3, "steps": 0}),
-    (Section.MADE, 0, {"form": 2, "axes": 3, "steps": 132}),
-    (Section.MADE, 0, {"form": 2, "axes": 3, "steps": 2**40}),
-    (Section.MADE, 1, {"from_bytes": 160}),
-    (Section.MADE, 1, {"form": 1}),
-    (Section.TRANSFORMED, 0, {"made": 2}),
+    (Section.DERIVED, 0, {"weight": 2}),
+    (Section.DERIVED, 0, {"element_bytes": 0}),
+    (Section.DERIVED, 0, {"element_bytes": 9}),
+    (Section.DERIVED, 0, {"from_lanes": 0}),
+    (Section.DERIVED, 0, {"to_lanes": 0}),
+    (Section.DERIVED, 0, {"to_lanes": 7}),
+    (Section.DERIVED, 0, {"inner": 2**63}),
+    (Section.DERIVED, 0, {"from_bytes": 2**40}),
+    (Section.DERIVED, 0, {"from_bytes": 100}),
+    (Section.DERIVED, 0, {"form": 3}),
+    (Section.DERIVED, 0, {"form": 1, "element_bytes": 8}),
+    (Section.DERIVED, 0, {"form": 1, "from_bytes": 4 * SIZE + 4}),
+    (Section.DERIVED, 0, {"form": 2, "axes": 0, "steps": 128}),
+    (Section.DERIVED, 0, {"form": 2, "axes": 4, "steps": 128}),
+    (Section.DERIVED, 0, {"form": 2, "axes": 3, "steps": 0}),
+    (Section.DERIVED, 0, {"form": 2, "axes": 3, "steps": 132}),
+    (Section.DERIVED, 0, {"form": 2, "axes": 3, "steps": 2**40}),
+    (Section.DERIVED, 1, {"from_bytes": 160}),
+    (Section.DERIVED, 1, {"form": 1}),
+    (Section.TRANSFORMED, 0, {"derived": 2}),
     (Section.TRANSFORMED, 0, {"side": 0}),
     (Section.TRANSFORMED, 0, {"side": 3}),
     (Section.TRANSFORMED, 0, {"side": 7}),

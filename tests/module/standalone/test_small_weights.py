@@ -142,10 +142,10 @@ def sizes(model: str | onnx.ModelProto, **options: object) -> dict[str | None, i
             plan = find_plan(module.path)
             assert plan is not None
             found[kind] = int(plan.header["weight_bytes"])
-            made = plan[Section.MADE]
+            derived = plan[Section.DERIVED]
             if kind is not None:
                 own = {Form.HALF} if kind == "fp16" else {Form.SCALED}
-                assert set(made["form"].tolist()) <= own | {Form.RAW}
+                assert set(derived["form"].tolist()) <= own | {Form.RAW}
     return found
 
 
@@ -190,7 +190,7 @@ def test_what_winograd_s_algorithm_makes_of_weights_is_stored_besides(
         # Four rows and columns of outputs are computed from six of inputs.
         sizes = plan[Section.WEIGHTS]["bytes"].tolist()
         assert (36 * 5 * 40 * 4 in sizes or 36 * 5 * 48 * 4 in sizes) == has_it
-        assert plan[Section.MADE]["form"].any()
+        assert plan[Section.DERIVED]["form"].any()
         assert not len(plan[Section.TRANSFORMED])
     x = RNG.normal(size=(1, 5, 9, 9)).astype(np.float32)
     (expected,) = references(rounded(net, kind), {"x": x})

@@ -65,14 +65,14 @@ def encode(plan: Plan, weights: WrittenWeights) -> bytes:
             inner = prod(derived.stored.shape[1:-1])
             if (matrix := derived.transform) is not None:
                 inner = derived.stored.shape[1]
-                how: JsonObject = {"made": len(rows[Section.MADE]), "side": len(matrix)}
+                how: JsonObject = {"derived": len(rows[Section.DERIVED]), "side": len(matrix)}
                 how["rows"] = np.resize(matrix.ravel(), 18)
                 rows[Section.TRANSFORMED].append(how)
             steps = weights.offsets[derived.steps] if derived.steps else 0
             row = {"weight": number, "element_bytes": array.itemsize, "inner": inner}
             row |= {"from_lanes": derived.stored.shape[-1], "to_lanes": derived.lanes}
             row |= {"from_bytes": derived.stored.nbytes, "steps": steps}
-            rows[Section.MADE].append(row | {"form": derived.form, "axes": derived.axes})
+            rows[Section.DERIVED].append(row | {"form": derived.form, "axes": derived.axes})
     for launch in plan.launches:
         rows[Section.LAUNCHES].append(
             {

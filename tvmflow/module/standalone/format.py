@@ -46,7 +46,7 @@ class Section(IntEnum):
     TEST_OUTPUTS = 13
     TEST_VALUES = 14
     SHAPES = 15
-    MADE = 16
+    DERIVED = 16
     PICTURES = 17
     BOXES = 18
     TRANSFORMED = 19
@@ -109,7 +109,7 @@ RECORDS: dict[Section, np.dtype] = {
     ),
     Section.TEST_VALUES: np.dtype(_F8),
     Section.SHAPES: _record(first_launch=_U4, launches=_U4),
-    Section.MADE: _record(
+    Section.DERIVED: _record(
         weight=_U4, element_bytes=_U4, from_lanes=_U4, to_lanes=_U4, inner=_U8, from_bytes=_U8,
         form=_U4, axes=_U4, steps=_U8,
     ),
@@ -119,7 +119,7 @@ RECORDS: dict[Section, np.dtype] = {
         padding=_F4, scale=(_F4, 3), shift=(_F4, 3),
     ),
     Section.BOXES: _record(output=_U4, picture=_U4, form=_U4, unit=_U4),
-    Section.TRANSFORMED: _record(made=_U4, side=_U4, rows=(_F8, 18)),
+    Section.TRANSFORMED: _record(derived=_U4, side=_U4, rows=(_F8, 18)),
     Section.DIGESTS: np.dtype("V32"),
 }  # fmt: skip
 

@@ -234,7 +234,7 @@ _INDICES = (
     *((s, "allocation", Section.ALLOCATIONS) for s in (Section.WEIGHTS, *INTERFACES)),
     (Section.TEST_OUTPUTS, "output", Section.OUTPUTS),
     (Section.PICTURES, "input", Section.INPUTS),
-    (Section.TRANSFORMED, "made", Section.MADE),
+    (Section.TRANSFORMED, "derived", Section.DERIVED),
 )
 #: Fields that are a first record of another section and how many there are.
 _RANGES = (
