@@ -19,13 +19,13 @@ from typing import Any
 
 from common import arguments, json_text
 from gpu_launches import GPUS, NETWORKS, before_scheduling, scheduled
+from launches import Launch, launches
 from tvm import IRModule, tirx
 
 from tvmflow.codegen.kernels import generate_kernels
 from tvmflow.compiler.compilation import Compilation
 from tvmflow.devices.gpus import Gpu, find_gpu
 from tvmflow.errors import DeviceError
-from tvmflow.explain.analysis.launches import Launch, launches
 from tvmflow.explain.isa.mesa import compile_kernels, find_tree
 from tvmflow.explain.isa.record import KernelCode, KernelSource
 from tvmflow.explain.isa.report import SUITE

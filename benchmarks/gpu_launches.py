@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from common import arguments, arrow, earlier, report, write_json
+from launches import Launch, launches, with_arithmetic
 from same_kernels import NETWORKS
 from tvm import IRModule, tirx
 
@@ -25,13 +26,7 @@ from tvmflow.compiler.driver import run_stages
 from tvmflow.compiler.options import CompileOptions
 from tvmflow.compiler.scheduling import schedule_module
 from tvmflow.devices.gpus import Gpu, find_gpu
-from tvmflow.explain.analysis.launches import (
-    LANES_FILLED,
-    WAVES_A_CORE,
-    Launch,
-    launches,
-    with_arithmetic,
-)
+from tvmflow.explain.isa.findings import LANES_FILLED, WAVES_A_CORE
 
 GPUS = ("adreno-660", "adreno-740", "adreno-830", "mali-g610", "mali-g57")
 _COLUMNS = ("filled", "lanes", "working", "waves a core", "few waves")

@@ -11,10 +11,10 @@ import gpu_budget
 import pytest
 from gpu_budget import LAUNCH, MACHINE, NETWORK, Change, advice, changes, launch_rows, machine_rows
 from gpu_launches import GPUS, NETWORKS, before_scheduling, network_launches, scheduled
+from launches import launches
 from tvm import s_tir
 
 from tvmflow.devices.gpus import find_gpu
-from tvmflow.explain.analysis.launches import launches
 from tvmflow.schedules import common, conv2d
 from tvmflow.schedules.common import Workload
 

@@ -8,6 +8,8 @@ from math import prod
 import onnx
 import pytest
 from first_stages import compiled_until
+from launches import Launch, arithmetic, launches, with_arithmetic
+from launches import _launches as of_function
 from operators import conv
 from scheduled_networks import scheduled
 from tvm.script import tirx as T
@@ -15,8 +17,6 @@ from tvm.script import tirx as T
 from tvmflow import models
 from tvmflow.devices.gpus import GPUS
 from tvmflow.devices.target import resolve
-from tvmflow.explain.analysis.launches import Launch, arithmetic, launches, with_arithmetic
-from tvmflow.explain.analysis.launches import _launches as of_function
 from tvmflow.schedules import common, conv2d
 
 ADRENO = resolve("opencl", "adreno")

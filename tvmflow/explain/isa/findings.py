@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ...devices.gpus import Gpu
-from ..analysis.launches import LANES_FILLED, WAVES_A_CORE
 from ..profiling.record import Finding
 from .record import KernelCode
 
+#: Waves that each shader core should have, and share of their lanes that should have an item.
+WAVES_A_CORE, LANES_FILLED = 2, 0.75
 #: Fewer waves at a time hide less of the time that memory takes.
 _FEW_WAVES = 4
 #: Shares of the hot loop's issue slots: at most idle, and at least multiply-adds.

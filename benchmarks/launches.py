@@ -20,19 +20,18 @@ from math import ceil, prod
 import tvm_ffi
 from tvm import IRModule, tirx
 
-from ...devices.gpus import Gpu
-from ...devices.target import TargetSpec
-from ...ir.evaluate import variables
-from ...ir.expressions import nodes_in
-from ...ir.signatures import bindings_of, called_function, wants_schedule
-from .accesses import CodeContext, Site
-from .executions import executions, instructions
-from .lowered import LoweredKernel, kernels_of
-from .occupancy import registers
-from .products import multiply_adds_of
+from tvmflow.devices.gpus import Gpu
+from tvmflow.devices.target import TargetSpec
+from tvmflow.explain.analysis.accesses import CodeContext, Site
+from tvmflow.explain.analysis.executions import executions, instructions
+from tvmflow.explain.analysis.lowered import LoweredKernel, kernels_of
+from tvmflow.explain.analysis.occupancy import registers
+from tvmflow.explain.analysis.products import multiply_adds_of
+from tvmflow.explain.isa.findings import WAVES_A_CORE
+from tvmflow.ir.evaluate import variables
+from tvmflow.ir.expressions import nodes_in
+from tvmflow.ir.signatures import bindings_of, called_function, wants_schedule
 
-#: Waves that each shader core should have, and share of their lanes that should have an item.
-WAVES_A_CORE, LANES_FILLED = 2, 0.75
 #: Smallest share of the network's arithmetic of an examined kernel.
 SMALL = 0.01
 
