@@ -19,12 +19,17 @@ Every variable may exist in two forms, plain and blocked; a form is made for its
 and reused.  Operators without a rule read the plain form.  Weights are constants and are
 rearranged here, at compile time.  Inputs and outputs of the model are plain, except those that
 the application has in blocks (:mod:`.interface`).
+
+A rule (:mod:`.rules`) gets the pass and the old call.  It returns a :class:`Result`; or ``LATER``
+for a call that is computed in the plain layout if something reads it; or ``None`` to decline: the
+operator then reads and writes plain tensors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -39,10 +44,22 @@ from ...ir.expressions import PRODUCT
 from ...ir.half_sums import dtype_of_sums
 from ...ir.names import resolve_names
 from ...ir.rewriter import Rewriter, constant, constant_array, identifier, op_name, shape_of
-from . import rules  # noqa: F401 (registers them)
 from .algorithms import Choice, Convolution, Measured, choose, convolutions
 from .interface import BlockedInterface
-from .rule import RULES, Later, Result
+
+
+@dataclass(frozen=True)
+class Result:
+    """The expression that replaces a call, and whether it is in the blocked layout."""
+
+    expr: relax.Expr
+    is_blocked: bool
+
+
+class Later(Enum):
+    """The result of a rule for a call that is emitted only if something reads it."""
+
+    LATER = 0
 
 
 class _NamingBuilder(relax.BlockBuilder):
@@ -74,6 +91,7 @@ class LayoutPass(Rewriter):
         self.interface = interface or BlockedInterface()
         self.bb = _NamingBuilder(mod)
         self.device = device
+        #: Whether tensors are stored in 16 bits.
         self.half = half
         #: Names of the convolutions by their variables.
         self.convolutions = convolutions(mod)
@@ -91,6 +109,7 @@ class LayoutPass(Rewriter):
         #: their weights.
         self.direct = direct
         self.choices: list[Choice] = []
+        #: Channels in a block.
         self.block = device.channel_block
         self.accumulate = accumulate
         #: Blocked forms of the old variables; plain forms are in `env`.
@@ -274,3 +293,24 @@ class LayoutPass(Rewriter):
     def constant(self, array: np.ndarray | np.generic) -> relax.Expr:
         """Return a new constant of at least one axis: TVM embeds scalars into functions."""
         return constant(np.atleast_1d(array))
+
+
+Rule = Callable[[LayoutPass, relax.Call], Result | Later | None]
+
+#: Rules by operator.
+RULES: dict[str, Rule] = {}
+
+
+def rule(*operators: str) -> Callable[[Rule], Rule]:
+    """Register a function as the rule of operators."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(operators, function))
+        return function
+
+    return register
+
+
+def is_float(expr: relax.Expr) -> bool:
+    """Return whether a tensor has floating-point elements."""
+    return str(expr.ty.dtype).startswith("float")

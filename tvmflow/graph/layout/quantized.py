@@ -10,7 +10,7 @@ from tvm import relax
 from ...ir import blocked
 from ...ir.rewriter import narrow_source
 from ...schedules.integers import Dots, Integers, narrowest, sums_of
-from .rule import Layout
+from .layout import LayoutPass
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Quantized:
 
 
 def quantized(
-    layout: Layout,
+    layout: LayoutPass,
     x: relax.Expr,
     weight: np.ndarray,
     axes: tuple[int, ...],

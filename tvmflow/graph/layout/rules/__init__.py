@@ -1,4 +1,4 @@
-"""Rules of single operators (:mod:`..rule`), one family of operators a file.
+"""Rules of single operators (:mod:`..layout`), one family of operators a file.
 
 Importing this package imports all files in its folder, which register their rules.
 """

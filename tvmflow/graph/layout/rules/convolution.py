@@ -14,12 +14,12 @@ from ....ir.expressions import OPAQUE
 from ....ir.rewriter import constant_array, ints, op_name, shape_of
 from ....schedules import conv2d, conv2d_transpose, depthwise, gemm, grouped, pooling, winograd
 from ..algorithms import Convolution
+from ..layout import LayoutPass, Result, is_float, rule
 from ..quantized import quantized
-from ..rule import Layout, Result, is_float, rule
 
 
 @rule("relax.nn.conv2d")
-def conv2d_rule(layout: Layout, call: relax.Call) -> Result | None:
+def conv2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite direct, grouped and depthwise convolutions with constant weights."""
     attrs, block = call.attrs, layout.block
     x, weight = call.args[0], constant_array(call.args[1])
@@ -83,7 +83,7 @@ def _windows(attrs: Any) -> dict[str, Any]:
     return {name: ints(getattr(attrs, name)) for name in ("strides", "padding", "dilation")}
 
 
-def _gemm(layout: Layout, call: relax.Call, weight: np.ndarray) -> Result:
+def _gemm(layout: LayoutPass, call: relax.Call, weight: np.ndarray) -> Result:
     """Emit the product of a matrix of the picture's windows and a matrix of the weights."""
     outputs, inputs, *kernel = weight.shape
     block = layout.block
@@ -104,7 +104,7 @@ def _gemm(layout: Layout, call: relax.Call, weight: np.ndarray) -> Result:
     )
 
 
-def _winograd(layout: Layout, call: relax.Call, weight: np.ndarray, outputs: int) -> Result:
+def _winograd(layout: LayoutPass, call: relax.Call, weight: np.ndarray, outputs: int) -> Result:
     """Emit Winograd's three functions; only elementwise operators after the last are fused."""
     hint, (height, width) = layout.bb.hint, shape_of(call)[2:]
     tiles = layout.emit(
@@ -124,7 +124,7 @@ def _winograd(layout: Layout, call: relax.Call, weight: np.ndarray, outputs: int
 
 
 @rule("relax.nn.conv2d_transpose")
-def conv2d_transpose_rule(layout: Layout, call: relax.Call) -> Result | None:
+def conv2d_transpose_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite transposed convolutions with constant weights, grouped or not."""
     attrs, block = call.attrs, layout.block
     weight = constant_array(call.args[1])
@@ -150,7 +150,7 @@ def conv2d_transpose_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 
 @rule("relax.nn.max_pool2d", "relax.nn.avg_pool2d")
-def pool2d_rule(layout: Layout, call: relax.Call) -> Result | None:
+def pool2d_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite max and average pooling."""
     attrs = call.attrs
     if attrs.layout != "NCHW" or not is_float(call):

@@ -13,8 +13,8 @@ from ....ir.half_sums import fits_half
 from ....ir.limits import LARGE_WEIGHT_BYTES
 from ....ir.rewriter import constant_array, shape_of
 from ....schedules import dense, gemm, matmul
+from ..layout import LayoutPass, Result, rule
 from ..quantized import quantized
-from ..rule import Layout, Result, rule
 from . import resize
 
 #: With fewer rows than this, the matrices of a batch are multiplied as one.
@@ -22,7 +22,7 @@ FEW_ROWS = 8
 
 
 @rule("relax.matmul")
-def matmul_rule(layout: Layout, call: relax.Call) -> Result | None:
+def matmul_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite a product with constant weights, with large weights, or of two computed tensors.
 
     Constant weights are packed; large ones stay ``[K, N]`` or ``[N, K]``.
@@ -68,7 +68,7 @@ def matmul_rule(layout: Layout, call: relax.Call) -> Result | None:
     return Result(_shaped(expr, shape), False)
 
 
-def _pays(layout: Layout, call: relax.Call, rows: int) -> bool:
+def _pays(layout: LayoutPass, call: relax.Call, rows: int) -> bool:
     """Return whether CUDA's matrix schedules are faster for matrices of ``rows`` rows."""
     gpu = layout.device.multiprocessors
     if gpu is None or (layout.half and not gpu.tensor_cores) or str(call.ty.dtype) != "float32":
@@ -81,12 +81,14 @@ def _pays(layout: Layout, call: relax.Call, rows: int) -> bool:
     return gemm.pays(rows, shape[-1], shape_of(call.args[0])[-1], batch)
 
 
-def _product(layout: Layout, left: relax.Expr, right: relax.Expr, call: relax.Call) -> relax.Var:
+def _product(
+    layout: LayoutPass, left: relax.Expr, right: relax.Expr, call: relax.Call
+) -> relax.Var:
     units = shape_of(call)[-1]
     return layout.emit("matmul", gemm.compute_matmul, left, right, units, half=layout.half)
 
 
-def _stays(layout: Layout, call: relax.Call) -> bool:
+def _stays(layout: LayoutPass, call: relax.Call) -> bool:
     """Return whether a right operand is read unchanged: it is large, or few rows are."""
     weight = call.args[1]
     if not layout.is_parameter(weight):
@@ -96,7 +98,7 @@ def _stays(layout: Layout, call: relax.Call) -> bool:
     return in_vectors or 4 * prod(shape_of(weight)) >= LARGE_WEIGHT_BYTES
 
 
-def _computed(layout: Layout, call: relax.Call) -> Result:
+def _computed(layout: LayoutPass, call: relax.Call) -> Result:
     """Emit a product of two computed tensors: tiled in local memory, or with packed columns."""
     left, right = (layout.substitute(arg) for arg in call.args)
     if _pays(layout, call, shape_of(call)[-2]):

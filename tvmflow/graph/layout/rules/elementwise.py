@@ -13,13 +13,13 @@ from tvm import relax, te, tirx
 from ....ir import blocked
 from ....ir.expressions import BROADCAST, INJECTIVE
 from ....ir.rewriter import constant_array, op_name, shape_of
-from ..rule import Later, Layout, Result, Rule, is_float, rule
+from ..layout import Later, LayoutPass, Result, Rule, is_float, rule
 from .injective import Index, element
 
 Compare = Callable[["tirx.Expr", "tirx.Expr"], "tirx.Expr"]
 
 
-def unary_rule(layout: Layout, call: relax.Call) -> Result | None:
+def unary_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite operators of one tensor (further arguments are scalars or attributes)."""
     x = call.args[0]
     if not layout.is_blocked(x):
@@ -27,7 +27,7 @@ def unary_rule(layout: Layout, call: relax.Call) -> Result | None:
     return Result(relax.Call(call.op, [layout.blocked(x), *call.args[1:]], call.attrs), True)
 
 
-def cast_rule(layout: Layout, call: relax.Call) -> Result | None:
+def cast_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite casts between floating-point types and the integers of quantized networks."""
     for expr in (call, call.args[0]):
         if not is_float(expr) and str(expr.ty.dtype) not in ("int8", "uint8", "int32"):
@@ -35,13 +35,13 @@ def cast_rule(layout: Layout, call: relax.Call) -> Result | None:
     return unary_rule(layout, call)
 
 
-def binary_rule(layout: Layout, call: relax.Call) -> Result | None:
+def binary_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite operators of two tensors or more."""
     operands = broadcast_operands(layout, list(call.args), shape_of(call))
     return None if operands is None else Result(relax.Call(call.op, operands, call.attrs), True)
 
 
-def divide_rule(layout: Layout, call: relax.Call) -> Result | None:
+def divide_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite quotients, except of integers.
 
     Lanes after the last channel are zeros, and an integer division by zero ends the process.
@@ -49,12 +49,12 @@ def divide_rule(layout: Layout, call: relax.Call) -> Result | None:
     return binary_rule(layout, call) if is_float(call) else None
 
 
-def comparison_rule(layout: Layout, call: relax.Call) -> Later | None:
+def comparison_rule(layout: LayoutPass, call: relax.Call) -> Later | None:
     """Defer comparisons: `where_rule` computes them inside the choice that reads them."""
     return Later.LATER if any(layout.is_blocked(a) for a in call.args) else None
 
 
-def where_rule(layout: Layout, call: relax.Call) -> Result | None:
+def where_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite a choice by a comparison or a constant mask, with the comparison inside.
 
     This avoids tensors of booleans: TVM's OpenCL code is wrong for vectors of them.
@@ -97,7 +97,7 @@ def choose(compare: Compare, shape: Sequence[int], *operands: te.Tensor) -> te.T
 
 
 def broadcast_operands(
-    layout: Layout, args: list[relax.Expr], shape: tuple[int, ...]
+    layout: LayoutPass, args: list[relax.Expr], shape: tuple[int, ...]
 ) -> list[relax.Expr] | None:
     """Return ``args`` in forms that broadcast to the blocked form of ``shape``, or ``None``.
 
@@ -109,7 +109,7 @@ def broadcast_operands(
     return None if any(o is None for o in operands) else operands
 
 
-def _operand(layout: Layout, arg: relax.Expr, shape: tuple[int, ...]) -> relax.Expr | None:
+def _operand(layout: LayoutPass, arg: relax.Expr, shape: tuple[int, ...]) -> relax.Expr | None:
     array = constant_array(arg)
     if array is not None:
         # Keep the axis of a zero: TVM simplifies products with the number zero.

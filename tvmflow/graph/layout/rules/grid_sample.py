@@ -10,11 +10,11 @@ from tvm import relax
 from ....ir.expressions import INJECTIVE, REDUCTION
 from ....ir.rewriter import shape_of
 from ....schedules import grid_sample
-from ..rule import Layout, Result, rule
+from ..layout import LayoutPass, Result, rule
 
 
 @rule("relax.image.grid_sample", grid_sample.OPERATOR)
-def grid_sample_rule(layout: Layout, call: relax.Call) -> Result | None:
+def grid_sample_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite bilinear and nearest samples at positions from -1 to 1, or at given taps."""
     (x, grid, *taps), attrs = call.args, call.attrs
     options: dict[str, Any]

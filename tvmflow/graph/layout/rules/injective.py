@@ -17,7 +17,7 @@ from tvm import ir, relax, sym, te, tirx
 from ....ir.blocked import blocked_shape
 from ....ir.expressions import INJECTIVE
 from ....ir.rewriter import constant_array, ints, op_name, shape_of
-from ..rule import RULES, Later, Layout, Result, rule
+from ..layout import RULES, Later, LayoutPass, Result, rule
 
 #: A function from an index for each of four axes to an element.
 Value = Callable[..., "tirx.Expr"]
@@ -55,7 +55,7 @@ def rearrange(
 
 
 def _moved(
-    layout: Layout,
+    layout: LayoutPass,
     call: relax.Call,
     name: str,
     value: Callable[..., tirx.Expr],
@@ -75,7 +75,7 @@ def _moved(
 
 
 @rule("relax.concat")
-def concat_rule(layout: Layout, call: relax.Call) -> Result | None:
+def concat_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite concatenations along any axis; parts that are only plain are read as plain."""
     parts = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
     plain = [not layout.is_blocked(part) for part in parts]
@@ -101,7 +101,7 @@ def concat_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 
 @rule("relax.strided_slice")
-def slice_rule(layout: Layout, call: relax.Call) -> Result | None:
+def slice_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite slices and parts of a split: ``x[begin + i * step]`` along each axis."""
     x = call.args[0]
     if not layout.is_blocked(x):
@@ -125,7 +125,7 @@ def slice_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 
 @rule("relax.nn.pad")
-def pad_rule(layout: Layout, call: relax.Call) -> Result | None:
+def pad_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite padding with a constant, of any axis."""
     x, attrs = call.args[0], call.attrs
     if not layout.is_blocked(x) or str(attrs.pad_mode) != "constant":
@@ -149,7 +149,7 @@ def pad_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 
 @rule("relax.take")
-def take_rule(layout: Layout, call: relax.Call) -> Result | None:
+def take_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite gathers of an axis at constant places: reflection, repeated edges, any resize.
 
     The places are a formula if there is one, else a table.
@@ -252,7 +252,7 @@ def _reshaped(index: list[Index], result: Sequence[int], source: Sequence[int]) 
 
 
 @rule("relax.reshape", "relax.permute_dims", "relax.broadcast_to")
-def view_rule(layout: Layout, call: relax.Call) -> Result | Later | None:
+def view_rule(layout: LayoutPass, call: relax.Call) -> Result | Later | None:
     """Rewrite a chain of reshapes, permutations and broadcasts from a picture to a picture.
 
     Examples are channel shuffles and moves between channels and space.  Intermediate views are only

@@ -16,7 +16,7 @@ from ....ir import blocked
 from ....ir.rewriter import constant_array, ints, op_name, shape_of
 from ....schedules import normalization, softmax
 from ...legalize import extreme, position
-from ..rule import Layout, Result, is_float, rule
+from ..layout import LayoutPass, Result, is_float, rule
 
 #: A reduction of a plain tensor over axes, which the last argument keeps with extent 1.
 Reduce = Callable[[te.Tensor, tuple[int, ...], bool], te.Tensor]
@@ -41,7 +41,7 @@ _POSITION: dict[str, Callable[[te.Tensor, int, bool], te.Tensor]] = {
 
 
 @rule(*_REDUCE)
-def reduction_rule(layout: Layout, call: relax.Call) -> Result | None:
+def reduction_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite reductions over any axes: sums, products, extremes."""
     x, attrs, name = call.args[0], call.attrs, op_name(call) or ""
     if not layout.is_blocked(x):
@@ -60,7 +60,7 @@ def reduction_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 
 @rule(*_POSITION)
-def position_rule(layout: Layout, call: relax.Call) -> Result | None:
+def position_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite positions of extremes along an axis."""
     if not layout.is_blocked(call.args[0]) or call.attrs.axis is None:
         return None
@@ -69,7 +69,7 @@ def position_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 
 def _plain(
-    layout: Layout, call: relax.Call, reduce: Callable[[te.Tensor, bool], te.Tensor]
+    layout: LayoutPass, call: relax.Call, reduce: Callable[[te.Tensor, bool], te.Tensor]
 ) -> Result:
     """Emit the plain result of reducing a blocked tensor, whose channels are read from lanes."""
     x, keepdims, dtype = call.args[0], bool(call.attrs.keepdims), str(call.ty.dtype)
@@ -84,7 +84,7 @@ def _plain(
 
 
 @rule("relax.nn.softmax", "relax.nn.log_softmax")
-def softmax_rule(layout: Layout, call: relax.Call) -> Result | None:
+def softmax_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite softmax and log-softmax, with plain results."""
     if not is_float(call):
         return None
@@ -101,7 +101,7 @@ def softmax_rule(layout: Layout, call: relax.Call) -> Result | None:
 
 
 @rule("relax.nn.layer_norm", "relax.nn.rms_norm")
-def normalization_rule(layout: Layout, call: relax.Call) -> Result | None:
+def normalization_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite normalisations of layers, instances, groups or by the root mean square.
 
     Scale and bias are separate operators after it: the call's own must be neutral.

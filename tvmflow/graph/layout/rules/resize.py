@@ -8,7 +8,7 @@ from tvm import relax
 from ....ir.rewriter import constant_array, shape_of
 from ....schedules import resize
 from ....schedules.resize import linear_taps, relax_nearest, relax_positions, without_zeros
-from ..rule import Layout, Result, rule
+from ..layout import LayoutPass, Result, rule
 
 #: Most taps of one element of a resize, whose loop is unrolled.
 MOST_TAPS = 8
@@ -18,7 +18,7 @@ Table = tuple[np.ndarray, np.ndarray]
 
 
 @rule("relax.image.resize2d")
-def resize_rule(layout: Layout, call: relax.Call) -> Result | None:
+def resize_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite bilinear and nearest ``resize2d``, blocked or plain."""
     x, attrs = call.args[0], call.attrs
     if attrs.layout != "NCHW" or str(call.ty.dtype) != "float32":
@@ -39,7 +39,7 @@ def resize_rule(layout: Layout, call: relax.Call) -> Result | None:
     return _emit(layout, x, tables)
 
 
-def mix_rule(layout: Layout, call: relax.Call) -> Result | None:
+def mix_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     """Rewrite a product with a sparse matrix along rows or columns, such as a cubic resize.
 
     Elements with a weight of zero are not read, as zero times NaN is NaN.  For products that are
@@ -65,7 +65,7 @@ def mix_rule(layout: Layout, call: relax.Call) -> Result | None:
     return _emit(layout, x, {axis: without_zeros(order, weights)})
 
 
-def _emit(layout: Layout, x: relax.Expr, tables: dict[int, Table]) -> Result | None:
+def _emit(layout: LayoutPass, x: relax.Expr, tables: dict[int, Table]) -> Result | None:
     if not tables:
         return None
     weighted = any((weights != 1).any() for _, weights in tables.values())
