@@ -23,7 +23,6 @@ After::
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import tvm_ffi
 from tvm import tirx
@@ -34,9 +33,6 @@ from ..ir.booleans import COMPARISONS, is_boolean, keeps_booleans
 from ..ir.expressions import CHOICE, nodes_in, uses
 from ..ir.passes import map_nodes, node_pass, prim_func_pass, refuse
 from ..ir.rewriter import op_name
-
-if TYPE_CHECKING:
-    pass
 
 #: Operators that combine two booleans; the last three are bitwise for numbers.
 _JOINS = (tirx.And, tirx.Or, tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor)

@@ -8,13 +8,9 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 from ..journal.records import Value
 from .tasks import Knobs, Task
-
-if TYPE_CHECKING:
-    pass
 
 #: Draws without a new choice after which a random search ends.
 _DRAWS = 2000
