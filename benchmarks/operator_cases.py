@@ -107,7 +107,7 @@ def tried(chosen: Sequence[tuple[str, Any]]) -> tuple[dict[str, str], dict[str, 
                 break
             reasons.append(why)
         else:
-            # What constants cannot help is the reason.
+            # The reason is the one that remains if inputs are constants.
             found[case.name] = reasons[min(1, len(reasons) - 1)]
     return found, networks
 

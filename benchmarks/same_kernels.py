@@ -100,7 +100,7 @@ def compiled(network: str, configuration: str) -> dict[str, bytes]:
         # Not opened: there may be no device for it here.
         module = tvmflow.compile(models.make(network, **NETWORKS[network]), **options)
         told = {key: value for key, value in module.metadata.items() if key not in VARYING}
-        # Of the text of the functions: which nodes its JSON shares is nothing that code shows.
+        # The digest is of the functions' text: their JSON also records which nodes are shared.
         functions = sorted(unpack_functions(module.read_functions()).items())
         texts = "\n".join(f"{name}\n{tir_text(function)}" for name, function in functions)
         told["functions_digest"] = hashlib.sha256(texts.encode()).hexdigest()

@@ -231,7 +231,7 @@ def main() -> None:
             if not (folder / "modules.json").exists():
                 parser.error(f"{folder} has no modules; make them with --compile-only")
             results = measure(folder, options.rounds)
-            # What the CPU does is a trial of the script.
+            # Results of the CPU only try the script out.
             if options.target == "cuda":
                 print(f"written: {write_json('torch_cuda', results)}")
 

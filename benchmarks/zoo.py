@@ -104,7 +104,7 @@ class Architecture:
         with torch.no_grad():
             results, others = (_flat(net(*x)) for x in (inputs, map(torch.rand_like, inputs)))
         largest = max(np.abs(result).max(initial=0) for result in results)
-        # What a detector detects depends on pictures however little its scores do.
+        # Detectors are always calibrated: boxes depend on pictures even if scores hardly do.
         detects = self.name.startswith("ssd")
         if detects or dependence(results, others) < DEPENDENT or largest > LARGEST:
             pictures = [torch.rand((8, *shape[1:])) for _ in range(count)]

@@ -101,7 +101,7 @@ def test_android_s_reserved_register_is_not_touched(host, takes_it):
 
     rows = te.placeholder((32, 4096), "int32", "rows")
 
-    # So many values at a time that all registers are used.
+    # This many values at a time need all registers.
     def mixed(i):
         terms = (rows[k, (7 * i + k) % 4096] ^ rows[(5 * k + 3) % 32, i] for k in range(30))
         return functools.reduce(operator.add, terms)

@@ -73,7 +73,7 @@ def main(folder: Path, count: int) -> None:
         got = read(path)[before:]
         assert len(got) >= flushed, (kill, len(got), flushed)
         assert got == [trials[n % len(trials)] for n in range(len(got))], kill
-    # What is left can be appended to.
+    # The damaged journal can be appended to.
     write(folder / "0.journal", trials[:1])
     print(count, total)
 

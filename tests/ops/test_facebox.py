@@ -26,7 +26,7 @@ def feeds():
     low = rng.random((SAMPLES, BOXES, 2), np.float32)
     target = np.concatenate([low, low + rng.random((SAMPLES, BOXES, 2), np.float32)], -1)
     count = np.array([4, 0, BOXES], np.int32)
-    # What no face has must reach nothing.
+    # Padding boxes must not influence results.
     target[np.arange(BOXES) >= count[:, None]] = np.nan
     image = rng.random((SAMPLES, 1, 32, 32), np.float32)
     return {"image": image, "target": target, "count": count}

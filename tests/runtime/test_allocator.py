@@ -93,7 +93,7 @@ def test_textures_of_generated_code(images, texel_bits, dtype):
     second = allocate(4, 0, code.type_code, code.bits, "global.texture", 3, address, texel_bits)
     assert first.value != second.value
     free(4, 0, "global.texture", first)
-    # What was given back is what comes next.
+    # The next allocation gets the texture that was freed.
     again = allocate(4, 0, code.type_code, code.bits, "global.texture", 3, address, texel_bits)
     assert again.value == first.value
     for texture in (second, again):

@@ -41,7 +41,7 @@ EVEN = 2 / 3
 
 @prim_func_pass()
 def SumInChunks(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Compute partial sums of products of halves in 16 bits; runs on loops, no blocks.
+    """Compute partial sums of products of halves in 16 bits; runs after blocks are lowered.
 
     A product of halves that is not added to private memory is computed in fp32, as for
     ``--accumulate fp32``: otherwise it would cost a conversion, and be no faster.

@@ -87,7 +87,7 @@ _BARRIER = "tirx.tvm_storage_sync"
 
 @node_pass(tirx.For, targets=("cuda",))
 def SplitVectors(loop: tirx.For) -> tirx.Stmt:
-    """Split vectorised loops of more than four lanes into steps; runs on loops, no blocks.
+    """Split vectorised loops of more than four lanes; runs after blocks are lowered.
 
     Loops that load or store booleans become steps of one lane.
     """
@@ -325,7 +325,7 @@ def BindLoads(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _hold(value: tirx.Expr) -> tuple[tirx.Expr, dict[tirx.Var, tirx.Expr]]:
-    """Replace subexpressions that loads must stay in by variables, as choices have own scopes."""
+    """Replace subexpressions that loads must not leave, such as ``if_then_else``, by variables."""
     held: dict[tirx.Var, tirx.Expr] = {}
 
     def hold(found: tirx.Expr) -> tirx.Expr:

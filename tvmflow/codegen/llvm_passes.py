@@ -119,7 +119,7 @@ _Steps = list[tuple[tirx.Var, tirx.Expr]]
 
 
 def _named(steps: _Steps, result: tirx.Expr) -> tirx.Expr:
-    """Bind all names around a result, as TVM's analysis accepts none inside a choice."""
+    """Bind all names around a result, as TVM's analysis accepts none inside a `Select`."""
     return reduce(lambda inner, step: tirx.Let(*step, inner), reversed(steps), result)
 
 

@@ -48,7 +48,7 @@ def MaskLanes(function: tirx.PrimFunc) -> tirx.PrimFunc:
 def _as_condition(test: tirx.LT) -> tirx.Expr:
     """Return the condition of a test of a boolean that was cast to a number: ``0 < cast(c)``.
 
-    As choices these would be nested conditions, which TVM's simplifier takes long for.
+    As a `Select`, the cast would nest conditions, which TVM's simplifier takes long for.
     """
     number, zero = test.b, test.a
     made = isinstance(number, tirx.Cast) and is_boolean(number.value) and not is_boolean(number)
@@ -75,7 +75,7 @@ def _lanes(loop: tirx.For) -> tirx.For:
 
 
 def _joins_one_for_all(body: tirx.Stmt, lane: tirx.Var) -> bool:
-    """Return whether a choice combines a condition of each lane with one for all lanes.
+    """Return whether a `Select` combines a condition of each lane with one for all lanes.
 
     The latter would be replicated as unsigned numbers, which OpenCL C does not combine with a mask.
     """
@@ -88,7 +88,7 @@ def _joins_one_for_all(body: tirx.Stmt, lane: tirx.Var) -> bool:
 
 
 def _with_branches(body: tirx.Stmt, lane: tirx.Var) -> tirx.Stmt:
-    """Turn choices by a condition for all lanes into branches, in a vector's statement."""
+    """Turn each `Select` on a condition for all lanes into a branch, in a vector's statement."""
 
     def branch(choice: tirx.Select) -> tirx.Expr:
         if uses(choice.condition, lane) or not uses(choice, lane):
@@ -101,10 +101,10 @@ def _with_branches(body: tirx.Stmt, lane: tirx.Var) -> tirx.Stmt:
 
 @node_pass(tirx.Select)
 def FoldChoices(choice: tirx.Select) -> tirx.Expr:
-    """Replace choices with a known condition by the chosen side; runs after TVM's simplifications.
+    """Replace a `Select` on a constant condition by one side; runs after TVM's simplifications.
 
-    TVM finds that a condition holds inside a choice by the same condition, and leaves choices by
-    one boolean for all lanes there, which OpenCL C takes for false.
+    Inside a `Select`, TVM folds another one's equal condition to a scalar true for all lanes, which
+    OpenCL C takes for false.
     """
     test = choice.condition
     known = test.value if isinstance(test, tirx.Broadcast) else test

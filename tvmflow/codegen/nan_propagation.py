@@ -37,7 +37,7 @@ _FLOAT = tvm_ffi.dtype("float32").type_code
 
 @prim_func_pass()
 def PropagateNaN(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Write maxima and minima of floats, and tests for inequality, as choices that propagate NaN.
+    """Write maxima and minima of floats, and tests for inequality, as selects that propagate NaN.
 
     Runs on kernels, after all passes that simplify or share results between threads.
     """
@@ -72,7 +72,7 @@ def _ordered(node: tirx.Max | tirx.Min) -> tuple[tirx.Expr, tirx.Expr, bool]:
 
 
 def _by_choice(node: tirx.Max | tirx.Min) -> tirx.Expr:
-    """Return an extreme as a choice ``a > b ? a : b`` for LLVM, each operand computed once.
+    """Return a maximum or minimum as ``a > b ? a : b`` for LLVM, with each operand computed once.
 
     Names (``Let``) are only used if there is no other way: TVM's code generator substitutes their
     values for its analysis, which doubles the time for each level of nesting.
@@ -124,7 +124,7 @@ def _by_overload(node: tirx.Max | tirx.Min) -> tirx.Expr:
 def definition(match: re.Match[str]) -> str:
     """Return OpenCL C of a function that kernels call by a `NAME`."""
     comparison = "><"[match[1] == "min"]
-    # Clang turns a choice between vectors (`?:`, section 6.3.9) into arithmetic on their bits,
+    # Clang turns `?:` between vectors (section 6.3.9) into arithmetic on their bits,
     # which GPUs' compilers do not turn back.
     choose = "select({2}, {1}, {0})" if match[4] else "{0} ? {1} : {2}"
     value = choose.format(f"a {comparison} b", "a", "b")

@@ -186,7 +186,7 @@ def test_kernels_share_the_arithmetic_of_a_run() -> None:
 
     assert [report(30, 10, 0).share(name) for name in "012"] == [0.75, 0.25, 0]
     assert report(30, None).share("0") == 1
-    # What is unknown is taken for as large as the others.
+    # Kernels of unknown cost are assumed to cost as much as the others.
     assert report(30, None).share("1") == 0.5
     assert report(None, None).share("0") == report(0, 0).share("0") == 0.5
 

@@ -69,7 +69,7 @@ def test_copies_may_stay_in_a_cache(kind):
     kernel["main"](first, second)
     np.testing.assert_array_equal(first.numpy(), values)
     np.testing.assert_array_equal(second.numpy(), values[:, ::-1])
-    # What is touched is counted once, however often.
+    # Each element counts once, however often it is accessed.
     (count,) = count_kernels(function, on_gpu=kind != "llvm")
     assert (count.bytes_read, count.bytes_written) == (2 * values.nbytes, 2 * values.nbytes)
 

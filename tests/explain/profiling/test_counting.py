@@ -206,7 +206,7 @@ def test_every_kernel_of_a_function_is_counted_by_itself():
     kernels = counted(a, b, target="opencl", device="adreno")
     assert len(kernels) > 1
     assert kernels[0].bytes_read == 4 * 300_000
-    # What is passed on from one kernel to the next is memory; partial sums are added, too.
+    # Results between kernels count as memory traffic, and so do partial sums.
     assert kernels[0].bytes_written == kernels[1].bytes_read > 0
     total = sum(kernel.flops["fp32"] for kernel in kernels)
     assert 300_000 <= total <= 1.05 * 300_000

@@ -105,7 +105,7 @@ def test_the_table_sorts(show):
     )
     assert names[:3] == ["conv2d_1x1_0_kernel", "conv2d_1x1_6_kernel", "conv2d_1x1_12_kernel"]
     assert page.texts("#kernels [aria-sort]") == ["kernel"]
-    # What was not counted is last, whichever way it is sorted.
+    # Kernels without counts are last in either order.
     for _ in range(2):
         page.click(head(10))
         rates = column(page, 10)
@@ -124,7 +124,7 @@ def test_the_table_filters(show):
     assert len(column(page, 1)) == len(wanted) > 1
     (said,) = page.texts("#kernels output")
     assert said.startswith(f"{len(wanted)} of 40 launches")
-    # What is left out stays out, however the rest is sorted.
+    # Kernels that the filter hides stay hidden when the others are sorted.
     page.click(head(1))
     assert column(page, 1) == [str(PROFILE.kernels.index(kernel) + 1) for kernel in wanted]
     bounds = {kernel.bound for kernel in wanted}
@@ -199,7 +199,7 @@ def test_columns_are_sorted_with_the_keyboard(show):
     page.run(f"document.querySelector({json.dumps(head(4))}).focus()")
     page.press("Tab")
     assert page.run("document.activeElement.textContent") == "time, µs"
-    # What has the keyboard's focus is framed.
+    # The element with the keyboard's focus has a frame.
     assert page.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.press("Enter")
     assert page.texts("#kernels [aria-sort=ascending]") == ["time, µs"]

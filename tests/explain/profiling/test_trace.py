@@ -32,7 +32,7 @@ def begins(launches, steps):
         # Two kernels in each of its calls, one after the other.
         ("aaaab", "aab", [0, 2, 4]),
         ("aabaac", "abac", [0, 2, 3, 5]),
-        # What launches nothing is where the next launch begins, or the run ends.
+        # A call without a launch is at the start of the next launch, or at the end of the run.
         ("ab", "axb", [0, 1, 1]),
         ("ab", "abx", [0, 1, 1.5]),
         ("", "x", [0]),

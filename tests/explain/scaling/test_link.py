@@ -16,9 +16,9 @@ LINK = Link(1e6, 1e-3)
 
 
 def in_order(jobs):
-    """End of jobs, each a list of (resource, seconds); a resource serves one after the other."""
+    """Return when the last of the jobs ends, each a list of (resource, seconds)."""
     free, last = {}, 0.0
-    # What is ready first is served first.
+    # A resource serves one job at a time, in the order in which they are ready.
     waiting = [(0.0, number, list(job)) for number, job in enumerate(jobs)]
     while waiting:
         waiting.sort()

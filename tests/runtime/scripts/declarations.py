@@ -11,7 +11,7 @@ from modules import first_device, kernel_module
 from tvmflow.errors import KernelBuildError
 
 BODIES = {
-    # What generated kernels call: every group of declarations.
+    # Functions that generated kernels call, from every group of declarations.
     "declared": """
   int i = convert_int(get_group_id(0)) + convert_int(get_local_id(0));
   float8 a = vload8(0, x + i * 8);

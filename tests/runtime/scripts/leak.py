@@ -23,7 +23,7 @@ import tvmflow
 
 
 def resident_bytes() -> int:
-    # What the allocator holds free is not lost: it goes back to the system first.
+    # Free memory that the allocator holds is no leak: return it to the system first.
     if hasattr(ctypes.CDLL(None), "malloc_trim"):
         ctypes.CDLL(None).malloc_trim(0)
     for line in Path("/proc/self/status").read_text().splitlines():

@@ -133,7 +133,7 @@ class KernelCode:
         return self.hot.multiply_add_share
 
     def to_json(self, *, with_listing: bool = False) -> JsonObject:
-        """Return all fields and :data:`DERIVED` as JSON has them."""
+        """Return all fields and :data:`DERIVED` as a JSON object."""
         found = asdict(self)
         del found["nest"]
         if not with_listing:
@@ -182,7 +182,7 @@ class Report:
         return 1 / len(known) if flops is None or not total else flops / total
 
     def to_json(self, *, with_listing: bool = False) -> JsonObject:
-        """Return the report as JSON has it."""
+        """Return the report as a JSON object."""
         return {
             "format": FORMAT,
             "path": self.path,

@@ -330,7 +330,7 @@ class Profile:
         return starts
 
     def to_json(self) -> JsonObject:
-        """Return the profile and :data:`DERIVED` as JSON has them, with lists for tuples."""
+        """Return the profile and :data:`DERIVED` as a JSON object, with lists for tuples."""
         derived = {name: getattr(self, name) for name in DERIVED}
         return {"format": FORMAT, **dataclasses.asdict(self), **derived}
 

@@ -40,7 +40,7 @@ class Link:
 
     @classmethod
     def parse(cls, text: str, latency_us: float) -> Link:
-        """Read ``10Gbit`` or ``500MB``, a second; `InputError` if it is neither."""
+        """Parse a bandwidth per second, ``10Gbit`` or ``500MB``; `InputError` for other texts."""
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMG]?)(bit|B)(?:/s)?", text)
         rate = float(found[1]) * _UNITS[found[2]] / (8 if found[3] == "bit" else 1) if found else 0
         if rate <= 0:
@@ -61,7 +61,7 @@ class Prediction:
     """A call on one device, and the link over which a host calls several."""
 
     link: Link
-    #: Samples of a call.
+    #: Samples per call.
     batch: int
     #: Time of a call without the link.
     call_s: float
@@ -78,16 +78,16 @@ class Prediction:
         return cls(link, point.batch, 1e-3 * point.median_ms, *sizes)
 
     def efficiency(self, devices: int) -> float:
-        """Return the throughput of so many devices over theirs without a link, from 0 to 1."""
+        """Return the throughput of devices relative to that without the link, 0 to 1."""
         there, back = self.link.seconds(self.input_bytes), self.link.seconds(self.output_bytes)
         return self.call_s / (there + self.call_s + back + (devices - 1) * max(there, back))
 
     def items_per_s(self, devices: int) -> float:
-        """Return the samples a second of so many devices."""
+        """Return the samples per second of a number of devices."""
         return devices * self.batch / self.call_s * self.efficiency(devices)
 
     def described(self) -> JsonObject:
-        """Return the facts as JSON has them, with a row for each number of devices."""
+        """Return the prediction as a JSON object, with a row for each number of devices."""
         rows = [
             {"devices": n, "items_per_s": self.items_per_s(n), "efficiency": self.efficiency(n)}
             for n in COUNTS

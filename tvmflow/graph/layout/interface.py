@@ -33,7 +33,7 @@ def block_interface(
     device: Device,
     half: bool = False,
 ) -> tuple[BlockedInterface, tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
-    """Find the blocked inputs and outputs, and describe them as the application has them.
+    """Find the blocked inputs and outputs, and describe them as the application passes them.
 
     ``requested`` maps the ONNX model's names to ``nchw4c`` or ``texture``; a name of both an input
     and an output applies to both.  With ``half``, textures have channels of 16 bits.

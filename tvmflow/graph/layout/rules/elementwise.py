@@ -50,12 +50,12 @@ def divide_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
 
 
 def comparison_rule(layout: LayoutPass, call: relax.Call) -> Later | None:
-    """Defer comparisons: `where_rule` computes them inside the choice that reads them."""
+    """Defer comparisons: `where_rule` computes them inside the ``where`` that reads them."""
     return Later.LATER if any(layout.is_blocked(a) for a in call.args) else None
 
 
 def where_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
-    """Rewrite a choice by a comparison or a constant mask, with the comparison inside.
+    """Rewrite a ``where`` on a comparison or a constant mask, with the comparison inside.
 
     This avoids tensors of booleans: TVM's OpenCL code is wrong for vectors of them.
     """
