@@ -85,7 +85,9 @@ def test_renaming_only_the_module_keeps_its_weights(with_sidecar: Path):
 
 def test_missing_weights_file_is_an_error(with_sidecar: Path):
     with_sidecar.with_name("beside.so.weights").unlink()
-    with pytest.raises(ArtifactError, match=r"its weights, beside\.so\.weights, are not beside it"):
+    with pytest.raises(
+        ArtifactError, match=r"its weights, beside\.so\.weights, are not next to it"
+    ):
         read_artifact(with_sidecar)
 
 

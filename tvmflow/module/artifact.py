@@ -280,7 +280,7 @@ def _find_sidecar(path: Path, recorded_name: str) -> Path:
         if candidate.is_file():
             return candidate
     remedy = "Copy the .weights file into the same folder as the module, or compile again."
-    raise unreadable(path, f"its weights, {names[0]}, are not beside it", remedy)
+    raise unreadable(path, f"its weights, {names[0]}, are not next to it", remedy)
 
 
 def sha256_of(file: BinaryIO, size: int, begin: int = 0) -> bytes:
@@ -373,7 +373,7 @@ def write_artifact(
         layout = plan_weights(weights)
     except WeightsError as error:
         raise CompileError(f"Writing {final} failed: {error}.") from error
-    beside = bool(weights) and layout.total_bytes > embed_limit_bytes
+    has_sidecar = bool(weights) and layout.total_bytes > embed_limit_bytes
     with staging(final) as stage:
         library = stage / final.name
         sidecar = stage / (final.name + SIDECAR_SUFFIX)
@@ -395,7 +395,7 @@ def write_artifact(
                 {"name": n, "shape": list(w.shape), "dtype": w.dtype.name, "bytes": w.nbytes}
                 for n, w in weights.items()
             ],
-            "weights_file": sidecar.name if beside else None,
+            "weights_file": sidecar.name if has_sidecar else None,
             # Set by `put_weights`; they stay ``None`` without weights.
             "weights_digest": None,
             "weights_xxh64": None,
@@ -411,7 +411,7 @@ def write_artifact(
             file.write(_encode(meta))
 
         sections: list[tuple[str, int, Callable[[BinaryIO], object]]] = []
-        if beside:
+        if has_sidecar:
             with open(sidecar, "wb") as file:
                 put_weights(file)
         elif weights:
@@ -428,8 +428,8 @@ def write_artifact(
             whole.seek(added[DIGEST].offset)
             whole.write(digests)
         final_sidecar = final.with_name(sidecar.name)
-        publish({sidecar: final_sidecar, library: final} if beside else {library: final})
-        if not beside:
+        publish({sidecar: final_sidecar, library: final} if has_sidecar else {library: final})
+        if not has_sidecar:
             remove_stale_sidecar(final_sidecar)
     return read_artifact(final)
 

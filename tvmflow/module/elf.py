@@ -67,7 +67,7 @@ def read_library(path: str | os.PathLike[str]) -> Library:
         for section in elf.iter_sections():
             found = Section(section["sh_offset"], section["sh_size"])
             if section["sh_type"] != "SHT_NOBITS" and sum(found) > size:
-                raise ElfError(f"the section {section.name} ends behind the end of the file")
+                raise ElfError(f"the section {section.name} ends after the end of the file")
             sections.setdefault(section.name, found)
         return Library(_architecture(elf), sections)
 
@@ -240,7 +240,7 @@ def _facts(elf: ELFFile) -> ElfFacts:
     for segment in elf.iter_segments():
         segments[segment["p_type"]].append(segment)
         if segment["p_type"] == "PT_LOAD" and segment["p_offset"] + segment["p_filesz"] > end:
-            raise ElfError("it is cut short: what is to be loaded ends behind its end")
+            raise ElfError("it is cut short: a segment to load ends after the end of the file")
     tags: defaultdict[str, list[DynamicTag]] = defaultdict(list)
     for tag in dynamic.iter_tags():
         tags[tag.entry.d_tag].append(tag)

@@ -32,7 +32,7 @@ DTYPE = one_of(DTYPE_NAMES)
 IMAGE = maybe(matching(r"\d{1,9}x\d{1,9}(x\d{1,9})?", "an extent in texels"))
 HEX = maybe(matching(r"[0-9a-f]+", "hexadecimal digits"))
 #: Name of a file in the module's folder.
-FILE_NAME = maybe(matching(r"(?!\.\.?$)[^/\0]{1,255}", "the name of a file beside the module"))
+FILE_NAME = maybe(matching(r"(?!\.\.?$)[^/\0]{1,255}", "the name of a file next to the module"))
 
 TENSOR = record(
     {"name": text, "shape": SHAPE, "dtype": DTYPE},

@@ -231,7 +231,7 @@ def _parse_header(
         if end - begin != math.prod(shape) * dtype.itemsize:
             raise WeightsError(f"the size of weight {name} does not fit its shape")
         if end > room:
-            raise WeightsError(f"weight {name} lies behind the end of the file")
+            raise WeightsError(f"weight {name} lies after the end of the file")
         if begin != covered:
             raise WeightsError(f"weights overlap or leave a gap at byte {covered}")
         entries[name], covered = (dtype, shape, begin), end

@@ -145,7 +145,7 @@ class TestAar:
         asset = folder / "assets" / "tvmflow" / "libface.so.weights"
         assert asset.read_bytes() == Path(f"{paths[0]}.weights").read_bytes()
         network(tmp_path, "android-x64", seed=2, embed=False)
-        with pytest.raises(ArtifactError, match=r"those beside libface\.so differ") as caught:
+        with pytest.raises(ArtifactError, match=r"those next to libface\.so differ") as caught:
             write_aar(paths, tmp_path / "face.aar")
         assert "`embed_limit_bytes=" in caught.value.remedy
 

@@ -183,8 +183,8 @@ def link_library(
         raise TargetError(
             f"Linking {output.name} failed: at most {LARGEST_BYTES} bytes fit into a library, but "
             f"plan and weights have {embedded.stat().st_size + len(plan)}.",
-            remedy="Leave `embed_limit_bytes` at its default: the weights then go beside the "
-            "library.",
+            remedy="Leave `embed_limit_bytes` at its default: the weights then go to a file "
+            "next to the library.",
         )
     sidecar = output.with_name(output.name + SIDECAR_SUFFIX)
     with staging(output) as stage:

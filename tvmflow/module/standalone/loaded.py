@@ -98,8 +98,8 @@ class StandaloneModule(Module):
                 "`, or leave `backend` out.",
             )
         plan = plans[0]
-        beside = file.with_name(file.name + SIDECAR_SUFFIX)
-        weights = beside if beside.is_file() else None
+        sidecar = file.with_name(file.name + SIDECAR_SUFFIX)
+        weights = sidecar if sidecar.is_file() else None
         inputs, outputs = _interfaces(plan, whole[1] if whole else 0)
         about = {n: v for n, v in plan.metadata.items() if whole is None or n != "batch"}
         super().__init__(file, identity, about, inputs, outputs, device_index, weights, whole)

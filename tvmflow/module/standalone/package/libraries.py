@@ -133,7 +133,7 @@ def for_android(libraries: Sequence[Library], attempt: str) -> dict[str, list[Li
         if len({found[name].weights_id for found in by_abi.values() if found[name].weights}) > 1:
             raise ArtifactError(
                 f"{attempt} failed: a package has one file of weights for all ABIs, but those "
-                f"beside lib{name}.so differ.",
+                f"next to lib{name}.so differ.",
                 remedy="Compile for all with the same options, or with "
                 "`embed_limit_bytes=2000000000`: weights are then in the library.",
             )
