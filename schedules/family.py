@@ -6,10 +6,8 @@ A family is a module of this package, or a class in one, that defines the names 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
-import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -101,26 +99,6 @@ def violated(
     """Return the sentence of the first of some constraints that ``knobs`` violate, or ``None``."""
     failing = (what for what, holds in constraints.items() if not holds(knobs, shape, device))
     return next(failing, None)
-
-
-def candidates(family: Family, shape: FamilyShape, device: Device) -> Iterator[FamilyKnobs]:
-    """Iterate over the choices of knobs in the family's space that meet its constraints."""
-    values = family.space(shape, device)
-    for choice in itertools.product(*values.values()):
-        knobs = family.Knobs(**dict(zip(values, choice, strict=True)))
-        if refusal(family, knobs, shape, device) is None:
-            yield knobs
-
-
-def sample_knobs(
-    family: Family, shape: FamilyShape, device: Device, rng: random.Random
-) -> Iterator[FamilyKnobs]:
-    """Sample such knobs without end, for a space that is too large to enumerate."""
-    values = family.space(shape, device)
-    while True:
-        knobs = family.Knobs(**{name: rng.choice(choice) for name, choice in values.items()})
-        if refusal(family, knobs, shape, device) is None:
-            yield knobs
 
 
 #: Types of knobs by the annotation of their fields, with their description in messages.

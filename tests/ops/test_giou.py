@@ -10,6 +10,7 @@ from functools import cache
 import boxes
 import numpy as np
 import pytest
+from knob_choices import candidates
 from turns import in_turn
 
 from tvmflow.devices.target import PRESETS, resolve
@@ -20,7 +21,6 @@ from tvmflow.ops.compiled import compile_operator
 from tvmflow.ops.program import build
 from tvmflow.ops.signature import read_signature
 from tvmflow.schedules.boxes import per_box as schedule
-from tvmflow.schedules.family import candidates
 from tvmflow.verify.tolerance import OPERATOR, assert_close
 
 TARGETS = [

@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 import onnxruntime
 from first_stages import chosen_schedules
+from knob_choices import sample_knobs
 
 import tvmflow
 from tvmflow import Module
 from tvmflow.devices.target import PRESETS
-from tvmflow.schedules.family import sample_knobs
 from tvmflow.verify.tolerance import NETWORK, STORED_AS_HALF, assert_close
 
 Schedules = Mapping[str, Mapping[str, Any]]

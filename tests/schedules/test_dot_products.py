@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 import tvm
 from first_stages import chosen_schedules
+from knob_choices import sample_knobs
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from quick_knobs import is_quick
@@ -26,7 +27,6 @@ from tvmflow.ir import blocked
 from tvmflow.ir.dot_products import dot
 from tvmflow.schedules import FAMILIES
 from tvmflow.schedules.conv2d import Shape as ConvShape
-from tvmflow.schedules.family import sample_knobs
 from tvmflow.schedules.integers import narrowest, words
 
 TARGETS = [

@@ -12,6 +12,7 @@ import numpy as np
 import operators
 import pytest
 from cuda_host import cuda_host
+from knob_choices import candidates
 from onnx import TensorProto, helper, numpy_helper
 from operators import feeds_for, single
 from test_knobs import network
@@ -25,7 +26,7 @@ from tvmflow.ir.scope import HALF_BUFFER
 from tvmflow.ir.signatures import with_scopes
 from tvmflow.module.functions import modules_in
 from tvmflow.schedules import FAMILIES
-from tvmflow.schedules.family import candidates, refusal
+from tvmflow.schedules.family import refusal
 from tvmflow.schedules.gemm import Shape, groups, padded, padded_depth
 from tvmflow.schedules.gemm_simt import Knobs as Simt
 from tvmflow.schedules.gemm_tensor import Knobs as Tensor

@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 import tvm
 from injective_networks import blocked, ints, plain
+from knob_choices import candidates
 from row_reductions import schedules
 from turns import in_turn
 from tvm import te, tirx
@@ -20,7 +21,6 @@ from tvmflow.codegen.tir_pipeline import TIR_PIPELINE
 from tvmflow.devices.target import resolve, with_storage
 from tvmflow.schedules import injective, schedule_function
 from tvmflow.schedules.common import Workload
-from tvmflow.schedules.family import candidates
 from tvmflow.verify.tolerance import OPERATOR, STORED_AS_HALF, assert_close
 
 CASES = {"plain": plain, "blocked_8": lambda: blocked(8), "blocked_7": lambda: blocked(7)}

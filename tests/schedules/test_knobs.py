@@ -16,6 +16,7 @@ import onnxruntime
 import pytest
 from family_shapes import SHAPES
 from first_stages import chosen_schedules
+from knob_choices import candidates, sample_knobs
 from onnx import TensorProto, helper, numpy_helper
 from quick_knobs import is_quick
 from turns import in_turn
@@ -23,14 +24,7 @@ from turns import in_turn
 import tvmflow
 from tvmflow.devices.target import PRESETS
 from tvmflow.schedules import FAMILIES
-from tvmflow.schedules.family import (
-    Proposal,
-    accepted,
-    candidates,
-    read_knobs,
-    refusal,
-    sample_knobs,
-)
+from tvmflow.schedules.family import Proposal, accepted, read_knobs, refusal
 from tvmflow.verify.tolerance import assert_close
 
 BY_NAME = {family.NAME: family for family in FAMILIES}

@@ -8,6 +8,7 @@ import random
 import numpy as np
 import onnxruntime
 import pytest
+from knob_choices import candidates
 from onnx import helper
 from operators import build
 from operators import random as normal
@@ -16,7 +17,6 @@ from turns import in_turn
 import tvmflow
 from tvmflow.devices.target import PRESETS
 from tvmflow.schedules import gemv, matmul
-from tvmflow.schedules.family import candidates
 from tvmflow.verify.tolerance import OPERATOR, STORED_AS_HALF, assert_close
 
 #: Target, device, storage and dtype.

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import tvm
+from knob_choices import candidates
 from operators import check, single
 from tvm import te, tirx
 
@@ -19,7 +20,7 @@ from tvmflow.ir.scope import interface_scope
 from tvmflow.ir.signatures import with_scopes
 from tvmflow.schedules import schedule_function, transpose
 from tvmflow.schedules.common import Workload
-from tvmflow.schedules.family import Declined, candidates
+from tvmflow.schedules.family import Declined
 from tvmflow.verify.compare import verify
 from tvmflow.verify.tolerance import OPERATOR, assert_close
 

@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tvm
+from knob_choices import sample_knobs
 from tunables import tasks
 from tvm import te, tirx
 
 import tvmflow.tuning.building as building
 import tvmflow.tuning.measure as module
 from tvmflow.devices.target import resolve
-from tvmflow.schedules.family import sample_knobs
 from tvmflow.tuning.building import Builder, Case
 from tvmflow.tuning.measure import (
     BUILD,

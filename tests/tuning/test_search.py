@@ -6,10 +6,10 @@ import statistics
 from itertools import product
 
 import pytest
+from knob_choices import candidates
 from tunables import cost_of, tasks
 
 from tvmflow.errors import TvmflowError
-from tvmflow.schedules.family import candidates
 from tvmflow.tuning.choose_search import SEARCHES, check_search, searches
 from tvmflow.tuning.search import key_of
 
