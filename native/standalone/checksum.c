@@ -1,4 +1,4 @@
-// XXH64 with seed 0, as its specification has it (xxHash, "XXH64 algorithm description").
+// XXH64 with seed 0, after its specification (xxHash, "XXH64 algorithm description").
 #include <string.h>
 
 #include "plan.h"
@@ -24,7 +24,7 @@ static uint64_t mix(uint64_t lane, uint64_t input) { return rotate(lane + input 
 tf_checksum tf_checksum_begin(void) { return (tf_checksum){.lanes = {P1 + P2, P2, 0, 0u - P1}}; }
 
 void tf_checksum_stripes(tf_checksum* sum, const uint8_t* data, size_t bytes) {
-  // In variables of their own, which stay in registers.
+  // Local variables stay in registers.
   uint64_t a = sum->lanes[0];
   uint64_t b = sum->lanes[1];
   uint64_t c = sum->lanes[2];

@@ -14,13 +14,13 @@
 #include "picture.h"
 #include "threads.h"
 
-// Vectors are read and written at multiples of this, and up to its end.
+// Alignment of memory in bytes; vectors are read and written up to the next multiple.
 enum { ALIGNMENT = 64 };
 enum { INVALID_OPERATION = -59, INVALID_KERNEL_NAME = -46, INVALID_HOST_POINTER = -37 };
 
 // -- features --------------------------------------------------------------------------------
 
-// What kernels may need besides the least processor of the architecture; the levels are those of
+// Features that kernels may need beyond the lowest level of the architecture; levels are those of
 // the x86-64 psABI.
 static char features[64];
 
@@ -54,7 +54,7 @@ static const char* list_features(void) {
 
 // -- kernels ---------------------------------------------------------------------------------
 
-// DLPack's tensor, and an argument of a function of TVM's (tvm/ffi/c_api.h).
+// DLPack's tensor, and an argument of TVM's functions (tvm/ffi/c_api.h).
 typedef struct tensor {
   void* data;
   int32_t device_type;
@@ -79,11 +79,11 @@ enum { ANY_TENSOR = 7 };
 extern const tf_named_function tvmflow_functions_begin[] __attribute__((visibility("hidden")));
 extern const tf_named_function tvmflow_functions_end[] __attribute__((visibility("hidden")));
 
-// What generated code calls, for a loop whose iterations are shared out and for memory: pointers,
-// as TVM's runtime sets them in each module.
+// The functions that generated code calls for parallel loops and for memory: pointers that TVM's
+// runtime would set in each module.
 int (*__TVMBackendParallelLaunch)(tf_task, void*, int) = tf_threads_run;
 
-// Memory of a kernel while it runs.
+// Allocates memory that a kernel uses while it runs.
 static void* allocate_workspace(int type, int device, uint64_t bytes, int kind, int bits) {
   (void)type, (void)device, (void)kind, (void)bits;
   void* data = NULL;
@@ -99,7 +99,7 @@ static int free_workspace(int type, int device, void* data) {
 void* (*__TVMBackendAllocWorkspace)(int, int, uint64_t, int, int) = allocate_workspace;
 int (*__TVMBackendFreeWorkspace)(int, int, void*) = free_workspace;
 
-// An output that is an input, or another output: they have memory of their own.
+// Copies a buffer, for an output that is also an input or another output.
 static int copy(void* self, const tf_any* arguments, int32_t count, tf_any* result) {
   (void)self, (void)count, (void)result;
   const tensor* const from = arguments[0].value;
@@ -108,7 +108,7 @@ static int copy(void* self, const tf_any* arguments, int32_t count, tf_any* resu
   return 0;
 }
 
-// A picture to the network's input.
+// Converts a picture to the network's input.
 static int picture(void* self, const tf_any* arguments, int32_t count, tf_any* result) {
   (void)self, (void)count, (void)result;
   const tensor* const input = arguments[0].value;
@@ -145,7 +145,7 @@ typedef struct kernel {
 typedef struct event {
   ClObject object;
   atomic_uint references;                     // the application's and the queue's
-  void (*complete)(cl_event, cl_int, void*);  // NULL: nobody is told
+  void (*complete)(cl_event, cl_int, void*);  // NULL: there is no callback
   void* data;
   cl_ulong begin;
   cl_ulong end;
@@ -158,22 +158,23 @@ typedef struct step {
 
 typedef struct queue {
   ClObject object;
-  step* steps;  // enqueued and not begun
+  step* steps;  // enqueued, not begun
   size_t count;
   size_t room;
   unsigned threads;
-  cl_int code;  // of the steps that were done
+  cl_int code;  // result of the steps so far
   const tf_stop* stop;
   bool running;  // the runner has the steps
-  // Does the steps after `flush`: begun at the first one, and asleep in between.
+  // The runner is a thread that does the steps after `flush`; it starts at the first `flush` and
+  // sleeps in between.
   bool has_runner;
   pthread_t runner;
-  pthread_mutex_t lock;  // of its task, held while it works
+  pthread_mutex_t lock;  // guards `task`; the runner holds it while it works
   pthread_cond_t changed;
   enum { NOTHING, STEPS, END } task;
 } queue;
 
-// There is one of each.
+// The only platform, context and program.
 static ClObject platform, context, program;
 
 typedef struct processor {
@@ -207,7 +208,7 @@ static cl_int get_platform_info(cl_platform_id of, cl_uint what, size_t room, vo
   return answer_text(what == CL_PLATFORM_VERSION ? "OpenCL 1.2 tvmflow" : "", room, to, needed);
 }
 
-// The processor's name, as far as the system tells it.
+// Finds the processor's name, if the system reports it.
 static void name_processor(char* name, size_t bytes) {
   snprintf(name, bytes, "%s", "processor");
   FILE* const file = fopen("/proc/cpuinfo", "r");
@@ -341,7 +342,7 @@ static cl_program create_program(cl_context in, cl_uint count, const char** text
   return &program;
 }
 
-// Nothing is kept of one.
+// Programs have no binaries.
 static cl_program create_program_with_binary(cl_context in, cl_uint count, const cl_device_id* of,
                                              const size_t* bytes, const unsigned char** binaries,
                                              cl_int* statuses, cl_int* code) {
@@ -475,7 +476,7 @@ static void* run_apart(void* argument) {
   return NULL;
 }
 
-// Either of the two sleeps at a time.
+// Passes a task to the runner, which sleeps until then.
 static void tell_runner(queue* q, int task) {
   pthread_mutex_lock(&q->lock);
   q->task = task;
@@ -501,7 +502,7 @@ static cl_int flush(cl_command_queue object) {
   queue* const q = (queue*)object;
   if (q->running || !q->count) return CL_SUCCESS;
   if (!q->has_runner) q->has_runner = !pthread_create(&q->runner, NULL, run_apart, q);
-  // Without a thread it is done when it is waited for.
+  // Without a thread, `finish` does the steps.
   q->running = q->has_runner;
   if (q->running) tell_runner(q, STEPS);
   return CL_SUCCESS;
@@ -550,7 +551,7 @@ static cl_int enqueue_marker(cl_command_queue object, cl_uint waits, const cl_ev
   return enqueue((queue*)object, NULL, made);
 }
 
-// Before the queue is flushed.
+// Sets the callback of an event, before the queue is flushed.
 static cl_int set_event_callback(cl_event object, cl_int when,
                                  void (*complete)(cl_event, cl_int, void*), void* data) {
   (void)when;
@@ -566,7 +567,7 @@ static cl_int get_profiling_info(cl_event object, cl_uint what, size_t room, voi
   ANSWER(cl_ulong, what == CL_PROFILING_COMMAND_START ? e->begin : e->end);
 }
 
-// Whether a part of a buffer is there, once all steps are done; its code if not.
+// Waits for all steps, and checks that a part of a buffer is inside it.
 static cl_int check_part(cl_command_queue object, cl_mem of, size_t offset, size_t bytes) {
   const cl_int code = finish(object);
   const size_t all = (size_t)((memory*)of)->bytes;

@@ -7,18 +7,18 @@
 
 #include "../opencl/version.h"
 
-// More are not looked at.
+// Limits of the search; further platforms and devices are ignored.
 enum { MAX_PLATFORMS = 16, MAX_DEVICES = 32 };
-// In the table of cl_khr_icd.
+// Index in the table of cl_khr_icd.
 enum { CL_GET_DEVICE_INFO = 3 };
 
-// Leaves `value` as it is, which is zeros at first, where the driver does not answer.
+// Queries a fact of the device; `value`, zeros at first, stays if the driver does not answer.
 static void query(const tf_device* d, cl_uint what, void* value, size_t bytes) {
   (void)d->api.clGetDeviceInfo(d->id, what, bytes, value, NULL);
 }
 
 void tf_device_describe(tf_device* d) {
-  // Of texts the last byte stays zero, whatever the driver writes.
+  // The last byte of texts stays zero, whatever the driver writes.
   query(d, CL_DEVICE_NAME, d->name, sizeof(d->name) - 1);
   query(d, CL_DRIVER_VERSION, d->driver, sizeof(d->driver) - 1);
   (void)d->api.clGetPlatformInfo(d->platform, CL_PLATFORM_NAME, sizeof(d->platform_name) - 1,
@@ -52,7 +52,7 @@ void tf_device_abandon(tf_device* d) {
   api->clReleaseProgram = api->clReleaseKernel = api->clReleaseEvent = do_nothing;
 }
 
-// Why the device cannot be used; NULL when it can.
+// Returns why the device cannot be used; NULL: it can.
 static const char* unusable(const tf_device* d) {
   cl_bool available = CL_FALSE;
   cl_bool compiler = CL_FALSE;
@@ -115,14 +115,15 @@ static unsigned find_devices(const tf_library* library, const char* name, tf_dev
   return count;
 }
 
-// Whether a part of TVMFLOW_OPENCL_DEVICE is empty, the index, or a part of the name.
+// Returns whether a part of TVMFLOW_OPENCL_DEVICE is empty, the index, or a part of the name.
 static bool matches(const char* part, unsigned index, const char* name) {
   char* end;
   const unsigned long number = strtoul(part, &end, 10);
   return *part && !*end ? number == index : strcasestr(name, part) != NULL;
 }
 
-// "platform:device", or one part of either's name, or the platform's index.
+// Matches "platform:device", a part of the platform's or the device's name, or the platform's
+// index.
 static bool is_wanted(const char* wanted, const tf_device* d) {
   const char* const colon = strchr(wanted, ':');
   const char* const last = colon ? colon + 1 : wanted;
@@ -136,7 +137,7 @@ static bool is_wanted(const char* wanted, const tf_device* d) {
          (is_type || matches(last, d->device_index, d->name));
 }
 
-// The device among those of one library; NULL when it is not there.
+// Returns the wanted device among those of one library; NULL: it is not there.
 static const tf_device* choose(const tf_device* all, unsigned count,
                                const tvmflow_options* options) {
   const char* const wanted = getenv("TVMFLOW_OPENCL_DEVICE");
@@ -199,7 +200,7 @@ tvmflow_status tf_device_find(tf_device* device, const tvmflow_options* options,
 }
 
 const void* tf_device_code(const tf_device* d) {
-  // What a loader exports is its own; of the drivers for loaders each object has the functions.
+  // A loader exports its own functions, but the driver's are in the table of each object.
   void** const table = d->api.has_tables ? d->platform->dispatch : NULL;
   return table && table[CL_GET_DEVICE_INFO] ? table[CL_GET_DEVICE_INFO] : d->api.clGetDeviceInfo;
 }

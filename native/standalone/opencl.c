@@ -4,13 +4,12 @@
 
 #include "device.h"
 
-// Stands for a library that is in the process already: linked to it, preloaded, or opened by
-// another part of the application for everybody.
+// The name of a library that is in the process already: linked, preloaded, or opened globally by
+// another part of the application.
 static const char in_process[] = "(in the process)";
 
-// The first names are found where the system or, on Android, the application's manifest
-// (uses-native-library) makes them visible; the paths are where vendors of Android devices
-// keep them.
+// The libraries to try.  Names are found if the system or, on Android, the application's manifest
+// (uses-native-library) makes them visible; the paths are those of vendors of Android devices.
 static const char* const names[] = {
     in_process,
     "libOpenCL.so.1",
@@ -29,7 +28,7 @@ static const char* const names[] = {
     NULL,
 };
 
-// Function pointers are not void* to C; POSIX says that they fit.
+// C has no conversion from void* to function pointers, but POSIX guarantees that they fit.
 typedef void (*function)(void);
 
 static function symbol(void* handle, const char* name) {
@@ -52,8 +51,8 @@ const char* tf_library_name(const char* only, unsigned index) {
   return index < sizeof(names) / sizeof(names[0]) ? names[index] : NULL;
 }
 
-// Vendors' libraries lie in another linker namespace than the application's; Android's own
-// libraries reach them through this function, where applications may call it.
+// Opens a vendor's library, which is in another linker namespace than the application.  Android's
+// own libraries use this function, which some devices let applications call.
 static void* open_from_vendor(const char* name) {
   void* const ndk_support = dlopen("libvndksupport.so", RTLD_LAZY | RTLD_LOCAL);
   if (!ndk_support) return NULL;
@@ -63,7 +62,7 @@ static void* open_from_vendor(const char* name) {
 }
 
 bool tf_library_open(tf_library* library, const char* name, char* text, size_t bytes) {
-  // Lazily bound: a driver may reference symbols that only optional parts of it need.
+  // Bind lazily, because a driver may reference symbols that only its optional parts need.
   const bool inside = name == in_process;
   void* handle = dlopen(inside ? NULL : name, RTLD_LAZY | RTLD_LOCAL);
   if (!handle) {
@@ -89,8 +88,7 @@ bool tf_library_open(tf_library* library, const char* name, char* text, size_t b
   return false;
 }
 
-// Whether the platform is a driver's for loaders, whose objects begin with a table of functions.
-// Others are whatever their library makes of them.
+// Returns whether the platform's objects begin with a table of functions, as loaders require.
 static bool has_tables(const tf_opencl* api, cl_platform_id platform) {
   size_t bytes = 0;
   if (!api->clGetPlatformInfo ||
@@ -125,8 +123,8 @@ const char* tf_opencl_resolve(tf_opencl* api, const tf_library* library, cl_plat
   if (!api->name && !missing) missing = #name;
   TVMFLOW_OPENCL_ENTRY_POINTS(TF_NEEDED)
   TF_MORE_ENTRY_POINTS(TF_NEEDED)
-  // A driver's table may end before the optional ones: they are taken from it only where
-  // nothing else can be.
+  // A driver's table may end before the optional entries, so they are read only if there is no
+  // other way.
   TF_OPTIONAL_ENTRY_POINTS(TF_FROM_LIBRARY)
   if (!library->exported) {
     TF_OPTIONAL_ENTRY_POINTS(TF_FROM_TABLE)
@@ -141,7 +139,7 @@ void* tf_opencl_extension(const tf_opencl* api, cl_platform_id platform, const c
   void* found = NULL;
   if (api->clGetExtensionFunctionAddressForPlatform)
     found = api->clGetExtensionFunctionAddressForPlatform(platform, name);
-  // Qualcomm's drivers answer only one of these.
+  // Qualcomm's drivers implement only one of these.
   if (!found && api->clGetExtensionFunctionAddress)
     found = api->clGetExtensionFunctionAddress(name);
   return found ? found : dlsym(api->library, name);

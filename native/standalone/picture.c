@@ -1,4 +1,5 @@
-// Pictures as inputs: checked, brought to the device and put into the network's input by a kernel.
+// Pictures as inputs: check them, copy them to the device, and have a kernel write the network's
+// input.
 
 #include "picture.h"
 
@@ -13,9 +14,9 @@
 struct tf_picture_state {
   cl_kernel kernel;        // reads a buffer; on the CPU the application's memory
   cl_kernel image_kernel;  // reads an image; NULL: there is none
-  bool grouped;            // in work-groups of GROUP x GROUP; otherwise as the driver likes
-  cl_mem told;             // the geometry, on the CPU the whole job
-  cl_mem pixels;           // a copy of the application's, for those of this process
+  bool grouped;            // in work-groups of GROUP x GROUP; otherwise the driver chooses
+  cl_mem arguments;        // the geometry; on the CPU the whole job
+  cl_mem pixels;           // a copy of pixels in this process's memory
   size_t bytes;            // of `pixels`
   bool set;                // the input is a picture
   tf_picture_job job;      // of the last picture
@@ -31,16 +32,16 @@ static const struct {
     {"nv21", 2, 1},  {"yuv420", 3, 1}, {"i420", 3, 1}, {"yv12", 3, 1},
 };
 
-// Where the samples of a picture are.
+// The places of a picture's samples.
 typedef struct placed_planes {
   uint32_t format;
   unsigned count;
-  const uint8_t* memory[3];  // of this process; NULL: it is OpenCL's
+  const uint8_t* memory[3];  // in this process; NULL: it is OpenCL's
   size_t offsets[3];
   uint32_t strides[3];
-  uint32_t pixels[3];  // bytes from one to the next
-  size_t bytes[3];     // from the first to the last that is there
-  bool is_cut;         // the last sample of pairs is not there
+  uint32_t pixels[3];  // bytes from one sample to the next
+  size_t bytes[3];     // from the first to the last present one
+  bool is_cut;         // the last sample of pairs is missing
   size_t end;          // offset after the last byte
 } placed_planes;
 
@@ -65,10 +66,11 @@ static tvmflow_status make_state(tvmflow_model* m, const tf_picture* how, tf_pic
       s->grouped = false;
   }
   cl_int code = CL_SUCCESS;
-  s->told = api->clCreateBuffer(m->context, CL_MEM_READ_ONLY, sizeof(s->job), NULL, &code);
+  s->arguments = api->clCreateBuffer(m->context, CL_MEM_READ_ONLY, sizeof(s->job), NULL, &code);
   if (code == CL_SUCCESS) return TVMFLOW_OK;
-  s->told = NULL;
-  return tf_fail_opencl(&m->message, code, "Allocating what is told of a picture on device '%s'",
+  s->arguments = NULL;
+  return tf_fail_opencl(&m->message, code,
+                        "Allocating the arguments of a picture's kernel on device '%s'",
                         m->device.name);
 }
 
@@ -89,25 +91,25 @@ void tf_pictures_destroy(tvmflow_model* m) {
     tf_picture_state* const s = &m->pictures[i];
     if (s->kernel) (void)api->clReleaseKernel(s->kernel);
     if (s->image_kernel) (void)api->clReleaseKernel(s->image_kernel);
-    if (s->told) (void)api->clReleaseMemObject(s->told);
+    if (s->arguments) (void)api->clReleaseMemObject(s->arguments);
     if (s->pixels) (void)api->clReleaseMemObject(s->pixels);
   }
   free(m->pictures);
 }
 
-// -- what is given ---------------------------------------------------------------------------
+// -- the application's picture -----------------------------------------------------------------
 
-// Columns or rows of a plane.
+// Returns the columns or rows of a plane.
 static uint32_t samples(uint32_t pixels, unsigned plane) {
   return plane ? (pixels + 1) / 2 : pixels;
 }
 
-// Bytes of a sample; pairs of chroma are one.
+// Returns the bytes of a sample; a pair of chroma is one sample.
 static uint32_t sample_bytes(uint32_t format, unsigned plane) {
   return plane && formats[format].planes == 2 ? 2 : formats[format].bytes;
 }
 
-// Whether one kernel takes both formats.
+// Returns whether one kernel reads both formats.
 static bool are_alike(uint32_t format, uint32_t other) {
   const bool has_chroma = formats[format].planes > 1;
   return has_chroma == (formats[other].planes > 1) &&
@@ -133,7 +135,7 @@ static tvmflow_status find(tvmflow_model* m, uint32_t index, const char* attempt
                  attempt, name, name);
 }
 
-// The same structure of this library's size; an application may be older than the library.
+// Copies the structure, which is shorter if the application is older than the library.
 static tvmflow_status read_image(tvmflow_model* m, const char* name, const tvmflow_image* given,
                                  tvmflow_image* image) {
   memset(image, 0, sizeof(*image));
@@ -194,8 +196,7 @@ static tvmflow_status check_format(tvmflow_model* m, const char* name, const tf_
   return TVMFLOW_OK;
 }
 
-// Bytes that there are of a plane, starting at its first one; SIZE_MAX: the application does not
-// say.
+// Returns the bytes of a plane, starting at its first one; SIZE_MAX: the application does not say.
 static size_t known_bytes(const tvmflow_image* image, const placed_planes* p, unsigned plane) {
   if (image->bytes[plane]) return image->bytes[plane];
   // Planes that follow the first one are within its bytes.
@@ -235,7 +236,7 @@ static tvmflow_status place_plane(tvmflow_model* m, const char* name, const tvmf
   p->strides[i] = (uint32_t)stride;
   p->bytes[i] = (size_t)last;
   const size_t known = known_bytes(image, p, i);
-  // A sample before it is there to take its place.
+  // The sample before it can replace the missing last byte.
   if (bytes == 2 && known == last - 1 && last > 2) {
     p->is_cut = true;
     --p->bytes[i];
@@ -250,7 +251,7 @@ static tvmflow_status place_plane(tvmflow_model* m, const char* name, const tvmf
   return TVMFLOW_OK;
 }
 
-// Planes of U and V that lie in each other are one of pairs, which is copied once.
+// Joins interleaved planes of U and V to one plane of pairs, which is copied once.
 static void join_planes(placed_planes* p) {
   const uintptr_t u = (uintptr_t)p->memory[1], v = (uintptr_t)p->memory[2];
   if (p->count < 3 || !p->memory[0] || p->pixels[1] != 2 || p->pixels[2] != 2 ||
@@ -278,9 +279,9 @@ static tvmflow_status place_planes(tvmflow_model* m, const char* name, uint32_t 
   return TVMFLOW_OK;
 }
 
-// -- where it goes ---------------------------------------------------------------------------
+// -- the geometry ------------------------------------------------------------------------------
 
-// The part of `all` that is `wanted` long, in the middle.
+// Returns the middle part of `all` that is `wanted` long.
 static void in_the_middle(int32_t all, int32_t wanted, int32_t* from, int32_t* to) {
   *from = (all - wanted) / 2;
   *to = *from + wanted;
@@ -313,7 +314,7 @@ static void turn(tf_geometry* g, uint32_t degrees, const tvmflow_image* image) {
   const bool lies = degrees == 90 || degrees == 270;
   g->upright[0] = lies ? height : width;
   g->upright[1] = lies ? width : height;
-  // Of the pixel (0, 0), and of steps to the right and down.
+  // The place of the pixel (0, 0), and the steps to the right and down.
   g->first[0] = degrees >= 180 ? width - 1 : 0;
   g->first[1] = degrees == 90 || degrees == 180 ? height - 1 : 0;
   g->column[0] = degrees == 0 ? 1 : degrees == 180 ? -1 : 0;
@@ -322,7 +323,7 @@ static void turn(tf_geometry* g, uint32_t degrees, const tvmflow_image* image) {
   g->row[1] = degrees == 0 ? 1 : degrees == 180 ? -1 : 0;
 }
 
-// Tells where the samples of luma, U and V are.
+// Sets the places of the samples of luma, U and V.
 static void describe_planes(tf_picture_job* job, const placed_planes* p,
                             const tvmflow_image* image) {
   tf_geometry* const g = &job->geometry;
@@ -338,7 +339,7 @@ static void describe_planes(tf_picture_job* job, const placed_planes* p,
     const int32_t columns = (int32_t)samples(image->width, 1);
     int32_t last =
         (int32_t)(samples(image->height, 1) - 1) * g->stride[c] + (columns - 1) * g->pixel[c];
-    // The neighbour to the left has the place of a sample that is not there, or the one above.
+    // The neighbour to the left, or the one above, replaces a missing sample.
     if (p->is_cut && lane) last -= columns > 1 ? g->pixel[c] : g->stride[c];
     g->last[c - 1] = last;
   }
@@ -360,9 +361,9 @@ static tf_picture_job describe(const tvmflow_model* m, const tf_picture* how,
   return job;
 }
 
-// -- how it gets there -----------------------------------------------------------------------
+// -- the copy ----------------------------------------------------------------------------------
 
-// Copies the planes to the device's own buffer, which grows; their offsets are then those in it.
+// Copies the planes to a buffer of the device, which grows, and sets their offsets in it.
 static cl_int upload(tvmflow_model* m, tf_picture_state* s, placed_planes* p) {
   const tf_opencl* const api = &m->device.api;
   size_t all = 0;
@@ -384,7 +385,7 @@ static cl_int upload(tvmflow_model* m, tf_picture_state* s, placed_planes* p) {
   return code;
 }
 
-// Whether the application's memory object has the picture, and whether it is an image.
+// Checks that the application's memory object fits the picture, and whether it is an image.
 static tvmflow_status check_memory(tvmflow_model* m, const char* name, const tf_picture* how,
                                    const tvmflow_image* image, placed_planes* planes, cl_mem memory,
                                    bool* is_image) {
@@ -439,7 +440,8 @@ static tvmflow_status check_memory(tvmflow_model* m, const char* name, const tf_
                  image->width, image->height, formats[how->format].name);
 }
 
-// cl_arm_import_memory and cl_qcom_android_ahardwarebuffer_host_ptr, from the extensions' texts.
+// Values from the specifications of cl_arm_import_memory and
+// cl_qcom_android_ahardwarebuffer_host_ptr.
 typedef cl_mem (*import_memory_arm)(cl_context, cl_bitfield, const intptr_t*, void*, size_t,
                                     cl_int*);
 enum { IMPORT_TYPE_ARM = 0x40B2, IMPORT_TYPE_ANDROID_HARDWARE_BUFFER_ARM = 0x41E2 };
@@ -451,14 +453,14 @@ typedef struct hardware_buffer_qcom {
   void* hardware_buffer;
 } hardware_buffer_qcom;
 
-// Android's buffer as memory of the device, without a copy; to be released.
+// Imports Android's buffer as memory of the device, without a copy; the caller releases it.
 static tvmflow_status import(tvmflow_model* m, const char* name, const tf_picture* how,
                              const tvmflow_image* image, const placed_planes* planes,
                              cl_mem* memory) {
   const tf_opencl* const api = &m->device.api;
   cl_int code = CL_SUCCESS;
   *memory = NULL;
-  // Told by a name of its own since some time.
+  // Newer drivers list the import of these buffers under a name of its own.
   if (tf_device_has(&m->device, "cl_arm_import_memory") ||
       tf_device_has(&m->device, "cl_arm_import_memory_android_hardware_buffer")) {
     const import_memory_arm function =
@@ -478,7 +480,7 @@ static tvmflow_status import(tvmflow_model* m, const char* name, const tf_pictur
     const cl_image_desc layout = {.image_type = CL_MEM_OBJECT_IMAGE2D,
                                   .image_width = image->width,
                                   .image_height = image->height};
-    // Other formats are in buffers without a format (AHARDWAREBUFFER_FORMAT_BLOB).
+    // Other formats come in buffers without a format (AHARDWAREBUFFER_FORMAT_BLOB).
     if (how->format <= TVMFLOW_BGRA8)
       *memory = api->clCreateImage(m->context, flags, &format, &layout, &host, &code);
     else
@@ -505,11 +507,12 @@ static cl_int enqueue(tvmflow_model* m, tf_picture_state* s, const tf_picture_jo
   const cl_mem input = m->bound[tf_inputs(m)[job->how.input].allocation];
   cl_int code = CL_SUCCESS;
   if (inside || !s->set || memcmp(&job->geometry, &s->job.geometry, sizeof(job->geometry)) != 0)
-    code = api->clEnqueueWriteBuffer(m->queue, s->told, CL_TRUE, 0,
+    code = api->clEnqueueWriteBuffer(m->queue, s->arguments, CL_TRUE, 0,
                                      inside ? sizeof(*job) : sizeof(job->geometry), job, 0, NULL,
                                      NULL);
   if (code == CL_SUCCESS) code = api->clSetKernelArg(kernel, 0, sizeof(input), &input);
-  if (code == CL_SUCCESS) code = api->clSetKernelArg(kernel, 1, sizeof(s->told), &s->told);
+  if (code == CL_SUCCESS)
+    code = api->clSetKernelArg(kernel, 1, sizeof(s->arguments), &s->arguments);
   if (code == CL_SUCCESS && !inside)
     code = api->clSetKernelArg(kernel, 2, sizeof(picture), &picture);
   const size_t local[2] = {GROUP, GROUP};
@@ -521,7 +524,7 @@ static cl_int enqueue(tvmflow_model* m, tf_picture_state* s, const tf_picture_jo
   if (code == CL_SUCCESS)
     code = api->clEnqueueNDRangeKernel(m->queue, kernel, 2, NULL, global, s->grouped ? local : NULL,
                                        0, NULL, NULL);
-  // The application may change its memory from now on.
+  // The application may change its memory after this call.
   return code == CL_SUCCESS && inside ? api->clFinish(m->queue) : code;
 }
 
@@ -560,7 +563,7 @@ tvmflow_status tf_do_set_image(tvmflow_model* m, uint32_t index, const tvmflow_i
   }
   if (!status && code == CL_SUCCESS) {
     const tf_picture_job job = describe(m, how, &image, &planes);
-    // Until it is done, the input is neither what it was nor the picture.
+    // Until the kernel is done, the input has neither its old content nor the picture.
     m->missing[index] = true;
     code = enqueue(m, s, &job, picture, is_image);
     s->job = job;
@@ -603,9 +606,9 @@ void tf_picture_replaced(tvmflow_model* m, uint32_t index) {
   if (found) m->pictures[found - m->plan.pictures].set = false;
 }
 
-// -- and back --------------------------------------------------------------------------------
+// -- boxes of the picture ----------------------------------------------------------------------
 
-// False: the input is no picture.
+// Returns scale and offset from the input to the picture.  False: the input is no picture.
 static bool place_of(const tf_picture_state* s, double scale[2], double offset[2]) {
   const tf_geometry* const g = &s->job.geometry;
   for (unsigned i = 0; i < 2; ++i) {

@@ -8,24 +8,24 @@
 // same structure (tvmflow/module/standalone/pictures.py).
 typedef struct tf_geometry {
   int32_t size[2];  // of the input
-  int32_t from[2];  // the part of it that the picture covers
+  int32_t from[2];  // the part of the input that the picture covers
   int32_t to[2];
   int32_t upright[2];  // width and height of the upright picture
   // Its pixel (x, y) is first + x * column + y * row of the picture in memory.
   int32_t first[2];
   int32_t column[2];
   int32_t row[2];
-  // In bytes, of luma, U and V; of formats of one plane the first.
+  // In bytes, for luma, U and V; formats of one plane use the first.
   int32_t offset[3];  // of the first sample
   int32_t stride[3];  // from one row to the next
   int32_t pixel[3];   // from one sample of a row to the next
-  int32_t last[2];    // of U and V: from the first sample to the last one that is read
+  int32_t last[2];    // for U and V: from the first sample to the last one that is read
   int32_t swapped;    // 1: blue before red
-  float origin[2];    // of the upright picture, where `from` is
-  float step[2];      // pixels of it for one of the input
+  float origin[2];    // of the upright picture at `from`
+  float step[2];      // pixels of the upright picture for one of the input
 } tf_geometry;
 
-// All that the processors' kernel needs; OpenCL's have the rest in their text.
+// The arguments of the processors' kernel; OpenCL's kernels have some of them in their text.
 typedef struct tf_picture_job {
   tf_geometry geometry;
   tf_picture how;

@@ -1,8 +1,8 @@
-// Pictures on this machine's processors: rows are unpacked and resized one after the other, then
-// those that a row of the network's input lies in are added up.
+// Convert pictures on this machine's processors: unpack and resize the rows one after the other,
+// then add up those that contribute to a row of the network's input.
 //
-// The filter is Pillow's bilinear one: a triangle as wide as two pixels, of the picture or where it
-// shrinks of the input, so that every pixel of the picture counts.
+// The filter is Pillow's bilinear one: a triangle as wide as two pixels of the picture, or of the
+// input if the picture shrinks, so that every pixel of the picture counts.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +11,12 @@
 #include "picture.h"
 #include "threads.h"
 
-// Red, green and blue; or grey three times.
+// A pixel as red, green and blue, or as grey three times.
 typedef float pixel __attribute__((vector_size(16)));
 
 static float at_most_255(float level) { return level < 0 ? 0 : level > 255 ? 255 : level; }
 
-// Luma and chroma as of JPEG (ITU-T T.871), or of video (ITU-R BT.601, of 8 bits).
+// Converts luma and chroma of JPEG (ITU-T T.871) or of video (ITU-R BT.601, 8 bits).
 static pixel from_luma(float y, float u, float v, bool video) {
   if (video) {
     y = (y - 16) * (255.0f / 219);
@@ -28,7 +28,7 @@ static pixel from_luma(float y, float u, float v, bool video) {
                  at_most_255(y + 1.772f * (u - 128)), 0};
 }
 
-// Pixels `begin` to `end` of a row of the upright picture, in a format that the compiler knows.
+// Unpacks pixels `begin` to `end` of a row of the upright picture, with the format as a constant.
 static inline __attribute__((always_inline)) void unpack_as(const tf_picture_job* job, int32_t y,
                                                             int32_t begin, int32_t end, pixel* row,
                                                             tvmflow_image_format format) {
@@ -67,9 +67,9 @@ static void unpack(const tf_picture_job* job, int32_t y, int32_t begin, int32_t 
 #undef AS
 }
 
-// Pixels that one of the input is made of, in one direction.
+// The pixels that contribute to each pixel of the input, in one direction.
 typedef struct taps {
-  int32_t width;  // of `weights`, for each pixel of the input
+  int32_t width;  // number of `weights` for each pixel of the input
   int32_t* first;
   int32_t* count;
   float* weights;
@@ -123,7 +123,7 @@ static void write_pixel(const tf_picture_job* job, void* input, int32_t x, int32
   const size_t at = (size_t)y * width + (size_t)x;
   const bool side_by_side = job->how.arrangement == TF_NHWC;
   if (channels == 1)
-    // Of a grey picture these are the level itself, but for rounding.
+    // For a grey picture this is the level itself, except for rounding.
     p[0] = job->how.format == TVMFLOW_GREY8 ? p[0] : 0.299f * p[0] + 0.587f * p[1] + 0.114f * p[2];
   for (uint32_t c = 0; c < channels; ++c)
     write_number(job, input, side_by_side ? at * channels + c : c * all + at, c,
@@ -137,7 +137,7 @@ typedef struct work {
   taps rows;
 } work;
 
-// A row of the picture, resized; `held` is where it is kept.
+// Returns a resized row of the picture, which is kept in `held`.
 static void resize_row(const work* w, int32_t y, pixel* unpacked, pixel* held) {
   const taps* const t = &w->columns;
   const tf_geometry* const g = &w->job->geometry;
@@ -152,7 +152,7 @@ static void resize_row(const work* w, int32_t y, pixel* unpacked, pixel* held) {
   }
 }
 
-// A part of the input's rows.
+// Converts a part of the input's rows.
 static int convert_rows(int number, tf_task_group* group, void* data) {
   const work* const w = data;
   const tf_picture_job* const job = w->job;
@@ -162,7 +162,7 @@ static int convert_rows(int number, tf_task_group* group, void* data) {
   const int32_t covered = g->to[0] - g->from[0], kept = w->rows.width;
   const size_t pixels = (size_t)g->upright[0] + (size_t)(kept + 1) * (size_t)covered;
   pixel* const room = malloc(pixels * sizeof(pixel));
-  // Numbers of the rows of the picture that are held.
+  // The numbers of the rows of the picture that are kept.
   int32_t* const numbers = malloc((size_t)kept * sizeof(int32_t));
   if (!room || !numbers) {
     free(room);

@@ -11,34 +11,34 @@
 #include <unistd.h>
 
 enum { MAX_THREADS = 64, MAX_CORES = 256 };
-// The kernels of a run follow each other within microseconds: so long a thread looks for work
-// before it sleeps.
+// How long a thread looks for work before it sleeps: the kernels of a run follow each other within
+// microseconds.
 enum { SPIN_NANOSECONDS = 100000, SPINS_BEFORE_A_LOOK = 64 };
 
-// Runs are numbered.  A ticket has the run's number (32 bits), its tasks (16) and the next one
-// (16): who counts that up by one has the task, and until it is done the run cannot end.
+// A ticket has the number of a run (32 bits), the count of its tasks (16) and the next task (16). A
+// thread takes a task by incrementing the ticket, and the run cannot end before the task is done.
 static struct {
   _Alignas(64) atomic_ullong ticket;
   _Alignas(64) atomic_uint left;    // tasks that are not done
-  _Alignas(64) atomic_uint signal;  // changes where those that sleep are to look
+  _Alignas(64) atomic_uint signal;  // changes to wake sleeping threads
   atomic_uint sleepers;
   atomic_bool ending;
   atomic_int failed;
-  // Of the run.
+  // The present run.
   tf_task task;
   void* data;
   tf_task_group group;
-  // Who has the pool; no thread-local storage, which Android's older loaders have not.
+  // The owner of the pool.  Android's older loaders lack thread-local storage.
   pthread_mutex_t taken;
   atomic_uintptr_t owner;
   unsigned threads;
-  // Of the pool.
+  // The pool itself.
   pthread_mutex_t changing;
   unsigned users;
-  unsigned helpers;  // threads besides those that call
-  unsigned wanted;   // threads, with one that calls
-  bool lost;         // the helpers were those of the process that this one was forked from
-  // Cores that are fast, and where helpers stay; none: on any.
+  unsigned helpers;  // threads of the pool
+  unsigned wanted;   // threads, including a caller
+  bool lost;         // the helpers belong to the process that this one was forked from
+  // The fast cores, on which helpers are pinned; none: helpers run on any core.
   unsigned fast;
   unsigned cores[MAX_CORES];
   pthread_t ids[MAX_THREADS];
@@ -54,7 +54,7 @@ static void wait_a_little(void) {
 
 static bool has_task(uint64_t ticket) { return (ticket & 0xFFFF) < (ticket >> 16 & 0xFFFF); }
 
-// Does one task; false where there is none.
+// Does one task.  Returns false if there is none.
 static bool help(void) {
   unsigned long long ticket = atomic_load(&pool.ticket);
   do {
@@ -66,7 +66,7 @@ static bool help(void) {
   return true;
 }
 
-// Looks for a task during some time.
+// Looks for a task for SPIN_NANOSECONDS.
 static bool find(void) {
   const uint64_t begin = tf_nanoseconds();
   do {
@@ -78,13 +78,13 @@ static bool find(void) {
   return false;
 }
 
-// Only on this core, unless it is MAX_CORES.
+// Pins the thread to a core, unless it is MAX_CORES.
 static void pin(uintptr_t core) {
   if (core >= MAX_CORES) return;
   cpu_set_t own;
   CPU_ZERO(&own);
   CPU_SET(core, &own);
-  // Where it fails the thread runs on any core.
+  // If this fails, the thread runs on any core.
   (void)sched_setaffinity(0, sizeof(own), &own);
 }
 
@@ -92,7 +92,7 @@ static void* work(void* core) {
   pin((uintptr_t)core);
   while (!atomic_load(&pool.ending)) {
     if (help() || find()) continue;
-    // Who begins a run counts the signal up and then looks for sleepers.
+    // A thread that begins a run first increments the signal, then looks for sleepers.
     atomic_fetch_add(&pool.sleepers, 1);
     const unsigned seen = atomic_load(&pool.signal);
     if (!has_task(atomic_load(&pool.ticket)) && !atomic_load(&pool.ending))
@@ -108,7 +108,7 @@ static void wake(void) {
     (void)syscall(SYS_futex, &pool.signal, FUTEX_WAKE_PRIVATE, MAX_THREADS, NULL, NULL, 0);
 }
 
-// A number that says how fast a core is; 1 where the system does not tell.
+// Returns the relative speed of a core; 1 if the system does not report it.
 static unsigned long speed(unsigned core) {
   static const char* const files[] = {"cpu_capacity", "cpufreq/cpuinfo_max_freq"};
   for (unsigned i = 0; i < 2; ++i) {
@@ -127,8 +127,8 @@ static unsigned long speed(unsigned core) {
   return 1;
 }
 
-// Cores that this process may use and that have at least half the speed of the fastest one: a
-// kernel is as slow as the slowest of its threads.  At least one, fastest first.
+// Finds the cores that this process may use and that have at least half the speed of the fastest
+// one: a kernel is as slow as its slowest thread.  Returns at least one, fastest first.
 static unsigned fast_cores(unsigned cores[MAX_CORES]) {
   cpu_set_t allowed;
   cores[0] = 0;
@@ -152,11 +152,11 @@ static unsigned fast_cores(unsigned cores[MAX_CORES]) {
   return fast ? fast : 1;
 }
 
-// Starts what is missing of the wanted threads, as far as that can be done; the pool is taken.
+// Starts the missing threads, as far as that succeeds; the caller owns the pool.
 static void start(void) {
   pool.lost = false;
   while (pool.helpers + 1 < pool.wanted) {
-    // The first core is left to the thread that calls.
+    // The first core is for the calling thread.
     const uintptr_t core = pool.fast ? pool.cores[(pool.helpers + 1) % pool.fast] : MAX_CORES;
     if (pthread_create(&pool.ids[pool.helpers], NULL, work, (void*)core)) break;
     ++pool.helpers;
@@ -170,7 +170,7 @@ unsigned tf_threads_begin(unsigned count, bool pinned) {
   if (count > MAX_THREADS) count = MAX_THREADS;
   pthread_mutex_lock(&pool.changing);
   ++pool.users;
-  // A run must not see the number change.
+  // The number must not change during a run.
   pthread_mutex_lock(&pool.taken);
   if (count > pool.wanted) pool.wanted = count;
   pool.fast = pinned ? fast : 0;
@@ -199,7 +199,7 @@ void tf_threads_forget(void) {
   pthread_mutex_init(&pool.taken, NULL);
   pthread_mutex_init(&pool.changing, NULL);
   atomic_store(&pool.owner, 0);
-  // A run of another thread has no tasks left.
+  // The run of another thread has no tasks left.
   atomic_store(&pool.ticket, atomic_load(&pool.ticket) >> 32 << 32);
   atomic_store(&pool.left, 0);
   atomic_store(&pool.sleepers, 0);

@@ -1,1 +1,1 @@
-"""The execution plan of a standalone library: made from `main`, checked, and written with it."""
+"""The export of a standalone library; :mod:`.export` lists its steps."""

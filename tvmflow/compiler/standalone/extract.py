@@ -40,7 +40,7 @@ class PlanExtractor:
 
     mod: IRModule
     kernels: Kernels
-    #: The interface, and the weights, in the order of the parameters of ``main``.
+    #: Inputs and outputs, and the weights, in the order of the parameters of ``main``.
     inputs: Sequence[TensorInfo]
     outputs: Sequence[TensorInfo]
     given: Mapping[str, np.ndarray]

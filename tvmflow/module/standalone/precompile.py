@@ -41,7 +41,7 @@ _DRIVER_CACHES = (
 
 @dataclass(frozen=True)
 class Precompiled:
-    """A device's binaries of a library's programs."""
+    """The binaries of a library's programs for a device."""
 
     device: str
     platform: str
