@@ -7,10 +7,17 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
-#: Next to the built programs; tests that change the variable do not change this folder.
-_FOLDER = Path(os.environ.get("TVMFLOW_CACHE_DIR") or tempfile.mkdtemp()).with_name("builds")
+
+@cache
+def _folder() -> Path:
+    """Return the folder next to the built programs; later changes of the variable do not matter.
+
+    It is found at the first use: this module may be imported before pytest sets the variable.
+    """
+    return Path(os.environ.get("TVMFLOW_CACHE_DIR") or tempfile.mkdtemp()).with_name("builds")
 
 
 def cached_build(
@@ -33,14 +40,15 @@ def cached_build(
     digest = hashlib.sha256()
     for source in sorted(sources):
         digest.update(f"{source}\0".encode() + source.read_bytes())
-    folder = _FOLDER / f"{of_command}_{digest.hexdigest()[:16]}"
+    kept = _folder()
+    folder = kept / f"{of_command}_{digest.hexdigest()[:16]}"
     if folder.exists():
         return folder
-    _FOLDER.mkdir(parents=True, exist_ok=True)
-    for older in _FOLDER.glob(f"{of_command}_*"):
+    kept.mkdir(parents=True, exist_ok=True)
+    for older in kept.glob(f"{of_command}_*"):
         if older != folder:
             shutil.rmtree(older, ignore_errors=True)
-    fresh = Path(tempfile.mkdtemp(dir=_FOLDER))
+    fresh = Path(tempfile.mkdtemp(dir=kept))
     try:
         build(fresh)
         fresh.rename(folder)
