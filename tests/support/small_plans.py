@@ -236,6 +236,42 @@ def add_plan(size: int = 64, scale: float = 2.0, seed: int = 1) -> tuple[Plan, n
     return plan, w
 
 
+def cpu_plan(
+    kernel: str = "add", w: np.ndarray | None = None, needs: str = "", size: int = 64
+) -> Plan:
+    """Return a plan of ``y = 2 * x + w``, by a function of cpu_kernels.c."""
+    plan = Plan(" ")
+    x, at, y = (plan.buffer(4 * size) for _ in range(3))
+    plan.weight(at, add_plan(size)[1] if w is None else w)
+    plan.launch(kernel, [x, at, y], (1,))
+    plan.input("x", (size,), x)
+    plan.output("y", (size,), y)
+    if needs:
+        plan.rows[Section.EXTENSIONS].append(needs)
+    return plan
+
+
+ADD_IMAGES = """
+__kernel void add_i(__read_only image2d_array_t x, __read_only image2d_array_t w,
+                    __write_only image2d_array_t y, float k) {
+  int4 at = (int4)(get_global_id(0), get_global_id(1), get_global_id(2), 0);
+  write_imagef(y, at, k * read_imagef(x, at) + read_imagef(w, at));
+}
+"""
+
+
+def uniform(seed: int, count: int) -> np.ndarray:
+    """Return a self-test's input between -1 and 1, see docs/standalone.md."""
+    mask = 0xFFFFFFFFFFFFFFFF
+    values = []
+    for index in range(count):
+        z = (seed + (index + 1) * 0x9E3779B97F4A7C15) & mask
+        z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ z >> 27) * 0x94D049BB133111EB) & mask
+        values.append(((z ^ z >> 31) >> 40) * 2.0**-24)
+    return (2 * np.array(values) - 1).astype(np.float32)
+
+
 def plan_of_two_shapes(size: int = 64) -> tuple[Plan, np.ndarray]:
     """Return such a plan for vectors of two lengths, the second half as long, and ``w``."""
     plan, w = add_plan(size)

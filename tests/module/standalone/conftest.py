@@ -10,6 +10,7 @@ from pathlib import Path
 import drivers
 import pytest
 import runtime_build
+from fake_opencl import build_fake, compile_c
 from mock_library import C_COMPILER, build_mock
 from small_plans import Plan
 
@@ -46,6 +47,19 @@ def link(tmp_path_factory):
         return runtime_build.link(folder / next(names), plan.encode(), content, *flags)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory) -> str:
+    """Return the object file of cpu_kernels.c."""
+    source = Path(__file__).with_name("cpu_kernels.c")
+    return str(compile_c(tmp_path_factory.mktemp("kernels") / "kernels.o", "-c", source))
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory) -> Path:
+    """Return the fake driver; each module of tests has its own settings and counts."""
+    return build_fake(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture(params=["loader", "intel"])

@@ -21,7 +21,7 @@ import pytest
 from fake_opencl import SOURCES
 from networks import Graph
 from quantized_networks import picture, quantized
-from small_plans import add_plan
+from small_plans import add_plan, uniform
 
 import tvmflow
 from tvmflow.devices.host import Host
@@ -85,23 +85,11 @@ def android(compile_arm64, driver: Path) -> list[str]:
     return ["-E", f"LD_LIBRARY_PATH={folder}", "-E", f"LD_PRELOAD={folder / 'libc.so'}"]
 
 
-def uniform(count: int) -> np.ndarray:
-    """Return the input of the self-test, see docs/standalone.md."""
-    mask = (1 << 64) - 1
-    values = []
-    for index in range(count):
-        z = (SEED + (index + 1) * 0x9E3779B97F4A7C15) & mask
-        z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & mask
-        z = ((z ^ z >> 27) * 0x94D049BB133111EB) & mask
-        values.append(((z ^ z >> 31) >> 40) * 2.0**-24)
-    return (2 * np.array(values) - 1).astype(np.float32)
-
-
 @pytest.fixture
 def network(tmp_path: Path) -> Callable[..., Path]:
     """Return a function that links ``y = k * x + w`` for a host."""
     plan, w = add_plan(COUNT, SCALE, seed=5)
-    plan.test([(SEED, -1.0, 1.0)], {0: SCALE * uniform(COUNT) + w})
+    plan.test([(SEED, -1.0, 1.0)], {0: SCALE * uniform(SEED, COUNT) + w})
     x = np.random.default_rng(6).normal(size=COUNT).astype(np.float32)
     x.tofile(tmp_path / "input.bin")
     (SCALE * x + w).tofile(tmp_path / "expected.bin")

@@ -13,12 +13,12 @@ import onnx
 import pytest
 import runtime_build
 import standalone_api as api
-from fake_opencl import Fake, build_fake, build_no_icd, compile_c
+from fake_opencl import Fake, build_no_icd, compile_c
 from onnx import helper
 from operators import build, feeds_for, random, references
 from planned import parsed
 from quantized_networks import picture, quantized
-from small_plans import Plan, add_plan, values
+from small_plans import Plan, add_plan, cpu_plan, values
 
 import tvmflow
 from tvmflow.compiler.options import CompileOptions
@@ -39,30 +39,10 @@ X = values(64)
 ON_X86 = pytest.mark.skipif(Host.native().architecture != "x86_64", reason="levels of x86-64")
 
 
-def cpu_plan(kernel: str = "add", w: np.ndarray | None = None, needs: str = "") -> Plan:
-    """Return a plan of ``y = 2 * x + w``, by a function of cpu_kernels.c."""
-    _, weight = add_plan()
-    plan = Plan(" ")
-    x, at, y = (plan.buffer(256) for _ in range(3))
-    plan.weight(at, weight if w is None else w)
-    plan.launch(kernel, [x, at, y], (1,))
-    plan.input("x", (64,), x)
-    plan.output("y", (64,), y)
-    if needs:
-        plan.rows[Section.EXTENSIONS].append(needs)
-    return plan
-
-
 def with_test(plan: Plan, w: np.ndarray) -> Plan:
     """Add a self-test, whose inputs are all 0.5."""
     plan.test([(3, 0.5, 0.5)], {0: 1 + w})
     return plan
-
-
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory) -> str:
-    source = Path(__file__).with_name("cpu_kernels.c")
-    return str(compile_c(tmp_path_factory.mktemp("kernels") / "kernels.o", "-c", source))
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +67,6 @@ def both(make):
     """Return a library for both backends, with a self-test, and its weight."""
     opencl, w = add_plan()
     return make(with_test(cpu_plan(), w), with_test(opencl, w)), w
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory) -> Path:
-    return build_fake(tmp_path_factory.mktemp("driver"))
 
 
 # -- the CPU alone ---------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import runtime_build
 from fake_opencl import SOURCES, build_fake, compile_c
-from small_plans import Plan
+from small_plans import ADD, ADD_IMAGES, Plan, cpu_plan, uniform
 
 from tvmflow.module.standalone.format import Section
 
@@ -24,23 +24,10 @@ WRAPPED = (
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g")
 COUNT, SCALE = 48, 1.5
 
-BUFFERS = """
-__kernel void add(__global const float* x, __global const float* w, __global float* y, float k) {
-  int i = get_global_id(0);
-  y[i] = k * x[i] + w[i];
-}
-"""
 HALVES = """
 __kernel void add_h(__global const half* x, __global const half* w, __global half* y, float k) {
   int i = get_global_id(0);
   vstore_half(k * vload_half(i, x) + vload_half(i, w), i, y);
-}
-"""
-IMAGES = """
-__kernel void add_i(__read_only image2d_array_t x, __read_only image2d_array_t w,
-                    __write_only image2d_array_t y, float k) {
-  int4 at = (int4)(get_global_id(0), get_global_id(1), get_global_id(2), 0);
-  write_imagef(y, at, k * read_imagef(x, at) + read_imagef(w, at));
 }
 """
 PICTURE = """
@@ -56,7 +43,7 @@ __kernel void copy(__global const float* x, __global float* y) {
 
 def buffers(w: np.ndarray) -> Plan:
     """Return a plan of two programs: ``y = k * x + w``, and a copy of that."""
-    plan = Plan(BUFFERS)
+    plan = Plan(ADD)
     x, weight, sum_, y = (plan.buffer(4 * COUNT) for _ in range(4))
     plan.weight(weight, w)
     plan.launch("add", [x, weight, sum_, np.float32(SCALE)], (COUNT,), (16,))
@@ -79,7 +66,7 @@ def halves(w: np.ndarray) -> Plan:
 
 def images(w: np.ndarray, dtype: str = "float32") -> Plan:
     """Return it in images of 3 columns, 2 rows and 2 layers, which the host has in two parts."""
-    plan = Plan(IMAGES)
+    plan = Plan(ADD_IMAGES)
     x, weight, y = (plan.image(3, 2, 2, dtype) for _ in range(3))
     plan.weight(weight, w.astype(dtype))
     plan.launch("add_i", [x, weight, y, np.float32(SCALE)], (3, 2, 2))
@@ -96,19 +83,13 @@ def half_images(w: np.ndarray) -> Plan:
 
 
 def cpu(w: np.ndarray) -> Plan:
-    """Return a plan of ``y = 2 * x + w``, by a function of cpu_kernels.c."""
-    plan = Plan(" ")
-    x, weight, y = (plan.buffer(4 * COUNT) for _ in range(3))
-    plan.weight(weight, w)
-    plan.launch("add", [x, weight, y], (1,))
-    plan.input("x", (COUNT,), x)
-    plan.output("y", (COUNT,), y)
-    return plan
+    """Return a plan for the CPU."""
+    return cpu_plan(w=w, size=COUNT)
 
 
 def picture(w: np.ndarray) -> Plan:
     """Return a plan of the same whose input is a picture."""
-    plan = Plan(BUFFERS + PICTURE)
+    plan = Plan(ADD + PICTURE)
     x, weight, y = (plan.buffer(4 * COUNT) for _ in range(3))
     plan.weight(weight, w)
     plan.launch("add", [x, weight, y, np.float32(SCALE)], (COUNT,), (16,))
@@ -133,18 +114,6 @@ PLANS = {
 }
 
 
-def uniform(seed: int, low: float, high: float, count: int) -> np.ndarray:
-    """Return the self-test's input, see docs/standalone.md."""
-    mask = 0xFFFFFFFFFFFFFFFF
-    values = []
-    for index in range(count):
-        z = (seed + (index + 1) * 0x9E3779B97F4A7C15) & mask
-        z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & mask
-        z = ((z ^ z >> 27) * 0x94D049BB133111EB) & mask
-        values.append(((z ^ z >> 31) >> 40) * 2.0**-24)
-    return (low + (high - low) * np.array(values)).astype(np.float32)
-
-
 @pytest.fixture(scope="module")
 def fake(tmp_path_factory) -> Path:
     """Return the driver, with the sanitizers."""
@@ -160,7 +129,7 @@ def prepare(folder: Path, name: str, beside: bool = False) -> list[str]:
     if "picture" in name:
         x = rng.integers(0, 256, COUNT).astype(np.float32)
     on_cpu = name.startswith("cpu")
-    tested, scale = uniform(3, -1, 1, COUNT), np.float32(2 if on_cpu else SCALE)
+    tested, scale = uniform(3, COUNT), np.float32(2 if on_cpu else SCALE)
     plan.test([(3, -1.0, 1.0)], {0: scale * tested + w}, rtol=2e-3, atol=2e-3)
     x.tofile(folder / "input.bin")
     (scale * x + w).tofile(folder / "expected.bin")

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import runtime_build
 import standalone_api as api
-from fake_opencl import Fake, build_fake, compile_c
+from fake_opencl import Fake, compile_c
 from opencl_application import OpenCL
-from small_plans import Plan, add_plan, values
+from small_plans import Plan, add_plan, cpu_plan, values
 
 from tvmflow.module.standalone.binding import LOG, MemoryInfo
 
@@ -57,12 +57,6 @@ def run_async(model: api.Model, **options: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory) -> str:
-    folder = tmp_path_factory.mktemp("kernels")
-    return str(compile_c(folder / "kernels.o", "-c", HERE / "cpu_kernels.c"))
-
-
-@pytest.fixture(scope="module")
 def on_cpu(tmp_path_factory, kernels) -> Path:
     """Return a CPU library: 50 kernels of 20 ms that count to 50, and then ``y = 2 * x + w``."""
     _, w = add_plan()
@@ -86,13 +80,7 @@ def on_cpu(tmp_path_factory, kernels) -> Path:
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory, kernels) -> Path:
     """Return a library for the CPU: ``y = 2 * x + w``."""
-    _, w = add_plan()
-    plan = Plan(" ")
-    x, at, y = (plan.buffer(256) for _ in range(3))
-    plan.weight(at, w)
-    plan.launch("add", [x, at, y], (1,))
-    plan.input("x", (64,), x)
-    plan.output("y", (64,), y)
+    plan = cpu_plan()
     return runtime_build.link(
         tmp_path_factory.mktemp("quick") / "libquick.so", b"", plan.weights(),
         cpu_plan=plan.encode(), functions=("add",), more=[kernels],
@@ -105,11 +93,6 @@ def opencl(tmp_path_factory) -> Path:
     plan, _ = add_plan()
     folder = tmp_path_factory.mktemp("opencl")
     return runtime_build.link(folder / "libadd.so", plan.encode(), plan.weights())
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory) -> Path:
-    return build_fake(tmp_path_factory.mktemp("driver"))
 
 
 WEIGHT = add_plan()[1]

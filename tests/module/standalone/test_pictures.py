@@ -14,7 +14,7 @@ import onnx
 import pytest
 import runtime_build
 import standalone_api as api
-from fake_opencl import Fake, build_fake
+from fake_opencl import Fake
 from onnx import TensorProto, helper
 from opencl_application import OpenCL
 from pictures import PLANAR, Picture, expected, image_info, place, placed, set_image
@@ -520,11 +520,6 @@ class HardwareBuffer(ctypes.Structure):
         ("bytes", ctypes.c_size_t),
         ("pixels", ctypes.c_void_p),
     )
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory) -> Path:
-    return build_fake(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture(scope="module")

@@ -56,12 +56,6 @@ def fake(tmp_path_factory):
     return build_fake(tmp_path_factory.mktemp("driver"), *runtime_build.SANITIZERS)
 
 
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory):
-    """Return the same driver without sanitizers, for this process."""
-    return build_fake(tmp_path_factory.mktemp("plain"))
-
-
 def run(program: Path, *arguments: object, driver: Path | str = "") -> str:
     done = subprocess.run(
         [program, *map(str, arguments)],

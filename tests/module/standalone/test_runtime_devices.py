@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import runtime_build
 from fake_opencl import NO_ICD, Fake, build_fake, build_no_icd
-from small_plans import Plan, add_plan
+from small_plans import ADD_IMAGES, Plan, add_plan
 from standalone_api import (
     BUILD,
+    DEVICE,
     MEMORY,
     NO_OPENCL,
+    PROFILE,
     UNSUPPORTED,
     CallError,
     Model,
@@ -18,24 +20,12 @@ from standalone_api import (
 
 from tvmflow.module.standalone.format import Section
 
-IMAGES = """
-__kernel void add_i(__read_only image2d_array_t x, __read_only image2d_array_t w,
-                    __write_only image2d_array_t y, float k) {
-  int4 at = (int4)(get_global_id(0), get_global_id(1), get_global_id(2), 0);
-  write_imagef(y, at, k * read_imagef(x, at) + read_imagef(w, at));
-}
-"""
 X = np.random.default_rng(5).normal(size=64).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("devices")
-
-
-@pytest.fixture(scope="module")
-def driver(folder):
-    return build_fake(folder)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +38,7 @@ def library(folder):
 @pytest.fixture(scope="module")
 def image_library(folder):
     """Return a library with images of 4 by 2 texels in 2 layers, and its weight."""
-    plan = Plan(IMAGES)
+    plan = Plan(ADD_IMAGES)
     x, weight, y = (plan.image(4, 2, 2) for _ in range(3))
     w = np.arange(64, dtype=np.float32)
     plan.weight(weight, w)
@@ -77,12 +67,10 @@ def fake(driver):
         found.set(name, None)
 
 
-def refused(status, library, driver, *texts):
-    with pytest.raises(CallError) as caught:
-        Model(library, opencl_library=driver)
-    assert caught.value.status == status, caught.value.message
-    for text in (*texts, "Remedy: "):
-        assert text in caught.value.message
+@pytest.fixture(scope="module")
+def networks(library, image_library):
+    """Return the paths of both libraries by name."""
+    return {"buffers": library[0], "images": image_library[0]}
 
 
 def test_gpus_come_first_and_then_accelerators(library, driver, fake):
@@ -115,46 +103,82 @@ def test_versions_are_numbers(library, driver, fake, version):
 
 
 @pytest.mark.parametrize(
-    ("settings", "text"),
+    ("network", "settings", "status", "texts"),
     [
-        ({"PLATFORMS": "0"}, "no platform"),
-        ({"DEVICES": ""}, "no device"),
-        ({"VERSION": "OpenCL 1.1 fake"}, "older than OpenCL 1.2"),
+        ("buffers", {"PLATFORMS": "0"}, NO_OPENCL, ["libOpenCL.so: it has no platform"]),
+        ("buffers", {"DEVICES": ""}, NO_OPENCL, ["a platform has no device"]),
+        ("buffers", {"VERSION": "OpenCL 1.1 old"}, NO_OPENCL, ["older than OpenCL 1.2"]),
+        ("images", {"IMAGES": "0"}, UNSUPPORTED, ["needs images", "'Fake GPU' has none"]),
+        ("images", {"IMAGE_WIDTH": "3"}, UNSUPPORTED, ["4x2x2", "at most 3x16384x2048"]),
+        ("images", {"IMAGE_HEIGHT": "1"}, UNSUPPORTED, ["4x2x2", "at most 16384x1x2048"]),
+        ("images", {"IMAGE_LAYERS": "1"}, UNSUPPORTED, ["4x2x2", "at most 16384x16384x1"]),
+        ("images", {"BUFFER_BYTES": "255"}, UNSUPPORTED, ["256 bytes at once", "Fake GPU"]),
+        ("buffers", {"BUFFER_BYTES": "255"}, UNSUPPORTED, ["256 bytes", "at most 255"]),
+        (
+            "buffers",
+            {"GROUP_SIZE": "15"},
+            UNSUPPORTED,
+            ["'add'", "work-groups of 16x1x1", "15 work-items"],
+        ),
+        ("buffers", {"MEMORY_BYTES": "767"}, MEMORY, ["needs 768 bytes", "has only 767"]),
+        (
+            "buffers",
+            {"BUILD": "fail"},
+            BUILD,
+            ["CL_BUILD_PROGRAM_FAILURE (-11)", "Build log:\n", "fake.cl:1:1: error: use of undecl"],
+        ),
     ],
 )
-def test_no_device(library, driver, fake, settings, text):
+def test_devices_that_lack_something(networks, driver, fake, network, settings, status, texts):
     fake(**settings)
-    refused(NO_OPENCL, library[0], driver, text, str(driver))
+    with pytest.raises(CallError) as caught:
+        Model(networks[network], opencl_library=driver)
+    assert caught.value.status == status, caught.value.message
+    for text in (*texts, "Remedy: "):
+        assert text in caught.value.message
+    fake(**dict.fromkeys(settings))
+    with Model(networks[network], opencl_library=driver):
+        pass
 
 
 @pytest.mark.parametrize(
-    ("settings", "text"),
+    ("function", "code", "texts"),
     [
-        ({"IMAGES": "0"}, "needs images"),
-        ({"IMAGE_WIDTH": "3"}, "image of 4x2x2"),
-        ({"IMAGE_HEIGHT": "1"}, "at most 16384x1x2048"),
-        ({"IMAGE_LAYERS": "1"}, "image of 4x2x2"),
-        ({"BUFFER_BYTES": "255"}, "256 bytes at once"),
+        (
+            "clCreateCommandQueue",
+            -35,
+            ["a queue that measures kernels", "no such queues", "Remedy: measure whole runs"],
+        ),
+        ("clGetEventProfilingInfo", -7, ["Reading the time of kernel", "does not tell when"]),
     ],
 )
-def test_images_that_the_device_does_not_have(image_library, driver, fake, settings, text):
-    fake(**settings)
-    refused(UNSUPPORTED, image_library[0], driver, text, "Fake GPU")
+def test_a_device_that_measures_no_kernels(library, driver, fake, function, code, texts):
+    fake().fake_fail(function.encode(), 1, code, False)
+
+    def measure() -> None:
+        with Model(library[0], opencl_library=driver, flags=PROFILE) as model:
+            model.set_input(0, X)
+            model.profile()
+
+    with pytest.raises(CallError) as caught:
+        measure()
+    assert caught.value.status == DEVICE
+    for text in texts:
+        assert text in caught.value.message
 
 
-def test_work_groups_that_the_device_does_not_have(library, driver, fake):
-    fake(GROUP_SIZE="15")
-    refused(UNSUPPORTED, library[0], driver, "'add'", "work-groups of 16x1x1", "15 work-items")
-
-
-def test_not_enough_memory(library, driver, fake):
-    fake(MEMORY_BYTES="767")
-    refused(MEMORY, library[0], driver, "needs 768 bytes", "has only 767")
-
-
-def test_a_driver_that_builds_nothing_gives_its_log(library, driver, fake):
-    fake(BUILD="fail")
-    refused(BUILD, library[0], driver, "CL_BUILD_PROGRAM_FAILURE (-11)", "Build log:\n")
+@pytest.mark.parametrize("network", ["buffers", "images"])
+def test_memory_that_others_have_taken(networks, driver, fake, network):
+    """The device has enough memory, but it is in use: the allocation fails."""
+    with Model(networks[network], opencl_library=driver) as first:
+        used = fake().fake_memory()
+        fake(MEMORY_BYTES=str(used + used // 2))
+        with pytest.raises(CallError, match="CL_MEM_OBJECT_ALLOCATION_FAILURE") as caught:
+            Model(networks[network], opencl_library=driver)
+        fake(MEMORY_BYTES=None)
+        assert caught.value.status == MEMORY
+        assert fake().fake_memory() == used
+        first(X)
 
 
 @pytest.mark.parametrize("first", range(3), ids=["null", "short table", "number"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -92,33 +93,40 @@ def test_options(library, monkeypatch):
         assert model(X)
 
 
-def test_without_an_instance(library):
+def entry_points(library):
+    """Load the library, with the types of what returns text."""
     functions = ctypes.CDLL(str(library))
     functions.tvmflow_message.restype = functions.tvmflow_describe.restype = ctypes.c_char_p
-    for name in ("run", "start", "wait"):
-        assert getattr(functions, f"tvmflow_{name}")(None) == api.ARGUMENT
-    assert functions.tvmflow_set_input(None, 0, 0, DATA, ctypes.c_size_t(256)) == api.ARGUMENT
-    assert functions.tvmflow_get_output(None, 0, 0, DATA, ctypes.c_size_t(256)) == api.ARGUMENT
-    assert functions.tvmflow_use_input(None, 0, None) == api.ARGUMENT
-    assert functions.tvmflow_use_output(None, 0, None) == api.ARGUMENT
-    assert functions.tvmflow_profile(None, None, None) == api.ARGUMENT
-    assert functions.tvmflow_self_test(None, None) == api.ARGUMENT
-    assert functions.tvmflow_input(None, 0, None) == api.ARGUMENT
-    assert functions.tvmflow_output(None, 0, None) == api.ARGUMENT
-    assert functions.tvmflow_input_count(None) == functions.tvmflow_output_count(None) == 0
+    return functions
+
+
+#: Calls with an instance, and their other arguments.
+CALLS = [
+    *((name,) for name in ("run", "start", "wait")),
+    *((name, 0, 0, DATA, ctypes.c_size_t(256)) for name in ("set_input", "get_output")),
+    *((name, 0, None) for name in ("use_input", "use_output", "input", "output")),
+    ("profile", None, None),
+    ("self_test", None),
+    ("choose_shape", 0),
+    ("set_shape", 0, None, 0),
+]
+
+
+def test_without_an_instance(library):
+    functions = entry_points(library)
+    for name, *arguments in CALLS:
+        assert getattr(functions, f"tvmflow_{name}")(None, *arguments) == api.ARGUMENT, name
+    for name in ("input_count", "output_count", "shape_count", "shape"):
+        assert getattr(functions, f"tvmflow_{name}")(None) == 0, name
     assert functions.tvmflow_create(None, None) == api.ARGUMENT
     assert b"no instance" in functions.tvmflow_message(None).lower()
     assert functions.tvmflow_describe(None) == b"{}"
-    assert functions.tvmflow_shape_count(None) == functions.tvmflow_shape(None) == 0
-    assert functions.tvmflow_choose_shape(None, 0) == api.ARGUMENT
-    assert functions.tvmflow_set_shape(None, 0, None, 0) == api.ARGUMENT
     assert functions.tvmflow_api_version() == 1
     functions.tvmflow_destroy(None)
 
 
 def test_an_instance_that_failed_tells_why_whatever_is_called(library):
-    functions = ctypes.CDLL(str(library))
-    functions.tvmflow_message.restype = functions.tvmflow_describe.restype = ctypes.c_char_p
+    functions = entry_points(library)
     options = api.Options(ctypes.sizeof(api.Options), 0, 0, b"/none/libOpenCL.so")
     handle = ctypes.c_void_p()
     create = functions.tvmflow_create
@@ -126,15 +134,8 @@ def test_an_instance_that_failed_tells_why_whatever_is_called(library):
     message = functions.tvmflow_message(handle)
     assert b"/none/libOpenCL.so: " in message
     assert b"uses-native-library" in message
-    for name in ("run", "start", "wait"):
-        assert getattr(functions, f"tvmflow_{name}")(handle) == api.NO_OPENCL
-    data = (handle, 0, 0, DATA, ctypes.c_size_t(256))
-    assert functions.tvmflow_set_input(*data) == api.NO_OPENCL
-    assert functions.tvmflow_get_output(*data) == api.NO_OPENCL
-    assert functions.tvmflow_use_input(handle, 0, None) == api.NO_OPENCL
-    assert functions.tvmflow_profile(handle, None, None) == api.NO_OPENCL
-    assert functions.tvmflow_self_test(handle, None) == api.NO_OPENCL
-    assert functions.tvmflow_input(handle, 0, None) == api.NO_OPENCL
+    for name, *arguments in CALLS:
+        assert getattr(functions, f"tvmflow_{name}")(handle, *arguments) == api.NO_OPENCL, name
     assert functions.tvmflow_input_count(handle) == 0
     assert functions.tvmflow_describe(handle) == b"{}"
     assert functions.tvmflow_message(handle) == message
@@ -172,77 +173,71 @@ def test_environment_variables_choose_where_no_option_does(library):
     assert "names none of the devices" in chosen(TVMFLOW_OPENCL_DEVICE=f"{platform}:5")
 
 
-def create(tmp_path, plan):
-    return lambda: api.Model(runtime_build.link(tmp_path / "lib.so", plan.encode()))
+KERNEL = "__kernel void k(__global float* y) { y[get_global_id(0)] = 1; }"
 
 
-def tiny_plan(source="__kernel void k(__global float* y) { y[get_global_id(0)] = 1; }"):
+def tiny_plan(source=KERNEL, kernel="k", arguments=(0,), size=64, groups=None):
+    """Return a plan of one kernel, which writes the output."""
     plan = Plan(source)
-    y = plan.buffer(4 * 64)
-    plan.output("y", (64,), y)
+    plan.output("y", (64,), plan.buffer(4 * 64))
+    plan.launch(kernel, list(arguments), (size,), groups)
     return plan
 
 
-def test_a_kernel_that_does_not_build_gives_the_log(tmp_path):
-    plan = tiny_plan("__kernel void k(__global float* y) {\n y[0] = no_such_thing; }")
-    plan.launch("k", [0], (64,))
-    message = refused(api.BUILD, "Remedy: update", "Build log:", call=create(tmp_path, plan))
-    assert "no_such_thing" in message.split("Build log:")[1]
-
-
-def test_a_log_longer_than_the_message(tmp_path):
-    lines = "".join(f"  y[{i}] = no_such_thing_{i};\n" for i in range(500))
-    plan = tiny_plan("__kernel void k(__global float* y) {\n" + lines + "}")
-    plan.launch("k", [0], (64,))
-    message = refused(api.BUILD, "no_such_thing_0", call=create(tmp_path, plan))
-    assert len(message) < 8192
-
-
-def test_a_kernel_that_is_not_there(tmp_path):
+def with_buffers(count, size):
     plan = tiny_plan()
-    plan.launch("other", [0], (64,))
-    refused(api.DEVICE, "'other'", "CL_INVALID_KERNEL_NAME", call=create(tmp_path, plan))
+    for _ in range(count):
+        plan.buffer(size)
+    return plan
 
 
-def test_arguments_that_are_not_the_kernels(tmp_path):
-    plan = tiny_plan()
-    plan.launch("k", [0, np.float32(1)], (64,))
-    refused(api.DEVICE, "argument 1 of kernel 'k'", call=create(tmp_path, plan))
-
-
-def test_work_groups_over_the_limits(tmp_path):
-    plan = tiny_plan()
-    plan.launch("k", [0], (1 << 20,), (1 << 20,))
-    refused(api.UNSUPPORTED, "'k'", "work-groups of 1048576x1x1", call=create(tmp_path, plan))
-
-
-def test_images_over_the_limits(tmp_path):
+def with_image():
     plan = tiny_plan()
     plan.image(1 << 20, 1)
-    plan.launch("k", [0], (64,))
-    refused(api.UNSUPPORTED, "image of 1048576x1x1", "Remedy", call=create(tmp_path, plan))
+    return plan
 
 
-@pytest.mark.parametrize("bytes", [1 << 44, 1 << 45])
-def test_allocations_over_the_limits(tmp_path, bytes):
-    plan = tiny_plan()
-    plan.buffer(bytes)
-    plan.launch("k", [0], (64,))
-    refused(api.UNSUPPORTED, f"{bytes} bytes", "Remedy", call=create(tmp_path, plan))
-
-
-def test_more_than_the_device_has(tmp_path):
-    plan = tiny_plan()
-    for _ in range(100):
-        plan.buffer(1 << 30)
-    plan.launch("k", [0], (64,))
-    refused(api.MEMORY, "Remedy", call=create(tmp_path, plan))
-
-
-def test_an_extension_that_the_device_lacks(tmp_path):
+def with_extension():
     plan = tiny_plan()
     # The beginning of an extension's name that drivers have.
     plan.rows[Section.EXTENSIONS].append("cl_khr_byte_addressable")
-    plan.launch("k", [0], (64,))
-    message = refused(api.UNSUPPORTED, "Remedy", call=create(tmp_path, plan))
-    assert "cl_khr_byte_addressable," in message
+    return plan
+
+
+UNKNOWN = "__kernel void k(__global float* y) {\n y[0] = no_such_thing; }"
+#: A log longer than the message.
+MANY_UNKNOWN = (
+    "__kernel void k(__global float* y) {\n"
+    + "".join(f"  y[{i}] = no_such_thing_{i};\n" for i in range(500))
+    + "}"
+)
+
+
+@pytest.mark.parametrize(
+    ("plan", "status", "text"),
+    [
+        (tiny_plan(UNKNOWN), api.BUILD, "Remedy: update(?s:.*)Build log:(?s:.*)no_such_thing"),
+        (tiny_plan(MANY_UNKNOWN), api.BUILD, "no_such_thing_0"),
+        (tiny_plan(kernel="other"), api.DEVICE, "'other'(?s:.*)CL_INVALID_KERNEL_NAME"),
+        (tiny_plan(arguments=(0, np.float32(1))), api.DEVICE, "argument 1 of kernel 'k'"),
+        (
+            tiny_plan(size=1 << 20, groups=(1 << 20,)),
+            api.UNSUPPORTED,
+            "'k'(?s:.*)work-groups of 1048576x1x1",
+        ),
+        (with_image(), api.UNSUPPORTED, "image of 1048576x1x1(?s:.*)Remedy"),
+        (with_buffers(1, 1 << 44), api.UNSUPPORTED, f"{1 << 44} bytes(?s:.*)Remedy"),
+        (with_buffers(1, 1 << 45), api.UNSUPPORTED, f"{1 << 45} bytes(?s:.*)Remedy"),
+        (with_buffers(100, 1 << 30), api.MEMORY, "Remedy"),
+        (with_extension(), api.UNSUPPORTED, "cl_khr_byte_addressable,(?s:.*)Remedy"),
+    ],
+    ids=[
+        "syntax", "long-log", "kernel", "arguments", "work-groups", "image", "buffer",
+        "larger-buffer", "memory", "extension",
+    ],
+)  # fmt: skip
+def test_plans_that_cannot_run(tmp_path, plan, status, text):
+    library = runtime_build.link(tmp_path / "lib.so", plan.encode())
+    message = refused(status, call=lambda: api.Model(library))
+    assert re.search(text, message)
+    assert len(message) < 8192
