@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .record import KernelCode, KernelSource, Loop, Slots
+from .record import KernelCode, KernelSource, Slots
 
 #: Share of the multiply-adds in a loop, below which a kernel counts as straight-line code.
 _LOOPS_COUNT = 0.3
@@ -100,27 +100,4 @@ def kernel_code(
         cycles=cycles or {},
         flops=kernel.flops,
         listing=listing,
-        nest=_nest(code, kinds, loops),
-    )
-
-
-def _nest(
-    code: Sequence[Instruction], kinds: Classes, loops: Sequence[tuple[int, int]]
-) -> tuple[Loop, ...]:
-    """Return the loops, each without its inner loops; several jumps to one label are one loop."""
-    ends = {begin: max(e for b, e in loops if b == begin) for begin, _ in loops}
-    spans = [(0, len(code)), *sorted(ends.items())]
-
-    def innermost(begin: int, end: int, among: Sequence[tuple[int, int]]) -> int:
-        return max(i for i, (b, e) in enumerate(among) if b <= begin and end <= e)
-
-    owners = [innermost(place, place + 1, spans) for place in range(len(code))]
-    return tuple(
-        Loop(
-            slots(
-                [each for each, owner in zip(code, owners, strict=True) if owner == index], kinds
-            ),
-            innermost(begin, end, spans[:index]) if index else None,
-        )
-        for index, (begin, end) in enumerate(spans)
     )

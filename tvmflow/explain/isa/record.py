@@ -71,16 +71,6 @@ class Slots:
 
 
 @dataclass(frozen=True)
-class Loop:
-    """A loop, or the code outside of all loops."""
-
-    #: Slots outside of its inner loops.
-    own: Slots
-    #: Index of the enclosing loop.
-    outer: int | None = None
-
-
-@dataclass(frozen=True)
 class KernelCode:
     """Machine code of a kernel."""
 
@@ -108,8 +98,6 @@ class KernelCode:
     flops: int | None = None
     #: The compiler's listing.
     listing: str = ""
-    #: The code outside of loops, then the loops in their order.
-    nest: tuple[Loop, ...] = ()
 
     @property
     def group_size(self) -> int:
@@ -135,7 +123,6 @@ class KernelCode:
     def to_json(self, *, with_listing: bool = False) -> JsonObject:
         """Return all fields and :data:`DERIVED` as a JSON object."""
         found = asdict(self)
-        del found["nest"]
         if not with_listing:
             del found["listing"]
         return {**found, **{name: getattr(self, name) for name in DERIVED}}
