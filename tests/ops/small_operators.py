@@ -83,9 +83,9 @@ SHIFTED = Operator(
 
 def rows_of(shape, dtype="float32", seed=5):
     """Numbers of either sign in a dtype."""
-    from tvmflow.ir.operator import dtype_of
+    from tvmflow.ir.tensors import dtype_from_name
 
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype_of(dtype))
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype_from_name(dtype))
 
 
 def kinds(*arrays):

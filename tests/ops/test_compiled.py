@@ -11,7 +11,7 @@ import tvm_ffi
 from small_operators import SHIFTED, kinds, rows_of
 
 from tvmflow.errors import InputError, OperatorError
-from tvmflow.ir.operator import dtype_of
+from tvmflow.ir.tensors import dtype_from_name
 from tvmflow.ops.compiled import compile_operator
 from tvmflow.ops.signature import describe, read_signature, signature_of
 from tvmflow.verify.tolerance import OPERATOR, assert_close
@@ -177,7 +177,7 @@ def test_texts_that_are_no_types_are_refused(inputs, message):
 
 
 def test_dtypes_of_the_package():
-    assert dtype_of("bfloat16").name == "bfloat16"
+    assert dtype_from_name("bfloat16").name == "bfloat16"
 
 
 def test_an_unknown_operator_is_refused():

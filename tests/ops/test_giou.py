@@ -15,8 +15,8 @@ from turns import in_turn
 
 from tvmflow.devices.target import PRESETS, resolve
 from tvmflow.errors import InputError, OperatorError, ShapeError
-from tvmflow.ir.operator import dtype_of
 from tvmflow.ir.operators import OPERATORS
+from tvmflow.ir.tensors import dtype_from_name
 from tvmflow.ops.compiled import compile_operator
 from tvmflow.ops.program import build
 from tvmflow.ops.signature import read_signature
@@ -76,7 +76,7 @@ def check(name, target, device, arrays, tolerance=None):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_pairs(target, device, dtype, rng):
     """The boxes have ties, are empty or inverted, and have NaN in each coordinate."""
-    kind = dtype_of(dtype)
+    kind = dtype_from_name(dtype)
     for shape in [*SHAPES, (5,), (40,)]:
         pred, given = (boxes.corners(rng, *shape).astype(kind) for _ in range(2))
         grad = rng.normal(size=shape).astype(kind)
@@ -277,7 +277,9 @@ def typed(rng, shape, form, dtypes):
     else:
         rows.reshape(-1, 4)[-1] = low, low, high, high
     return dataclasses.replace(
-        given, pred=pred_boxes.astype(dtype_of(pred)), target=rows.astype(dtype_of(target))
+        given,
+        pred=pred_boxes.astype(dtype_from_name(pred)),
+        target=rows.astype(dtype_from_name(target)),
     )
 
 

@@ -14,8 +14,9 @@ from turns import in_turn
 
 import tvmflow
 from tvmflow.errors import ModelError, UnsupportedModelError
-from tvmflow.ir.operator import DOMAIN, dtype_of
+from tvmflow.ir.operator import DOMAIN
 from tvmflow.ir.operators import OPERATORS
+from tvmflow.ir.tensors import dtype_from_name
 from tvmflow.verify.tolerance import OPERATOR, assert_close
 
 TARGETS = [
@@ -151,7 +152,7 @@ def test_predictions_and_targets_of_two_dtypes(target, device, name, pred, boxes
 )
 @pytest.mark.parametrize("target", ["llvm", "opencl", "cuda"])
 def test_other_dtypes_are_refused(target, dtypes, error, message, rng):
-    kinds = (dtype_of(dtype) for dtype in dtypes)
+    kinds = (dtype_from_name(dtype) for dtype in dtypes)
     pair = [(boxes.sized(rng, 3, 5) * 20 + 40).astype(kind) for kind in kinds]
     model = network("GIoU", [array.astype("f4") for array in pair])[0]
     for tensor, array in zip(model.graph.input, pair, strict=True):

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tvmflow.ir.operator import dtype_of
 from tvmflow.ir.operators import OPERATORS
+from tvmflow.ir.tensors import dtype_from_name
 
 FORMS = ("none", "count", "mask", "bytes", "offsets")
 
@@ -67,7 +67,7 @@ def batch(
     if form == "none":
         # They are between others, not after them.
         target[..., 3] = np.where(rng.random(shape) < 0.4, -np.abs(target[..., 3]), target[..., 3])
-        valid = target[..., 3].astype(dtype_of(dtype)) > 0
+        valid = target[..., 3].astype(dtype_from_name(dtype)) > 0
     elif form in ("mask", "bytes"):
         valid = rng.random(shape) < 0.6
     else:
@@ -88,5 +88,5 @@ def batch(
         spare = np.full((2, 4), np.nan)
         target = np.concatenate([spare[:1], rows, spare])
         offsets = (1 + np.concatenate([[0], counts.cumsum()])).astype(integers)
-    kind = dtype_of(dtype)
+    kind = dtype_from_name(dtype)
     return Batch(pred.astype(kind), target.astype(kind), count, mask, offsets)

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from cl_calls import Device
 
+from tvmflow.ir.tensors import dtype_from_name
 from tvmflow.module.standalone.format import DTYPES, ArgumentKind, Kind, Section
 from tvmflow.module.standalone.read import EncodedPlan, read_plan
-from tvmflow.module.weights import dtype_from_name
 
 _NAMES = {code: name for name, code in DTYPES.items()}
 #: Bytes per channel by OpenCL's codes.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import OperatorError, ShapeError
-from .tensors import TensorType
+from .tensors import TensorType, dtype_from_name
 
 if TYPE_CHECKING:
     from tvm import te
@@ -249,18 +249,9 @@ class Operator:
             wide = [None if a is None else _widened(a) for a in padded]
             values = self.reference(wide, attributes)
             return [
-                np.asarray(value).astype(dtype_of(kind.dtype)).reshape(kind.shape)
+                np.asarray(value).astype(dtype_from_name(kind.dtype)).reshape(kind.shape)
                 for value, kind in zip(values, results, strict=True)
             ]
-
-
-def dtype_of(name: str) -> np.dtype:
-    """Return NumPy's dtype of a name; ``bfloat16`` comes from the package ml_dtypes."""
-    if name == "bfloat16":
-        import ml_dtypes  # onnx needs it, too
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
 
 
 def _widened(array: np.ndarray) -> np.ndarray:

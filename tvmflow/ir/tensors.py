@@ -8,6 +8,15 @@ from math import prod
 import numpy as np
 
 
+def dtype_from_name(name: str) -> np.dtype:
+    """Return the NumPy dtype of this name; ``bfloat16`` comes from ``ml_dtypes``."""
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
 @dataclass(frozen=True)
 class TensorType:
     """Static shape and NumPy dtype name of a tensor."""

@@ -12,10 +12,9 @@ import numpy as np
 from ..errors import InputError
 from ..ir.call_checks import CallCheck
 from ..ir.limits import excess
-from ..ir.tensors import TensorInfo, TensorType
+from ..ir.tensors import TensorInfo, TensorType, dtype_from_name
 from ..runtime.json_types import JsonMapping
 from .call_checks import call_checks, validate
-from .weights import dtype_from_name
 
 #: Exclusive bound of random integers: small ones are valid as indices and counts.
 _INTEGERS_BELOW = 10

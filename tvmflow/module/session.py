@@ -17,7 +17,7 @@ import tvm_ffi
 
 from ..errors import ArtifactError, DeviceError, InputError
 from ..ir.scope import is_half
-from ..ir.tensors import TensorInfo
+from ..ir.tensors import TensorInfo, dtype_from_name
 from ..runtime import plugin
 from ..runtime.devices import FP16_EXTENSION, opencl_devices
 from ..runtime.plugin import no_device_remedy, translate, translated
@@ -38,7 +38,7 @@ from .values import (
     put,
     writable_alias,
 )
-from .weights import ALIGN_BYTES, dtype_from_name, release_pages
+from .weights import ALIGN_BYTES, release_pages
 
 #: TVM's device type for each target.
 _DEVICES = {"llvm": "cpu", "opencl": "opencl", "cuda": "cuda"}

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 import numpy as np
 
 from ..errors import InputError
-from ..ir.tensors import TensorInfo, TensorType
-from .weights import ALIGN_BYTES, dtype_from_name
+from ..ir.tensors import TensorInfo, TensorType, dtype_from_name
+from .weights import ALIGN_BYTES
 
 if TYPE_CHECKING:
     import tvm_ffi

@@ -23,6 +23,7 @@ import numpy as np
 import xxhash
 
 from ..ir.limits import MOST_DIMENSIONS
+from ..ir.tensors import dtype_from_name
 from ..runtime.json_types import JsonObject
 from ..runtime.regular_files import open_file
 from .schema import MOST_BYTES, SchemaError, list_of, named, one_of, parse, record, text, whole
@@ -63,15 +64,6 @@ class WeightsLayout(NamedTuple):
     header: bytes
     order: list[str]
     total_bytes: int
-
-
-def dtype_from_name(name: str) -> np.dtype:
-    """Return the NumPy dtype of this name; ``bfloat16`` comes from ``ml_dtypes``."""
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
 
 
 def plan_weights(weights: Mapping[str, np.ndarray]) -> WeightsLayout:

@@ -13,9 +13,9 @@ import numpy as np
 
 from ..devices.target import TargetSpec, resolve
 from ..errors import InputError, OperatorError
-from ..ir.operator import Operator, dtype_of
+from ..ir.operator import Operator
 from ..ir.operators import OPERATORS
-from ..ir.tensors import TensorType
+from ..ir.tensors import TensorType, dtype_from_name
 from ..module.session import find_device
 from ..module.values import Shared, is_on_host, on_host, shared, type_of, unknown
 from ..runtime.plugin import translate
@@ -168,7 +168,7 @@ class CompiledOperator:
             self.run(tensors, results, [self.memory.workspace(kind) for kind in self.workspaces])
         if all(value is None or isinstance(value, np.ndarray) for value in values):
             return tuple(
-                result.numpy().astype(dtype_of(kind.dtype), copy=False)
+                result.numpy().astype(dtype_from_name(kind.dtype), copy=False)
                 for result, kind in zip(results, kinds, strict=True)
             )
         self.memory.device.sync()

@@ -13,10 +13,10 @@ from ..codegen import opencl_source  # noqa: F401 (registers its callback with T
 from ..codegen.tir_pipeline import TIR_PIPELINE
 from ..devices.target import TargetSpec
 from ..errors import CompileError
-from ..ir.operator import Operator, dtype_of
+from ..ir.operator import Operator
 from ..ir.passes import original_errors
 from ..ir.signatures import with_parameters
-from ..ir.tensors import TensorType
+from ..ir.tensors import TensorType, dtype_from_name
 from ..ir.workspaces import with_workspaces
 from ..schedules import Scheduled, schedule_function
 from .memory import in_half, scope_of
@@ -137,4 +137,4 @@ def _function_of(
 def alignment(dtype: str, row: int) -> int:
     """Return the alignment of a tensor's address in bytes: rows of ``row`` numbers are vectors."""
     # ``row & -row`` is the largest power of two that divides the length of a row.
-    return min(_ALIGN_BYTES, dtype_of(dtype).itemsize * (row & -row or 1))
+    return min(_ALIGN_BYTES, dtype_from_name(dtype).itemsize * (row & -row or 1))

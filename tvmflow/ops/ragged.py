@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from ..ir.operator import dtype_of
+from ..ir.tensors import dtype_from_name
 
 #: Coordinates of a box.
 LANES = 4
@@ -40,12 +40,16 @@ class Ragged:
     @property
     def box_bytes(self) -> int:
         """Return the size of the boxes in bytes, which is where the offsets begin."""
-        return self.rows * LANES * dtype_of(self.dtype).itemsize
+        return self.rows * LANES * dtype_from_name(self.dtype).itemsize
 
     @property
     def packed(self) -> np.ndarray:
         """Return the boxes ``[P, 4]``, a view of the buffer."""
-        return self.buffer[: self.box_bytes].view(dtype_of(self.dtype)).reshape(self.rows, LANES)
+        return (
+            self.buffer[: self.box_bytes]
+            .view(dtype_from_name(self.dtype))
+            .reshape(self.rows, LANES)
+        )
 
     @property
     def offsets(self) -> np.ndarray:
@@ -70,7 +74,7 @@ class Ragged:
                 f"{most}.",
                 remedy=f"Pad to {most}, or drop boxes first.",
             )
-        result = np.zeros((self.samples, extent, LANES), dtype_of(self.dtype))
+        result = np.zeros((self.samples, extent, LANES), dtype_from_name(self.dtype))
         result[mask_of(count, extent)] = self.packed
         return result, count
 
@@ -108,7 +112,7 @@ def pack(samples: Sequence[Any], dtype: str | None = None) -> Ragged:
             remedy='Convert them, for example with pack(samples, "float32") or "int32".',
         )
     for index, array in enumerate(arrays):
-        if not _fits(array, dtype_of(name)):
+        if not _fits(array, dtype_from_name(name)):
             raise InputError(
                 f"Packing a batch failed: sample {index} has {array.dtype} numbers from "
                 f"{array.min()} to {array.max()}, expected what {name} can hold.",
@@ -121,7 +125,7 @@ def pack(samples: Sequence[Any], dtype: str | None = None) -> Ragged:
             f"Packing a batch failed: it has {rows} boxes, more than 32 bits count.",
             remedy="Split the batch.",
         )
-    box_bytes = rows * LANES * dtype_of(name).itemsize
+    box_bytes = rows * LANES * dtype_from_name(name).itemsize
     buffer = np.empty(box_bytes + 4 * (len(arrays) + 1), np.uint8)
     batch = Ragged(buffer, name, rows, len(arrays))
     if rows:

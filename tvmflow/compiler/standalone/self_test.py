@@ -30,13 +30,12 @@ from ...frontend.source import open_model
 from ...ir.results import outputs_of_indices
 from ...ir.rewriter import op_name
 from ...ir.signatures import bindings_of
-from ...ir.tensors import TensorInfo
+from ...ir.tensors import TensorInfo, dtype_from_name
 from ...ir.units import bytes_text
 from ...module.blocked_layout import all_to_logical, to_blocked
 from ...module.module import Module
 from ...module.run_time_sizes import RunTimeSizes
 from ...module.standalone.plan import ExpectedOutput, SeededInput
-from ...module.weights import dtype_from_name
 from ...verify.reference import run_reference
 from ...verify.tolerance import Tolerance, table_for, tolerance_for
 from ..compilation import Compilation

@@ -23,7 +23,7 @@ from ...devices.choices import BACKENDS
 from ...devices.target import check_choice
 from ...errors import DeviceError, InputError, TargetError, TvmflowError
 from ...ir.pictures import CHROMA_FORMATS, IMAGE_FORMATS, Image
-from ...ir.tensors import TensorInfo
+from ...ir.tensors import TensorInfo, dtype_from_name
 from ...runtime import forks
 from ...runtime.json_types import JsonObject
 from ...runtime.shared_library import FileIdentity
@@ -33,7 +33,6 @@ from ..blocked_layout import to_blocked
 from ..kernel_time import KernelTime, kernel_times
 from ..module import Module, Running
 from ..values import Outputs, as_array, check_output, put
-from ..weights import dtype_from_name
 from . import programs
 from .binding import (
     NO_OPENCL,

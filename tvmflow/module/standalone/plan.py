@@ -15,9 +15,8 @@ import numpy as np
 
 from ...ir.machine_code import MachineCode
 from ...ir.scope import CHANNELS, Extent, extent_of, is_half, is_texture
-from ...ir.tensors import TensorInfo
+from ...ir.tensors import TensorInfo, dtype_from_name
 from ...runtime.json_types import JsonObject
-from ..weights import dtype_from_name
 from .pictures import Picture
 from .small_weights import Form
 

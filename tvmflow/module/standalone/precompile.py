@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import ArtifactError, DeviceError, TvmflowError
+from ...ir.tensors import dtype_from_name
 from ...runtime.json_types import JsonObject
 from ...runtime.process import Worker, WorkerLostError
 from ..artifact import SIDECAR_SUFFIX
 from ..files import place_copy, require_space, staging
-from ..weights import dtype_from_name
 from .loaded import StandaloneModule
 from .programs import OWNER, SOURCE, Program, from_folder, read, sidecar_path, update
 from .read import EncodedPlan, find_plan, find_weights, is_standalone
