@@ -34,7 +34,7 @@ from tvm.relax import op as R
 
 from ..devices.target import Device
 from ..ir.expressions import INJECTIVE, nodes_in
-from ..ir.rewriter import Rewriter, constant, constant_array, op_name, shape_of
+from ..ir.rewriter import Rewriter, constant, constant_array, constant_number, op_name, shape_of
 from ..ir.signatures import bindings_of
 from ..schedules.attention import NAME, Attention, Step, define
 from ..schedules.attention_groups import LANES, is_faster
@@ -165,7 +165,7 @@ class _Fusion(Rewriter):
         for inner, other in ordered if step in _COMMUTATIVE else ordered[:1]:
             if shape_of(inner) != shape or (found := self._scores(inner)) is None:
                 continue
-            if (number := _number(other)) is not None:
+            if (number := constant_number(other)) is not None:
                 # TVM would fold a product with zero to zero, even for NaN, and reject a division
                 # by zero.
                 return found.then(_with_number(step, number)) if number or step == "add" else None
@@ -176,7 +176,7 @@ class _Fusion(Rewriter):
         """Return scores that a mask replaces partly by a number."""
         mask, a, b = choice.args
         for step, inner, other in (("keep", a, b), ("replace", b, a)):
-            number = _number(other)
+            number = constant_number(other)
             if number is None or shape_of(inner) != shape:
                 continue
             if found := self._scores(inner):
@@ -256,12 +256,6 @@ class _Fusion(Rewriter):
 
     def _reshaped(self, value: relax.Expr, shape: Sequence[int]) -> relax.Expr:
         return value if shape_of(value) == shape else self.bb.emit(R.reshape(value, shape))
-
-
-def _number(expr: relax.Expr) -> float | None:
-    """Return the value of a constant of one element."""
-    array = constant_array(expr)
-    return None if array is None or array.size != 1 else float(array.reshape(()))
 
 
 def _with_number(step: str, number: float) -> Step:

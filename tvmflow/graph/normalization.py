@@ -33,7 +33,14 @@ from tvm.relax import op as R
 
 from ..ir.norms import normalized
 from ..ir.passes import module_pass
-from ..ir.rewriter import Rewriter, constant_array, identifier, ints, op_name, shape_of
+from ..ir.rewriter import (
+    Rewriter,
+    constant_number,
+    identifier,
+    ints,
+    op_name,
+    shape_of,
+)
 from ..ir.signatures import bindings_of
 
 #: Operators that may change a statistic's shape, but keep one element a row.
@@ -133,9 +140,9 @@ class _Fusion(Rewriter):
             found = self._shifted(call)
         elif name in _WITHOUT_SIGN:
             found = self._single(call.args[0], "variance")
-            if name == "relax.maximum" and (found is None or _scalar(call.args[1]) != 0):
+            if name == "relax.maximum" and (found is None or constant_number(call.args[1]) != 0):
                 found = self._single(call.args[1], "variance")
-                found = found if _scalar(call.args[0]) == 0 else None
+                found = found if constant_number(call.args[0]) == 0 else None
         else:
             found = self._root(name, call)
         return None if found is None else (found,)
@@ -173,7 +180,7 @@ class _Fusion(Rewriter):
         """Return a mean or variance computed from a sum by a constant factor or divisor."""
         pairs = [call.args, call.args[::-1]] if name == "relax.multiply" else [call.args]
         for total, factor in pairs:
-            found, number = self._single(total, "sum", "squares"), _scalar(factor)
+            found, number = self._single(total, "sum", "squares"), constant_number(factor)
             if found is None or not number:
                 continue
             length = prod(self._shape(found)[axis] for axis in found.axes)
@@ -196,9 +203,9 @@ class _Fusion(Rewriter):
             if row is not None and not same and not self._is_aligned(expr, row):
                 # A scalar constant has no rows to be aligned with.
                 others = [other for other in call.args if other is not expr]
-                if not all(_scalar(other) is not None for other in others):
+                if not all(constant_number(other) is not None for other in others):
                     return None
-        return right if _scalar(call.args[0]) == 1 else left + right
+        return right if constant_number(call.args[0]) == 1 else left + right
 
     def _difference(self, call: relax.Call) -> _Statistic | None:
         minuend, subtrahend = call.args
@@ -215,7 +222,7 @@ class _Fusion(Rewriter):
 
     def _shifted(self, call: relax.Call) -> _Statistic | None:
         for variance, other in (call.args, call.args[::-1]):
-            found, epsilon = self._single(variance, "variance"), _scalar(other)
+            found, epsilon = self._single(variance, "variance"), constant_number(other)
             whole = prod(shape_of(call)) == prod(shape_of(variance))
             if found is not None and epsilon is not None and epsilon >= 0 and whole:
                 return replace(found, kind="shifted", epsilon=epsilon)
@@ -224,13 +231,15 @@ class _Fusion(Rewriter):
     def _root(self, name: str | None, call: relax.Call) -> _Statistic | None:
         if name == "relax.where":
             # ``Pow`` with an exponent of a half: infinity for minus infinity, else the power.
-            of_power = _scalar(call.args[1]) == np.inf and call.args[2] in self.values
+            of_power = constant_number(call.args[1]) == np.inf and call.args[2] in self.values
             call = self.values[call.args[2]] if of_power else call
             name = op_name(call)
         if name not in ("relax.sqrt", "relax.rsqrt", "relax.power"):
             return None
         found = self._single(call.args[0], "shifted", "variance", "reciprocal")
-        inverse = name == "relax.rsqrt" or (name == "relax.power" and _scalar(call.args[1]) == -0.5)
+        inverse = name == "relax.rsqrt" or (
+            name == "relax.power" and constant_number(call.args[1]) == -0.5
+        )
         if found is None or (name == "relax.power" and not inverse):
             return None
         if found.kind == "reciprocal":
@@ -356,12 +365,6 @@ class _Fusion(Rewriter):
         second = sign if name == "relax.add" else -sign
         left, right = value.args
         return [*self._terms(left, sign, depth - 1), *self._terms(right, second, depth - 1)]
-
-
-def _scalar(expr: relax.Expr) -> float | None:
-    """Return the value of a constant of one element."""
-    array = constant_array(expr)
-    return None if array is None or array.size != 1 else float(array.reshape(()))
 
 
 def _stripped(shape: Sequence[int]) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ from tvm import IRModule, relax
 
 from ..ir.expressions import nodes_in
 from ..ir.limits import LARGEST_HALF
-from ..ir.rewriter import constant_array, identifier, op_name, shape_of
+from ..ir.rewriter import constant_array, constant_number, identifier, op_name, shape_of
 from ..ir.signatures import bindings_of
 
 #: Assumed magnitudes of layers' results and of inputs.
@@ -267,10 +267,9 @@ def _divide(analysis: _Analysis, call: relax.Call, sides: Sequence[Interval]) ->
 
 
 def _power(analysis: _Analysis, call: relax.Call, sides: Sequence[Interval]) -> Interval:
-    array = constant_array(call.args[1])
-    if array is None or array.size != 1 or float(array.reshape(())) <= 0:
+    exponent = constant_number(call.args[1])
+    if exponent is None or exponent <= 0:
         return _ORDINARY
-    exponent = float(array.reshape(()))
     largest = float(np.power(max(map(abs, sides[0])), exponent))
     return (-largest if exponent % 2 == 1 else 0.0), largest
 

@@ -159,6 +159,12 @@ def constant_array(expr: relax.Expr) -> np.ndarray | None:
     return array
 
 
+def constant_number(expr: relax.Expr) -> float | None:
+    """Return the value of a constant of one element; ``None`` for any other expression."""
+    array = constant_array(expr)
+    return None if array is None or array.size != 1 else float(array.reshape(()))
+
+
 def narrow_source(
     expr: relax.Expr, definition: Callable[[relax.Expr], relax.Expr]
 ) -> tuple[relax.Expr, int] | None:
