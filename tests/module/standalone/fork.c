@@ -1,31 +1,19 @@
 // Children of a process in which threads run models: each line of output is what one has done.
 //
 //   fork DRIVER FOLDER BACKEND    as threads.c, with a number of tvmflow_backend
-#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "floats.h"
 #include "tvmflow.h"
 
-enum { COUNT = 64, CHILDREN = 12 };
+enum { CHILDREN = 12 };
 static tvmflow_options options = {.struct_size = sizeof(options), .cpu_threads = 4};
-static float input[COUNT], expected[COUNT];
 static tvmflow_model* shared;
 static atomic_bool ended;
-
-static void read_file(const char* folder, const char* name, float* data) {
-  char path[4096];
-  snprintf(path, sizeof(path), "%s/%s", folder, name);
-  FILE* const file = fopen(path, "rb");
-  if (!file || fread(data, sizeof(float), COUNT, file) != COUNT) exit(3);
-  fclose(file);
-}
 
 static void fail(const char* what, const tvmflow_model* m) {
   printf("%s: %s\n", what, tvmflow_message(m));
@@ -33,20 +21,14 @@ static void fail(const char* what, const tvmflow_model* m) {
   _exit(1);
 }
 
-static bool is_right(const float* found) {
-  for (int i = 0; i < COUNT; ++i)
-    if (!(fabsf(found[i] - expected[i]) <= 1e-5f + 1e-5f * fabsf(expected[i]))) return false;
-  return true;
-}
-
 // Runs once, in the caller's thread and in the library's.
 static tvmflow_status run(tvmflow_model* m) {
-  float found[COUNT];
-  tvmflow_status status = tvmflow_set_input(m, 0, TVMFLOW_FLOAT32, input, sizeof(input));
+  float found[MOST_FLOATS];
+  tvmflow_status status = tvmflow_set_input(m, 0, TVMFLOW_FLOAT32, input, bytes);
   if (!status) status = tvmflow_run(m);
   if (!status) status = tvmflow_start(m);
-  if (!status) status = tvmflow_get_output(m, 0, TVMFLOW_FLOAT32, found, sizeof(found));
-  if (!status && !is_right(found)) fail("wrong results", m);
+  if (!status) status = tvmflow_get_output(m, 0, TVMFLOW_FLOAT32, found, bytes);
+  if (!status && !is_right(found, 1e-5f)) fail("wrong results", m);
   return status;
 }
 
@@ -88,8 +70,7 @@ static void be_child(tvmflow_model* idle) {
 
 int main(int count, char** arguments) {
   if (count != 4) return 2;
-  read_file(arguments[2], "input.bin", input);
-  read_file(arguments[2], "expected.bin", expected);
+  read_floats(arguments[2]);
   options.opencl_library = arguments[1];
   options.backend = (uint32_t)atoi(arguments[3]);
   tvmflow_model* const idle = create();

@@ -1,28 +1,16 @@
 // One model in several threads: calls beside each other are refused, and runs are cancelled.
 //
 //   race LIBRARY FOLDER     as threads.c
-#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 
+#include "floats.h"
 #include "tvmflow.h"
 
-enum { COUNT = 48, ROUNDS = 2000 };
+enum { ROUNDS = 2000 };
 static tvmflow_model* model;
-static float input[COUNT], expected[COUNT];
 static atomic_bool ended;
 static atomic_uint refused, cancelled, done;
-
-static void read_file(const char* folder, const char* name, float* data) {
-  char path[4096];
-  snprintf(path, sizeof(path), "%s/%s", folder, name);
-  FILE* const file = fopen(path, "rb");
-  if (!file || fread(data, sizeof(float), COUNT, file) != COUNT) exit(3);
-  fclose(file);
-}
 
 static bool is_fine(tvmflow_status status) {
   refused += status == TVMFLOW_ERROR_BUSY;
@@ -43,13 +31,13 @@ static void note(void* user, tvmflow_status status) {
 static void* use(void* argument) {
   const tvmflow_run_options options = {.struct_size = sizeof(options), .done = note};
   const tvmflow_run_options* const told = argument ? NULL : &options;
-  float found[COUNT];
+  float found[MOST_FLOATS];
   for (int i = 0; i < ROUNDS; ++i) {
-    if (is_fine(tvmflow_set_input(model, 0, TVMFLOW_FLOAT32, input, sizeof(input))) && i % 3)
+    if (is_fine(tvmflow_set_input(model, 0, TVMFLOW_FLOAT32, input, bytes)) && i % 3)
       (void)is_fine(tvmflow_run(model));
     else if (is_fine(tvmflow_run_async(model, told)))
       (void)is_fine(tvmflow_wait(model));
-    (void)is_fine(tvmflow_get_output(model, 0, TVMFLOW_FLOAT32, found, sizeof(found)));
+    (void)is_fine(tvmflow_get_output(model, 0, TVMFLOW_FLOAT32, found, bytes));
   }
   return NULL;
 }
@@ -62,8 +50,7 @@ static void* cancel(void* argument) {
 
 int main(int count, char** arguments) {
   if (count < 3) return 3;
-  read_file(arguments[2], "input.bin", input);
-  read_file(arguments[2], "expected.bin", expected);
+  read_floats(arguments[2]);
   const tvmflow_options options = {.struct_size = sizeof(options), .opencl_library = arguments[1]};
   if (tvmflow_create(&options, &model)) return printf("%s\n", tvmflow_message(model));
   // The driver of the tests has no events.
@@ -75,13 +62,11 @@ int main(int count, char** arguments) {
   atomic_store(&ended, true);
   pthread_join(canceller, NULL);
   (void)tvmflow_wait(model);
-  float found[COUNT];
-  if (tvmflow_set_input(model, 0, TVMFLOW_FLOAT32, input, sizeof(input)) || tvmflow_run(model) ||
-      tvmflow_get_output(model, 0, TVMFLOW_FLOAT32, found, sizeof(found)))
+  float found[MOST_FLOATS];
+  if (tvmflow_set_input(model, 0, TVMFLOW_FLOAT32, input, bytes) || tvmflow_run(model) ||
+      tvmflow_get_output(model, 0, TVMFLOW_FLOAT32, found, bytes))
     return printf("%s\n", tvmflow_message(model));
-  for (int i = 0; i < COUNT; ++i)
-    if (!(fabsf(found[i] - expected[i]) <= 1e-5f + 2e-3f * fabsf(expected[i])))
-      return printf("element %d is %g, expected %g\n", i, found[i], expected[i]);
+  if (!is_right(found, 2e-3f)) return puts("wrong results"), 1;
   tvmflow_destroy(model);
   printf("%u refused, %u cancelled, %u done\n", refused, cancelled, done);
   return 0;

@@ -5,12 +5,10 @@
 // With ON_CPU the plan is for the CPU, and there is no LIBRARY.
 // FOLDER has input.bin and expected.bin, and is given a cache, which all of them use.
 #include <dlfcn.h>
-#include <math.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "floats.h"
 #include "tvmflow.h"
 
 #ifdef ON_CPU
@@ -19,16 +17,14 @@
 #define DEVICE "Fake GPU"
 #endif
 
-enum { THREADS = 6, ROUNDS = 5, FLOATS = 1024 };
+enum { THREADS = 6, ROUNDS = 5 };
 static const char* library;
 static char cache[4096];
-static float input[FLOATS], expected[FLOATS];
-static size_t bytes;
 
 static void* live(void* argument) {
   const char** failure = argument;
   for (int round = 0; round < ROUNDS && !*failure; ++round) {
-    float found[FLOATS];
+    float found[MOST_FLOATS];
     tvmflow_model* model = NULL;
     const tvmflow_options options = {
         .struct_size = sizeof(options),
@@ -49,30 +45,17 @@ static void* live(void* argument) {
       printf("%s\n", model ? tvmflow_message(model) : "no instance");
       *failure = "a call failed";
     }
-    for (size_t i = 0; !*failure && i < bytes / sizeof(float); ++i)
-      if (!(fabsf(found[i] - expected[i]) <= 1e-5f + 1e-5f * fabsf(expected[i])))
-        *failure = "wrong results";
+    if (!*failure && !is_right(found, 1e-5f)) *failure = "wrong results";
     tvmflow_destroy(model);
   }
   return NULL;
-}
-
-static size_t read_file(const char* folder, const char* name, float* values) {
-  char path[4096];
-  snprintf(path, sizeof(path), "%s/%s", folder, name);
-  FILE* file = fopen(path, "rb");
-  if (!file) exit(3);
-  const size_t count = fread(values, sizeof(float), FLOATS, file);
-  fclose(file);
-  return count * sizeof(float);
 }
 
 int main(int count, char** arguments) {
   if (count < 3) return 3;
   library = arguments[1];
   snprintf(cache, sizeof(cache), "%s/cache", arguments[2]);
-  bytes = read_file(arguments[2], "input.bin", input);
-  read_file(arguments[2], "expected.bin", expected);
+  read_floats(arguments[2]);
   // The sanitizer does not know the loader's lock: the driver's constructors, which run in the
   // thread that is first, would race with the other threads.
   if (*library && !dlopen(library, RTLD_LAZY | RTLD_LOCAL)) return 3;
