@@ -106,9 +106,9 @@ coverage: $(STAMPS)/dev ## Run the tests and show which lines they do not reach
 .PHONY: check
 check: $(STAMPS)/dev ## Lint, formatting, types and layers, of Python and C++; the site's links
 	@# One failing check does not hide what the next one finds.
-	@$(MAKE) --no-print-directory --keep-going lint format-check types layers cpp-format-check cpp-lint docs
+	@$(MAKE) --no-print-directory --keep-going lint format-check types layers prose cpp-format-check cpp-lint docs
 
-.PHONY: lint format-check types layers cpp-format-check cpp-lint
+.PHONY: lint format-check types layers prose cpp-format-check cpp-lint
 lint: $(STAMPS)/dev
 	$(BIN)/ruff check .
 
@@ -125,6 +125,9 @@ layers: $(STAMPS)/dev
 	@cp -rL tvmflow $(LAYERED)
 	cd $(LAYERED) && PYTHONPATH=. $(abspath $(BIN))/lint-imports --no-cache --no-logo \
 	    --config $(CURDIR)/pyproject.toml
+
+prose: $(STAMPS)/dev
+	$(BIN)/python docs/check_prose.py
 
 CPP_SOURCES := $(filter %.cc,$(NATIVE))
 cpp-format-check: $(STAMPS)/dev
