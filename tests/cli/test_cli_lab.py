@@ -76,11 +76,11 @@ def test_a_schedule_is_shown_without_a_device(cli):
         (("matmul", "--steps", "naive,fast"), "has no step 'fast'; expected some of naive"),
         (("matmul", "--show", "fast"), "has no step 'fast'"),
         (("matmul", "--batch", "0"), "a batch of 0 samples; expected at least 1"),
-        (("--batch", "2"), "are for a lab; there is none on the command line"),
+        (("--batch", "2"), "need a lab; there is none on the command line"),
         (("matrix",), "There is no lab 'matrix'; expected one of matmul"),
         (("matmul", "--target", "llvm", "--device", "mali"), "The target llvm compiles for CPUs"),
         (("matmul", "--target", "metal"), "The target 'metal' is not known; expected one of"),
-        (("--size", "5"), "are for a lab; there is none on the command line"),
+        (("--size", "5"), "need a lab; there is none on the command line"),
         (("matmul", "--device-index", "99"), "there is no llvm device 99"),
     ],
 )

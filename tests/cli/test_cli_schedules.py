@@ -21,7 +21,7 @@ def network(tmp_path):
 
 def test_families_knobs_and_constraints_are_listed(cli):
     listed = cli("schedules").stdout
-    assert "conv2d: Convolution over the blocked layout" in listed
+    assert "conv2d: Direct convolution of any window over the blocked layout" in listed
     assert "tile_w" in listed
     assert "must fit the device's registers" in listed
     families = json.loads(cli("schedules", "--json").stdout)
