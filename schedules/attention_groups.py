@@ -284,7 +284,7 @@ class _Item:
                 self._clear(self.results, row, column)
         with code.loop("block", ceil(keys / block)) as index:
             self._score(index)
-            self._exponentiate(index)
+            self._exponentiate()
             self._weigh(index)
         self._divide()
         for row in self.rows:
@@ -338,7 +338,7 @@ class _Item:
                         score = tirx.Select(there, score, constant(-np.inf))
                     code.store(self.scores, score, row, vector, lane)
 
-    def _exponentiate(self, block: Expr) -> None:
+    def _exponentiate(self) -> None:
         """Turn a block's scores into weights, and scale down the results so far."""
         code, knobs = self.code, self.knobs
         for row in self.rows:

@@ -94,7 +94,7 @@ def compute(
     return te.compute(shape, body, name=name, attrs=marks)
 
 
-def compute_rows(boxes: te.Tensor, row: te.Tensor, rows: Expr, name: str) -> te.Tensor:
+def compute_rows(boxes: te.Tensor, row: te.Tensor, rows: Expr) -> te.Tensor:
     """Define a packed tensor with boxes at the rows in ``row``, negative for a box without a row.
 
     Computes, for boxes ``b, m`` and coordinates ``k``::
@@ -116,9 +116,9 @@ def compute_rows(boxes: te.Tensor, row: te.Tensor, rows: Expr, name: str) -> te.
         return code.finish()
 
     buffers = [tirx.decl_buffer(t.shape, t.dtype, t.op.name) for t in (boxes, row)]
-    result = tirx.decl_buffer((rows, COORDINATES), boxes.dtype, name)
+    result = tirx.decl_buffer((rows, COORDINATES), boxes.dtype, "grad_rows")
     return te.extern(
-        [result.shape], [boxes, row], body, name, [boxes.dtype], buffers, [result],
+        [result.shape], [boxes, row], body, "grad_rows", [boxes.dtype], buffers, [result],
         attrs={_ROWS: "yes"},
     )  # fmt: skip
 

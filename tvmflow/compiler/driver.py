@@ -167,11 +167,11 @@ def _run_variants(
     run_stages(job, "schedule", until, progress=progress, dump=dump)
 
 
-def run_with_bodies(job: Compilation, first: str, until: str) -> list[IRModule]:
-    """Run stages for a compilation and for the bodies of its loops; return their programs."""
-    programs = [run_stages(job, first, until)]
+def run_with_bodies(job: Compilation, first: str) -> list[IRModule]:
+    """Run a compilation, and the bodies of its loops, up to "weights"; return their programs."""
+    programs = [run_stages(job, first, "weights")]
     bodies = (part for body in bodies_of(job) for part in with_bodies(body))
-    return programs + [run_stages(body, "simplify", until) for body in bodies]
+    return programs + [run_stages(body, "simplify", "weights") for body in bodies]
 
 
 def _suffix(number: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,8 +16,6 @@ from ..errors import CompileError
 from ..ir.passes import original_errors
 from .compilation import Compilation
 from .scheduling import reason_of
-
-logger = logging.getLogger(__name__)
 
 
 def generate(job: Compilation) -> None:

@@ -141,12 +141,12 @@ class Expansion:
             raise Refusal(f"its {what} is computed at run time")
         return int(_single(value, what))
 
-    def truth(self, name: str, what: str = "condition") -> bool | None:
+    def truth(self, name: str) -> bool | None:
         """Return a condition's value if it is constant."""
         kind, value = self.type_of(name), self.known(name)
         if kind.elements != 1 or kind.dtype != "bool":
-            raise InvalidNode(f"its {what} is {kind}, expected one bool")
-        return None if value is None else bool(_single(value, what))
+            raise InvalidNode(f"its condition is {kind}, expected one bool")
+        return None if value is None else bool(_single(value, "condition"))
 
     def bound(self) -> tuple[str, int] | None:
         """Return the user's bound for the node or one of its results, and the name it is for."""

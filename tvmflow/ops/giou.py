@@ -136,7 +136,7 @@ def _compute_loss_gradient(tensors: Tensors, attributes: Attributes) -> list[te.
     )
     if batch.offsets is not None:
         place = te.compute(batch.boxes, lambda *box: batch.row(box), name="row")
-        by_target = boxes.compute_rows(by_target, place, batch.target.shape[0], "grad_rows")
+        by_target = boxes.compute_rows(by_target, place, batch.target.shape[0])
     return [by_pred, by_target]
 
 

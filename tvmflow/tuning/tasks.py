@@ -156,7 +156,7 @@ def extract_tasks(mod: IRModule, target: TargetSpec) -> list[Task]:
 def network_tasks(job: Compilation, first: str = "import") -> list[Task]:
     """Return the tasks of a network and of its loop bodies; run ``job`` from stage ``first``."""
     tasks: dict[str, Task] = {}
-    for mod in run_with_bodies(job, first, "weights"):
+    for mod in run_with_bodies(job, first):
         for task in extract_tasks(mod, job.target):
             if (known := tasks.get(task.digest)) is not None:
                 names = tuple(dict.fromkeys((*known.names, *task.names)))

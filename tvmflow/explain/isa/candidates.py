@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 
 from ...codegen.kernels import split_source
@@ -14,10 +13,8 @@ from . import mesa
 from .record import KernelCode, KernelSource
 from .report import SUITE
 
-logger = logging.getLogger(__name__)
 
-
-def machine_code_for(gpu: Gpu, suite: str = SUITE) -> MachineCode:
+def machine_code_for(gpu: Gpu) -> MachineCode:
     """Return a function that compiles candidates for a GPU.
 
     Raises
@@ -25,7 +22,7 @@ def machine_code_for(gpu: Gpu, suite: str = SUITE) -> MachineCode:
     DeviceError
         If the GPU's compiler is not installed.
     """
-    tree = mesa.find_tree(gpu, suite)
+    tree = mesa.find_tree(gpu, SUITE)
 
     def compile_all(cases: Sequence[tuple[Task, Knobs]]) -> list[Code | None]:
         sources = [list(_kernels(task, knobs)) for task, knobs in cases]

@@ -101,7 +101,7 @@ def loop(c: Expansion) -> Nodes[None]:
     ignored if the node has no condition as an input.
     """
     body, state = c.body("body"), c.inputs[2:]
-    _check_body(c, body, len(state) + 2, len(state) + 1)
+    _check_body(body, len(state) + 2, len(state) + 1)
     given = c.inputs[1] if c.has(1) else ""
     trips: int | str | None = None
     if c.has(0):
@@ -173,7 +173,7 @@ def _unrolled(c: Expansion, loop: Repeated, trips: int | None) -> Nodes[None]:
         yield from c.result(place, name)
 
 
-def _check_body(c: Expansion, body: onnx.GraphProto, inputs: int, least: int) -> None:
+def _check_body(body: onnx.GraphProto, inputs: int, least: int) -> None:
     """Check that the body of a loop has this number of inputs, and enough results."""
     if len(body.input) != inputs or len(body.output) < least:
         raise InvalidNode(
@@ -216,7 +216,7 @@ def scan(c: Expansion) -> Nodes[None]:
         yield from _batched_scan(c)
         return
     body, inputs = c.body("body"), int(c.attributes.get("num_scan_inputs", 0))
-    state, scanned = _parted(c, c.inputs, inputs)
+    state, scanned = _parted(c.inputs, inputs)
     outputs = len(body.output) - len(state)
     input_axes = _listed(c, "scan_input_axes", inputs)
     backward = _listed(c, "scan_input_directions", inputs)
@@ -260,7 +260,7 @@ def _batched_scan(c: Expansion) -> Nodes[None]:
     ONNX does not define results after the end of a shorter sequence, so all lengths must be full.
     """
     body, inputs = c.body("body"), int(c.attributes.get("num_scan_inputs", 0))
-    state, scanned = _parted(c, c.inputs[1:], inputs)
+    state, scanned = _parted(c.inputs[1:], inputs)
     kinds = [c.type_of(name) for name in scanned]
     if not all(len(kind.shape) >= 2 for kind in kinds):
         raise InvalidNode("a scanned tensor has no axes of batch and time")
@@ -327,7 +327,7 @@ def _scanned_axes(
     axes: Sequence[int],
 ) -> tuple[list[int], int]:
     """Return the scanned axes, counted from the front, and their common length."""
-    _check_body(c, body, len(state) + len(scanned), len(state))
+    _check_body(body, len(state) + len(scanned), len(state))
     found, lengths = [], set()
     for name, axis in zip(scanned, axes, strict=True):
         found.append(normalized_axis(axis, len(c.type_of(name).shape)))
@@ -343,7 +343,7 @@ def _slice(c: Expansion, name: str, axis: int, index: int, label: str) -> Nodes[
     return (yield from c.make("Gather", [name, position], axis=axis))
 
 
-def _parted(c: Expansion, names: Sequence[str], scanned: int) -> tuple[list[str], list[str]]:
+def _parted(names: Sequence[str], scanned: int) -> tuple[list[str], list[str]]:
     """Split the names of a scan's inputs into states and scanned tensors."""
     if not 1 <= scanned <= len(names):
         raise InvalidNode(f"its attribute num_scan_inputs is {scanned}, of {len(names)} inputs")

@@ -173,7 +173,7 @@ def take_rule(layout: LayoutPass, call: relax.Call) -> Result | None:
     return _moved(layout, call, "take", value, layout.blocked(x), *tables, guarded=axis == 1)
 
 
-def place_formula(places: np.ndarray, most: int = 3) -> Callable[[Index], Index] | None:
+def place_formula(places: np.ndarray) -> Callable[[Index], Index] | None:
     """Return ``places[i]`` as a formula of a few linear pieces or a division, or ``None``."""
     count = len(places)
     repeats = int(np.count_nonzero(places == places[0]))
@@ -188,7 +188,7 @@ def place_formula(places: np.ndarray, most: int = 3) -> Callable[[Index], Index]
             end += 1
         pieces.append((end, int(places[start]) - step * start, step))
         start = end
-    if len(pieces) > most:
+    if len(pieces) > 3:
         return None
 
     def formula(i: Index) -> Index:
