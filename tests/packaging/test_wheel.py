@@ -76,11 +76,11 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], ROOT, 400
     )
     for name in filter(None, tracked.split("\0")):
-        if (ROOT / name).is_file():
+        if (ROOT / name).exists():
             target = source / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            # The file keeps its time: installed files here are not older.
-            shutil.copy2(ROOT / name, target)
+            # Links to folders stay links.  Files keep their time: installed files are not older.
+            shutil.copy2(ROOT / name, target, follow_symlinks=False)
     run(["make", "wheel", f"VENV={sys.prefix}", f"PYTHON={sys.executable}"], source, 900)
     return source / "dist"
 
