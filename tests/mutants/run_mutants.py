@@ -39,6 +39,7 @@ from common import report, write_json  # noqa: E402
 _COPIED = (
     *("tvmflow", "schedules", "models", "tuning_logs", "native"),
     *("tests", "benchmarks", "docs", "examples", "pyproject.toml", "setup.py"),
+    *("LICENSE", "NOTICE"),
 )
 _OBJECTS = "build/objects"
 _PLUGIN = "tvmflow/runtime/libtvmflow_opencl.so"
