@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from tvmflow.runtime.process import Pool, Worker, WorkerLostError
+from tvmflow.runtime.process import Pool, Worker, WorkerLostError, killed_text
 from tvmflow.tuning.building import first_success
 
 
@@ -45,6 +45,12 @@ def test_a_killed_process_is_explained(worker):
     assert (lost.value.timed_out, lost.value.interrupted) == (False, False)
     for words in ("was killed (SIGKILL)", "memory ran out", "give the machine or the container"):
         assert words in str(lost.value)
+
+
+def test_a_process_killed_for_memory_is_told_from_one_that_may_have_been():
+    assert "the system killed one for memory meanwhile" in killed_text(2, 3)
+    for before, after in ((2, 2), (None, None), (None, 3)):
+        assert "most likely by the system" in killed_text(before, after)
 
 
 def test_an_error_is_told_and_the_process_lives_on(worker):

@@ -22,6 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -29,10 +30,6 @@ T = TypeVar("T")
 #: Time limit for a new process to import TVM, on a busy machine.
 START_LIMIT_S = 120.0
 _INTERRUPTED = "it was interrupted"
-_KILLED = (
-    "the process was killed (SIGKILL), most likely by the system or a container's limit, because "
-    "memory ran out; give the machine or the container more memory, or run less beside it"
-)
 
 
 class WorkerLostError(Exception):
@@ -55,6 +52,8 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._interrupted = False
+        #: Number of processes that the system had killed for memory when this one started.
+        self._memory_kills: int | None = None
         #: Held while a process starts: :meth:`interrupt` must find or prevent it.
         self._starting = threading.Lock()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
@@ -79,6 +78,7 @@ class Worker:
         with self._starting:
             if self._interrupted:
                 raise WorkerLostError(_INTERRUPTED, timed_out=False, interrupted=True)
+            self._memory_kills = _memory_kills()
             ours, theirs = socket.socketpair()
             with theirs:
                 self._log.seek(0)
@@ -124,7 +124,7 @@ class Worker:
         lines = self._log.read().decode(errors="replace").split("\n")
         said = next((line.strip() for line in reversed(lines) if line.strip()), "")
         if status == -signal.SIGKILL:
-            return _KILLED
+            return killed_text(self._memory_kills, _memory_kills())
         how = f"status {status}" if status >= 0 else signal.Signals(-status).name
         return f"the process ended with {how}" + (f": {said[:200]}" if said else "")
 
@@ -154,6 +154,30 @@ class Worker:
         """End the process for good."""
         self.stop()
         self._log.close()
+
+
+def killed_text(before: int | None, after: int | None) -> str:
+    """Explain why a process was killed (``SIGKILL``), which leaves no output.
+
+    ``before`` and ``after`` count the processes that Linux had killed for memory when this one
+    started and ended; ``None`` if unknown.
+    """
+    if before is not None and after is not None and after > before:
+        why = "the system killed one for memory meanwhile"
+    else:
+        why = "most likely by the system or a container's limit, because memory ran out"
+    return (
+        f"the process was killed (SIGKILL), {why}; give the machine or the container more memory, "
+        "or run less beside it"
+    )
+
+
+def _memory_kills() -> int | None:
+    """Return how many processes Linux has killed for memory since it started."""
+    with suppress(OSError, ValueError, KeyError):
+        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+        return int(dict(line.split() for line in lines)["oom_kill"])
+    return None
 
 
 class Pool:
