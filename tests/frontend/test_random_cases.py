@@ -66,10 +66,9 @@ def test_some(family):
 
 @pytest.mark.slow
 @pytest.mark.onnxruntime
-@pytest.mark.parametrize("start", range(100, 300, 50))
 @pytest.mark.parametrize("family", FAMILIES)
-def test_many(family, start):
-    count = 50
-    right = sum(check(family, seed) for seed in range(start, start + count))
+def test_many(family):
+    count = 200
+    right = sum(check(family, seed) for seed in range(100, 100 + count))
     print(f"{family}: {right} of {count} right, the others refused")
-    assert right > 0.6 * count
+    assert right > 0.7 * count
