@@ -189,11 +189,11 @@ def test_two_servers_are_measured(cli, compiled, four, farm):
     cli("bench", compiled, *SCALING, "--devices", "1,4", *at).refused("from 1 to 2, got 4")
     result = cli("bench", compiled, four, *SCALING, "--devices", "1,2", *at, "--json")
     assert result.status == 0, result.stderr
-    told = result.json
-    assert told["device_name"].startswith("2 of 2 servers of pair (2 × ")
-    measured = {(p["batch"], p["devices"]) for p in told["points"]}
+    report = result.json
+    assert report["device_name"].startswith("2 of 2 servers of pair (2 × ")
+    measured = {(p["batch"], p["devices"]) for p in report["points"]}
     assert measured == {(1, 1), (4, 1), (1, 2), (4, 2)}
-    for point in told["points"]:
+    for point in report["points"]:
         samples = point["batch"] * point["devices"]
         assert point["items_per_s"] == pytest.approx(samples / point["median_ms"] * 1e3)
 

@@ -63,10 +63,10 @@ def test_the_largest_batch_on_one_device_is_taken(tmp_path):
     # Four pictures of 3 x 8 x 8 and a vector of four, in fp32.
     assert (found.batch, found.call_s) == (4, pytest.approx(6e-3))
     assert found.input_bytes == 4 * (4 * 3 * 8 * 8 + 4)
-    told = found.described()
-    assert told["link"] == {"bytes_per_s": 1e6, "latency_s": 1e-3}
-    assert [row["devices"] for row in told["predicted"]] == [1, 2, 4, 8, 16, 32, 64]
-    rates = [row["efficiency"] for row in told["predicted"]]
+    report = found.described()
+    assert report["link"] == {"bytes_per_s": 1e6, "latency_s": 1e-3}
+    assert [row["devices"] for row in report["predicted"]] == [1, 2, 4, 8, 16, 32, 64]
+    rates = [row["efficiency"] for row in report["predicted"]]
     assert rates == sorted(rates, reverse=True)
 
 
