@@ -393,8 +393,11 @@ class CompileOptions:
         spec = with_storage(spec, self.storage, self.storage_overrides, self.keep_layout)
         targets.check_dtype(spec, self.dtype)
         targets.check_accumulate(spec, self.accumulate, self.dtype, self.device)
-        if self.cuda_graph:
-            targets.check_cuda_graph(spec)
+        if self.cuda_graph and spec.kind != "cuda":
+            raise TargetError(
+                f"A CUDA graph was asked for the target {spec.kind}; only cuda has them.",
+                remedy="Use `target=cuda`, or leave `cuda_graph` out.",
+            )
         if isinstance(self.calibrate, str):
             check_choice("calibrate", self.calibrate, CALIBRATIONS)
         if self.calibrate is not None and self.dtype != "fp16":

@@ -77,7 +77,7 @@ def compile(
     with times.stage("prepare"):
         options = with_keywords(options, fields)
         target = options.resolve()
-        check_linker(Host.parse(options.host) if options.host else Host.native())
+        check_linker(Host.parse(options.host))
         from . import relax_pipeline  # noqa: F401 (registers it with TVM)
         from .driver import compile_model
 

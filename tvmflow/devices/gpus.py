@@ -90,13 +90,7 @@ def gpu_named(name: str) -> Gpu | None:
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the GPU of a name.
-
-    Raises
-    ------
-    TargetError
-        If there is none; the remedy lists all GPUs.
-    """
+    """Return the GPU of a name; `TargetError`, which lists all GPUs, if there is none."""
     gpu = gpu_named(name)
     if gpu is None:
         raise TargetError(
@@ -115,13 +109,7 @@ _TYPICAL = {
 
 
 def typical_gpu(target: str, preset: str) -> Gpu:
-    """Return the GPU that represents modules of a target and a device preset.
-
-    Raises
-    ------
-    TargetError
-        If there is none, as for CPUs.
-    """
+    """Return the GPU for modules of a target and a preset; `TargetError` if none, as for CPUs."""
     if (target, preset) not in _TYPICAL:
         raise TargetError(
             f"No GPU is known for modules of the target {target} and the device {preset}.",

@@ -30,11 +30,13 @@ class Host:
     abi: str
 
     @classmethod
-    def parse(cls, triple: str) -> Host:
-        """Read a short name (`HOSTS`), or a triple of three or four parts.
+    def parse(cls, triple: str | None) -> Host:
+        """Read a short name (`HOSTS`) or a triple of three or four parts; ``None`` is this machine.
 
         Raises a `TargetError` if it is not of that form, or its system not Linux or Android.
         """
+        if triple is None:
+            return cls.native()
         name = triple.strip().lower()
         parts = HOSTS.get(name, name).split("-")
         if len(parts) == 4:

@@ -42,8 +42,8 @@ class Level:
 
     #: LLVM's name, followed by features: ``x86-64-v4+avx512vnni``.
     cpu: str
-    #: Features beyond the previous level, by LLVM's names.
-    adds: frozenset[str] = frozenset()
+    #: Features beyond the previous level, by LLVM's names, with spaces between them.
+    adds: str = ""
 
     @property
     def needs(self) -> list[str]:
@@ -51,23 +51,19 @@ class Level:
         return [word for word in self.cpu.split("+") if word not in ("x86-64", "generic")]
 
 
-def _level(cpu: str, adds: str = "") -> Level:
-    return Level(cpu, frozenset(adds.split()))
-
-
 #: Levels by the host's architecture, lowest first; those of x86-64 are from its psABI (section
 #: 3.1.1).  The last level of each has a byte dot product instruction.
 LEVELS: dict[str, dict[str, Level]] = {
     "x86_64": {
-        "x86-64": _level("x86-64"),
-        "x86-64-v2": _level("x86-64-v2", "cx16 popcnt sahf sse4.2 ssse3"),
-        "x86-64-v3": _level("x86-64-v3", "avx2 bmi bmi2 f16c fma lzcnt movbe"),
-        "x86-64-v4": _level("x86-64-v4", "avx512bw avx512cd avx512dq avx512f avx512vl"),
-        "avx512vnni": _level("x86-64-v4+avx512vnni", "avx512vnni"),
+        "x86-64": Level("x86-64"),
+        "x86-64-v2": Level("x86-64-v2", "cx16 popcnt sahf sse4.2 ssse3"),
+        "x86-64-v3": Level("x86-64-v3", "avx2 bmi bmi2 f16c fma lzcnt movbe"),
+        "x86-64-v4": Level("x86-64-v4", "avx512bw avx512cd avx512dq avx512f avx512vl"),
+        "avx512vnni": Level("x86-64-v4+avx512vnni", "avx512vnni"),
     },
     "aarch64": {
-        "armv8-a": _level("generic"),
-        "armv8.2-a+dotprod": _level("generic+dotprod", "dotprod"),
+        "armv8-a": Level("generic"),
+        "armv8.2-a+dotprod": Level("generic+dotprod", "dotprod"),
     },
 }
 
@@ -106,8 +102,7 @@ class TargetSpec:
 
     @property
     def _levels(self) -> Mapping[str, Level]:
-        host = Host.native() if self.host is None else Host.parse(self.host)
-        return LEVELS.get(host.architecture, {})
+        return LEVELS.get(Host.parse(self.host).architecture, {})
 
     @property
     def needs(self) -> list[str]:
@@ -183,18 +178,18 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
     host
         LLVM triple of the machine that loads the module; this machine by default.
     """
-    check_target(target)
+    check_choice("target", target, TARGETS)
     if (named := gpu_named(device)) is not None:
         device = named.preset
     check_choice("device", device, ("auto", *PRESETS, *GPUS))
-    machine = None if host is None else Host.parse(host)
+    machine = Host.parse(host)
     if target == "llvm":
         if device not in ("auto", "cpu"):
             raise TargetError(
                 f"The target llvm compiles for CPUs, but the device {device!r} was asked for.",
                 remedy="Use `target=opencl` (or cuda) for a GPU, or `device=cpu`.",
             )
-        arm = (machine or Host.native()).architecture == "aarch64"
+        arm = machine.architecture == "aarch64"
         cpu = replace(PRESETS["cpu"], image_extent=0, image_layers=0, signed_dots=arm or None)
         return TargetSpec("llvm", cpu, host)
     if target == "cuda":
@@ -207,8 +202,7 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
         gpu = replace(PRESETS["nvidia"], image_extent=0, image_layers=0, multiprocessors=facts)
         return TargetSpec("cuda", gpu, host, arch)
     if device == "auto":
-        here = Host.native().architecture
-        if machine is not None and (machine.is_android or machine.architecture != here):
+        if machine.is_android or machine.architecture != Host.native().architecture:
             raise TargetError(
                 "The device 'auto' stands for the OpenCL device of this machine, but the host "
                 f"{host} is another one.",
@@ -216,15 +210,6 @@ def resolve(target: str, device: str = "auto", host: str | None = None) -> Targe
             )
         return TargetSpec("opencl", _running_opencl_device(), host)
     return TargetSpec("opencl", PRESETS[device], host)
-
-
-def check_cuda_graph(spec: TargetSpec) -> None:
-    """Raise a `TargetError` unless kernels can be launched as a CUDA graph."""
-    if spec.kind != "cuda":
-        raise TargetError(
-            f"A CUDA graph was asked for the target {spec.kind}; only cuda has them.",
-            remedy="Use `target=cuda`, or leave `cuda_graph` out.",
-        )
 
 
 def with_storage(
@@ -258,14 +243,13 @@ def with_level(spec: TargetSpec, level: str | None = None) -> TargetSpec:
     The default is the highest level of this machine, or ``x86-64-v3`` for another x86-64 host.
     Raises a `TargetError` if the host's architecture has no such level.
     """
-    host = Host.native() if spec.host is None else Host.parse(spec.host)
-    levels = LEVELS.get(host.architecture, {})
+    levels = spec._levels
     if level is None:
         level = _default_level(spec.host is None, levels)
     elif level not in levels:
         raise TargetError(
-            f"The processor {level!r} is not known for the host {host.triple}; expected one of "
-            f"{', '.join(levels) or 'none'}.",
+            f"The processor {level!r} is not known for the host {Host.parse(spec.host).triple}; "
+            f"expected one of {', '.join(levels) or 'none'}.",
             remedy="Choose one of them, leave `cpu` out, or name another `host`.",
         )
     return replace(spec, level=level)
@@ -287,7 +271,7 @@ def features_of(cpu: str) -> set[str]:
         names = [level.cpu for level in levels.values()]
         if cpu in names:
             below = [*levels.values()][: names.index(cpu) + 1]
-            return set().union(*(level.adds for level in below))
+            return {feature for level in below for feature in level.adds.split()}
     from tvm.target import Target
     from tvm.target.codegen import llvm_get_cpu_features
 

@@ -367,7 +367,7 @@ def write_artifact(
     """
     timed = times.stage("link") if times is not None else nullcontext()
     final = Path(path)
-    machine = Host.parse(host) if host else Host.native()
+    machine = Host.parse(host)
     weights = weights or {}
     try:
         layout = plan_weights(weights)

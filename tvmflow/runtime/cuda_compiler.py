@@ -29,12 +29,7 @@ _OPTIONS = ("-O3", "-std=c++17", "--fatbin")
 def compile_source(source: str) -> bytes:
     """Return the machine code of kernels for the GPUs of this machine.
 
-    Raises
-    ------
-    DeviceError
-        If there is no compiler.
-    KernelBuildError
-        If it refuses the source.
+    Raises `DeviceError` if there is no compiler, and `KernelBuildError` if it refuses the source.
     """
     capabilities = {str(gpu.compute_version) for gpu in cuda_gpus()}
     return compile_for(source, *sorted(f"sm_{c.replace('.', '')}" for c in capabilities))
@@ -70,13 +65,7 @@ def compile_for(source: str, *chips: str) -> bytes:
 
 
 def find_tool(name: str) -> str:
-    """Find one of CUDA's tools: on the path, or in NVIDIA's Python packages.
-
-    Raises
-    ------
-    DeviceError
-        If it is in neither.
-    """
+    """Find one of CUDA's tools on the path or in NVIDIA's Python packages, or `DeviceError`."""
     packages = Path(sysconfig.get_path("platlib")) / "nvidia"
     for path in (shutil.which(name), *map(str, sorted(packages.glob(f"*/bin/{name}")))):
         if path is not None:
@@ -92,10 +81,7 @@ def find_tool(name: str) -> str:
 def run_tool(command: Sequence[str], failed: str) -> str:
     """Run one of CUDA's tools; return what it prints.
 
-    Raises
-    ------
-    KernelBuildError
-        If it fails; its sentence begins with ``failed``.
+    Raises `KernelBuildError` if it fails; ``failed`` begins its sentence.
     """
     done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
     if done.returncode:

@@ -54,22 +54,12 @@ class RunLock:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def _acquire_before_fork(self, limit_s: float) -> bool:
-        return self._lock.acquire(timeout=max(limit_s, 0.0))
-
-    def _give_up(self) -> None:
-        self._lock = threading.RLock()
-        self._is_torn = True
-
 
 def use(kind: str, attempt: str) -> None:
     """Note that this process uses the driver for ``opencl`` or ``cuda``, if it can.
 
-    Raises
-    ------
-    DeviceError
-        If a parent of this forked process has used the driver: its threads are missing here, and
-        the first wait would never end.  ``attempt`` begins the message.
+    Raises `DeviceError`, begun by ``attempt``, if a parent of this forked process has used the
+    driver: its threads are missing here, and the first wait would never end.
     """
     if is_lost(kind):
         device = {"opencl": "an OpenCL", "cuda": "a CUDA"}[kind]
@@ -96,7 +86,11 @@ def _before() -> None:
     _gate.acquire()
     _forking = True
     end = time.monotonic() + LIMIT_S
-    _held.extend(lock for lock in list(_locks) if lock._acquire_before_fork(end - time.monotonic()))
+    _held.extend(
+        lock
+        for lock in list(_locks)
+        if lock._lock.acquire(timeout=max(end - time.monotonic(), 0.0))
+    )
 
 
 def _release() -> None:
@@ -111,7 +105,7 @@ def _in_child() -> None:
     held = set(map(id, _held))
     for lock in list(_locks):
         if id(lock) not in held:
-            lock._give_up()
+            lock._lock, lock._is_torn = threading.RLock(), True
     _lost.update(_used)
     _release()
 

@@ -32,16 +32,13 @@ LIBRARY = Path(__file__).with_name("libtvmflow_opencl.so")
 
 def no_device_remedy(target: str) -> str | None:
     """Return the remedy for a target without a device."""
-    if target == "opencl":
-        return (
-            f"Install an OpenCL device for the CPU with `{install_command('cpu-opencl')}`, or the "
-            "driver of your GPU."
-        )
-    if target == "cuda":
-        return (
-            "Run on a machine with an NVIDIA GPU and its driver, or compile with `target=opencl`."
-        )
-    return None
+    # Not a constant, because the command is looked up in the package's metadata.
+    opencl = (
+        f"Install an OpenCL device for the CPU with `{install_command('cpu-opencl')}`, or the "
+        "driver of your GPU."
+    )
+    cuda = "Run on a machine with an NVIDIA GPU and its driver, or compile with `target=opencl`."
+    return {"opencl": opencl, "cuda": cuda}.get(target)
 
 
 _REFUSED_REMEDY = "Compile the model again for this device, or update its driver."
@@ -169,9 +166,8 @@ def translate(error: BaseException, attempt: str, target: str) -> TvmflowError |
     if ours is None:
         return None
     text = inner.message if inner is not None else str(error)
-    # The plug-in may know a remedy of its own.
+    # The plug-in may know a remedy, as for a missing device; TVM's runtimes have none.
     message, own_remedy, log = split_message(text.strip())
-    # The plug-in has its own remedy for a missing device; TVM's runtimes have none.
     is_refused = ours is KernelBuildError or target == "opencl"
     remedy = _REFUSED_REMEDY if is_refused else no_device_remedy(target)
     return ours(f"{attempt} failed: {message}", remedy=own_remedy or remedy, details=_shorten(log))

@@ -143,9 +143,8 @@ def link(library: tvm.runtime.Module, path: Path, target: TargetSpec) -> None:
     """Write a library for the target's host."""
     # Two processes may build the same library: each writes a whole file.
     with staging(path) as work:
-        machine = Host.parse(target.host) if target.host else Host.native()
         made = work / path.name
-        export_library(library, made, machine, work)
+        export_library(library, made, Host.parse(target.host), work)
         publish({made: path})
 
 

@@ -157,7 +157,7 @@ def tune(
     check_search(options.search)
     began, load_watch = time.monotonic(), LoadWatch()
     requested = network.options
-    host = Host.parse(requested.host) if requested.host else Host.native()
+    host = Host.parse(requested.host)
     if farm is not None:
         farm.check(requested.device, host)
     spec = requested.resolve()

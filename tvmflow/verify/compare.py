@@ -25,14 +25,7 @@ from ..module.samples import random_inputs
 from .halves import first_loss
 from .noise import with_noise
 from .reference import all_results, read_model, run_reference
-from .tolerance import (
-    Comparison,
-    Tolerance,
-    compare,
-    is_half,
-    table_for,
-    tolerance_for,
-)
+from .tolerance import Comparison, Tolerance, compare, is_half, table_for, tolerance_for
 
 if TYPE_CHECKING:
     from ..runtime.json_types import JsonMapping

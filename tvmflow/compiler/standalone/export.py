@@ -16,6 +16,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from ...devices.host import Host
 from ...module.standalone.encode import encode
 from ...module.standalone.link import Functions, link_library
 from ...module.standalone.plan import Plan
@@ -23,7 +24,7 @@ from ...module.standalone.weights_file import write_weights
 from ..compilation import Compilation
 from .build_plan import build_plan
 from .derive_weights import derive_weights
-from .metadata import host_of, plan_metadata
+from .metadata import plan_metadata
 from .self_test import Compiler, make_self_test
 
 
@@ -59,7 +60,7 @@ def write_library(job: Compilation, processor: Compilation | None, compiler: Com
         link_library(
             content,
             file if arrays else None,
-            host_of(job),
+            Host.parse(job.target.host),
             job.output,
             embed=written.bytes <= job.options.embed_limit_bytes,
             functions=functions,

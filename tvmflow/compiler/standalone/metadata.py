@@ -28,7 +28,7 @@ def plan_metadata(job: Compilation, plan: Plan, reference: str) -> JsonObject:
     metadata = {
         **common_metadata(job),
         "format": STANDALONE,
-        "host": host_of(job).triple,
+        "host": Host.parse(job.target.host).triple,
         "tvmflow": _versions.__version__,
         "tvm": _versions.REQUIRED_TVM["apache-tvm"],
         "logical_shapes": _logical_shapes((*inputs, *outputs)),
@@ -51,11 +51,6 @@ def plan_metadata(job: Compilation, plan: Plan, reference: str) -> JsonObject:
             for each in job.variants
         ]
     return metadata
-
-
-def host_of(job: Compilation) -> Host:
-    """Return the machine that loads the library."""
-    return Host.parse(job.target.host) if job.target.host else Host.native()
 
 
 def _logical_shapes(infos: tuple[TensorInfo, ...]) -> JsonObject:
